@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What can stop a run, as typed exceptions.
+
+An error here means *kstall could not run* (exit 2).  A check that ran and found
+the series wanting is no exception: it is a result (exit 1).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class KstallError(Exception):
+    """Something that stops a stage.
+
+    ``what`` happened, where the ``log`` is, and what to do ``next``.
+    """
+
+    def __init__(
+        self, what: str, *, log: Path | None = None, next: str | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.log = log
+        self.next = next
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.log is not None:
+            parts.append(f"  log: {self.log}")
+        if self.next is not None:
+            parts.append(f"  next: {self.next}")
+        return "\n".join(parts)
+
+
+class FailedCheck(KstallError):
+    """The tree or the series is at fault, not the machine: a verdict (exit 1)."""

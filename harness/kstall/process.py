@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The one way to run another program.
+
+Every child runs in a PID namespace of its own whose first process dies with us, so
+that neither Ctrl-C nor SIGKILL leaves a compiler or a QEMU behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import KstallError
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A finished child: ``seconds`` is wall-clock time."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    seconds: float
+
+
+class CommandError(KstallError):
+    """A child exited non-zero; ``output`` is the end of what it printed."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        returncode: int,
+        output: str,
+        *,
+        log: Path | None = None,
+        next: str | None = None,
+    ) -> None:
+        tail = "\n".join(output.strip().splitlines()[-15:])
+        super().__init__(
+            f"`{shlex.join(argv)}` exited {returncode}" + (f":\n{tail}" if tail else ""),
+            log=log,
+            next=next,
+        )
+        self.returncode = returncode
+        self.output = output
+
+
+class Deadline(KstallError):
+    """A child was still running when its time was up, and was ended."""
+
+
+class NotInstalled(KstallError):
+    """A program that the stage needs is not on PATH."""
+
+
+@functools.cache
+def _namespaces() -> tuple[str, ...]:
+    """The widest containment this machine grants, as an argv prefix."""
+    base = ("setpriv", "--pdeathsig", "KILL")
+    if shutil.which("setpriv") is None:
+        return ()
+    unshare = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child=KILL")
+    candidates = [(*base, *unshare)]
+    if os.geteuid() != 0:
+        # A user namespace makes the PID namespace available to everyone.
+        candidates = [(*base, *unshare, "--user", "--map-current-user")]
+    for prefix in candidates:
+        with contextlib.suppress(OSError):
+            if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+                return prefix
+    return base
+
+
+def contained(argv: Sequence[str | Path]) -> list[str]:
+    """``argv`` with the prefix that ties the child and its children to us."""
+    return [*_namespaces(), *map(str, argv)]
+
+
+@contextlib.contextmanager
+def start(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: int | None = subprocess.DEVNULL,
+    stdout: int | None = subprocess.PIPE,
+    stderr: int | None = subprocess.STDOUT,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A running child (``env`` is added to ours), gone when the block is left."""
+    if shutil.which(str(argv[0])) is None:
+        raise NotInstalled(
+            f"{argv[0]}: command not found", next="run `make setup`, or install it"
+        )
+    child = subprocess.Popen(
+        contained(argv),
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        end(child)
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Kill ``child``'s whole session, then wait for it."""
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    input: bytes | None = None,
+    log: Path | None = None,
+    timeout: float | None = None,
+    check: bool = True,
+    on_line: Callable[[str], None] | None = None,
+) -> Completed:
+    """Run ``argv`` to its end; stdout and stderr come back merged.
+
+    ``log`` gets the command, so that it can be pasted, and all it printed, as it is
+    printed.  ``on_line`` sees each line at once.  Raises `CommandError` on a non-zero
+    exit unless ``check`` is false, and `Deadline` after ``timeout`` seconds.
+    """
+    words = tuple(map(str, argv))
+    began = time.monotonic()
+    lines: list[str] = []
+    with contextlib.ExitStack() as stack:
+        sink = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            sink = stack.enter_context(log.open("a", encoding="utf-8"))
+            sink.write(f"$ {shlex.join(words)}\n")
+            sink.flush()
+        child = stack.enter_context(
+            start(
+                words,
+                cwd=cwd,
+                env=env,
+                stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            )
+        )
+        assert child.stdout is not None
+        late = threading.Event()
+        if timeout is not None:
+
+            def expire() -> None:
+                late.set()
+                end(child)
+
+            timer = threading.Timer(timeout, expire)
+            timer.daemon = True
+            timer.start()
+            stack.callback(timer.cancel)
+        if input is not None:
+            assert child.stdin is not None
+            stdin = child.stdin
+
+            def feed() -> None:
+                with contextlib.suppress(BrokenPipeError), stdin:
+                    stdin.write(input)
+
+            # A thread, because a child that prints before it has read all would
+            # otherwise wait for us while we wait for it.
+            feeder = threading.Thread(target=feed, daemon=True)
+            feeder.start()
+            stack.callback(feeder.join)
+        for raw in child.stdout:
+            line = raw.decode("utf-8", "replace")
+            lines.append(line)
+            if sink is not None:
+                sink.write(line)
+                sink.flush()
+            if on_line is not None:
+                on_line(line.rstrip("\n"))
+        returncode = child.wait()
+    output = "".join(lines)
+    if late.is_set():
+        raise Deadline(f"`{shlex.join(words)}` ran longer than {timeout:g} s", log=log)
+    if check and returncode != 0:
+        raise CommandError(words, returncode, output, log=log)
+    return Completed(words, returncode, output, time.monotonic() - began)
