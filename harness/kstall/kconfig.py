@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Kernel configuration: fragments in, a ``.config`` that holds all of them out."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kconfiglib
+
+from . import process
+from .errors import FailedCheck, KstallError
+
+_SET = re.compile(r"^CONFIG_(\w+)=(.*)$")
+_UNSET = re.compile(r"^# CONFIG_(\w+) is not set$")
+
+
+class KconfigError(KstallError):
+    """A fragment that cannot be read or that contradicts another."""
+
+
+class UnmetSymbols(FailedCheck):
+    """Requested symbols that are not in the final ``.config``."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One line of a fragment: ``value`` is as in ``.config``, with ``n`` for unset."""
+
+    symbol: str
+    value: str
+    file: Path
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file.name}:{self.line}: CONFIG_{self.symbol}={self.value}"
+
+
+def parse_fragment(path: Path) -> tuple[Request, ...]:
+    """The requests of a fragment, in order; raises `KconfigError` with its line."""
+    requests = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        line = text.strip()
+        if found := _SET.match(line):
+            requests.append(Request(found[1], found[2], path, number))
+        elif found := _UNSET.match(line):
+            requests.append(Request(found[1], "n", path, number))
+        elif line and not line.startswith("#"):
+            raise KconfigError(f"{path}:{number}: not a kconfig assignment: {line}")
+    return tuple(requests)
+
+
+def combine(fragments: Sequence[Path]) -> dict[str, Request]:
+    """All requests by symbol; two that differ raise `KconfigError` naming both."""
+    combined: dict[str, Request] = {}
+    for path in fragments:
+        for request in parse_fragment(path):
+            earlier = combined.setdefault(request.symbol, request)
+            if earlier.value != request.value:
+                raise KconfigError(f"{request} contradicts {earlier}")
+    return combined
+
+
+def parse_config(path: Path) -> dict[str, str]:
+    """A ``.config`` as symbol -> value; symbols that are not set are absent."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {found[1]: found[2] for line in lines if (found := _SET.match(line))}
+
+
+def missing(
+    requests: Mapping[str, Request], config: Mapping[str, str]
+) -> tuple[Request, ...]:
+    """The requests that did not stick."""
+    return tuple(
+        request
+        for request in requests.values()
+        if config.get(request.symbol, "n") != request.value
+    )
+
+
+def configure(
+    tree: Path,
+    build: Path,
+    fragments: Sequence[Path],
+    make: Sequence[str],
+    *,
+    log: Path,
+) -> dict[str, str]:
+    """Merge ``fragments`` into ``build/.config`` and return it.
+
+    Everything that no fragment asks for is off (``allnoconfig``).  ``make`` holds the
+    variables that later builds will use, because the toolchain decides which symbols
+    there are.  An unchanged ``.config`` keeps its time stamp, so that nothing is built
+    again.  Raises `UnmetSymbols` naming each unmet dependency.
+    """
+    requests = combine(fragments)
+    build.mkdir(parents=True, exist_ok=True)
+    final = build / ".config"
+    before = final.read_bytes() if final.exists() else None
+    stat = final.stat() if before is not None else None
+    variables = dict(word.split("=", 1) for word in make if "=" in word)
+    process.run(
+        [
+            tree / "scripts/kconfig/merge_config.sh",
+            "-n",
+            "-O",
+            build,
+            *fragments,
+        ],
+        cwd=tree,
+        env={**variables, "MAKEFLAGS": ""},
+        log=log,
+    )
+    if stat is not None and final.read_bytes() == before:
+        os.utime(final, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    config = parse_config(final)
+    if lost := missing(requests, config):
+        lines = [
+            f"{request} did not stick (is "
+            f"{config.get(request.symbol, 'n')}): {why}"
+            for request, why in zip(
+                lost, explain(tree, final, lost, variables), strict=True
+            )
+        ]
+        raise UnmetSymbols(
+            "\n".join(lines),
+            log=log,
+            next="add the dependency to the fragment, or drop the symbol",
+        )
+    return config
+
+
+class _Kconfig(kconfiglib.Kconfig):  # type: ignore[misc]
+    """kconfiglib 14.1 with three pieces of syntax that kconfig learnt after it."""
+
+    def _open(self, filename: str, mode: str) -> Any:
+        with super()._open(filename, mode) as file:
+            text = file.read()
+        text = re.sub(r"(?m)^\s+transitional$", "", text)
+        text = re.sub(r"(?m)^\tmodules$", "\toption modules", text)
+        text = re.sub(
+            r"(?m)^(\s+depends on) ([^#\n]+) if ([^#\n]+)$", r"\1 (\2) || !(\3)", text
+        )
+        patched = io.StringIO(text)
+        patched.name = filename
+        return patched
+
+
+def explain(
+    tree: Path, config: Path, lost: Sequence[Request], variables: Mapping[str, str]
+) -> Iterator[str]:
+    """Why each of ``lost`` did not stick, by the tree's own Kconfig files."""
+    try:
+        kconf = _load(tree, config, variables)
+    except Exception as error:  # any failure here only costs the explanation
+        for _ in lost:
+            yield f"its Kconfig could not be read to say why ({error})"
+        return
+    for request in lost:
+        yield _explain(kconf, request)
+
+
+def _load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
+    # What the top Makefile exports before it runs scripts/kconfig/conf.
+    defaults = {
+        "srctree": str(tree),
+        "ARCH": "x86",
+        "SRCARCH": "x86",
+        "CC": "gcc",
+        "LD": "ld",
+        "AR": "ar",
+        "NM": "nm",
+        "OBJCOPY": "objcopy",
+        "HOSTCC": "gcc",
+        "HOSTCXX": "g++",
+        "RUSTC": "rustc",
+        "BINDGEN": "bindgen",
+        "PAHOLE": "pahole",
+        "KERNELVERSION": "",
+    }
+    saved = dict(os.environ)
+    try:
+        # kconfiglib reads these from the environment only.
+        os.environ.update({**defaults, **variables, "srctree": str(tree)})
+        kconf = _Kconfig(str(tree / "Kconfig"), warn=False, suppress_traceback=True)
+        kconf.load_config(str(config))
+    finally:
+        os.environ.clear()
+        os.environ.update(saved)
+    return kconf
+
+
+def _explain(kconf: Any, request: Request) -> str:
+    symbol = kconf.syms.get(request.symbol)
+    if symbol is None or not symbol.nodes:
+        return "this tree has no such symbol"
+    if unmet := [
+        _pretty(part)
+        for part in kconfiglib.split_expr(symbol.direct_dep, kconfiglib.AND)
+        if kconfiglib.expr_value(part) == 0
+    ]:
+        return f"unmet dependency {' and '.join(dict.fromkeys(unmet))}"
+    if request.value == "n":
+        selectors = kconfiglib.split_expr(symbol.rev_dep, kconfiglib.OR)
+        by = [_pretty(part) for part in selectors if kconfiglib.expr_value(part)]
+        if by:
+            return f"selected by {' and '.join(by)}"
+    if all(node.prompt is None for node in symbol.nodes):
+        selectors = kconfiglib.split_expr(symbol.rev_dep, kconfiglib.OR)
+        by = sorted({_pretty(part).split(" && ")[0] for part in selectors})
+        return f"has no prompt; it is selected by one of {', '.join(by[:8])}"
+    limit = kconfiglib.TRI_TO_STR[symbol.visibility]
+    if symbol.choice is not None:
+        return "another member of its choice was taken"
+    return f"may be {limit} at most" if limit != "y" else "the value was overridden"
+
+
+def _pretty(expression: Any) -> str:
+    def name(symbol: Any) -> str:
+        plain = kconfiglib.standard_sc_expr_str(symbol)
+        if symbol.__class__ is kconfiglib.Symbol and not symbol.is_constant:
+            return f"{plain} [={symbol.str_value}]"
+        return str(plain)
+
+    return str(kconfiglib.expr_str(expression, name))

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A patch series and what it declares about itself.
+
+``patches/<name>/`` holds the patches, ``series.toml``, the cover letter's body and
+``checks.py``.  `load` reads all of it, holds the parts against each other, and raises
+one `SeriesError` that lists every problem as ``file:line: message``.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from . import cache, patchfile
+from .errors import KstallError
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$")]
+Event = Annotated[
+    str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*:[a-z_][a-z0-9_]*$")
+]
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+
+
+class SeriesError(KstallError):
+    """Metadata that is malformed or that contradicts the files beside it."""
+
+
+class _Table(BaseModel):
+    """A TOML table: kebab-case keys, nothing unknown, never changed."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=lambda name: name.strip("_").replace("_", "-"),
+        validate_by_name=False,
+    )
+
+
+class Subsystem(_Table):
+    """Whose code this is; ``name`` is the entry in the tree's MAINTAINERS."""
+
+    name: Text
+    prefix: Text
+    tree: Text
+    branch: Text
+    list: Text
+    trace_system: Identifier
+
+
+class Site(_Table):
+    """A place that emits the event; ``hot`` where its cost counts per operation."""
+
+    file: Text
+    function: Identifier
+    hot: bool
+    context: Text
+
+
+class Tracepoint(_Table):
+    """One new event: ``fields`` maps name to C type in record order."""
+
+    name: Identifier
+    system: Identifier
+    patch: Text
+    header: Text
+    stable_abi: bool = False
+    joins: Text
+    site: Annotated[tuple[Site, ...], Field(min_length=1)]
+    fields: dict[Identifier, Text]
+
+    @property
+    def event(self) -> str:
+        """``system:name``, as tracefs and bpftrace spell it."""
+        return f"{self.system}:{self.name}"
+
+
+class Script(_Table):
+    """A bpftrace script below ``scripts/`` and the events it attaches to."""
+
+    file: Text
+    events: tuple[Event, ...]
+
+
+class Workload(_Table):
+    """A program that makes events fire, and what watches it meanwhile."""
+
+    name: Name
+    program: Text
+    args: tuple[str, ...] = ()
+    modules: tuple[Identifier, ...] = ()
+    events: tuple[Event, ...] = ()
+    record: tuple[Event, ...] = ()
+    scripts: tuple[str, ...] = ()
+    deadline_s: Annotated[float, Field(gt=0, le=3600)]
+
+
+class Check(_Table):
+    """A claim, judged by the function of the same name in ``checks.py``."""
+
+    name: Identifier
+    kind: Literal["positive", "negative", "invariant"]
+    workloads: Annotated[tuple[Name, ...], Field(min_length=1)]
+    claim: Text
+
+
+class Spec(_Table):
+    """``series.toml``, typed."""
+
+    schema_: Literal[1]
+    title: Text
+    ordered_as: Text
+    renamed_because: Text | None = None
+    patches: Annotated[tuple[str, ...], Field(min_length=1)]
+    cover: Text
+    kconfig: Text
+    subsystem: Subsystem
+    tracepoint: tuple[Tracepoint, ...] = ()
+    script: tuple[Script, ...] = ()
+    workload: tuple[Workload, ...] = ()
+    check: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True)
+class Series:
+    """A series that is consistent with itself."""
+
+    name: str
+    dir: Path
+    spec: Spec
+    patches: tuple[patchfile.Patch, ...]
+
+    @property
+    def touches(self) -> frozenset[str]:
+        """Every path, relative to the tree, that some patch changes or adds."""
+        return frozenset(path for patch in self.patches for path in patch.touches)
+
+    @property
+    def digest(self) -> str:
+        """Changes with any byte of the patches or of ``series.toml``."""
+        return cache.digest(
+            self.name,
+            cache.file_digest(self.dir / "series.toml"),
+            [cache.file_digest(patch.path) for patch in self.patches],
+        )
+
+
+@dataclass(frozen=True)
+class Project:
+    """Where a checkout of kstall keeps its parts."""
+
+    root: Path
+
+    @property
+    def patches(self) -> Path:
+        """The directory that has one directory a series."""
+        return self.root / "patches"
+
+    @property
+    def kconfigs(self) -> Path:
+        """The directory of kconfig fragments."""
+        return self.root / "kconfigs"
+
+    @property
+    def scripts(self) -> Path:
+        """bpftrace scripts, and guest programs in ``workloads/``."""
+        return self.root / "scripts"
+
+    @property
+    def harness(self) -> Path:
+        """What goes on ``PYTHONPATH``, here and in the guest."""
+        return self.root / "harness"
+
+    def names(self) -> tuple[str, ...]:
+        """The series there are, sorted."""
+        found = self.patches.glob("*/series.toml")
+        return tuple(sorted(path.parent.name for path in found))
+
+    def load(self, names: Sequence[str] = ()) -> tuple[Series, ...]:
+        """The named series, or all of them; unknown names are one error."""
+        known = self.names()
+        if unknown := [name for name in names if name not in known]:
+            raise SeriesError(
+                f"no such series: {', '.join(unknown)}",
+                next=f"choose from: {', '.join(known) or '(patches/ is empty)'}",
+            )
+        return tuple(load(self, name) for name in (names or known))
+
+
+def load(project: Project, name: str) -> Series:
+    """Read and check ``patches/<name>``; raises `SeriesError` naming every fault."""
+    path = project.patches / name / "series.toml"
+    try:
+        text = path.read_text(encoding="utf-8")
+        raw = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        raise SeriesError(f"{path}: not UTF-8 ({error.reason})") from error
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        line = int(found[1]) if found else len(text.splitlines())
+        raise SeriesError(f"{path}:{line}: {error}") from error
+    try:
+        spec = Spec.model_validate(raw)
+    except ValidationError as error:
+        raise _error(
+            path, text, ((e["loc"], _plain(e)) for e in error.errors())
+        ) from error
+    faults = list(_contradictions(project, path.parent, spec))
+    patches = []
+    for position, file in enumerate(spec.patches):
+        if (path.parent / file).is_file():
+            patches.append(patchfile.parse(path.parent / file))
+        else:
+            faults.append((("patches", position), f"no such file: {file}"))
+    if not faults:
+        faults = list(_patch_contradictions(spec, patches))
+    if faults:
+        raise _error(path, text, faults)
+    return Series(name, path.parent, spec, tuple(patches))
+
+
+Fault = tuple[tuple[int | str, ...], str]
+
+
+def _plain(error: Any) -> str:
+    key = str(error["loc"][-1]) if error["loc"] else ""
+    if error["type"] == "missing":
+        return f"missing key `{key}`"
+    if error["type"] == "extra_forbidden":
+        return f"unknown key `{key}`"
+    return f"`{key}`: {error['msg']}"
+
+
+def _error(path: Path, text: str, faults: Sequence[Fault] | Iterator[Fault]) -> Any:
+    lines = [f"{path}:{locate(text, where)}: {what}" for where, what in faults]
+    return SeriesError("\n".join(lines), next="mend the metadata, see README.md")
+
+
+def locate(text: str, where: tuple[int | str, ...]) -> int:
+    """The line (from 1) of the key or table that ``where`` leads to, or the nearest
+    one above it that exists.
+
+    ``where`` is pydantic's location: keys, and indices into arrays of tables.
+    `tomllib` keeps no positions, so the header lines are counted again here.
+    """
+    best, line_of_best = 0, 1
+    table: list[int | str] = []
+    seen: dict[tuple[str, ...], int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*(\[\[?)\s*([\w.-]+)\s*\]", line):
+            keys = header[2].split(".")
+            if header[1] == "[[":
+                seen[tuple(keys)] = seen.get(tuple(keys), -1) + 1
+                # Arrays of tables below this one begin anew.
+                for other in [k for k in seen if k[:-1] and k[: len(keys)] == (*keys,)]:
+                    if len(other) > len(keys):
+                        del seen[other]
+            table = []
+            for depth in range(len(keys)):
+                table.append(keys[depth])
+                if (index := seen.get(tuple(keys[: depth + 1]))) is not None:
+                    table.append(index)
+            here = tuple(table)
+        elif key := re.match(r"\s*([\w-]+)\s*=", line):
+            here = (*table, key[1])
+        else:
+            continue
+        same = 0
+        for ours, theirs in zip(here, where, strict=False):
+            if ours != theirs:
+                break
+            same += 1
+        # A longer shared start wins; one that goes astray after it does not.
+        if same == len(here) and same > best:
+            best, line_of_best = same, number
+    return line_of_best
+
+
+def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
+    """What the metadata says about files and about itself that is not so."""
+    listed = set(spec.patches)
+    for extra in sorted({p.name for p in dir.glob("*.patch")} - listed):
+        yield ("patches",), f"{extra} lies in {dir.name}/ but is not listed"
+    if list(spec.patches) != sorted(spec.patches):
+        yield ("patches",), "not in the order of their numbers"
+    if not (dir / spec.cover).is_file():
+        yield ("cover",), f"no such file: {spec.cover}"
+    if not (project.kconfigs / spec.kconfig).is_file():
+        yield ("kconfig",), f"no such file: kconfigs/{spec.kconfig}"
+    for kind in ("tracepoint", "script", "workload", "check"):
+        names = [getattr(item, "name", None) or item.file for item in getattr(spec, kind)]
+        for position, name in enumerate(names):
+            if name in names[:position]:
+                yield (kind, position), f"second {kind} called {name}"
+    for position, script in enumerate(spec.script):
+        if not (project.scripts / script.file).is_file():
+            yield ("script", position, "file"), f"no such file: scripts/{script.file}"
+    scripts = {script.file for script in spec.script}
+    for position, workload in enumerate(spec.workload):
+        here = ("workload", position)
+        if not (project.scripts / workload.program).is_file():
+            yield (*here, "program"), f"no such file: scripts/{workload.program}"
+        for file in workload.scripts:
+            if file not in scripts:
+                yield (*here, "scripts"), f"{file} is not declared as a [[script]]"
+    yield from _check_contradictions(dir, spec)
+
+
+def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
+    workloads = {workload.name for workload in spec.workload}
+    used = {name for check in spec.check for name in check.workloads}
+    for position, workload in enumerate(spec.workload):
+        if workload.name not in used:
+            yield ("workload", position), f"no check judges workload {workload.name}"
+    functions: set[str] = set()
+    path = dir / "checks.py"
+    if path.is_file():
+        try:
+            body = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
+        except SyntaxError as error:
+            yield ("check",), f"checks.py:{error.lineno}: {error.msg}"
+            return
+        functions = {
+            node.name
+            for node in body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        }
+    elif spec.check:
+        yield ("check",), "checks declared, but there is no checks.py"
+        return
+    for position, check in enumerate(spec.check):
+        for name in check.workloads:
+            if name not in workloads:
+                yield ("check", position, "workloads"), f"no workload called {name}"
+        if check.name not in functions:
+            yield ("check", position, "name"), f"checks.py has no function {check.name}"
+    for name in sorted(functions - {check.name for check in spec.check}):
+        yield ("check",), f"checks.py judges {name}, which no [[check]] declares"
+
+
+def _patch_contradictions(
+    spec: Spec, patches: Sequence[patchfile.Patch]
+) -> Iterator[Fault]:
+    """What the metadata says about the patches that they do not do."""
+    touches = {path for patch in patches for path in patch.touches}
+    for position, point in enumerate(spec.tracepoint):
+        here = ("tracepoint", position)
+        if point.patch not in spec.patches:
+            yield (*here, "patch"), f"{point.patch} is not one of the patches"
+            continue
+        patch = patches[spec.patches.index(point.patch)]
+        if point.header not in patch.touches:
+            yield (*here, "header"), f"{point.patch} does not touch {point.header}"
+        added = patch.path.read_text(encoding="utf-8", errors="replace")
+        if not re.search(rf"(?m)^\+.*\b{point.name}\b", added):
+            yield (*here, "name"), f"{point.patch} does not add {point.name}"
+        for number, site in enumerate(point.site):
+            if site.file not in touches:
+                yield (*here, "site", number, "file"), f"no patch touches {site.file}"
