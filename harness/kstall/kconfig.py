@@ -93,32 +93,24 @@ def configure(
 ) -> dict[str, str]:
     """Merge ``fragments`` into ``build/.config`` and return it.
 
-    Everything that no fragment asks for is off (``allnoconfig``).  ``make`` holds the
-    variables that later builds will use, because the toolchain decides which symbols
-    there are.  An unchanged ``.config`` keeps its time stamp, so that nothing is built
-    again.  Raises `UnmetSymbols` naming each unmet dependency.
+    The fragments go onto ``tinyconfig``, so what nobody asks for is off.  ``make``
+    holds the variables that the build will use, because the toolchain decides which
+    symbols there are.  Raises `UnmetSymbols` naming each unmet dependency.
     """
     requests = combine(fragments)
     build.mkdir(parents=True, exist_ok=True)
     final = build / ".config"
-    before = final.read_bytes() if final.exists() else None
-    stat = final.stat() if before is not None else None
-    variables = dict(word.split("=", 1) for word in make if "=" in word)
+    command = ["make", "-s", f"O={build}", *make]
+    process.run([*command, "tinyconfig"], cwd=tree, log=log)
     process.run(
-        [
-            tree / "scripts/kconfig/merge_config.sh",
-            "-n",
-            "-O",
-            build,
-            *fragments,
-        ],
+        [tree / "scripts/kconfig/merge_config.sh", "-m", "-O", build]
+        + [final, *fragments],
         cwd=tree,
-        env={**variables, "MAKEFLAGS": ""},
         log=log,
     )
-    if stat is not None and final.read_bytes() == before:
-        os.utime(final, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    process.run([*command, "olddefconfig"], cwd=tree, log=log)
     config = parse_config(final)
+    variables = dict(word.split("=", 1) for word in make if "=" in word)
     if lost := missing(requests, config):
         lines = [
             f"{request} did not stick (is "

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An applied tree and a configuration in, a kernel that a guest can boot out.
+
+All states of one base are built in one output directory: the paths that the compiler
+sees never change, and make compiles again only what a patch touches.  What comes out
+is copied to ``kernels/<key>`` under a key of everything that went in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+
+from . import cache, kconfig, process
+from .errors import FailedCheck, KstallError
+from .tree import AppliedTree
+
+_STEP = re.compile(
+    r"^\s+(?:CC|AS|LD|AR|CC \[M\]|LD \[M\]|BTF|OBJCOPY|GEN|HOSTCC|BTF \[M\])\s+\S"
+)
+_WARNING = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? warning: ")
+_ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: ")
+# Two kernels of one key have to be the same bytes, whoever builds them and when.
+_REPRODUCIBLE = (
+    "KBUILD_BUILD_TIMESTAMP=Thu Jan  1 00:00:00 UTC 1970",
+    "KBUILD_BUILD_USER=kstall",
+    "KBUILD_BUILD_HOST=kstall",
+    "KBUILD_BUILD_VERSION=1",
+    "LOCALVERSION=-kstall",
+)
+
+
+class BuildError(FailedCheck):
+    """The compiler refused the tree."""
+
+
+class TouchedFileWarns(FailedCheck):
+    """The compiler warned about a file that the series touches."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """What compiles: ``make`` are the variables that every make gets."""
+
+    make: tuple[str, ...]
+    compiler: str
+    pahole: str
+    ccache: bool
+    env: tuple[tuple[str, str], ...]
+
+    @property
+    def id(self) -> str:
+        """Changes when the compiler or pahole does; not with ccache."""
+        return cache.digest(self.compiler, self.pahole)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A built kernel; ``build_id`` is vmlinux's GNU build id in hex."""
+
+    key: str
+    path: Path
+    release: str
+    build_id: str
+    reused: bool
+
+    @property
+    def image(self) -> Path:
+        """What QEMU boots."""
+        return self.path / "bzImage"
+
+    @property
+    def vmlinux(self) -> Path:
+        """The same kernel with its symbols and types."""
+        return self.path / "vmlinux"
+
+    @property
+    def modules(self) -> Path:
+        """Holds ``lib/modules/<release>``."""
+        return self.path / "modules"
+
+    @property
+    def config(self) -> Path:
+        """The final configuration."""
+        return self.path / "config"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a build is, in make's steps; ``total`` is an estimate until it ended."""
+
+    done: int
+    total: int
+    step: str
+
+
+def toolchain(pahole: Path, cache_dir: Path) -> Toolchain:
+    """The host's gcc, through ccache when there is one, and ``pahole``."""
+    ccache = shutil.which("ccache") is not None
+    gcc = process.run(["gcc", "--version"]).stdout.splitlines()[0]
+    version = process.run([pahole, "--version"]).stdout.strip()
+    return Toolchain(
+        make=("CC=ccache gcc" if ccache else "CC=gcc", f"PAHOLE={pahole}"),
+        compiler=gcc,
+        pahole=version,
+        ccache=ccache,
+        env=(("CCACHE_DIR", str(cache_dir / "ccache")),),
+    )
+
+
+@dataclass(frozen=True)
+class Configured:
+    """A ``.config`` that holds every requested symbol."""
+
+    key: str
+    file: Path
+    reused: bool
+
+
+def configure(
+    applied: AppliedTree,
+    fragments: Sequence[Path],
+    tools: Toolchain,
+    cache_dir: Path,
+    *,
+    log: Path,
+) -> Configured:
+    """The configuration for ``applied``; kept by all that can change its outcome."""
+    kconfigs = [
+        cache.file_digest(path)
+        for name in sorted(applied.touched)
+        if Path(name).name.startswith(("Kconfig", "Makefile"))
+        and (path := applied.path / name).is_file()
+    ]
+    key = cache.digest(
+        applied.base.id,
+        kconfigs,
+        [cache.file_digest(path) for path in fragments],
+        tools.id,
+    )
+    target = cache_dir / "configs" / key
+    if target.is_dir():
+        return Configured(key, target / ".config", reused=True)
+    with cache.publish(target) as scratch:
+        kconfig.configure(
+            applied.path, scratch / "o", fragments, tools.make, log=log
+        )
+        (scratch / "o/.config").rename(scratch / ".config")
+        cache.remove(scratch / "o")
+    return Configured(key, target / ".config", reused=False)
+
+
+def key_of(applied: AppliedTree, config: Configured, tools: Toolchain) -> str:
+    """The kernel's key: base, patched contents, configuration, compiler, recipe."""
+    return cache.digest(
+        applied.content, cache.file_digest(config.file), tools.id, _REPRODUCIBLE
+    )
+
+
+def find(key: str, cache_dir: Path) -> Kernel | None:
+    """The kernel with that key, if it was built before."""
+    path = cache_dir / "kernels" / key
+    if not path.is_dir():
+        return None
+    facts = json.loads((path / "kernel.json").read_text(encoding="utf-8"))
+    os.utime(path)  # `prune` drops what was not used for longest
+    return Kernel(key, path, facts["release"], facts["build_id"], reused=True)
+
+
+def build(
+    applied: AppliedTree,
+    config: Configured,
+    tools: Toolchain,
+    cache_dir: Path,
+    *,
+    log: Path,
+    progress: Callable[[Progress], None],
+) -> Kernel:
+    """Build image and modules of ``applied``, which the caller has checked out.
+
+    Raises `BuildError` with the compiler's first error, or `TouchedFileWarns`.
+    """
+    key = key_of(applied, config, tools)
+    output = cache_dir / "builds" / applied.base.id
+    _need_space(cache_dir, 4 << 30)
+    output.mkdir(parents=True, exist_ok=True)
+    unjudged = output / "kstall-unjudged.json"
+    _compile_again(unjudged, applied)
+    cache.write_json(unjudged, sorted(applied.touched))
+    _install_config(config.file, output / ".config")
+    warnings = _make(applied, output, tools, log, progress)
+    if warnings:
+        raise TouchedFileWarns(
+            "the compiler warns about a file that the series touches:\n"
+            + "\n".join(warnings[:10]),
+            log=log,
+            next="mend the patch",
+        )
+    kernel = _collect(applied.path, output, tools, key, cache_dir, log)
+    unjudged.unlink()
+    prune(cache_dir / "kernels", keep=32)
+    return kernel
+
+
+def _compile_again(unjudged: Path, applied: AppliedTree) -> None:
+    """Make the compiler repeat what it said of files of a build that was not judged.
+
+    An object is there after a build that only warned, or that was killed before the
+    warning was read; make would skip it, and the warning would never come back.
+    """
+    if unjudged.exists():
+        for name in json.loads(unjudged.read_text(encoding="utf-8")):
+            path = applied.path / name
+            if path.is_file():
+                os.utime(path)
+
+
+def _install_config(source: Path, target: Path) -> None:
+    text = source.read_bytes()
+    if not target.exists() or target.read_bytes() != text:
+        target.write_bytes(text)
+
+
+def _make(
+    applied: AppliedTree,
+    output: Path,
+    tools: Toolchain,
+    log: Path,
+    progress: Callable[[Progress], None],
+) -> list[str]:
+    """Run make; the warnings about touched files come back."""
+    count = output / "kstall-steps.json"
+    total = _expected_steps(count, output / ".config")
+    done = 0
+    warnings: list[str] = []
+
+    def on_line(line: str) -> None:
+        nonlocal done
+        if _STEP.match(line):
+            done += 1
+            progress(Progress(done, max(total, done), line.split()[-1]))
+        elif found := _WARNING.match(line):
+            if _inside(found["file"], applied) in applied.touched:
+                warnings.append(line)
+
+    jobs = len(os.sched_getaffinity(0))
+    try:
+        process.run(
+            ["make", f"O={output}", *tools.make, *_REPRODUCIBLE, f"-j{jobs}"]
+            + ["bzImage", "modules"],
+            cwd=applied.path,
+            env=dict(tools.env),
+            log=log,
+            on_line=on_line,
+        )
+    except process.CommandError as error:
+        raise _explain(error, log) from error
+    cache.write_json(count, max(done, total))
+    return warnings
+
+
+def _expected_steps(count: Path, config: Path) -> int:
+    """The steps of the fullest build here so far, else a guess from the config."""
+    if count.exists():
+        return int(json.loads(count.read_text(encoding="utf-8")))
+    return 2 * len(kconfig.parse_config(config))
+
+
+def _inside(file: str, applied: AppliedTree) -> str:
+    """``file`` as the compiler names it, relative to the tree."""
+    path = Path(os.path.normpath(applied.path / file))
+    return str(path.relative_to(applied.path)) if path.is_relative_to(
+        applied.path
+    ) else file
+
+
+def _explain(error: process.CommandError, log: Path) -> KstallError:
+    lines = error.output.splitlines()
+    for number, line in enumerate(lines):
+        if _ERROR.match(line) or "ERROR: modpost" in line or "undefined reference" in line:
+            excerpt = "\n".join(lines[number : number + 6])
+            return BuildError(f"the tree does not build:\n{excerpt}", log=log)
+    if "No space left on device" in error.output:
+        return KstallError(
+            "no space left while building",
+            log=log,
+            next="free some, or point KSTALL_CACHE at a larger disk",
+        )
+    return KstallError(error.what, log=log, next="the log's end says what make needed")
+
+
+def _collect(
+    tree: Path, output: Path, tools: Toolchain, key: str, cache_dir: Path, log: Path
+) -> Kernel:
+    """Copy what a guest needs out of the build directory."""
+    command = ["make", "-s", f"O={output}", *tools.make, *_REPRODUCIBLE]
+    release = process.run([*command, "kernelrelease"], cwd=tree).stdout.split()[-1]
+    target = cache_dir / "kernels" / key
+    with cache.publish(target) as scratch:
+        process.run(
+            [*command, f"INSTALL_MOD_PATH={scratch / 'modules'}"]
+            + ["INSTALL_MOD_STRIP=1", "modules_install"],
+            cwd=tree,
+            log=log,
+        )
+        # bpftrace would look for headers behind this link, which the guest lacks.
+        (scratch / "modules/lib/modules" / release / "build").unlink(missing_ok=True)
+        shutil.copy2(output / "arch/x86/boot/bzImage", scratch / "bzImage")
+        shutil.copy2(output / "vmlinux", scratch / "vmlinux")
+        shutil.copy2(output / "System.map", scratch / "System.map")
+        shutil.copy2(output / ".config", scratch / "config")
+        facts = {"release": release, "build_id": build_id(output / "vmlinux")}
+        cache.write_json(scratch / "kernel.json", facts)
+    return Kernel(key, target, facts["release"], facts["build_id"], reused=False)
+
+
+def build_id(elf: Path) -> str:
+    """The GNU build id of an ELF file, in hex."""
+    with elf.open("rb") as file:
+        for section in ELFFile(file).iter_sections("SHT_NOTE"):
+            for note in section.iter_notes():
+                if note["n_type"] == "NT_GNU_BUILD_ID":
+                    return str(note["n_desc"])
+    raise KstallError(f"{elf} has no GNU build id")
+
+
+def prune(directory: Path, *, keep: int) -> None:
+    """Delete all but the ``keep`` entries that were used last."""
+    if directory.is_dir():
+        entries = [path for path in directory.iterdir() if path.name[0] != "."]
+        entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in entries[keep:]:
+            cache.remove(path)
+
+
+def _need_space(directory: Path, needed: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < needed:
+        raise KstallError(
+            f"{free / 2**30:.1f} GiB free in {directory}, a build needs "
+            f"{needed / 2**30:.0f} GiB",
+            next="free some, or point KSTALL_CACHE at a larger disk",
+        )
