@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``report.json``, the record of a run, and its schema.
+
+The models below are the schema: `schema()` renders them as JSON Schema, and the field
+descriptions are its documentation.  Views (terminal, JUnit) read a `Report` and
+nothing else.  Version 1: fields may be added; a field that changes or goes away makes
+version 2.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from . import cache
+
+Status = Literal["pass", "fail", "skip", "error"]
+RunStatus = Literal["running", "proven", "failed", "could-not-run", "interrupted"]
+#: What `kstall validate` exits with.
+EXIT = {
+    "proven": 0,
+    "failed": 1,
+    "could-not-run": 2,
+    "interrupted": 2,
+    "running": 2,
+}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Command(_Model):
+    """A program that was run."""
+
+    argv: list[str]
+    returncode: int
+    seconds: float = Field(description="wall-clock time")
+
+
+class Figure(_Model):
+    """A number that a stage measured."""
+
+    name: str
+    value: float
+    unit: str
+
+
+class Stage(_Model):
+    """A step on the way from series to evidence."""
+
+    name: str
+    status: Status
+    seconds: float = Field(description="wall-clock time")
+    reused: bool = Field(
+        default=False, description="the result was there from an earlier run"
+    )
+    summary: str = Field(default="", description="what came out, in one line")
+    error: str | None = Field(
+        default=None, description="what happened, where the log is, what to do next"
+    )
+    log: str | None = Field(default=None, description="path in the run directory")
+    figures: list[Figure] = []
+    commands: list[Command] = []
+
+
+class Comparison(_Model):
+    """One expectation of a check held against one observation."""
+
+    label: str
+    expected: str
+    observed: str
+    ok: bool
+
+
+class Check(_Model):
+    """A claim about the series and how it was judged."""
+
+    name: str
+    kind: Literal["harness", "positive", "negative", "invariant"]
+    claim: str
+    status: Status
+    comparisons: list[Comparison] = []
+    detail: str = Field(
+        default="", description="reason of a skip, trace of an error, excerpt"
+    )
+
+
+class SeriesReport(_Model):
+    """All that is known of one series after a run."""
+
+    name: str
+    title: str
+    digest: str = Field(description="changes with any byte of the series")
+    kernel: str | None = Field(default=None, description="key of the patched kernel")
+    evidence: str | None = Field(
+        default=None, description="guest results, a path in the run directory"
+    )
+    status: Status = "error"
+    stages: list[Stage] = []
+    checks: list[Check] = []
+
+
+class Tree(_Model):
+    """The kernel that the series were proven on."""
+
+    kind: Literal["git", "directory", "tarball", "debian"]
+    origin: str = Field(description="what KERNEL= named, or the package")
+    version: str = Field(description="from the tree's Makefile")
+    describe: str
+    commit: str | None = Field(default=None, description="HEAD, for a git checkout")
+    id: str = Field(description="changes with the tree's contents")
+    dirty: list[str] = Field(
+        default=[], description="uncommitted paths; they were not part of the run"
+    )
+
+
+class Environment(_Model):
+    """Versions of all that has a say in the result."""
+
+    kstall: str
+    python: str
+    host: str
+    cpus: int
+    compiler: str | None = None
+    pahole: str | None = None
+    qemu: str | None = None
+    virtme_ng: str | None = None
+    accelerator: str | None = Field(default=None, description="kvm or tcg")
+    accelerator_reason: str | None = None
+    guest_root: str | None = Field(default=None, description="key of the guest root")
+    guest: dict[str, str] = Field(
+        default={}, description="versions of programs in the guest"
+    )
+
+
+class Report(_Model):
+    """One run of ``kstall validate``."""
+
+    schema_version: Literal[1] = 1
+    run: str = Field(description="name of the run directory")
+    started: str = Field(description="UTC, ISO 8601")
+    seconds: float = Field(default=0, description="wall-clock time")
+    status: RunStatus = "running"
+    command: list[str]
+    tree: Tree | None = None
+    environment: Environment
+    stages: list[Stage] = Field(default=[], description="those that all series share")
+    series: list[SeriesReport] = []
+
+    @property
+    def exit_code(self) -> int:
+        """0 proven, 1 a check failed, 2 could not run."""
+        return EXIT[self.status]
+
+    def settle(self) -> None:
+        """Set each series' status and the run's from the stages and checks."""
+        for series in self.series:
+            series.status = worst(
+                [stage.status for stage in series.stages]
+                + [check.status for check in series.checks]
+            )
+            if not series.checks:
+                # A series of which nothing was claimed is not proven.
+                series.status = worst([series.status, "error"])
+        found = [stage.status for stage in self.stages]
+        found += [series.status for series in self.series]
+        state = worst(found) if self.series else "error"
+        states: dict[Status, RunStatus] = {
+            "pass": "proven",
+            # A skip is no failure; the views show each with its reason.
+            "skip": "proven",
+            "fail": "failed",
+            "error": "could-not-run",
+        }
+        self.status = states[state]
+
+
+def worst(states: list[Status]) -> Status:
+    """The gravest of ``states``; an error outweighs a failure, for it hides more."""
+    order: tuple[Status, ...] = ("error", "fail", "pass", "skip")
+    for state in order:
+        if state in states:
+            return state
+    return "error"
+
+
+def write(report: Report, path: Path) -> None:
+    """Write ``report.json``, whole or not at all."""
+    cache.write_text(path, report.model_dump_json(indent=2) + "\n")
+
+
+def read(path: Path) -> Report:
+    """A saved report; pydantic's `ValidationError` tells what is wrong with it."""
+    return Report.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of ``report.json``."""
+    return Report.model_json_schema()
+
+
+def schema_text() -> str:
+    """`schema` as it is printed by ``kstall schema``."""
+    return json.dumps(schema(), indent=2) + "\n"

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A `Report` for people and for CI: a terminal table and ``junit.xml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import junitparser
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .report import Check, Report, SeriesReport, Stage, Status
+
+_STYLE: dict[Status, str] = {
+    "pass": "green",
+    "fail": "bold red",
+    "skip": "yellow",
+    "error": "bold magenta",
+}
+_VERDICT = {
+    "proven": "[bold green]PROVEN[/]",
+    "failed": "[bold red]FAILED[/]",
+    "could-not-run": "[bold magenta]COULD NOT RUN[/]",
+    "interrupted": "[bold magenta]INTERRUPTED[/]",
+    "running": "[bold]RUNNING[/]",
+}
+
+
+def _mark(status: Status) -> str:
+    return f"[{_STYLE[status]}]{status.upper()}[/]"
+
+
+def _fact(check: Check) -> str:
+    """The comparison that decides: the first that fails, else all in brief."""
+    if check.detail:
+        return check.detail.strip().splitlines()[-1]
+    wrong = [item for item in check.comparisons if not item.ok]
+    if wrong:
+        return f"{wrong[0].label}: {wrong[0].observed}, expected {wrong[0].expected}"
+    first = check.comparisons[0] if check.comparisons else None
+    more = len(check.comparisons) - 1
+    shown = f"{first.label}: {first.observed} ({first.expected})" if first else ""
+    return shown + (f", and {more} more" if more > 0 else "")
+
+
+def terminal(report: Report, directory: Path, console: Console) -> None:
+    """Print the run's outcome: what failed stands out, the verdict comes last."""
+    for series in report.series:
+        console.print(_stages(series, report))
+        if series.checks:
+            console.print(_checks(series))
+    for stage in [*report.stages, *(s for one in report.series for s in one.stages)]:
+        if stage.error:
+            console.print(f"{_mark(stage.status)} {escape(stage.name)}:", highlight=False)
+            console.print(escape(stage.error), style="none", highlight=False)
+    for series in report.series:
+        for check in series.checks:
+            if check.status in ("fail", "error"):
+                _explain(check, console)
+    tree = report.tree
+    if tree is not None:
+        console.print(f"tree     {escape(tree.describe)} ({tree.kind})", highlight=False)
+        if tree.dirty:
+            console.print(
+                f"         [yellow]{len(tree.dirty)} uncommitted paths in the tree are "
+                "not part of this run[/]",
+                highlight=False,
+            )
+    console.print(f"report   {escape(str(directory / 'report.json'))}", highlight=False)
+    counts = _counts(report)
+    console.print(
+        f"verdict  {_VERDICT[report.status]}  {counts}", highlight=False
+    )
+
+
+def _counts(report: Report) -> str:
+    states = [check.status for series in report.series for check in series.checks]
+    kinds: tuple[Status, ...] = ("pass", "fail", "skip", "error")
+    shown = [f"{states.count(kind)} {kind}" for kind in kinds if kind in states]
+    return f"checks: {', '.join(shown)}" if shown else "no check was reached"
+
+
+def _stages(series: SeriesReport, report: Report) -> Table:
+    table = Table(title=series.name, title_justify="left", box=None, pad_edge=False)
+    table.add_column("stage")
+    table.add_column("")
+    table.add_column("seconds", justify="right")
+    table.add_column("", overflow="fold")
+    for stage in [*report.stages, *series.stages]:
+        how = "[dim]reused[/] " if stage.reused else ""
+        table.add_row(
+            stage.name,
+            _mark(stage.status),
+            f"{stage.seconds:.1f}",
+            how + escape(stage.summary),
+        )
+    return table
+
+
+def _checks(series: SeriesReport) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("check")
+    table.add_column("")
+    table.add_column("kind")
+    table.add_column("observed (expected)", overflow="fold")
+    for check in series.checks:
+        table.add_row(
+            check.name, _mark(check.status), check.kind, escape(_fact(check))
+        )
+    return table
+
+
+def _explain(check: Check, console: Console) -> None:
+    console.print(f"{_mark(check.status)} {check.name}: {escape(check.claim)}")
+    for item in check.comparisons:
+        if not item.ok:
+            console.print(
+                f"    {escape(item.label)}: observed {escape(item.observed)}, "
+                f"expected {escape(item.expected)}",
+                highlight=False,
+            )
+    if check.detail:
+        console.print(escape(check.detail), style="dim", highlight=False)
+
+
+def junit(report: Report, path: Path) -> None:
+    """Write ``junit.xml``: a suite a series, a case a stage and a check."""
+    document = junitparser.JUnitXml(name=f"kstall {report.run}")
+    shared = junitparser.TestSuite("kstall.run")
+    for stage in report.stages:
+        shared.add_testcase(_stage_case(stage, "kstall.run"))
+    document.add_testsuite(shared)
+    for series in report.series:
+        suite = junitparser.TestSuite(f"kstall.{series.name}")
+        for stage in series.stages:
+            suite.add_testcase(_stage_case(stage, f"kstall.{series.name}.stage"))
+        for check in series.checks:
+            case = junitparser.TestCase(
+                check.name, classname=f"kstall.{series.name}.check"
+            )
+            lines = [
+                f"{'ok' if item.ok else 'NOT OK'}: {item.label}: {item.observed}, "
+                f"expected {item.expected}"
+                for item in check.comparisons
+            ]
+            _outcome(case, check.status, check.claim, check.detail or "\n".join(lines))
+            suite.add_testcase(case)
+        document.add_testsuite(suite)
+    document.write(str(path), pretty=True)
+
+
+def _stage_case(stage: Stage, classname: str) -> junitparser.TestCase:
+    case = junitparser.TestCase(stage.name, classname=classname, time=stage.seconds)
+    _outcome(case, stage.status, stage.summary, stage.error or "")
+    return case
+
+
+def _outcome(
+    case: junitparser.TestCase, status: Status, message: str, text: str
+) -> None:
+    kinds = {
+        "fail": junitparser.Failure,
+        "error": junitparser.Error,
+        "skip": junitparser.Skipped,
+    }
+    # XML has no place for most control characters, and a console excerpt has them.
+    clean = "".join(c for c in text if c in "\n\t" or ord(c) >= 32)
+    if status in kinds:
+        result = kinds[status](message)
+        result.text = clean
+        case.result = [result]
+    else:
+        case.system_out = clean
