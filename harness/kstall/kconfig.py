@@ -108,7 +108,12 @@ def configure(
         cwd=tree,
         log=log,
     )
-    process.run([*command, "olddefconfig"], cwd=tree, log=log)
+    # Not olddefconfig: that takes the default of every symbol that the fragments make
+    # visible, and CONFIG_NET alone brings IPv6 and wireless with it.
+    merged = final.rename(build / "merged.config")
+    process.run(
+        [*command, f"KCONFIG_ALLCONFIG={merged}", "allnoconfig"], cwd=tree, log=log
+    )
     config = parse_config(final)
     variables = dict(word.split("=", 1) for word in make if "=" in word)
     if lost := missing(requests, config):
