@@ -8,6 +8,7 @@ that neither Ctrl-C nor SIGKILL leaves a compiler or a QEMU behind.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import os
 import shlex
@@ -63,6 +64,22 @@ class NotInstalled(KstallError):
     """A program that the stage needs is not on PATH."""
 
 
+_record: contextvars.ContextVar[list[Completed] | None] = contextvars.ContextVar(
+    "record", default=None
+)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[Completed]]:
+    """The children that end while the block runs (without what they printed)."""
+    commands: list[Completed] = []
+    token = _record.set(commands)
+    try:
+        yield commands
+    finally:
+        _record.reset(token)
+
+
 @functools.cache
 def _namespaces() -> tuple[str, ...]:
     """The widest containment this machine grants, as an argv prefix."""
@@ -101,6 +118,7 @@ def start(
         raise NotInstalled(
             f"{argv[0]}: command not found", next="run `make setup`, or install it"
         )
+    began = time.monotonic()
     child = subprocess.Popen(
         contained(argv),
         cwd=cwd,
@@ -114,6 +132,10 @@ def start(
         yield child
     finally:
         end(child)
+        if (commands := _record.get()) is not None:
+            words = tuple(map(str, argv))
+            seconds = time.monotonic() - began
+            commands.append(Completed(words, child.returncode, "", seconds))
 
 
 def end(child: subprocess.Popen[bytes]) -> None:

@@ -163,8 +163,8 @@ class Report(_Model):
                 [stage.status for stage in series.stages]
                 + [check.status for check in series.checks]
             )
-            if not series.checks:
-                # A series of which nothing was claimed is not proven.
+            if not any(check.status in ("pass", "fail") for check in series.checks):
+                # A series of which nothing was judged is not proven.
                 series.status = worst([series.status, "error"])
         found = [stage.status for stage in self.stages]
         found += [series.status for series in self.series]

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# A thin front: each target sets up what it needs and calls the kstall command.
+
+KERNEL ?=
+SERIES ?=
+LEVEL ?= full
+PYTHON ?=
+export PYTHON
+
+kstall = .venv/bin/kstall
+
+.DEFAULT_GOAL := help
+.PHONY: help setup validate series test lint clean
+
+help: ## this text
+	@echo 'usage: make TARGET [KERNEL=path] [SERIES="a b"] [LEVEL=quick|full|deep]'
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
+
+setup: ## install what is missing: Debian packages (as root), .venv
+	@scripts/setup.sh
+
+validate: setup ## prove the series on a booted kernel
+	@$(kstall) validate $(if $(KERNEL),--kernel '$(KERNEL)') $(SERIES)
+
+series: setup ## list the series there are, or show those in SERIES
+	@$(if $(SERIES),$(foreach s,$(SERIES),$(kstall) show $(s) &&) true,$(kstall) list)
+
+test: lint ## lint, unit tests and live tests (LEVEL=quick: no boot; deep: all)
+	@.venv/bin/pytest $(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \
+		$(if $(filter full,$(LEVEL)),-m 'not deep')
+
+lint: setup
+	@.venv/bin/ruff check -q
+	@.venv/bin/ruff format -q --check
+	@.venv/bin/mypy
+
+clean: ## remove .venv and out/; the cache is left, `rm -r ~/.cache/kstall` clears it
+	@rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The ``kstall`` command: arguments in, exit status out, and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from . import __version__, cache, report, validate, views
+from .errors import KstallError
+from .run import command_line
+from .series import Project, Series
+from .ui import Ui
+
+CANNOT_RUN = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``kstall``; 0 proven, 1 a check failed, 2 could not run."""
+    arguments = _parser().parse_args(argv)
+    console = Console(highlight=False)
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    signal.signal(signal.SIGHUP, _as_interrupt)
+    try:
+        return int(arguments.verb(arguments, console))
+    except KstallError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(
+            f"[bold red]kstall:[/] {escape(str(error))}"
+        )
+        return CANNOT_RUN
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            "kstall: interrupted; what was finished is kept, run the same command "
+            "again to go on"
+        )
+        return CANNOT_RUN
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    """End on SIGTERM and SIGHUP as on Ctrl-C: with the report written."""
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kstall",
+        description="Prove tracepoint patch series on a real, booted kernel.",
+        epilog="exit status: 0 proven, 1 a check failed, 2 could not run",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--project",
+        type=Path,
+        default=_project_root(),
+        help="checkout with patches/, kconfigs/ and scripts/ (default: %(default)s)",
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    listing = verbs.add_parser("list", help="one line a series")
+    listing.set_defaults(verb=_list)
+
+    show = verbs.add_parser("show", help="all that a series declares")
+    show.add_argument("series")
+    show.set_defaults(verb=_show)
+
+    prove = verbs.add_parser(
+        "validate", help="apply, build, boot, run, judge", description=validate.__doc__
+    )
+    prove.add_argument("series", nargs="*", help="default: every series")
+    prove.add_argument(
+        "--kernel",
+        type=Path,
+        help="git checkout, source directory or tarball; it is only read "
+        "(default: Debian's newest linux-source-7.3)",
+    )
+    prove.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out"),
+        help="where run directories go (default: %(default)s)",
+    )
+    prove.set_defaults(verb=_validate)
+
+    judge = verbs.add_parser("judge", help="judge a finished run again, without a boot")
+    judge.add_argument("run", type=Path, help="a run directory, such as out/latest")
+    judge.set_defaults(verb=_judge)
+
+    schema = verbs.add_parser("schema", help="print the JSON Schema of report.json")
+    schema.set_defaults(verb=_schema)
+    return parser
+
+
+def _project_root() -> Path:
+    """The checkout this package was installed from, else the current directory."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "patches").is_dir() else Path.cwd()
+
+
+def _list(arguments: argparse.Namespace, console: Console) -> int:
+    table = Table(box=None, pad_edge=False)
+    for title in ("series", "patches", "events", "checks", "list", "title"):
+        table.add_column(title)
+    for series in Project(arguments.project).load():
+        spec = series.spec
+        table.add_row(
+            series.name,
+            str(len(series.patches)),
+            str(len(spec.tracepoint)),
+            str(len(spec.check)),
+            spec.subsystem.list.split("@")[0],
+            escape(spec.title),
+        )
+    console.print(table)
+    return 0
+
+
+def _show(arguments: argparse.Namespace, console: Console) -> int:
+    (series,) = Project(arguments.project).load([arguments.series])
+    console.print("\n".join(_describe(series)), markup=False, soft_wrap=True)
+    return 0
+
+
+def _describe(series: Series) -> list[str]:
+    spec = series.spec
+    home = spec.subsystem
+    lines = [
+        f"{series.name}: {spec.title}",
+        f"  ordered as  {spec.ordered_as}",
+        *([f"  renamed     {spec.renamed_because}"] if spec.renamed_because else []),
+        f"  subsystem   {home.name} ({home.prefix}:), {home.list}",
+        f"  tree        {home.tree} {home.branch}",
+        f"  kconfig     kconfigs/{spec.kconfig}",
+        "patches",
+        *(f"  {patch.path.name}: {patch.subject}" for patch in series.patches),
+    ]
+    for point in spec.tracepoint:
+        lines.append(f"tracepoint {point.event}")
+        lines += [f"  {kind} {name}" for name, kind in point.fields.items()]
+        lines.append(f"  joins {point.joins}")
+        for site in point.site:
+            heat = "hot" if site.hot else "cold"
+            lines.append(f"  in {site.function}() of {site.file} ({heat}), {site.context}")
+    for script in spec.script:
+        lines.append(f"script scripts/{script.file}: {', '.join(script.events)}")
+    for workload in spec.workload:
+        words = " ".join((workload.program, *workload.args))
+        lines.append(f"workload {workload.name}: {words}")
+    for check in spec.check:
+        lines.append(f"check {check.name} ({check.kind}, {', '.join(check.workloads)})")
+        lines.append(f"  {check.claim}")
+    return lines
+
+
+def _validate(arguments: argparse.Namespace, console: Console) -> int:
+    project = Project(arguments.project)
+    request = validate.Request(
+        project=project,
+        series=project.load(arguments.series),
+        kernel=arguments.kernel,
+        cache=cache.default_dir(),
+        out=arguments.out.absolute(),
+    )
+    with Ui(console) as ui:
+        directory, outcome = validate.validate(request, ui, command_line())
+    console.print()
+    views.terminal(outcome, directory, console)
+    return outcome.exit_code
+
+
+def _judge(arguments: argparse.Namespace, console: Console) -> int:
+    directory = arguments.run.resolve()
+    outcome = validate.judge_again(Project(arguments.project), directory)
+    views.terminal(outcome, directory, console)
+    return outcome.exit_code
+
+
+def _schema(arguments: argparse.Namespace, console: Console) -> int:
+    sys.stdout.write(report.schema_text())
+    return 0

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The bookkeeping of a run: stages, their verdicts, and a report that is always
+on disk, so that a run that is cut short has lost nothing that it knew."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from . import __version__, process, report, views
+from .errors import FailedCheck, KstallError
+from .ui import Ui
+
+
+class StageStopped(Exception):
+    """A stage did not end well; its entry in the report says why."""
+
+
+@dataclass
+class Opened:
+    """A stage that is under way: what it sets here ends up in its report entry."""
+
+    log: Path
+    summary: str = ""
+    reused: bool = False
+    figures: list[report.Figure] = field(default_factory=list)
+    status: report.Status = "pass"
+    error: str | None = None
+
+    def figure(self, name: str, value: float, unit: str) -> None:
+        """A number that this stage measured."""
+        self.figures.append(report.Figure(name=name, value=value, unit=unit))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory and the report that grows in it."""
+
+    dir: Path
+    report: report.Report
+    ui: Ui
+    began: float
+
+    def save(self) -> None:
+        """Write ``report.json`` and ``junit.xml`` as things stand."""
+        self.report.seconds = round(time.monotonic() - self.began, 3)
+        report.write(self.report, self.dir / "report.json")
+        views.junit(self.report, self.dir / "junit.xml")
+
+    @contextlib.contextmanager
+    def stage(
+        self, name: str, series: report.SeriesReport | None = None
+    ) -> Iterator[Opened]:
+        """Time a stage and put its outcome down, however it ends.
+
+        Raises `StageStopped` in the place of what stopped it.
+        """
+        folder = self.dir / (series.name if series else "shared")
+        opened = Opened(log=folder / f"{name}.log")
+        entry = report.Stage(name=name, status="error", seconds=0)
+        (series.stages if series else self.report.stages).append(entry)
+        self.ui.begin(series.name if series else None, name)
+        began = time.monotonic()
+        with process.recorded() as commands:
+            try:
+                yield opened
+                entry.status, entry.error = opened.status, opened.error
+            except FailedCheck as error:
+                entry.status, entry.error = "fail", str(error)
+                opened.summary = error.what.splitlines()[0]
+                raise StageStopped from error
+            except (KstallError, OSError) as error:
+                entry.error = _explain(error)
+                opened.summary = entry.error.splitlines()[0]
+                raise StageStopped from error
+            except KeyboardInterrupt:
+                entry.error = opened.summary = "interrupted"
+                raise
+            finally:
+                entry.seconds = round(time.monotonic() - began, 3)
+                entry.summary = opened.summary
+                entry.reused = opened.reused
+                entry.figures = opened.figures
+                if opened.log.exists():
+                    entry.log = str(opened.log.relative_to(self.dir))
+                entry.commands = [
+                    report.Command(
+                        argv=list(done.argv),
+                        returncode=done.returncode,
+                        seconds=round(done.seconds, 3),
+                    )
+                    for done in commands
+                ]
+                self.ui.end(entry)
+                self.save()
+
+
+def _explain(error: KstallError | OSError) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return (
+            f"no space left on the device that holds {error.filename or 'the cache'}\n"
+            "  next: free some, or point KSTALL_CACHE and --out at a larger disk"
+        )
+    return str(error)
+
+
+def begin(out: Path, command: Sequence[str], ui: Ui) -> Run:
+    """Make the run's directory below ``out`` and lead ``out/latest`` to it."""
+    now = datetime.now(UTC)
+    stamp = now.strftime("%Y%m%dT%H%M%SZ")
+    directory = out / stamp
+    for number in range(1, 100):
+        try:
+            directory.mkdir(parents=True)
+            break
+        except FileExistsError:
+            directory = out / f"{stamp}-{number}"
+    link = out / f".latest-{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(directory.name)
+    link.rename(out / "latest")
+    run = Run(
+        dir=directory,
+        report=report.Report(
+            run=directory.name,
+            started=now.isoformat(timespec="seconds"),
+            command=list(command),
+            environment=report.Environment(
+                kstall=__version__,
+                python=platform.python_version(),
+                host=f"{platform.system()} {platform.release()} {platform.machine()}",
+                cpus=len(os.sched_getaffinity(0)),
+            ),
+        ),
+        ui=ui,
+        began=time.monotonic(),
+    )
+    run.save()
+    return run
+
+
+def command_line() -> list[str]:
+    """How this process was called, to put into the report."""
+    return ["kstall", *sys.argv[1:]]

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``kstall validate``: every stage from series to verdict, in order."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import accel, cache, evidence, kernel, report, root, source, tree
+from . import run as runs
+from .guestrun import Guest, job_for, run_guest
+from .report import SeriesReport
+from .series import Project, Series
+from .ui import Ui
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be proven, on what, and where things are kept."""
+
+    project: Project
+    series: tuple[Series, ...]
+    kernel: Path | None
+    cache: Path
+    out: Path
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What all series of a run have in common."""
+
+    base: source.Base
+    root: root.Root
+    tools: kernel.Toolchain
+
+
+def validate(request: Request, ui: Ui, command: Sequence[str]) -> tuple[Path, report.Report]:
+    """Prove each series, or say why not; returns the run directory and its report.
+
+    A series that fails does not stop the others.  `KeyboardInterrupt` leaves a report
+    that says so, and the next run takes up what was finished.
+    """
+    run = runs.begin(request.out, command, ui)
+    run.report.series = [
+        SeriesReport(name=one.name, title=one.spec.title, digest=one.digest)
+        for one in request.series
+    ]
+    try:
+        with contextlib.suppress(runs.StageStopped):
+            shared = _shared(request, run)
+            for series, entry in zip(request.series, run.report.series, strict=True):
+                with contextlib.suppress(runs.StageStopped):
+                    _prove(request, run, shared, series, entry)
+        run.report.settle()
+    except KeyboardInterrupt:
+        run.report.status = "interrupted"
+        raise
+    finally:
+        run.save()
+    return run.dir, run.report
+
+
+def _shared(request: Request, run: runs.Run) -> _Shared:
+    with run.stage("tree") as stage:
+        base = source.obtain(request.kernel, request.cache, run.ui.say)
+        run.report.tree = report.Tree(
+            kind=base.kind,
+            origin=base.origin,
+            version=base.version,
+            describe=base.describe,
+            commit=base.commit,
+            id=base.id,
+            dirty=list(base.dirty),
+        )
+        stage.summary = f"{base.version} from {base.describe} ({base.kind})"
+        if base.dirty:
+            stage.summary += f"; {len(base.dirty)} uncommitted paths left out"
+    with run.stage("root") as stage:
+        guest_root = root.obtain(request.project, request.cache, run.ui.say, stage.log)
+        stage.reused = guest_root.reused
+        stage.summary = f"{len(guest_root.packages)} packages of Debian trixie"
+    with run.stage("toolchain") as stage:
+        tools = kernel.toolchain(guest_root.pahole, request.cache)
+        stage.summary = tools.compiler + (", ccache" if tools.ccache else "")
+        environment = run.report.environment
+        environment.compiler = tools.compiler
+        environment.pahole = tools.pahole
+        environment.guest_root = guest_root.key
+    return _Shared(base, guest_root, tools)
+
+
+def _prove(
+    request: Request,
+    run: runs.Run,
+    shared: _Shared,
+    series: Series,
+    entry: SeriesReport,
+) -> None:
+    built = _kernel(request, run, shared, series, entry)
+    entry.kernel = built.key
+    with run.stage("accelerator", entry) as stage:
+        speed = accel.probe(request.cache, built.image, shared.root, run.ui.say)
+        stage.summary = f"{speed.kind}: {speed.why}"
+        run.report.environment.accelerator = speed.kind
+        run.report.environment.accelerator_reason = speed.why
+    guest = Guest(built, shared.root, speed)
+    with run.stage("guest", entry) as stage:
+        results = run_guest(
+            request.project, series, guest, request.cache, run.dir, stage, run.ui
+        )
+        entry.evidence = str(results.relative_to(run.dir))
+    with run.stage("judge", entry) as stage:
+        saved = evidence.load(results, series)
+        run.report.environment.guest.update(saved.versions)
+        outcome = evidence.judge(series, saved)
+        entry.checks = [
+            report.Check(
+                name=check.name,
+                kind=check.kind,
+                claim=check.claim,
+                status=check.status,
+                detail=check.detail,
+                comparisons=[
+                    report.Comparison(**vars(item)) for item in check.comparisons
+                ],
+            )
+            for check in outcome
+        ]
+        good = sum(check.status == "pass" for check in outcome)
+        stage.summary = f"{good} of {len(outcome)} checks pass"
+
+
+def _kernel(
+    request: Request,
+    run: runs.Run,
+    shared: _Shared,
+    series: Series,
+    entry: SeriesReport,
+) -> kernel.Kernel:
+    """Apply, configure and build; only a kernel that is not there yet is built."""
+    ui = run.ui
+    with run.stage("apply", entry) as stage:
+        scratch = run.dir / series.name
+        plan = tree.plan(shared.base, series.patches, scratch)
+        stage.summary = f"{len(series.patches)} patches, {len(plan.touched)} files"
+        if plan.offsets:
+            stage.summary += f", {len(plan.offsets)} hunks at an offset"
+    fragments = (
+        request.project.kconfigs / "base.config",
+        request.project.kconfigs / series.spec.kconfig,
+    )
+    with contextlib.ExitStack() as held:
+        with run.stage("checkout", entry) as stage:
+            applied = held.enter_context(tree.checkout(plan, ui.say))
+            stage.summary = f"contents {applied.content[:12]}"
+        with run.stage("config", entry) as stage:
+            config = kernel.configure(
+                applied, fragments, shared.tools, request.cache, log=stage.log
+            )
+            stage.reused = config.reused
+            stage.summary = "every requested symbol is set"
+        with run.stage("build", entry) as stage:
+            key = kernel.key_of(applied, config, shared.tools)
+            built = kernel.find(key, request.cache)
+            if built is None:
+                built = kernel.build(
+                    applied,
+                    config,
+                    shared.tools,
+                    request.cache,
+                    log=stage.log,
+                    progress=lambda p: ui.progress(p.done, p.total, p.step),
+                )
+            stage.reused = built.reused
+            stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
+    return built
