@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guest results, read back: trace text, recorder lines, bpftrace output, losses.
+
+Pure: text in, values out, so that saved results can be judged again.  Two readers
+give the same `Event`: `trace` (ftrace's text: time rounded to the nearest
+microsecond) and `recorded` (the generated bpftrace recorder: nanoseconds).  Both
+clocks are CLOCK_MONOTONIC.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kstall_guest.layout import Field, Hole, Layout
+from kstall_guest.layout import parse as parse_layout
+from kstall_guest.tracefs import lost as trace_lost
+from kstall_guest.tracefs import parse_stats
+
+from .errors import KstallError
+from .printk import Printed, compile_fmt
+
+__all__ = [
+    "Bucket",
+    "Event",
+    "Field",
+    "HelperError",
+    "Hole",
+    "Layout",
+    "Malformed",
+    "Output",
+    "Trace",
+    "bpftrace",
+    "parse_layout",
+    "parse_stats",
+    "recorded",
+    "trace",
+    "trace_lost",
+]
+
+# comm is at most 15 bytes and printed as "%16s", so the dash stands in column 17
+# whatever the name contains; leading blanks of a name cannot be told from padding.
+_LINE = re.compile(
+    r"(?P<comm>.{16})-(?P<pid>\d+) +(?:\([ \d-]{7}\) )?\[(?P<cpu>\d{3,})\] "
+    r"(?:\S{4,8} +| +)?(?P<s>\d+)\.(?P<us>\d{6}): (?P<name>\w+): ?(?P<body>.*)",
+    re.S,
+)
+_LOST = re.compile(r"CPU:\d+ \[LOST (?:(\d+) )?EVENTS\]")
+_STARTED = re.compile(r"#+ CPU \d+ buffer started #+")
+
+
+class Malformed(KstallError):
+    """A result file is not in its own format: truncated, or not what it claims."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One record.
+
+    ``ts_ns`` is CLOCK_MONOTONIC (whole microseconds when ftrace printed it), ``pid``
+    the thread's id, ``fields`` the event's own members: integers as such, strings
+    and symbolic values as text.
+    """
+
+    ts_ns: int
+    cpu: int
+    pid: int
+    comm: str
+    system: str
+    name: str
+    fields: Mapping[str, int | str]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """An instance's buffer; ``lost`` counts gaps the text itself mentions."""
+
+    events: tuple[Event, ...]
+    lost: int
+
+
+def trace(text: str, layouts: Iterable[Layout]) -> Trace:
+    """Read a trace file with the formats of the events that were enabled.
+
+    Raises `Malformed`, with the line, on an event without a format and on text that
+    its print fmt cannot have produced.
+    """
+    known: dict[str, list[tuple[Layout, Printed]]] = {}
+    for layout in layouts:
+        entry = (layout, compile_fmt(layout.print_fmt))
+        known.setdefault(layout.name, []).append(entry)
+    events: list[Event] = []
+    lost = 0
+    for number, line in _records(text):
+        if gap := _LOST.fullmatch(line):
+            lost += int(gap[1] or 1)
+            continue
+        if _STARTED.fullmatch(line):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise Malformed(f"trace line {number}: not an event: {line!r}")
+        events.append(_event(match, known.get(match["name"], []), number))
+    return Trace(tuple(events), lost)
+
+
+def _records(text: str) -> list[tuple[int, str]]:
+    """(line number, text) of each record; names and values may hold line ends."""
+    found: list[tuple[int, str]] = []
+    pending = ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("#") and not pending and not _STARTED.fullmatch(line):
+            continue
+        candidate = f"{pending}\n{line}" if pending else line
+        if any(p.fullmatch(candidate) for p in (_LINE, _LOST, _STARTED)):
+            found.append((number, candidate))
+            pending = ""
+        elif _LINE.fullmatch(line):
+            # What was pending belongs to the event before it.
+            _append(found, pending, number)
+            found.append((number, line))
+            pending = ""
+        else:
+            pending = candidate
+    _append(found, pending, 0)
+    return found
+
+
+def _append(found: list[tuple[int, str]], pending: str, number: int) -> None:
+    if not pending.strip("\n"):
+        return
+    if not found:
+        raise Malformed(f"trace line {number}: not an event: {pending!r}")
+    at, line = found[-1]
+    found[-1] = (at, f"{line}\n{pending}")
+
+
+def _event(
+    match: re.Match[str], known: Sequence[tuple[Layout, Printed]], number: int
+) -> Event:
+    if not known:
+        raise Malformed(f"trace line {number}: no format for event {match['name']}")
+    body = match["body"].rstrip("\n")
+    for layout, printed in known:
+        fields = printed.match(body)
+        if fields is not None:
+            return Event(
+                ts_ns=int(match["s"]) * 1_000_000_000 + int(match["us"]) * 1000,
+                cpu=int(match["cpu"]),
+                pid=int(match["pid"]),
+                comm=match["comm"].lstrip(" "),
+                system=layout.system,
+                name=layout.name,
+                fields=fields,
+            )
+    raise Malformed(
+        f"trace line {number}: {match['name']}: not what its print fmt prints: {body!r}"
+    )
+
+
+def recorded(text: str) -> tuple[Event, ...]:
+    """Read record.jsonl, the recorder's lines.  Raises `Malformed`."""
+    events = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line:
+            continue
+        value = _decode(line, f"record line {number}")
+        system, _, name = str(value["event"]).partition(":")
+        events.append(
+            Event(
+                ts_ns=value["ts"],
+                cpu=value["cpu"],
+                pid=value["pid"],
+                comm=value["comm"],
+                system=system,
+                name=name,
+                fields=value["fields"],
+            )
+        )
+    return tuple(events)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """``count`` values from ``low`` to ``high``, both included; None: unbounded."""
+
+    low: int | None
+    high: int | None
+    count: int
+
+
+@dataclass(frozen=True)
+class HelperError:
+    """A BPF helper that failed at ``line`` of the script: ``retcode`` is -errno."""
+
+    helper: str
+    message: str
+    retcode: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one bpftrace run printed as JSON.
+
+    ``maps``, ``hists`` and ``stats`` are by map name ("@wait"), then by key; the key
+    of a map without one is "", of several parts "a,b" (bpftrace's own joining, so a
+    comma within a string key is not told apart).  A map that was printed repeatedly
+    has its last value.  ``values`` are the arguments of print(), in order, ``lines``
+    the text of printf(), ``probes`` how many were to be attached.
+    """
+
+    maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hists: Mapping[str, Mapping[str, tuple[Bucket, ...]]] = field(default_factory=dict)
+    stats: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    values: tuple[Any, ...] = ()
+    lines: tuple[str, ...] = ()
+    probes: int | None = None
+    lost: int = 0
+    helper_errors: tuple[HelperError, ...] = ()
+
+
+def bpftrace(text: str) -> Output:
+    """Read the JSON that bpftrace (0.23 to 0.26) wrote.  Raises `Malformed`."""
+    maps: dict[str, dict[str, Any]] = {}
+    hists: dict[str, dict[str, tuple[Bucket, ...]]] = {}
+    stats: dict[str, dict[str, Mapping[str, int]]] = {}
+    values: list[Any] = []
+    printed: list[str] = []
+    probes: int | None = None
+    lost = 0
+    errors: list[HelperError] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        value = _decode(line, f"bpftrace line {number}")
+        kind = value.get("type")
+        data: Any = value.get("data")
+        match kind:
+            case "map":
+                maps |= {name: _keyed(entry) for name, entry in data.items()}
+            case "hist":
+                hists |= {name: _histogram(entry) for name, entry in data.items()}
+            case "stats":
+                stats |= {name: _statistics(entry) for name, entry in data.items()}
+            case "value":
+                values.append(data)
+            case "printf" | "time" | "cat" | "join" | "syscall":
+                printed.append(data)
+            case "attached_probes":
+                probes = data["probes"] if data else value["count"]
+            case "lost_events":
+                lost += data["events"] if isinstance(data, dict) else 1
+            case "helper_error":
+                errors.append(
+                    HelperError(
+                        value["helper"], value["msg"], value["retcode"], value["line"]
+                    )
+                )
+            case _:
+                raise Malformed(f"bpftrace line {number}: unknown type {kind!r}")
+    return Output(
+        maps=maps,
+        hists=hists,
+        stats=stats,
+        values=tuple(values),
+        lines=tuple("".join(printed).splitlines()),
+        probes=probes,
+        lost=lost,
+        helper_errors=tuple(errors),
+    )
+
+
+def _decode(line: str, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise Malformed(f"{place}: {error}: {line[:120]!r}") from error
+    if not isinstance(value, dict):
+        raise Malformed(f"{place}: not an object: {line[:120]!r}")
+    return value
+
+
+def _keyed(entry: Any) -> dict[str, Any]:
+    return dict(entry) if isinstance(entry, dict) else {"": entry}
+
+
+def _histogram(entry: Any) -> dict[str, tuple[Bucket, ...]]:
+    return {
+        key: tuple(Bucket(b.get("min"), b.get("max"), b["count"]) for b in buckets)
+        for key, buckets in _keyed(entry).items()
+    }
+
+
+def _statistics(entry: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
+    # Without a key the three figures themselves stand where the keys would.
+    if set(entry) == {"count", "average", "total"} and not any(
+        isinstance(figure, dict) for figure in entry.values()
+    ):
+        return {"": dict(entry)}
+    return dict(entry)

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""bpftrace as a child process that is known to watch, and known to have seen all.
+
+What follows from reading bpftrace 0.23.2 (src/bpftrace.cpp, src/child.cpp):
+
+* Attached.  ``BEGIN`` runs, and the "attached_probes" JSON record is written, before
+  the programs are even loaded.  The only sign that comes after the last attachment
+  is the line that ``__BPFTRACE_NOTIFY_PROBES_ATTACHED`` asks for on stdout (its own
+  tests wait for it; Debian builds without sd_notify).
+* Stopping.  After SIGINT the event callback drops whatever is still queued.  When
+  the child of ``-c`` exits, everything queued is printed, then END runs, then the
+  maps are printed.  So the child is a `cat` that waits for our end of a pipe: closing
+  it stops the trace, and our death stops it too.
+* Missing tracepoints.  In a probe with several attach points one that does not exist
+  is a warning and the rest is traced.  Here it is an error.
+* Loss.  A full ring is counted and reported as "lost_events".  A tracepoint that
+  fires while the same CPU runs another BPF program is skipped without a word; only
+  the program's fdinfo counts it, so it is read before the programs go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import selectors
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .errors import GuestError, HelperError, LostEvents, MissingEvent, TracerFailed
+
+_ATTACHED = b"__BPFTRACE_NOTIFY_PROBES_ATTACHED\n"
+_MISSING = re.compile(r"tracepoints? not found: (\S+:\S+)")
+_SKIPPED = re.compile(r"WARNING: .*(?:skipping|not loaded|Unable to attach).*")
+# END, printing large maps and unloading LLVM take seconds under TCG.
+_STOP_S = 60.0
+_STRLEN = 256
+
+
+@dataclass
+class Tracer:
+    """One bpftrace process.  ``output`` is its JSON, ``stderr`` its complaints."""
+
+    name: str
+    output: Path
+    stderr: Path
+    process: subprocess.Popen[bytes]
+    began: float
+    stdout: bytearray = field(default_factory=bytearray)
+    attached_s: float | None = None
+    misses: int = 0
+
+    @property
+    def attached(self) -> bool:
+        return self.attached_s is not None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a tracer ended.
+
+    ``lost`` events did not fit the ring, ``missed`` ones fired while another BPF
+    program ran; ``attached_s`` is how long attaching took.
+    """
+
+    name: str
+    exit_status: int | None
+    attached_s: float | None
+    lost: int
+    missed: int
+    warnings: tuple[str, ...]
+    errors: tuple[GuestError, ...]
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "exit_status": self.exit_status,
+            "attached_s": self.attached_s,
+            "lost": self.lost,
+            "missed": self.missed,
+            "warnings": list(self.warnings),
+            "errors": [error.as_json() for error in self.errors],
+        }
+
+
+def start(
+    name: str,
+    script: Path,
+    params: Sequence[str],
+    *,
+    results: Path,
+    ring_pages: int,
+    program: Sequence[str] = ("bpftrace",),
+    holder: str = "/usr/bin/cat",
+    env: Mapping[str, str] | None = None,
+) -> Tracer:
+    """Start bpftrace on ``script``; the answer is not attached yet.
+
+    Its output goes to ``results``/bpftrace-<name>.json and .stderr.  Raises
+    `TracerFailed` when it cannot be executed.
+    """
+    output = results / f"bpftrace-{name}.json"
+    stderr = results / f"bpftrace-{name}.stderr"
+    argv = (*program, "-f", "json", "-o", str(output), "-c", holder)
+    with stderr.open("wb") as errors:
+        try:
+            process = subprocess.Popen(
+                [*argv, "--", str(script), *params],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+                env={
+                    **os.environ,
+                    "__BPFTRACE_NOTIFY_PROBES_ATTACHED": "1",
+                    "BPFTRACE_PERF_RB_PAGES": str(ring_pages),
+                    "BPFTRACE_MAX_STRLEN": str(_STRLEN),
+                    **(env or {}),
+                },
+            )
+        except OSError as error:
+            raise TracerFailed(f"{argv[0]}: {error.strerror}") from error
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    return Tracer(name, output, stderr, process, time.monotonic())
+
+
+def wait_attached(tracers: Iterable[Tracer], timeout: float) -> None:
+    """Return when every probe of every tracer is attached.
+
+    Raises `MissingEvent` or `TracerFailed` as soon as one gives up, and after
+    ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector:
+        for tracer in tracers:
+            assert tracer.process.stdout is not None
+            selector.register(tracer.process.stdout, selectors.EVENT_READ, tracer)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                late = [key.data.name for key in selector.get_map().values()]
+                raise TracerFailed(
+                    f"bpftrace ({', '.join(late)}): not attached after {timeout:g} s"
+                )
+            for key, _ in ready:
+                tracer = key.data
+                if not _read(tracer):
+                    raise _gave_up(tracer)
+                if _ATTACHED in tracer.stdout:
+                    tracer.attached_s = round(time.monotonic() - tracer.began, 3)
+                    selector.unregister(key.fileobj)
+    for tracer in tracers:
+        # The line is also printed when only some of several attach points exist.
+        problems = _complaints(tracer)
+        if problems:
+            raise problems[0]
+
+
+def stop(tracers: Sequence[Tracer], proc: Path = Path("/proc")) -> list[Outcome]:
+    """End all tracers, let them print their maps, and say what each one saw."""
+    early = {id(t) for t in tracers if t.attached and t.process.poll() is not None}
+    for tracer in tracers:
+        tracer.misses = recursion_misses(proc / str(tracer.process.pid) / "fdinfo")
+    for tracer in tracers:
+        assert tracer.process.stdin is not None
+        tracer.process.stdin.close()
+    deadline = time.monotonic() + _STOP_S
+    return [_outcome(tracer, deadline, id(tracer) in early) for tracer in tracers]
+
+
+def kill(tracers: Iterable[Tracer]) -> None:
+    """End tracers whose output nobody wants any more."""
+    for tracer in tracers:
+        if tracer.process.poll() is None:
+            tracer.process.kill()
+        tracer.process.wait()
+        for stream in (tracer.process.stdin, tracer.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def recursion_misses(fdinfo: Path) -> int:
+    """Events the kernel did not hand to the BPF programs a process holds."""
+    total = 0
+    try:
+        entries = sorted(fdinfo.iterdir())
+    except OSError:
+        return 0
+    for entry in entries:
+        try:
+            text = entry.read_text()
+        except OSError:
+            continue
+        match = re.search(r"^recursion_misses:\t(\d+)$", text, re.M)
+        total += int(match[1]) if match else 0
+    return total
+
+
+def _outcome(tracer: Tracer, deadline: float, early: bool) -> Outcome:
+    errors: list[GuestError] = []
+    try:
+        # Its stdout is not read meanwhile: a line or two, which the pipe holds.
+        status: int | None = tracer.process.wait(max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        status = None
+        errors.append(TracerFailed(f"bpftrace {tracer.name}: did not stop"))
+    _read(tracer)
+    kill([tracer])
+    if early:
+        errors.append(
+            TracerFailed(
+                f"bpftrace {tracer.name}: ended (exit status {status}) before the "
+                f"workload did{_tail(tracer)}"
+            )
+        )
+    elif status not in (0, None):
+        errors.append(
+            TracerFailed(f"bpftrace {tracer.name}: exit status {status}{_tail(tracer)}")
+        )
+    lost, helpers = _reported(tracer)
+    if lost:
+        errors.append(LostEvents(f"bpftrace {tracer.name}: {lost} events lost"))
+    if tracer.misses:
+        errors.append(
+            LostEvents(
+                f"bpftrace {tracer.name}: {tracer.misses} events fired while the CPU "
+                "ran another BPF program and were skipped"
+            )
+        )
+    errors.extend(HelperError(f"bpftrace {tracer.name}: {text}") for text in helpers)
+    warnings = [
+        line
+        for line in _stderr(tracer).splitlines()
+        if line.startswith(("WARNING", "ERROR")) or ": WARNING: " in line
+    ]
+    return Outcome(
+        name=tracer.name,
+        exit_status=status,
+        attached_s=tracer.attached_s,
+        lost=lost,
+        missed=tracer.misses,
+        warnings=tuple(warnings),
+        errors=tuple(errors),
+    )
+
+
+def _read(tracer: Tracer) -> bool:
+    """Take what stdout holds; false at its end."""
+    assert tracer.process.stdout is not None
+    while True:
+        try:
+            chunk = os.read(tracer.process.stdout.fileno(), 65536)
+        except BlockingIOError:
+            return True
+        except ValueError:
+            return False
+        if not chunk:
+            return False
+        tracer.stdout += chunk
+
+
+def _gave_up(tracer: Tracer) -> GuestError:
+    try:
+        status = tracer.process.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        return TracerFailed(f"bpftrace {tracer.name}: closed stdout and went on")
+    for problem in _complaints(tracer):
+        return problem
+    return TracerFailed(
+        f"bpftrace {tracer.name}: exit status {status} before it was attached"
+        f"{_tail(tracer)}"
+    )
+
+
+def _complaints(tracer: Tracer) -> list[GuestError]:
+    text = _stderr(tracer)
+    found: list[GuestError] = [
+        MissingEvent(event.rstrip("."), f"bpftrace {tracer.name}")
+        for event in _MISSING.findall(text)
+    ]
+    found += [
+        TracerFailed(f"bpftrace {tracer.name}: {line}")
+        for line in _SKIPPED.findall(text)
+    ]
+    return found
+
+
+def _reported(tracer: Tracer) -> tuple[int, list[str]]:
+    """(lost events, distinct helper errors) in a tracer's JSON output."""
+    lost = 0
+    helpers: dict[str, int] = {}
+    try:
+        text = tracer.output.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0, []
+    for line in text.split("\n"):
+        # Decoding every line of a long record only to find none of these is slow.
+        if not line.startswith(('{"type": "lost_events"', '{"type": "helper_error"')):
+            continue
+        value = json.loads(line)
+        if value["type"] == "helper_error":
+            what = f"line {value['line']}: {value['helper']}: {value['msg']}"
+            helpers[what] = helpers.get(what, 0) + 1
+        elif isinstance(value["data"], dict):
+            lost += int(value["data"]["events"])
+    return lost, [f"{what} ({count} times)" for what, count in helpers.items()]
+
+
+def _stderr(tracer: Tracer) -> str:
+    return tracer.stderr.read_text(encoding="utf-8", errors="replace")
+
+
+def _tail(tracer: Tracer) -> str:
+    tail = "\n".join(_stderr(tracer).strip().splitlines()[-8:])
+    return f":\n{tail}" if tail else ""

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The job: what the host asks of the guest, and its validation.
+
+All of it is checked before the first step, because a guest costs seconds to boot and
+a typo found after a minute of tracing is a minute lost.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import BadJob
+
+SCHEMA = 1
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_EVENT = re.compile(r"[A-Za-z0-9_]+:[A-Za-z0-9_]+")
+_BUILD_ID = re.compile(r"[0-9a-f]{16,128}")
+# Directories of the results that no workload may be called like.
+_TAKEN = frozenset({"formats"})
+
+
+@dataclass(frozen=True)
+class Script:
+    """A bpftrace script, relative to ``Job.scripts``, with its $1, $2, ..."""
+
+    name: str
+    script: str
+    params: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A program and what watches it.
+
+    ``events`` go to an ftrace instance of its own, ``record`` to the generated
+    bpftrace recorder.  ``deadline_s`` bounds the program, ``attach_s`` the time that
+    all bpftrace processes together may take to attach (TCG: seconds each).
+    ``buffer_kb`` is ftrace's buffer per CPU, ``ring_pages`` bpftrace's ring (a power
+    of two, 4 KiB each).
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    modules: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+    record: tuple[str, ...] = ()
+    bpftrace: tuple[Script, ...] = ()
+    deadline_s: float = 60.0
+    attach_s: float = 120.0
+    buffer_kb: int = 8192
+    ring_pages: int = 2048
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything one guest run does.  ``modules`` is modprobe's ``-d`` directory."""
+
+    series: str
+    build_id: str
+    results: Path
+    scripts: Path
+    modules: Path | None
+    formats: tuple[str, ...]
+    workloads: tuple[Workload, ...]
+
+    def all_formats(self) -> tuple[str, ...]:
+        """Every event whose format file the results must hold, without repeats."""
+        wanted = dict.fromkeys(self.formats)
+        for workload in self.workloads:
+            wanted.update(dict.fromkeys(workload.events))
+            wanted.update(dict.fromkeys(workload.record))
+        return tuple(wanted)
+
+    def all_modules(self) -> tuple[str, ...]:
+        """Every module that a workload needs, without repeats, in order."""
+        return tuple(
+            dict.fromkeys(name for load in self.workloads for name in load.modules)
+        )
+
+
+def load(path: Path) -> Job:
+    """Read a job file.  Raises `BadJob`, which names the place and what is wrong."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadJob(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise BadJob(f"{path}: not JSON: {error}") from error
+    return parse(value)
+
+
+def parse(value: object) -> Job:
+    """A job from its decoded JSON.  Raises `BadJob`."""
+    top = _Table(value, "job")
+    if (schema := top.take("schema", int)) != SCHEMA:
+        raise BadJob(f"job.schema: this agent reads {SCHEMA}, not {schema}")
+    modules = top.take("modules", str, default=None)
+    job = Job(
+        series=top.name("series"),
+        build_id=top.matching("build_id", _BUILD_ID, "hex digits"),
+        results=Path(top.take("results", str)),
+        scripts=Path(top.take("scripts", str)),
+        modules=None if modules is None else Path(modules),
+        formats=top.events("formats"),
+        workloads=tuple(_workload(table) for table in top.tables("workloads")),
+    )
+    top.done()
+    if not job.workloads:
+        raise BadJob("job.workloads: empty: there is nothing to run")
+    _distinct([load.name for load in job.workloads], "job.workloads")
+    if job.modules is None and job.all_modules():
+        raise BadJob("job.modules: missing, but a workload asks for modules")
+    return job
+
+
+def _workload(table: _Table) -> Workload:
+    load = Workload(
+        name=table.name("name"),
+        argv=table.strings("argv"),
+        modules=table.strings("modules", default=()),
+        events=table.events("events"),
+        record=table.events("record"),
+        bpftrace=tuple(_script(entry) for entry in table.tables("bpftrace")),
+        deadline_s=table.positive("deadline_s", Workload.deadline_s),
+        attach_s=table.positive("attach_s", Workload.attach_s),
+        buffer_kb=int(table.positive("buffer_kb", Workload.buffer_kb)),
+        ring_pages=int(table.positive("ring_pages", Workload.ring_pages)),
+    )
+    table.done()
+    if not load.argv:
+        raise BadJob(f"{table.place}.argv: empty")
+    if load.name in _TAKEN:
+        raise BadJob(f"{table.place}.name: {load.name!r} is taken by the results")
+    if load.ring_pages & (load.ring_pages - 1):
+        raise BadJob(f"{table.place}.ring_pages: must be a power of two")
+    _distinct([script.name for script in load.bpftrace], f"{table.place}.bpftrace")
+    return load
+
+
+def _script(table: _Table) -> Script:
+    script = Script(
+        name=table.name("name"),
+        script=table.take("script", str),
+        params=table.strings("params", default=()),
+    )
+    table.done()
+    if script.name == "record":
+        raise BadJob(f"{table.place}.name: 'record' is taken by the recorder")
+    return script
+
+
+def _distinct(names: list[str], place: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise BadJob(f"{place}: two are called {name!r}")
+
+
+class _Table:
+    """A JSON object that remembers where it stands and which keys were read."""
+
+    def __init__(self, value: object, place: str) -> None:
+        if not isinstance(value, dict):
+            raise BadJob(f"{place}: expected an object, got {_kind(value)}")
+        self.place = place
+        self._left: dict[str, Any] = dict(value)
+
+    def take(self, key: str, kind: type, *, default: Any = ...) -> Any:
+        if key not in self._left:
+            if default is ...:
+                raise BadJob(f"{self.place}.{key}: missing")
+            return default
+        value = self._left.pop(key)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise BadJob(
+                f"{self.place}.{key}: expected {kind.__name__}, got {_kind(value)}"
+            )
+        return value
+
+    def matching(self, key: str, pattern: re.Pattern[str], what: str) -> str:
+        value: str = self.take(key, str)
+        if not pattern.fullmatch(value):
+            raise BadJob(f"{self.place}.{key}: expected {what}, got {value!r}")
+        return value
+
+    def name(self, key: str) -> str:
+        return self.matching(key, _NAME, "letters, digits, _ . -")
+
+    def positive(self, key: str, default: float) -> float:
+        value = self._left.pop(key, default)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 < value < float("inf"):
+            raise BadJob(f"{self.place}.{key}: expected a positive number: {value!r}")
+        return float(value)
+
+    def strings(self, key: str, *, default: Any = ...) -> tuple[str, ...]:
+        values = self.take(key, list, default=list(default) if default == () else ...)
+        for index, value in enumerate(values):
+            if not isinstance(value, str):
+                raise BadJob(
+                    f"{self.place}.{key}[{index}]: expected str, got {_kind(value)}"
+                )
+        return tuple(values)
+
+    def events(self, key: str) -> tuple[str, ...]:
+        values = self.strings(key, default=())
+        for index, value in enumerate(values):
+            if not _EVENT.fullmatch(value):
+                raise BadJob(
+                    f"{self.place}.{key}[{index}]: expected system:event, got {value!r}"
+                )
+        return values
+
+    def tables(self, key: str) -> list[_Table]:
+        values = self.take(key, list, default=[])
+        return [
+            _Table(value, f"{self.place}.{key}[{index}]")
+            for index, value in enumerate(values)
+        ]
+
+    def done(self) -> None:
+        if self._left:
+            raise BadJob(f"{self.place}: unknown keys: {', '.join(sorted(self._left))}")
+
+
+def _kind(value: object) -> str:
+    return "null" if value is None else type(value).__name__

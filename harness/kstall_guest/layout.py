@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A tracepoint's record as the kernel declares it in its tracefs ``format`` file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FIELD = re.compile(
+    r"\tfield:(?P<type>.+?)(?P<name>\w+)(?P<array>\[[^\]]*\])?;"
+    r"\toffset:(?P<offset>\d+);\tsize:(?P<size>\d+);(?:\tsigned:(?P<signed>[01]);)?"
+)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One member: ``ctype`` as declared (``char[16]``), ``offset``, ``size`` bytes."""
+
+    name: str
+    ctype: str
+    offset: int
+    size: int
+    signed: bool
+
+
+@dataclass(frozen=True)
+class Hole:
+    """``size`` unused bytes at ``offset``, between two members of a record."""
+
+    after: str
+    before: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A whole format file.
+
+    ``common`` is the header that all events share (8 bytes), ``fields`` are the
+    event's own, both in record order; ``print_fmt`` is the text after "print fmt: ".
+    """
+
+    system: str
+    name: str
+    id: int
+    common: tuple[Field, ...]
+    fields: tuple[Field, ...]
+    print_fmt: str
+
+    @property
+    def event(self) -> str:
+        return f"{self.system}:{self.name}"
+
+    def holes(self) -> tuple[Hole, ...]:
+        """Padding between members, and between the header and the first one.
+
+        Padding after the last member does not show in a format file: use pahole.
+        """
+        ordered = sorted(self.fields, key=lambda field: field.offset)
+        end = max((field.offset + field.size for field in self.common), default=0)
+        last = "the common header"
+        found = []
+        for field in ordered:
+            if field.offset > end:
+                found.append(Hole(last, field.name, end, field.offset - end))
+            end = max(end, field.offset + field.size)
+            last = field.name
+        return tuple(found)
+
+
+def parse(text: str, system: str) -> Layout:
+    """Read a format file; ``system`` is its directory, the text does not say it.
+
+    Raises `ValueError` when it is none.
+    """
+    name = re.search(r"^name: (\w+)$", text, re.M)
+    number = re.search(r"^ID: (\d+)$", text, re.M)
+    fmt = re.search(r"^print fmt: (.*)\Z", text, re.M | re.S)
+    if name is None or number is None or fmt is None:
+        raise ValueError(f"{system}: not a tracepoint format file: {text[:60]!r}")
+    fields = []
+    for line in text[: fmt.start()].splitlines():
+        if not line.startswith("\tfield:"):
+            continue
+        match = _FIELD.fullmatch(line)
+        if match is None:
+            raise ValueError(f"{system}:{name[1]}: cannot read field {line.strip()!r}")
+        fields.append(
+            Field(
+                name=match["name"],
+                ctype=match["type"].strip() + (match["array"] or ""),
+                offset=int(match["offset"]),
+                size=int(match["size"]),
+                signed=match["signed"] == "1",
+            )
+        )
+    return Layout(
+        system=system,
+        name=name[1],
+        id=int(number[1]),
+        common=tuple(f for f in fields if f.name.startswith("common_")),
+        fields=tuple(f for f in fields if not f.name.startswith("common_")),
+        print_fmt=fmt[1].rstrip("\n"),
+    )

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A second reader of the same records, generated from their format files.
+
+ftrace prints an event through its TP_printk; this reads the raw members through BPF.
+Values that both agree on do not hang on one piece of printing code.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from .errors import NotRecordable
+from .layout import Field, Layout
+
+# What precedes the event's own members in each printed tuple.  bpftrace's plain
+# `nsecs` is CLOCK_BOOTTIME; ftrace runs on `mono` here, so ask for that.
+_HEAD = ("nsecs(monotonic)", "cpu", "tid", "pid", "comm")
+_STRING = re.compile(r"(?:__data_loc |__rel_loc )?(?:const )?char ?\[\d*\]")
+
+
+def script(layouts: Iterable[Layout]) -> str:
+    """The bpftrace program that prints each record as one tuple.
+
+    Integers, booleans and pointers are widened to 64 bits, so that no small type is
+    printed as a character.  Raises `NotRecordable` on members bpftrace 0.23 cannot
+    print faithfully (dynamic arrays other than strings, structures, enums).
+    """
+    probes = []
+    for layout in layouts:
+        values = [
+            f'"{layout.event}"',
+            *_HEAD,
+            *(_expression(layout, field) for field in layout.fields),
+        ]
+        listed = ",\n        ".join(values)
+        probes.append(
+            f"tracepoint:{layout.event}\n{{\n    print((\n        {listed}\n    ));\n}}"
+        )
+    return "\n\n".join(probes) + "\n"
+
+
+def _expression(layout: Layout, field: Field) -> str:
+    member = f"args.{field.name}"
+    if _STRING.fullmatch(field.ctype):
+        if field.ctype.startswith("__rel_loc"):
+            raise _unsupported(layout, field, "bpftrace does not follow __rel_loc")
+        return f"str({member})"
+    if "[" in field.ctype or field.ctype.startswith(("struct ", "union ")):
+        raise _unsupported(layout, field, "not a scalar and not a string")
+    if field.ctype.startswith("enum "):
+        # bpftrace before 0.24.2 does not compile access to such members at all.
+        raise _unsupported(layout, field, "an enum-typed member: record it as an int")
+    if field.size not in (1, 2, 4, 8):
+        raise _unsupported(layout, field, f"{field.size} bytes")
+    if field.ctype.endswith("*"):
+        return f"(uint64){member}"
+    return f"({'int64' if field.signed else 'uint64'}){member}"
+
+
+def _unsupported(layout: Layout, field: Field, why: str) -> NotRecordable:
+    return NotRecordable(
+        f"{layout.event}: member {field.ctype} {field.name}: {why}, "
+        "so no recorder can be generated"
+    )
+
+
+def lines(output: str, layouts: Iterable[Layout]) -> str:
+    """bpftrace's JSON output as one JSON object per record, in time order.
+
+    Keys: event ("system:name"), ts (ns, CLOCK_MONOTONIC), cpu, pid (the thread, as
+    ftrace prints it), tgid, comm, fields.
+    """
+    members = {
+        layout.event: [field.name for field in layout.fields] for layout in layouts
+    }
+    found: list[dict[str, Any]] = []
+    for line in output.split("\n"):
+        if not line.startswith('{"type": "value"'):
+            continue
+        event, when, cpu, tid, pid, comm, *values = json.loads(line)["data"]
+        found.append(
+            {
+                "event": event,
+                "ts": when,
+                "cpu": cpu,
+                "pid": tid,
+                "tgid": pid,
+                "comm": comm,
+                "fields": dict(zip(members[event], values, strict=True)),
+            }
+        )
+    # CPUs reserve ring space after they read the clock, so neighbours can swap.
+    found.sort(key=lambda entry: entry["ts"])
+    return "".join(json.dumps(entry) + "\n" for entry in found)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One workload with everything that watches it, and what it leaves in the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import bpftrace, kmsg, recorder, workload
+from .errors import CannotStart, GuestError, LostEvents, MissingEvent
+from .files import write_bytes, write_json, write_text
+from .job import Workload
+from .layout import Layout
+from .tracefs import Instance, Tracefs, lost
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the guest keeps what a session uses; tests point it elsewhere."""
+
+    tracefs: Tracefs
+    proc: Path = Path("/proc")
+    kmsg: Path = Path("/dev/kmsg")
+    bpftrace: tuple[str, ...] = ("bpftrace",)
+
+
+def run(
+    machine: Machine, load: Workload, scripts: Path, results: Path
+) -> dict[str, Any]:
+    """Run ``load`` and write its files below ``results``; never raises `GuestError`.
+
+    The answer is the workload's entry in agent.json: name, status ("exited",
+    "timeout", "failed-to-start" or "tracer-failed"), exit_status, seconds, began_ns
+    and ended_ns (CLOCK_MONOTONIC), strays, trace {entries, lost}, tracers {name:
+    `bpftrace.Outcome`}, error (null, or kind and message) and all errors.
+    """
+    results.mkdir(parents=True, exist_ok=True)
+    entry: dict[str, Any] = {"name": load.name, "status": "tracer-failed"}
+    entry |= {"exit_status": None, "seconds": None, "began_ns": None, "ended_ns": None}
+    entry |= {"strays": 0, "trace": None, "tracers": {}}
+    errors: list[GuestError] = []
+    try:
+        errors += _watched(machine, load, scripts, results, entry)
+    except CannotStart as error:
+        entry["status"] = "failed-to-start"
+        errors.append(error)
+    except GuestError as error:
+        entry["status"] = "tracer-failed"
+        errors.append(error)
+    except OSError as error:
+        entry["status"] = "tracer-failed"
+        errors.append(GuestError(f"{error.filename}: {error.strerror}"))
+    else:
+        if errors and entry["status"] == "exited":
+            entry["status"] = "tracer-failed"
+    entry["errors"] = [error.as_json() for error in errors]
+    entry["error"] = entry["errors"][0] if errors else None
+    return entry
+
+
+def _watched(
+    machine: Machine,
+    load: Workload,
+    scripts: Path,
+    results: Path,
+    entry: dict[str, Any],
+) -> list[GuestError]:
+    errors: list[GuestError] = []
+    with ExitStack() as stack:
+        log = stack.enter_context(kmsg.opened(machine.kmsg))
+        stack.callback(lambda: write_text(results / "kmsg.txt", log.text()))
+        instance = None
+        if load.events:
+            instance = stack.enter_context(
+                machine.tracefs.instance(
+                    f"kstall-{load.name}", load.events, load.buffer_kb
+                )
+            )
+        layouts = [
+            machine.tracefs.layout(event, reader="recorder") for event in load.record
+        ]
+        tracers = _attach(machine, load, layouts, scripts, results, stack)
+        if instance is not None:
+            instance.start()
+        ended = workload.run(
+            load.name,
+            load.argv,
+            deadline_s=load.deadline_s,
+            results=results,
+            proc=machine.proc,
+        )
+        if instance is not None:
+            instance.stop()
+        entry["status"] = "timeout" if ended.timed_out else "exited"
+        entry["exit_status"] = ended.exit_status
+        entry["seconds"] = round(ended.seconds, 6)
+        entry["began_ns"], entry["ended_ns"] = ended.began_ns, ended.ended_ns
+        entry["strays"] = ended.strays
+        for outcome in bpftrace.stop(tracers, machine.proc):
+            entry["tracers"][outcome.name] = outcome.as_json()
+            errors += outcome.errors
+        if instance is not None:
+            errors += _collect(instance, results, entry)
+        if layouts:
+            raw = (results / "bpftrace-record.json").read_text(errors="replace")
+            write_text(results / "record.jsonl", recorder.lines(raw, layouts))
+    return errors
+
+
+def _attach(
+    machine: Machine,
+    load: Workload,
+    layouts: Sequence[Layout],
+    scripts: Path,
+    results: Path,
+    stack: ExitStack,
+) -> list[bpftrace.Tracer]:
+    wanted = [(s.name, scripts / s.script, s.params) for s in load.bpftrace]
+    if layouts:
+        generated = results / "record.bt"
+        write_text(generated, recorder.script(layouts))
+        wanted.append(("record", generated, ()))
+    tracers: list[bpftrace.Tracer] = []
+    stack.callback(bpftrace.kill, tracers)
+    # All at once: LLVM's start-up costs each of them seconds under TCG.
+    for name, script, params in wanted:
+        tracers.append(
+            bpftrace.start(
+                name,
+                script,
+                params,
+                results=results,
+                ring_pages=load.ring_pages,
+                program=machine.bpftrace,
+            )
+        )
+    bpftrace.wait_attached(tracers, load.attach_s)
+    return tracers
+
+
+def _collect(
+    instance: Instance, results: Path, entry: dict[str, Any]
+) -> list[GuestError]:
+    stats = instance.stats()
+    write_bytes(results / "trace.txt", instance.text())
+    write_json(results / "trace-stats.json", stats)
+    missing = lost(stats)
+    entries = sum(cpu["entries"] for cpu in stats.values())
+    entry["trace"] = {"entries": entries, "lost": missing}
+    if missing:
+        return [LostEvents(f"ftrace: {missing} events lost, {entries} kept")]
+    return []
+
+
+def save_formats(
+    tracefs: Tracefs, events: Sequence[str], results: Path
+) -> dict[str, str]:
+    """Copy format files to ``results``/formats; says "saved" or "missing" for each."""
+    found = {}
+    for event in events:
+        system, name = event.split(":")
+        try:
+            text = tracefs.format_text(event)
+        except MissingEvent:
+            found[event] = "missing"
+        else:
+            write_text(results / "formats" / system / name, text)
+            found[event] = "saved"
+    return found

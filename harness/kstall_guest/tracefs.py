@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""ftrace: one instance per workload, so that no two ever share a buffer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import MissingEvent, TracefsError
+from .layout import Layout, parse
+
+# Names of tasks are kept by pid in a table of this many entries; the kernel's 128
+# let short-lived tasks of a workload turn into "<...>".
+_CMDLINES = 4096
+
+
+@dataclass(frozen=True)
+class Tracefs:
+    """The mounted file system."""
+
+    root: Path
+
+    def format_text(self, event: str, *, reader: str = "formats") -> str:
+        """The format file of ``system:name``.  Raises `MissingEvent`."""
+        system, name = event.split(":")
+        try:
+            return (self.root / "events" / system / name / "format").read_text()
+        except FileNotFoundError:
+            raise MissingEvent(event, reader) from None
+
+    def layout(self, event: str, *, reader: str) -> Layout:
+        """The declared record of ``system:name``.  Raises `MissingEvent`."""
+        text = self.format_text(event, reader=reader)
+        return parse(text, event.split(":")[0])
+
+    @contextlib.contextmanager
+    def instance(
+        self, name: str, events: Sequence[str], buffer_kb: int
+    ) -> Iterator[Instance]:
+        """An instance that is set up but not yet tracing, removed afterwards.
+
+        Time stamps are CLOCK_MONOTONIC; pointers are printed as they are, because
+        the recorder sees them so.  Raises `MissingEvent` and `TracefsError`.
+        """
+        path = self.root / "instances" / name
+        try:
+            path.mkdir()
+        except OSError as error:
+            raise TracefsError(f"{path}: {error.strerror}") from error
+        instance = Instance(path)
+        try:
+            _set(self.root / "saved_cmdlines_size", str(_CMDLINES))
+            _set(path / "tracing_on", "0")
+            _set(path / "trace_clock", "mono")
+            _set(path / "options" / "hash-ptr", "0")
+            _set(path / "buffer_size_kb", str(buffer_kb))
+            # Not through set_event: that takes what it can and stays silent.
+            for event in events:
+                self.format_text(event, reader="ftrace")
+                system, leaf = event.split(":")
+                _set(path / "events" / system / leaf / "enable", "1")
+            yield instance
+        finally:
+            instance.stop()
+            for event in events:
+                system, leaf = event.split(":")
+                with contextlib.suppress(OSError, TracefsError):
+                    _set(path / "events" / system / leaf / "enable", "0")
+            path.rmdir()
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One ring buffer with its own set of enabled events."""
+
+    path: Path
+
+    def start(self) -> None:
+        _set(self.path / "tracing_on", "1")
+
+    def stop(self) -> None:
+        _set(self.path / "tracing_on", "0")
+
+    def text(self) -> bytes:
+        """The whole buffer as the kernel prints it, oldest first, left in place."""
+        return (self.path / "trace").read_bytes()
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """Per CPU: entries, overrun (overwritten), commit overrun, dropped."""
+        found = {}
+        for directory in sorted((self.path / "per_cpu").glob("cpu*"), key=_number):
+            found[directory.name] = parse_stats((directory / "stats").read_text())
+        return found
+
+
+def parse_stats(text: str) -> dict[str, int]:
+    """The counts of a per_cpu/cpuN/stats file (its time stamps are left out)."""
+    wanted = {
+        "entries": "entries",
+        "overrun": "overrun",
+        "commit overrun": "commit_overrun",
+        "dropped events": "dropped",
+    }
+    found = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(": ")
+        if key in wanted:
+            found[wanted[key]] = int(value)
+    return found
+
+
+def lost(stats: dict[str, dict[str, int]]) -> int:
+    """How many events a buffer did not keep."""
+    return sum(
+        cpu["overrun"] + cpu["commit_overrun"] + cpu["dropped"]
+        for cpu in stats.values()
+    )
+
+
+def _number(path: Path) -> int:
+    return int(path.name.removeprefix("cpu"))
+
+
+def _set(path: Path, value: str) -> None:
+    try:
+        path.write_text(value)
+    except OSError as error:
+        raise TracefsError(
+            f"cannot write {value!r} to {path}: {error.strerror}"
+        ) from error

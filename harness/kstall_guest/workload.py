@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Running one workload: a program, a deadline, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import CannotStart, Unkillable
+
+# Every descendant inherits this, also one that left the process group and session.
+_MARK = "KSTALL_WORKLOAD"
+_DEATH_S = 10.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A workload that is over; times are CLOCK_MONOTONIC nanoseconds.
+
+    ``exit_status`` is the program's, -N if signal N ended it, None at the deadline.
+    ``strays`` processes had outlived the program and were killed.
+    """
+
+    exit_status: int | None
+    began_ns: int
+    ended_ns: int
+    strays: int
+
+    @property
+    def timed_out(self) -> bool:
+        return self.exit_status is None
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended_ns - self.began_ns) / 1e9
+
+
+def run(
+    name: str,
+    argv: Sequence[str],
+    *,
+    deadline_s: float,
+    results: Path,
+    proc: Path = Path("/proc"),
+) -> Ended:
+    """Run ``argv`` to its end or to the deadline; stdout and stderr go to ``results``.
+
+    Raises `CannotStart`, and `Unkillable` when a process outlives SIGKILL.
+    """
+    mark = f"{name}-{os.getpid()}"
+    with (
+        (results / "stdout").open("wb") as stdout,
+        (results / "stderr").open("wb") as stderr,
+    ):
+        began = time.monotonic_ns()
+        try:
+            child = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                cwd="/",
+                env={**os.environ, _MARK: mark},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CannotStart(f"{argv[0]}: {error.strerror}") from error
+        try:
+            status: int | None = child.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            status = None
+        ended = time.monotonic_ns()
+        strays = _kill_all(child, mark, proc)
+    return Ended(status, began, ended, strays)
+
+
+def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:
+    """SIGKILL the program, if it still runs, and every process that it started."""
+    running = child.poll() is None
+    deadline = time.monotonic() + _DEATH_S
+    strays: set[int] = set()
+    while True:
+        alive = _marked(mark, proc)
+        strays.update(alive)
+        for pid in alive:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if child.poll() is not None and not alive:
+            break
+        if time.monotonic() > deadline:
+            raise Unkillable(f"still there after SIGKILL: {sorted(alive)}")
+        time.sleep(0.02)
+    return len(strays - {child.pid}) if running else len(strays)
+
+
+def _marked(mark: str, proc: Path) -> list[int]:
+    """Live processes whose environment carries ``mark``."""
+    wanted = f"{_MARK}={mark}".encode()
+    found = []
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            # Gone meanwhile, or a zombie or kernel thread, which has none.
+            continue
+    return found
