@@ -50,9 +50,7 @@ def publish(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     for stale in target.parent.glob(f".{target.name}.tmp-*"):
         remove(stale)
-    scratch = Path(
-        tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent)
-    )
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
     scratch.chmod(0o755)
     try:
         yield scratch

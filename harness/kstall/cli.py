@@ -147,7 +147,9 @@ def _describe(series: Series) -> list[str]:
         lines.append(f"  joins {point.joins}")
         for site in point.site:
             heat = "hot" if site.hot else "cold"
-            lines.append(f"  in {site.function}() of {site.file} ({heat}), {site.context}")
+            lines.append(
+                f"  in {site.function}() of {site.file} ({heat}), {site.context}"
+            )
     for script in spec.script:
         lines.append(f"script scripts/{script.file}: {', '.join(script.events)}")
     for workload in spec.workload:

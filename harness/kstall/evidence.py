@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -111,7 +112,7 @@ class WorkloadResult:
 
     name: str
     dir: Path
-    formats: Path
+    layouts: Mapping[str, records.Layout]
     facts: Mapping[str, Any]
 
     @property
@@ -135,9 +136,143 @@ class WorkloadResult:
         """The kernel's log while the workload ran."""
         return self._text("kmsg.txt")
 
+    @functools.cached_property
+    def _traced(self) -> records.Trace:
+        path = self.dir / "trace.txt"
+        if not path.exists():
+            raise EvidenceError(f"workload {self.name} recorded no ftrace events")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return records.trace(text, self.layouts.values())
+
+    @functools.cached_property
+    def _recorded(self) -> tuple[records.Event, ...]:
+        return records.recorded(self._text("record.jsonl"))
+
+    def events(self, name: str | None = None) -> tuple[records.Event, ...]:
+        """What ftrace recorded, in time order (``ts_ns``: whole microseconds)."""
+        return _named(self._traced.events, name)
+
+    def record(self, name: str | None = None) -> tuple[records.Event, ...]:
+        """What the bpftrace recorder read, in time order, to the nanosecond."""
+        return _named(self._recorded, name)
+
+    def bpftrace(self, script: str) -> records.Output:
+        """What a script of `scripts/`, named without its suffix, printed."""
+        return records.bpftrace(self._text(f"bpftrace-{script}.json"))
+
     def _text(self, name: str) -> str:
         path = self.dir / name
         try:
             return path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError as error:
             raise EvidenceError(f"the guest left no {self.name}/{name}") from error
+
+
+def _named(
+    events: tuple[records.Event, ...], name: str | None
+) -> tuple[records.Event, ...]:
+    return tuple(event for event in events if name is None or event.name == name)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The results of one guest, by workload."""
+
+    dir: Path
+    agent: Mapping[str, Any]
+    workloads: Mapping[str, WorkloadResult]
+    layouts: Mapping[str, records.Layout]
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of programs in the guest."""
+        return dict(self.agent.get("versions", {}))
+
+    def workload(self, name: str) -> WorkloadResult:
+        """One workload's results; raises `EvidenceError` if it has none."""
+        if name not in self.workloads:
+            raise EvidenceError(f"the guest has no results of workload {name}")
+        return self.workloads[name]
+
+    def layout(self, event: str) -> records.Layout:
+        """The record of ``system:name`` as the kernel declared it."""
+        if event not in self.layouts:
+            raise EvidenceError(f"the guest's kernel has no event {event}")
+        return self.layouts[event]
+
+
+def load(directory: Path) -> Evidence:
+    """Read the results of a guest; raises `EvidenceError` if they are not whole."""
+    path = directory / "agent.json"
+    try:
+        agent = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EvidenceError(f"{path}: {error}") from error
+    layouts = {
+        (layout := records.parse_layout(file.read_text(), file.parent.name)).event: (
+            layout
+        )
+        for file in sorted((directory / "formats").glob("*/*"))
+    }
+    workloads = {
+        facts["name"]: WorkloadResult(
+            facts["name"], directory / facts["name"], layouts, facts
+        )
+        for facts in agent.get("workloads", [])
+    }
+    return Evidence(directory, agent, workloads, layouts)
+
+
+Function = Callable[[Evidence], Verdict]
+
+
+def judge(series: Series, saved: Evidence) -> tuple[CheckResult, ...]:
+    """Judge every check that ``series`` declares, in that order."""
+    module = _checks_module(series)
+    return tuple(
+        run_check(
+            check.name, check.kind, check.claim, getattr(module, check.name), saved
+        )
+        for check in series.spec.check
+    )
+
+
+def run_check(
+    name: str, kind: str, claim: str, function: Function, saved: Evidence
+) -> CheckResult:
+    """Judge one check; whatever it raises is an error of this check only."""
+    try:
+        verdict = function(saved)
+        if not isinstance(verdict, Verdict):
+            raise TypeError(f"{name} returned no Verdict but {verdict!r}")
+        if verdict.skipped is not None:
+            status: Status = "skip"
+        elif not verdict.comparisons:
+            raise ValueError(f"{name} compared nothing, so it proves nothing")
+        else:
+            good = all(item.ok for item in verdict.comparisons)
+            status = "pass" if good else "fail"
+    except KstallError as error:
+        return CheckResult(name, kind, claim, "error", (), str(error))
+    except Exception:
+        return CheckResult(name, kind, claim, "error", (), traceback.format_exc())
+    detail = verdict.skipped or ""
+    return CheckResult(name, kind, claim, status, tuple(verdict.comparisons), detail)
+
+
+def _checks_module(series: Series) -> ModuleType:
+    """The series' ``checks.py``, without leaving byte code in the checkout."""
+    path = series.dir / "checks.py"
+    name = f"kstall_checks_{series.name.replace('-', '_')}"
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        raise KstallError(f"{path} cannot be loaded: {error}") from error
+    finally:
+        sys.dont_write_bytecode = before
+    return module

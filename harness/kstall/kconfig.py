@@ -118,8 +118,7 @@ def configure(
     variables = dict(word.split("=", 1) for word in make if "=" in word)
     if lost := missing(requests, config):
         lines = [
-            f"{request} did not stick (is "
-            f"{config.get(request.symbol, 'n')}): {why}"
+            f"{request} did not stick (is {config.get(request.symbol, 'n')}): {why}"
             for request, why in zip(
                 lost, explain(tree, final, lost, variables), strict=True
             )

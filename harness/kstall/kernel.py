@@ -149,9 +149,7 @@ def configure(
     if target.is_dir():
         return Configured(key, target / ".config", reused=True)
     with cache.publish(target) as scratch:
-        kconfig.configure(
-            applied.path, scratch / "o", fragments, tools.make, log=log
-        )
+        kconfig.configure(applied.path, scratch / "o", fragments, tools.make, log=log)
         (scratch / "o/.config").rename(scratch / ".config")
         cache.remove(scratch / "o")
     return Configured(key, target / ".config", reused=False)
@@ -276,15 +274,21 @@ def _expected_steps(count: Path, config: Path) -> int:
 def _inside(file: str, applied: AppliedTree) -> str:
     """``file`` as the compiler names it, relative to the tree."""
     path = Path(os.path.normpath(applied.path / file))
-    return str(path.relative_to(applied.path)) if path.is_relative_to(
-        applied.path
-    ) else file
+    return (
+        str(path.relative_to(applied.path))
+        if path.is_relative_to(applied.path)
+        else file
+    )
 
 
 def _explain(error: process.CommandError, log: Path) -> KstallError:
     lines = error.output.splitlines()
     for number, line in enumerate(lines):
-        if _ERROR.match(line) or "ERROR: modpost" in line or "undefined reference" in line:
+        if (
+            _ERROR.match(line)
+            or "ERROR: modpost" in line
+            or "undefined reference" in line
+        ):
             excerpt = "\n".join(lines[number : number + 6])
             return BuildError(f"the tree does not build:\n{excerpt}", log=log)
     if "No space left on device" in error.output:

@@ -48,7 +48,8 @@ class CommandError(KstallError):
     ) -> None:
         tail = "\n".join(output.strip().splitlines()[-15:])
         super().__init__(
-            f"`{shlex.join(argv)}` exited {returncode}" + (f":\n{tail}" if tail else ""),
+            f"`{shlex.join(argv)}` exited {returncode}"
+            + (f":\n{tail}" if tail else ""),
             log=log,
             next=next,
         )

@@ -295,7 +295,9 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
     if not (project.kconfigs / spec.kconfig).is_file():
         yield ("kconfig",), f"no such file: kconfigs/{spec.kconfig}"
     for kind in ("tracepoint", "script", "workload", "check"):
-        names = [getattr(item, "name", None) or item.file for item in getattr(spec, kind)]
+        names = [
+            getattr(item, "name", None) or item.file for item in getattr(spec, kind)
+        ]
         for position, name in enumerate(names):
             if name in names[:position]:
                 yield (kind, position), f"second {kind} called {name}"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accel, cache, evidence, kernel, report, root, source, tree
+from . import accel, evidence, kernel, report, root, source, tree
 from . import run as runs
-from .guestrun import Guest, job_for, run_guest
+from .guestrun import Guest, run_guest
 from .report import SeriesReport
 from .series import Project, Series
 from .ui import Ui
@@ -36,7 +36,9 @@ class _Shared:
     tools: kernel.Toolchain
 
 
-def validate(request: Request, ui: Ui, command: Sequence[str]) -> tuple[Path, report.Report]:
+def validate(
+    request: Request, ui: Ui, command: Sequence[str]
+) -> tuple[Path, report.Report]:
     """Prove each series, or say why not; returns the run directory and its report.
 
     A series that fails does not stop the others.  `KeyboardInterrupt` leaves a report

@@ -52,7 +52,9 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
             console.print(_checks(series))
     for stage in [*report.stages, *(s for one in report.series for s in one.stages)]:
         if stage.error:
-            console.print(f"{_mark(stage.status)} {escape(stage.name)}:", highlight=False)
+            console.print(
+                f"{_mark(stage.status)} {escape(stage.name)}:", highlight=False
+            )
             console.print(escape(stage.error), style="none", highlight=False)
     for series in report.series:
         for check in series.checks:
@@ -60,7 +62,9 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
                 _explain(check, console)
     tree = report.tree
     if tree is not None:
-        console.print(f"tree     {escape(tree.describe)} ({tree.kind})", highlight=False)
+        console.print(
+            f"tree     {escape(tree.describe)} ({tree.kind})", highlight=False
+        )
         if tree.dirty:
             console.print(
                 f"         [yellow]{len(tree.dirty)} uncommitted paths in the tree are "
@@ -69,9 +73,7 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
             )
     console.print(f"report   {escape(str(directory / 'report.json'))}", highlight=False)
     counts = _counts(report)
-    console.print(
-        f"verdict  {_VERDICT[report.status]}  {counts}", highlight=False
-    )
+    console.print(f"verdict  {_VERDICT[report.status]}  {counts}", highlight=False)
 
 
 def _counts(report: Report) -> str:
@@ -105,9 +107,7 @@ def _checks(series: SeriesReport) -> Table:
     table.add_column("kind")
     table.add_column("observed (expected)", overflow="fold")
     for check in series.checks:
-        table.add_row(
-            check.name, _mark(check.status), check.kind, escape(_fact(check))
-        )
+        table.add_row(check.name, _mark(check.status), check.kind, escape(_fact(check)))
     return table
 
 

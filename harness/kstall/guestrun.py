@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One series in one guest: the job that goes in, the results that come out.
+
+Everything goes through one shared directory: each further share costs a mount in the
+guest, and what the guest may write to is then a copy and never the project.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import accel, cache, guest, kernel, root
+from .errors import FailedCheck, KstallError
+from .run import Opened
+from .series import Project, Series
+from .ui import Ui
+
+_GUEST = Path("/run/kstall")
+#: Seconds of a guest beyond its workloads' deadlines: boot, and bpftrace's start-up,
+#: which takes seconds a script under emulation.
+_MARGIN = 60.0
+_PER_TRACER = 15.0
+
+
+class GuestFailed(FailedCheck):
+    """The kernel under test panicked, hung, or complained."""
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A kernel and what it takes to run it."""
+
+    kernel: kernel.Kernel
+    root: root.Root
+    accel: accel.Accel
+    machine: guest.Machine = guest.Machine()
+
+
+def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
+    """The job of ``kstall_guest``, see its ``job.py``."""
+    spec = series.spec
+    return {
+        "schema": 1,
+        "series": series.name,
+        "build_id": built.build_id,
+        "modules": str(_GUEST / "modules"),
+        "results": str(_GUEST / "results"),
+        "scripts": str(_GUEST / "scripts"),
+        "formats": [point.event for point in spec.tracepoint],
+        "workloads": [
+            {
+                "name": load.name,
+                "argv": [str(_GUEST / "scripts" / load.program), *load.args],
+                "modules": list(load.modules),
+                "events": list(load.events),
+                "record": list(load.record),
+                "bpftrace": [
+                    {"name": Path(file).stem, "script": file, "params": []}
+                    for file in load.scripts
+                ],
+                "deadline_s": load.deadline_s,
+            }
+            for load in spec.workload
+        ],
+    }
+
+
+def _inputs(project: Project, series: Series) -> tuple[Path, ...]:
+    """The project's files that have a say in what happens in the guest."""
+    spec = series.spec
+    programs = {(project.scripts / load.program).parent for load in spec.workload}
+    files = {path for folder in programs for path in folder.rglob("*")}
+    files |= {project.scripts / script.file for script in spec.script}
+    files |= set((project.harness / "kstall_guest").rglob("*.py"))
+    return tuple(sorted(path for path in files if path.is_file()))
+
+
+def key_of(project: Project, series: Series, where: Guest) -> str:
+    """Changes with anything that could make the guest's results another."""
+    return cache.digest(
+        where.kernel.key,
+        where.root.key,
+        where.accel.kind,
+        vars(where.machine),
+        job_for(series, where.kernel),
+        [
+            (str(path.relative_to(project.root)), cache.file_digest(path))
+            for path in _inputs(project, series)
+        ],
+    )
+
+
+def run_guest(
+    project: Project,
+    series: Series,
+    where: Guest,
+    cache_dir: Path,
+    run_dir: Path,
+    stage: Opened,
+    ui: Ui,
+) -> Path:
+    """Boot, run all workloads, and return the directory of the results.
+
+    Results of a guest that came to its end without a complaint are kept under their
+    key and used again.  Raises `GuestFailed` with the console's excerpt otherwise;
+    what the guest had written until then stays in the run directory.
+    """
+    key = key_of(project, series, where)
+    results = run_dir / series.name / "results"
+    kept = cache_dir / "evidence" / key
+    with cache.lock(
+        cache_dir / "locks" / f"evidence-{key}",
+        waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
+    ):
+        if kept.is_dir():
+            shutil.copytree(kept, results)
+            stage.reused = True
+            stage.summary = f"{len(series.spec.workload)} workloads, evidence {key}"
+            return results
+        share = run_dir / series.name / "share"
+        _fill(share, project, series, where.kernel)
+        try:
+            ran = _boot(series, where, share, run_dir / series.name, stage, ui)
+        finally:
+            (share / "results").rename(results)
+            cache.remove(share)
+        shutil.copy2(ran.console, results / "console.txt")
+        _refuse(ran, results)
+        with cache.publish(kept) as scratch:
+            shutil.copytree(results, scratch, dirs_exist_ok=True)
+    kernel.prune(cache_dir / "evidence", keep=200)
+    return results
+
+
+def _fill(share: Path, project: Project, series: Series, built: kernel.Kernel) -> None:
+    (share / "results").mkdir(parents=True)
+    for path in _inputs(project, series):
+        target = share / path.relative_to(project.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+    shutil.copytree(built.modules, share / "modules", symlinks=True)
+    cache.write_json(share / "job.json", job_for(series, built))
+
+
+def _boot(
+    series: Series, where: Guest, share: Path, out: Path, stage: Opened, ui: Ui
+) -> guest.GuestRun:
+    loads = series.spec.workload
+    tracers = sum(len(load.scripts) + bool(load.record) for load in loads)
+    deadline = _MARGIN + _PER_TRACER * tracers + sum(load.deadline_s for load in loads)
+    ran = guest.boot(
+        where.kernel.image,
+        where.root,
+        where.accel,
+        where.machine,
+        (guest.Share(_GUEST, share, writable=True),),
+        (
+            "env",
+            f"PYTHONPATH={_GUEST / 'harness'}",
+            "python3",
+            "-m",
+            "kstall_guest",
+            str(_GUEST / "job.json"),
+        ),
+        out=out,
+        deadline=deadline,
+        say=ui.say,
+    )
+    stage.summary = (
+        f"{len(loads)} workloads in {ran.seconds:.0f} s, first line after "
+        f"{ran.first_line_seconds:.1f} s"
+        if ran.first_line_seconds is not None
+        else f"ended as {ran.status}"
+    )
+    stage.figure("guest", ran.seconds, "s")
+    if ran.first_line_seconds is not None:
+        stage.figure(
+            "guest start to first line of the job", ran.first_line_seconds, "s"
+        )
+    return ran
+
+
+def _refuse(ran: guest.GuestRun, results: Path) -> None:
+    """Raise unless the guest came to its end and the kernel had nothing to say."""
+    if ran.status == "lost":
+        raise KstallError(
+            "the guest went away before the job had ended, and its kernel did not "
+            "say why",
+            log=ran.console,
+            next="if QEMU was killed (memory?), run the same command again",
+        )
+    if ran.status != "completed" or ran.splats:
+        excerpt = ran.splats[0].excerpt if ran.splats else "(nothing on the console)"
+        what = {
+            "panic": "the guest panicked",
+            "hang": "the guest hung and was ended at its deadline",
+            "completed": f"the kernel complained ({len(ran.splats)} reports)",
+        }[ran.status]
+        doing = _doing(results)
+        raise GuestFailed(f"{what}{doing}:\n{excerpt}", log=ran.console)
+    if ran.exit_status != 0:
+        raise KstallError(
+            f"the job in the guest exited {ran.exit_status}{_agent_error(results)}",
+            log=ran.console,
+        )
+
+
+def _agent(results: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((results / "agent.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _doing(results: Path) -> str:
+    """Which workload ran when the guest ended, as far as it could say."""
+    for entry in _agent(results).get("workloads", []):
+        if entry.get("status") == "running":
+            return f" in workload {entry['name']}"
+    return ""
+
+
+def _agent_error(results: Path) -> str:
+    error = _agent(results).get("error")
+    return f": {error['message']}" if error else ""
