@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Data flows one way: a module imports only what stands before it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ORDER = (
+    "errors",
+    "process",
+    "cache",
+    "debian",
+    "patchfile",
+    "series",
+    "source",
+    "tree",
+    "kconfig",
+    "kernel",
+    "root",
+    "console",
+    "guest",
+    "accel",
+    "printk",
+    "records",
+    "evidence",
+    "common",
+    "report",
+    "views",
+    "ui",
+    "run",
+    "guestrun",
+    "validate",
+    "cli",
+)
+
+
+def _imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
+            found |= {node.module} if node.module else {a.name for a in node.names}
+    return found - {"__version__", None}  # type: ignore[return-value]
+
+
+def test_imports_point_backwards(project_root: Path) -> None:
+    modules = {p.stem: p for p in (project_root / "harness/kstall").glob("*.py")}
+    del modules["__init__"]
+    assert set(modules) == set(ORDER), "a new module needs its place in ORDER"
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in modules.items()
+        for other in _imports(path)
+        if ORDER.index(other) >= ORDER.index(name)
+    ]
+    assert wrong == []
+
+
+def test_the_guest_needs_only_the_standard_library(project_root: Path) -> None:
+    for path in (project_root / "harness/kstall_guest").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in names:
+                assert name.split(".")[0] in __import__("sys").stdlib_module_names
