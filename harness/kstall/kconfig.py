@@ -183,7 +183,7 @@ def _load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
     try:
         # kconfiglib reads these from the environment only.
         os.environ.update({**defaults, **variables, "srctree": str(tree)})
-        kconf = _Kconfig(str(tree / "Kconfig"), warn=False, suppress_traceback=True)
+        kconf = _Kconfig(str(tree / "Kconfig"), warn=False)
         kconf.load_config(str(config))
     finally:
         os.environ.clear()

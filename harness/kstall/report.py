@@ -180,8 +180,8 @@ class Report(_Model):
 
 
 def worst(states: list[Status]) -> Status:
-    """The gravest of ``states``; an error outweighs a failure, for it hides more."""
-    order: tuple[Status, ...] = ("error", "fail", "pass", "skip")
+    """The gravest of ``states``: a failure is a verdict, an error is the lack of one."""
+    order: tuple[Status, ...] = ("fail", "error", "pass", "skip")
     for state in order:
         if state in states:
             return state

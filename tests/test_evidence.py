@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Each way in which a check can come out, the bad ones above all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kstall import common, evidence
+from kstall.evidence import Evidence, Verdict
+
+FORMAT = """\
+name: demo_nap
+ID: 5
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:u64 nap_ns;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:u32 cat;\toffset:16;\tsize:4;\tsigned:0;
+
+print fmt: "nap_ns=%llu cat=%u", REC->nap_ns, REC->cat
+"""
+TRACE = """\
+# tracer: nop
+            doze-77      [001] .....   100.000002: demo_nap: nap_ns=5 cat=1
+            doze-77      [001] .....   100.000009: demo_nap: nap_ns=6 cat=2
+"""
+
+
+def _write_results(root: Path, **changes: Any) -> None:
+    entry = {
+        "name": "doze",
+        "status": "exited",
+        "exit_status": 0,
+        "seconds": 1.5,
+        "trace": {"entries": 2, "lost": 0},
+        "error": None,
+    } | changes.pop("facts", {})
+    agent = {"schema": 1, "status": "completed", "workloads": [entry]}
+    records = [
+        {
+            "event": "demo:demo_nap",
+            "ts": 100_000_002_000 + 7_000 * i,
+            "cpu": 1,
+            "pid": 77,
+            "tgid": 77,
+            "comm": "doze",
+            "fields": {"nap_ns": 5 + i, "cat": 1 + i},
+        }
+        for i in range(2)
+    ]
+    files = {
+        "agent.json": json.dumps(agent),
+        "formats/demo/demo_nap": FORMAT,
+        "doze/trace.txt": TRACE,
+        "doze/record.jsonl": "".join(json.dumps(r) + "\n" for r in records),
+        "doze/bpftrace-record.json": "",
+        "doze/bpftrace-nap.json": '{"type": "map", "data": {"@naps": 2}}\n',
+        "doze/stdout": "2 naps\n",
+    } | changes
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _series(**fields: str) -> Any:
+    point = SimpleNamespace(
+        name="demo_nap",
+        event="demo:demo_nap",
+        fields=fields or {"nap_ns": "u64", "cat": "u32"},
+    )
+    load = SimpleNamespace(
+        name="doze",
+        events=("demo:demo_nap",),
+        record=("demo:demo_nap",),
+        scripts=("nap.bt",),
+    )
+    return SimpleNamespace(spec=SimpleNamespace(tracepoint=[point], workload=[load]))
+
+
+def _status(name: str, series: Any, saved: Evidence) -> evidence.CheckResult:
+    found = {check.name: check for check in common.judge(series, saved)}
+    assert set(found) == {f.__name__ for f in common._CHECKS}
+    return found[name]
+
+
+def test_good_results_pass_every_common_check(tmp_path: Path) -> None:
+    _write_results(tmp_path)
+    saved = evidence.load(tmp_path)
+    results = common.judge(_series(), saved)
+    assert {check.status for check in results} == {"pass"}, results
+    load = saved.workload("doze")
+    assert [e.fields["nap_ns"] for e in load.events("demo_nap")] == [5, 6]
+    assert load.record("demo_nap")[0].ts_ns == 100_000_002_000
+    assert load.bpftrace("nap").maps == {"@naps": {"": 2}}
+    assert load.stdout == "2 naps\n"
+
+
+NO_EVENT = "\n".join(TRACE.splitlines()[:1]) + "\n"
+OTHER_VALUE = TRACE.replace("nap_ns=6", "nap_ns=7")
+HOLE = FORMAT.replace("offset:16", "offset:20")
+LOST = '{"type": "lost_events", "data": {"events": 3}}\n'
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "says"),
+    [
+        ("events_fire", {"doze/trace.txt": NO_EVENT}, "0 events"),
+        ("readers_agree", {"doze/trace.txt": OTHER_VALUE}, "1"),
+        ("readers_agree", {"doze/trace.txt": NO_EVENT}, "2"),
+        ("record_layout", {"formats/demo/demo_nap": HOLE}, "4 bytes before cat"),
+        ("nothing_lost", {"doze/bpftrace-record.json": LOST}, "3"),
+        ("nothing_lost", {"facts": {"trace": {"entries": 2, "lost": 9}}}, "9"),
+        ("booted_kernel", {"facts": {"exit_status": 1}}, "1"),
+        ("booted_kernel", {"facts": {"status": "timeout"}}, "timeout"),
+        (
+            "booted_kernel",
+            {"facts": {"status": "tracer-failed", "error": {"message": "no probe"}}},
+            "tracer-failed: no probe",
+        ),
+    ],
+)
+def test_each_common_check_can_fail(
+    tmp_path: Path, check: str, changes: dict[str, Any], says: str
+) -> None:
+    _write_results(tmp_path, **changes)
+    result = _status(check, _series(), evidence.load(tmp_path))
+    assert result.status == "fail"
+    assert says in [item.observed for item in result.comparisons if not item.ok]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"nap_ns": "u32", "cat": "u32"},
+        {"cat": "u32", "nap_ns": "u64"},
+        {"nap_ns": "u64"},
+    ],
+)
+def test_a_record_unlike_its_declaration(
+    tmp_path: Path, fields: dict[str, str]
+) -> None:
+    _write_results(tmp_path)
+    result = _status("record_layout", _series(**fields), evidence.load(tmp_path))
+    assert result.status == "fail"
+
+
+def test_an_event_the_kernel_lacks_is_an_error_by_name(tmp_path: Path) -> None:
+    _write_results(tmp_path)
+    (tmp_path / "formats/demo/demo_nap").unlink()
+    result = _status("record_layout", _series(), evidence.load(tmp_path))
+    assert (result.status, "demo:demo_nap" in result.detail) == ("error", True)
+
+
+def _run(function: Any) -> evidence.CheckResult:
+    return evidence.run_check("x", "positive", "claim", function, None)  # type: ignore[arg-type]
+
+
+def test_how_a_check_can_end() -> None:
+    def passes(_: Evidence) -> Verdict:
+        verdict = Verdict()
+        verdict.within("share", 0.5, 0.4, 0.6)
+        verdict.at_least("wait", 1_000_000, 1_000_000, "ns")
+        return verdict
+
+    def fails(_: Evidence) -> Verdict:
+        verdict = Verdict()
+        verdict.equal("count", 1, 1)
+        verdict.at_most("wait", 11, 10, "ns")
+        return verdict
+
+    def proves_nothing(_: Evidence) -> Verdict:
+        return Verdict()
+
+    def skips(_: Evidence) -> Verdict:
+        verdict = Verdict()
+        verdict.skip("needs a GPU")
+        return verdict
+
+    def crashes(_: Evidence) -> Verdict:
+        raise ZeroDivisionError
+
+    assert _run(passes).status == "pass"
+    assert _run(passes).comparisons[1].expected == ">= 1,000,000 ns"
+    assert _run(fails).status == "fail"
+    assert _run(proves_nothing).status == "error"
+    assert _run(skips).status == "skip"
+    assert _run(skips).detail == "needs a GPU"
+    assert _run(crashes).status == "error"
+    assert "ZeroDivisionError" in _run(crashes).detail
+    assert _run(lambda _: None).status == "error"
+    with pytest.raises(ValueError, match="needs a reason"):
+        Verdict().skip("")
+
+
+def test_results_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(evidence.EvidenceError, match=r"agent\.json"):
+        evidence.load(tmp_path)
+    _write_results(tmp_path)
+    (tmp_path / "doze/stdout").unlink()
+    saved = evidence.load(tmp_path)
+    with pytest.raises(evidence.EvidenceError, match="no results of workload walk"):
+        saved.workload("walk")
+    with pytest.raises(evidence.EvidenceError, match="left no doze/stdout"):
+        _ = saved.workload("doze").stdout

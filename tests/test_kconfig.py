@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Fragments are read strictly, and a symbol that did not stick is explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstall import kconfig
+
+KCONFIG = """\
+config MODULES
+\tbool "modules"
+\tmodules
+
+config BUS
+\tbool "a bus"
+
+config CARD
+\ttristate "a card"
+\tdepends on BUS && !LEGACY
+
+config LEGACY
+\tbool "legacy"
+
+config LIBRARY
+\tbool
+
+config USER
+\tbool "a user of the library"
+\tselect LIBRARY
+
+config NEW
+\tbool "newer syntax"
+\tdepends on BUS if MODULES
+\ttransitional
+"""
+
+
+def _fragment(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_fragment_lines(tmp_path: Path) -> None:
+    path = _fragment(
+        tmp_path / "f", '# why\nCONFIG_A=y\n\n# CONFIG_B is not set\nCONFIG_C="x y"\n'
+    )
+    found = [(r.symbol, r.value, r.line) for r in kconfig.parse_fragment(path)]
+    assert found == [("A", "y", 2), ("B", "n", 4), ("C", '"x y"', 5)]
+
+
+def test_a_line_that_is_no_assignment(tmp_path: Path) -> None:
+    path = _fragment(tmp_path / "f", "CONFIG_A=y\nCONFIG_B\n")
+    with pytest.raises(kconfig.KconfigError, match=r"f:2: not a kconfig assignment"):
+        kconfig.parse_fragment(path)
+
+
+def test_fragments_that_contradict(tmp_path: Path) -> None:
+    one = _fragment(tmp_path / "one", "CONFIG_A=y\n")
+    two = _fragment(tmp_path / "two", "CONFIG_A=m\n")
+    with pytest.raises(kconfig.KconfigError) as caught:
+        kconfig.combine([one, two])
+    assert "two:1: CONFIG_A=m contradicts one:1: CONFIG_A=y" in str(caught.value)
+
+
+def test_missing_symbols(tmp_path: Path) -> None:
+    asked = kconfig.combine(
+        [_fragment(tmp_path / "f", "CONFIG_A=y\nCONFIG_B=m\n# CONFIG_C is not set\n")]
+    )
+    lost = kconfig.missing(asked, {"A": "y", "B": "y", "C": "y"})
+    assert [request.symbol for request in lost] == ["B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "config", "why"),
+    [
+        ("CONFIG_CARD=y", "", "unmet dependency BUS [=n]"),
+        ("CONFIG_CARD=y", "CONFIG_BUS=y\nCONFIG_LEGACY=y\n", "!LEGACY [=y]"),
+        ("CONFIG_GONE=y", "", "this tree has no such symbol"),
+        ("CONFIG_LIBRARY=y", "", "has no prompt; it is selected by one of USER"),
+        ("# CONFIG_LIBRARY is not set", "CONFIG_USER=y\n", "selected by USER [=y]"),
+        ("CONFIG_NEW=y", "CONFIG_MODULES=y\n", "unmet dependency"),
+    ],
+)
+def test_why_a_symbol_did_not_stick(
+    tmp_path: Path, request_: str, config: str, why: str
+) -> None:
+    (tmp_path / "Kconfig").write_text(KCONFIG)
+    (tmp_path / ".config").write_text(config)
+    asked = kconfig.parse_fragment(_fragment(tmp_path / "f", request_ + "\n"))
+    (said,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, {})
+    assert why in said
+
+
+def test_an_unreadable_kconfig_costs_only_the_explanation(tmp_path: Path) -> None:
+    (tmp_path / "Kconfig").write_text("no such keyword\n")
+    (tmp_path / ".config").write_text("")
+    asked = kconfig.parse_fragment(_fragment(tmp_path / "f", "CONFIG_A=y\n"))
+    (said,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, {})
+    assert "could not be read to say why" in said

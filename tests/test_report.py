@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The verdict of a run, and the views that show it."""
+
+from __future__ import annotations
+
+import io
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kstall import report, views
+from kstall.report import Check, Comparison, Report, SeriesReport, Stage
+
+
+def _check(status: report.Status, name: str = "naps") -> Check:
+    ok = status != "fail"
+    return Check(
+        name=name,
+        kind="positive",
+        claim="each nap is seen",
+        status=status,
+        comparisons=[Comparison(label="n", expected="= 2", observed="1", ok=ok)],
+        detail="needs a GPU" if status == "skip" else "",
+    )
+
+
+def _report(stage: report.Status = "pass", *checks: Check) -> Report:
+    made = Report(
+        run="r1",
+        started="2026-01-01T00:00:00+00:00",
+        command=["kstall", "validate"],
+        environment=report.Environment(kstall="0", python="3", host="h", cpus=2),
+        stages=[Stage(name="tree", status="pass", seconds=1, summary="7.3.4")],
+        series=[
+            SeriesReport(
+                name="demo",
+                title="demo: trace naps",
+                digest="d",
+                stages=[Stage(name="build", status=stage, seconds=2)],
+                checks=list(checks),
+            )
+        ],
+    )
+    made.settle()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("stage", "checks", "status", "code"),
+    [
+        ("pass", ["pass"], "proven", 0),
+        ("pass", ["pass", "skip"], "proven", 0),
+        ("pass", ["pass", "fail"], "failed", 1),
+        ("pass", ["fail", "error"], "failed", 1),
+        ("pass", ["pass", "error"], "could-not-run", 2),
+        ("fail", [], "failed", 1),
+        ("error", [], "could-not-run", 2),
+        ("pass", [], "could-not-run", 2),
+        ("pass", ["skip"], "could-not-run", 2),
+    ],
+)
+def test_status_and_exit_code(
+    stage: report.Status, checks: list[report.Status], status: str, code: int
+) -> None:
+    made = _report(stage, *(_check(s, f"c{i}") for i, s in enumerate(checks)))
+    assert (made.status, made.exit_code) == (status, code)
+
+
+def test_a_report_without_series_proves_nothing() -> None:
+    made = _report("pass", _check("pass"))
+    made.series = []
+    made.settle()
+    assert made.exit_code == 2
+
+
+def test_json_round_trip_and_schema(tmp_path: Path) -> None:
+    made = _report("pass", _check("pass"))
+    report.write(made, tmp_path / "report.json")
+    assert report.read(tmp_path / "report.json") == made
+    schema = json.loads(report.schema_text())
+    assert schema["properties"]["schema_version"]["const"] == 1
+
+
+def test_the_committed_schema_is_the_code_s(project_root: Path) -> None:
+    path = project_root / "harness/report-v1.schema.json"
+    assert path.read_text() == report.schema_text(), (
+        f"kstall schema > {path.relative_to(project_root)}"
+    )
+
+
+def _shown(made: Report) -> str:
+    text = io.StringIO()
+    views.terminal(made, Path("/runs/r1"), Console(file=text, width=100))
+    return text.getvalue()
+
+
+def test_terminal_shows_what_failed_and_why() -> None:
+    shown = _shown(_report("pass", _check("pass", "good"), _check("fail", "bad")))
+    assert "FAILED" in shown
+    assert "n: observed 1, expected = 2" in shown
+    assert "1 pass, 1 fail" in shown
+
+
+def test_terminal_shows_a_skip_with_its_reason() -> None:
+    shown = _shown(_report("pass", _check("pass"), _check("skip", "gpu")))
+    line = next(line for line in shown.splitlines() if line.startswith("gpu"))
+    assert "SKIP" in line
+    assert "needs a GPU" in line
+    assert "1 skip" in shown
+
+
+def test_terminal_shows_a_stage_s_error() -> None:
+    made = _report("fail")
+    made.series[0].stages[0].error = "x.c:3: error: [boom]\n  log: build.log"
+    assert "x.c:3: error: [boom]" in _shown(made)
+
+
+def test_junit_counts(tmp_path: Path) -> None:
+    made = _report("pass", _check("pass"), _check("fail", "b"), _check("skip", "c"))
+    made.series[0].checks[1].detail = "a console excerpt with \x1b[31m in it"
+    views.junit(made, tmp_path / "junit.xml")
+    suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
+    assert suite.get("name") == "kstall.demo"
+    assert [suite.get(k) for k in ("tests", "failures", "skipped")] == ["4", "1", "1"]
+    assert suite.find("testcase/skipped") is not None

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Metadata that is wrong is one clear error, with file and line."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kstall.series import Project, SeriesError, load, locate
+
+NAME = "demo"
+PATCH = """\
+From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
+From: kstall <noreply@kstall.invalid>
+Date: Thu, 1 Jan 2026 00:00:00 +0000
+Subject: [PATCH 1/1] demo: trace naps
+
+Why.
+---
+ demo.c | 1 +
+ demo_trace.h | 1 +
+ 2 files changed, 2 insertions(+)
+
+diff --git a/demo.c b/demo.c
+--- a/demo.c
++++ b/demo.c
+@@ -1 +1,2 @@
+ int demo;
++int traced;
+diff --git a/demo_trace.h b/demo_trace.h
+--- a/demo_trace.h
++++ b/demo_trace.h
+@@ -1 +1,2 @@
+ /* events */
++TRACE_EVENT(demo_nap)
+--
+2.39
+"""
+TOML = """\
+schema = 1
+title = "demo: trace naps"
+ordered-as = "demo nap"
+patches = ["0001-demo.patch"]
+cover = "cover.txt"
+kconfig = "demo.config"
+
+[subsystem]
+name = "DEMO"
+prefix = "demo"
+tree = "https://example.org/demo.git"
+branch = "next"
+list = "demo@example.org"
+trace-system = "demo"
+
+[[tracepoint]]
+name = "demo_nap"
+system = "demo"
+patch = "0001-demo.patch"
+header = "demo_trace.h"
+joins = "nothing"
+[[tracepoint.site]]
+file = "demo.c"
+function = "nap"
+hot = false
+context = "process"
+[tracepoint.fields]
+nap_ns = "u64"
+
+[[script]]
+file = "nap.bt"
+events = ["demo:demo_nap"]
+
+[[workload]]
+name = "doze"
+program = "workloads/demo/doze"
+scripts = ["nap.bt"]
+deadline-s = 5
+
+[[check]]
+name = "naps"
+kind = "positive"
+workloads = ["doze"]
+claim = "each nap is seen"
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A project with one small, consistent series."""
+    files = {
+        f"patches/{NAME}/series.toml": TOML,
+        f"patches/{NAME}/0001-demo.patch": PATCH,
+        f"patches/{NAME}/cover.txt": "Naps.\n",
+        f"patches/{NAME}/checks.py": "def naps(ev):\n    return None\n",
+        "kconfigs/demo.config": "CONFIG_DEMO=y\n",
+        "scripts/nap.bt": "",
+        "scripts/workloads/demo/doze": "",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Project(tmp_path)
+
+
+def _edit(project: Project, old: str, new: str) -> int:
+    """Replace ``old`` in series.toml; the line where it stood comes back."""
+    path = project.patches / NAME / "series.toml"
+    text = path.read_text()
+    assert text.count(old) >= 1
+    path.write_text(text.replace(old, new, 1))
+    return text[: text.index(old)].count("\n") + 1
+
+
+def test_a_consistent_series_loads(project: Project) -> None:
+    series = load(project, NAME)
+    assert [patch.subject for patch in series.patches] == ["demo: trace naps"]
+    assert series.touches == {"demo.c", "demo_trace.h"}
+    assert series.spec.tracepoint[0].event == "demo:demo_nap"
+    assert list(series.spec.tracepoint[0].fields) == ["nap_ns"]
+
+
+def test_the_project_s_own_series_load(project_root: Path) -> None:
+    assert Project(project_root).load()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('ordered-as = "demo nap"\n', "", "missing key `ordered-as`"),
+        ("hot = false", "hot = false\nheat = 3", "unknown key `heat`"),
+        ("hot = false", 'hot = "lukewarm"', "`hot`: Input should be a valid boolean"),
+        ("deadline-s = 5", "deadline-s = -5", "`deadline-s`: Input should be greater"),
+        ('kind = "positive"', 'kind = "lucky"', "`kind`: Input should be"),
+        ('header = "demo_trace.h"', 'header = "x.h"', "does not touch x.h"),
+        ('file = "demo.c"', 'file = "other.c"', "no patch touches other.c"),
+        ('name = "demo_nap"', 'name = "demo_doze"', "does not add demo_doze"),
+        ('program = "workloads/demo/doze"', 'program = "gone"', "no such file"),
+        ('scripts = ["nap.bt"]', 'scripts = ["x.bt"]', "x.bt is not declared"),
+        ('workloads = ["doze"]', 'workloads = ["walk"]', "no workload called walk"),
+        ('name = "naps"', 'name = "snores"', "checks.py has no function snores"),
+        ('cover = "cover.txt"', 'cover = "gone.txt"', "no such file: gone.txt"),
+        ('kconfig = "demo.config"', 'kconfig = "gone"', "no such file: kconfigs/gone"),
+        ('\nsystem = "demo"', '\nsystem = "D"', "`system`: String should match"),
+    ],
+)
+def test_faults_have_file_and_line(
+    project: Project, old: str, new: str, message: str
+) -> None:
+    line = _edit(project, old, new)
+    with pytest.raises(SeriesError) as caught:
+        load(project, NAME)
+    shown = str(caught.value)
+    assert message in shown
+    path = project.patches / NAME / "series.toml"
+    found = re.search(
+        rf"{re.escape(str(path))}:(\d+): [^\n]*{re.escape(message)}", shown
+    )
+    assert found is not None, shown
+    if message.startswith("missing"):
+        line = 1
+    if "unknown" in message or old.startswith("\n"):
+        line += 1
+    assert int(found[1]) == line, shown
+
+
+def test_broken_toml_has_its_line(project: Project) -> None:
+    line = _edit(project, 'branch = "next"', "branch = ")
+    with pytest.raises(SeriesError, match=rf"series\.toml:{line}: "):
+        load(project, NAME)
+
+
+def test_a_patch_that_is_not_listed(project: Project) -> None:
+    folder = project.patches / NAME
+    shutil.copy(folder / "0001-demo.patch", folder / "0002-more.patch")
+    with pytest.raises(SeriesError, match=r"0002-more\.patch lies in demo/ but"):
+        load(project, NAME)
+
+
+def test_every_fault_is_listed_at_once(project: Project) -> None:
+    _edit(project, 'cover = "cover.txt"', 'cover = "gone"')
+    _edit(project, 'kconfig = "demo.config"', 'kconfig = "gone"')
+    with pytest.raises(SeriesError) as caught:
+        load(project, NAME)
+    assert str(caught.value).count("no such file") == 2
+
+
+def test_an_unknown_series_names_the_known(project: Project) -> None:
+    with pytest.raises(SeriesError, match="no such series: nope") as caught:
+        project.load(["nope"])
+    assert "choose from: demo" in str(caught.value)
+
+
+def test_locate_counts_nested_tables() -> None:
+    text = "[[a]]\nx = 1\n[[a.b]]\ny = 1\n[[a]]\n[[a.b]]\ny = 1\n[[a.b]]\ny = 2\n"
+    assert locate(text, ("a", 1, "b", 1, "y")) == 9
+    assert locate(text, ("a", 1, "b", 0)) == 6
+    assert locate(text, ("a", 0, "missing")) == 1
