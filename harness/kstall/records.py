@@ -62,7 +62,7 @@ class Event:
 
     ``ts_ns`` is CLOCK_MONOTONIC (whole microseconds when ftrace printed it), ``pid``
     the thread's id, ``fields`` the event's own members: integers as such, strings
-    and symbolic values as text.
+    and symbolic values as text, arrays (only recorded ones) as tuples.
     """
 
     ts_ns: int
@@ -71,7 +71,7 @@ class Event:
     comm: str
     system: str
     name: str
-    fields: Mapping[str, int | str]
+    fields: Mapping[str, int | str | tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,10 @@ def recorded(text: str) -> tuple[Event, ...]:
                 comm=value["comm"],
                 system=system,
                 name=name,
-                fields=value["fields"],
+                fields={
+                    key: tuple(entry) if isinstance(entry, list) else entry
+                    for key, entry in value["fields"].items()
+                },
             )
         )
     return tuple(events)
@@ -295,10 +298,15 @@ def _histogram(entry: Any) -> dict[str, tuple[Bucket, ...]]:
     }
 
 
-def _statistics(entry: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
+def _statistics(entry: Any) -> dict[str, Mapping[str, int]]:
+    if not isinstance(entry, dict):
+        return {"": {"average": entry}}
     # Without a key the three figures themselves stand where the keys would.
     if set(entry) == {"count", "average", "total"} and not any(
         isinstance(figure, dict) for figure in entry.values()
     ):
         return {"": dict(entry)}
-    return dict(entry)
+    return {
+        key: figures if isinstance(figures, dict) else {"average": figures}
+        for key, figures in entry.items()
+    }

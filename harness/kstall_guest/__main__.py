@@ -76,11 +76,12 @@ class Report:
 def _do(job: jobs.Job, report: Report) -> None:
     release = os.uname().release
     build_id = gnu_build_id(Path("/sys/kernel/notes").read_bytes())
+    versions = _versions()
     report.update(
         build_id=build_id,
         release=release,
         cmdline=Path("/proc/cmdline").read_text().strip(),
-        versions=_versions(),
+        versions=versions,
     )
     if build_id != job.build_id:
         raise WrongKernel(
@@ -91,7 +92,7 @@ def _do(job: jobs.Job, report: Report) -> None:
     _mount("debugfs", _DEBUGFS, "")
     unloadable = _modprobe(job)
     report.update(modules={n: unloadable.get(n) for n in job.all_modules()})
-    machine = session.Machine(Tracefs(_TRACEFS))
+    machine = session.Machine(Tracefs(_TRACEFS), bpftrace_version=versions["bpftrace"])
     formats = session.save_formats(machine.tracefs, job.all_formats(), job.results)
     report.update(formats=formats)
     for load in job.workloads:

@@ -8,7 +8,6 @@ Values that both agree on do not hang on one piece of printing code.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +17,6 @@ from .layout import Field, Layout
 # What precedes the event's own members in each printed tuple.  bpftrace's plain
 # `nsecs` is CLOCK_BOOTTIME; ftrace runs on `mono` here, so ask for that.
 _HEAD = ("nsecs(monotonic)", "cpu", "tid", "pid", "comm")
-_STRING = re.compile(r"(?:__data_loc |__rel_loc )?(?:const )?char ?\[\d*\]")
 
 
 def script(layouts: Iterable[Layout]) -> str:
@@ -44,19 +42,21 @@ def script(layouts: Iterable[Layout]) -> str:
 
 def _expression(layout: Layout, field: Field) -> str:
     member = f"args.{field.name}"
-    if _STRING.fullmatch(field.ctype):
-        if field.ctype.startswith("__rel_loc"):
-            raise _unsupported(layout, field, "bpftrace does not follow __rel_loc")
+    ctype = field.ctype.removeprefix("const ")
+    if ctype in ("__data_loc char[]", "__data_loc const char[]"):
         return f"str({member})"
-    if "[" in field.ctype or field.ctype.startswith(("struct ", "union ")):
-        raise _unsupported(layout, field, "not a scalar and not a string")
-    if field.ctype.startswith("enum "):
-        # bpftrace before 0.24.2 does not compile access to such members at all.
-        raise _unsupported(layout, field, "an enum-typed member: record it as an int")
-    if field.size not in (1, 2, 4, 8):
-        raise _unsupported(layout, field, f"{field.size} bytes")
-    if field.ctype.endswith("*"):
+    if ctype.startswith(("__data_loc", "__rel_loc")):
+        raise _unsupported(layout, field, "bpftrace cannot tell its length")
+    if "[" in ctype:
+        # A char array is a string already, any other one is printed as a list.
+        return member
+    if ctype.endswith("*"):
         return f"(uint64){member}"
+    if ctype.startswith("enum "):
+        # Some enum types bpftrace before 0.24.2 does not compile (its PR 4714).
+        raise _unsupported(layout, field, "an enum: the event should record an int")
+    if ctype.startswith(("struct ", "union ")) or field.size not in (1, 2, 4, 8):
+        raise _unsupported(layout, field, "not a scalar and not a string")
     return f"({'int64' if field.signed else 'uint64'}){member}"
 
 

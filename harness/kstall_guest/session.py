@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import bpftrace, kmsg, recorder, workload
+from . import bpftrace, kmsg, recorder, script, workload
 from .errors import CannotStart, GuestError, LostEvents, MissingEvent
 from .files import write_bytes, write_json, write_text
 from .job import Workload
@@ -25,6 +25,7 @@ class Machine:
     proc: Path = Path("/proc")
     kmsg: Path = Path("/dev/kmsg")
     bpftrace: tuple[str, ...] = ("bpftrace",)
+    bpftrace_version: str = "unknown"
 
 
 def run(
@@ -123,14 +124,18 @@ def _attach(
         generated = results / "record.bt"
         write_text(generated, recorder.script(layouts))
         wanted.append(("record", generated, ()))
+    ready = [
+        (name, _checked(machine, name, path, results), params)
+        for name, path, params in wanted
+    ]
     tracers: list[bpftrace.Tracer] = []
     stack.callback(bpftrace.kill, tracers)
     # All at once: LLVM's start-up costs each of them seconds under TCG.
-    for name, script, params in wanted:
+    for name, path, params in ready:
         tracers.append(
             bpftrace.start(
                 name,
-                script,
+                path,
                 params,
                 results=results,
                 ring_pages=load.ring_pages,
@@ -139,6 +144,27 @@ def _attach(
         )
     bpftrace.wait_attached(tracers, load.attach_s)
     return tracers
+
+
+def _checked(machine: Machine, name: str, path: Path, results: Path) -> Path:
+    """The script to run: ``path``, or a copy in the results mended for bpftrace 0.23.
+
+    Missing tracepoints are found here, before LLVM is started for nothing.
+    """
+    source = path.read_text(encoding="utf-8")
+    reader = f"bpftrace {name}"
+    for event in script.attach_points(source):
+        machine.tracefs.format_text(event, reader=reader)
+    if not script.needs_mending(machine.bpftrace_version):
+        return path
+    text = script.mended(
+        source, lambda event: machine.tracefs.layout(event, reader=reader)
+    )
+    if text == source:
+        return path
+    copy = results / f"bpftrace-{name}.bt"
+    write_text(copy, text)
+    return copy
 
 
 def _collect(
