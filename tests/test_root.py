@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Root: its package list, its key, the command that makes it; one real run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstall import process, root
+from kstall.errors import KstallError
+
+LISTING = Path(__file__).parent.parent / "scripts/guest-packages.txt"
+
+
+def test_listing_of_the_project_is_valid() -> None:
+    assert {"bpftrace", "kmod", "dwarves"} <= set(root.packages(LISTING))
+
+
+def test_listing_takes_comments_and_blank_lines(tmp_path: Path) -> None:
+    listing = tmp_path / "list"
+    listing.write_text("# what for\nkmod\n\nlibc6 # the C library\n")
+    assert root.packages(listing) == ("kmod", "libc6")
+
+
+def test_bad_name_is_located(tmp_path: Path) -> None:
+    listing = tmp_path / "list"
+    listing.write_text("kmod\n--include=evil\n")
+    with pytest.raises(KstallError, match=r"list:2: not a package name: --include"):
+        root.packages(listing)
+
+
+def test_key_ignores_order_and_repetition() -> None:
+    assert root.key_of(["a1", "b2"]) == root.key_of(["b2", "a1", "b2"])
+    assert root.key_of(["a1"]) != root.key_of(["a1", "b2"])
+    assert root.key_of(["a1"], "trixie") != root.key_of(["a1"], "sid")
+
+
+def test_command_verifies_with_debians_keys(tmp_path: Path) -> None:
+    argv = root.mmdebstrap_argv(
+        ["kmod", "bpftrace"],
+        "trixie",
+        "http://deb.example/debian",
+        Path("/k.gpg"),
+        tmp_path / "root.tar",
+    )
+    assert argv[:4] == [
+        "mmdebstrap",
+        "--variant=essential",
+        "--include=kmod,bpftrace",
+        "--keyring=/k.gpg",
+    ]
+    assert "--dpkgopt=path-exclude=/usr/share/doc/*" in argv
+    assert argv[-3:] == [
+        "trixie",
+        str(tmp_path / "root.tar"),
+        "deb http://deb.example/debian trixie main",
+    ]
+
+
+def test_versions_are_those_of_installed_packages(tmp_path: Path) -> None:
+    status = tmp_path / "var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    status.write_text(
+        "Package: kmod\nStatus: install ok installed\nVersion: 34.2-2\n"
+        "Description: tools\n more: text\n\n"
+        "Package: gone\nStatus: deinstall ok config-files\nVersion: 1\n"
+    )
+    assert root.versions(tmp_path) == {"kmod": "34.2-2"}
+
+
+def test_failed_mmdebstrap_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(argv: list[str], **_: object) -> None:
+        raise process.CommandError(argv, 100, "I: working\nE: no such package: nope\n")
+
+    monkeypatch.setattr(process, "run", fail)
+    monkeypatch.setattr(root.debian, "mirror_for", lambda _: "http://deb.example")
+    monkeypatch.setattr(root.debian, "keyring", lambda: Path("/k.gpg"))
+    with pytest.raises(KstallError, match="E: no such package: nope"):
+        root.obtain(["nope"], tmp_path, lambda _: None, log=tmp_path / "log")
+    assert [p.suffix for p in (tmp_path / "roots").iterdir()] == [".lock"]
+
+
+@pytest.mark.live
+def test_real_root_is_made_once(tmp_path: Path) -> None:
+    said: list[str] = []
+    log = tmp_path / "root.log"
+    first = root.obtain(["kmod", "pahole"], tmp_path, said.append, log=log)
+    assert not first.reused
+    assert first.versions["kmod"]
+    assert first.image.stat().st_size > 1 << 20
+    assert process.run([first.pahole, "--version"]).stdout.startswith("v1.")
+    assert any("installing" in line for line in said)
+    again = root.obtain(["pahole", "kmod"], tmp_path, said.append, log=log)
+    assert again.reused
+    assert again.path == first.path
