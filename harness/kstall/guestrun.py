@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import accel, cache, guest, kernel, root
+from . import accel, cache, guest, kernel, process, root
 from .errors import FailedCheck, KstallError
 from .run import Opened
 from .series import Project, Series
@@ -122,7 +122,7 @@ def run_guest(
             stage.summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return results
         share = run_dir / series.name / "share"
-        _fill(share, project, series, where.kernel)
+        _fill(share, project, series, where.kernel, stage.log)
         try:
             ran = _boot(series, where, share, run_dir / series.name, stage, ui)
         finally:
@@ -136,14 +136,36 @@ def run_guest(
     return results
 
 
-def _fill(share: Path, project: Project, series: Series, built: kernel.Kernel) -> None:
+def _fill(
+    share: Path, project: Project, series: Series, built: kernel.Kernel, log: Path
+) -> None:
     (share / "results").mkdir(parents=True)
+    for load in series.spec.workload:
+        _compile(project.scripts / load.program, share / "scripts" / load.program, log)
     for path in _inputs(project, series):
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
     shutil.copytree(built.modules, share / "modules", symlinks=True)
     cache.write_json(share / "job.json", job_for(series, built))
+
+
+def _compile(program: Path, target: Path, log: Path) -> None:
+    """Compile ``<program>.c``, if there is one; static, as the guest has other libs."""
+    source = program.with_suffix(".c")
+    if program.exists() or target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        process.run(
+            ["gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread"]
+            + ["-o", str(target), str(source)],
+            log=log,
+        )
+    except process.CommandError as error:
+        raise FailedCheck(
+            f"the workload {source.name} does not compile:\n{error.what}", log=log
+        ) from error
 
 
 def _boot(
@@ -157,7 +179,7 @@ def _boot(
         where.root,
         where.accel,
         where.machine,
-        (guest.Share(_GUEST, share, writable=True),),
+        (guest.Share(str(_GUEST), share, writable=True),),
         (
             "env",
             f"PYTHONPATH={_GUEST / 'harness'}",

@@ -90,7 +90,11 @@ class Script(_Table):
 
 
 class Workload(_Table):
-    """A program that makes events fire, and what watches it meanwhile."""
+    """A program that makes events fire, and what watches it meanwhile.
+
+    ``program`` is a path below ``scripts/``: a script, or, where only ``<program>.c``
+    is there, a C program that is compiled on the host.
+    """
 
     name: Name
     program: Text
@@ -307,8 +311,9 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
     scripts = {script.file for script in spec.script}
     for position, workload in enumerate(spec.workload):
         here = ("workload", position)
-        if not (project.scripts / workload.program).is_file():
-            yield (*here, "program"), f"no such file: scripts/{workload.program}"
+        program = project.scripts / workload.program
+        if not program.is_file() and not program.with_suffix(".c").is_file():
+            yield (*here, "program"), f"no such file: scripts/{workload.program}[.c]"
         for file in workload.scripts:
             if file not in scripts:
                 yield (*here, "scripts"), f"{file} is not declared as a [[script]]"

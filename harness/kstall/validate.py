@@ -80,9 +80,13 @@ def _shared(request: Request, run: runs.Run) -> _Shared:
         if base.dirty:
             stage.summary += f"; {len(base.dirty)} uncommitted paths left out"
     with run.stage("root") as stage:
-        guest_root = root.obtain(request.project, request.cache, run.ui.say, stage.log)
+        wanted = root.packages(request.project.scripts / "guest-packages.txt")
+        guest_root = root.obtain(wanted, request.cache, run.ui.say, log=stage.log)
         stage.reused = guest_root.reused
-        stage.summary = f"{len(guest_root.packages)} packages of Debian trixie"
+        named = (
+            f"{name} {guest_root.versions[name]}" for name in ("bpftrace", "dwarves")
+        )
+        stage.summary = f"Debian {root.SUITE} with {', '.join(named)}"
     with run.stage("toolchain") as stage:
         tools = kernel.toolchain(guest_root.pahole, request.cache)
         stage.summary = tools.compiler + (", ccache" if tools.ccache else "")
