@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall import process, root
+from kstall import debian, process, root
 from kstall.errors import KstallError
 
 LISTING = Path(__file__).parent.parent / "scripts/guest-packages.txt"
@@ -76,8 +76,8 @@ def test_failed_mmdebstrap_leaves_nothing(
         raise process.CommandError(argv, 100, "I: working\nE: no such package: nope\n")
 
     monkeypatch.setattr(process, "run", fail)
-    monkeypatch.setattr(root.debian, "mirror_for", lambda _: "http://deb.example")
-    monkeypatch.setattr(root.debian, "keyring", lambda: Path("/k.gpg"))
+    monkeypatch.setattr(debian, "mirror_for", lambda _: "http://deb.example")
+    monkeypatch.setattr(debian, "keyring", lambda: Path("/k.gpg"))
     with pytest.raises(KstallError, match="E: no such package: nope"):
         root.obtain(["nope"], tmp_path, lambda _: None, log=tmp_path / "log")
     assert [p.suffix for p in (tmp_path / "roots").iterdir()] == [".lock"]

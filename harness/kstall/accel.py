@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whether guests run under KVM here, found out by running one.
+
+That `/dev/kvm` opens proves little: there are hosts where it creates a VM and then no
+guest gets through its firmware.  Whoever trusts the device waits for ever there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from . import cache, process
+from .errors import KstallError
+from .guest import Accel, Machine, boot
+from .root import Root
+
+__all__ = ["Accel", "probe"]
+
+# A guest under KVM has run `true` and powered off after two.
+_PATIENCE = 20.0
+
+
+def probe(
+    cache_dir: Path,
+    image: Path,
+    root: Root,
+    say: Callable[[str], None],
+    *,
+    environment: Mapping[str, str] = os.environ,
+    device: Path = Path("/dev/kvm"),
+) -> Accel:
+    """KVM if a guest runs under it, else TCG; a guest is tried once per machine.
+
+    ``$KSTALL_ACCEL`` overrides.  The answer is kept in ``accel.json`` for as long as
+    host kernel, CPU and QEMU stay the same; delete the file to try again.
+    """
+    if chosen := environment.get("KSTALL_ACCEL"):
+        if chosen == "kvm":
+            return Accel("kvm", "KSTALL_ACCEL says so")
+        if chosen == "tcg":
+            return Accel("tcg", "KSTALL_ACCEL says so")
+        raise KstallError(f"KSTALL_ACCEL={chosen}: neither kvm nor tcg")
+    # Not remembered: a look is free, and permissions change.
+    if not device.exists():
+        return Accel("tcg", f"there is no {device}")
+    if not os.access(device, os.R_OK | os.W_OK):
+        return Accel("tcg", f"{device} is not ours to open")
+    answers = cache_dir / "accel.json"
+    with cache.lock(cache_dir / "accel.lock"):
+        key = machine_key()
+        known = _read(answers)
+        if key not in known:
+            say(f"trying a guest under KVM, for {_PATIENCE:g} s at most")
+            known = {**known, key: _why_not(cache_dir, image, root)}
+            cache.write_json(answers, known)
+    if reason := known[key]:
+        return Accel("tcg", reason)
+    return Accel("kvm", "a guest has run under it")
+
+
+def machine_key() -> str:
+    """Changes with whatever could change the answer."""
+    qemu = process.run(["qemu-system-x86_64", "--version"]).stdout.splitlines()[0]
+    return cache.digest(platform.release(), _cpu(), qemu)
+
+
+def _cpu() -> str:
+    cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    # Model and flags; the clock that is there as well changes all the time.
+    kept = ("model name", "microcode", "flags")
+    lines = [line for line in cpuinfo.splitlines() if line.startswith(kept)]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _read(answers: Path) -> dict[str, str]:
+    try:
+        known = json.loads(answers.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return dict(known) if isinstance(known, dict) else {}
+
+
+def _why_not(cache_dir: Path, image: Path, root: Root) -> str:
+    """Run ``true`` under KVM; empty if it ran, else what happened instead."""
+    out = cache_dir / "accel"
+    run = boot(
+        image,
+        root,
+        Accel("kvm", "on trial"),
+        Machine(cpus=1, memory="512M"),
+        (),
+        ("true",),
+        out=out,
+        deadline=_PATIENCE,
+        say=lambda _: None,
+    )
+    if run.status == "completed" and run.exit_status == 0:
+        return ""
+    words = {
+        "completed": f"`true` exited {run.exit_status} in a guest under KVM",
+        "panic": "a guest's kernel panics under KVM",
+        "hang": f"a guest under KVM got nowhere in {_PATIENCE:g} s",
+        "lost": "QEMU gives up under KVM",
+    }
+    return f"{words[run.status]}{_last_word(out / 'guest.log')}"
+
+
+def _last_word(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = [line for line in lines if "error" in line.lower()]
+    return f" ({said[-1].strip()})" if said else ""

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Boot a kernel in QEMU, run one command in it, and say what became of it.
+
+Everything that knows virtme-ng is here.  Control and console are separate: the
+command's status comes back as a file, and QEMU itself writes the whole console to
+another, so that neither can garble the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from . import console as console_text
+from . import process
+from .console import Splat
+from .errors import KstallError
+from .root import Root
+
+# Where the job's own script and its two status files are in the guest.
+_CONTROL = "/run/kstall-control"
+_JOB = Path(__file__).parent / "guest-job.sh"
+_POLL = 0.05
+# After its job a guest powers off by itself; one that does not is ended.
+_GRACE = 20.0
+# The kernel cuts its command line at 2048; virtme-ng and `_KERNEL` take their part.
+_OURS_AT_MOST = 700
+_KERNEL = (
+    # The second port is ours.  virtme-ng has the first, and sends it nowhere.
+    "console=ttyS1,115200",
+    "earlycon=uart8250,io,0x2f8,115200",
+    # virtme-ng adds `quiet`; the last one wins.
+    "loglevel=7",
+    # A kernel that has oopsed is no witness; panic=-1 then ends the guest at once.
+    "oops=panic",
+    "nokaslr",
+    "kunit.autorun=0",
+)
+# Blocked tasks, what runs on each CPU, then every task.
+_DUMP_KEYS = "wlt"
+
+
+class GuestError(KstallError):
+    """The guest could not be started at all."""
+
+
+@dataclass(frozen=True)
+class Accel:
+    """How QEMU runs guest code; ``why`` says how that was decided."""
+
+    kind: Literal["kvm", "tcg"]
+    why: str
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The guest's hardware; ``devices`` are QEMU arguments, given as they are."""
+
+    cpus: int = 2
+    memory: str = "2G"
+    append: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Share:
+    """A host directory that the guest sees at ``guest``, an absolute path."""
+
+    guest: str
+    host: Path
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class GuestRun:
+    """What became of a guest.
+
+    ``completed``: the command ended, with ``exit_status``.  ``panic``: the kernel
+    did.  ``hang``: neither did before the deadline; the console ends with a dump of
+    the tasks.  ``lost``: QEMU ended and nothing tells why.  ``first_line_seconds`` is
+    from QEMU's start to the command's, or None if it never started.
+    """
+
+    status: Literal["completed", "panic", "hang", "lost"]
+    exit_status: int | None
+    console: Path
+    seconds: float
+    first_line_seconds: float | None
+    splats: tuple[Splat, ...]
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """A short-named directory for one run's sockets and links.
+
+    virtme-ng hands its arguments to a shell, and a socket's path may have 107 bytes;
+    links from here keep both from minding what the user's directories are called.
+    """
+
+    path: Path
+
+    @property
+    def home(self) -> Path:
+        return self.path / "home"
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control"
+
+    @property
+    def serial(self) -> Path:
+        return self.path / "serial"
+
+    @property
+    def monitor(self) -> Path:
+        return self.path / "monitor"
+
+    def link(self, name: str, target: Path) -> Path:
+        link = self.path / name
+        if not link.is_symlink():
+            link.symlink_to(target.resolve())
+        return link
+
+
+def boot(
+    image: Path,
+    root: Root,
+    accel: Accel,
+    machine: Machine,
+    shares: Sequence[Share],
+    command: Sequence[str],
+    *,
+    out: Path,
+    deadline: float,
+    say: Callable[[str], None],
+) -> GuestRun:
+    """Run ``command`` in a guest; ``deadline`` is in seconds, from the start.
+
+    ``out`` gets ``console.log``, ``guest.log`` (what virtme-ng and the command print)
+    and, when a hung kernel answers no key, ``registers.txt``.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    console = out / "console.log"
+    console.unlink(missing_ok=True)
+    with _desk() as desk:
+        argv = vng_argv(
+            image, root, accel, machine, shares, command, desk=desk, console=console
+        )
+        with (out / "guest.log").open("wb") as log:
+            log.write(f"$ {shlex.join(argv)}\n".encode())
+            log.flush()
+            began = time.monotonic()
+            with process.start(argv, env={"HOME": str(desk.home)}) as child:
+                pump = threading.Thread(target=_pump, args=(child, log), daemon=True)
+                pump.start()
+                hung = not _wait(child, desk, began + deadline, say)
+                if hung:
+                    say(f"no end after {deadline:g} s: dumping the guest's tasks")
+                    _dump(desk, console, out / "registers.txt")
+            pump.join()
+        seconds = time.monotonic() - began
+        if not console.exists():
+            raise GuestError(
+                "QEMU did not start:\n" + _tail(out / "guest.log"),
+                log=out / "guest.log",
+            )
+        return _judge(desk, console, argv, seconds, hung)
+
+
+def vng_argv(
+    image: Path,
+    root: Root,
+    accel: Accel,
+    machine: Machine,
+    shares: Sequence[Share],
+    command: Sequence[str],
+    *,
+    desk: _Desk,
+    console: Path,
+) -> tuple[str, ...]:
+    """The one place where a virtme-ng command line is made."""
+    job = ["sh", f"{_CONTROL}/{_JOB.name}", *command]
+    ours = sum(len(word) + 1 for word in (*machine.append, *_KERNEL))
+    # virtme-ng puts the command, in base64, onto the kernel's command line.
+    if ours + len(shlex.join(job)) * 4 // 3 > _OURS_AT_MOST:
+        raise GuestError(
+            "command and kernel parameters do not fit onto the kernel's command line",
+            next="put the command into a script in a share",
+        )
+    mounts = [Share(_CONTROL, desk.control, writable=True), *shares]
+    argv = [
+        # The program beside our interpreter: a virtual environment need not be active.
+        str(Path(sys.executable).parent / "vng"),
+        "--run",
+        str(desk.link("image", image)),
+        "--root-disk",
+        str(desk.link("root", root.image)),
+        "--name=kstall",
+        "--user=root",
+        "--force-9p",
+        "--disable-microvm",
+        f"--cpus={machine.cpus}",
+        f"--memory={machine.memory}",
+        *(("--disable-kvm",) if accel.kind == "tcg" else ()),
+    ]
+    for number, share in enumerate(mounts):
+        option = "--rwdir" if share.writable else "--rodir"
+        argv.append(f"{option}={share.guest}={desk.link(f'share{number}', share.host)}")
+    for word in (*_KERNEL, *machine.append):
+        argv.append(f"--append={word}")
+    qemu = (*_qemu_argv(desk, desk.link("out", console.parent)), *machine.devices)
+    return (*argv, f"--exec={shlex.join(job)}", f"--qemu-opts={shlex.join(qemu)}")
+
+
+def _qemu_argv(desk: _Desk, out: Path) -> tuple[str, ...]:
+    serial = f"socket,id=kstall,path={desk.serial},server=on,wait=off"
+    return (
+        "-chardev",
+        f"{serial},logfile={out}/console.log",
+        "-serial",
+        "chardev:kstall",
+        "-monitor",
+        f"unix:{desk.monitor},server=on,wait=off",
+    )
+
+
+@contextlib.contextmanager
+def _desk() -> Iterator[_Desk]:
+    base = tempfile.gettempdir()
+    if not re.fullmatch(r"[\w/.+-]{1,60}", base):
+        base = "/tmp"
+    with tempfile.TemporaryDirectory(prefix="kstall-", dir=base) as name:
+        desk = _Desk(Path(name))
+        desk.home.mkdir()
+        desk.control.mkdir()
+        shutil.copy2(_JOB, desk.control / _JOB.name)
+        # The first configuration found wins: nobody else's shall choose our options.
+        config = desk.home / ".config/virtme-ng"
+        config.mkdir(parents=True)
+        (config / "virtme-ng.conf").write_text("{}\n", encoding="utf-8")
+        yield desk
+
+
+def _pump(child: subprocess.Popen[bytes], log: BinaryIO) -> None:
+    """Copy what ``child`` prints: QEMU opens its outputs anew, and would truncate."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        log.write(line)
+        log.flush()
+
+
+def _wait(
+    child: subprocess.Popen[bytes],
+    desk: _Desk,
+    limit: float,
+    say: Callable[[str], None],
+) -> bool:
+    """Whether the guest came to an end before ``limit`` on the monotonic clock."""
+    began = False
+    while child.poll() is None:
+        if (desk.control / "status").exists():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_GRACE)
+            return True
+        if not began and (first := _first_line(desk)) is not None:
+            began = True
+            say(f"booted in {first:.1f} s")
+        if time.monotonic() >= limit:
+            return False
+        time.sleep(_POLL)
+    return True
+
+
+def _first_line(desk: _Desk) -> float | None:
+    """Seconds from QEMU's start, when it makes its sockets, to the command's."""
+    try:
+        start = desk.monitor.stat().st_mtime
+        return (desk.control / "began").stat().st_mtime - start
+    except FileNotFoundError:
+        return None
+
+
+def _dump(desk: _Desk, console: Path, registers: Path) -> None:
+    """Have a hung kernel print its tasks; if it cannot, ask QEMU for registers."""
+    with (
+        contextlib.suppress(OSError),
+        contextlib.closing(_connect(desk.serial)) as serial,
+        contextlib.closing(_connect(desk.monitor)) as monitor,
+    ):
+        threading.Thread(target=_drain, args=(serial,), daemon=True).start()
+        before = _size(console)
+        for key in _DUMP_KEYS:
+            monitor.sendall(b"chardev-send-break kstall\n")
+            time.sleep(0.2)
+            serial.sendall(key.encode())
+            _settle(console)
+        if _size(console) == before:
+            monitor.sendall(b"info registers -a\n")
+            monitor.settimeout(2.0)
+            registers.write_bytes(_read_all(monitor))
+
+
+def _connect(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(path))
+    return connection
+
+
+def _drain(connection: socket.socket) -> None:
+    """Throw away what comes in: QEMU waits for a client that does not read."""
+    with contextlib.suppress(OSError):
+        while connection.recv(65536):
+            pass
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    chunks = []
+    with contextlib.suppress(OSError):
+        while chunk := connection.recv(65536):
+            chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _settle(console: Path, *, quiet: float = 1.0, most: float = 15.0) -> None:
+    """Wait until the console has not grown for ``quiet`` seconds."""
+    limit = time.monotonic() + most
+    size, since = _size(console), time.monotonic()
+    while time.monotonic() < min(limit, since + quiet):
+        time.sleep(_POLL)
+        if (now := _size(console)) != size:
+            size, since = now, time.monotonic()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _judge(
+    desk: _Desk, console: Path, argv: tuple[str, ...], seconds: float, hung: bool
+) -> GuestRun:
+    splats = console_text.scan(console.read_text(encoding="utf-8", errors="replace"))
+    exit_status = None
+    if (file := desk.control / "status").exists():
+        status: Literal["completed", "panic", "hang", "lost"] = "completed"
+        exit_status = int(file.read_text(encoding="ascii"))
+    elif console_text.panicked(splats):
+        status = "panic"
+    else:
+        status = "hang" if hung else "lost"
+    first = _first_line(desk)
+    return GuestRun(status, exit_status, console, seconds, first, splats, argv)
+
+
+def _tail(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-10:])

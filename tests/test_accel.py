@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Accelerator: what overrides the probe, what ends it early, what is remembered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall import accel
+from kstall.errors import KstallError
+from kstall.guest import Accel, GuestRun
+from kstall.root import Root
+
+ROOT = Root("k", Path("/nowhere"), (), {}, reused=True)
+IMAGE = Path("/nowhere/bzImage")
+
+
+class Guest:
+    """Stands in for `boot`: ends as told, and counts."""
+
+    def __init__(self, status: Any, exit_status: int | None, printed: str) -> None:
+        self.status = status
+        self.exit_status = exit_status
+        self.printed = printed
+        self.runs = 0
+
+    def boot(self, *args: Any, out: Path, **_: Any) -> GuestRun:
+        self.runs += 1
+        assert args[2] == Accel("kvm", "on trial")
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "guest.log").write_text(self.printed)
+        console = out / "console.log"
+        return GuestRun(self.status, self.exit_status, console, 1.0, None, (), ())
+
+
+def probe(tmp_path: Path, **environment: str) -> Accel:
+    device = tmp_path / "kvm"
+    return accel.probe(
+        tmp_path / "cache",
+        IMAGE,
+        ROOT,
+        lambda _: None,
+        environment=environment,
+        device=device,
+    )
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> Path:
+    path = tmp_path / "kvm"
+    path.touch()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accel, "machine_key", lambda: "this-machine")
+
+
+@pytest.mark.parametrize("kind", ["kvm", "tcg"])
+def test_environment_overrides(tmp_path: Path, kind: str) -> None:
+    assert probe(tmp_path, KSTALL_ACCEL=kind).kind == kind
+    assert not (tmp_path / "cache").exists()
+
+
+def test_nonsense_in_the_environment_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KstallError, match="KSTALL_ACCEL=hvf: neither kvm nor tcg"):
+        probe(tmp_path, KSTALL_ACCEL="hvf")
+
+
+def test_without_device_no_guest_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = Guest("completed", 0, "")
+    monkeypatch.setattr(accel, "boot", guest.boot)
+    assert probe(tmp_path).kind == "tcg"
+    assert guest.runs == 0
+
+
+def test_working_guest_means_kvm_and_is_remembered(
+    tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = Guest("completed", 0, "")
+    monkeypatch.setattr(accel, "boot", guest.boot)
+    assert probe(tmp_path).kind == "kvm"
+    assert probe(tmp_path).kind == "kvm"
+    assert guest.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_status", "why"),
+    [
+        ("lost", None, "QEMU gives up under KVM (error: failed to set MSR 0x10a)"),
+        ("hang", None, "a guest under KVM got nowhere in 20 s"),
+        ("panic", None, "a guest's kernel panics under KVM"),
+        ("completed", 139, "`true` exited 139 in a guest under KVM"),
+    ],
+)
+def test_failing_guest_means_tcg(
+    tmp_path: Path,
+    device: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+    exit_status: int | None,
+    why: str,
+) -> None:
+    printed = "error: failed to set MSR 0x10a\n" if status == "lost" else "fine\n"
+    guest = Guest(status, exit_status, printed)
+    monkeypatch.setattr(accel, "boot", guest.boot)
+    assert probe(tmp_path) == Accel("tcg", why)
+    assert probe(tmp_path) == Accel("tcg", why)
+    assert guest.runs == 1
+
+
+def test_another_machine_is_tried_anew(
+    tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = Guest("completed", 0, "")
+    monkeypatch.setattr(accel, "boot", guest.boot)
+    probe(tmp_path)
+    monkeypatch.setattr(accel, "machine_key", lambda: "after an upgrade")
+    probe(tmp_path)
+    assert guest.runs == 2
+    assert len(json.loads((tmp_path / "cache/accel.json").read_text())) == 2
+
+
+def test_broken_memory_is_made_anew(
+    tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache/accel.json").write_text("{")
+    guest = Guest("completed", 0, "")
+    monkeypatch.setattr(accel, "boot", guest.boot)
+    assert probe(tmp_path).kind == "kvm"

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guest: the virtme-ng command line, and what becomes of real guests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstall import guest
+from kstall.guest import Accel, GuestError, Machine, Share
+from kstall.root import Root
+
+TCG = Accel("tcg", "for the test")
+ROOT = Root("k", Path("/cache/roots/k"), (), {}, reused=True)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> guest._Desk:
+    (tmp_path / "desk").mkdir()
+    return guest._Desk(tmp_path / "desk")
+
+
+def argv(
+    desk: guest._Desk,
+    *,
+    accel: Accel = TCG,
+    machine: Machine | None = None,
+    shares: tuple[Share, ...] = (),
+    command: tuple[str, ...] = ("true",),
+) -> tuple[str, ...]:
+    return guest.vng_argv(
+        Path("/cache/kernels/a b/bzImage"),
+        ROOT,
+        accel,
+        machine or Machine(),
+        shares,
+        command,
+        desk=desk,
+        console=Path("/out/it's here/console.log"),
+    )
+
+
+def test_golden_command_line(desk: guest._Desk) -> None:
+    machine = Machine(
+        cpus=1, memory="512M", append=("numa=fake=2",), devices=("-device", "edu")
+    )
+    shares = (Share("/run/kstall/modules", Path("/m x"), writable=False),)
+    got = argv(desk, machine=machine, shares=shares, command=("echo", "a b"))
+    assert got[0].endswith("/bin/vng")
+    d = desk.path
+    assert list(got[1:]) == [
+        "--run",
+        f"{d}/image",
+        "--root-disk",
+        f"{d}/root",
+        "--name=kstall",
+        "--user=root",
+        "--force-9p",
+        "--disable-microvm",
+        "--cpus=1",
+        "--memory=512M",
+        "--disable-kvm",
+        f"--rwdir=/run/kstall-control={d}/share0",
+        f"--rodir=/run/kstall/modules={d}/share1",
+        "--append=console=ttyS1,115200",
+        "--append=earlycon=uart8250,io,0x2f8,115200",
+        "--append=loglevel=7",
+        "--append=oops=panic",
+        "--append=nokaslr",
+        "--append=kunit.autorun=0",
+        "--append=numa=fake=2",
+        "--exec=sh /run/kstall-control/guest-job.sh echo 'a b'",
+        f"--qemu-opts=-chardev socket,id=kstall,path={d}/serial,server=on,wait=off,"
+        f"logfile={d}/out/console.log -serial chardev:kstall "
+        f"-monitor unix:{d}/monitor,server=on,wait=off -device edu",
+    ]
+    assert (d / "share1").readlink() == Path("/m x")
+
+
+def test_no_path_of_the_user_reaches_virtme_ngs_shell(desk: guest._Desk) -> None:
+    shares = (Share("/run/x", Path("/home/O'Neil; rm -rf ~")),)
+    line = " ".join(argv(desk, shares=shares))
+    assert "O'Neil" not in line
+    assert "it's here" not in line
+    assert "a b" not in line
+
+
+def test_kvm_is_left_on(desk: guest._Desk) -> None:
+    assert "--disable-kvm" not in argv(desk, accel=Accel("kvm", "works"))
+
+
+def test_command_that_cannot_fit_is_refused(desk: guest._Desk) -> None:
+    with pytest.raises(GuestError, match="do not fit onto the kernel's command line"):
+        argv(desk, command=("echo", "x" * 500))

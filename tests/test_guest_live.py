@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guest: what becomes of real ones, and that none outlives us.
+
+The `kernel_image` and `guest_root` fixtures give what is booted; a kernel cannot be
+built in a test's time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from kstall import guest
+from kstall.guest import Accel, GuestRun, Machine, Share
+from kstall.root import Root
+
+pytestmark = pytest.mark.live
+
+BOOT_ONCE = Path(__file__).parent / "boot_once.py"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is booted, and where all that comes of it goes."""
+
+    image: Path
+    root: Root
+    out: Path
+    desks: Path
+
+    @property
+    def share(self) -> Path:
+        return self.out / "share"
+
+    def boot(self, *command: str, deadline: float = 120.0) -> GuestRun:
+        return guest.boot(
+            self.image,
+            self.root,
+            Accel("tcg", "for the test"),
+            Machine(),
+            (Share("/run/share", self.share, writable=True),),
+            command,
+            out=self.out / "out",
+            deadline=deadline,
+            say=lambda _: None,
+        )
+
+    def qemus(self) -> list[int]:
+        """The process ids of the guests that have their sockets on our desks."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    words = (entry / "cmdline").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if b"qemu" in words[0] and str(self.desks).encode() in b" ".join(words):
+                    found.append(int(entry.name))
+        return found
+
+    def await_job(self, file: Path) -> None:
+        limit = time.monotonic() + 60
+        while not file.exists():
+            assert time.monotonic() < limit, "the guest's job did not begin"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def bench(
+    kernel_image: Path,
+    guest_root: Root,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Bench]:
+    with tempfile.TemporaryDirectory(prefix="kt-", dir="/tmp") as desks:
+        monkeypatch.setattr(tempfile, "tempdir", desks)
+        bench = Bench(kernel_image, guest_root, tmp_path / "with space", Path(desks))
+        bench.share.mkdir(parents=True)
+        yield bench
+        assert bench.qemus() == [], "a guest was left behind"
+
+
+def test_command_completes(bench: Bench) -> None:
+    run = bench.boot("sh", "-c", "uname -r > /run/share/release; echo printed")
+    assert (run.status, run.exit_status) == ("completed", 0)
+    assert run.splats == ()
+    assert (bench.share / "release").read_text().strip()
+    assert "Linux version" in run.console.read_text()
+    assert run.first_line_seconds is not None
+    assert 0.5 < run.first_line_seconds < run.seconds
+    assert "printed" in (bench.out / "out/guest.log").read_text()
+    assert list(bench.desks.iterdir()) == []
+
+
+def test_exit_status_is_passed_on(bench: Bench) -> None:
+    run = bench.boot("sh", "-c", "exit 37")
+    assert (run.status, run.exit_status) == ("completed", 37)
+
+
+def test_panic_ends_the_guest_at_once(bench: Bench) -> None:
+    run = bench.boot("sh", "-c", "echo c > /proc/sysrq-trigger; sleep 600")
+    assert (run.status, run.exit_status) == ("panic", None)
+    assert run.seconds < 60
+    assert [splat.kind for splat in run.splats] == ["panic"]
+    assert "sysrq triggered crash" in run.splats[0].headline
+
+
+def test_hang_is_ended_after_a_dump(bench: Bench) -> None:
+    run = bench.boot("sleep", "1000", deadline=30.0)
+    assert (run.status, run.exit_status) == ("hang", None)
+    assert run.seconds < 90
+    text = run.console.read_text()
+    assert "sysrq: Show Blocked State" in text
+    assert "sysrq: Show backtrace of all active CPUs" in text
+    assert "sysrq: Show State" in text
+    assert "task:sleep" in text
+    assert not (bench.out / "out/registers.txt").exists()
+
+
+def test_killed_qemu_is_lost(bench: Bench) -> None:
+    def kill() -> None:
+        bench.await_job(bench.share / "up")
+        for pid in bench.qemus():
+            os.kill(pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    run = bench.boot("sh", "-c", "touch /run/share/up; sleep 1000")
+    killer.join()
+    assert (run.status, run.exit_status) == ("lost", None)
+    assert run.seconds < 60
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_no_guest_outlives_us(bench: Bench, number: signal.Signals) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, BOOT_ONCE, bench.image, bench.root.path, bench.share],
+        env={**os.environ, "TMPDIR": str(bench.desks)},
+        stderr=subprocess.DEVNULL,
+    )
+    bench.await_job(bench.share / "up")
+    assert len(bench.qemus()) == 1
+    parent.send_signal(number)
+    parent.wait(10)
+    limit = time.monotonic() + 5
+    while bench.qemus() and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert bench.qemus() == []
+    if number is signal.SIGINT:
+        assert list(bench.desks.iterdir()) == []
