@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ _GUEST = Path("/run/kstall")
 #: which takes seconds a script under emulation.
 _MARGIN = 60.0
 _PER_TRACER = 15.0
+_CC = ("gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
 class GuestFailed(FailedCheck):
@@ -37,7 +38,7 @@ class Guest:
     kernel: kernel.Kernel
     root: root.Root
     accel: accel.Accel
-    machine: guest.Machine = guest.Machine()
+    machine: guest.Machine = field(default_factory=guest.Machine)
 
 
 def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
@@ -157,11 +158,7 @@ def _compile(program: Path, target: Path, log: Path) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        process.run(
-            ["gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread"]
-            + ["-o", str(target), str(source)],
-            log=log,
-        )
+        process.run([*_CC, "-o", target, source], log=log)
     except process.CommandError as error:
         raise FailedCheck(
             f"the workload {source.name} does not compile:\n{error.what}", log=log
