@@ -9,6 +9,7 @@ another, so that neither can garble the other.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import shutil
@@ -35,8 +36,11 @@ _JOB = Path(__file__).parent / "guest-job.sh"
 _POLL = 0.05
 # After its job a guest powers off by itself; one that does not is ended.
 _GRACE = 20.0
-# The kernel cuts its command line at 2048; virtme-ng and `_KERNEL` take their part.
-_OURS_AT_MOST = 700
+# The kernel silently cuts its command line here, and the end is what starts init.
+_COMMAND_LINE_SIZE = 2048
+# What virtme-ng adds by itself, and for each mount beside its path, with some room.
+_THEIRS = 850
+_THEIRS_PER_MOUNT = 100
 _KERNEL = (
     # The second port is ours.  virtme-ng has the first, and sends it nowhere.
     "console=ttyS1,115200",
@@ -163,7 +167,7 @@ def boot(
             log.write(f"$ {shlex.join(argv)}\n".encode())
             log.flush()
             began = time.monotonic()
-            with process.start(argv, env={"HOME": str(desk.home)}) as child:
+            with process.start(argv, env=_environment(desk)) as child:
                 pump = threading.Thread(target=_pump, args=(child, log), daemon=True)
                 pump.start()
                 hung = not _wait(child, desk, began + deadline, say)
@@ -193,14 +197,8 @@ def vng_argv(
 ) -> tuple[str, ...]:
     """The one place where a virtme-ng command line is made."""
     job = ["sh", f"{_CONTROL}/{_JOB.name}", *command]
-    ours = sum(len(word) + 1 for word in (*machine.append, *_KERNEL))
-    # virtme-ng puts the command, in base64, onto the kernel's command line.
-    if ours + len(shlex.join(job)) * 4 // 3 > _OURS_AT_MOST:
-        raise GuestError(
-            "command and kernel parameters do not fit onto the kernel's command line",
-            next="put the command into a script in a share",
-        )
     mounts = [Share(_CONTROL, desk.control, writable=True), *shares]
+    _check_length(machine, mounts, job)
     argv = [
         # The program beside our interpreter: a virtual environment need not be active.
         str(Path(sys.executable).parent / "vng"),
@@ -223,6 +221,26 @@ def vng_argv(
         argv.append(f"--append={word}")
     qemu = (*_qemu_argv(desk, desk.link("out", console.parent)), *machine.devices)
     return (*argv, f"--exec={shlex.join(job)}", f"--qemu-opts={shlex.join(qemu)}")
+
+
+def _check_length(
+    machine: Machine, mounts: Sequence[Share], job: Sequence[str]
+) -> None:
+    length = _THEIRS + sum(len(word) + 1 for word in (*machine.append, *_KERNEL))
+    length += sum(_THEIRS_PER_MOUNT + len(mount.guest) for mount in mounts)
+    # virtme-ng passes the command there, too, in base64.
+    length += len(shlex.join(job)) * 4 // 3
+    if length > _COMMAND_LINE_SIZE:
+        raise GuestError(
+            "command and kernel parameters do not fit onto the kernel's command line",
+            next="put the command into a script in a share",
+        )
+
+
+def _environment(desk: _Desk) -> dict[str, str]:
+    # vng finds its other half, virtme-run, by PATH.
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    return {"HOME": str(desk.home), "PATH": path, "TMPDIR": str(desk.path)}
 
 
 def _qemu_argv(desk: _Desk, out: Path) -> tuple[str, ...]:
