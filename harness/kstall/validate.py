@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accel, evidence, kernel, report, root, source, tree
+from . import accel, common, evidence, kernel, report, root, source, tree, views
 from . import run as runs
+from .errors import KstallError
 from .guestrun import Guest, run_guest
 from .report import SeriesReport
 from .series import Project, Series
@@ -118,24 +119,43 @@ def _prove(
         )
         entry.evidence = str(results.relative_to(run.dir))
     with run.stage("judge", entry) as stage:
-        saved = evidence.load(results, series)
+        saved = evidence.load(results)
         run.report.environment.guest.update(saved.versions)
-        outcome = evidence.judge(series, saved)
-        entry.checks = [
-            report.Check(
-                name=check.name,
-                kind=check.kind,
-                claim=check.claim,
-                status=check.status,
-                detail=check.detail,
-                comparisons=[
-                    report.Comparison(**vars(item)) for item in check.comparisons
-                ],
-            )
-            for check in outcome
-        ]
-        good = sum(check.status == "pass" for check in outcome)
-        stage.summary = f"{good} of {len(outcome)} checks pass"
+        entry.checks = _judge(series, saved)
+        good = sum(check.status == "pass" for check in entry.checks)
+        stage.summary = f"{good} of {len(entry.checks)} checks pass"
+
+
+def _judge(series: Series, saved: evidence.Evidence) -> list[report.Check]:
+    return [
+        report.Check(
+            **{**vars(check), "comparisons": [vars(one) for one in check.comparisons]}
+        )
+        for check in (*common.judge(series, saved), *evidence.judge(series, saved))
+    ]
+
+
+def judge_again(project: Project, directory: Path) -> report.Report:
+    """Judge the saved results of a run by today's checks; its report is rewritten.
+
+    Raises `KstallError` if ``directory`` is no run directory.
+    """
+    try:
+        found = report.read(directory / "report.json")
+    except (OSError, ValueError) as error:
+        raise KstallError(
+            f"{directory} holds no report.json of a run: {error}",
+            next="name a run directory, such as out/latest",
+        ) from error
+    for entry in found.series:
+        if entry.evidence is not None:
+            (series,) = project.load([entry.name])
+            saved = evidence.load(directory / entry.evidence)
+            entry.checks = _judge(series, saved)
+    found.settle()
+    report.write(found, directory / "report.json")
+    views.junit(found, directory / "junit.xml")
+    return found
 
 
 def _kernel(

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The command's exit status and words, for good and bad arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kstall import cli
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    assert "drm-sched" in capsys.readouterr().out
+    assert cli.main(["show", "drm-sched"]) == 0
+    shown = capsys.readouterr().out
+    assert "tracepoint gpu_scheduler:drm_sched_job_wait" in shown
+    assert "u64 wait_ns" in shown
+
+
+def test_an_unknown_series_is_two(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", "nope"]) == 2
+    said = capsys.readouterr().err
+    assert "no such series: nope" in said
+    assert "choose from: " in said
+
+
+def test_not_a_kernel_tree_is_two(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "tree").mkdir()
+    argv = ["validate", "drm-sched", "--kernel", str(tmp_path / "tree")]
+    assert cli.main([*argv, "--out", str(tmp_path / "out")]) == 2
+    assert "COULD NOT RUN" in capsys.readouterr().out
+    saved = json.loads((tmp_path / "out/latest/report.json").read_text())
+    assert saved["status"] == "could-not-run"
+    assert saved["stages"][0]["name"] == "tree"
+    assert str(tmp_path / "tree") in saved["stages"][0]["error"]
+
+
+def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema"]) == 0
+    assert "report" in json.loads(capsys.readouterr().out)["title"].lower()
+
+
+def test_judging_what_is_no_run_is_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["judge", str(tmp_path)]) == 2
+    assert "report.json" in capsys.readouterr().err

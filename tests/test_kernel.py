@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The build: what is built again, what fails, and what a key stands for.
+
+The tree is a Makefile that behaves as kbuild does where it matters here: it compiles
+real C with real make and gcc, in an output directory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kstall import kernel
+
+MAKEFILE = """\
+S := $(dir $(abspath $(firstword $(MAKEFILE_LIST))))
+bzImage: $(O)/vmlinux
+\t@mkdir -p $(O)/arch/x86/boot && cp $(O)/vmlinux $(O)/arch/x86/boot/bzImage
+\t@touch $(O)/System.map
+$(O)/vmlinux: $(O)/a.o $(O)/b.o
+\t@echo "  LD      vmlinux"
+\t@gcc -nostdlib -shared -Wl,--build-id -o $@ $^
+$(O)/%.o: $(S)%.c
+\t@echo "  CC      $*.o"
+\t@gcc -Wall -fPIC -c -o $@ $<
+modules:
+kernelrelease:
+\t@echo 7.3.4-test
+modules_install:
+\t@mkdir -p $(INSTALL_MOD_PATH)/lib/modules/7.3.4-test
+\t@ln -s /nowhere $(INSTALL_MOD_PATH)/lib/modules/7.3.4-test/build
+"""
+
+
+class Bench:
+    """A tree, a cache, and a way to build one in the other."""
+
+    def __init__(self, root: Path) -> None:
+        self.tree = root / "tree"
+        self.cache = root / "cache"
+        self.log = root / "build.log"
+        self.tree.mkdir()
+        self.cache.mkdir()
+        (self.tree / "Makefile").write_text(MAKEFILE)
+        self.write("a.c", "int a(void) { return 1; }\n")
+        self.write("b.c", "int b(void) { return 2; }\n")
+        self.config = root / "config"
+        self.config.write_text("CONFIG_A=y\n")
+        self.content = "one"
+
+    def write(self, name: str, text: str) -> None:
+        (self.tree / name).write_text(text)
+        self.content = text
+
+    def applied(self) -> Any:
+        return SimpleNamespace(
+            base=SimpleNamespace(id="base"),
+            path=self.tree,
+            touched=("a.c",),
+            content=self.content,
+        )
+
+    def tools(self) -> kernel.Toolchain:
+        return kernel.Toolchain(("CC=gcc",), "gcc 12", "v1.30", False, ())
+
+    def build(self) -> tuple[kernel.Kernel, list[kernel.Progress]]:
+        seen: list[kernel.Progress] = []
+        self.log.unlink(missing_ok=True)
+        built = kernel.build(
+            self.applied(),
+            kernel.Configured("c", self.config, reused=False),
+            self.tools(),
+            self.cache,
+            log=self.log,
+            progress=seen.append,
+        )
+        return built, seen
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_what_comes_out(bench: Bench) -> None:
+    built, seen = bench.build()
+    assert built.release == "7.3.4-test"
+    assert len(built.build_id) == 40
+    assert built.image.exists()
+    assert built.vmlinux.exists()
+    assert built.config.read_text() == "CONFIG_A=y\n"
+    assert not list(built.modules.rglob("build")), "bpftrace would follow this link"
+    assert [p.step for p in seen] == ["a.o", "b.o", "vmlinux"]
+    found = kernel.find(built.key, bench.cache)
+    assert found == dataclasses.replace(built, reused=True)
+
+
+def test_only_what_changed_is_compiled_again(bench: Bench) -> None:
+    bench.build()
+    bench.write("a.c", "int a(void) { return 3; }\n")
+    _, seen = bench.build()
+    assert [p.step for p in seen] == ["a.o", "vmlinux"]
+
+
+def test_keys_tell_contents_config_and_compiler_apart(bench: Bench) -> None:
+    def key(**tools: str) -> str:
+        return kernel.key_of(
+            bench.applied(),
+            kernel.Configured("c", bench.config, reused=False),
+            dataclasses.replace(bench.tools(), **tools),
+        )
+
+    keys = {key(), key(compiler="gcc 14"), key(pahole="v1.31")}
+    bench.content = "two"
+    keys.add(key())
+    bench.config.write_text("CONFIG_A=m\n")
+    keys.add(key())
+    assert len(keys) == 5
+
+
+def test_a_warning_in_a_touched_file_fails_every_time(bench: Bench) -> None:
+    bench.write("a.c", "int a(void) { int unused; return 1; }\n")
+    for _ in range(2):
+        with pytest.raises(kernel.TouchedFileWarns) as caught:
+            bench.build()
+        assert "a.c:1:" in str(caught.value)
+        assert "unused" in str(caught.value)
+    assert not (bench.cache / "kernels").exists()
+
+
+def test_a_warning_elsewhere_is_the_base_s_own(bench: Bench) -> None:
+    bench.write("b.c", "int b(void) { int unused; return 1; }\n")
+    bench.build()
+
+
+def test_a_warning_of_a_build_that_was_killed_comes_back(bench: Bench) -> None:
+    """The object of the killed build is there and new; make alone would skip it."""
+    bench.write("a.c", "int a(void) { int unused; return 1; }\n")
+
+    def killed(progress: kernel.Progress) -> None:
+        if progress.step == "vmlinux":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kernel.build(
+            bench.applied(),
+            kernel.Configured("c", bench.config, reused=False),
+            bench.tools(),
+            bench.cache,
+            log=bench.log,
+            progress=killed,
+        )
+    assert (bench.cache / "builds/base/a.o").exists()
+    with pytest.raises(kernel.TouchedFileWarns):
+        bench.build()
+
+
+def test_a_build_error_names_file_and_line(bench: Bench) -> None:
+    bench.write("a.c", "int a(void)\n{ return 1\n}\n")
+    with pytest.raises(kernel.BuildError) as caught:
+        bench.build()
+    assert "a.c:2:" in str(caught.value)
+    assert str(bench.log) in str(caught.value)
+
+
+def test_a_missing_tool_is_not_the_series_fault(bench: Bench) -> None:
+    makefile = bench.tree / "Makefile"
+    makefile.write_text(MAKEFILE.replace("@gcc -Wall", "@no-such-gcc -Wall"))
+    with pytest.raises(kernel.KstallError) as caught:
+        bench.build()
+    assert not isinstance(caught.value, kernel.BuildError)
+    assert "no-such-gcc" in str(caught.value)
+
+
+def test_no_space_is_said_before_the_build(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        kernel.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20)
+    )
+    with pytest.raises(kernel.KstallError, match="a build needs 4 GiB") as caught:
+        bench.build()
+    assert "KSTALL_CACHE" in str(caught.value)
+
+
+def test_prune_keeps_what_was_used_last(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+        os.utime(tmp_path / str(number), (number, number))
+    os.utime(tmp_path / "0", (9, 9))
+    kernel.prune(tmp_path, keep=2)
+    assert {p.name for p in tmp_path.iterdir()} == {"0", "3"}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""However a stage ends, the report on disk says how."""
+
+from __future__ import annotations
+
+import errno
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kstall import process, report
+from kstall import run as runs
+from kstall.errors import FailedCheck, KstallError
+from kstall.ui import Ui
+
+
+@pytest.fixture
+def output() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def run(tmp_path: Path, output: io.StringIO) -> runs.Run:
+    ui = Ui(Console(file=output, width=120))
+    return runs.begin(tmp_path / "out", ["kstall", "validate"], ui)
+
+
+def _saved(run: runs.Run) -> report.Report:
+    return report.read(run.dir / "report.json")
+
+
+def test_a_report_is_there_from_the_start(run: runs.Run) -> None:
+    assert _saved(run).status == "running"
+    assert (run.dir.parent / "latest").resolve() == run.dir
+    assert (run.dir / "junit.xml").exists()
+
+
+def test_a_stage_keeps_commands_figures_and_log(run: runs.Run) -> None:
+    with run.stage("build") as stage:
+        process.run(["true"], log=stage.log)
+        stage.summary = "built"
+        stage.figure("objects", 3, "files")
+    (entry,) = _saved(run).stages
+    assert (entry.status, entry.summary) == ("pass", "built")
+    assert entry.commands[0].argv == ["true"]
+    assert entry.figures[0].value == 3
+    assert entry.log is not None
+    assert (run.dir / entry.log).read_text().startswith("$ true")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "says"),
+    [
+        (FailedCheck("no fit", next="mend it"), "fail", "no fit\n  next: mend it"),
+        (KstallError("no apt"), "error", "no apt"),
+        (OSError(errno.ENOSPC, "full", "/cache"), "error", "point KSTALL_CACHE"),
+    ],
+)
+def test_how_a_stage_stops(
+    run: runs.Run, error: Exception, status: str, says: str
+) -> None:
+    with pytest.raises(runs.StageStopped), run.stage("apply"):
+        raise error
+    (entry,) = _saved(run).stages
+    assert entry.status == status
+    assert says in (entry.error or "")
+
+
+def test_an_interrupt_is_put_down(run: runs.Run, output: io.StringIO) -> None:
+    with pytest.raises(KeyboardInterrupt), run.stage("build"):
+        raise KeyboardInterrupt
+    (entry,) = _saved(run).stages
+    assert (entry.status, entry.error) == ("error", "interrupted")
+    assert "interrupted" in output.getvalue()
+
+
+def test_a_bug_of_ours_is_not_taken_for_a_result(run: runs.Run) -> None:
+    with pytest.raises(ZeroDivisionError), run.stage("build"):
+        raise ZeroDivisionError
+    (entry,) = _saved(run).stages
+    assert entry.status == "error"
+
+
+def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
+    ui = Ui(Console(file=io.StringIO()))
+    made = {runs.begin(tmp_path, ["kstall"], ui).dir for _ in range(3)}
+    assert len(made) == 3
