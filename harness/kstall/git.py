@@ -67,10 +67,11 @@ def git(
     settings: Mapping[str, str] | None = None,
     input: bytes | None = None,
     timeout: float | None = None,
+    merge_stderr: bool = False,
 ) -> bytes:
     """Run git, apart from the GIT_* of our own environment, and return its stdout.
 
-    ``settings`` are added to configuration for this one command.
+    ``settings`` are added to configuration for this one command.  Raises `GitError`.
     """
     chosen = {**_SETTINGS, **(settings or {})}
     ours = {
@@ -96,7 +97,7 @@ def git(
             cwd=cwd,
             env=ours,
             stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
-            stderr=errors.fileno(),
+            stderr=subprocess.STDOUT if merge_stderr else errors.fileno(),
         ) as child,
     ):
         try:

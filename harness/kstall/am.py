@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`git am`, on nothing but the files that a series touches.
+
+A repository with a kernel's 95,000 files takes minutes to make; git wants only the
+files that a patch names, and says the same about them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import git
+from .errors import FailedCheck
+from .patchfile import Hunk, Patch
+
+_IDENTITY = {
+    "GIT_AUTHOR_NAME": "kstall",
+    "GIT_AUTHOR_EMAIL": "kstall@localhost",
+    "GIT_COMMITTER_NAME": "kstall",
+    "GIT_COMMITTER_EMAIL": "kstall@localhost",
+    # What the user has set up must not decide whether a patch applies.
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+}
+_SETTINGS = {
+    "commit.gpgSign": "false",
+    "core.autocrlf": "false",
+    "core.safecrlf": "false",
+    "apply.whitespace": "nowarn",
+    "apply.ignoreWhitespace": "no",
+    "advice.mergeConflict": "false",
+    "core.fsync": "none",
+}
+_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+_OFFSET = re.compile(r"Hunk #(\d+) succeeded at (\d+) \(offset (-?\d+) lines?\)")
+_CHECKING = re.compile(r"Checking patch (?:.* => )?(.+)\.\.\.")
+_FAILED = re.compile(r"error: patch failed: (.+):(\d+)")
+_OTHER = re.compile(r"error: (.+?): (.+)")
+
+
+@dataclass(frozen=True)
+class File:
+    """A regular file's content and whether it may be executed."""
+
+    data: bytes
+    executable: bool
+
+    def facts(self) -> tuple[str, bool]:
+        """What tells this file from another, in a form that JSON takes."""
+        return hashlib.sha256(self.data).hexdigest(), self.executable
+
+
+@dataclass(frozen=True)
+class Offset:
+    """A hunk that fits, but ``lines`` below (or above) the line it names.
+
+    It was applied at ``line`` of ``file``.
+    """
+
+    patch: Path
+    file: str
+    hunk: int
+    line: int
+    lines: int
+
+
+class ApplyError(FailedCheck):
+    """A patch that `git am` refuses.
+
+    Names the patch, the file of the kernel and, for a conflict, the hunk (its number
+    in that file, and the line it looks at).  ``applied``: the tree has this patch.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        patch: Path | None = None,
+        file: str | None = None,
+        hunk: Hunk | None = None,
+        applied: bool = False,
+    ) -> None:
+        super().__init__(what)
+        self.patch = patch
+        self.file = file
+        self.hunk = hunk
+        self.applied = applied
+
+
+State = dict[str, File | None]
+
+
+def apply(
+    pristine: Mapping[str, File | None], patches: Sequence[Patch], scratch: Path
+) -> tuple[list[State], list[Offset]]:
+    """The files after 0, 1, ... patches, and which hunks moved.
+
+    ``pristine`` has every path that a patch touches; ``scratch`` is an empty directory
+    that the caller removes.  Raises `ApplyError`.
+    """
+    work = scratch / "work"
+    work.mkdir()
+    _git(work, "init", "-q", "--template=", ".")
+    (work / ".git" / "info").mkdir(exist_ok=True)
+    (work / ".git" / "info" / "attributes").write_text(_ATTRIBUTES)
+    for path, file in pristine.items():
+        if file is not None:
+            target = work / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.data)
+            target.chmod(0o755 if file.executable else 0o644)
+    _git(work, "add", "--all", "--force", ".")
+    _git(work, "commit", "-q", "--allow-empty", "--no-verify", "-m", "base")
+    states: list[State] = [dict(pristine)]
+    offsets: list[Offset] = []
+    for patch in patches:
+        offsets += _check(patch, work, scratch)
+        _am(patch, work)
+        states.append({path: read(work / path) for path in pristine})
+    _require_announced(patches, work)
+    return states, offsets
+
+
+def _git(work: Path, *words: str | Path) -> str:
+    return git.git(*words, cwd=work, env=_IDENTITY, settings=_SETTINGS).decode(
+        "utf-8", "replace"
+    )
+
+
+def _check(patch: Patch, work: Path, scratch: Path) -> list[Offset]:
+    """Ask `git apply`, which unlike `git am` says at which lines the hunks fit."""
+    message, diff = scratch / "message", scratch / "diff"
+    git.git(
+        *("mailinfo", message, diff),
+        cwd=work,
+        env=_IDENTITY,
+        settings=_SETTINGS,
+        input=patch.path.read_bytes(),
+    )
+    try:
+        verdict = _apply(work, "--check", "--index", "-v", diff)
+    except git.GitError as error:
+        raise _conflict(patch, error.output, work, diff) from error
+    offsets = []
+    file = ""
+    for line in verdict.splitlines():
+        if match := _CHECKING.match(line):
+            file = match[1]
+        elif match := _OFFSET.match(line):
+            hunk, at, lines = map(int, match.groups())
+            offsets.append(Offset(patch.path, file, hunk, at, lines))
+    return offsets
+
+
+def _apply(work: Path, *words: str | Path) -> str:
+    return git.git(
+        *("apply", *words),
+        cwd=work,
+        env=_IDENTITY,
+        settings=_SETTINGS,
+        merge_stderr=True,
+    ).decode("utf-8", "replace")
+
+
+def _am(patch: Patch, work: Path) -> None:
+    try:
+        _git(
+            work,
+            *("am", "-q", "--no-3way", "--no-gpg-sign", "--no-scissors"),
+            *("--", patch.path.absolute()),
+        )
+    except git.GitError as error:
+        raise ApplyError(
+            f"{patch.path}: `git am` refuses it: {_first_line(error.output)}",
+            patch=patch.path,
+        ) from error
+
+
+def _require_announced(patches: Sequence[Patch], work: Path) -> None:
+    """The states hold only what the patches said they touch: it must be all."""
+    listed = _git(work, "ls-tree", "-r", "--name-only", "-z", "HEAD")
+    announced = {path for patch in patches for path in patch.touches}
+    if strange := set(listed.split("\0")[:-1]) - announced:
+        raise ApplyError(
+            f"{', '.join(str(patch.path) for patch in patches)}: make "
+            f"{', '.join(sorted(strange))}, which no diff in them names"
+        )
+
+
+def _conflict(patch: Patch, said: str, work: Path, diff: Path) -> ApplyError:
+    """What is wrong with ``patch``, from git's complaint about it."""
+    try:
+        _apply(work, "--check", "--index", "--reverse", diff)
+    except git.GitError:
+        pass
+    else:
+        return ApplyError(
+            f"{patch.path}: the kernel already has this patch",
+            patch=patch.path,
+            file=patch.touches[0],
+            applied=True,
+        )
+    if match := _FAILED.search(said):
+        file, line = match[1], int(match[2])
+        # Git stops at the first hunk that fails, and names the line it should be at.
+        hunk = next(
+            (h for h in patch.hunks if h.file == file and h.old[0] == line), None
+        )
+        which = f"hunk {hunk.number}" if hunk is not None else "a hunk"
+        return ApplyError(
+            f"{patch.path}: {which} on {file} does not fit there (line {line}): the "
+            "kernel's lines are not those that the patch expects",
+            patch=patch.path,
+            file=file,
+            hunk=hunk,
+        )
+    if match := _OTHER.search(said):
+        why = match[2].replace("does not exist in index", "the kernel has no such file")
+        why = why.replace("already exists in index", "the kernel already has this file")
+        return ApplyError(
+            f"{patch.path}: cannot change {match[1]}: {why}",
+            patch=patch.path,
+            file=match[1],
+        )
+    return ApplyError(f"{patch.path}: {_first_line(said)}", patch=patch.path)
+
+
+def read(path: Path) -> File | None:
+    """The regular file at ``path``, or None."""
+    try:
+        return File(path.read_bytes(), os.access(path, os.X_OK))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason given"])[0]
