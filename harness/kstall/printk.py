@@ -26,9 +26,13 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.S)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
 
 
+# How to read a value that is no number in some base.
+_TEXT, _PADDED, _POINTER = 0, -1, 1
+
+
 @dataclass(frozen=True)
 class Printed:
-    """A compiled print fmt; ``values`` are (member, base), base 0 meaning text."""
+    """A compiled print fmt; ``values`` are (member, base or one of the above)."""
 
     pattern: re.Pattern[str]
     values: tuple[tuple[str, int], ...]
@@ -57,6 +61,7 @@ def compile_fmt(print_fmt: str) -> Printed:
     pattern: list[str] = []
     values: list[tuple[str, int]] = []
     position = 0
+    open_text = False
     for spec in _CONVERSION.finditer(literal):
         before = literal[position : spec.start()]
         pattern.append(re.escape(before))
@@ -70,6 +75,11 @@ def compile_fmt(print_fmt: str) -> Printed:
         if not arguments:
             raise ValueError(f"more conversions than arguments: {print_fmt!r}")
         shape, base = _shape(spec)
+        if open_text and base in (_TEXT, _PADDED) and not before:
+            # "%s%s": nothing tells where the first ends, so the first takes both.
+            arguments.pop(0)
+            continue
+        open_text = base in (_TEXT, _PADDED) and spec["kind"] != "c"
         name = _name(arguments.pop(0), literal[: spec.start()])
         if name is None or name in (known for known, _ in values):
             pattern.append(f"(?:{shape})")
@@ -82,7 +92,7 @@ def compile_fmt(print_fmt: str) -> Printed:
 
 
 def _shape(spec: re.Match[str]) -> tuple[str, int]:
-    """What a conversion prints, and in which base (0: text, 1: a pointer)."""
+    """What a conversion prints, and how to read it."""
     kind = spec["kind"]
     pad = r"\s*" if spec["width"] else ""
     after = r"\s*" if "-" in spec["flags"] else ""
@@ -95,8 +105,9 @@ def _shape(spec: re.Match[str]) -> tuple[str, int]:
     if kind == "o":
         return rf"{pad}[0-7]+{after}", 8
     if kind in ("p", "px", "pK"):
-        return rf"{pad}\S+{after}", 1
-    return (r".", 0) if kind == "c" else (r".*?", 0)
+        return rf"{pad}\S+{after}", _POINTER
+    text = _PADDED if spec["width"] else _TEXT
+    return (r".", _TEXT) if kind == "c" else (r".*?", text)
 
 
 def _name(argument: str, before: str) -> str | None:
@@ -110,9 +121,11 @@ def _name(argument: str, before: str) -> str | None:
 
 
 def _value(text: str, base: int) -> int | str:
-    if base == 0:
+    if base == _TEXT:
+        return text
+    if base == _PADDED:
         return text.strip(" ")
-    if base == 1:
+    if base == _POINTER:
         # "(null)" and "(____ptrval____)" are no addresses; the first one has a value.
         if text.strip() == "(null)":
             return 0

@@ -41,10 +41,11 @@ __all__ = [
     "trace_lost",
 ]
 
-# comm is at most 15 bytes and printed as "%16s", so the dash stands in column 17
-# whatever the name contains; leading blanks of a name cannot be told from padding.
+# comm is at most 15 bytes and printed as "%16s", so the dash stands in column 17 (or
+# before, if a byte is not a character) whatever the name contains; leading blanks of
+# a name cannot be told from padding.
 _LINE = re.compile(
-    r"(?P<comm>.{16})-(?P<pid>\d+) +(?:\([ \d-]{7}\) )?\[(?P<cpu>\d{3,})\] "
+    r"(?P<comm>.{1,16})-(?P<pid>\d+) +(?:\([ \d-]{7}\) )?\[(?P<cpu>\d{3,})\] "
     r"(?:\S{4,8} +| +)?(?P<s>\d+)\.(?P<us>\d{6}): (?P<name>\w+): ?(?P<body>.*)",
     re.S,
 )

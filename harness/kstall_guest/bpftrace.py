@@ -13,6 +13,8 @@ What follows from reading bpftrace 0.23.2 (src/bpftrace.cpp, src/child.cpp):
   it stops the trace, and our death stops it too.
 * Missing tracepoints.  In a probe with several attach points one that does not exist
   is a warning and the rest is traced.  Here it is an error.
+  A script whose own printing fires its probes (write(2), say) never comes to an
+  end this way, nor any other: it is killed after a while, which is an error.
 * Loss.  A full ring is counted and reported as "lost_events".  A tracepoint that
   fires while the same CPU runs another BPF program is skipped without a word; only
   the program's fdinfo counts it, so it is read before the programs go.
@@ -67,6 +69,7 @@ class Outcome:
     """
 
     name: str
+    output: Path
     exit_status: int | None
     attached_s: float | None
     lost: int
@@ -238,6 +241,7 @@ def _outcome(tracer: Tracer, deadline: float, early: bool) -> Outcome:
     ]
     return Outcome(
         name=tracer.name,
+        output=tracer.output,
         exit_status=status,
         attached_s=tracer.attached_s,
         lost=lost,

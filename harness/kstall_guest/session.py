@@ -103,11 +103,12 @@ def _watched(
         for outcome in bpftrace.stop(tracers, machine.proc):
             entry["tracers"][outcome.name] = outcome.as_json()
             errors += outcome.errors
+            # One that had to be killed may have left gigabytes, and half a line.
+            if layouts and outcome.name == "record" and outcome.exit_status == 0:
+                raw = outcome.output.read_text(encoding="utf-8", errors="replace")
+                write_text(results / "record.jsonl", recorder.lines(raw, layouts))
         if instance is not None:
             errors += _collect(instance, results, entry)
-        if layouts:
-            raw = (results / "bpftrace-record.json").read_text(errors="replace")
-            write_text(results / "record.jsonl", recorder.lines(raw, layouts))
     return errors
 
 
