@@ -57,6 +57,11 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$state" ] ||
 	! "$top/.venv/bin/python" -c 'import kstall' 2>/dev/null; then
 	echo "setup: installing the Python packages into .venv"
 	"$python" -m venv --clear "$top/.venv"
-	"$top/.venv/bin/pip" --disable-pip-version-check -q install -e "$top[test]"
+	log="$top/.venv/setup.log"
+	if ! "$top/.venv/bin/pip" install -e "$top[test]" >"$log" 2>&1; then
+		tail -n 20 "$log" >&2
+		echo "setup: pip failed, see $log; does pip reach its index?" >&2
+		exit 2
+	fi
 	echo "$state" >"$stamp"
 fi

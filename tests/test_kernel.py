@@ -73,7 +73,7 @@ class Bench:
         self.log.unlink(missing_ok=True)
         built = kernel.build(
             self.applied(),
-            kernel.Configured("c", self.config, reused=False),
+            kernel.Configured(self.config, reused=False),
             self.tools(),
             self.cache,
             log=self.log,
@@ -110,8 +110,8 @@ def test_only_what_changed_is_compiled_again(bench: Bench) -> None:
 def test_keys_tell_contents_config_and_compiler_apart(bench: Bench) -> None:
     def key(**tools: str) -> str:
         return kernel.key_of(
-            bench.applied(),
-            kernel.Configured("c", bench.config, reused=False),
+            bench.content,
+            kernel.Configured(bench.config, reused=False),
             dataclasses.replace(bench.tools(), **tools),
         )
 
@@ -149,7 +149,7 @@ def test_a_warning_of_a_build_that_was_killed_comes_back(bench: Bench) -> None:
     with pytest.raises(KeyboardInterrupt):
         kernel.build(
             bench.applied(),
-            kernel.Configured("c", bench.config, reused=False),
+            kernel.Configured(bench.config, reused=False),
             bench.tools(),
             bench.cache,
             log=bench.log,

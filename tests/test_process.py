@@ -65,7 +65,10 @@ def test_commands_are_recorded() -> None:
     with process.recorded() as commands:
         process.run(["true"])
         process.run(["false"], check=False)
-    assert [(c.argv, c.returncode) for c in commands] == [(("true",), 0), (("false",), 1)]
+    assert [(c.argv, c.returncode) for c in commands] == [
+        (("true",), 0),
+        (("false",), 1),
+    ]
 
 
 def test_sigkill_of_the_parent_leaves_nothing(tmp_path: Path) -> None:

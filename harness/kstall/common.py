@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -19,7 +20,7 @@ def judge(series: Series, saved: Evidence) -> tuple[CheckResult, ...]:
             function.__name__,
             "harness",
             (function.__doc__ or "").strip(),
-            lambda evidence, function=function: function(series, evidence),
+            functools.partial(function, series),
             saved,
         )
         for function in _CHECKS
@@ -43,6 +44,8 @@ def record_layout(series: Series, saved: Evidence) -> Verdict:
     """Each new record has the declared fields, in order, and no hole."""
     verdict = Verdict()
     for point in series.spec.tracepoint:
+        if point.kind == "bare":
+            continue
         layout = saved.layout(point.event)
         found = [(field.name, _plain(field.ctype)) for field in layout.fields]
         wanted = [(name, _plain(kind)) for name, kind in point.fields.items()]
@@ -60,6 +63,8 @@ def events_fire(series: Series, saved: Evidence) -> Verdict:
         for load in series.spec.workload:
             if point.event in load.events:
                 count += len(saved.workload(load.name).events(point.name))
+            elif point.kind == "bare" and point.event in load.record:
+                count += len(saved.workload(load.name).record(point.name))
         verdict.at_least(f"{point.name}", count, 1, "events")
     return verdict
 

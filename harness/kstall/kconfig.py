@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kconfiglib
+import kconfiglib  # type: ignore[import-untyped]
 
 from . import process
 from .errors import FailedCheck, KstallError
@@ -101,10 +101,10 @@ def configure(
     build.mkdir(parents=True, exist_ok=True)
     final = build / ".config"
     command = ["make", "-s", f"O={build}", *make]
+    merge = (tree / "scripts/kconfig/merge_config.sh",)
     process.run([*command, "tinyconfig"], cwd=tree, log=log)
     process.run(
-        [tree / "scripts/kconfig/merge_config.sh", "-m", "-O", build]
-        + [final, *fragments],
+        [*merge, "-m", "-O", build, final, *fragments],
         cwd=tree,
         log=log,
     )

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import NoteSection
 
 from . import cache, kconfig, process
 from .errors import FailedCheck, KstallError
-from .tree import AppliedTree
+from .tree import AppliedTree, Plan
 
 _STEP = re.compile(
     r"^\s+(?:CC|AS|LD|AR|CC \[M\]|LD \[M\]|BTF|OBJCOPY|GEN|HOSTCC|BTF \[M\])\s+\S"
@@ -119,46 +120,57 @@ def toolchain(pahole: Path, cache_dir: Path) -> Toolchain:
 class Configured:
     """A ``.config`` that holds every requested symbol."""
 
-    key: str
     file: Path
     reused: bool
 
 
+def config_key(plan: Plan, fragments: Sequence[Path], tools: Toolchain) -> str:
+    """Changes with all that can change which symbols there are and are set."""
+    kconfigs = [
+        (path, None if file is None else file.facts())
+        for path, file in sorted(plan.files.items())
+        if Path(path).name.startswith(("Kconfig", "Makefile"))
+    ]
+    return cache.digest(
+        plan.base.id,
+        kconfigs,
+        [cache.file_digest(path) for path in fragments],
+        tools.id,
+    )
+
+
+def find_config(key: str, cache_dir: Path) -> Configured | None:
+    """The configuration with that key, if it was made before."""
+    file = cache_dir / "configs" / key / ".config"
+    return Configured(file, reused=True) if file.exists() else None
+
+
 def configure(
     applied: AppliedTree,
+    key: str,
     fragments: Sequence[Path],
     tools: Toolchain,
     cache_dir: Path,
     *,
     log: Path,
 ) -> Configured:
-    """The configuration for ``applied``; kept by all that can change its outcome."""
-    kconfigs = [
-        cache.file_digest(path)
-        for name in sorted(applied.touched)
-        if Path(name).name.startswith(("Kconfig", "Makefile"))
-        and (path := applied.path / name).is_file()
-    ]
-    key = cache.digest(
-        applied.base.id,
-        kconfigs,
-        [cache.file_digest(path) for path in fragments],
-        tools.id,
-    )
+    """Configure ``applied``, which the caller has checked out, and keep the outcome.
+
+    Raises `kconfig.UnmetSymbols`.
+    """
     target = cache_dir / "configs" / key
-    if target.is_dir():
-        return Configured(key, target / ".config", reused=True)
     with cache.publish(target) as scratch:
-        kconfig.configure(applied.path, scratch / "o", fragments, tools.make, log=log)
-        (scratch / "o/.config").rename(scratch / ".config")
-        cache.remove(scratch / "o")
-    return Configured(key, target / ".config", reused=False)
+        output = scratch / "o"
+        kconfig.configure(applied.path, output, fragments, tools.make, log=log)
+        (output / ".config").rename(scratch / ".config")
+        cache.remove(output)
+    return Configured(target / ".config", reused=False)
 
 
-def key_of(applied: AppliedTree, config: Configured, tools: Toolchain) -> str:
-    """The kernel's key: base, patched contents, configuration, compiler, recipe."""
+def key_of(content: str, config: Configured, tools: Toolchain) -> str:
+    """The kernel's key: base and patched contents, configuration, compiler, recipe."""
     return cache.digest(
-        applied.content, cache.file_digest(config.file), tools.id, _REPRODUCIBLE
+        content, cache.file_digest(config.file), tools.id, _REPRODUCIBLE
     )
 
 
@@ -185,7 +197,7 @@ def build(
 
     Raises `BuildError` with the compiler's first error, or `TouchedFileWarns`.
     """
-    key = key_of(applied, config, tools)
+    key = key_of(applied.content, config, tools)
     output = cache_dir / "builds" / applied.base.id
     _need_space(cache_dir, 4 << 30)
     output.mkdir(parents=True, exist_ok=True)
@@ -244,15 +256,15 @@ def _make(
         if _STEP.match(line):
             done += 1
             progress(Progress(done, max(total, done), line.split()[-1]))
-        elif found := _WARNING.match(line):
-            if _inside(found["file"], applied) in applied.touched:
-                warnings.append(line)
+        elif (found := _WARNING.match(line)) and _inside(
+            found["file"], applied
+        ) in applied.touched:
+            warnings.append(line)
 
     jobs = len(os.sched_getaffinity(0))
     try:
         process.run(
-            ["make", f"O={output}", *tools.make, *_REPRODUCIBLE, f"-j{jobs}"]
-            + ["bzImage", "modules"],
+            [*_make_argv(output, tools), f"-j{jobs}", "bzImage", "modules"],
             cwd=applied.path,
             env=dict(tools.env),
             log=log,
@@ -262,6 +274,10 @@ def _make(
         raise _explain(error, log) from error
     cache.write_json(count, max(done, total))
     return warnings
+
+
+def _make_argv(output: Path, tools: Toolchain) -> list[str]:
+    return ["make", f"O={output}", *tools.make, *_REPRODUCIBLE]
 
 
 def _expected_steps(count: Path, config: Path) -> int:
@@ -304,13 +320,17 @@ def _collect(
     tree: Path, output: Path, tools: Toolchain, key: str, cache_dir: Path, log: Path
 ) -> Kernel:
     """Copy what a guest needs out of the build directory."""
-    command = ["make", "-s", f"O={output}", *tools.make, *_REPRODUCIBLE]
+    command = [*_make_argv(output, tools), "-s"]
     release = process.run([*command, "kernelrelease"], cwd=tree).stdout.split()[-1]
     target = cache_dir / "kernels" / key
     with cache.publish(target) as scratch:
         process.run(
-            [*command, f"INSTALL_MOD_PATH={scratch / 'modules'}"]
-            + ["INSTALL_MOD_STRIP=1", "modules_install"],
+            [
+                *command,
+                f"INSTALL_MOD_PATH={scratch / 'modules'}",
+                "INSTALL_MOD_STRIP=1",
+                "modules_install",
+            ],
             cwd=tree,
             log=log,
         )
@@ -329,6 +349,7 @@ def build_id(elf: Path) -> str:
     """The GNU build id of an ELF file, in hex."""
     with elf.open("rb") as file:
         for section in ELFFile(file).iter_sections("SHT_NOTE"):
+            assert isinstance(section, NoteSection)
             for note in section.iter_notes():
                 if note["n_type"] == "NT_GNU_BUILD_ID":
                     return str(note["n_desc"])

@@ -88,14 +88,12 @@ def _namespaces() -> tuple[str, ...]:
     if shutil.which("setpriv") is None:
         return ()
     unshare = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child=KILL")
-    candidates = [(*base, *unshare)]
-    if os.geteuid() != 0:
-        # A user namespace makes the PID namespace available to everyone.
-        candidates = [(*base, *unshare, "--user", "--map-current-user")]
-    for prefix in candidates:
-        with contextlib.suppress(OSError):
-            if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
-                return prefix
+    # A user namespace makes the PID namespace available to everyone.
+    user = () if os.geteuid() == 0 else ("--user", "--map-current-user")
+    prefix = (*base, *unshare, *user)
+    with contextlib.suppress(OSError):
+        if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+            return prefix
     return base
 
 

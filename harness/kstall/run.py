@@ -17,6 +17,7 @@ from pathlib import Path
 
 from . import __version__, process, report, views
 from .errors import FailedCheck, KstallError
+from .report import SeriesReport
 from .ui import Ui
 
 
@@ -56,9 +57,7 @@ class Run:
         views.junit(self.report, self.dir / "junit.xml")
 
     @contextlib.contextmanager
-    def stage(
-        self, name: str, series: report.SeriesReport | None = None
-    ) -> Iterator[Opened]:
+    def stage(self, name: str, series: SeriesReport | None = None) -> Iterator[Opened]:
         """Time a stage and put its outcome down, however it ends.
 
         Raises `StageStopped` in the place of what stopped it.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,28 +178,36 @@ def _kernel(
         request.project.kconfigs / "base.config",
         request.project.kconfigs / series.spec.kconfig,
     )
+    config_key = kernel.config_key(plan, fragments, shared.tools)
     with contextlib.ExitStack() as held:
-        with run.stage("checkout", entry) as stage:
-            applied = held.enter_context(tree.checkout(plan, ui.say))
-            stage.summary = f"contents {applied.content[:12]}"
+
+        @functools.cache
+        def checkout() -> tree.AppliedTree:
+            # Only when something is to be made: putting a series into the workspace
+            # gives its files new time stamps, and make would compile them again.
+            return held.enter_context(tree.checkout(plan, ui.say))
+
         with run.stage("config", entry) as stage:
-            config = kernel.configure(
-                applied, fragments, shared.tools, request.cache, log=stage.log
+            config = kernel.find_config(config_key, request.cache) or kernel.configure(
+                checkout(),
+                config_key,
+                fragments,
+                shared.tools,
+                request.cache,
+                log=stage.log,
             )
             stage.reused = config.reused
             stage.summary = "every requested symbol is set"
         with run.stage("build", entry) as stage:
-            key = kernel.key_of(applied, config, shared.tools)
-            built = kernel.find(key, request.cache)
-            if built is None:
-                built = kernel.build(
-                    applied,
-                    config,
-                    shared.tools,
-                    request.cache,
-                    log=stage.log,
-                    progress=lambda p: ui.progress(p.done, p.total, p.step),
-                )
+            key = kernel.key_of(plan.content, config, shared.tools)
+            built = kernel.find(key, request.cache) or kernel.build(
+                checkout(),
+                config,
+                shared.tools,
+                request.cache,
+                log=stage.log,
+                progress=lambda p: ui.progress(p.done, p.total, p.step),
+            )
             stage.reused = built.reused
             stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
     return built
