@@ -75,6 +75,7 @@ def _series(**fields: str) -> Any:
     point = SimpleNamespace(
         name="demo_nap",
         event="demo:demo_nap",
+        kind="event",
         fields=fields or {"nap_ns": "u64", "cat": "u32"},
     )
     load = SimpleNamespace(

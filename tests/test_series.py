@@ -167,6 +167,18 @@ def test_faults_have_file_and_line(
     assert int(found[1]) == line, shown
 
 
+def test_bare_events_have_no_record(project: Project) -> None:
+    _edit(project, 'nap_ns = "u64"', 'cat = "struct cat *"')
+    _edit(project, "[[script]]", '[tracepoint.reads]\nlives = "cat->lives"\n[[script]]')
+    with pytest.raises(SeriesError, match="only bare tracepoints have reads"):
+        load(project, NAME)
+    _edit(project, 'joins = "nothing"', 'kind = "bare"\njoins = "nothing"')
+    assert load(project, NAME).spec.tracepoint[0].reads == {"lives": "cat->lives"}
+    _edit(project, "deadline-s = 5", 'events = ["demo:demo_nap"]\ndeadline-s = 5')
+    with pytest.raises(SeriesError, match="demo_nap is bare"):
+        load(project, NAME)
+
+
 def test_broken_toml_has_its_line(project: Project) -> None:
     line = _edit(project, 'branch = "next"', "branch = ")
     with pytest.raises(SeriesError, match=rf"series\.toml:{line}: "):

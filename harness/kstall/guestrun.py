@@ -44,6 +44,7 @@ class Guest:
 def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
     """The job of ``kstall_guest``, see its ``job.py``."""
     spec = series.spec
+    bare = {point.event: point for point in spec.tracepoint if point.kind == "bare"}
     return {
         "schema": 1,
         "series": series.name,
@@ -51,14 +52,23 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
         "modules": str(_GUEST / "modules"),
         "results": str(_GUEST / "results"),
         "scripts": str(_GUEST / "scripts"),
-        "formats": [point.event for point in spec.tracepoint],
+        "formats": [p.event for p in spec.tracepoint if p.event not in bare],
         "workloads": [
             {
                 "name": load.name,
                 "argv": [str(_GUEST / "scripts" / load.program), *load.args],
                 "modules": list(load.modules),
                 "events": list(load.events),
-                "record": list(load.record),
+                "record": [event for event in load.record if event not in bare],
+                "bare": [
+                    {
+                        "event": event,
+                        "args": dict(bare[event].fields),
+                        "reads": dict(bare[event].reads),
+                    }
+                    for event in load.record
+                    if event in bare
+                ],
                 "bpftrace": [
                     {"name": Path(file).stem, "script": file, "params": []}
                     for file in load.scripts

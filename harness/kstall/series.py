@@ -65,16 +65,23 @@ class Site(_Table):
 
 
 class Tracepoint(_Table):
-    """One new event: ``fields`` maps name to C type in record order."""
+    """One new event: ``fields`` maps name to C type in record order.
+
+    A ``bare`` one (`DECLARE_TRACE`) has no record and no tracefs event: its fields are
+    the probe's arguments, and ``reads`` names integers behind pointer arguments that
+    the recorder reads along, ``cpu = "cfs_rq->rq->cpu"``.
+    """
 
     name: Identifier
     system: Identifier
+    kind: Literal["event", "bare"] = "event"
     patch: Text
     header: Text
     stable_abi: bool = False
     joins: Text
     site: Annotated[tuple[Site, ...], Field(min_length=1)]
     fields: dict[Identifier, Text]
+    reads: dict[Identifier, Text] = {}
 
     @property
     def event(self) -> str:
@@ -308,9 +315,15 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
     for position, script in enumerate(spec.script):
         if not (project.scripts / script.file).is_file():
             yield ("script", position, "file"), f"no such file: scripts/{script.file}"
+    bare = {point.event for point in spec.tracepoint if point.kind == "bare"}
+    for position, point in enumerate(spec.tracepoint):
+        if point.reads and point.kind != "bare":
+            yield ("tracepoint", position, "reads"), "only bare tracepoints have reads"
     scripts = {script.file for script in spec.script}
     for position, workload in enumerate(spec.workload):
         here = ("workload", position)
+        for event in sorted(bare.intersection(workload.events)):
+            yield (*here, "events"), f"{event} is bare: ftrace has no such event"
         program = project.scripts / workload.program
         if not program.is_file() and not program.with_suffix(".c").is_file():
             yield (*here, "program"), f"no such file: scripts/{workload.program}[.c]"

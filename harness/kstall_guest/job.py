@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .bare import Bare
 from .errors import BadJob
 
 SCHEMA = 1
@@ -37,11 +38,11 @@ class Script:
 class Workload:
     """A program and what watches it.
 
-    ``events`` go to an ftrace instance of its own, ``record`` to the generated
-    bpftrace recorder.  ``deadline_s`` bounds the program, ``attach_s`` the time that
-    all bpftrace processes together may take to attach (TCG: seconds each).
-    ``buffer_kb`` is ftrace's buffer per CPU, ``ring_pages`` bpftrace's ring (a power
-    of two, 4 KiB each).
+    ``events`` go to an ftrace instance of its own, ``record`` and the hooks in
+    ``bare`` to the generated bpftrace recorder.  ``deadline_s`` bounds the program,
+    ``attach_s`` the time that all bpftrace processes together may take to attach
+    (TCG: seconds each).  ``buffer_kb`` is ftrace's buffer per CPU, ``ring_pages``
+    bpftrace's ring (a power of two, 4 KiB each).
     """
 
     name: str
@@ -49,6 +50,7 @@ class Workload:
     modules: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     record: tuple[str, ...] = ()
+    bare: tuple[Bare, ...] = ()
     bpftrace: tuple[Script, ...] = ()
     deadline_s: float = 60.0
     attach_s: float = 120.0
@@ -125,6 +127,7 @@ def _workload(table: _Table) -> Workload:
         modules=table.strings("modules", default=()),
         events=table.events("events"),
         record=table.events("record"),
+        bare=tuple(_bare(entry) for entry in table.tables("bare")),
         bpftrace=tuple(_script(entry) for entry in table.tables("bpftrace")),
         deadline_s=table.positive("deadline_s", Workload.deadline_s),
         attach_s=table.positive("attach_s", Workload.attach_s),
@@ -140,6 +143,16 @@ def _workload(table: _Table) -> Workload:
         raise BadJob(f"{table.place}.ring_pages: must be a power of two")
     _distinct([script.name for script in load.bpftrace], f"{table.place}.bpftrace")
     return load
+
+
+def _bare(table: _Table) -> Bare:
+    bare = Bare(
+        event=table.matching("event", _EVENT, "system:event"),
+        args=table.pairs("args"),
+        reads=table.pairs("reads"),
+    )
+    table.done()
+    return bare
 
 
 def _script(table: _Table) -> Script:
@@ -205,6 +218,16 @@ class _Table:
                     f"{self.place}.{key}[{index}]: expected str, got {_kind(value)}"
                 )
         return tuple(values)
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        """An object of strings, in its order."""
+        values = self.take(key, dict, default={})
+        for name, value in values.items():
+            if not isinstance(value, str):
+                raise BadJob(
+                    f"{self.place}.{key}.{name}: expected str, got {_kind(value)}"
+                )
+        return tuple(values.items())
 
     def events(self, key: str) -> tuple[str, ...]:
         values = self.strings(key, default=())

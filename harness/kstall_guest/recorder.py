@@ -2,7 +2,8 @@
 """A second reader of the same records, generated from their format files.
 
 ftrace prints an event through its TP_printk; this reads the raw members through BPF.
-Values that both agree on do not hang on one piece of printing code.
+Values that both agree on do not hang on one piece of printing code.  Of bare
+tracepoints, which ftrace does not know, it is the only reader.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from .bare import Bare
 from .errors import NotRecordable
 from .layout import Field, Layout
 
@@ -19,7 +21,7 @@ from .layout import Field, Layout
 _HEAD = ("nsecs(monotonic)", "cpu", "tid", "pid", "comm")
 
 
-def script(layouts: Iterable[Layout]) -> str:
+def script(layouts: Iterable[Layout | Bare]) -> str:
     """The bpftrace program that prints each record as one tuple.
 
     Integers, booleans and pointers are widened to 64 bits, so that no small type is
@@ -28,15 +30,14 @@ def script(layouts: Iterable[Layout]) -> str:
     """
     probes = []
     for layout in layouts:
-        values = [
-            f'"{layout.event}"',
-            *_HEAD,
-            *(_expression(layout, field) for field in layout.fields),
-        ]
-        listed = ",\n        ".join(values)
-        probes.append(
-            f"tracepoint:{layout.event}\n{{\n    print((\n        {listed}\n    ));\n}}"
-        )
+        if isinstance(layout, Bare):
+            probe = layout.probe
+            own = layout.expressions()
+        else:
+            probe = f"tracepoint:{layout.event}"
+            own = tuple(_expression(layout, field) for field in layout.fields)
+        listed = ",\n        ".join([f'"{layout.event}"', *_HEAD, *own])
+        probes.append(f"{probe}\n{{\n    print((\n        {listed}\n    ));\n}}")
     return "\n\n".join(probes) + "\n"
 
 
@@ -67,14 +68,17 @@ def _unsupported(layout: Layout, field: Field, why: str) -> NotRecordable:
     )
 
 
-def lines(output: str, layouts: Iterable[Layout]) -> str:
+def lines(output: str, layouts: Iterable[Layout | Bare]) -> str:
     """bpftrace's JSON output as one JSON object per record, in time order.
 
     Keys: event ("system:name"), ts (ns, CLOCK_MONOTONIC), cpu, pid (the thread, as
     ftrace prints it), tgid, comm, fields.
     """
     members = {
-        layout.event: [field.name for field in layout.fields] for layout in layouts
+        layout.event: layout.names
+        if isinstance(layout, Bare)
+        else tuple(field.name for field in layout.fields)
+        for layout in layouts
     }
     found: list[dict[str, Any]] = []
     for line in output.split("\n"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import bpftrace, kmsg, recorder, script, workload
+from .bare import Bare
 from .errors import CannotStart, GuestError, LostEvents, MissingEvent
 from .files import write_bytes, write_json, write_text
 from .job import Workload
@@ -80,8 +81,12 @@ def _watched(
                     f"kstall-{load.name}", load.events, load.buffer_kb
                 )
             )
-        layouts = [
-            machine.tracefs.layout(event, reader="recorder") for event in load.record
+        layouts: list[Layout | Bare] = [
+            *(
+                machine.tracefs.layout(event, reader="recorder")
+                for event in load.record
+            ),
+            *load.bare,
         ]
         tracers = _attach(machine, load, layouts, scripts, results, stack)
         if instance is not None:
@@ -115,7 +120,7 @@ def _watched(
 def _attach(
     machine: Machine,
     load: Workload,
-    layouts: Sequence[Layout],
+    layouts: Sequence[Layout | Bare],
     scripts: Path,
     results: Path,
     stack: ExitStack,

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Bare tracepoints: hooks without a record, known to BPF and to nobody else.
+
+`DECLARE_TRACE` makes no tracefs event, so there is no format file that says what the
+arguments are.  The job says it: their C types in order, and which members behind
+pointer arguments to read along.  bpftrace takes such a hook as
+``rawtracepoint:<name>_tp`` with arg0, arg1, ...
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .errors import NotRecordable
+
+# A probe's arguments arrive as 64-bit words whose upper part means nothing for a
+# shorter type, so each is first cut to its own width.
+_SCALARS = {
+    "u64": "(uint64)",
+    "unsigned long": "(uint64)",
+    "s64": "(int64)",
+    "long": "(int64)",
+    "u32": "(uint64)(uint32)",
+    "unsigned int": "(uint64)(uint32)",
+    "int": "(int64)(int32)",
+    "pid_t": "(int64)(int32)",
+    "u8": "(uint64)(uint8)",
+    "bool": "(uint64)(uint8)",
+}
+_POINTER = re.compile(r"struct \w+ \*")
+_PATH = re.compile(r"(\w+)((?:(?:->|\.)\w+)+)")
+
+
+@dataclass(frozen=True)
+class Bare:
+    """One hook: ``args`` are (name, C type) in order, ``reads`` are (name, path).
+
+    A path leads from an argument to an integer member, ``cfs_rq->rq->cpu``.
+    """
+
+    event: str
+    args: tuple[tuple[str, str], ...]
+    reads: tuple[tuple[str, str], ...]
+
+    @property
+    def probe(self) -> str:
+        """The hook as bpftrace spells it."""
+        return f"rawtracepoint:{self.event.partition(':')[2]}_tp"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all values, in the order of `expressions`."""
+        return tuple(name for name, _ in (*self.args, *self.reads))
+
+    def expressions(self) -> tuple[str, ...]:
+        """bpftrace's words for each value, 64 bits wide.  Raises `NotRecordable`."""
+        found = []
+        for number, (name, ctype) in enumerate(self.args):
+            if _POINTER.fullmatch(ctype):
+                found.append(f"(uint64)arg{number}")
+            elif ctype in _SCALARS:
+                found.append(f"{_SCALARS[ctype]}arg{number}")
+            else:
+                raise NotRecordable(
+                    f"{self.event}: argument {ctype} {name}: neither a pointer to a "
+                    "structure nor an integer"
+                )
+        places = {name: number for number, (name, _) in enumerate(self.args)}
+        for name, path in self.reads:
+            match = _PATH.fullmatch(path)
+            number = places.get(match[1], -1) if match else -1
+            if match is None or number < 0 or "*" not in self.args[number][1]:
+                raise NotRecordable(
+                    f"{self.event}: {name}: {path!r} does not lead from a pointer "
+                    "argument to a member"
+                )
+            pointer = f"(({self.args[number][1]})arg{number})"
+            found.append(f"(int64){pointer}{match[2]}")
+        return tuple(found)
