@@ -120,12 +120,11 @@ def read(top: Path) -> Checkout:
             *("--git-path", "objects", "--git-path", "index"),
             cwd=top,
         )
-        head = git("rev-parse", "--verify", "HEAD^{commit}", "HEAD^{tree}", cwd=top)
+        head = git("rev-parse", "HEAD^{commit}", "HEAD^{tree}", cwd=top)
     except GitError as error:
         reason = error.output.strip().splitlines() or ["no reason given"]
-        why = (
-            "it has no commit" if "Needed a single revision" in reason[0] else reason[0]
-        )
+        unborn = "ambiguous argument 'HEAD" in error.output
+        why = "it has no commit" if unborn else reason[0]
         raise KstallError(
             f"{top}: has a .git, but git cannot read its HEAD: {why}",
             next="give KERNEL= a checkout that `git log` works in, or remove its .git",

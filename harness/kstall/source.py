@@ -64,21 +64,22 @@ def obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
             f"{cache_dir}: kernels cannot be built below a path with a space or colon",
             next="set KSTALL_CACHE to another directory",
         )
-    store.prepare(cache_dir)
     if kernel is None:
+        store.prepare(cache_dir)
         return _from_debian(cache_dir, say)
     named = kernel.expanduser().absolute()
     if not named.exists():
         raise NotAKernel(named, "there is no such file or directory")
-    if (own := store.owner(named.resolve(), cache_dir)) is not None:
-        return _base(own, cache_dir, "directory", str(named), own)
-    if named.is_file():
-        return _from_tarball(named, cache_dir, say)
     if cache_dir.resolve().is_relative_to(named.resolve()):
         raise KstallError(
             f"the cache {cache_dir} lies inside the kernel tree {named}",
             next="set KSTALL_CACHE to a directory outside of it",
         )
+    store.prepare(cache_dir)
+    if (own := store.owner(named.resolve(), cache_dir)) is not None:
+        return _base(own, cache_dir, "directory", str(named), own)
+    if named.is_file():
+        return _from_tarball(named, cache_dir, say)
     if os.path.lexists(named / ".git"):
         return _from_git(named, cache_dir, say)
     return _from_directory(named, cache_dir, say)
