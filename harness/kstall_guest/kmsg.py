@@ -31,6 +31,8 @@ class Kmsg:
             except BrokenPipeError:
                 lines.append("[kernel log records were overwritten here]\n")
                 continue
+            if not record:
+                return "".join(lines)
             lines.append(render(record.decode("utf-8", "replace")))
 
 

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The guest's agent on a made-up /sys and with a stand-in for bpftrace."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kstall_guest
+from kstall_guest import job, kmsg, layout, recorder, script, session, tracefs, workload
+from kstall_guest.__main__ import Report, gnu_build_id
+from kstall_guest.errors import (
+    BadJob,
+    CannotStart,
+    MissingEvent,
+    NotRecordable,
+    TracefsError,
+    TracerFailed,
+)
+
+DATA = Path(__file__).parent / "data"
+FAKE = (sys.executable, str(Path(__file__).parent / "fake_bpftrace.py"))
+SWITCH = "sched:sched_switch"
+QUEUE = "workqueue:workqueue_queue_work"
+
+
+def spec(**load: Any) -> dict[str, Any]:
+    """A job with one workload, whose keys ``load`` replaces."""
+    return {
+        "schema": 1,
+        "series": "s",
+        "build_id": "ab" * 20,
+        "results": "/r",
+        "scripts": "/s",
+        "formats": [QUEUE],
+        "workloads": [{"name": "w", "argv": ["true"], **load}],
+    }
+
+
+def load_of(**load: Any) -> job.Workload:
+    return job.parse(spec(**load)).workloads[0]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> session.Machine:
+    """A tracefs of plain files in which any instance "w" has one CPU."""
+    root = tmp_path / "tracing"
+    for event in (SWITCH, QUEUE):
+        name = event.replace(":", "/")
+        target = root / "events" / name / "format"
+        target.parent.mkdir(parents=True)
+        target.write_text((DATA / "formats" / name).read_text())
+    (root / "instances").mkdir()
+    (tmp_path / "kmsg").write_text("")
+    return session.Machine(tracefs.Tracefs(root), kmsg=tmp_path / "kmsg", bpftrace=FAKE)
+
+
+# --- the job ---
+
+
+def test_a_whole_job() -> None:
+    value = spec(
+        events=[SWITCH],
+        record=[QUEUE],
+        modules=["m"],
+        bpftrace=[{"name": "a", "script": "a.bt", "params": ["1"]}],
+        deadline_s=2.5,
+    )
+    read = job.parse(value | {"modules": "/m"})
+    assert read.all_formats() == (QUEUE, SWITCH) and read.all_modules() == ("m",)
+    assert read.workloads[0].bpftrace == (job.Script("a", "a.bt", ("1",)),)
+    assert read.workloads[0].deadline_s == 2.5
+
+
+@pytest.mark.parametrize(
+    ("load", "complaint"),
+    [
+        ({"argv": []}, r"job.workloads\[0\].argv: empty"),
+        ({"argv": ["a", 1]}, r"argv\[1\]: expected str, got int"),
+        ({"argv": "ls"}, r"argv: expected list, got str"),
+        ({"name": "../x"}, r"name: expected letters"),
+        ({"name": "formats"}, r"'formats' is taken"),
+        ({"events": ["sched"]}, r"events\[0\]: expected system:event, got 'sched'"),
+        ({"deadline_s": 0}, r"deadline_s: expected a positive number: 0"),
+        ({"deadline_s": True}, r"deadline_s: expected a positive number: True"),
+        ({"ring_pages": 3}, r"ring_pages: must be a power of two"),
+        ({"evnts": []}, r"workloads\[0\]: unknown keys: evnts"),
+        ({"modules": ["m"]}, r"job.modules: missing"),
+        ({"bpftrace": [{"name": "a"}]}, r"bpftrace\[0\].script: missing"),
+        ({"bpftrace": [{"name": "record", "script": "x"}]}, "'record' is taken"),
+        (
+            {"bpftrace": [{"name": "a", "script": "x"}] * 2},
+            r"workloads\[0\].bpftrace: two are called 'a'",
+        ),
+    ],
+)
+def test_a_bad_job_is_refused_by_place(load: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadJob, match=complaint):
+        job.parse(spec(**load))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"schema": 2}, "job.schema: this agent reads 1, not 2"),
+        ({"build_id": "xyz"}, "job.build_id: expected hex digits"),
+        ({"workloads": []}, "job.workloads: empty"),
+        ({"workloads": spec()["workloads"] * 2}, "two are called 'w'"),
+        ({"series": None}, "job.series: expected str, got null"),
+        ({"more": 1}, "job: unknown keys: more"),
+    ],
+)
+def test_a_bad_head_is_refused(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadJob, match=complaint):
+        job.parse(spec() | change)
+
+
+def test_a_job_file_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(BadJob, match="No such file"):
+        job.load(tmp_path / "job.json")
+    (tmp_path / "job.json").write_text("{")
+    with pytest.raises(BadJob, match="not JSON"):
+        job.load(tmp_path / "job.json")
+
+
+# --- what it finds out about the machine ---
+
+
+def test_build_id_among_other_notes() -> None:
+    def note(kind: int, name: bytes, desc: bytes) -> bytes:
+        sizes = (len(name), len(desc), kind)
+        head = b"".join(size.to_bytes(4, sys.byteorder) for size in sizes)
+        return head + name.ljust(-len(name) % 4 + len(name), b"\0") + desc
+
+    notes = note(6, b"Xen\0", b"12345678") + note(0x100, b"Linux\0", b"\0" * 4)
+    assert gnu_build_id(notes) == ""
+    assert gnu_build_id(notes + note(3, b"GNU\0", b"\xab" * 20)) == "ab" * 20
+
+
+def test_kernel_log_records_as_dmesg_prints_them() -> None:
+    assert kmsg.render("6,339,5140900,-;NET: hello\n SUBSYSTEM=acpi\n") == (
+        "[    5.140900] NET: hello\n"
+    )
+
+
+def test_stats_of_a_cpu() -> None:
+    text = (
+        "entries: 12\noverrun: 3\ncommit overrun: 1\nbytes: 99\n"
+        "oldest event ts:   12.3\nnow ts:  4.5\ndropped events: 2\nread events: 0\n"
+    )
+    cpu = tracefs.parse_stats(text)
+    assert cpu == {"entries": 12, "overrun": 3, "commit_overrun": 1, "dropped": 2}
+    assert tracefs.lost({"cpu0": cpu, "cpu1": cpu}) == 12
+
+
+def test_the_kernel_refuses_an_instance(machine: session.Machine) -> None:
+    # Plain files lack options/ below a new directory, as a broken tracefs would.
+    with (
+        pytest.raises(TracefsError, match="cannot write '0'"),
+        machine.tracefs.instance("x", [SWITCH], 64),
+    ):
+        pass
+
+
+def test_a_missing_event_is_named_by_its_reader(machine: session.Machine) -> None:
+    with pytest.raises(MissingEvent, match=r"recorder: .*no tracepoint") as e:
+        machine.tracefs.layout("sched:nope", reader="recorder")
+    assert e.value.as_json()["event"] == "sched:nope"
+
+
+# --- generated and mended scripts ---
+
+
+def read_layout(event: str) -> layout.Layout:
+    system, name = event.split(":")
+    return layout.parse((DATA / "formats" / system / name).read_text(), system)
+
+
+def test_recorder_script() -> None:
+    assert recorder.script([read_layout(QUEUE)]) == (
+        "tracepoint:workqueue:workqueue_queue_work\n"
+        "{\n"
+        "    print((\n"
+        '        "workqueue:workqueue_queue_work",\n'
+        "        nsecs(monotonic),\n"
+        "        cpu,\n"
+        "        tid,\n"
+        "        pid,\n"
+        "        comm,\n"
+        "        (uint64)args.work,\n"
+        "        (uint64)args.function,\n"
+        "        str(args.workqueue),\n"
+        "        (int64)args.req_cpu,\n"
+        "        (int64)args.cpu\n"
+        "    ));\n"
+        "}\n"
+    )
+    # A fixed char array is a string for bpftrace already, str() of it an error.
+    assert "        args.prev_comm,\n" in recorder.script([read_layout(SWITCH)])
+
+
+@pytest.mark.parametrize(
+    "ctype", ["__data_loc u64[]", "__rel_loc char[]", "enum mode", "struct list_head"]
+)
+def test_what_cannot_be_recorded_is_refused(ctype: str) -> None:
+    bad = layout.Layout(
+        "s", "e", 1, (), (layout.Field("x", ctype, 8, 16, False),), '""'
+    )
+    with pytest.raises(NotRecordable, match=r"s:e: member .* x: "):
+        recorder.script([bad])
+
+
+SCRIPT = """\
+// tracepoint:a:comment { str(args.workqueue) }
+config = { max_strlen = 64 }
+BEGIN { printf("t:a:string { %d\\n", 1); }
+tracepoint:workqueue:workqueue_queue_work /str(args.workqueue) == "x"/ {
+\t@[str(args->workqueue, 8), args.cpu] = count(); // args.workqueue
+}
+t:sched:sched_switch { if (args.prev_pid) { @ = count(); } }
+tracepoint:sched:*, tracepoint:irq:softirq_entry { @any = count(); }
+"""
+
+
+def test_attach_points_of_a_script() -> None:
+    assert script.attach_points(SCRIPT) == (QUEUE, SWITCH, "irq:softirq_entry")
+
+
+def test_strings_are_read_from_where_they_are() -> None:
+    address = "kptr((uint64)args.workqueue - 108)"
+    text = script.mended(SCRIPT, read_layout)
+    assert f'/str({address}) == "x"/' in text
+    assert f"@[str({address}, 8), args.cpu]" in text
+    assert text.startswith("// tracepoint:a:comment { str(args.workqueue) }\n")
+    assert text.endswith(SCRIPT[SCRIPT.index("t:sched") :])
+
+
+def test_a_second_string_stands_behind_the_first() -> None:
+    fields = (
+        layout.Field("a", "__data_loc char[]", 8, 4, False),
+        layout.Field("n", "u64", 16, 8, False),
+        layout.Field("b", "__data_loc char[]", 24, 4, False),
+    )
+    two = layout.Layout("s", "e", 1, (), fields, '""')
+    text = script.mended("t:s:e { @ = (str(args.b), args.n); }", lambda _: two)
+    record = "((uint64)args.a - 112)"
+    assert text == (
+        f"t:s:e {{ @ = (str(kptr({record} + ((uint64)args.b - {record}) / 4)), "
+        "args.n); }"
+    )
+
+
+def test_what_cannot_be_mended_is_refused() -> None:
+    with pytest.raises(TracerFailed, match="named in full"):
+        script.mended("t:workqueue:* { @ = str(args.x); }", read_layout)
+    with pytest.raises(TracerFailed, match="different records"):
+        script.mended(
+            f"t:{QUEUE}, t:irq:irq_handler_entry {{ @ = str(args.name); }}", read_layout
+        )
+
+
+def test_only_one_release_needs_mending() -> None:
+    versions = ["0.22.1-1", "0.23.2-1", "0.24.1-1", "0.230.1", "unknown"]
+    assert [script.needs_mending(v) for v in versions] == [False, True] + 3 * [False]
+
+
+# --- running programs ---
+
+
+def test_a_workload_that_ends(tmp_path: Path) -> None:
+    argv = [sys.executable, "-c", "print('out'); raise SystemExit(3)"]
+    ended = workload.run("w", argv, deadline_s=20, results=tmp_path)
+    assert (ended.exit_status, ended.timed_out, ended.strays) == (3, False, 0)
+    assert (tmp_path / "stdout").read_text() == "out\n"
+    assert 0 < ended.seconds < 20
+
+
+def test_nothing_outlives_the_deadline(tmp_path: Path) -> None:
+    # One in the group, one in a session of its own that ignores SIGTERM.
+    text = "(setsid sh -c 'trap \"\" TERM; sleep 99' &); sleep 99 & sleep 99"
+    ended = workload.run("w", ["sh", "-c", text], deadline_s=0.4, results=tmp_path)
+    assert ended.timed_out and ended.exit_status is None
+    assert ended.strays >= 3
+    assert ended.seconds < 3
+
+
+def test_what_it_leaves_behind_is_ended_too(tmp_path: Path) -> None:
+    argv = ["sh", "-c", "setsid sleep 99 & exit 0"]
+    ended = workload.run("w", argv, deadline_s=20, results=tmp_path)
+    assert (ended.exit_status, ended.strays) == (0, 1)
+
+
+def test_no_such_program(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="/no/such: No such file"):
+        workload.run("w", ["/no/such"], deadline_s=1, results=tmp_path)
+
+
+# --- a session ---
+
+
+def test_a_session_with_a_recorder(machine: session.Machine, tmp_path: Path) -> None:
+    witness = tmp_path / "witness"
+    (tmp_path / "wait.bt").write_text(f"delay 0.3\nwitness {witness}")
+    load = load_of(
+        argv=["cat", str(witness)],
+        bpftrace=[{"name": "wait", "script": "wait.bt"}],
+    )
+    entry = session.run(machine, load, tmp_path, tmp_path / "out")
+    assert (entry["status"], entry["exit_status"]) == ("exited", 0)
+    assert entry["error"] is None and entry["tracers"]["wait"]["lost"] == 0
+    # The program ran only when the slow tracer was attached.
+    assert (tmp_path / "out" / "stdout").read_text() == "attached"
+    assert (tmp_path / "out" / "kmsg.txt").read_text() == ""
+
+
+def test_a_session_that_loses_events(machine: session.Machine, tmp_path: Path) -> None:
+    (tmp_path / "a.bt").write_text(
+        'emit {"type": "lost_events", "data": {"events": 4}}'
+    )
+    load = load_of(bpftrace=[{"name": "a", "script": "a.bt"}])
+    entry = session.run(machine, load, tmp_path, tmp_path / "out")
+    assert (entry["status"], entry["exit_status"]) == ("tracer-failed", 0)
+    assert entry["error"]["kind"] == "lost-events"
+
+
+def test_missing_events_are_found_before_anything_runs(
+    machine: session.Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "a.bt").write_text("tracepoint:sched:nope { @ = count(); }")
+    ran = tmp_path / "ran"
+    for keys in (
+        {"bpftrace": [{"name": "a", "script": "a.bt"}]},
+        {"record": ["sched:nope"]},
+    ):
+        load = load_of(argv=["touch", str(ran)], **keys)
+        entry = session.run(machine, load, tmp_path, tmp_path / "out")
+        assert entry["status"] == "tracer-failed"
+        assert entry["error"]["kind"] == "missing-event"
+        assert entry["error"]["event"] == "sched:nope"
+    assert not ran.exists()
+
+
+def test_a_program_that_does_not_exist(
+    machine: session.Machine, tmp_path: Path
+) -> None:
+    entry = session.run(machine, load_of(argv=["/no"]), tmp_path, tmp_path / "out")
+    assert entry["status"] == "failed-to-start"
+    assert entry["error"]["kind"] == "failed-to-start"
+
+
+def test_a_deadline(machine: session.Machine, tmp_path: Path) -> None:
+    load = load_of(argv=["sleep", "99"], deadline_s=0.2)
+    entry = session.run(machine, load, tmp_path, tmp_path / "out")
+    assert (entry["status"], entry["exit_status"]) == ("timeout", None)
+
+
+def test_formats_are_saved_or_reported(
+    machine: session.Machine, tmp_path: Path
+) -> None:
+    wanted = [QUEUE, "sched:nope"]
+    said = session.save_formats(machine.tracefs, wanted, tmp_path)
+    assert said == {QUEUE: "saved", "sched:nope": "missing"}
+    saved = tmp_path / "formats" / "workqueue" / "workqueue_queue_work"
+    assert saved.read_text().startswith("name: workqueue_queue_work\n")
+
+
+def test_the_report_is_whole_after_every_step(tmp_path: Path) -> None:
+    parsed = job.parse(spec() | {"results": str(tmp_path)})
+    report = Report(parsed)
+
+    def written() -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((tmp_path / "agent.json").read_text())
+        return value
+
+    assert (written()["schema"], written()["status"]) == (1, "running")
+    report.workload({"name": "w", "status": "running"})
+    assert written()["workloads"] == [{"name": "w", "status": "running"}]
+    report.workload({"name": "w", "status": "exited"})
+    report.update(status="completed")
+    assert written()["workloads"] == [{"name": "w", "status": "exited"}]
+    assert not list(tmp_path.glob(".agent*"))
+
+
+def test_the_guest_needs_the_minimal_python_only() -> None:
+    # What Debian's python3-minimal lacks, of the modules one reaches for.
+    absent = {"ctypes", "shutil", "shlex", "tarfile", "statistics", "uuid", "asyncio"}
+    for path in Path(kstall_guest.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            for name in names:
+                root = name.split(".")[0]
+                assert root in sys.stdlib_module_names, f"{path}: {name}"
+                assert root not in absent, f"{path}: {name}"

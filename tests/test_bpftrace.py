@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""bpftrace's wrapper against a stand-in that fails in the ways the real one does."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kstall_guest import bpftrace
+from kstall_guest.errors import HelperError, LostEvents, MissingEvent, TracerFailed
+
+FAKE = (sys.executable, str(Path(__file__).parent / "fake_bpftrace.py"))
+Start = Callable[..., bpftrace.Tracer]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a tracer on the given directives; none outlives the test."""
+    tracers: list[bpftrace.Tracer] = []
+
+    def begin(*steps: str, name: str = "t", params: tuple[str, ...] = ()) -> object:
+        script = tmp_path / f"{name}.bt"
+        script.write_text("\n".join(steps))
+        tracers.append(
+            bpftrace.start(
+                name, script, params, results=tmp_path, ring_pages=8, program=FAKE
+            )
+        )
+        return tracers[-1]
+
+    yield begin  # type: ignore[misc]
+    bpftrace.kill(tracers)
+
+
+def test_waits_for_the_attachment_and_not_for_the_output(
+    start: Start, tmp_path: Path
+) -> None:
+    slow, quick = start("delay 0.4", name="slow"), start(name="quick")
+    while not slow.output.exists() or "attached" not in slow.output.read_text():
+        time.sleep(0.01)
+    assert not slow.attached
+    bpftrace.wait_attached([slow, quick], 5)
+    assert slow.attached_s is not None and slow.attached_s >= 0.4
+    assert quick.attached
+
+
+def test_ends_in_its_own_words(start: Start) -> None:
+    tracer = start("params", "ring", params=("-1", "a b"))
+    bpftrace.wait_attached([tracer], 5)
+    (outcome,) = bpftrace.stop([tracer])
+    assert outcome.errors == () and outcome.exit_status == 0
+    lines = tracer.output.read_text().splitlines()
+    assert lines[1] == '{"type": "printf", "data": "-1|a b\\n"}'
+    assert lines[2] == '{"type": "printf", "data": "8\\n"}'
+    assert lines[-1] == '{"type": "map", "data": {"@end": 1}}'
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "/x.bt:1:1-21: ERROR: tracepoint not found: sched:nope",
+        "/x.bt:4-5: ERROR: tracepoints not found: sched:nope",
+    ],
+)
+def test_names_a_missing_tracepoint(start: Start, complaint: str) -> None:
+    tracer = start(f"stderr {complaint}", "die 1")
+    with pytest.raises(MissingEvent) as caught:
+        bpftrace.wait_attached([tracer], 5)
+    assert caught.value.event == "sched:nope"
+
+
+def test_a_missing_tracepoint_among_several_is_no_mere_warning(start: Start) -> None:
+    tracer = start("stderr /x.bt:4-5: WARNING: tracepoint not found: sched:nope")
+    with pytest.raises(MissingEvent, match="sched:nope"):
+        bpftrace.wait_attached([tracer], 5)
+
+
+def test_a_skipped_probe_is_no_mere_warning(start: Start) -> None:
+    tracer = start("stderr WARNING: could not attach probe kprobe:x, skipping.")
+    with pytest.raises(TracerFailed, match="kprobe:x"):
+        bpftrace.wait_attached([tracer], 5)
+
+
+def test_shows_why_a_script_does_not_compile(start: Start) -> None:
+    tracer = start("stderr ERROR: no field named 'nope'", "die 1")
+    with pytest.raises(TracerFailed, match=r"status 1 before .*\n.*named 'nope'"):
+        bpftrace.wait_attached([tracer], 5)
+
+
+def test_does_not_wait_for_ever_to_attach(start: Start) -> None:
+    hangs, works = start("hang", name="hangs"), start(name="works")
+    began = time.monotonic()
+    with pytest.raises(TracerFailed, match=r"\(hangs\): not attached after 1 s"):
+        bpftrace.wait_attached([hangs, works], 1)
+    assert time.monotonic() - began < 3
+
+
+def test_counts_lost_events(start: Start) -> None:
+    tracer = start(
+        'emit {"type": "lost_events", "data": {"events": 40}}',
+        'emit {"type": "lost_events", "data": {"events": 2}}',
+    )
+    bpftrace.wait_attached([tracer], 5)
+    (outcome,) = bpftrace.stop([tracer])
+    assert outcome.lost == 42
+    assert [type(error) for error in outcome.errors] == [LostEvents]
+
+
+def test_a_failed_helper_is_a_failure(start: Start) -> None:
+    error = (
+        'emit {"type": "helper_error", "msg": "Map full; can\'t update element", '
+        '"helper": "map_update_elem", "retcode": -7, "line": 2, "col": 3}'
+    )
+    tracer = start(error, error)
+    bpftrace.wait_attached([tracer], 5)
+    (outcome,) = bpftrace.stop([tracer])
+    assert [type(error) for error in outcome.errors] == [HelperError]
+    assert "line 2: map_update_elem: Map full" in str(outcome.errors[0])
+    assert "(2 times)" in str(outcome.errors[0])
+
+
+def test_a_non_zero_exit_is_a_failure(start: Start) -> None:
+    tracer = start("exit 4")
+    bpftrace.wait_attached([tracer], 5)
+    (outcome,) = bpftrace.stop([tracer])
+    assert "exit status 4" in str(outcome.errors[0])
+
+
+def test_one_that_left_early_saw_not_everything(start: Start) -> None:
+    tracer = start("leave 0")
+    bpftrace.wait_attached([tracer], 5)
+    tracer.process.wait(5)
+    (outcome,) = bpftrace.stop([tracer])
+    assert "before the workload did" in str(outcome.errors[0])
+
+
+def test_one_that_does_not_stop_is_killed(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bpftrace, "_STOP_S", 0.3)
+    tracer = start("deaf")
+    bpftrace.wait_attached([tracer], 5)
+    (outcome,) = bpftrace.stop([tracer])
+    assert outcome.exit_status is None
+    assert "did not stop" in str(outcome.errors[0])
+    assert tracer.process.poll() == -9
+
+
+def test_events_that_the_kernel_skipped_are_lost(start: Start, tmp_path: Path) -> None:
+    tracer = start()
+    bpftrace.wait_attached([tracer], 5)
+    fdinfo = tmp_path / "proc" / str(tracer.process.pid) / "fdinfo"
+    fdinfo.mkdir(parents=True)
+    (fdinfo / "3").write_text("pos:\t0\n")
+    (fdinfo / "12").write_text("prog_type:\t5\nrecursion_misses:\t2\n")
+    (fdinfo / "13").write_text("prog_type:\t5\nrecursion_misses:\t1\n")
+    (outcome,) = bpftrace.stop([tracer], tmp_path / "proc")
+    assert outcome.missed == 3
+    assert [type(error) for error in outcome.errors] == [LostEvents]
+
+
+def test_no_bpftrace_at_all(tmp_path: Path) -> None:
+    with pytest.raises(TracerFailed, match="/no/such"):
+        bpftrace.start(
+            "t",
+            tmp_path / "t.bt",
+            (),
+            results=tmp_path,
+            ring_pages=8,
+            program=("/no/such",),
+        )
