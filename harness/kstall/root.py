@@ -32,8 +32,6 @@ _LEFT_OUT = (
     "/usr/share/man/*",
     "/usr/share/zoneinfo/*",
     "/usr/lib/x86_64-linux-gnu/gconv/*",
-    # Python looks for the test suite of a package nowhere.
-    "/usr/lib/python3*/test/*",
 )
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _TOOLS = Path(__file__).parent / "root-exec.sh"
