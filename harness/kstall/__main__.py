@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``python3 -m kstall``: the same as the ``kstall`` command."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

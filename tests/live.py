@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Running the whole of kstall from a test, as a user would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from kstall import report
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished ``kstall validate``."""
+
+    exit_code: int
+    said: str
+    dir: Path
+    report: report.Report
+
+    def stage(self, name: str) -> report.Stage:
+        """A stage of the first series, or one that all share."""
+        stages = [*self.report.stages, *self.report.series[0].stages]
+        return next(stage for stage in stages if stage.name == name)
+
+    def failed(self) -> dict[str, str]:
+        """What failed, by check, with the comparisons that decided."""
+        return {
+            check.name: check.detail
+            or "\n".join(
+                f"{one.label}: {one.observed}, expected {one.expected}"
+                for one in check.comparisons
+                if not one.ok
+            )
+            for check in self.report.series[0].checks
+            if check.status in ("fail", "error")
+        }
+
+
+def validate(project: Path, out: Path, *arguments: str) -> Outcome:
+    """Run ``kstall validate`` on ``project``; the cache is the user's own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kstall", "--project", str(project), "validate"]
+        + ["--out", str(out), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    directory = (out / "latest").resolve()
+    saved = report.read(directory / "report.json")
+    return Outcome(done.returncode, done.stdout, directory, saved)

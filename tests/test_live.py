@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""kstall as a whole on a real kernel: the good series, and mutants of it.
+
+The kernels are built in the user's own cache, so only the first run is a long one.
+Each mutant replaces lines of a copy of the series, one for one, and has to be caught
+by the check that is there for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kstall.series import Project
+from live import Outcome, validate
+
+pytestmark = pytest.mark.live
+
+SERIES = "drm-sched"
+WAIT = "0002-drm-sched-Trace-how-long-a-job-waited-and-for-what.patch"
+EVENT = "drm_sched_job_wait"
+
+
+@pytest.fixture(scope="module")
+def proven(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The series as it is, on the default tree."""
+    return validate(project_root, tmp_path_factory.mktemp("out"), SERIES)
+
+
+def test_the_series_is_proven(proven: Outcome) -> None:
+    assert proven.exit_code == 0, proven.said
+    assert proven.report.status == "proven"
+    (series,) = proven.report.series
+    assert {check.status for check in series.checks} == {"pass"}
+    declared = {check.name for check in Project(_root()).load([SERIES])[0].spec.check}
+    assert declared < {check.name for check in series.checks}
+    assert proven.report.environment.accelerator in ("kvm", "tcg")
+    assert (proven.dir / "junit.xml").exists()
+    assert (proven.dir / SERIES / "console.log").stat().st_size > 0
+
+
+def test_nothing_is_done_twice(
+    proven: Outcome, project_root: Path, tmp_path: Path
+) -> None:
+    again = validate(project_root, tmp_path, SERIES)
+    assert again.exit_code == 0, again.said
+    for name in ("root", "config", "build", "guest"):
+        assert again.stage(name).reused, name
+    assert not [
+        c
+        for s in again.report.series[0].stages
+        for c in s.commands
+        if c.argv[0] in ("make", "vng")
+    ]
+
+
+def _root() -> Path:
+    return Path(__file__).resolve().parents[1]
+
+
+def _patch(project: Project, old: str, new: str, file: str = WAIT) -> None:
+    path = project.patches / SERIES / file
+    text = path.read_text()
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}"
+    assert old.count("\n") == new.count("\n"), "the hunk's line count would be wrong"
+    path.write_text(text.replace(old, new))
+
+
+def _program(project: Project, text: str) -> None:
+    path = project.scripts / "workloads" / SERIES / "kunit-suite"
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.mark.deep
+def test_a_patch_that_does_not_apply(project_copy: Project, tmp_path: Path) -> None:
+    _patch(project_copy, "\n \ts_fence = sched_job->s_fence;\n", "\n \tother();\n")
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    said = found.stage("apply").error or ""
+    for part in (WAIT, "drivers/gpu/drm/scheduler/sched_main.c", "1041"):
+        assert part in said
+
+
+@pytest.mark.deep
+def test_a_symbol_that_does_not_stick(project_copy: Project, tmp_path: Path) -> None:
+    with (project_copy.kconfigs / "drm-sched.config").open("a") as fragment:
+        fragment.write("CONFIG_SND_HDA_INTEL=m\n")
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    said = found.stage("config").error or ""
+    assert "CONFIG_SND_HDA_INTEL=m did not stick" in said
+    assert "unmet dependency SOUND [=n]" in said
+
+
+@pytest.mark.deep
+def test_a_build_error(project_copy: Project, tmp_path: Path) -> None:
+    _patch(project_copy, "ready = job->submit_ts;\n", "ready = job->no_such;\n")
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    said = found.stage("build").error or ""
+    assert re.search(r"sched_main\.c:\d+:\d+: error: .*no_such", said), said
+
+
+@pytest.mark.deep
+def test_a_warning_fails_the_second_time_as_well(
+    project_copy: Project, tmp_path: Path
+) -> None:
+    _patch(
+        project_copy,
+        "+\tu32 deps = 0, order_deps = 0;\n",
+        "+\tu32 deps = 0, order_deps = 0, idle;\n",
+    )
+    for number in range(2):
+        found = validate(project_copy.root, tmp_path / str(number), SERIES)
+        assert found.exit_code == 1
+        assert "unused variable" in (found.stage("build").error or "")
+
+
+@pytest.mark.deep
+def test_a_guest_that_panics(project_copy: Project, tmp_path: Path) -> None:
+    _program(project_copy, "#!/bin/sh\necho c >/proc/sysrq-trigger\n")
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    said = found.stage("guest").error or ""
+    assert "the guest panicked in workload" in said
+    assert "sysrq triggered crash" in said
+    assert "console.log" in said
+
+
+@pytest.mark.deep
+def test_a_guest_that_hangs(project_copy: Project, tmp_path: Path) -> None:
+    path = project_copy.patches / SERIES / "series.toml"
+    text = re.sub(r"(?m)^deadline-s = .*$", "deadline-s = 1", path.read_text())
+    text = re.sub(r"(?ms)^record = \[.*?\]$", "record = []", text)
+    # Only the scripts of the workloads: a table's own `scripts` key.
+    text = re.sub(r"(?ms)^scripts = \[.*?\]$", "scripts = []", text)
+    path.write_text(text)
+    # The agent is stopped, so nothing in the guest keeps the workload's deadline.
+    _program(project_copy, "#!/bin/sh\nkill -STOP $PPID\nsleep 3600\n")
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    said = found.stage("guest").error or ""
+    assert "the guest hung and was ended at its deadline in workload" in said
+    console = (found.dir / SERIES / "console.log").read_text(errors="replace")
+    assert "Show Blocked State" in console or "Show State" in console
+    assert not _qemus(found.dir)
+
+
+@pytest.mark.deep
+def test_an_event_that_never_fires(project_copy: Project, tmp_path: Path) -> None:
+    _patch(
+        project_copy,
+        f"+\tif (trace_{EVENT}_enabled())\n",
+        f"+\tif (0 && trace_{EVENT}_enabled())\n",
+    )
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    assert f"{EVENT}: 0 events, expected >= 1" in found.failed()["events_fire"]
+    assert "one_wait_for_each_run" in found.failed()
+
+
+@pytest.mark.deep
+def test_an_event_that_carries_a_wrong_value(
+    project_copy: Project, tmp_path: Path
+) -> None:
+    _patch(
+        project_copy,
+        f"+\ttrace_call__{EVENT}(job, ktime_sub(now, job->submit_ts),\n",
+        f"+\ttrace_call__{EVENT}(job, ktime_sub(now, job->submit_ts) >> 10,\n",
+    )
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    assert "wait_ns" in found.failed()["second_job_waits_for_credits"]
+    assert "times_agree_with_older_events" in found.failed()
+
+
+@pytest.mark.deep
+def test_a_record_with_a_hole(project_copy: Project, tmp_path: Path) -> None:
+    _patch(
+        project_copy,
+        "+\t\t    __field(u64, client_id)\n+\t\t    __field(u64, wait_ns)\n",
+        "+\t\t    __field(u32, client_id)\n+\t\t    __field(u64, wait_ns)\n",
+    )
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    assert "4 bytes before wait_ns" in found.failed()["record_layout"]
+
+
+@pytest.mark.deep
+def test_a_kernel_that_warns(project_copy: Project, tmp_path: Path) -> None:
+    comment = (
+        "+\t/* A fence can be signalled with a timestamp of the driver's choice. */"
+    )
+    _patch(project_copy, comment, "+\tWARN_ON_ONCE(deps < 1000);")
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    said = found.stage("guest").error or ""
+    assert "the kernel complained" in said
+    assert "drm_sched_job_trace_wait" in said
+
+
+def _qemus(directory: Path) -> list[int]:
+    """Processes that name ``directory``, directly or through a link of theirs."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes()
+            links = [str(fd.readlink()) for fd in (entry / "fd").iterdir()]
+        except OSError:
+            continue
+        held = any(link.startswith(str(directory)) for link in links)
+        if (held or str(directory).encode() in words) and int(
+            entry.name
+        ) != os.getpid():
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("stage", ["build", "guest"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_ended_leaves_nothing_and_goes_on(
+    project_copy: Project, tmp_path: Path, stage: str, how: signal.Signals
+) -> None:
+    # A comment of its own, so that there is something to build and to run.
+    comment = (
+        "+\t/* A fence can be signalled with a timestamp of the driver's choice. */"
+    )
+    _patch(project_copy, comment, f"+\t/* {stage} {how.name} {time.time_ns()} */")
+    out = tmp_path / "out"
+    argv = [sys.executable, "-m", "kstall", "--project", str(project_copy.root)]
+    child = subprocess.Popen(
+        [*argv, "validate", "--out", str(out), SERIES],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    log = out / "latest" / SERIES / ("build.log" if stage == "build" else "console.log")
+    limit = time.monotonic() + 900
+    while not (log.exists() and log.stat().st_size > 200):
+        assert child.poll() is None, child.communicate()[0]
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    directory = (out / "latest").resolve()
+    child.send_signal(how)
+    child.communicate(timeout=60)
+    time.sleep(1)
+    assert _qemus(directory) == []
+    after = validate(project_copy.root, out, SERIES)
+    assert after.exit_code == 0, after.said
