@@ -269,20 +269,24 @@ def _write(home: Path, path: str, wanted: File | None) -> bool:
     target = home / "src" / path
     if target.is_symlink():
         target.unlink()
-    if am.read(target) == wanted:
-        return False
+    changed = am.read(target) != wanted
     if wanted is None:
-        target.unlink()
+        if changed:
+            target.unlink()
+        # Also when nothing changed: a killed run may have come no further than that.
         _drop_empty(target.parent, home / "src")
-    else:
+    elif changed:
         _replace(home, target, wanted)
-    return True
+    return changed
 
 
 def _drop_empty(folder: Path, top: Path) -> None:
     """Git knows no empty directories, so a tree made afresh would not have it."""
-    while folder != top and not any(folder.iterdir()):
-        folder.rmdir()
+    while folder != top:
+        if folder.is_dir():
+            if any(folder.iterdir()):
+                return
+            folder.rmdir()
         folder = folder.parent
 
 
