@@ -39,11 +39,15 @@ class Outcome:
         }
 
 
+def kstall(project: Path) -> list[str]:
+    """The command, to be run on ``project``."""
+    return [sys.executable, "-m", "kstall", "--project", str(project)]
+
+
 def validate(project: Path, out: Path, *arguments: str) -> Outcome:
     """Run ``kstall validate`` on ``project``; the cache is the user's own."""
     done = subprocess.run(
-        [sys.executable, "-m", "kstall", "--project", str(project), "validate"]
-        + ["--out", str(out), *arguments],
+        [*kstall(project), "validate", "--out", str(out), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

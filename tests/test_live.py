@@ -12,14 +12,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from kstall.series import Project
-from live import Outcome, validate
+from live import Outcome, kstall, validate
 
 pytestmark = pytest.mark.live
 
@@ -236,9 +235,8 @@ def test_a_run_that_is_ended_leaves_nothing_and_goes_on(
     )
     _patch(project_copy, comment, f"+\t/* {stage} {how.name} {time.time_ns()} */")
     out = tmp_path / "out"
-    argv = [sys.executable, "-m", "kstall", "--project", str(project_copy.root)]
     child = subprocess.Popen(
-        [*argv, "validate", "--out", str(out), SERIES],
+        [*kstall(project_copy.root), "validate", "--out", str(out), SERIES],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
