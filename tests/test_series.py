@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kstall.guest import Machine
+from kstall.guestrun import machine_for
 from kstall.series import Project, SeriesError, load, locate
 
 NAME = "demo"
@@ -113,6 +115,19 @@ def _edit(project: Project, old: str, new: str) -> int:
     assert text.count(old) >= 1
     path.write_text(text.replace(old, new, 1))
     return text[: text.index(old)].count("\n") + 1
+
+
+def test_a_series_may_ask_for_its_machine(project: Project) -> None:
+    assert machine_for(load(project, NAME)) == Machine()
+    _edit(
+        project,
+        "[subsystem]",
+        '[machine]\ncpus = 4\nappend = ["numa=fake=2"]\n\n[subsystem]',
+    )
+    assert machine_for(load(project, NAME)) == Machine(4, "2G", ("numa=fake=2",))
+    line = _edit(project, "cpus = 4", "cpus = 0")
+    with pytest.raises(SeriesError, match=rf"series.toml:{line}: `cpus`"):
+        load(project, NAME)
 
 
 def test_a_consistent_series_loads(project: Project) -> None:

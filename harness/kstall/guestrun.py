@@ -41,6 +41,12 @@ class Guest:
     machine: guest.Machine = field(default_factory=guest.Machine)
 
 
+def machine_for(series: Series) -> guest.Machine:
+    """The machine that ``series`` asks for."""
+    wanted = series.spec.machine
+    return guest.Machine(wanted.cpus, wanted.memory, wanted.append)
+
+
 def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
     """The job of ``kstall_guest``, see its ``job.py``."""
     spec = series.spec

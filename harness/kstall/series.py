@@ -64,6 +64,14 @@ class Site(_Table):
     context: Text
 
 
+class Machine(_Table):
+    """The guest that the workloads need; ``append`` goes onto its command line."""
+
+    cpus: Annotated[int, Field(ge=1, le=16)] = 2
+    memory: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")] = "2G"
+    append: tuple[Annotated[str, StringConstraints(pattern=r"^\S+$")], ...] = ()
+
+
 class Tracepoint(_Table):
     """One new event: ``fields`` maps name to C type in record order.
 
@@ -133,6 +141,7 @@ class Spec(_Table):
     cover: Text
     kconfig: Text
     subsystem: Subsystem
+    machine: Machine = Machine()
     tracepoint: tuple[Tracepoint, ...] = ()
     script: tuple[Script, ...] = ()
     workload: tuple[Workload, ...] = ()

@@ -12,7 +12,7 @@ from pathlib import Path
 from . import accel, common, evidence, kernel, report, root, source, tree, views
 from . import run as runs
 from .errors import KstallError
-from .guestrun import Guest, run_guest
+from .guestrun import Guest, machine_for, run_guest
 from .report import SeriesReport
 from .series import Project, Series
 from .ui import Ui
@@ -113,7 +113,7 @@ def _prove(
         stage.summary = f"{speed.kind}: {speed.why}"
         run.report.environment.accelerator = speed.kind
         run.report.environment.accelerator_reason = speed.why
-    guest = Guest(built, shared.root, speed)
+    guest = Guest(built, shared.root, speed, machine_for(series))
     with run.stage("guest", entry) as stage:
         results = run_guest(
             request.project, series, guest, request.cache, run.dir, stage, run.ui
