@@ -102,7 +102,7 @@ def plan(base: Base, patches: Sequence[Patch], scratch: Path) -> Plan:
         for path in patch.touches:
             _require_no_link(patch, path, records)
     paths = sorted({path for patch in patches for path in patch.touches})
-    pristine = _read_pristine(base, paths)
+    pristine = _read_pristine(base, paths, records)
     with contextlib.ExitStack() as stack:
         stack.enter_context(space.guarded(scratch, _MARGIN, "applying a series"))
         scratch.mkdir(parents=True, exist_ok=True)
@@ -142,8 +142,9 @@ def _gone(base: Base) -> KstallError:
 
 def _sync(plan: Plan, say: Callable[[str], None]) -> None:
     home = plan.base.path.parent
-    _require_untouched(plan.base)
-    _keep_pristine(plan.base, plan.files)
+    records = listing.load(home / "files")
+    _require_untouched(plan.base, records)
+    _keep_pristine(plan.base, plan.files, records)
     wanted = {**_kept_files(home, _kept_modes(home)), **plan.files}
     # Deletions first: one series' file may be where another has a directory.
     order = sorted(wanted, key=lambda path: (wanted[path] is not None, path))
@@ -152,14 +153,12 @@ def _sync(plan: Plan, say: Callable[[str], None]) -> None:
         say(f"{len(changed)} source files changed in the workspace")
 
 
-def _require_untouched(base: Base) -> None:
+def _require_untouched(base: Base, records: Mapping[str, listing.Record]) -> None:
     """Raise `KstallError` if anyone but us wrote to the workspace.
 
     Files that series touch are left out: those are compared by content anyway.
     """
-    home = base.path.parent
-    records = listing.load(home / "files")
-    ours = _kept_modes(home)
+    ours = _kept_modes(base.path.parent)
     strange = [
         path
         for path in listing.differing(listing.scan(base.path), records)
@@ -198,10 +197,11 @@ def _kept_files(home: Path, modes: Mapping[str, str | None]) -> dict[str, File |
     }
 
 
-def _read_pristine(base: Base, paths: Iterable[str]) -> dict[str, File | None]:
+def _read_pristine(
+    base: Base, paths: Iterable[str], records: Mapping[str, listing.Record]
+) -> dict[str, File | None]:
     """The content that ``paths`` have in the base, whatever is applied to it now."""
     home = base.path.parent
-    records = listing.load(home / "files")
     found: dict[str, File | None] = {}
     for path in paths:
         record = records.get(path)
@@ -246,15 +246,16 @@ def _require_no_link(
             )
 
 
-def _keep_pristine(base: Base, paths: Iterable[str]) -> None:
+def _keep_pristine(
+    base: Base, paths: Iterable[str], records: Mapping[str, listing.Record]
+) -> None:
     """Keep aside what ``paths`` are in the base, and then write down their names."""
     home = base.path.parent
     kept = _kept_modes(home)
     new = [path for path in paths if path not in kept]
     if not new:
         return
-    records = listing.load(home / "files")
-    for path, file in _read_pristine(base, new).items():
+    for path, file in _read_pristine(base, new, records).items():
         if file is not None:
             _replace(home, home / "pristine" / path, file)
         kept[path] = None if file is None else records[path].git_mode
