@@ -105,6 +105,23 @@ def test_good_results_pass_every_common_check(tmp_path: Path) -> None:
     assert load.stdout == "2 naps\n"
 
 
+def test_names_that_ftrace_prints_are_compared_by_how_often(tmp_path: Path) -> None:
+    named = FORMAT.replace("cat=%u", "cat=%s").replace(
+        "REC->cat", '__print_symbolic(REC->cat, {1, "tom"}, {2, "minka"})'
+    )
+    text = TRACE.replace("cat=1", "cat=tom").replace("cat=2", "cat=minka")
+    _write_results(
+        tmp_path, **{"formats/demo/demo_nap": named, "doze/trace.txt": text}
+    )
+    result = _status("readers_agree", _series(), evidence.load(tmp_path))
+    assert result.status == "pass", result
+    (tmp_path / "doze/trace.txt").write_text(text.replace("minka", "tom"))
+    result = _status("readers_agree", _series(), evidence.load(tmp_path))
+    assert [item.label for item in result.comparisons if not item.ok] == [
+        "doze: demo_nap: cat"
+    ]
+
+
 NO_EVENT = "\n".join(TRACE.splitlines()[:1]) + "\n"
 OTHER_VALUE = TRACE.replace("nap_ns=6", "nap_ns=7")
 HOLE = FORMAT.replace("offset:16", "offset:20")
