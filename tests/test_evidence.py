@@ -110,9 +110,7 @@ def test_names_that_ftrace_prints_are_compared_by_how_often(tmp_path: Path) -> N
         "REC->cat", '__print_symbolic(REC->cat, {1, "tom"}, {2, "minka"})'
     )
     text = TRACE.replace("cat=1", "cat=tom").replace("cat=2", "cat=minka")
-    _write_results(
-        tmp_path, **{"formats/demo/demo_nap": named, "doze/trace.txt": text}
-    )
+    _write_results(tmp_path, **{"formats/demo/demo_nap": named, "doze/trace.txt": text})
     result = _status("readers_agree", _series(), evidence.load(tmp_path))
     assert result.status == "pass", result
     (tmp_path / "doze/trace.txt").write_text(text.replace("minka", "tom"))
