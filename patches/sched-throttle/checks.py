@@ -1,0 +1,670 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the sched-throttle series.
+
+What is held against the new events is none of theirs: cpu.stat and cpu.stat.local,
+which the kernel kept before, the CPU times of /proc, what the tasks saw on their own
+clock, and older trace events.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, mode
+from typing import Any
+
+from kstall.evidence import Evidence, Verdict, WorkloadResult
+from kstall.records import Event
+
+MS = 1_000_000
+#: Between two clocks that count the same seconds, and between looking at a clock and
+#: acting on it.
+SLACK_NS = 5 * MS
+#: ftrace prints microseconds.
+ROUNDING_NS = 1000
+
+_WORKLOADS = (
+    "lone",
+    "three",
+    "syscall",
+    "move",
+    "nested",
+    "quiet",
+    "late",
+    "trainer",
+)
+_QUEUE = ("sched_cfs_throttle", "sched_cfs_unthrottle")
+_TASK = ("sched_cfs_throttle_task", "sched_cfs_unthrottle_task")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A workload: what it printed about itself, and what was recorded of it."""
+
+    load: WorkloadResult
+    facts: tuple[Mapping[str, Any], ...]
+
+    def all(self, what: str) -> list[Mapping[str, Any]]:
+        """The printed lines of one kind."""
+        return [fact for fact in self.facts if fact["what"] == what]
+
+    def group(self, name: str) -> Mapping[str, Any]:
+        """What was printed last about a control group."""
+        return [fact for fact in self.all("group") if fact["name"] == name][-1]
+
+    def task(self, name: str) -> Mapping[str, Any]:
+        """What a task printed."""
+        return next(fact for fact in self.all("task") if fact["name"] == name)
+
+    def step(self, name: str, task: str) -> Mapping[str, Any]:
+        """What was done to a task, and when."""
+        return next(
+            fact
+            for fact in self.all("step")
+            if (fact["name"], fact["task"]) == (name, task)
+        )
+
+    def record(self, *names: str, **fields: int) -> list[Event]:
+        """The recorded events of these names and values, in time order."""
+        return [
+            event
+            for event in self.load.record()
+            if event.name in names
+            and all(event.fields.get(key) == value for key, value in fields.items())
+        ]
+
+    def chain(self, cgroup: int) -> Iterator[int]:
+        """A group's id and those of its parents."""
+        parents = {fact["cgroup"]: fact["parent"] for fact in self.all("group")}
+        while cgroup in parents:
+            yield cgroup
+            cgroup = parents[cgroup]
+
+
+def group_time_is_cpu_stat(ev: Evidence) -> Verdict:
+    """Each group is new in its workload, so its counters are sums from zero."""
+    v = Verdict()
+    for run in (_run(ev, name) for name in _WORKLOADS):
+        for name in dict.fromkeys(fact["name"] for fact in run.all("group")):
+            group = run.group(name)
+            ends = run.record("sched_cfs_unthrottle", cgroup=group["cgroup"])
+            v.equal(
+                f"{run.load.name}: {name}: sum of delta / 1000",
+                sum(_delta(end) for end in ends) // 1000,
+                group["stat"]["throttled_usec"],
+            )
+    for name, group_name in (("lone", "lone"), ("trainer", "loader")):
+        group = _run(ev, name).group(group_name)
+        used = group["stat"]["throttled_usec"]
+        v.at_least(f"{name}: {group_name}: throttled_usec", used, 1_000_000)
+    return v
+
+
+def lone_task_is_its_group(ev: Evidence) -> Verdict:
+    """What the queue's clock says at both ends is what the task's says."""
+    v = Verdict()
+    for name, group in (("lone", "lone"), ("nested", "pod")):
+        run = _run(ev, name)
+        facts = run.group(group)
+        ends = run.record("sched_cfs_unthrottle", cgroup=facts["cgroup"])
+        # Throttled, but let go before the task was back in user space: nothing lost.
+        queue = [_delta(end) for end in ends if _delta(end)]
+        task = run.record("sched_cfs_unthrottle_task", task=run.task(name)["pid"])
+        v.at_least(f"{name}: ends", len(task), 10)
+        v.equal(f"{name}: ends of the task and of its queue", len(task), len(queue))
+        differing = sum(_delta(a) != b for a, b in zip(task, queue, strict=False))
+        v.equal(f"{name}: of which differ by 1 ns or more", differing, 0)
+        v.equal(
+            f"{name}: sum of the task's delta / 1000",
+            sum(map(_delta, task)) // 1000,
+            facts["local"]["throttled_usec"],
+        )
+        # 20 ms in 100 ms: 80 ms off, give or take a tick at either end.
+        v.within(
+            f"{name}: delta, median", median(map(_delta, task)), 60 * MS, 100 * MS, "ns"
+        )
+        starts = run.record("sched_cfs_throttle", cgroup=facts["cgroup"])
+        # It counts periods; the last throttling is lifted, which ends none.
+        v.at_least(
+            f"{name}: nr_throttled", facts["stat"]["nr_throttled"], len(starts) - 1
+        )
+    return v
+
+
+def task_saw_the_gaps_itself(ev: Evidence) -> Verdict:
+    """The task looks at CLOCK_MONOTONIC all the time, and cannot when throttled."""
+    v = Verdict()
+    run = _run(ev, "lone")
+    task = run.task("lone")
+    ends = _within(run.record(_TASK[1], task=task["pid"]), task)
+    v.at_least("throttled while it looked", len(ends), 10)
+    rests = []
+    for end in ends:
+        start = end.ts_ns - _delta(end)
+        around = [
+            there - here
+            for here, there in task["gaps"]
+            if here - SLACK_NS <= start and end.ts_ns <= there
+        ]
+        if around:
+            rests.append(around[0] - _delta(end))
+    v.equal("of which in a gap", len(rests), len(ends))
+    if rests:
+        v.at_least("gap - delta, least", min(rests), -SLACK_NS, "ns")
+        v.at_most("gap - delta, median", median(rests), 10 * MS, "ns")
+    wall = task["end_ns"] - task["begin_ns"]
+    rest = wall - task["run_ns"] - sum(map(_delta, ends))
+    v.within("neither run nor throttled", rest, -2 * SLACK_NS, wall // 5, "ns")
+    return v
+
+
+def older_events_do_not_tell(ev: Evidence) -> Verdict:
+    """What the commit messages claim about mainline, seen."""
+    v = Verdict()
+    run = _run(ev, "lone")
+    task = run.task("lone")
+    pid = task["pid"]
+    switches = run.load.events("sched_switch")
+    states: Counter[str] = Counter()
+    for start in run.record(_TASK[0], task=pid):
+        after = next(
+            switch
+            for switch in switches
+            if switch.cpu == start.fields["on"]
+            and switch.ts_ns >= start.ts_ns - ROUNDING_NS
+        )
+        who = "it" if after.fields["prev_pid"] == pid else "another"
+        states[f"{who} in {after.fields['prev_state']}"] += 1
+    v.true(
+        "the next sched_switch after each start",
+        bool(states) and set(states) <= {"it in R", "it in R+"},
+        ", ".join(f"{count} x {what}" for what, count in sorted(states.items())),
+    )
+    ends = _within(run.record(_TASK[1], task=pid), task)
+    woken = [
+        wakeup
+        for wakeup in run.load.events("sched_wakeup")
+        if wakeup.fields["pid"] == pid
+        and any(e.ts_ns - _delta(e) < wakeup.ts_ns <= e.ts_ns + MS for e in ends)
+    ]
+    v.equal("sched_wakeup while throttled or at the end", len(woken), 0)
+    throttled = sum(map(_delta, ends))
+    told = sum(
+        _int(event, "delay")
+        for name in ("wait", "sleep", "iowait", "blocked")
+        for event in run.load.events(f"sched_stat_{name}")
+        if event.fields["pid"] == pid and event.ts_ns <= task["end_ns"]
+    )
+    rest = task["end_ns"] - task["begin_ns"] - task["run_ns"] - throttled
+    v.at_least("throttled", throttled, 1000 * MS, "ns")
+    v.at_most(
+        "sched_stat_{wait,sleep,iowait,blocked}", told, max(rest, 0) + 10 * SLACK_NS
+    )
+    v.at_least("run_delay", task["run_delay_ns"], throttled - SLACK_NS, "ns")
+    return v
+
+
+def three_tasks_wait_for_one_queue(ev: Evidence) -> Verdict:
+    """They stop one after the other and go on together."""
+    v = Verdict()
+    run = _run(ev, "three")
+    cgroup = run.group("three")["cgroup"]
+    pids = [task["pid"] for task in run.all("task")]
+    v.equal("tasks", len(pids), 3)
+    for pid in pids:
+        count = len(run.record(_TASK[1], task=pid))
+        v.at_least(f"ends of task {pids.index(pid)}", count, 10)
+    tasks = run.record(_TASK[1], cgroup=cgroup)
+    queue = [end for end in run.record(_QUEUE[1], cgroup=cgroup) if _delta(end)]
+    together = {
+        _clock(end): [_delta(t) for t in tasks if _clock(t) == _clock(end)]
+        for end in queue
+    }
+    v.equal(
+        "tasks that end with their queue", sum(map(len, together.values())), len(tasks)
+    )
+    v.equal("of one queue, mostly", mode(map(len, together.values())), 3)
+    longest = [max(together[_clock(end)], default=0) - _delta(end) for end in queue]
+    v.equal("queues whose first task has another delta", sum(map(bool, longest)), 0)
+    return v
+
+
+def system_call_is_not_interrupted(ev: Evidence) -> Verdict:
+    """ftrace says when the call ended; a debt of n quotas takes n periods."""
+    v = Verdict()
+    run = _run(ev, "syscall")
+    task, group = run.task("syscall"), run.group("syscall")
+    quota, period = group["quota_us"] * 1000, group["period_us"] * 1000
+    call = task["call"]
+    enter, leave = _longest_call(run.load, task["pid"])
+    kernel = leave - enter
+    v.within(
+        "sys_enter to sys_exit", kernel, 3 * quota, call["end_ns"] - call["begin_ns"]
+    )
+    during = [
+        event
+        for event in run.record(_QUEUE[0], cgroup=group["cgroup"])
+        if enter < event.ts_ns < leave
+    ]
+    v.at_least("sched_cfs_throttle in the call", len(during), 1)
+    starts = run.record(_TASK[0], task=task["pid"])
+    inside = [e for e in starts if enter - MS < e.ts_ns < leave - ROUNDING_NS]
+    v.equal("sched_cfs_throttle_task in the call", len(inside), 0)
+    after = [e for e in starts if e.ts_ns >= leave - ROUNDING_NS]
+    v.at_least("sched_cfs_throttle_task after it", len(after), 1)
+    if not after:
+        return v
+    v.at_most("from sys_exit to the first", after[0].ts_ns - leave, SLACK_NS, "ns")
+    debt = -_int(after[0], "remaining")
+    # At most one quota was there at the start, and one came with each period.
+    refilled = (kernel // period + 2) * quota
+    v.within("debt at that time", debt, kernel - refilled - SLACK_NS, kernel, "ns")
+    v.at_least("debt at that time", debt, quota, "ns")
+    end = next(
+        e for e in run.record(_TASK[1], task=task["pid"]) if e.ts_ns > after[0].ts_ns
+    )
+    periods = debt // quota
+    low, high = periods * period - SLACK_NS, (periods + 2) * period * 3 // 2
+    v.within("delta", _delta(end), low, high, "ns")
+    v.at_least(
+        "delay of the call's return, seen by the task",
+        call["end_ns"] - leave,
+        _delta(end) - SLACK_NS,
+        "ns",
+    )
+    return v
+
+
+def leaving_the_group_ends_it(ev: Evidence) -> Verdict:
+    """The driver saw the task stand still, and from then on move."""
+    v = Verdict()
+    run = _run(ev, "move")
+    step = run.step("leave", "by-group")
+    _one_end(v, run, step)
+    ends = _during(run, step, _TASK[1])
+    there = {end.fields["cgroup"] for end in ends}
+    v.equal("group of the event", there, {run.group("free")["cgroup"]})
+    later = [
+        event
+        for event in run.record(*_TASK, task=step["pid"])
+        if event.ts_ns > step["after_ns"]
+    ]
+    v.equal("events of the task afterwards", len(later), 0)
+    return v
+
+
+def changing_the_cpu_ends_it(ev: Evidence) -> Verdict:
+    """There and back: the way back is to a queue that still is throttled."""
+    v = Verdict()
+    run = _run(ev, "move")
+    there, back = run.step("cpu1", "by-cpu"), run.step("back", "by-cpu")
+    _one_end(v, run, there)
+    v.equal(
+        "CPU of the event", [e.fields["on"] for e in _during(run, there, _TASK[1])], [1]
+    )
+    again = [
+        event
+        for event in run.record(_TASK[0], task=there["pid"])
+        if there["before_ns"] <= event.ts_ns <= back["before_ns"]
+    ]
+    v.equal("CPUs of its next starts", [e.fields["on"] for e in again], [1])
+    v.equal("events on the way back", len(_during(run, back, *_TASK)), 0)
+    lift = run.step("lift", "by-cpu")
+    _one_end(v, run, lift)
+    v.equal(
+        "CPU at the end", [e.fields["on"] for e in _during(run, lift, _TASK[1])], [0]
+    )
+    return v
+
+
+def changing_the_class_ends_it(ev: Evidence) -> Verdict:
+    """The second start is the only one that is not the task's own doing."""
+    v = Verdict()
+    run = _run(ev, "move")
+    fifo, fair = run.step("fifo", "by-class"), run.step("fair", "by-class")
+    _one_end(v, run, fifo)
+    between = [
+        event
+        for event in run.record(*_TASK, task=fifo["pid"])
+        if fifo["after_ns"] < event.ts_ns < fair["before_ns"]
+    ]
+    v.equal("events while SCHED_FIFO", len(between), 0)
+    starts = _during(run, fair, _TASK[0])
+    v.equal("starts when SCHED_OTHER again", len(starts), 1)
+    (driver,) = run.all("driver")
+    v.equal("current in these", {event.pid for event in starts}, {driver["pid"]})
+    v.equal("ends then", len(_during(run, fair, _TASK[1])), 0)
+    _one_end(v, run, run.step("lift", "by-class"))
+    return v
+
+
+def nested_limit_is_told_apart(ev: Evidence) -> Verdict:
+    """The pod has the limit, its child has the task."""
+    v = Verdict()
+    run = _run(ev, "nested")
+    pod, train = run.group("pod"), run.group("train")
+    for events, group in ((_QUEUE, pod), (_TASK, train)):
+        seen = {event.fields["cgroup"] for event in run.record(*events)}
+        v.equal(f"groups of {events[0]}", seen, {group["cgroup"]})
+    v.equal("throttled_usec of the child", train["stat"]["throttled_usec"], 0)
+    v.equal(
+        "sum of the task's delta / 1000",
+        sum(map(_delta, run.record(_TASK[1]))) // 1000,
+        train["local"]["throttled_usec"],
+    )
+    return v
+
+
+def switched_on_half_way(ev: Evidence) -> Verdict:
+    """The recorder was there from the start, sched_stat_throttled was not."""
+    v = Verdict()
+    run = _run(ev, "late")
+    turns = run.all("late")
+    v.equal("turns", len(turns), 2)
+    for number, turn in enumerate(turns, 1):
+        ends = [
+            end
+            for end in run.record(_TASK[1], task=turn["pid"])
+            if end.ts_ns >= turn["lifted_ns"]
+        ]
+        v.at_least(f"turn {number}: ends, recorded", len(ends), 1)
+        delays = [
+            int(found[1])
+            for line in turn["lines"]
+            if (found := re.search(r" sched_stat_throttled: .* delay=(\d+) ", line))
+        ]
+        v.equal(f"turn {number}: delay", delays, [_delta(end) for end in ends[:1]])
+        v.at_least(
+            f"turn {number}: delay",
+            max(delays, default=0),
+            turn["lifted_ns"] - turn["on_ns"] + turn["still_ns"] - SLACK_NS,
+            "ns",
+        )
+        v.at_least(f"turn {number}: unseen ends after it", len(ends) - 1, 1)
+    return v
+
+
+def free_group_is_silent(ev: Evidence) -> Verdict:
+    """Silence counts only beside a task that is throttled."""
+    v, run = _quiet(ev, "free")
+    v.at_least("CPU time", run.task("free")["run_ns"], 500 * MS, "ns")
+    return v
+
+
+def moderate_use_is_silent(ev: Evidence) -> Verdict:
+    """It asks for slices and gets them."""
+    v, run = _quiet(ev, "duty")
+    task = run.task("duty")
+    v.at_least("CPU time", task["run_ns"], 100 * MS, "ns")
+    periods = run.group("duty")["stat"]["nr_periods"]
+    v.at_least("nr_periods", periods, 2)
+    return v
+
+
+def real_time_is_silent(ev: Evidence) -> Verdict:
+    """The quota is not for it."""
+    v, run = _quiet(ev, "fifo")
+    task = run.task("fifo")
+    wall = task["end_ns"] - task["begin_ns"]
+    v.at_least("CPU time, twice its group's quota", task["run_ns"], 0.4 * wall, "ns")
+    return v
+
+
+def moving_is_silent(ev: Evidence) -> Verdict:
+    """Ten rounds of what ends the throttling of a task that is throttled."""
+    v, run = _quiet(ev, "moved")
+    v.at_least("CPU time", run.task("moved")["run_ns"], 100 * MS, "ns")
+    return v
+
+
+def ends_match_starts(ev: Evidence) -> Verdict:
+    """The clock is read from the queue by the recorder, not by the events."""
+    v = Verdict()
+    for run in (_run(ev, name) for name in _WORKLOADS):
+        name = run.load.name
+        queues = _alternating(run.record(*_QUEUE), _QUEUE, ("cgroup", "on"))
+        tasks = _alternating(run.record(*_TASK), _TASK, ("task",))
+        v.at_least(f"{name}: tasks throttled", len(tasks.pairs), 1)
+        v.equal(f"{name}: tasks, out of turn or left open", tasks.odd, 0)
+        v.equal(f"{name}: queues, out of turn or left open", queues.odd, 0)
+        same = [(a, b) for a, b in tasks.pairs if a.fields["on"] == b.fields["on"]]
+        wrong = [(a, b) for a, b in same if _delta(b) != _clock(b) - _clock(a)]
+        v.equal(f"{name}: tasks, other than the clock's difference", len(wrong), 0)
+        starts = run.record(_TASK[0])
+        wrong = [
+            (a, b)
+            for a, b in queues.pairs
+            if _delta(b) != _since_first(run, starts, a, b)
+        ]
+        v.equal(f"{name}: queues, other than the clock's difference", len(wrong), 0)
+    return v
+
+
+def some_quota_is_to_blame(ev: Evidence) -> Verdict:
+    """What the script does to find the group, done over."""
+    v = Verdict()
+    for run in (_run(ev, name) for name in _WORKLOADS):
+        blamed = [group for _, group in _blame(run)]
+        v.at_least(f"{run.load.name}: throttled tasks", len(blamed), 1)
+        nobody = sum(group is None for group in blamed)
+        v.equal(f"{run.load.name}: with no queue throttled", nobody, 0)
+    return v
+
+
+def stat_is_the_task_event(ev: Evidence) -> Verdict:
+    """One is printed by ftrace, the other read through BPF."""
+    v = Verdict()
+    for name in _WORKLOADS:
+        if name == "late":
+            continue
+        run = _run(ev, name)
+        printed = Counter(
+            (_int(event, "pid"), _int(event, "delay"))
+            for event in run.load.events("sched_stat_throttled")
+        )
+        read = Counter((_int(e, "task"), _delta(e)) for e in run.record(_TASK[1]))
+        v.at_least(f"{name}: sched_stat_throttled", printed.total(), 1)
+        v.equal(f"{name}: without the other", (printed - read).total(), 0)
+        v.equal(f"{name}: the other without it", (read - printed).total(), 0)
+    return v
+
+
+def scripts_add_up(ev: Evidence) -> Verdict:
+    """The names are the workload's, the nanoseconds the recorder's."""
+    v = Verdict()
+    run = _run(ev, "trainer")
+    comms = {task["pid"]: task["name"] for task in run.all("task")}
+    for task in run.all("task"):
+        comms |= {tid: name for name, tid in task.get("threads", {}).items()}
+    groups = {fact["cgroup"]: fact["name"] for fact in run.all("group")}
+    whose = {
+        (start.ts_ns, start.cpu): groups.get(group or 0) for start, group in _blame(run)
+    }
+    lost: Counter[str] = Counter()
+    times: Counter[str] = Counter()
+    pairs = _alternating(run.record(*_TASK), _TASK, ("task",)).pairs
+    for start, end in pairs:
+        own = groups[_int(end, "cgroup")]
+        key = f"{comms[_int(end, 'task')]},{own},{whose[start.ts_ns, start.cpu]}"
+        lost[key] += _delta(end)
+        times[key] += 1
+    maps = run.load.bpftrace("sched-throttle-who").maps
+    v.equal("@lost_ns", sorted(maps["@lost_ns"].items()), sorted(lost.items()))
+    v.equal("@times", sorted(maps["@times"].items()), sorted(times.items()))
+    wanted = {
+        "NCCL Progress,train,pod-7",
+        "python3,train,pod-7",
+        "pt_data_worker,loader,loader",
+    }
+    v.equal("threads, groups and whose quota", set(lost), wanted)
+    v.equal(
+        "@group_ns / 1000",
+        {name: int(ns) // 1000 for name, ns in maps["@group_ns"].items()},
+        {n: run.group(n)["stat"]["throttled_usec"] for n in ("loader", "pod-7")},
+    )
+    hists = run.load.bpftrace("sched-throttle").hists["@ms"]
+    told = {
+        comm: {b.low or 0: b.count for b in buckets if b.count}
+        for comm, buckets in hists.items()
+    }
+    counted: dict[str, Counter[int]] = defaultdict(Counter)
+    for _, end in pairs:
+        counted[comms[_int(end, "task")]][_bucket(_delta(end) // MS)] += 1
+    v.equal("histograms of delay in ms", _plain(told), _plain(counted))
+    return v
+
+
+# -- what was said
+
+
+def _run(ev: Evidence, name: str) -> Run:
+    load = ev.workload(name)
+    return Run(load, tuple(json.loads(line) for line in load.stdout.splitlines()))
+
+
+def _int(event: Event, name: str) -> int:
+    return int(event.fields[name])  # type: ignore[arg-type]
+
+
+def _delta(event: Event) -> int:
+    return _int(event, "delta")
+
+
+def _clock(event: Event) -> int:
+    return _int(event, "clock")
+
+
+def _within(ends: Iterable[Event], task: Mapping[str, Any]) -> list[Event]:
+    """The ends of throttling that lie in the time in which the task measured."""
+    return [
+        end
+        for end in ends
+        if task["begin_ns"] <= end.ts_ns - _delta(end) and end.ts_ns <= task["end_ns"]
+    ]
+
+
+def _during(run: Run, step: Mapping[str, Any], *names: str) -> list[Event]:
+    """The events of a task while something was done to it."""
+    return [
+        event
+        for event in run.record(*names, task=step["pid"])
+        if step["before_ns"] <= event.ts_ns <= step["after_ns"]
+    ]
+
+
+def _one_end(v: Verdict, run: Run, step: Mapping[str, Any]) -> None:
+    name = f"{step['task']}: {step['name']}"
+    ends = _during(run, step, _TASK[1])
+    v.equal(f"{name}: ends while it was done", len(ends), 1)
+    if ends:
+        # The driver had seen it stand still for so long before.
+        v.at_least(f"{name}: delta", _delta(ends[0]), step["still_ns"] - SLACK_NS, "ns")
+
+
+def _longest_call(load: WorkloadResult, pid: int) -> tuple[int, int]:
+    """When the longest mmap() of a task began and ended in the kernel, in ns."""
+    enter, spans = 0, [(0, 0)]
+    for event in load.events():
+        if event.pid != pid:
+            continue
+        if event.name == "sys_enter_mmap":
+            enter = event.ts_ns
+        elif event.name == "sys_exit_mmap":
+            spans.append((enter, event.ts_ns))
+    return max(spans, key=lambda span: span[1] - span[0])
+
+
+def _quiet(ev: Evidence, name: str) -> tuple[Verdict, Run]:
+    """No event of the task and none of its group, in a run that had some."""
+    v = Verdict()
+    run = _run(ev, "quiet")
+    limited = run.task("limited")
+    v.at_least("ends of the limited task", len(run.record(_TASK[1])), 10)
+    v.equal(
+        "of which others",
+        len(run.record(_TASK[1])) - len(run.record(_TASK[1], task=limited["pid"])),
+        0,
+    )
+    group = run.group(name)
+    v.equal("nr_throttled", group["stat"]["nr_throttled"], 0)
+    for event in (*_QUEUE, *_TASK):
+        seen = len(run.record(event, cgroup=group["cgroup"]))
+        v.equal(f"{event} of the group", seen, 0)
+    seen = len(run.record(*_TASK, task=run.task(name)["pid"]))
+    v.equal("events of the task", seen, 0)
+    return v, run
+
+
+# -- what was recorded
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Starts with their ends; ``odd`` counts those that have no other."""
+
+    pairs: tuple[tuple[Event, Event], ...]
+    odd: int
+
+
+def _alternating(
+    events: Sequence[Event], names: tuple[str, str], keys: tuple[str, ...]
+) -> Paired:
+    open_: dict[tuple[int, ...], Event] = {}
+    pairs, odd = [], 0
+    for event in events:
+        key = tuple(_int(event, name) for name in keys)
+        start = open_.pop(key, None)
+        if event.name == names[0]:
+            odd += start is not None
+            open_[key] = event
+        elif start is None:
+            odd += 1
+        else:
+            pairs.append((start, event))
+    return Paired(tuple(pairs), odd + len(open_))
+
+
+def _since_first(run: Run, starts: Sequence[Event], a: Event, b: Event) -> int:
+    """How long the first task had been off the CPU when queue ``b`` was let go.
+
+    The kernel's time of a queue does not begin when it is throttled but when a task
+    of it, or of a queue below it, first stops.
+    """
+    for start in starts:
+        if (
+            start.fields["on"] == a.fields["on"]
+            and a.ts_ns <= start.ts_ns <= b.ts_ns
+            and _int(a, "cgroup") in run.chain(_int(start, "cgroup"))
+        ):
+            return _clock(b) - _clock(start)
+    return 0
+
+
+def _blame(run: Run) -> list[tuple[Event, int | None]]:
+    """For each throttled task, the nearest group that is throttled on that CPU."""
+    throttled: set[tuple[int, int]] = set()
+    found: list[tuple[Event, int | None]] = []
+    for event in run.record(*_QUEUE, _TASK[0]):
+        place = (_int(event, "cgroup"), _int(event, "on"))
+        if event.name == _QUEUE[0]:
+            throttled.add(place)
+        elif event.name == _QUEUE[1]:
+            throttled.discard(place)
+        else:
+            groups: Iterator[int] = run.chain(place[0])
+            found.append(
+                (event, next((g for g in groups if (g, place[1]) in throttled), None))
+            )
+    return found
+
+
+def _bucket(value: int) -> int:
+    """The lower end of bpftrace's power-of-two bucket of ``value``."""
+    return value if value < 2 else 1 << (value.bit_length() - 1)
+
+
+def _plain(hists: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+    return {name: dict(sorted(hist.items())) for name, hist in sorted(hists.items())}

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Control groups with a CPU quota, and tasks that use it up.
+
+What the programs here print is the independent record of a run: files that the
+kernel kept before there were tracepoints, and clocks that user space read itself.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+MS = 1_000_000
+#: Off the CPU for longer than this is a gap; a tick is 4 ms.
+GAP_NS = 20 * MS
+#: Without progress for this long a task is throttled, not merely waiting for its CPU:
+#: nothing else that runs for long is bound to the CPU that the tasks here use.
+STILL_S = 0.2
+
+
+def say(**facts: object) -> None:
+    """Print one line of the record."""
+    print(json.dumps(facts), flush=True)
+
+
+def mono() -> int:
+    """CLOCK_MONOTONIC in ns, the clock of the recorded events."""
+    return time.monotonic_ns()
+
+
+class Group:
+    """A control group of its own; its counters start at zero."""
+
+    def __init__(self, name: str, parent: Group | None = None) -> None:
+        if not (ROOT / "cgroup.controllers").exists():
+            subprocess.run(["mount", "-t", "cgroup2", "none", str(ROOT)], check=True)
+        above = parent.path if parent else ROOT
+        (above / "cgroup.subtree_control").write_text("+cpu")
+        self.path = above / name
+        self.path.mkdir()
+
+    def limit(self, quota_us: int, period_us: int) -> None:
+        """Allow ``quota_us`` of CPU time in each ``period_us``."""
+        (self.path / "cpu.max").write_text(f"{quota_us} {period_us}")
+
+    def lift(self) -> None:
+        """Take the limit away; what is throttled by it is not any more."""
+        (self.path / "cpu.max").write_text("max")
+
+    def add(self, pid: int) -> None:
+        """Move process ``pid`` here."""
+        (self.path / "cgroup.procs").write_text(str(pid))
+
+    def say(self, **facts: object) -> None:
+        """Print the group's id and counters."""
+        say(
+            what="group",
+            name=self.path.name,
+            cgroup=self.path.stat().st_ino,
+            parent=self.path.parent.stat().st_ino,
+            stat=_counters(self.path / "cpu.stat"),
+            local=_counters(self.path / "cpu.stat.local"),
+            **facts,
+        )
+
+
+def _counters(path: Path) -> dict[str, int]:
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {key: int(value) for key, value in lines}
+
+
+class Task:
+    """A forked process that joins ``group`` and a CPU, and then does ``work``.
+
+    What ``work`` returns is what it measured; `result` hands it out.
+    """
+
+    def __init__(
+        self, name: str, group: Group | None, cpu: int, work: Callable[[], object]
+    ) -> None:
+        self.name = name
+        here, there = os.pipe()
+        started, start = os.pipe()
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(here)
+            os.close(started)
+            self._child(group, cpu, work, there, start)
+        os.close(there)
+        os.close(start)
+        self._result = os.fdopen(here)
+        if not os.read(started, 1):
+            raise ChildProcessError(f"{name} did not start")
+        os.close(started)
+
+    def _child(
+        self,
+        group: Group | None,
+        cpu: int,
+        work: Callable[[], object],
+        result: int,
+        start: int,
+    ) -> None:
+        status = 1
+        try:
+            Path("/proc/self/comm").write_text(self.name)
+            os.sched_setaffinity(0, {cpu})
+            if group is not None:
+                group.add(os.getpid())
+            os.write(start, b".")
+            os.write(result, json.dumps(work()).encode())
+            status = 0
+        finally:
+            os._exit(status)
+
+    def result(self) -> object:
+        """Wait for the task's end; raises when it failed."""
+        text = self._result.read()
+        _, status = os.waitpid(self.pid, 0)
+        if status:
+            raise ChildProcessError(f"{self.name} ended with status {status:#x}")
+        return json.loads(text)
+
+    def kill(self) -> None:
+        """End a task that would go on for ever."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self._result.close()
+
+    def run_ns(self) -> int:
+        """CPU time so far, from /proc: updated in each tick and at each switch."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0])
+
+    def wait_still(self) -> int:
+        """Return when the task stands still: how long it is known to have, in ns."""
+        since, last = mono(), self.run_ns()
+        deadline = since + 60_000 * MS
+        while mono() < deadline:
+            time.sleep(0.01)
+            now, run = mono(), self.run_ns()
+            if run != last:
+                since, last = now, run
+            elif now - since >= STILL_S * 1e9:
+                return now - since
+        raise TimeoutError(f"{self.name} never stood still")
+
+    def wait_moving(self) -> None:
+        """Return when the task gets CPU time again."""
+        last, deadline = self.run_ns(), mono() + 60_000 * MS
+        while self.run_ns() < last + 8 * MS:
+            if mono() > deadline:
+                raise TimeoutError(f"{self.name} never ran again")
+            time.sleep(0.01)
+
+
+def spin(seconds: float) -> dict[str, object]:
+    """Use the CPU until ``seconds`` have passed; measure when it was not ours.
+
+    ``gaps`` are the times [from, to] between two looks at the clock that are longer
+    than a task can have been interrupted for.
+    """
+    run = time.process_time_ns()
+    delay = _run_delay()
+    begin = last = mono()
+    gaps = []
+    while last < begin + seconds * 1e9:
+        now = mono()
+        if now - last > GAP_NS:
+            gaps.append((last, now))
+        last = now
+    return {
+        "begin_ns": begin,
+        "end_ns": last,
+        "run_ns": time.process_time_ns() - run,
+        "run_delay_ns": _run_delay() - delay,
+        "gaps": gaps,
+    }
+
+
+def _run_delay() -> int:
+    return int(Path("/proc/self/schedstat").read_text().split()[1])
+
+
+def spin_for_ever() -> None:
+    """Use the CPU until killed."""
+    while True:
+        pass
+
+
+def populate(megabytes: int) -> dict[str, object]:
+    """One system call that runs long in the kernel, with mmap_lock held."""
+    run = time.process_time_ns()
+    begin = mono()
+    memory = mmap.mmap(
+        -1,
+        megabytes << 20,
+        flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE,
+    )
+    end = mono()
+    run = time.process_time_ns() - run
+    memory.close()
+    return {"begin_ns": begin, "end_ns": end, "run_ns": run}
+
+
+def owe() -> None:
+    """Run up a debt that takes the group seconds to pay, then spin."""
+    populate(256)
+    spin_for_ever()
