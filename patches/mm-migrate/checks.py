@@ -1,0 +1,678 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the mm-migrate series.
+
+What is held against the new events is none of theirs: what the programs say that they
+did (pages moved by move_pages()'s own status, page frames before and after, clocks
+around each system call), and the kernel's older events (mm_migrate_pages, lock
+contention, kvm_unmap_hva_range).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kstall.evidence import Evidence, Verdict, WorkloadResult
+from kstall.records import Event
+
+PAGE = 4096
+MS = 1_000_000
+EAGAIN = 11
+#: ftrace prints microseconds.
+ROUNDING_NS = 1000
+#: What an emulated guest's CPU may be away for between an event and the stamp beside
+#: it; the waits that are told apart here are 30 ms and more.
+SLACK_NS = 15 * MS
+INVALIDATE = "mmu_notifier_invalidate"
+FINISH = "mmu_notifier_invalidate_finish"
+CALLBACK = "dmirror_interval_invalidate"
+
+Said = dict[str, Any]
+Range = tuple[int, int]
+
+
+def one_event_for_each_page(ev: Evidence) -> Verdict:
+    """move_pages() says where each page is; its frame says that it was moved."""
+    v = Verdict()
+    load = ev.workload("one-mirror")
+    moves = _said(load, "move")
+    v.equal("rounds", len(moves), 3)
+    for number, move in enumerate(moves, 1):
+        pages = move["pages"]
+        v.equal(f"round {number}: pages on the node", move["moved"], pages)
+        v.equal(f"round {number}: frames that changed", move["changed"], pages)
+        events = _during(_migrations(load), move)
+        v.equal(f"round {number}: events", len(events), move["moved"])
+        v.equal(
+            f"round {number}: ranges that are not one page of the buffer",
+            len(Counter(map(_range, events)) - Counter(_pages(move))),
+            0,
+        )
+        v.equal(f"round {number}: pages", len({_range(e) for e in events}), pages)
+        v.equal(
+            f"round {number}: function, event, ret, blockable, curr, thread",
+            _kinds(events),
+            {(CALLBACK, "clear", 0, 1, 1, move["tid"])},
+        )
+    entries = Counter(
+        _int(e, "addr") for e in load.events("set_migration_pte") if _of(e, moves)
+    )
+    ranged = Counter(_int(e, "start") for e in _migrations(load) if _of(e, moves))
+    v.equal("migration entries without their event", (entries - ranged).total(), 0)
+    v.equal("events without a migration entry", (ranged - entries).total(), 0)
+    v.equal("mm", len({e.fields["mm"] for e in _invalidations(load)}), 1)
+    return v
+
+
+def two_mirrors_two_identities(ev: Evidence) -> Verdict:
+    """Both mirrors share one callback, so only the subscription tells them apart."""
+    v = Verdict()
+    load = ev.workload("two-mirrors")
+    (move,) = _said(load, "move")
+    v.equal("pages moved", move["moved"], move["pages"])
+    events = _during(_migrations(load), move)
+    v.equal("events", len(events), 2 * move["moved"])
+    v.equal("functions", {_function(e) for e in events}, {CALLBACK})
+    by = Counter(e.fields["subscription"] for e in events)
+    v.equal("events by subscription", sorted(by.values()), [move["moved"]] * 2)
+    for number, one in enumerate(sorted(by, key=str), 1):
+        ranges = {_range(e) for e in events if e.fields["subscription"] == one}
+        v.equal(f"mirror {number}: pages", ranges == set(_pages(move)), True)
+    return v
+
+
+def huge_page_is_one_event(ev: Evidence) -> Verdict:
+    """smaps says that it is one huge page before and after."""
+    v = Verdict()
+    load = ev.workload("huge")
+    (huge,) = _said(load, "huge")
+    v.equal("AnonHugePages after the moves, kB", huge["kb"], 2048)
+    for number, move in enumerate(_said(load, "move"), 1):
+        v.equal(f"round {number}: moved", move["moved"], 1)
+        events = _during(_migrations(load), move)
+        whole = (move["addr"], move["addr"] + 512 * PAGE)
+        v.equal(f"round {number}: ranges", [_range(e) for e in events], [whole])
+    return v
+
+
+def wait_is_the_time_that_the_mutex_was_held(ev: Evidence) -> Verdict:
+    """The thread that holds the mutex says when; so does the lock itself."""
+    v = Verdict()
+    load = ev.workload("hold")
+    (read,) = _said(load, "read")
+    frees, helds = _said(load, "free"), _said(load, "held")
+    v.equal("moves", (len(frees), len(helds)), (6, 6))
+    free = [_int(e, "duration_ns") for m in frees for e in _recorded(load, m)]
+    v.equal("events of free moves", len(free), len(frees))
+    v.at_most("longest with the mutex free", max(free), read["ns"] // 4, "ns")
+    waits = _contention(load)
+    for number, (hold, held) in enumerate(
+        zip(_said(load, "hold"), helds, strict=True), 1
+    ):
+        events = _recorded(load, held)
+        v.equal(f"move {number}: events", len(events), 1)
+        if len(events) != 1:
+            continue
+        ended, ns = events[0].ts_ns, _int(events[0], "duration_ns")
+        locked = sum(
+            end - begin
+            for begin, end in waits.get(held["tid"], ())
+            if ended - ns - ROUNDING_NS <= begin and end <= ended + ROUNDING_NS
+        )
+        v.at_least(f"move {number}: the lock's own wait", locked, read["ns"] // 4, "ns")
+        v.within(
+            f"move {number}: duration_ns",
+            ns,
+            locked - 2 * ROUNDING_NS,
+            locked + SLACK_NS,
+            "ns",
+        )
+        # The mutex is let go at the end of the read, whoever gets the CPU then.
+        v.true(
+            f"move {number}: it began amid the read",
+            hold["began"] <= ended - ns <= hold["ended"],
+            f"{ended - ns - hold['began']:,} ns after its begin",
+        )
+        v.at_most(
+            f"move {number}: end of the wait after that of the read",
+            ended - hold["ended"],
+            SLACK_NS,
+            "ns",
+        )
+    return v
+
+
+def delay_is_measured(ev: Evidence) -> Verdict:
+    """msleep() never sleeps less, and the move cannot be shorter than its callback."""
+    v = Verdict()
+    load = ev.workload("slow")
+    moves = _said(load, "move")
+    v.equal("moves", len(moves), 8)
+    total = 0
+    for number, move in enumerate(moves, 1):
+        events = _during(_migrations(load), move)
+        v.equal(f"move {number}: events", len(events), 1)
+        ns = sum(_int(e, "duration_ns") for e in events)
+        total += ns
+        wall = move["ended"] - move["began"]
+        v.within(f"move {number}: duration_ns", ns, 30 * MS, wall, "ns")
+    wall = sum(move["ended"] - move["began"] for move in moves)
+    v.at_least("share of the callbacks in the system calls", total / wall, 0.8)
+    v.equal(f"{FINISH} events", len(load.events(FINISH)), 0)
+    return v
+
+
+def second_pass_is_told_apart(ev: Evidence) -> Verdict:
+    """The mirror sleeps in the second pass only, and frees what it was called with."""
+    v = Verdict()
+    load = ev.workload("two-pass")
+    moves = _said(load, "move")
+    v.equal("moves", len(moves), 4)
+    for number, move in enumerate(moves, 1):
+        first = [e for e in load.record(INVALIDATE) if _is(e, move)]
+        second = [e for e in load.record(FINISH) if _is(e, move)]
+        v.equal(f"move {number}: events", (len(first), len(second)), (2, 2))
+        if len(first) != 2 or len(second) != 2:
+            continue
+        v.equal(
+            f"move {number}: subscriptions in order",
+            [e.fields["subscription"] for e in second],
+            [e.fields["subscription"] for e in first],
+        )
+        for event in first:
+            ns = _int(event, "duration_ns")
+            v.at_most(f"move {number}: first pass", ns, SLACK_NS, "ns")
+        wall = move["ended"] - move["began"]
+        for event in second:
+            ns = _int(event, "duration_ns")
+            v.within(f"move {number}: second pass", ns, 30 * MS, wall, "ns")
+        begins = [e.ts_ns - _int(e, "duration_ns") for e in second]
+        v.at_least(
+            f"move {number}: from the last first pass to the first second pass",
+            begins[0] - first[-1].ts_ns,
+            0,
+            "ns",
+        )
+    functions = Counter(map(_function, _traced(load)))
+    v.at_least("first passes", functions["dmirror_invalidate_start"], 8)
+    v.at_least("second passes", functions["dmirror_invalidate_finish"], 8)
+    v.equal("marked second passes", len(_migrations(load, FINISH)), 8)
+    return v
+
+
+def third_party_is_told_apart(ev: Evidence) -> Verdict:
+    """Frames before and after are the truth; compaction may try a page twice."""
+    v = Verdict()
+    load = ev.workload("compact")
+    (changed,), (window,) = _said(load, "changed"), _said(load, "compact")
+    v.at_least("pages whose frame changed", len(changed["at"]), 100)
+    events = [e for e in _migrations(load) if e.pid == changed["child"]]
+    addresses = {start for event in events for start in range(*_range(event), PAGE)}
+    moved = {changed["addr"] + PAGE * page for page in changed["at"]}
+    v.equal("of these, without an event of the compactor", len(moved - addresses), 0)
+    v.equal("curr of its events", {_int(e, "curr") for e in events}, {0})
+    v.equal("comm of its events", {e.comm for e in events}, {"compact"})
+    v.equal("functions", {_function(e) for e in events}, {CALLBACK})
+    late = [e for e in events if not _in(e, window)]
+    v.equal("events outside of the write to compact_memory", len(late), 0)
+    reasons = {
+        reason
+        for event, reason in _with_reasons(load)
+        if event.pid == changed["child"] and _int(event, "migration")
+    }
+    v.equal("reasons, by the thread's mm_migrate_pages", reasons, {"compaction"})
+    own = [e for e in _invalidations(load) if e.pid == changed["pid"]]
+    alive = [e for e in own if e.fields["event"] != "release"]
+    v.at_most("events of the sleeping process marked", len(_marked(own)), 0)
+    v.equal("curr of its own, before it exits", {_int(e, "curr") for e in alive}, {1})
+    return v
+
+
+def kvm_is_told_of_the_same_ranges(ev: Evidence) -> Verdict:
+    """KVM has had an event of its own for each call; only it has no duration."""
+    v = Verdict()
+    load = ev.workload("kvm")
+    if why := _said(load, "skip"):
+        v.skip(why[0]["why"])
+        return v
+    moves = _said(load, "move")
+    v.equal("moves", len(moves), 2)
+    events = [e for e in _invalidations(load) if "kvm" in _function(e)]
+    v.equal(
+        "functions",
+        {_function(e) for e in events},
+        {"kvm_mmu_notifier_invalidate_range_start"},
+    )
+    ours = Counter((e.pid, _range(e)) for e in events)
+    theirs = Counter(
+        (e.pid, (_int(e, "start"), _int(e, "end")))
+        for e in load.events("kvm_unmap_hva_range")
+    )
+    v.at_least("kvm_unmap_hva_range events", theirs.total(), 64)
+    v.equal("events without theirs", (ours - theirs).total(), 0)
+    v.equal("theirs without an event", (theirs - ours).total(), 0)
+    for number, move in enumerate(moves, 1):
+        marked = _during(_marked(events), move)
+        v.equal(f"round {number}: pages moved", move["moved"], move["pages"])
+        v.equal(f"round {number}: marked events", len(marked), move["moved"])
+        same = {_range(e) for e in marked} == set(_pages(move))
+        v.true(f"round {number}: of each page", same)
+    return v
+
+
+def odp_region_and_nothing_outside(ev: Evidence) -> Verdict:
+    """The region is part of what one system call moves."""
+    v = Verdict()
+    load = ev.workload("odp")
+    (region,), (move,) = _said(load, "region"), _said(load, "move")
+    v.equal("pages moved", move["moved"], move["pages"])
+    events = _during(_migrations(load), move)
+    v.equal("events", len(events), region["pages"])
+    v.equal("functions", {_function(e) for e in events}, {"rxe_ib_invalidate_range"})
+    same = {_range(e) for e in events} == set(_pages(region))
+    v.true("they are the pages of the region", same)
+    return v
+
+
+def page_outside_the_interval_is_silent(ev: Evidence) -> Verdict:
+    """Silence counts only as these pages were moved: their frames changed."""
+    v = Verdict()
+    load = ev.workload("odp")
+    (region,), (move,) = _said(load, "region"), _said(load, "move")
+    v.equal("pages whose frame changed", move["changed"], move["pages"])
+    outside = set(_pages(move)) - set(_pages(region))
+    v.equal("of these, outside of the region", len(outside), 16)
+    found = [e for e in _invalidations(load) if _range(e) in outside]
+    v.equal("events of these", len(found), 0)
+    return v
+
+
+def device_migration_is_marked(ev: Evidence) -> Verdict:
+    """migrate_vma_*() has always had an event type of its own."""
+    v = Verdict()
+    load = ev.workload("device")
+    (to,), (back,) = _said(load, "to_device"), _said(load, "to_system")
+    v.equal("pages that the device has", (to["error"], to["done"]), (0, to["pages"]))
+    events = [e for e in _invalidations(load) if e.fields["event"] == "migrate"]
+    v.equal("event=migrate without migration=1", len(events) - len(_marked(events)), 0)
+    out = _during(events, to)
+    whole = (to["addr"], to["addr"] + PAGE * to["pages"])
+    v.equal("to the device: ranges", [_range(e) for e in out], [whole] * 2)
+    mirrors = {e.fields["subscription"] for e in out}
+    v.equal("to the device: mirrors", len(mirrors), 2)
+    home = Counter(_range(e) for e in _during(events, back))
+    v.equal("back: events for each page", home, Counter(_pages(back) * 2))
+    return v
+
+
+def failed_migration_still_waits(ev: Evidence) -> Verdict:
+    """An attempt is one unmapping: one in the batch, one more when that has failed."""
+    v = Verdict()
+    load = ev.workload("pinned")
+    pinned, (loose,) = _said(load, "pinned"), _said(load, "loose")
+    v.equal("attempts", len(pinned), 3)
+    for number, move in enumerate(pinned, 1):
+        v.equal(f"attempt {number}: moved", (move["moved"], move["changed"]), (0, 0))
+        events = _during(_migrations(load), move)
+        v.equal(f"attempt {number}: events", len(events), 2)
+        ended = [e for e in load.events("mm_migrate_pages") if _in(e, move)]
+        v.equal(
+            f"attempt {number}: nr_succeeded and nr_failed",
+            [(e.fields["succeeded"], e.fields["failed"]) for e in ended],
+            [(0, 1)],
+        )
+    v.equal("loose: moved", (loose["moved"], loose["changed"]), (1, 1))
+    v.equal("loose: events", len(_during(_migrations(load), loose)), 1)
+    return v
+
+
+def reaper_does_not_wait(ev: Evidence) -> Verdict:
+    """process_mrelease() says by its own errno whether it could reap all."""
+    v = Verdict()
+    load = ev.workload("reap")
+    reaps = _said(load, "reap")
+    v.equal("errno of the first reap", reaps[0]["error"], EAGAIN)
+    for number, reap in enumerate(reaps, 1):
+        events = [e for e in _invalidations(load) if _of(e, [reap])]
+        kinds = {(_int(e, "blockable"), _int(e, "curr")) for e in events}
+        v.equal(f"reap {number}: blockable, curr", kinds, {(0, 0)})
+        refused = sum(_int(e, "ret") == -EAGAIN for e in events)
+        v.equal(
+            f"reap {number}: a callback that would have had to wait",
+            refused > 0,
+            reap["error"] == EAGAIN,
+        )
+        v.equal(
+            f"reap {number}: other results",
+            {_int(e, "ret") for e in events} - {0, -EAGAIN},
+            set(),
+        )
+    others = [e for e in _traced(load) if not any(_of(e, [reap]) for reap in reaps)]
+    v.equal("blockable elsewhere", {_int(e, "blockable") for e in others}, {1})
+    return v
+
+
+def no_mirror_no_event(ev: Evidence) -> Verdict:
+    """Silence counts only if pages were moved, by mm_migrate_pages and their frames."""
+    v = Verdict()
+    load = ev.workload("no-mirror")
+    moves = _said(load, "move")
+    v.equal("frames that changed", sum(m["changed"] for m in moves), 3 * 64)
+    succeeded = sum(
+        _int(e, "succeeded") for e in load.events("mm_migrate_pages") if _of(e, moves)
+    )
+    v.equal("nr_succeeded of mm_migrate_pages", succeeded, 3 * 64)
+    v.equal("events", len(_traced(load)), 0)
+    return v
+
+
+def other_causes_are_no_migration(ev: Evidence) -> Verdict:
+    """Each is one system call on one mapping."""
+    v = Verdict()
+    load = ev.workload("others")
+    for what, cause in (
+        ("mprotect", "protection_vma"),
+        ("dontneed", "clear"),
+        ("munmap", "unmap"),
+    ):
+        (said,) = _said(load, what)
+        events = [e for e in _during(_invalidations(load), said) if _touches(e, said)]
+        v.equal(
+            f"{what}: event, migration, curr",
+            [_cause(e) for e in events],
+            [(cause, 0, 1)],
+        )
+    v.equal("migrations", len(load.events("mm_migrate_pages_start")), 0)
+    v.equal("events that are marked", len(_migrations(load)), 0)
+    return v
+
+
+def split_is_no_migration(ev: Evidence) -> Verdict:
+    """smaps says that the huge page was one, and is none any more."""
+    v = Verdict()
+    load = ev.workload("others")
+    (said,), (huge,) = _said(load, "split"), _said(load, "huge")
+    v.equal("AnonHugePages", (huge["kb_before"], huge["kb_after"]), (2048, 0))
+    events = [e for e in _during(_invalidations(load), said) if _touches(e, said)]
+    v.at_least("events of the split", len(events), 1)
+    v.equal(
+        "event, migration",
+        {(e.fields["event"], _int(e, "migration")) for e in events},
+        {("clear", 0)},
+    )
+    return v
+
+
+def off_is_off(ev: Evidence) -> Verdict:
+    """The function tracer saw each passage, also of those that are not reported."""
+    v = Verdict()
+    load = ev.workload("toggle")
+    for step, moved, reported in (
+        ("off", 16, 0),
+        ("on", 16, 16),
+        ("off again", 16, 0),
+        ("on amid", 1, 0),
+        ("on, slow", 1, 1),
+        ("off amid", 1, 0),
+    ):
+        (said,) = _said(load, step)
+        v.equal(f"{step}: pages moved", said["moved"], moved)
+        v.at_least(f"{step}: invalidations", said["passages"], moved)
+        v.equal(f"{step}: migrations reported", said["migrations"], reported)
+        if step in ("off", "off again"):
+            v.equal(f"{step}: any reported", said["events"], 0)
+            v.equal(f"{step}: helpers entered", said["helpers"], 0)
+        if step == "on":
+            v.equal(f"{step}: helpers entered", said["helpers"], said["events"])
+        if step == "off amid":
+            v.at_least(f"{step}: helpers entered", said["helpers"], 1)
+    return v
+
+
+def migrations_lie_within_migrate_pages(ev: Evidence) -> Verdict:
+    """Thread, begin and end are the join that the events are documented to have."""
+    v = Verdict()
+    for name in (
+        "one-mirror",
+        "two-mirrors",
+        "huge",
+        "hold",
+        "slow",
+        "compact",
+        "kvm",
+        "odp",
+        "pinned",
+    ):
+        load = ev.workload(name)
+        if _said(load, "skip"):
+            continue
+        reasons = [
+            reason
+            for event, reason in _with_reasons(load)
+            if _int(event, "migration") and event.fields["event"] == "clear"
+        ]
+        v.at_least(f"{name}: events", len(reasons), 1)
+        v.equal(f"{name}: outside of migrate_pages()", reasons.count(None), 0)
+        if name == "compact":
+            continue
+        moves = [
+            move
+            for what in ("move", "free", "held", "pinned", "loose")
+            for move in _said(load, what)
+        ]
+        ended = [e for e in load.events("mm_migrate_pages") if _of(e, moves)]
+        pages = sum(_int(e, "succeeded") for e in ended)
+        size = 512 if name == "huge" else 1
+        moved = sum(move["moved"] for move in moves) * size
+        v.equal(f"{name}: nr_succeeded", pages, moved)
+    return v
+
+
+def durations_fit_into_the_system_calls(ev: Evidence) -> Verdict:
+    """The clocks of user space and of the event are one: CLOCK_MONOTONIC."""
+    v = Verdict()
+    for name, whats in (
+        ("one-mirror", ("move",)),
+        ("hold", ("free", "held")),
+        ("two-pass", ("move",)),
+    ):
+        load = ev.workload(name)
+        moves = [move for what in whats for move in _said(load, what)]
+        events = [e for e in load.record() if _int(e, "migration")]
+        spare = [
+            (e.ts_ns - _int(e, "duration_ns") - move["began"], move["ended"] - e.ts_ns)
+            for move in moves
+            for e in events
+            if e.pid == move["tid"] and move["began"] <= e.ts_ns <= move["ended"]
+        ]
+        v.equal(f"{name}: events within a system call", len(spare), _count(load, moves))
+        v.at_least(f"{name}: least time before", min(s[0] for s in spare), 0, "ns")
+        v.at_least(f"{name}: least time after", min(s[1] for s in spare), 0, "ns")
+        short = sum(_int(e, "duration_ns") == 0 for e in events)
+        v.equal(f"{name}: events with no duration", short, 0)
+    return v
+
+
+def scripts_add_up(ev: Evidence) -> Verdict:
+    """The scripts read the same events, by themselves."""
+    v = Verdict()
+    for name in ("one-mirror", "two-pass"):
+        load = ev.workload(name)
+        wanted = Counter(map(_function, _marked(_traced(load))))
+        hists = load.bpftrace("mm-migrate-callback").hists["@wait_us"]
+        seen = {
+            _plain(key): sum(bucket.count for bucket in buckets)
+            for key, buckets in hists.items()
+        }
+        v.equal(f"{name}: events by function in the histogram", seen, dict(wanted))
+    for name in ("two-mirrors", "two-pass", "compact", "pinned"):
+        load = ev.workload(name)
+        out = load.bpftrace("mm-migrate-who")
+        events = _traced(load)
+        keys = Counter(_who(*pair) for pair in _with_reasons(load))
+        calls = {_key(key): value for key, value in out.maps["@calls"].items()}
+        v.equal(f"{name}: calls by who, whom and why", calls, dict(keys))
+        total = sum(out.maps["@wait_ns"].values())
+        v.equal(
+            f"{name}: sum of the waits",
+            total,
+            sum(_int(e, "duration_ns") for e in events),
+        )
+        v.equal(
+            f"{name}: the longest",
+            max(out.maps["@longest_ns"].values()),
+            max(_int(e, "duration_ns") for e in events),
+        )
+        for key in ("@moved", "@failed"):
+            column = {"@moved": "succeeded", "@failed": "failed"}[key]
+            pages = sum(_int(e, column) for e in load.events("mm_migrate_pages"))
+            v.equal(f"{name}: {key}", out.maps[key][""], pages)
+    return v
+
+
+def _said(load: WorkloadResult, what: str) -> list[Said]:
+    """What the program says that it did."""
+    said: list[Said] = [json.loads(line) for line in load.stdout.splitlines()]
+    return [one for one in said if one["what"] == what]
+
+
+def _traced(load: WorkloadResult) -> list[Event]:
+    return [e for e in load.events() if e.name in (INVALIDATE, FINISH)]
+
+
+def _invalidations(load: WorkloadResult) -> list[Event]:
+    return list(load.events(INVALIDATE))
+
+
+def _marked(events: Iterable[Event]) -> list[Event]:
+    return [e for e in events if _int(e, "migration")]
+
+
+def _migrations(load: WorkloadResult, name: str = INVALIDATE) -> list[Event]:
+    return _marked(load.events(name))
+
+
+def _recorded(load: WorkloadResult, move: Said) -> list[Event]:
+    return [e for e in load.record(INVALIDATE) if _is(e, move)]
+
+
+def _is(event: Event, move: Said) -> bool:
+    """Whether the recorded event is of the migration ``move``."""
+    return bool(
+        _int(event, "migration")
+        and event.pid == move["tid"]
+        and move["began"] <= event.ts_ns <= move["ended"]
+    )
+
+
+def _in(event: Event, said: Said) -> bool:
+    return bool(
+        said["began"] - ROUNDING_NS <= event.ts_ns <= said["ended"] + ROUNDING_NS
+    )
+
+
+def _of(event: Event, moves: Sequence[Said]) -> bool:
+    return any(event.pid == m["tid"] and _in(event, m) for m in moves)
+
+
+def _during(events: Iterable[Event], said: Said) -> list[Event]:
+    return [e for e in events if _of(e, [said])]
+
+
+def _range(event: Event) -> Range:
+    return _int(event, "start"), _int(event, "end")
+
+
+def _pages(said: Said) -> list[Range]:
+    first, count = said["addr"], said["pages"]
+    return [(first + PAGE * i, first + PAGE * (i + 1)) for i in range(count)]
+
+
+def _touches(event: Event, said: Said) -> bool:
+    start, end = _range(event)
+    return bool(start < said["addr"] + PAGE * said["pages"] and said["addr"] < end)
+
+
+def _kinds(events: Iterable[Event]) -> set[tuple[object, ...]]:
+    return {
+        (
+            _function(e),
+            e.fields["event"],
+            _int(e, "ret"),
+            _int(e, "blockable"),
+            _int(e, "curr"),
+            e.pid,
+        )
+        for e in events
+    }
+
+
+def _cause(event: Event) -> tuple[object, int, int]:
+    return event.fields["event"], _int(event, "migration"), _int(event, "curr")
+
+
+def _contention(load: WorkloadResult) -> dict[int, list[Range]]:
+    """By thread: when it waited for a lock, by the locks' own events."""
+    begun: dict[tuple[int, object], int] = {}
+    waits: dict[int, list[Range]] = {}
+    for event in load.events():
+        key = (event.pid, event.fields.get("lock_addr"))
+        if event.name == "contention_begin":
+            begun[key] = event.ts_ns
+        elif event.name == "contention_end" and key in begun:
+            waits.setdefault(event.pid, []).append((begun.pop(key), event.ts_ns))
+    return waits
+
+
+def _with_reasons(load: WorkloadResult) -> list[tuple[Event, str | None]]:
+    """Each new event with the reason of the migrate_pages() that it lies in, if any."""
+    inside: dict[int, str] = {}
+    found = []
+    for event in load.events():
+        if event.name == "mm_migrate_pages_start":
+            inside[event.pid] = str(event.fields["reason"])
+        elif event.name == "mm_migrate_pages":
+            inside.pop(event.pid, None)
+        elif event.name in (INVALIDATE, FINISH):
+            found.append((event, inside.get(event.pid)))
+    return found
+
+
+def _who(event: Event, reason: str | None) -> tuple[str, int, str, str]:
+    """The key that mm-migrate-who.bt has to give this event."""
+    cause = str(event.fields["event"])
+    if _int(event, "migration"):
+        what = reason or "device"
+    else:
+        what = "migrate_vma" if cause == "migrate" else cause
+    victim = "self" if _int(event, "curr") else event.comm
+    return _function(event), _int(event, "subscription"), what, victim
+
+
+def _key(text: str) -> tuple[str, int, str, str]:
+    function, subscription, what, victim = text.split(",")
+    return _plain(function), int(subscription, 0), what, victim
+
+
+def _count(load: WorkloadResult, moves: Sequence[Said]) -> int:
+    """How many recorded events the moves have to have: one a page and a pass."""
+    passes = 4 if load.name == "two-pass" else 1
+    return passes * sum(int(move["moved"]) for move in moves)
+
+
+def _function(event: Event) -> str:
+    return _plain(str(event.fields["function"]))
+
+
+def _plain(function: str) -> str:
+    """A symbol without the module that ftrace adds to it."""
+    return function.split(" ")[0].split("+")[0]
+
+
+def _int(event: Event, name: str) -> int:
+    value = event.fields[name]
+    if not isinstance(value, int):
+        raise TypeError(f"{event.name}.{name} is no number: {value!r}")
+    return value

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Move pages of a process that has a virtual machine, whose notifier is of the older
+ * kind: it has no interval, and is told of everything.
+ *
+ * usage: kvm PAGES MODULES	MODULES: modprobe's -d directory
+ */
+#include "mirror.h"
+
+#include <linux/kvm.h>
+#include <spawn.h>
+
+static bool modprobe(const char *directory, const char *module)
+{
+	char *arguments[] = { "modprobe", "-d", (char *)directory, (char *)module, NULL };
+	char *environment[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL };
+	int status;
+	pid_t pid;
+
+	return !posix_spawn(&pid, "/sbin/modprobe", NULL, NULL, arguments,
+			    environment) &&
+	       waitpid(pid, &status, 0) == pid && !status;
+}
+
+int main(int argc, char **argv)
+{
+	size_t pages = argc == 3 ? strtoul(argv[1], NULL, 0) : 0;
+	struct moved m;
+	int kvm, i;
+	char *at;
+
+	if (!pages) {
+		fprintf(stderr, "usage: kvm PAGES MODULES\n");
+		return 1;
+	}
+	if (!modprobe(argv[2], "kvm_amd") && !modprobe(argv[2], "kvm_intel"))
+		skip("neither kvm_amd nor kvm_intel loads on this processor");
+	kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
+	if (kvm < 0)
+		skip("there is no /dev/kvm");
+	at = map_pages(pages);
+	move_to(at, pages, 0);
+	if (ioctl(kvm, KVM_CREATE_VM, 0) < 0)
+		skip("KVM_CREATE_VM fails");
+	for (i = 0; i < 2; i++) {
+		m = move_to(at, pages, (i + 1) % 2);
+		say_moved("move", at, pages, (i + 1) % 2, &m);
+	}
+	return 0;
+}

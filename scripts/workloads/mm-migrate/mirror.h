@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the workloads share: test_hmm's mirrors, pages, clocks, and how to say what
+ * was done.
+ *
+ * Each program prints one JSON object a line: "what" was done, with what it saw
+ * itself.  Times are CLOCK_MONOTONIC in ns, addresses are decimal.  A program that
+ * cannot do its work exits 1 and says why on stderr; one that finds that this machine
+ * cannot, prints {"what": "skip", "why": ...} and exits 0.
+ */
+#ifndef MIRROR_H
+#define MIRROR_H
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAGE	4096UL
+#define HUGE	(512 * PAGE)
+#define MS	1000000ULL
+
+/* lib/test_hmm_uapi.h, which is private to the kernel's tree */
+struct hmm_dmirror_cmd {
+	uint64_t addr;
+	uint64_t ptr;
+	uint64_t npages;
+	uint64_t cpages;
+	uint64_t faults;
+};
+
+#define HMM_DMIRROR_READ		_IOWR('H', 0x00, struct hmm_dmirror_cmd)
+#define HMM_DMIRROR_MIGRATE_TO_DEV	_IOWR('H', 0x02, struct hmm_dmirror_cmd)
+
+#ifndef MADV_PAGEOUT
+#define MADV_PAGEOUT 21
+#endif
+#define MPOL_MF_MOVE 2
+
+#define DELAY_PARAMETER "/sys/module/test_hmm/parameters/invalidate_delay_ms"
+#define TWO_PASS_PARAMETER "/sys/module/test_hmm/parameters/two_pass"
+
+__attribute__((noreturn, format(printf, 1, 2)))
+static inline void die(const char *format, ...)
+{
+	int error = errno;
+	va_list arguments;
+
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fprintf(stderr, " (%s)\n", strerror(error));
+	exit(1);
+}
+
+static inline uint64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000000ULL + t.tv_nsec;
+}
+
+static inline void nap(uint64_t ns)
+{
+	struct timespec t = { ns / 1000000000, ns % 1000000000 };
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+static inline pid_t tid(void)
+{
+	return syscall(SYS_gettid);
+}
+
+static inline void put(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_TRUNC);
+
+	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+		die("%s: cannot write %s", path, text);
+	close(fd);
+}
+
+/* A mirror of this process by device 0 or 1; an own subscription to its mm. */
+static inline int open_mirror(int device)
+{
+	char path[32];
+	int fd;
+
+	snprintf(path, sizeof(path), "/dev/hmm_dmirror%d", device);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		die("%s", path);
+	return fd;
+}
+
+/* The errno of a mirror's ioctl, or 0. */
+static inline int mirror_ioctl(int fd, unsigned long request, void *addr, void *copy,
+			       size_t pages, uint64_t *done)
+{
+	struct hmm_dmirror_cmd cmd = {
+		.addr = (uintptr_t)addr,
+		.ptr = (uintptr_t)copy,
+		.npages = pages,
+	};
+	int error = ioctl(fd, request, &cmd) ? errno : 0;
+
+	if (done)
+		*done = cmd.cpages;
+	return error;
+}
+
+/* Pages of this process that are there, each in a folio of its own. */
+static inline char *map_pages(size_t pages)
+{
+	char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED || madvise(at, pages * PAGE, MADV_NOHUGEPAGE))
+		die("cannot map %zu pages", pages);
+	memset(at, 1, pages * PAGE);
+	return at;
+}
+
+/* One huge page; smaps has to agree that it is one. */
+static inline char *map_huge(void)
+{
+	char *at = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (at == MAP_FAILED)
+		die("cannot map");
+	at = (char *)(((uintptr_t)at + HUGE - 1) & ~(HUGE - 1));
+	if (madvise(at, HUGE, MADV_HUGEPAGE))
+		die("MADV_HUGEPAGE");
+	memset(at, 1, HUGE);
+	return at;
+}
+
+/* kB of anonymous huge pages in the mapping that begins at `at`. */
+static inline unsigned long huge_kb(const void *at)
+{
+	FILE *smaps = fopen("/proc/self/smaps", "re");
+	unsigned long kb = 0, low, high;
+	bool here = false;
+	char line[512];
+
+	if (!smaps)
+		die("smaps");
+	while (fgets(line, sizeof(line), smaps)) {
+		if (sscanf(line, "%lx-%lx ", &low, &high) == 2)
+			here = low <= (uintptr_t)at && (uintptr_t)at < high;
+		else if (here)
+			sscanf(line, "AnonHugePages: %lu kB", &kb);
+	}
+	fclose(smaps);
+	return kb;
+}
+
+/* Page frame numbers, 0 for a page that is not there. */
+static inline void frames(const char *at, size_t pages, uint64_t *pfn)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	size_t i;
+
+	if (fd < 0 || pread(fd, pfn, pages * 8, (uintptr_t)at / PAGE * 8) !=
+		      (ssize_t)(pages * 8))
+		die("pagemap");
+	close(fd);
+	for (i = 0; i < pages; i++)
+		pfn[i] = pfn[i] >> 63 ? pfn[i] & ((1ULL << 55) - 1) : 0;
+}
+
+struct moved {
+	uint64_t began, ended;	/* around the system call */
+	long result;		/* of it: pages not moved, or -errno */
+	size_t there;		/* pages whose status is the node asked for */
+	size_t changed;		/* pages whose frame is another than before */
+};
+
+/* move_pages() of every `stride`th page of `at` to `node`. */
+static inline struct moved move_to(char *at, size_t pages, int node)
+{
+	uint64_t *before = calloc(pages, 8), *after = calloc(pages, 8);
+	void **list = calloc(pages, sizeof(*list));
+	int *nodes = calloc(pages, sizeof(int)), *status = calloc(pages, sizeof(int));
+	struct moved m = { 0 };
+	size_t i;
+
+	if (!before || !after || !list || !nodes || !status)
+		die("calloc");
+	for (i = 0; i < pages; i++) {
+		list[i] = at + i * PAGE;
+		nodes[i] = node;
+		status[i] = -1;
+	}
+	frames(at, pages, before);
+	m.began = now();
+	m.result = syscall(SYS_move_pages, 0, pages, list, nodes, status,
+			   MPOL_MF_MOVE);
+	if (m.result < 0)
+		m.result = -errno;
+	m.ended = now();
+	frames(at, pages, after);
+	for (i = 0; i < pages; i++) {
+		m.there += status[i] == node;
+		m.changed += before[i] != after[i];
+	}
+	free(before);
+	free(after);
+	free(list);
+	free(nodes);
+	free(status);
+	return m;
+}
+
+static inline void say_moved(const char *what, const char *at, size_t pages, int node,
+			     const struct moved *m)
+{
+	printf("{\"what\": \"%s\", \"pid\": %d, \"tid\": %d, \"addr\": %" PRIuPTR ", "
+	       "\"pages\": %zu, \"node\": %d, \"result\": %ld, \"moved\": %zu, "
+	       "\"changed\": %zu, \"began\": %" PRIu64 ", \"ended\": %" PRIu64 "}\n",
+	       what, getpid(), tid(), (uintptr_t)at, pages, node, m->result, m->there,
+	       m->changed, m->began, m->ended);
+	fflush(stdout);
+}
+
+static inline void skip(const char *why)
+{
+	printf("{\"what\": \"skip\", \"why\": \"%s\"}\n", why);
+	exit(0);
+}
+
+#endif

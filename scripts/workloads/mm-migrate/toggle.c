@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Switch the event on and off around and amid callbacks, and count what is traced.
+ *
+ * An own ftrace instance, because that of an onlooker would keep the event on: a
+ * static key is switched for all.  The function tracer counts the passages through
+ * the invalidation, and through the helpers that read the clock.
+ */
+#include "mirror.h"
+
+#include <sys/stat.h>
+
+#define INSTANCE	"/sys/kernel/tracing/instances/mm-migrate-toggle/"
+#define EVENT		INSTANCE "events/mmu_notifier/mmu_notifier_invalidate/enable"
+#define DELAY_MS	200
+
+struct mover {
+	char *page;
+	int node;
+	struct moved moved;
+};
+
+static void *mover(void *argument)
+{
+	struct mover *m = argument;
+
+	m->moved = move_to(m->page, 1, m->node);
+	return NULL;
+}
+
+static int count(const char *word)
+{
+	FILE *trace = fopen(INSTANCE "trace", "re");
+	char line[1024];
+	int n = 0;
+
+	if (!trace)
+		die("trace");
+	while (fgets(line, sizeof(line), trace))
+		n += line[0] != '#' && strstr(line, word);
+	fclose(trace);
+	return n;
+}
+
+/* What was traced since the last step. */
+static void step(const char *name, const struct moved *m)
+{
+	printf("{\"what\": \"%s\", \"moved\": %zu, \"migrations\": %d, \"events\": %d, "
+	       "\"helpers\": %d, \"passages\": %d, \"began\": %" PRIu64
+	       ", \"ended\": %" PRIu64 "}\n", name, m->there, count("migration=1"),
+	       count(": mmu_notifier_invalidate: "), count("_traced"),
+	       count(": __mmu_notifier_invalidate_range_start"), m->began, m->ended);
+	fflush(stdout);
+	put(INSTANCE "trace", "");
+}
+
+/* One page's callback takes DELAY_MS; amid it, `enable` is written. */
+static void amid(const char *name, char *page, int node, const char *enable)
+{
+	struct mover m = { .page = page, .node = node };
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, mover, &m))
+		die("pthread_create");
+	nap(DELAY_MS / 2 * MS);
+	put(EVENT, enable);
+	pthread_join(thread, NULL);
+	step(name, &m.moved);
+}
+
+static void functions(void)
+{
+	char me[16];
+
+	snprintf(me, sizeof(me), "%d", getpid());
+	put(INSTANCE "set_ftrace_pid", me);
+	put(INSTANCE "options/function-fork", "1");
+	put(INSTANCE "set_ftrace_filter",
+	    "__mmu_notifier_invalidate_range_start mn_itree*_traced* mn_hlist*_traced*");
+	put(INSTANCE "current_tracer", "function");
+}
+
+int main(void)
+{
+	size_t pages = 16;
+	struct moved m;
+	char *at = map_pages(pages);
+
+	if (mkdir(INSTANCE, 0700))
+		die(INSTANCE);
+	put(INSTANCE "trace_clock", "mono");
+	move_to(at, pages, 0);
+	open_mirror(0);
+	functions();
+
+	m = move_to(at, pages, 1);
+	step("off", &m);
+	put(EVENT, "1");
+	m = move_to(at, pages, 0);
+	step("on", &m);
+	put(EVENT, "0");
+	m = move_to(at, pages, 1);
+	step("off again", &m);
+
+	put(DELAY_PARAMETER, "200");
+	amid("on amid", at, 0, "1");
+	m = move_to(at, 1, 1);
+	step("on, slow", &m);
+	amid("off amid", at, 0, "0");
+	put(DELAY_PARAMETER, "0");
+
+	put(INSTANCE "current_tracer", "nop");
+	if (rmdir(INSTANCE))
+		die("rmdir");
+	return 0;
+}
