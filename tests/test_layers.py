@@ -23,6 +23,7 @@ ORDER = (
     "tree",
     "kconfig",
     "kernel",
+    "programs",
     "root",
     "console",
     "guest",

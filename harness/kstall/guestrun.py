@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import accel, cache, guest, kernel, process, root
+from . import accel, cache, guest, kernel, process, programs, root
 from .errors import FailedCheck, KstallError
 from .run import Opened
 from .series import Project, Series
@@ -39,6 +39,7 @@ class Guest:
     root: root.Root
     accel: accel.Accel
     machine: guest.Machine = field(default_factory=guest.Machine)
+    programs: tuple[programs.Program, ...] = ()
 
 
 def machine_for(series: Series) -> guest.Machine:
@@ -103,6 +104,7 @@ def key_of(project: Project, series: Series, where: Guest) -> str:
         where.root.key,
         where.accel.kind,
         vars(where.machine),
+        [(program.name, cache.file_digest(program.file)) for program in where.programs],
         job_for(series, where.kernel),
         [
             (str(path.relative_to(project.root)), cache.file_digest(path))
@@ -139,7 +141,7 @@ def run_guest(
             stage.summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return results
         share = run_dir / series.name / "share"
-        _fill(share, project, series, where.kernel, stage.log)
+        _fill(share, project, series, where, stage.log)
         try:
             ran = _boot(series, where, share, run_dir / series.name, stage, ui)
         finally:
@@ -154,17 +156,21 @@ def run_guest(
 
 
 def _fill(
-    share: Path, project: Project, series: Series, built: kernel.Kernel, log: Path
+    share: Path, project: Project, series: Series, where: Guest, log: Path
 ) -> None:
     (share / "results").mkdir(parents=True)
+    for one in where.programs:
+        target = share / "scripts" / one.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(one.file, target)
     for load in series.spec.workload:
         _compile(project.scripts / load.program, share / "scripts" / load.program, log)
     for path in _inputs(project, series):
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
-    shutil.copytree(built.modules, share / "modules", symlinks=True)
-    cache.write_json(share / "job.json", job_for(series, built))
+    shutil.copytree(where.kernel.modules, share / "modules", symlinks=True)
+    cache.write_json(share / "job.json", job_for(series, where.kernel))
 
 
 def _compile(program: Path, target: Path, log: Path) -> None:

@@ -27,6 +27,7 @@ Event = Annotated[
     str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*:[a-z_][a-z0-9_]*$")
 ]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+TreePath = Annotated[str, StringConstraints(pattern=r"^(\.|\w[\w.-]*(/\w[\w.-]*)*)$")]
 
 
 class SeriesError(KstallError):
@@ -104,15 +105,25 @@ class Script(_Table):
     events: tuple[Event, ...]
 
 
+class FromTree(_Table):
+    """A program of the applied tree: C files, folders of headers, libraries."""
+
+    sources: Annotated[tuple[TreePath, ...], Field(min_length=1)]
+    include: tuple[TreePath, ...] = ()
+    libraries: tuple[Name, ...] = ()
+
+
 class Workload(_Table):
     """A program that makes events fire, and what watches it meanwhile.
 
     ``program`` is a path below ``scripts/``: a script, or, where only ``<program>.c``
-    is there, a C program that is compiled on the host.
+    is there, a C program that is compiled on the host.  With ``from_tree`` it is the
+    path that the tree's own program gets.
     """
 
     name: Name
     program: Text
+    from_tree: FromTree | None = None
     args: tuple[str, ...] = ()
     modules: tuple[Identifier, ...] = ()
     events: tuple[Event, ...] = ()
@@ -334,7 +345,8 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
         for event in sorted(bare.intersection(workload.events)):
             yield (*here, "events"), f"{event} is bare: ftrace has no such event"
         program = project.scripts / workload.program
-        if not program.is_file() and not program.with_suffix(".c").is_file():
+        files = (program, program.with_suffix(".c"))
+        if workload.from_tree is None and not any(map(Path.is_file, files)):
             yield (*here, "program"), f"no such file: scripts/{workload.program}[.c]"
         for file in workload.scripts:
             if file not in scripts:

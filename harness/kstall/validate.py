@@ -9,7 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accel, common, evidence, kernel, report, root, source, tree, views
+from . import (
+    accel,
+    common,
+    evidence,
+    kernel,
+    programs,
+    report,
+    root,
+    source,
+    tree,
+    views,
+)
 from . import run as runs
 from .errors import KstallError
 from .guestrun import Guest, machine_for, run_guest
@@ -106,14 +117,14 @@ def _prove(
     series: Series,
     entry: SeriesReport,
 ) -> None:
-    built = _kernel(request, run, shared, series, entry)
+    built, made = _kernel(request, run, shared, series, entry)
     entry.kernel = built.key
     with run.stage("accelerator", entry) as stage:
         speed = accel.probe(request.cache, built.image, shared.root, run.ui.say)
         stage.summary = f"{speed.kind}: {speed.why}"
         run.report.environment.accelerator = speed.kind
         run.report.environment.accelerator_reason = speed.why
-    guest = Guest(built, shared.root, speed, machine_for(series))
+    guest = Guest(built, shared.root, speed, machine_for(series), made)
     with run.stage("guest", entry) as stage:
         results = run_guest(
             request.project, series, guest, request.cache, run.dir, stage, run.ui
@@ -165,7 +176,7 @@ def _kernel(
     shared: _Shared,
     series: Series,
     entry: SeriesReport,
-) -> kernel.Kernel:
+) -> tuple[kernel.Kernel, tuple[programs.Program, ...]]:
     """Apply, configure and build; only a kernel that is not there yet is built."""
     ui = run.ui
     with run.stage("apply", entry) as stage:
@@ -210,4 +221,12 @@ def _kernel(
             )
             stage.reused = built.reused
             stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
-    return built
+        made: tuple[programs.Program, ...] = ()
+        if any(load.from_tree for load in series.spec.workload):
+            with run.stage("programs", entry) as stage:
+                made = programs.obtain(
+                    series, plan, shared.tools, request.cache, checkout, log=stage.log
+                )
+                stage.reused = all(one.reused for one in made)
+                stage.summary = ", ".join(Path(one.name).name for one in made)
+    return built, made
