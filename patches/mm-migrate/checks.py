@@ -10,6 +10,7 @@ contention, kvm_unmap_hva_range).
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -431,6 +432,34 @@ def off_is_off(ev: Evidence) -> Verdict:
     return v
 
 
+def hmm_tests_pass_with_the_event_on(ev: Evidence) -> Verdict:
+    """The tests' own totals; those for device memory that is coherent are skipped."""
+    v = Verdict()
+    load = ev.workload("hmm-tests")
+    v.equal("exit status", load.exit_status, 0)
+    totals = _totals(load)
+    v.at_least("passed", totals["pass"], 30)
+    v.equal("failed", totals["fail"] + totals["error"], 0)
+    ours = re.findall(r"(?m)^ok \d+ hmm\.(\w+)\.trace_invalidate$", load.stdout)
+    v.equal("variants of the event's own test passed", ours, ["hmm_device_private"])
+    events = Counter(str(e.fields["event"]) for e in _traced(load))
+    for cause in ("migrate", "clear", "unmap", "exclusive"):
+        v.at_least(f"events with event={cause}", events[cause], 1)
+    return v
+
+
+def migration_tests_pass_with_the_event_on(ev: Evidence) -> Verdict:
+    """A skipped test moved nothing, so all have to have passed."""
+    v = Verdict()
+    load = ev.workload("migration")
+    v.equal("exit status", load.exit_status, 0)
+    totals = _totals(load)
+    v.equal("passed", totals["pass"], 6)
+    v.equal("not passed", sum(totals.values()) - totals["pass"], 0)
+    v.equal("events", len(_traced(load)), 0)
+    return v
+
+
 def migrations_lie_within_migrate_pages(ev: Evidence) -> Verdict:
     """Thread, begin and end are the join that the events are documented to have."""
     v = Verdict()
@@ -536,6 +565,13 @@ def _said(load: WorkloadResult, what: str) -> list[Said]:
     """What the program says that it did."""
     said: list[Said] = [json.loads(line) for line in load.stdout.splitlines()]
     return [one for one in said if one["what"] == what]
+
+
+def _totals(load: WorkloadResult) -> Counter[str]:
+    """The last line of a kselftest: how many tests came out how."""
+    line = re.search(r"(?m)^# Totals: (.*)$", load.stdout)
+    words = [word.split(":") for word in line[1].split()] if line else []
+    return Counter({name: int(count) for name, count in words})
 
 
 def _traced(load: WorkloadResult) -> list[Event]:
