@@ -14,6 +14,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -112,15 +113,18 @@ def _from_directory(named: Path, cache_dir: Path, say: Say) -> Base:
         memory = store.recall(cache_dir, key)
         return memory.get("base") if memory.get("state") == state else None
 
-    def fill(scratch: Path) -> None:
+    def fill(scratch: Path) -> Mapping[str, str]:
         if left := len(entries) - len(wanted):
             say(f"{named} was built in place: leaving out {left} files that make made")
-        _copy(named, [entry.path for entry in wanted], scratch / "src")
+        with ThreadPoolExecutor(1) as pool:
+            # At the same time, so that the disk reads each file once for both.
+            ids = pool.submit(listing.blobs, named, wanted)
+            _copy(named, [entry.path for entry in wanted], scratch / "src")
         if listing.fingerprint(listing.scan(named)) != state:
             raise KstallError(
                 f"{named} changed while it was being copied", next="run it again"
             )
-        return None
+        return ids.result()
 
     needed = listing.disk_bytes(wanted)
     base = store.obtain(store.Job(named, needed, fill, found), cache_dir, say)

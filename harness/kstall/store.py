@@ -116,7 +116,7 @@ def _make(job: Job, scratch: Path, cache_dir: Path) -> str:
     blobs = job.fill(scratch)
     source = scratch / "src"
     version = require_kernel(source, job.named)
-    if blobs is None and is_built(source):
+    if job.tree is None and is_built(source):
         _clean(source)
     entries = listing.scan(source)
     if blobs is None:

@@ -97,6 +97,8 @@ def plan(base: Base, patches: Sequence[Patch], scratch: Path) -> Plan:
     `am.ApplyError` (a failed check), and `KstallError` for a base that was meddled
     with.  The workspace is only read, and may be in use by another run.
     """
+    if not base.path.is_dir():
+        raise _gone(base)
     records = listing.load(base.path.parent / "files")
     for patch in patches:
         for path in patch.touches:
@@ -125,7 +127,7 @@ def checkout(plan: Plan, say: Callable[[str], None]) -> Iterator[AppliedTree]:
     def waiting(holder: str) -> None:
         say(f"waiting for {holder}, which is using {plan.base.path}")
 
-    if not home.is_dir():
+    if not plan.base.path.is_dir():
         raise _gone(plan.base)
     with cache.lock(home / "lock", waiting=waiting):
         # It may have been removed, as the least used, while we waited.
