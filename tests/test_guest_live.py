@@ -98,7 +98,7 @@ def test_command_completes(bench: Bench) -> None:
     assert "Linux version" in run.console.read_text()
     assert run.first_line_seconds is not None
     assert 0.5 < run.first_line_seconds < run.seconds
-    assert "printed" in (bench.out / "out/guest.log").read_text()
+    assert (bench.out / "out/job.log").read_text() == "printed\n"
     assert list(bench.desks.iterdir()) == []
 
 

@@ -1,10 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# Run "$@" as the guest's one job.  Files beside us tell the host that it began and how
-# it ended: the console is the kernel's, and loses lines when both write to it.
+# Run "$@" as the guest's one job.  Files beside us tell the host that it began, what
+# it printed and how it ended: the console is the kernel's, and loses lines when both
+# write to it.
 control=${0%/*}
 : >"$control/began"
-"$@"
+"$@" >"$control/output" 2>&1
 echo $? >"$control/status.part"
 mv "$control/status.part" "$control/status"

@@ -153,8 +153,8 @@ def boot(
 ) -> GuestRun:
     """Run ``command`` in a guest; ``deadline`` is in seconds, from the start.
 
-    ``out`` gets ``console.log``, ``guest.log`` (what virtme-ng and the command print)
-    and, when a hung kernel answers no key, ``registers.txt``.
+    ``out`` gets ``console.log``, ``job.log`` (what the command printed), ``guest.log``
+    (what virtme-ng and QEMU did) and ``registers.txt`` if a hung kernel answers no key.
     """
     out.mkdir(parents=True, exist_ok=True)
     console = out / "console.log"
@@ -170,8 +170,8 @@ def boot(
             with process.start(argv, env=_environment(desk)) as child:
                 pump = threading.Thread(target=_pump, args=(child, log), daemon=True)
                 pump.start()
-                hung = not _wait(child, desk, began + deadline, say)
-                if hung:
+                watch = _wait(child, desk, began + deadline, say)
+                if watch.hung:
                     say(f"no end after {deadline:g} s: dumping the guest's tasks")
                     _dump(desk, console, out / "registers.txt")
             pump.join()
@@ -181,7 +181,9 @@ def boot(
                 "QEMU did not start:\n" + _tail(out / "guest.log"),
                 log=out / "guest.log",
             )
-        return _judge(desk, console, argv, seconds, hung)
+        if (printed := desk.control / "output").exists():
+            shutil.copyfile(printed, out / "job.log")
+        return _judge(desk, console, argv, seconds, watch)
 
 
 def vng_argv(
@@ -280,35 +282,46 @@ def _pump(child: subprocess.Popen[bytes], log: BinaryIO) -> None:
         log.flush()
 
 
+@dataclass(frozen=True)
+class _Watch:
+    """What was seen of a guest from outside; ``started`` is when QEMU made a socket."""
+
+    hung: bool
+    started: float | None
+
+
 def _wait(
     child: subprocess.Popen[bytes],
     desk: _Desk,
     limit: float,
     say: Callable[[str], None],
-) -> bool:
-    """Whether the guest came to an end before ``limit`` on the monotonic clock."""
-    began = False
+) -> _Watch:
+    """Watch until the guest came to an end, or ``limit`` on the monotonic clock."""
+    started = None
+    told = False
     while child.poll() is None:
+        # Looked at early and kept: QEMU removes its sockets when it ends.
+        if started is None and desk.monitor.exists():
+            started = desk.monitor.stat().st_mtime
         if (desk.control / "status").exists():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(_GRACE)
-            return True
-        if not began and (first := _first_line(desk)) is not None:
-            began = True
+            break
+        if not told and (first := _first_line(desk, started)) is not None:
+            told = True
             say(f"booted in {first:.1f} s")
         if time.monotonic() >= limit:
-            return False
+            return _Watch(True, started)
         time.sleep(_POLL)
-    return True
+    return _Watch(False, started)
 
 
-def _first_line(desk: _Desk) -> float | None:
-    """Seconds from QEMU's start, when it makes its sockets, to the command's."""
-    try:
-        start = desk.monitor.stat().st_mtime
-        return (desk.control / "began").stat().st_mtime - start
-    except FileNotFoundError:
+def _first_line(desk: _Desk, started: float | None) -> float | None:
+    """Seconds from QEMU's start to the command's, both by the host's clock."""
+    began = desk.control / "began"
+    if started is None or not began.exists():
         return None
+    return began.stat().st_mtime - started
 
 
 def _dump(desk: _Desk, console: Path, registers: Path) -> None:
@@ -367,7 +380,7 @@ def _size(path: Path) -> int:
 
 
 def _judge(
-    desk: _Desk, console: Path, argv: tuple[str, ...], seconds: float, hung: bool
+    desk: _Desk, console: Path, argv: tuple[str, ...], seconds: float, watch: _Watch
 ) -> GuestRun:
     splats = console_text.scan(console.read_text(encoding="utf-8", errors="replace"))
     exit_status = None
@@ -377,8 +390,8 @@ def _judge(
     elif console_text.panicked(splats):
         status = "panic"
     else:
-        status = "hang" if hung else "lost"
-    first = _first_line(desk)
+        status = "hang" if watch.hung else "lost"
+    first = _first_line(desk, watch.started)
     return GuestRun(status, exit_status, console, seconds, first, splats, argv)
 
 

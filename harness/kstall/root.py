@@ -24,7 +24,9 @@ from .errors import KstallError
 
 SUITE = "trixie"
 # Raise when the recipe below changes what a root contains.
-_RECIPE = 1
+_RECIPE = 2
+# What virtme-ng's init needs and Debian does not hold for essential.
+_ALWAYS = ("mount",)
 _LEFT_OUT = (
     "/usr/share/doc/*",
     "/usr/share/info/*",
@@ -76,7 +78,7 @@ def packages(listing: Path) -> tuple[str, ...]:
 
 def key_of(wanted: Sequence[str], suite: str = SUITE) -> str:
     """Changes with the package list and the recipe, not with the list's order."""
-    return cache.digest(_RECIPE, suite, sorted(set(wanted)), _LEFT_OUT)
+    return cache.digest(_RECIPE, suite, sorted({*wanted, *_ALWAYS}), _LEFT_OUT)
 
 
 def obtain(
@@ -98,7 +100,7 @@ def obtain(
             os.utime(target)
         else:
             with cache.publish(target) as scratch:
-                _make(tuple(sorted(set(wanted))), suite, scratch, say, log)
+                _make(tuple(sorted({*wanted, *_ALWAYS})), suite, scratch, say, log)
     facts = json.loads((target / "root.json").read_text(encoding="utf-8"))
     return Root(key, target, tuple(facts["packages"]), facts["versions"], reused)
 
