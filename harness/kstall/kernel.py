@@ -158,6 +158,8 @@ def configure(
 
     Raises `kconfig.UnmetSymbols`.
     """
+    if (found := find_config(key, cache_dir)) is not None:
+        return found  # another run made it while we waited for the tree
     target = cache_dir / "configs" / key
     with cache.publish(target) as scratch:
         output = scratch / "o"
@@ -198,6 +200,8 @@ def build(
     Raises `BuildError` with the compiler's first error, or `TouchedFileWarns`.
     """
     key = key_of(applied.content, config, tools)
+    if (found := find(key, cache_dir)) is not None:
+        return found  # another run built it while we waited for the tree
     output = cache_dir / "builds" / applied.base.id
     _need_space(cache_dir, 4 << 30)
     output.mkdir(parents=True, exist_ok=True)

@@ -180,7 +180,7 @@ class Report(_Model):
 
 
 def worst(states: list[Status]) -> Status:
-    """The gravest of ``states``: a failure is a verdict, an error is the lack of one."""
+    """The gravest: a failure is a verdict, an error is the lack of one."""
     order: tuple[Status, ...] = ("fail", "error", "pass", "skip")
     for state in order:
         if state in states:
