@@ -95,7 +95,8 @@ def test_what_comes_out(bench: Bench) -> None:
     assert built.vmlinux.exists()
     assert built.config.read_text() == "CONFIG_A=y\n"
     assert not list(built.modules.rglob("build")), "bpftrace would follow this link"
-    assert [p.step for p in seen] == ["a.o", "b.o", "vmlinux"]
+    assert {p.step for p in seen[:2]} == {"a.o", "b.o"}, "in any order: make -j"
+    assert [p.step for p in seen[2:]] == ["vmlinux"]
     found = kernel.find(built.key, bench.cache)
     assert found == dataclasses.replace(built, reused=True)
 
