@@ -269,6 +269,8 @@ def _checks_module(series: Series) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
+    # A dataclass looks its module up here when it is defined.
+    sys.modules[name] = module
     try:
         found.loader.exec_module(module)
     except Exception as error:
