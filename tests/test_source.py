@@ -179,7 +179,7 @@ def test_a_partial_clone_is_named_and_not_filled(tmp_path: Path, cache: Path) ->
     words = ("clone", "-q", "--filter=blob:none", "--no-checkout")
     git(tmp_path, *words, f"file://{top}", "partial")
     before = snapshot(tmp_path / "partial")
-    with pytest.raises(KstallError, match=r"partial clone|no Makefile"):
+    with pytest.raises(KstallError, match="partial clone"):
         obtain(tmp_path / "partial", cache)
     assert snapshot(tmp_path / "partial") == before
     assert bases(cache) == []
@@ -194,6 +194,18 @@ def test_a_new_commit_is_a_new_base(tmp_path: Path, cache: Path) -> None:
     second = obtain(top, cache)
     assert second.id != first.id and second.commit == head
     assert (second.path / "Kbuild").read_text() == "new\n"
+
+
+def test_a_checkout_with_a_file_gone_from_its_objects(
+    tmp_path: Path, cache: Path
+) -> None:
+    top = tmp_path / "linux"
+    commit(write(top))
+    blob = git(top, "rev-parse", "HEAD:drivers/sched.c").strip()
+    (top / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    with pytest.raises(KstallError, match="lacks files of HEAD"):
+        obtain(top, cache)
+    assert bases(cache) == []
 
 
 @pytest.mark.parametrize("kind", ["empty", "not a kernel", "broken"])
@@ -416,7 +428,7 @@ def test_a_disk_that_fills_up_meanwhile(
     real = shutil.which("git")
     (full / "git").write_text(
         f'#!/bin/sh\nif [ "$1" = checkout-index ]; then\n'
-        f"echo 'error: unable to write: No space left on device' >&2; exit 1\n"
+        f"echo 'error: unable to write file drivers/missing.c' >&2; exit 1\n"
         f'fi\nexec {real} "$@"\n'
     )
     (full / "git").chmod(0o755)
@@ -429,6 +441,9 @@ def test_a_disk_that_fills_up_meanwhile(
         kernel = tmp_path / "linux.tar.gz"
     with monkeypatch.context() as patched:
         patched.setenv("PATH", f"{full}:{os.environ['PATH']}")
+        if kind == "git":  # which does not say why
+            patched.setattr(space, "require", lambda *_: None)
+            patched.setattr(space, "available", lambda _: 0)
         with pytest.raises(space.NoSpace, match="no room for a private copy"):
             obtain(kernel, cache)
     assert list((cache / "trees").glob(".import-*")) == []

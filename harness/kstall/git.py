@@ -9,6 +9,7 @@ which borrows the user's objects, and there nothing of the user's can be written
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -39,6 +40,7 @@ _SETTINGS = {
 # Attributes can rewrite lines, ids and whole files on the way out: want exact blobs.
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
 _DESCRIBE_S = 20.0
+_LACKING = re.compile(r"unable to read (sha1 file|tree|[0-9a-f]{40})|bad object")
 
 
 class GitError(process.CommandError):
@@ -140,8 +142,10 @@ def show(checkout: Checkout, path: str) -> bytes | None:
     """The content of ``path`` at HEAD, or None where HEAD has no such file."""
     try:
         return git("cat-file", "blob", f"{checkout.tree}:{path}", cwd=checkout.top)
-    except GitError:
-        return None
+    except GitError as error:
+        if "does not exist in" in error.output:
+            return None
+        raise _incomplete(checkout, error.output) from error
 
 
 def describe(checkout: Checkout) -> str:
@@ -190,8 +194,11 @@ def sizes(checkout: Checkout) -> dict[str, tuple[str, int]]:
     for line in os.fsdecode(answer).split("\0")[:-1]:
         facts, _, path = line.partition("\t")
         _, kind, blob, length = facts.split()
-        if kind == "blob":
-            found[path] = (blob, int(length))
+        if kind != "blob":
+            continue
+        if not length.isdigit():
+            raise _incomplete(checkout, path)
+        found[path] = (blob, int(length))
     return found
 
 
@@ -213,15 +220,19 @@ def export(checkout: Checkout, target: Path, scratch: Path) -> None:
         git("read-tree", checkout.tree, cwd=target, env=env)
         git("checkout-index", "-a", "-q", cwd=target, env=env, settings=settings)
     except GitError as error:
-        if "unable to read" in error.output or "missing" in error.output:
-            raise KstallError(
-                f"{checkout.top}: its repository lacks files of HEAD (partial clone?):"
-                f" {error.output.strip().splitlines()[0]}",
-                next="give KERNEL= a clone made without --filter",
-            ) from error
+        if _LACKING.search(error.output):
+            raise _incomplete(checkout, error.output) from error
         raise
     finally:
         shutil.rmtree(repository)
+
+
+def _incomplete(checkout: Checkout, missing: str) -> KstallError:
+    return KstallError(
+        f"{checkout.top}: its repository lacks files of HEAD (a partial clone?): "
+        f"{missing.strip().splitlines()[0]}",
+        next="give KERNEL= a clone made without --filter",
+    )
 
 
 def _borrow(checkout: Checkout, repository: Path) -> None:

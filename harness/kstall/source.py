@@ -126,9 +126,12 @@ def _from_directory(named: Path, cache_dir: Path, say: Say) -> Base:
             )
         return ids.result()
 
+    def made(base: str) -> None:
+        facts = {"state": state, "base": base, "origin": str(named)}
+        store.remember(cache_dir, key, facts)
+
     needed = listing.disk_bytes(wanted)
-    base = store.obtain(store.Job(named, needed, fill, found), cache_dir, say)
-    store.remember(cache_dir, key, {"state": state, "base": base, "origin": str(named)})
+    base = store.obtain(store.Job(named, needed, fill, found, made), cache_dir, say)
     return _base(base, cache_dir, "directory", str(named), f"files {state[:12]}")
 
 
@@ -150,7 +153,8 @@ def _from_git(named: Path, cache_dir: Path, say: Say) -> Base:
 
     files = {} if found() else git.sizes(checkout)
     needed = sum(size // 4096 * 4096 + 4096 for _, size in files.values())
-    store.obtain(store.Job(named, needed, fill, found, checkout.tree), cache_dir, say)
+    job = store.Job(named, needed, fill, found, tree=checkout.tree)
+    store.obtain(job, cache_dir, say)
     key = cache.digest("git", str(named.resolve()))
     keep = cache_dir / "sources" / "checkouts" / key
     with cache.lock(keep / "lock"):
@@ -188,10 +192,12 @@ def _archive(path: Path, cache_dir: Path, say: Say) -> str:
         _unpack(path, scratch)
         return None
 
+    def made(base: str) -> None:
+        store.remember(cache_dir, content, {"base": base, "origin": str(path)})
+
     needed = int(found_stat.st_size * _GROWTH.get(path.suffix, _MOST_GROWTH))
-    base = store.obtain(store.Job(path, needed, fill, found), cache_dir, say)
-    store.remember(cache_dir, content, {"base": base, "origin": str(path)})
-    return base
+    job = store.Job(path, needed, fill, found, made)
+    return store.obtain(job, cache_dir, say)
 
 
 # -- filling a scratch directory with sources ------------------------------------

@@ -15,6 +15,7 @@ from .process import CommandError
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # In the C locale, which whoever runs a program inside `guarded` has to set.
 _MESSAGES = ("No space left on device", "Disk quota exceeded")
+_NOTHING = 2**20
 
 
 class NoSpace(KstallError):
@@ -47,7 +48,9 @@ def guarded(cache: Path, needed: int, what: str) -> Iterator[None]:
             raise NoSpace(what, needed, cache) from error
         raise
     except CommandError as error:
-        if any(message in error.output for message in _MESSAGES):
+        # Git says "unable to write file", and not why.
+        said = any(message in error.output for message in _MESSAGES)
+        if said or available(cache) < _NOTHING:
             raise NoSpace(what, needed, cache) from error
         raise
 

@@ -53,14 +53,15 @@ class Job:
     """How to make one copy: ``fill`` puts ``src`` into the directory it is given.
 
     It returns the blob ids by path where it knows them.  ``needed`` is in bytes.
-    ``found`` says which copy it would be, if that is known.  ``tree`` is the git tree
-    id, if known.
+    ``found`` says which copy it would be, if that is known; ``made`` is told once it
+    is.  ``tree`` is the git tree id, if known.
     """
 
     named: Path
     needed: int
     fill: Callable[[Path], Mapping[str, str] | None]
     found: Callable[[], str | None]
+    made: Callable[[str], None] = lambda _: None
     tree: str | None = None
 
 
@@ -108,6 +109,8 @@ def obtain(job: Job, cache_dir: Path, say: Say) -> str:
             raise _named(job, error) from error
         finally:
             cache.remove(scratch)
+        # Under the lock, so that a run that waits for it finds what we made.
+        job.made(base)
         _prune(cache_dir, base, say)
     return base
 
