@@ -47,8 +47,8 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     ("lockdep", rf"WARNING: (?:{_LOCKDEP_WARNING})"),
     ("lockdep", r"INFO: trying to register non-static key"),
     ("oops", r"BUG: (?:kernel NULL pointer|unable to handle|.* stack guard page)"),
-    ("oops", r"(?:Oops|general protection fault|double fault|stack segment): ?"),
-    ("oops", r"Oops(?:: |\[)|PANIC: double fault"),
+    ("oops", r"(?:Oops|double fault|stack segment): |general protection fault"),
+    ("oops", r"PANIC: double fault"),
     ("bug", r"kernel BUG at "),
     # SLUB writes `BUG kmalloc-64 (Not tainted): Redzone overwritten`.
     ("bug", r"BUG(?::| \S+ \()"),
@@ -59,6 +59,11 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     ("warning", r"unregister_netdevice: waiting for "),
 )
 _LAST_LINE = re.compile(r"---\[ end (?:trace|Kernel panic)")
+# These kinds end with a stack and have no line of their own for the end.
+_END_WITH_STACK: frozenset[Kind] = frozenset(("hung-task", "lockdep", "lockup"))
+# What a WARN or a BUG has to say comes before the line that names it.
+_CUT_HERE = "[ cut here ]"
+_LINES_TO_CUT = 8
 # What may follow a first line without being a second incident: the CPU reports the
 # same fault as `BUG: ...` and then as `Oops: ...`.
 _SAME_INCIDENT: dict[Kind, frozenset[Kind]] = {
@@ -71,18 +76,16 @@ _MOST_LINES = 60
 
 @dataclass(frozen=True)
 class Splat:
-    """One report: ``line`` counts from 1 in the text, ``excerpt`` has time stamps."""
+    """One report.
+
+    ``headline`` is the line that names it, without its time stamp, and ``line`` that
+    line's number, from 1; ``excerpt`` is all of it, as it was printed.
+    """
 
     kind: Kind
     line: int
+    headline: str
     excerpt: str
-
-    @property
-    def headline(self) -> str:
-        """The kernel's own first line, without the time stamp."""
-        first = self.excerpt.partition("\n")[0]
-        found = _STAMPED.search(first)
-        return found["text"] if found else first
 
 
 def scan(text: str) -> tuple[Splat, ...]:
@@ -97,31 +100,45 @@ def panicked(splats: Sequence[Splat]) -> bool:
 
 
 def _reports(lines: Sequence[str]) -> Iterator[Splat]:
-    open_kind: Kind | None = None
     start = 0
-    for number, line in enumerate(lines):
-        text = _message(line)
+    while start < len(lines):
+        text = _message(lines[start])
         kind = _kind(text) if text is not None else None
-        if open_kind is not None:
-            if kind in _SAME_INCIDENT.get(open_kind, frozenset()):
-                kind = None
-            ends = text is not None and _LAST_LINE.search(text) is not None
-            long = number - start >= _MOST_LINES
-            if kind is not None or long:
-                yield _splat(open_kind, start, lines[start:number])
-                open_kind = None
-            elif ends:
-                yield _splat(open_kind, start, lines[start : number + 1])
-                open_kind = None
-                continue
-        if kind is not None:
-            open_kind, start = kind, number
-    if open_kind is not None:
-        yield _splat(open_kind, start, lines[start : start + _MOST_LINES])
+        if text is None or kind is None:
+            start += 1
+            continue
+        end = _end(lines, start, kind)
+        excerpt = "\n".join(lines[_cut(lines, start) : end]).rstrip()
+        yield Splat(kind, start + 1, text, excerpt)
+        start = end
 
 
-def _splat(kind: Kind, start: int, lines: Sequence[str]) -> Splat:
-    return Splat(kind, start + 1, "\n".join(lines).rstrip())
+def _end(lines: Sequence[str], start: int, kind: Kind) -> int:
+    """The index behind the last line of the report that starts at ``start``."""
+    most = min(len(lines), start + _MOST_LINES)
+    for number in range(start + 1, most):
+        text = _message(lines[number])
+        if text is None:
+            continue
+        if _LAST_LINE.search(text):
+            return number + 1
+        if kind in _END_WITH_STACK and text.strip() == "</TASK>":
+            return number + 1
+        other = _kind(text)
+        if other is not None and other not in _SAME_INCIDENT.get(kind, frozenset()):
+            return number
+        if _CUT_HERE in text:
+            # A BUG has its cut before it, and so has what comes next.
+            return number
+    return most
+
+
+def _cut(lines: Sequence[str], start: int) -> int:
+    """Where the report whose headline is at ``start`` was cut from, if nearby."""
+    for number in range(start - 1, max(-1, start - _LINES_TO_CUT), -1):
+        if _CUT_HERE in lines[number]:
+            return number
+    return start
 
 
 def _message(line: str) -> str | None:

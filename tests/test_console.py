@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Console: reports in texts recorded from a 7.3.4 guest (a module misbehaved)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstall import console
+
+DATA = Path(__file__).parent / "data/console"
+
+
+def scan(name: str) -> tuple[console.Splat, ...]:
+    return console.scan((DATA / name).read_text())
+
+
+def kinds(name: str) -> list[tuple[str, int]]:
+    return [(splat.kind, splat.line) for splat in scan(name)]
+
+
+def test_clean_boot_has_no_reports() -> None:
+    assert scan("clean.log") == ()
+
+
+def test_oops_is_one_report_and_the_panic_it_ends_in_another() -> None:
+    oops, panic = scan("null.log")
+    assert (oops.kind, oops.line) == ("oops", 12)
+    assert oops.headline == (
+        "BUG: kernel NULL pointer dereference, address: 0000000000000000"
+    )
+    assert "Oops: Oops: 0002 [#1]" in oops.excerpt
+    assert "splat_init+" in oops.excerpt
+    assert oops.excerpt.endswith("---[ end trace 0000000000000000 ]---")
+    assert panic.headline == "Kernel panic - not syncing: Fatal exception"
+    assert console.panicked((oops, panic))
+    assert not console.panicked((oops,))
+
+
+def test_bug_starts_where_it_was_cut() -> None:
+    bug, panic = scan("bug.log")
+    assert (bug.kind, bug.headline) == ("bug", "kernel BUG at splat.c:12!")
+    assert "[ cut here ]" in bug.excerpt.splitlines()[0]
+    assert panic.kind == "panic"
+
+
+def test_crash_by_sysrq_is_a_panic() -> None:
+    (panic,) = scan("crash.log")
+    assert panic.headline == "Kernel panic - not syncing: sysrq triggered crash"
+    assert "sysrq_handle_crash" in panic.excerpt
+
+
+def test_warnings_hung_tasks_and_atomic_sleep() -> None:
+    assert kinds("warnings.log") == [
+        ("warning", 5),
+        ("warning", 41),
+        ("hung-task", 75),
+        ("bug", 93),
+        ("warning", 126),
+        ("hung-task", 158),
+    ]
+    said = scan("warnings.log")[1]
+    # 7.3 prints a WARN's own words before the line that names it.
+    assert "] splat: 5\n" in said.excerpt
+    hung = scan("warnings.log")[2]
+    assert hung.headline == "INFO: task sleeper:62 blocked for more than 5 seconds."
+    assert hung.excerpt.endswith("</TASK>")
+
+
+def test_stalls_and_lockups() -> None:
+    assert [kind for kind, _ in kinds("stall.log")] == [
+        "rcu-stall",
+        "lockup",
+        "lockup",
+        "rcu-stall",
+        "lockup",
+    ]
+    assert scan("stall.log")[-1].excerpt.endswith("</TASK>")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        # As printed by the sources of 7.3, and by older kernels where they differ.
+        ("warning", "WARNING: CPU: 1 PID: 77 at mm/slub.c:12 free_pages+0x1/0x2"),
+        ("warning", "WARNING: at foo+0x1/0x2, CPU#1: sh/77"),
+        ("lockdep", "WARNING: possible circular locking dependency detected"),
+        ("lockdep", "WARNING: possible recursive locking detected"),
+        ("lockdep", "WARNING: possible irq lock inversion dependency detected"),
+        ("lockdep", "WARNING: SOFTIRQ-safe -> SOFTIRQ-unsafe lock order detected"),
+        ("lockdep", "WARNING: HARDIRQ-READ-safe -> HARDIRQ-READ-unsafe lock order d"),
+        ("lockdep", "WARNING: inconsistent lock state"),
+        ("lockdep", "WARNING: suspicious RCU usage"),
+        ("lockdep", "WARNING: bad unlock balance detected!"),
+        ("lockdep", "WARNING: held lock freed!"),
+        ("lockdep", "WARNING: sh/77 still has locks held!"),
+        ("lockdep", "WARNING: lock held when returning to user space!"),
+        ("lockdep", "INFO: trying to register non-static key."),
+        ("kasan", "BUG: KASAN: slab-use-after-free in foo+0x1/0x2"),
+        ("kasan", "BUG: KCSAN: data-race in foo / bar"),
+        ("kasan", "BUG: KFENCE: out-of-bounds read in foo+0x1/0x2"),
+        ("ubsan", "UBSAN: array-index-out-of-bounds in drivers/foo.c:12:3"),
+        ("bug", "BUG kmalloc-64 (Not tainted): Redzone overwritten"),
+        ("bug", "BUG: Bad page state in process sh  pfn:12345"),
+        ("bug", "BUG: sleeping function called from invalid context at a.c:1"),
+        ("oops", "BUG: unable to handle page fault for address: ffffffffa0000091"),
+        ("oops", "BUG: TASK stack guard page was hit at 0 (stack is 1..2)"),
+        ("oops", "Oops: general protection fault, probably for address 0x1: 0000 [#1]"),
+        ("oops", "general protection fault, probably for non-canonical address 0x1"),
+        ("oops", "Oops: invalid opcode: 0000 [#1] SMP"),
+        ("lockup", "watchdog: CPU0: Watchdog detected hard LOCKUP on cpu 0"),
+        ("lockup", "BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0"),
+        ("rcu-stall", "rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:"),
+        ("rcu-stall", "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks"),
+        ("rcu-stall", "INFO: rcu_tasks detected stalls on tasks:"),
+        ("hung-task", "INFO: task sh:1 blocked in I/O wait for more than 120 seconds."),
+    ],
+)
+def test_headlines(kind: str, text: str) -> None:
+    assert [splat.kind for splat in console.scan(f"[   12.345678] {text}")] == [kind]
+    # With CONFIG_PRINTK_CALLER, and after something that a program printed.
+    assert len(console.scan(f"# [   12.345678][  T123] {text}\r")) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Not the kernel's: no time stamp.
+        "BUG: kernel NULL pointer dereference, address: 0000000000000000",
+        "[    1.000000] virtme-ng-init: WARNING: failed to run: ip",
+        "[    1.000000] INFO: lockdep is turned off.",
+        "[    1.000000] INFO: task sh:1 blocked on a mutex likely owned by task a:2.",
+        "[    1.000000] sysrq: Show Blocked State",
+        "[    1.000000] NMI backtrace for cpu 1",
+        "[    1.000000] ---[ end Kernel panic - not syncing: crash ]---",
+        "[    1.000000] Debug: BUG: in the middle of a line",
+    ],
+)
+def test_harmless_lines(text: str) -> None:
+    assert console.scan(text) == ()
+
+
+def test_report_without_end_is_cut_short() -> None:
+    text = "[    1.000000] WARNING: x\n" + "[    1.000001]  noise\n" * 500
+    (splat,) = console.scan(text)
+    assert len(splat.excerpt.splitlines()) == 60
