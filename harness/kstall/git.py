@@ -203,7 +203,10 @@ def sizes(checkout: Checkout) -> dict[str, tuple[str, int]]:
 
 
 def export(checkout: Checkout, target: Path, scratch: Path) -> None:
-    """Write HEAD's files, blob for blob, into the new directory ``target``."""
+    """Write HEAD's files, blob for blob, into the new directory ``target``.
+
+    ``scratch`` is for a repository of ours, which the caller removes.
+    """
     repository = scratch / "export.git"
     _borrow(checkout, repository)
     (repository / "info").mkdir(exist_ok=True)
@@ -223,8 +226,6 @@ def export(checkout: Checkout, target: Path, scratch: Path) -> None:
         if _LACKING.search(error.output):
             raise _incomplete(checkout, error.output) from error
         raise
-    finally:
-        shutil.rmtree(repository)
 
 
 def _incomplete(checkout: Checkout, missing: str) -> KstallError:

@@ -15,7 +15,7 @@ from .process import CommandError
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # In the C locale, which whoever runs a program inside `guarded` has to set.
 _MESSAGES = ("No space left on device", "Disk quota exceeded")
-_NOTHING = 2**20
+_NOTHING = 2**22
 
 
 class NoSpace(KstallError):
