@@ -57,7 +57,12 @@ def machine(tmp_path: Path) -> session.Machine:
         target.write_text((DATA / "formats" / name).read_text())
     (root / "instances").mkdir()
     (tmp_path / "kmsg").write_text("")
-    return session.Machine(tracefs.Tracefs(root), kmsg=tmp_path / "kmsg", bpftrace=FAKE)
+    return session.Machine(
+        tracefs.Tracefs(root),
+        kmsg=tmp_path / "kmsg",
+        bpftrace=FAKE,
+        scratch=tmp_path / "scratch",
+    )
 
 
 # --- the job ---
@@ -189,8 +194,8 @@ def test_recorder_script() -> None:
         '        "workqueue:workqueue_queue_work",\n'
         "        nsecs(monotonic),\n"
         "        cpu,\n"
-        "        tid,\n"
-        "        pid,\n"
+        "        (int64)((struct task_struct *)curtask)->pid,\n"
+        "        (int64)((struct task_struct *)curtask)->tgid,\n"
         "        comm,\n"
         "        (uint64)args.work,\n"
         "        (uint64)args.function,\n"
@@ -249,10 +254,8 @@ def test_a_second_string_stands_behind_the_first() -> None:
     two = layout.Layout("s", "e", 1, (), fields, '""')
     text = script.mended("t:s:e { @ = (str(args.b), args.n); }", lambda _: two)
     record = "((uint64)args.a - 112)"
-    assert text == (
-        f"t:s:e {{ @ = (str(kptr({record} + ((uint64)args.b - {record}) / 4)), "
-        "args.n); }"
-    )
+    address = f"kptr({record} + (*(uint32 *)kptr({record} + 24) & 0xffff))"
+    assert text == f"t:s:e {{ @ = (str({address}), args.n); }}"
 
 
 def test_what_cannot_be_mended_is_refused() -> None:
@@ -316,6 +319,9 @@ def test_a_session_with_a_recorder(machine: session.Machine, tmp_path: Path) -> 
     # The program ran only when the slow tracer was attached.
     assert (tmp_path / "out" / "stdout").read_text() == "attached"
     assert (tmp_path / "out" / "kmsg.txt").read_text() == ""
+    kept = (tmp_path / "out" / "bpftrace-wait.json").read_text()
+    assert kept.endswith('{"type": "map", "data": {"@end": 1}}\n')
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 def test_a_session_that_loses_events(machine: session.Machine, tmp_path: Path) -> None:

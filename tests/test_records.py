@@ -24,11 +24,6 @@ format:
 \tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
 
 """
-DRM_JOB = (
-    '"dev=%s, fence=%llu:%llu, ring=%s, job count:%u, hw job count:%d, '
-    'client_id:%llu", __get_str(dev), REC->fence_context, REC->fence_seqno, '
-    "__get_str(name), REC->job_count, REC->hw_job_count, REC->client_id"
-)
 
 
 def layout(event: str) -> records.Layout:
@@ -91,8 +86,22 @@ def test_both_readers_agree() -> None:
         assert -500 <= two.ts_ns - one.ts_ns < 100_000
 
 
+def test_both_readers_agree_on_drm_sched() -> None:
+    layouts = [layout(f"gpu_scheduler:drm_sched_job_{x}") for x in ("queue", "run")]
+    layouts.append(layout("gpu_scheduler:drm_sched_job_done"))
+    printed = records.trace((DATA / "trace" / "drm-credits.txt").read_text(), layouts)
+    recorded = records.recorded((DATA / "trace" / "drm-credits.jsonl").read_text())
+    order = ["queue", "queue", "run", "done", "run", "done"]
+    assert [event.name.removeprefix("drm_sched_job_") for event in recorded] == order
+    assert [(e.name, e.pid, e.comm, dict(e.fields)) for e in printed.events] == [
+        (e.name, e.pid, e.comm, dict(e.fields)) for e in recorded
+    ]
+    assert recorded[0].fields["dev"] == "drm_sched_test_credits.drm-mock-scheduler-0"
+
+
 def test_drm_sched_style_with_every_separator() -> None:
-    found = compile_fmt(DRM_JOB).match(
+    drm_job = layout("gpu_scheduler:drm_sched_job_queue")
+    found = compile_fmt(drm_job.print_fmt).match(
         "dev=my, dev=1, fence=18446744073709551615:2, ring=r 0, fence=3:4, "
         "job count:1, hw job count:-2, client_id:5"
     )

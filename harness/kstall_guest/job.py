@@ -53,7 +53,7 @@ class Workload:
     bare: tuple[Bare, ...] = ()
     bpftrace: tuple[Script, ...] = ()
     deadline_s: float = 60.0
-    attach_s: float = 120.0
+    attach_s: float = 300.0
     buffer_kb: int = 8192
     ring_pages: int = 2048
 

@@ -17,8 +17,16 @@ from .errors import NotRecordable
 from .layout import Field, Layout
 
 # What precedes the event's own members in each printed tuple.  bpftrace's plain
-# `nsecs` is CLOCK_BOOTTIME; ftrace runs on `mono` here, so ask for that.
-_HEAD = ("nsecs(monotonic)", "cpu", "tid", "pid", "comm")
+# `nsecs` is CLOCK_BOOTTIME; ftrace runs on `mono` here, so ask for that.  Its `tid` and
+# `pid` do not compile (before 0.23.4) on a kernel without PID namespaces.
+_TASK = "((struct task_struct *)curtask)"
+_HEAD = (
+    "nsecs(monotonic)",
+    "cpu",
+    f"(int64){_TASK}->pid",
+    f"(int64){_TASK}->tgid",
+    "comm",
+)
 
 
 def script(layouts: Iterable[Layout | Bare]) -> str:

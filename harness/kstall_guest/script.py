@@ -97,15 +97,20 @@ def _cure(
     if not re.fullmatch(r"\w+:\w+", event):
         raise TracerFailed(f"{event}: bpftrace 0.23 needs tracepoints named in full")
     layout = layout_of(event)
-    dynamic = [f.name for f in layout.fields if f.ctype.startswith("__data_loc")]
+    dynamic = [f for f in layout.fields if f.ctype.startswith("__data_loc")]
     if not dynamic:
         return ()
     fixed = max(field.offset + field.size for field in layout.fields)
-    first = f"(uint64)args.{dynamic[0]}"
+    first = f"(uint64)args.{dynamic[0].name}"
     record = f"({first} - {4 * fixed})"
-    cures = [(dynamic[0], f"kptr({first} - {3 * fixed})")]
+    cures = [(dynamic[0].name, f"kptr({first} - {3 * fixed})")]
+    # Not by dividing what bpftrace makes of the others: of arithmetic on pointers to
+    # the record the verifier takes nothing but adding a number.
     cures += [
-        (name, f"kptr({record} + ((uint64)args.{name} - {record}) / 4)")
-        for name in dynamic[1:]
+        (
+            field.name,
+            f"kptr({record} + (*(uint32 *)kptr({record} + {field.offset}) & 0xffff))",
+        )
+        for field in dynamic[1:]
     ]
     return tuple(cure for cure in cures if cure[0] in used)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ class Machine:
     kmsg: Path = Path("/dev/kmsg")
     bpftrace: tuple[str, ...] = ("bpftrace",)
     bpftrace_version: str = "unknown"
+    # In memory: bpftrace flushes each line, and over 9p each flush is a round trip.
+    scratch: Path = Path("/run/kstall-scratch")
 
 
 def run(
@@ -114,6 +117,8 @@ def _watched(
                 write_text(results / "record.jsonl", recorder.lines(raw, layouts))
         if instance is not None:
             errors += _collect(instance, results, entry)
+        if tracers and not _room(machine.scratch):
+            errors.append(LostEvents(f"{machine.scratch} is full: output is cut off"))
     return errors
 
 
@@ -134,6 +139,8 @@ def _attach(
         (name, _checked(machine, name, path, results), params)
         for name, path, params in wanted
     ]
+    stack.callback(_keep, machine.scratch, results)
+    machine.scratch.mkdir(parents=True, exist_ok=True)
     tracers: list[bpftrace.Tracer] = []
     stack.callback(bpftrace.kill, tracers)
     # All at once: LLVM's start-up costs each of them seconds under TCG.
@@ -143,13 +150,26 @@ def _attach(
                 name,
                 path,
                 params,
-                results=results,
+                results=machine.scratch,
                 ring_pages=load.ring_pages,
                 program=machine.bpftrace,
             )
         )
     bpftrace.wait_attached(tracers, load.attach_s)
     return tracers
+
+
+def _room(scratch: Path) -> int:
+    """Free bytes; bpftrace itself does not notice that a write failed."""
+    system = os.statvfs(scratch)
+    return system.f_bavail * system.f_frsize
+
+
+def _keep(scratch: Path, results: Path) -> None:
+    """Move what the tracers wrote to the results, whatever became of them."""
+    for path in sorted(scratch.iterdir()):
+        write_bytes(results / path.name, path.read_bytes())
+        path.unlink()
 
 
 def _checked(machine: Machine, name: str, path: Path, results: Path) -> Path:

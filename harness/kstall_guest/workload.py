@@ -95,7 +95,8 @@ def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:
         if child.poll() is not None and not alive:
             break
         if time.monotonic() > deadline:
-            raise Unkillable(f"still there after SIGKILL: {sorted(alive)}")
+            states = "; ".join(_state(proc / str(pid)) for pid in alive or [child.pid])
+            raise Unkillable(f"still there after SIGKILL: {states}")
         time.sleep(0.02)
     return len(strays - {child.pid}) if running else len(strays)
 
@@ -114,3 +115,14 @@ def _marked(mark: str, proc: Path) -> list[int]:
             # Gone meanwhile, or a zombie or kernel thread, which has none.
             continue
     return found
+
+
+def _state(process: Path) -> str:
+    """What a process is, and what it waits for in the kernel."""
+    found = [process.name]
+    for name in ("comm", "stat", "wchan", "syscall"):
+        try:
+            found.append((process / name).read_text().strip()[:120])
+        except OSError as error:
+            found.append(f"{name}: {error.strerror}")
+    return ", ".join(found)
