@@ -34,6 +34,7 @@
 #define PAGE	4096UL
 #define HUGE	(512 * PAGE)
 #define MS	1000000ULL
+#define MOST	1024
 
 /* lib/test_hmm_uapi.h, which is private to the kernel's tree */
 struct hmm_dmirror_cmd {
@@ -47,9 +48,6 @@ struct hmm_dmirror_cmd {
 #define HMM_DMIRROR_READ		_IOWR('H', 0x00, struct hmm_dmirror_cmd)
 #define HMM_DMIRROR_MIGRATE_TO_DEV	_IOWR('H', 0x02, struct hmm_dmirror_cmd)
 
-#ifndef MADV_PAGEOUT
-#define MADV_PAGEOUT 21
-#endif
 #define MPOL_MF_MOVE 2
 
 #define DELAY_PARAMETER "/sys/module/test_hmm/parameters/invalidate_delay_ms"
@@ -195,17 +193,22 @@ struct moved {
 	size_t changed;		/* pages whose frame is another than before */
 };
 
-/* move_pages() of every `stride`th page of `at` to `node`. */
+/*
+ * move_pages() of `pages` pages from `at` on to `node`.  One thread at a time, and
+ * nothing is allocated: that would be invalidations of its own.
+ */
 static inline struct moved move_to(char *at, size_t pages, int node)
 {
-	uint64_t *before = calloc(pages, 8), *after = calloc(pages, 8);
-	void **list = calloc(pages, sizeof(*list));
-	int *nodes = calloc(pages, sizeof(int)), *status = calloc(pages, sizeof(int));
+	static uint64_t before[MOST], after[MOST];
+	static int nodes[MOST], status[MOST];
+	static void *list[MOST];
 	struct moved m = { 0 };
 	size_t i;
 
-	if (!before || !after || !list || !nodes || !status)
-		die("calloc");
+	if (pages > MOST) {
+		errno = E2BIG;
+		die("%zu pages", pages);
+	}
 	for (i = 0; i < pages; i++) {
 		list[i] = at + i * PAGE;
 		nodes[i] = node;
@@ -223,11 +226,6 @@ static inline struct moved move_to(char *at, size_t pages, int node)
 		m.there += status[i] == node;
 		m.changed += before[i] != after[i];
 	}
-	free(before);
-	free(after);
-	free(list);
-	free(nodes);
-	free(status);
 	return m;
 }
 

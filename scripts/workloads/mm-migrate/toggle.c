@@ -8,6 +8,7 @@
  */
 #include "mirror.h"
 
+#include <stdatomic.h>
 #include <sys/stat.h>
 
 #define INSTANCE	"/sys/kernel/tracing/instances/mm-migrate-toggle/"
@@ -17,6 +18,7 @@
 struct mover {
 	char *page;
 	int node;
+	atomic_bool going;
 	struct moved moved;
 };
 
@@ -24,6 +26,7 @@ static void *mover(void *argument)
 {
 	struct mover *m = argument;
 
+	atomic_store(&m->going, true);
 	m->moved = move_to(m->page, 1, m->node);
 	return NULL;
 }
@@ -62,6 +65,9 @@ static void amid(const char *name, char *page, int node, const char *enable)
 
 	if (pthread_create(&thread, NULL, mover, &m))
 		die("pthread_create");
+	/* To begin a thread invalidates a few ranges, too, and so takes its time. */
+	while (!atomic_load(&m.going))
+		nap(1 * MS);
 	nap(DELAY_MS / 2 * MS);
 	put(EVENT, enable);
 	pthread_join(thread, NULL);
