@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,13 @@ def test_judging_what_is_no_run_is_two(
 ) -> None:
     assert cli.main(["judge", str(tmp_path)]) == 2
     assert "report.json" in capsys.readouterr().err
+
+
+def test_make_s_own_variables_stay_outside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """``make validate KERNEL=x`` exports MAKEFLAGS, which kbuild would obey."""
+    monkeypatch.setenv("MAKEFLAGS", " -- KERNEL=x")
+    monkeypatch.setenv("KBUILD_OUTPUT", str(tmp_path))
+    assert cli.main(["list"]) == 0
+    assert not {"MAKEFLAGS", "KBUILD_OUTPUT"} & set(os.environ)

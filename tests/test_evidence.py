@@ -135,6 +135,7 @@ LOST = '{"type": "lost_events", "data": {"events": 3}}\n'
         ("record_layout", {"formats/demo/demo_nap": HOLE}, "4 bytes before cat"),
         ("nothing_lost", {"doze/bpftrace-record.json": LOST}, "3"),
         ("nothing_lost", {"facts": {"trace": {"entries": 2, "lost": 9}}}, "9"),
+        ("nothing_lost", {"facts": {"tracers": {"nap": {"missed": 2}}}}, "2"),
         ("booted_kernel", {"facts": {"exit_status": 1}}, "1"),
         ("booted_kernel", {"facts": {"status": "timeout"}}, "timeout"),
         (

@@ -45,7 +45,7 @@ class Bench:
         self.cache = root / "cache"
         self.log = root / "build.log"
         self.tree.mkdir()
-        self.cache.mkdir()
+        (self.cache / "trees/base").mkdir(parents=True)
         (self.tree / "Makefile").write_text(MAKEFILE)
         self.write("a.c", "int a(void) { return 1; }\n")
         self.write("b.c", "int b(void) { return 2; }\n")
@@ -196,3 +196,11 @@ def test_prune_keeps_what_was_used_last(tmp_path: Path) -> None:
     os.utime(tmp_path / "0", (9, 9))
     kernel.prune(tmp_path, keep=2)
     assert {p.name for p in tmp_path.iterdir()} == {"0", "3"}
+
+
+def test_the_output_of_a_base_that_is_gone_goes_as_well(bench: Bench) -> None:
+    old = bench.cache / "builds/old"
+    old.mkdir(parents=True)
+    bench.build()
+    assert not old.exists()
+    assert (bench.cache / "builds/base").exists()

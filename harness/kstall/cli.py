@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,11 +22,36 @@ from .series import Project, Series
 from .ui import Ui
 
 CANNOT_RUN = 2
+# `make validate KERNEL=...` exports these, and what a user has set up for builds of
+# their own goes the same way; the makes that we call would obey them.
+_NOT_FOR_KBUILD = (
+    "MAKEFLAGS",
+    "MFLAGS",
+    "MAKEOVERRIDES",
+    "MAKELEVEL",
+    "ARCH",
+    "CROSS_COMPILE",
+    "LLVM",
+    "KBUILD_OUTPUT",
+    "KBUILD_EXTMOD",
+    "KCFLAGS",
+    "KCPPFLAGS",
+    "KCONFIG_CONFIG",
+    "KCONFIG_ALLCONFIG",
+    "LOCALVERSION",
+    "INSTALL_MOD_PATH",
+    "O",
+    "C",
+    "V",
+    "W",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``kstall``; 0 proven, 1 a check failed, 2 could not run."""
     arguments = _parser().parse_args(argv)
+    for name in _NOT_FOR_KBUILD:
+        os.environ.pop(name, None)
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, _as_interrupt)
     signal.signal(signal.SIGHUP, _as_interrupt)

@@ -83,6 +83,9 @@ def nothing_lost(series: Series, saved: Evidence) -> Verdict:
             if name != "record" or load.record:
                 lost = saved.workload(load.name).bpftrace(name).lost
                 verdict.equal(f"{load.name}: bpftrace {name}", lost, 0)
+                # Those that fired while their CPU ran another BPF program.
+                missed = facts.get("tracers", {}).get(name, {}).get("missed", 0)
+                verdict.equal(f"{load.name}: bpftrace {name}: missed", missed, 0)
     return verdict
 
 

@@ -23,7 +23,7 @@ _GUEST = Path("/run/kstall")
 #: Seconds of a guest beyond its workloads' deadlines: boot, and bpftrace's start-up,
 #: which takes seconds a script under emulation.
 _MARGIN = 60.0
-_PER_TRACER = 15.0
+_PER_TRACER = 30.0
 _CC = ("gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 

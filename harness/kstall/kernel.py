@@ -203,6 +203,7 @@ def build(
     if (found := find(key, cache_dir)) is not None:
         return found  # another run built it while we waited for the tree
     output = cache_dir / "builds" / applied.base.id
+    _drop_orphans(cache_dir)
     _need_space(cache_dir, 4 << 30)
     output.mkdir(parents=True, exist_ok=True)
     unjudged = output / "kstall-unjudged.json"
@@ -366,6 +367,13 @@ def prune(directory: Path, *, keep: int) -> None:
         entries = [path for path in directory.iterdir() if path.name[0] != "."]
         entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in entries[keep:]:
+            cache.remove(path)
+
+
+def _drop_orphans(cache_dir: Path) -> None:
+    """Delete the output directories of bases that are gone from the cache."""
+    for path in (cache_dir / "builds").glob("*"):
+        if not (cache_dir / "trees" / path.name).exists():
             cache.remove(path)
 
 
