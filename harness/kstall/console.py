@@ -43,7 +43,7 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     ("lockup", r"(?:NMI )?watchdog: (?:Watchdog detected hard|CPU\d+: Watchdog)"),
     ("lockup", r"(?:workqueue: )?BUG: workqueue lockup - "),
     ("rcu-stall", r"(?:rcu: )?INFO: \w+ (?:self-)?detected (?:expedited )?stalls?"),
-    ("hung-task", r"INFO: task \S+ blocked (?:in I/O wait )?for more than "),
+    ("hung-task", r"INFO: task .+ blocked (?:in I/O wait )?for more than "),
     ("lockdep", rf"WARNING: (?:{_LOCKDEP_WARNING})"),
     ("lockdep", r"INFO: trying to register non-static key"),
     ("oops", r"BUG: (?:kernel NULL pointer|unable to handle|.* stack guard page)"),
