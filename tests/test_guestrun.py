@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What goes into a guest, when its results are used again, and how it can fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kstall import guest, guestrun
+from kstall.console import Splat
+from kstall.errors import KstallError
+from kstall.kernel import Kernel
+from kstall.root import Root
+from kstall.run import Opened
+from kstall.series import Project, Series
+from kstall.ui import Ui
+from kstall_guest import job as jobs
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclasses.dataclass
+class Bench:
+    """A series, a kernel that is only files, and a guest that is only said to run."""
+
+    project: Project
+    series: Series
+    where: guestrun.Guest
+    home: Path
+    boots: int = 0
+
+    def run(self, ran: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Have `guest.boot` answer ``ran``, after writing agent.json and a console."""
+
+        def boot(*args: Any, out: Path, **_: Any) -> guest.GuestRun:
+            self.boots += 1
+            (share,) = args[4]
+            results = share.host / "results"
+            (results / "agent.json").write_text(json.dumps(ran.pop("agent", {})))
+            console = out / "console.log"
+            console.write_text("the console\n")
+            facts = {"status": "completed", "exit_status": 0, "splats": ()} | ran
+            return guest.GuestRun(
+                console=console,
+                seconds=3.0,
+                first_line_seconds=2.0,
+                argv=("vng",),
+                **facts,
+            )
+
+        monkeypatch.setattr(guestrun.guest, "boot", boot)
+        out = self.home / f"run{self.boots}-{len(list(self.home.iterdir()))}"
+        out.mkdir()
+        self.stage = Opened(log=out / "guest.log")
+        return guestrun.run_guest(
+            self.project,
+            self.series,
+            self.where,
+            self.home / "cache",
+            out,
+            self.stage,
+            Ui(Console(file=io.StringIO())),
+        )
+
+
+@pytest.fixture
+def bench(project_copy: Project, tmp_path: Path) -> Bench:
+    home = tmp_path / "home"
+    (home / "kernel/modules").mkdir(parents=True)
+    (series,) = project_copy.load(["drm-sched"])
+    kernel = Kernel("k" * 16, home / "kernel", "7.3.4-test", "ab" * 20, reused=False)
+    root = Root("r" * 16, home / "root", (), {}, reused=True)
+    where = guestrun.Guest(kernel, root, guest.Accel("tcg", "for the test"))
+    return Bench(project_copy, series, where, home)
+
+
+def test_the_guest_understands_its_job() -> None:
+    for series in Project(ROOT).load():
+        kernel = Kernel("k", Path("/k"), "7.3.4", "ab" * 20, reused=False)
+        job = jobs.parse(guestrun.job_for(series, kernel))
+        assert [w.name for w in job.workloads] == [w.name for w in series.spec.workload]
+        assert job.build_id == kernel.build_id
+
+
+def test_results_are_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench.run({"agent": {"status": "completed"}}, monkeypatch)
+    again = bench.run({}, monkeypatch)
+    assert bench.boots == 1
+    assert bench.stage.reused
+    assert (again / "agent.json").read_text() == (first / "agent.json").read_text()
+    assert (again / "console.txt").read_text() == "the console\n"
+    assert not list(bench.home.glob("run*/*/share"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "harness/kstall_guest/session.py",
+        "scripts/drm-sched-wait.bt",
+        "scripts/workloads/drm-sched/kunit-suite",
+    ],
+)
+def test_results_of_other_programs_are_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    bench.run({}, monkeypatch)
+    with (bench.project.root / path).open("a") as file:
+        file.write("\n")
+    bench.run({}, monkeypatch)
+    assert bench.boots == 2
+
+
+@pytest.mark.parametrize(
+    ("ran", "says"),
+    [
+        ({"status": "panic"}, "the guest panicked in workload credits"),
+        ({"status": "hang"}, "the guest hung and was ended at its deadline"),
+        ({}, "the kernel complained (1 reports)"),
+    ],
+)
+def test_a_kernel_at_fault_is_a_verdict(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, ran: dict[str, Any], says: str
+) -> None:
+    splat = Splat("warning", 1, "foo", "WARNING: at foo.c:3")
+    agent = {"workloads": [{"name": "credits", "status": "running"}]}
+    for boots in (1, 2):
+        with pytest.raises(guestrun.GuestFailed) as caught:
+            bench.run({"splats": (splat,), "agent": agent, **ran}, monkeypatch)
+        assert says in str(caught.value)
+        assert "WARNING: at foo.c:3" in str(caught.value)
+        assert "console.log" in str(caught.value)
+        assert bench.boots == boots, "such results must not be kept"
+    # What the guest had written until then is there to look at.
+    assert list(bench.home.glob("run*/drm-sched/results/agent.json"))
+
+
+@pytest.mark.parametrize(
+    ("ran", "says"),
+    [
+        ({"status": "lost", "exit_status": None}, "the guest went away"),
+        (
+            {"exit_status": 1, "agent": {"error": {"message": "no tracefs"}}},
+            "exited 1: no tracefs",
+        ),
+    ],
+)
+def test_what_is_nobody_s_verdict(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, ran: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(KstallError, match=says) as caught:
+        bench.run(ran, monkeypatch)
+    assert not isinstance(caught.value, guestrun.GuestFailed)
