@@ -63,17 +63,19 @@ def test_golden_command_line(desk: guest._Desk) -> None:
         "--disable-kvm",
         f"--rwdir=/run/kstall-control={d}/share0",
         f"--rodir=/run/kstall/modules={d}/share1",
-        "--append=console=ttyS1,115200",
-        "--append=earlycon=uart8250,io,0x2f8,115200",
         "--append=loglevel=7",
+        "--append=earlycon=uart8250,io,0x3f8,115200",
+        "--append=no_timer_check",
         "--append=oops=panic",
         "--append=nokaslr",
         "--append=kunit.autorun=0",
         "--append=numa=fake=2",
         "--exec=sh /run/kstall-control/guest-job.sh echo 'a b'",
-        f"--qemu-opts=-chardev socket,id=kstall,path={d}/serial,server=on,wait=off,"
-        f"logfile={d}/out/console.log -serial chardev:kstall "
-        f"-monitor unix:{d}/monitor,server=on,wait=off -device edu",
+        f"--qemu-opts=-monitor unix:{d}/monitor,server=on,wait=off "
+        "-set chardev.console.backend=socket "
+        f"-set chardev.console.path={d}/serial "
+        "-set chardev.console.server=on -set chardev.console.wait=off "
+        f"-set chardev.console.logfile={d}/out/console.log -device edu",
     ]
     assert (d / "share1").readlink() == Path("/m x")
 

@@ -110,7 +110,7 @@ def test_exit_status_is_passed_on(bench: Bench) -> None:
 def test_panic_ends_the_guest_at_once(bench: Bench) -> None:
     run = bench.boot("sh", "-c", "echo c > /proc/sysrq-trigger; sleep 600")
     assert (run.status, run.exit_status) == ("panic", None)
-    assert run.seconds < 60
+    assert run.seconds < 120
     assert [splat.kind for splat in run.splats] == ["panic"]
     assert "sysrq triggered crash" in run.splats[0].headline
 
