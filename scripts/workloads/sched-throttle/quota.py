@@ -69,6 +69,10 @@ class Group:
         """Move process ``pid`` here."""
         (self.path / "cgroup.procs").write_text(str(pid))
 
+    def counters(self) -> dict[str, int]:
+        """cpu.stat: what is throttled right now is not in it yet."""
+        return _counters(self.path / "cpu.stat")
+
     def say(self, **facts: object) -> None:
         """Print the group's id and counters."""
         say(
@@ -76,7 +80,7 @@ class Group:
             name=self.path.name,
             cgroup=self.path.stat().st_ino,
             parent=self.path.parent.stat().st_ino,
-            stat=_counters(self.path / "cpu.stat"),
+            stat=self.counters(),
             local=_counters(self.path / "cpu.stat.local"),
             **facts,
         )
