@@ -27,12 +27,6 @@ WAIT = "0002-drm-sched-Trace-how-long-a-job-waited-and-for-what.patch"
 EVENT = "drm_sched_job_wait"
 
 
-@pytest.fixture(scope="module")
-def proven(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """The series as it is, on the default tree."""
-    return validate(project_root, tmp_path_factory.mktemp("out"), SERIES)
-
-
 def test_the_series_is_proven(proven: Outcome) -> None:
     assert proven.exit_code == 0, proven.said
     assert proven.report.status == "proven"
@@ -224,8 +218,14 @@ def _qemus(directory: Path) -> list[int]:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("stage", ["build", "guest"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("stage", "how"),
+    [
+        ("build", signal.SIGKILL),
+        ("guest", signal.SIGKILL),
+        ("guest", signal.SIGINT),
+    ],
+)
 def test_a_run_that_is_ended_leaves_nothing_and_goes_on(
     project_copy: Project, tmp_path: Path, stage: str, how: signal.Signals
 ) -> None:

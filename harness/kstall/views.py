@@ -32,16 +32,15 @@ def _mark(status: Status) -> str:
 
 
 def _fact(check: Check) -> str:
-    """The comparison that decides: the first that fails, else all in brief."""
+    """The comparison that decides: the first that fails, else one and their number."""
     if check.detail:
         return check.detail.strip().splitlines()[-1]
     wrong = [item for item in check.comparisons if not item.ok]
     if wrong:
         return f"{wrong[0].label}: {wrong[0].observed}, expected {wrong[0].expected}"
-    first = check.comparisons[0] if check.comparisons else None
-    more = len(check.comparisons) - 1
-    shown = f"{first.label}: {first.observed} ({first.expected})" if first else ""
-    return shown + (f", and {more} more" if more > 0 else "")
+    # The last is about the outcome; the first are often about how much was looked at.
+    shown = check.comparisons[-1]
+    return f"{len(check.comparisons):>3} hold, {shown.label}: {shown.observed}"
 
 
 def terminal(report: Report, directory: Path, console: Console) -> None:
@@ -83,29 +82,34 @@ def _counts(report: Report) -> str:
     return f"checks: {', '.join(shown)}" if shown else "no check was reached"
 
 
+def _table(*fixed: str, title: str | None = None) -> Table:
+    """A table whose last, nameless column takes what the fixed ones leave."""
+    table = Table(
+        title=title, title_justify="left", box=None, pad_edge=False, expand=True
+    )
+    for name in fixed:
+        # Without a floor rich takes from all columns alike when the line is short.
+        table.add_column(name, no_wrap=True, min_width=len(name) or 5)
+    table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
+    return table
+
+
 def _stages(series: SeriesReport, report: Report) -> Table:
-    table = Table(title=series.name, title_justify="left", box=None, pad_edge=False)
-    table.add_column("stage")
-    table.add_column("")
-    table.add_column("seconds", justify="right")
-    table.add_column("", overflow="fold")
+    table = _table("stage", "", "seconds", title=series.name)
     for stage in [*report.stages, *series.stages]:
         how = "[dim]reused[/] " if stage.reused else ""
         table.add_row(
             stage.name,
             _mark(stage.status),
-            f"{stage.seconds:.1f}",
+            f"{stage.seconds:7.1f}",
             how + escape(stage.summary),
         )
     return table
 
 
 def _checks(series: SeriesReport) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("check")
-    table.add_column("")
-    table.add_column("kind")
-    table.add_column("observed (expected)", overflow="fold")
+    width = max(len(check.name) for check in series.checks)
+    table = _table("check".ljust(width), "", "kind")
     for check in series.checks:
         table.add_row(check.name, _mark(check.status), check.kind, escape(_fact(check)))
     return table
