@@ -36,7 +36,7 @@ def test_the_series_is_proven(proven: Outcome) -> None:
     assert declared < {check.name for check in series.checks}
     assert proven.report.environment.accelerator in ("kvm", "tcg")
     assert (proven.dir / "junit.xml").exists()
-    assert (proven.dir / SERIES / "console.log").stat().st_size > 0
+    assert (proven.dir / SERIES / "results/console.txt").stat().st_size > 0
 
 
 def test_nothing_is_done_twice(
