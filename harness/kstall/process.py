@@ -97,9 +97,13 @@ def _namespaces() -> tuple[str, ...]:
     return base
 
 
-def contained(argv: Sequence[str | Path]) -> list[str]:
-    """``argv`` with the prefix that ties the child and its children to us."""
-    return [*_namespaces(), *map(str, argv)]
+def contained(argv: Sequence[str | Path], *, namespace: bool = True) -> list[str]:
+    """``argv`` with the prefix that ties the child and its children to us.
+
+    Without a ``namespace`` only the child itself is sure to die with us.
+    """
+    prefix = _namespaces() if namespace else _namespaces()[:3]
+    return [*prefix, *map(str, argv)]
 
 
 @contextlib.contextmanager
@@ -111,6 +115,7 @@ def start(
     stdin: int | None = subprocess.DEVNULL,
     stdout: int | None = subprocess.PIPE,
     stderr: int | None = subprocess.STDOUT,
+    namespace: bool = True,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A running child (``env`` is added to ours), gone when the block is left."""
     if shutil.which(str(argv[0])) is None:
@@ -119,7 +124,7 @@ def start(
         )
     began = time.monotonic()
     child = subprocess.Popen(
-        contained(argv),
+        contained(argv, namespace=namespace),
         cwd=cwd,
         env={**os.environ, **(env or {})},
         stdin=stdin,
@@ -155,12 +160,14 @@ def run(
     timeout: float | None = None,
     check: bool = True,
     on_line: Callable[[str], None] | None = None,
+    namespace: bool = True,
 ) -> Completed:
     """Run ``argv`` to its end; stdout and stderr come back merged.
 
     ``log`` gets the command, so that it can be pasted, and all it printed, as it is
     printed.  ``on_line`` sees each line at once.  Raises `CommandError` on a non-zero
-    exit unless ``check`` is false, and `Deadline` after ``timeout`` seconds.
+    exit unless ``check`` is false, and `Deadline` after ``timeout`` seconds.  Without a
+    ``namespace`` the child may make user namespaces of its own.
     """
     words = tuple(map(str, argv))
     began = time.monotonic()
@@ -178,6 +185,7 @@ def run(
                 cwd=cwd,
                 env=env,
                 stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+                namespace=namespace,
             )
         )
         assert child.stdout is not None

@@ -119,6 +119,9 @@ def _make(
         process.run(
             mmdebstrap_argv(wanted, suite, uri, debian.keyring(), archive),
             log=log,
+            # Without root it maps a range of user ids, which our own user namespace,
+            # with the one id it has, would not let it.
+            namespace=os.geteuid() == 0,
             on_line=lambda line: say(line[3:]) if line.startswith("I: ") else None,
         )
     except process.CommandError as error:
