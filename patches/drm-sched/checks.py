@@ -88,13 +88,16 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
         v.equal(f"order_deps of {_name(job)}", _int(wait, "order_deps"), order)
         v.within(f"dep_ns of {_name(job)}", _int(wait, "dep_ns"), low, high, "ns")
     held = [wait for wait in waits if _int(wait, "dep_ns") >= HOLD_NS]
-    # One each: a dependency; the same, watched late; dependency, then credits;
-    # credits, then dependency; one that fails; one that must not be pipelined.
-    v.equal("jobs that waited for a dependency", len(held), 6)
+    # One each: a dependency; the same, watched late; dependency, then credits; the
+    # same in a chain; credits, then dependency; one that fails; one that must not be
+    # pipelined.
+    v.equal("jobs that waited for a dependency", len(held), 7)
     both = [w for w in held if _int(w, "wait_ns") - _int(w, "dep_ns") >= HOLD_NS]
-    v.at_least("of these, kept back for longer by a full ring", len(both), 2)
+    v.at_least("of these, kept back for longer by a full ring", len(both), 3)
     unseen = [wait for wait in both if not jobs[_fence(wait)].waited_for]
     v.at_least("of these, not seen by _unschedulable", len(unseen), 1)
+    wrapped = [wait for wait in both if _containers(jobs[_fence(wait)], jobs)]
+    v.equal("of these, with a dependency in a container", len(wrapped), 1)
     return v
 
 
@@ -235,6 +238,17 @@ def shortage_is_real_and_lasts_until_the_wait_ends(ev: Evidence) -> Verdict:
         v.equal(f"{name}: reports outside of _queue .. _run", len(outside), 0)
         empty = [s for s in stalls if _int(s, "job_count") < 1]
         v.equal(f"{name}: reports without a queued job", len(empty), 0)
+        for field_name, count in _wrong_figures(load).items():
+            v.equal(f"{name}: reports with another {field_name}", count, 0)
+    # Patch 4 makes each figure of one case another one: no two can be swapped.
+    figures = ("credits", "credit_count", "credit_limit", "job_count")
+    told = [
+        tuple(_int(s, figure) for figure in figures)
+        for s in ev.workload("split").record("drm_sched_job_no_credits")
+        if str(s.fields["dev"]).startswith("drm_sched_trace_credits_figures.")
+    ]
+    # After the job itself the one behind it has to wait, for one credit.
+    v.equal(f"{', '.join(figures)}", set(told) - {(1, 4, 4, 1)}, {(3, 2, 4, 2)})
     return v
 
 
@@ -258,19 +272,96 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     maps = ev.workload("credits").bpftrace("drm-sched-why").maps
     full, whole = _total(maps, "@ring_full_ns"), _total(maps, "@wait_ns")
     v.within("credits: @ring_full_ns", full, 0.9 * SECOND, whole, "ns")
-    for name in ("credits", "deep-queue"):
+    for name in ("credits", "split", "deep-queue"):
         load = ev.workload(name)
-        us = [_int(w, "wait_ns") // 1000 for w in load.events("drm_sched_job_wait")]
-        told = Counter[int]()
-        for buckets in load.bpftrace("drm-sched-wait").hists["@wait_us"].values():
-            for bucket in buckets:
-                told[bucket.low or 0] += bucket.count
-        v.equal(
-            f"{name}: histogram of wait_ns / 1000",
-            dict(sorted((+told).items())),
-            dict(sorted(Counter(map(_bucket, us)).items())),
-        )
+        parts_of = load.bpftrace("drm-sched-why").maps["@in_order_ns"]
+        low, high = _in_order_limits(load)
+        total = sum(int(value) for value in parts_of.values())
+        v.within(f"{name}: @in_order_ns", total, low, high, "ns")
+        for key, field_name in (("@wait_us", "wait_ns"), ("@dep_us", "dep_ns")):
+            _same_histogram(v, name, load, key, field_name)
+    # The first half of it is one long queue, and nothing else.
+    maps = ev.workload("deep-queue").bpftrace("drm-sched-why").maps
+    whole = _total(maps, "@wait_ns")
+    queued = _total(maps, "@in_order_ns")
+    v.within("deep-queue: @in_order_ns of @wait_ns", queued, 0.9 * whole, whole, "ns")
     return v
+
+
+def _same_histogram(
+    v: Verdict, name: str, load: WorkloadResult, key: str, field_name: str
+) -> None:
+    us = [_int(w, field_name) // 1000 for w in load.events("drm_sched_job_wait")]
+    told = Counter[int]()
+    for buckets in load.bpftrace("drm-sched-wait").hists[key].values():
+        for bucket in buckets:
+            told[bucket.low or 0] += bucket.count
+    v.equal(
+        f"{name}: {key}, the histogram of {field_name} / 1000",
+        dict(sorted((+told).items())),
+        dict(sorted(Counter(map(_bucket, us)).items())),
+    )
+
+
+def _in_order_limits(load: WorkloadResult) -> Span:
+    """What drm-sched-why.bt can have added up as in_order, by the _run events.
+
+    The script reads the clock between the kernel, for wait_ns, and the _run event.
+    """
+    jobs = _jobs(load)
+    last: dict[int, Span] = {}
+    least = most = 0
+    for wait in load.events("drm_sched_job_wait"):
+        job = jobs[_fence(wait)]
+        pushed = job.pushed[0] + _int(wait, "wait_ns") - ROUNDING_NS
+        at = (pushed, job.run + ROUNDING_NS)
+        ready = _int(wait, "wait_ns") - _int(wait, "dep_ns")
+        if before := last.get(job.fence[0]):
+            least += max(ready - (at[1] - before[0]), 0)
+            most += max(ready - (at[0] - before[1]), 0)
+        last[job.fence[0]] = at
+    return least, most
+
+
+def _wrong_figures(load: WorkloadResult) -> Counter[str]:
+    """How many reports of missing credits contradict the older events, by field.
+
+    Only the credits a job needs are not in any of these: they are what the report
+    says, and one if there is none.
+    """
+    wrong = Counter[str](credit_count=0, job_count=0, identity=0)
+    needs = {
+        _fence(s): _int(s, "credits") for s in load.events("drm_sched_job_no_credits")
+    }
+    running: dict[str, dict[Fence, int]] = {}
+    ended: dict[str, int] = {}
+    queued = Counter[int]()
+    pushed: dict[Fence, Event] = {}
+    for event in load.events():
+        fence = _fence(event)
+        if event.name == "drm_sched_job_queue":
+            pushed[fence] = event
+            queued[fence[0]] += 1
+        elif event.name == "drm_sched_job_run":
+            queued[fence[0]] -= 1
+            dev = str(event.fields["dev"])
+            running.setdefault(dev, {})[fence] = needs.get(fence, 1)
+        elif event.name == "drm_sched_job_done":
+            dev = str(pushed[fence].fields["dev"])
+            ended[dev] = running[dev].pop(fence)
+        elif event.name == "drm_sched_job_no_credits":
+            dev = str(event.fields["dev"])
+            busy = running.get(dev, {})
+            # One job may be about to end, or have ended after the count was read.
+            low = sum(busy.values()) - max(busy.values(), default=0)
+            high = sum(busy.values()) + ended.get(dev, 0)
+            wrong["credit_count"] += not low <= _int(event, "credit_count") <= high
+            # The last push may not have come to the queue yet.
+            behind = queued[fence[0]] - _int(event, "job_count")
+            wrong["job_count"] += behind not in (0, 1)
+            same = _identity(event, "ring") == _identity(pushed[fence], "name")
+            wrong["identity"] += not same
+    return wrong
 
 
 def _jobs(load: WorkloadResult) -> dict[Fence, Job]:
@@ -295,7 +386,9 @@ def _jobs(load: WorkloadResult) -> dict[Fence, Job]:
             job.deps.append(_other(event))
             job.pushed = (ts, ts)
             continue
-        _pushed_by(pushing, event.pid, ts)
+        # A timer interrupt can signal in the middle of a push, in the thread's name.
+        if event.name != "drm_sched_job_done":
+            _pushed_by(pushing, event.pid, ts)
         for pid in [pid for pid, other in pushing.items() if other is job]:
             _pushed_by(pushing, pid, ts)
         if event.name == "drm_sched_job_unschedulable":
@@ -325,20 +418,43 @@ def _expected(job: Job, jobs: Mapping[Fence, Job]) -> tuple[int, int, int, int]:
         for on in map(jobs.get, job.deps)
         if on is not None and not _order_only(job, on)
     ]
-    # Neither a job's finished fence nor, of the context before, its scheduled one: the
-    # stub of the tests, which signalled when the kernel booted.
-    foreign = sum(
-        (context, seqno) not in jobs and (context + 1, seqno) not in jobs
-        for context, seqno in job.deps
-    )
-    deps = len(completed) + foreign
+    containers = _containers(job, jobs)
+    deps = len(completed) + len(containers) + job.deps.count(_STUB)
     order = len(job.deps) - deps
+    if containers:
+        # No event tells what they hold.  In the tests, which run one by one, it is
+        # what ended on another ring while the job waited.
+        completed += [
+            on
+            for on in jobs.values()
+            if on.dev != job.dev
+            and on.signalled
+            and job.pushed[0] <= on.signalled[0] <= job.run
+        ]
     ends = [on.signalled for on in completed if on.signalled]
     low = max((end[0] for end in ends), default=0) - job.pushed[1] - ROUNDING_NS
     latest = min(max((end[1] for end in ends), default=0), job.run)
     high = latest - job.pushed[0] + ROUNDING_NS
     # What had signalled before the push took no time.
     return deps, order, max(low, 0), max(high, 0) if ends else 0
+
+
+#: dma_fence_get_stub(), which signalled when the kernel booted.
+_STUB = (0, 0)
+
+
+def _containers(job: Job, jobs: Mapping[Fence, Job]) -> list[Fence]:
+    """Dependencies which are neither a job's finished nor its scheduled fence.
+
+    The scheduled one has the context before.
+    """
+    return [
+        (context, seqno)
+        for context, seqno in job.deps
+        if (context, seqno) != _STUB
+        and (context, seqno) not in jobs
+        and (context + 1, seqno) not in jobs
+    ]
 
 
 def _order_only(job: Job, on: Job) -> bool:
