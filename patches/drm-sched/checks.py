@@ -19,8 +19,9 @@ from kstall.records import Event
 
 MS = 1_000_000
 SECOND = 1000 * MS
-#: How long patch 4's tests keep a job from what it waits for.
-HOLD_NS = 50 * MS
+#: Patch 4's tests keep a job for 50 ms from what it waits for, in jiffies: a guest that
+#: catches up with late ticks can make a sleep shorter.
+HOLD_NS = 40 * MS
 #: ftrace prints microseconds, rounded, at both ends of a span.
 ROUNDING_NS = 1000
 
@@ -247,8 +248,9 @@ def shortage_is_real_and_lasts_until_the_wait_ends(ev: Evidence) -> Verdict:
         for s in ev.workload("split").record("drm_sched_job_no_credits")
         if str(s.fields["dev"]).startswith("drm_sched_trace_credits_figures.")
     ]
-    # After the job itself the one behind it has to wait, for one credit.
-    v.equal(f"{', '.join(figures)}", set(told) - {(1, 4, 4, 1)}, {(3, 2, 4, 2)})
+    # After the job itself the two behind it may have to wait, for one credit each.
+    behind = {(1, 5, 5, 2), (1, 5, 5, 1)}
+    v.equal(f"{', '.join(figures)}", set(told) - behind, {(4, 2, 5, 3)})
     return v
 
 
