@@ -6,7 +6,12 @@ KERNEL ?=
 SERIES ?=
 LEVEL ?= full
 PYTHON ?=
-export PYTHON
+# Handed on by the environment: a path or a branch's name is no shell code.
+export PYTHON KERNEL SERIES
+
+ifeq ($(filter quick full deep,$(LEVEL)),)
+$(error LEVEL=$(LEVEL): choose quick, full or deep)
+endif
 
 kstall = .venv/bin/kstall
 
@@ -21,19 +26,20 @@ setup: ## install what is missing: Debian packages (as root), .venv
 	@scripts/setup.sh
 
 validate: setup ## prove the series on a booted kernel
-	@$(kstall) validate $(if $(KERNEL),--kernel '$(KERNEL)') $(SERIES)
+	@$(kstall) validate $${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
 
 series: setup ## list the series there are, or show those in SERIES
-	@$(if $(SERIES),$(foreach s,$(SERIES),$(kstall) show $(s) &&) true,$(kstall) list)
+	@for series in $$SERIES; do $(kstall) show -- "$$series" || exit; done
+	@[ -n "$$SERIES" ] || $(kstall) list
 
 test: lint ## lint, unit tests and live tests (LEVEL=quick: no boot; deep: all)
 	@.venv/bin/pytest $(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \
 		$(if $(filter full,$(LEVEL)),-m 'not deep')
 
-lint: setup
+lint: setup ## check style and types
 	@.venv/bin/ruff check -q
 	@.venv/bin/ruff format -q --check
 	@.venv/bin/mypy
 
 clean: ## remove .venv and out/; the cache is left, `rm -r ~/.cache/kstall` clears it
-	@rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache
+	@rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache harness/*.egg-info

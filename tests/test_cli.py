@@ -64,3 +64,54 @@ def test_make_s_own_variables_stay_outside(
     monkeypatch.setenv("KBUILD_OUTPUT", str(tmp_path))
     assert cli.main(["list"]) == 0
     assert not {"MAKEFLAGS", "KBUILD_OUTPUT"} & set(os.environ)
+
+
+def test_line_numbers_are_not_taken_for_emoji(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cli._complain("x.c:100:5: warning")
+    assert "x.c:100:5: warning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["file", "proc"])
+def test_a_place_that_cannot_hold_runs_is_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str
+) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" if out == "file" else Path("/proc/foo")
+    assert cli.main(["validate", "drm-sched", "--out", str(place)]) == 2
+    said = capsys.readouterr().err
+    assert f"{place} cannot hold run directories" in said
+    assert "--out" in said
+
+
+def test_a_cache_that_cannot_be_made_is_two(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", "/proc/foo")
+    assert cli.main(["validate", "drm-sched"]) == 2
+    assert "set KSTALL_CACHE" in capsys.readouterr().err
+
+
+def test_a_bug_of_ours_is_two_and_in_the_report(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no such luck")
+
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("kstall.source.obtain", broken)
+    assert cli.main(["validate", "drm-sched", "--out", str(tmp_path / "out")]) == 2
+    assert "no such luck" in capsys.readouterr().err
+    saved = json.loads((tmp_path / "out/latest/report.json").read_text())
+    assert saved["status"] == "could-not-run"
+    assert "no such luck" in saved["stages"][0]["error"]
+
+
+def test_a_project_without_series_is_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--project", str(tmp_path), "list"]) == 2
+    assert "no series below" in capsys.readouterr().err

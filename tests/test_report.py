@@ -121,8 +121,18 @@ def test_terminal_shows_a_stage_s_error() -> None:
 def test_junit_counts(tmp_path: Path) -> None:
     made = _report("pass", _check("pass"), _check("fail", "b"), _check("skip", "c"))
     made.series[0].checks[1].detail = "a console excerpt with \x1b[31m in it"
+    made.series[0].stages[0].status = "fail"
+    made.series[0].stages[0].summary = "an escape \x1b in a message"
     views.junit(made, tmp_path / "junit.xml")
     suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
     assert suite.get("name") == "kstall.demo"
-    assert [suite.get(k) for k in ("tests", "failures", "skipped")] == ["4", "1", "1"]
+    assert [suite.get(k) for k in ("tests", "failures", "skipped")] == ["4", "2", "1"]
     assert suite.find("testcase/skipped") is not None
+
+
+def test_a_series_that_was_not_reached_is_in_junit(tmp_path: Path) -> None:
+    made = _report("error")
+    made.series[0].stages = []
+    views.junit(made, tmp_path / "junit.xml")
+    suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
+    assert suite.get("errors") == "1"

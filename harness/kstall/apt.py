@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import cache, process
+from . import cache, process, space
 from .debian import APT_ETC, keyring, mirror_for
 from .errors import KstallError
 
@@ -122,6 +122,7 @@ def _fetch(
             name, version, bytes_ = found
             if known is not None and known.path.name == name:
                 return known
+            space.require(store, bytes_, package)
             say(f"fetching {package} {version} from {suite} ({bytes_ / 1e6:.0f} MB)")
             downloaded = apt.download(package)
             target = store / name

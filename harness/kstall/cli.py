@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
@@ -18,7 +20,7 @@ from rich.table import Table
 from . import __version__, cache, report, validate, views
 from .errors import KstallError
 from .run import command_line
-from .series import Project, Series
+from .series import Project, Series, Spec
 from .ui import Ui
 
 CANNOT_RUN = 2
@@ -52,22 +54,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     for name in _NOT_FOR_KBUILD:
         os.environ.pop(name, None)
-    console = Console(highlight=False)
+    console = _console()
     signal.signal(signal.SIGTERM, _as_interrupt)
     signal.signal(signal.SIGHUP, _as_interrupt)
     try:
         return int(arguments.verb(arguments, console))
-    except KstallError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(
-            f"[bold red]kstall:[/] {escape(str(error))}"
-        )
-        return CANNOT_RUN
+    except (KstallError, OSError) as error:
+        _complain(str(error))
     except KeyboardInterrupt:
-        Console(stderr=True).print(
-            "kstall: interrupted; what was finished is kept, run the same command "
-            "again to go on"
+        _complain(
+            "interrupted; what was finished is kept, run the same command again to "
+            "go on"
         )
-        return CANNOT_RUN
+    except Exception:
+        # Exit status 1 is for a check that failed, and Python's own for a crash.
+        _complain(f"a bug in kstall:\n{traceback.format_exc()}")
+    return CANNOT_RUN
+
+
+def _console(*, stderr: bool = False) -> Console:
+    """Where text goes: never cut to a width that no terminal has, and no emoji, for
+    `x.c:100:5` holds the code of one."""
+    console = Console(stderr=stderr, highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 1000
+    return console
+
+
+def _complain(text: str) -> None:
+    _console(stderr=True).print(f"[bold red]kstall:[/] {escape(text)}", soft_wrap=True)
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
@@ -98,7 +113,11 @@ def _parser() -> argparse.ArgumentParser:
     show.set_defaults(verb=_show)
 
     prove = verbs.add_parser(
-        "validate", help="apply, build, boot, run, judge", description=validate.__doc__
+        "validate",
+        help="apply, build, boot, run, judge",
+        description="Prove series on a booted kernel, from patches to verdict.",
+        epilog="$KSTALL_CACHE is where finished work is kept (default: "
+        "~/.cache/kstall), $KSTALL_ACCEL=kvm|tcg overrides the probe",
     )
     prove.add_argument("series", nargs="*", help="default: every series")
     prove.add_argument(
@@ -115,11 +134,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     prove.set_defaults(verb=_validate)
 
-    judge = verbs.add_parser("judge", help="judge a finished run again, without a boot")
+    judge = verbs.add_parser(
+        "judge",
+        help="judge a finished run by today's checks; boots and writes nothing",
+    )
     judge.add_argument("run", type=Path, help="a run directory, such as out/latest")
     judge.set_defaults(verb=_judge)
 
-    schema = verbs.add_parser("schema", help="print the JSON Schema of report.json")
+    schema = verbs.add_parser("schema", help="print a JSON Schema")
+    schema.add_argument(
+        "of",
+        nargs="?",
+        choices=("report", "series"),
+        default="report",
+        help="report.json or series.toml (default: %(default)s)",
+    )
     schema.set_defaults(verb=_schema)
     return parser
 
@@ -193,7 +222,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         project=project,
         series=project.load(arguments.series),
         kernel=arguments.kernel,
-        cache=cache.default_dir(),
+        cache=_cache(),
         out=arguments.out.absolute(),
     )
     with Ui(console) as ui:
@@ -201,6 +230,22 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
     console.print()
     views.terminal(outcome, directory, console)
     return outcome.exit_code
+
+
+def _cache() -> Path:
+    """The cache directory, made and known to be ours to write before any stage."""
+    directory = cache.default_dir()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if os.access(directory, os.W_OK | os.X_OK):
+            return directory
+        reason = "it is not ours to write"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    raise KstallError(
+        f"{directory} cannot hold the cache: {reason}",
+        next="set KSTALL_CACHE to another directory",
+    )
 
 
 def _judge(arguments: argparse.Namespace, console: Console) -> int:
@@ -211,5 +256,8 @@ def _judge(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _schema(arguments: argparse.Namespace, console: Console) -> int:
-    sys.stdout.write(report.schema_text())
+    if arguments.of == "series":
+        sys.stdout.write(json.dumps(Spec.model_json_schema(), indent=2) + "\n")
+    else:
+        sys.stdout.write(report.schema_text())
     return 0

@@ -208,6 +208,8 @@ def load(directory: Path) -> Evidence:
         agent = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise EvidenceError(f"{path}: {error}") from error
+    if not isinstance(agent, dict):
+        raise EvidenceError(f"{path}: not an object")
     layouts = {
         (layout := records.parse_layout(file.read_text(), file.parent.name)).event: (
             layout

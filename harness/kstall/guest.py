@@ -49,6 +49,9 @@ _KERNEL = (
     # The check counts timer ticks in a busy loop, and panics when a busy host does not
     # let an emulated CPU run in time.
     "no_timer_check",
+    # Nor let two of them compare their clocks: the clocksource watchdog limits that by
+    # the very clock it doubts, and on a busy host was seen to spin there for minutes.
+    "tsc=reliable",
     # A kernel that has oopsed is no witness; panic=-1 then ends the guest at once.
     "oops=panic",
     "nokaslr",

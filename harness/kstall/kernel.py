@@ -19,7 +19,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
-from . import cache, kconfig, process
+from . import cache, kconfig, process, space
 from .errors import FailedCheck, KstallError
 from .tree import AppliedTree, Plan
 
@@ -28,6 +28,7 @@ _STEP = re.compile(
 )
 _WARNING = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? warning: ")
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: ")
+_BUILD_BYTES = 4 * 10**9
 # Two kernels of one key have to be the same bytes, whoever builds them and when.
 _REPRODUCIBLE = (
     "KBUILD_BUILD_TIMESTAMP=Thu Jan  1 00:00:00 UTC 1970",
@@ -204,7 +205,7 @@ def build(
         return found  # another run built it while we waited for the tree
     output = cache_dir / "builds" / applied.base.id
     _drop_orphans(cache_dir)
-    _need_space(cache_dir, 4 << 30)
+    space.require(cache_dir, _BUILD_BYTES, "a build")
     output.mkdir(parents=True, exist_ok=True)
     unjudged = output / "kstall-unjudged.json"
     _compile_again(unjudged, applied)
@@ -375,13 +376,3 @@ def _drop_orphans(cache_dir: Path) -> None:
     for path in (cache_dir / "builds").glob("*"):
         if not (cache_dir / "trees" / path.name).exists():
             cache.remove(path)
-
-
-def _need_space(directory: Path, needed: int) -> None:
-    free = shutil.disk_usage(directory).free
-    if free < needed:
-        raise KstallError(
-            f"{free / 2**30:.1f} GiB free in {directory}, a build needs "
-            f"{needed / 2**30:.0f} GiB",
-            next="free some, or point KSTALL_CACHE at a larger disk",
-        )

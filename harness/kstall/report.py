@@ -30,7 +30,8 @@ EXIT = {
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    # A newer kstall may have added fields; version 1 readers pass over them.
+    model_config = ConfigDict(extra="ignore")
 
 
 class Command(_Model):
@@ -200,7 +201,7 @@ def read(path: Path) -> Report:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of ``report.json``."""
-    return Report.model_json_schema()
+    return Report.model_json_schema(mode="serialization")
 
 
 def schema_text() -> str:

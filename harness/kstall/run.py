@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import platform
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -83,6 +85,12 @@ class Run:
             except KeyboardInterrupt:
                 entry.error = opened.summary = "interrupted"
                 raise
+            except StageStopped:
+                raise
+            except Exception as error:
+                opened.summary = f"a bug in kstall: {error!r}"
+                entry.error = traceback.format_exc()
+                raise
             finally:
                 entry.seconds = round(time.monotonic() - began, 3)
                 entry.summary = opened.summary
@@ -115,17 +123,7 @@ def begin(out: Path, command: Sequence[str], ui: Ui) -> Run:
     """Make the run's directory below ``out`` and lead ``out/latest`` to it."""
     now = datetime.now(UTC)
     stamp = now.strftime("%Y%m%dT%H%M%SZ")
-    directory = out / stamp
-    for number in range(1, 100):
-        try:
-            directory.mkdir(parents=True)
-            break
-        except FileExistsError:
-            directory = out / f"{stamp}-{number}"
-    link = out / f".latest-{os.getpid()}"
-    link.unlink(missing_ok=True)
-    link.symlink_to(directory.name)
-    link.rename(out / "latest")
+    directory = _directory(out, stamp)
     run = Run(
         dir=directory,
         report=report.Report(
@@ -142,8 +140,44 @@ def begin(out: Path, command: Sequence[str], ui: Ui) -> Run:
         ui=ui,
         began=time.monotonic(),
     )
-    run.save()
+    try:
+        run.save()
+        _lead_latest(out, directory)
+    except OSError as error:
+        raise _unusable(out, error) from error
     return run
+
+
+def _directory(out: Path, stamp: str) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count():
+            directory = out / (f"{stamp}-{number}" if number else stamp)
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir()
+                return directory
+    except OSError as error:
+        raise _unusable(out, error) from error
+    raise AssertionError("unreachable")
+
+
+def _lead_latest(out: Path, directory: Path) -> None:
+    """Lead ``latest`` to a run that has a report, at once and never to nothing."""
+    link = out / f".latest-{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(directory.name)
+    try:
+        link.rename(out / "latest")
+    except OSError:
+        link.unlink()
+        raise
+
+
+def _unusable(out: Path, error: OSError) -> KstallError:
+    return KstallError(
+        f"{out} cannot hold run directories: {error.strerror}",
+        next="name another directory with --out",
+    )
 
 
 def command_line() -> list[str]:

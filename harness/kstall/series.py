@@ -222,7 +222,12 @@ class Project:
                 f"no such series: {', '.join(unknown)}",
                 next=f"choose from: {', '.join(known) or '(patches/ is empty)'}",
             )
-        return tuple(load(self, name) for name in (names or known))
+        if not known:
+            raise SeriesError(
+                f"no series below {self.patches}",
+                next="run kstall in its checkout, or name that with --project",
+            )
+        return tuple(load(self, name) for name in dict.fromkeys(names or known))
 
 
 def load(project: Project, name: str) -> Series:
@@ -236,7 +241,7 @@ def load(project: Project, name: str) -> Series:
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+)", str(error))
         line = int(found[1]) if found else len(text.splitlines())
-        raise SeriesError(f"{path}:{line}: {error}") from error
+        raise SeriesError(f"{path}:{line}: {error}", next="mend the TOML") from error
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
@@ -271,7 +276,9 @@ def _plain(error: Any) -> str:
 
 def _error(path: Path, text: str, faults: Sequence[Fault] | Iterator[Fault]) -> Any:
     lines = [f"{path}:{locate(text, where)}: {what}" for where, what in faults]
-    return SeriesError("\n".join(lines), next="mend the metadata, see README.md")
+    return SeriesError(
+        "\n".join(lines), next="mend it; `kstall schema series` lists the keys"
+    )
 
 
 def locate(text: str, where: tuple[int | str, ...]) -> int:
@@ -366,8 +373,7 @@ def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
         try:
             body = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
         except SyntaxError as error:
-            yield ("check",), f"checks.py:{error.lineno}: {error.msg}"
-            return
+            raise SeriesError(f"{path}:{error.lineno}: {error.msg}") from error
         functions = {
             node.name
             for node in body

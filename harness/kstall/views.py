@@ -39,6 +39,8 @@ def _fact(check: Check) -> str:
     if wrong:
         return f"{wrong[0].label}: {wrong[0].observed}, expected {wrong[0].expected}"
     # The last is about the outcome; the first are often about how much was looked at.
+    if not check.comparisons:
+        return ""
     shown = check.comparisons[-1]
     return f"{len(check.comparisons):>3} hold, {shown.label}: {shown.observed}"
 
@@ -46,9 +48,9 @@ def _fact(check: Check) -> str:
 def terminal(report: Report, directory: Path, console: Console) -> None:
     """Print the run's outcome: what failed stands out, the verdict comes last."""
     for series in report.series:
-        console.print(_stages(series, report))
+        console.print(_stages(series, report, console))
         if series.checks:
-            console.print(_checks(series))
+            console.print(_checks(series, console))
     for stage in [*report.stages, *(s for one in report.series for s in one.stages)]:
         if stage.error:
             console.print(
@@ -70,6 +72,10 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
                 "not part of this run[/]",
                 highlight=False,
             )
+    for series in report.series:
+        if series.evidence and series.status != "pass":
+            place = escape(str(directory / series.evidence))
+            console.print(f"evidence {place}", highlight=False)
     console.print(f"report   {escape(str(directory / 'report.json'))}", highlight=False)
     counts = _counts(report)
     console.print(f"verdict  {_VERDICT[report.status]}  {counts}", highlight=False)
@@ -79,13 +85,21 @@ def _counts(report: Report) -> str:
     states = [check.status for series in report.series for check in series.checks]
     kinds: tuple[Status, ...] = ("pass", "fail", "skip", "error")
     shown = [f"{states.count(kind)} {kind}" for kind in kinds if kind in states]
-    return f"checks: {', '.join(shown)}" if shown else "no check was reached"
+    stopped = [
+        stage.name
+        for stage in [*report.stages, *(s for one in report.series for s in one.stages)]
+        if stage.status in ("fail", "error")
+    ]
+    words = f"checks: {', '.join(shown)}" if shown else "no check was reached"
+    return words + (f"; stopped in: {', '.join(stopped)}" if stopped else "")
 
 
-def _table(*fixed: str, title: str | None = None) -> Table:
+def _table(console: Console, *fixed: str, title: str | None = None) -> Table:
     """A table whose last, nameless column takes what the fixed ones leave."""
+    # Elsewhere lines have no end that they should reach, and none to be cut at.
+    filling = console.is_terminal
     table = Table(
-        title=title, title_justify="left", box=None, pad_edge=False, expand=True
+        title=title, title_justify="left", box=None, pad_edge=False, expand=filling
     )
     for name in fixed:
         # Without a floor rich takes from all columns alike when the line is short.
@@ -94,8 +108,8 @@ def _table(*fixed: str, title: str | None = None) -> Table:
     return table
 
 
-def _stages(series: SeriesReport, report: Report) -> Table:
-    table = _table("stage", "", "seconds", title=series.name)
+def _stages(series: SeriesReport, report: Report, console: Console) -> Table:
+    table = _table(console, "stage", "", "seconds", title=series.name)
     for stage in [*report.stages, *series.stages]:
         how = "[dim]reused[/] " if stage.reused else ""
         table.add_row(
@@ -107,9 +121,9 @@ def _stages(series: SeriesReport, report: Report) -> Table:
     return table
 
 
-def _checks(series: SeriesReport) -> Table:
+def _checks(series: SeriesReport, console: Console) -> Table:
     width = max(len(check.name) for check in series.checks)
-    table = _table("check".ljust(width), "", "kind")
+    table = _table(console, "check".ljust(width), "", "kind")
     for check in series.checks:
         table.add_row(check.name, _mark(check.status), check.kind, escape(_fact(check)))
     return table
@@ -148,7 +162,13 @@ def junit(report: Report, path: Path) -> None:
                 f"expected {item.expected}"
                 for item in check.comparisons
             ]
-            _outcome(case, check.status, check.claim, check.detail or "\n".join(lines))
+            text = "\n".join([check.claim, *lines, check.detail])
+            _outcome(case, check.status, _fact(check), text)
+            suite.add_testcase(case)
+        if not series.stages:
+            # A suite without a case would look as if the series had gone away.
+            case = junitparser.TestCase("reached", classname=f"kstall.{series.name}")
+            _outcome(case, "error", "not reached: an earlier stage stopped the run", "")
             suite.add_testcase(case)
         document.add_testsuite(suite)
     document.write(str(path), pretty=True)
@@ -168,11 +188,19 @@ def _outcome(
         "error": junitparser.Error,
         "skip": junitparser.Skipped,
     }
-    # XML has no place for most control characters, and a console excerpt has them.
-    clean = "".join(c for c in text if c in "\n\t" or ord(c) >= 32)
     if status in kinds:
-        result = kinds[status](message)
-        result.text = clean
+        result = kinds[status](_clean(message))
+        result.text = _clean(text)
         case.result = [result]
-    else:
-        case.system_out = clean
+    elif text:
+        case.system_out = _clean(text)
+
+
+def _clean(text: str) -> str:
+    """``text`` without what XML has no place for, and a console excerpt has."""
+    return "".join(
+        c
+        for c in text
+        if c in "\n\t" or (ord(c) >= 32 and not "\ud800" <= c <= "\udfff")
+        if c not in "\ufffe\uffff"
+    )
