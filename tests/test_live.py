@@ -177,10 +177,16 @@ def test_an_event_that_carries_a_wrong_value(
 
 @pytest.mark.deep
 def test_a_record_with_a_hole(project_copy: Project, tmp_path: Path) -> None:
+    def fields(*names: str) -> str:
+        wide = {"deps": 32, "order_deps": 32}
+        return "".join(
+            f"+\t\t    __field(u{wide.get(name, 64)}, {name})\n" for name in names
+        )
+
     _patch(
         project_copy,
-        "+\t\t    __field(u64, client_id)\n+\t\t    __field(u64, wait_ns)\n",
-        "+\t\t    __field(u32, client_id)\n+\t\t    __field(u64, wait_ns)\n",
+        fields("wait_ns", "dep_ns", "deps", "order_deps"),
+        fields("deps", "wait_ns", "dep_ns", "order_deps"),
     )
     found = validate(project_copy.root, tmp_path / "out", SERIES)
     assert found.exit_code == 1
