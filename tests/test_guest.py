@@ -66,6 +66,7 @@ def test_golden_command_line(desk: guest._Desk) -> None:
         "--append=loglevel=7",
         "--append=earlycon=uart8250,io,0x3f8,115200",
         "--append=no_timer_check",
+        "--append=tsc=reliable",
         "--append=oops=panic",
         "--append=nokaslr",
         "--append=kunit.autorun=0",
