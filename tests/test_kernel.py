@@ -161,6 +161,18 @@ def test_a_warning_of_a_build_that_was_killed_comes_back(bench: Bench) -> None:
         bench.build()
 
 
+def test_a_touch_is_newer_than_what_was_written_before(tmp_path: Path) -> None:
+    """Written and touched in one timer tick, an object would pass for up to date."""
+    source, marker, object_ = (tmp_path / name for name in ("a.c", "marker", "a.o"))
+    source.touch()
+    marker.touch()
+    for _ in range(50):
+        object_.write_text("")
+        kernel._outwait_the_clock(marker)
+        os.utime(source)
+        assert source.stat().st_mtime_ns > object_.stat().st_mtime_ns
+
+
 def test_a_build_error_names_file_and_line(bench: Bench) -> None:
     bench.write("a.c", "int a(void)\n{ return 1\n}\n")
     with pytest.raises(kernel.BuildError) as caught:

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,10 +234,23 @@ def _compile_again(unjudged: Path, applied: AppliedTree) -> None:
     warning was read; make would skip it, and the warning would never come back.
     """
     if unjudged.exists():
+        _outwait_the_clock(unjudged)
         for name in json.loads(unjudged.read_text(encoding="utf-8")):
             path = applied.path / name
             if path.is_file():
                 os.utime(path)
+
+
+def _outwait_the_clock(file: Path) -> None:
+    """Return when a file touched now is newer than all files touched before.
+
+    File times move in steps of a timer tick, and make takes equal for up to date.
+    """
+    os.utime(file)
+    before = file.stat().st_mtime_ns
+    while file.stat().st_mtime_ns == before:
+        time.sleep(0.001)
+        os.utime(file)
 
 
 def _install_config(source: Path, target: Path) -> None:
