@@ -116,6 +116,23 @@ def test_results_of_other_programs_are_not(
     assert bench.boots == 2
 
 
+def test_results_of_another_machine_are_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {guestrun.key_of(bench.project, bench.series, bench.where)}
+    for machine in (
+        guest.Machine(cpus=1),
+        guest.Machine(append=("iommu.strict=1",)),
+        guest.Machine(devices=("-device", "edu")),
+    ):
+        other = dataclasses.replace(bench.where, machine=machine)
+        keys.add(guestrun.key_of(bench.project, bench.series, other))
+    # The harness's own share of the kernel's command line counts as well.
+    monkeypatch.setattr(guest, "_KERNEL", (*guest._KERNEL, "loglevel=8"))
+    keys.add(guestrun.key_of(bench.project, bench.series, bench.where))
+    assert len(keys) == 5
+
+
 @pytest.mark.parametrize(
     ("ran", "says"),
     [

@@ -122,9 +122,12 @@ def test_a_series_may_ask_for_its_machine(project: Project) -> None:
     _edit(
         project,
         "[subsystem]",
-        '[machine]\ncpus = 4\nappend = ["numa=fake=2"]\n\n[subsystem]',
+        '[machine]\ncpus = 4\nappend = ["numa=fake=2"]\n'
+        'devices = ["-device", "edu"]\n\n[subsystem]',
     )
-    assert machine_for(load(project, NAME)) == Machine(4, "2G", ("numa=fake=2",))
+    assert machine_for(load(project, NAME)) == Machine(
+        4, "2G", ("numa=fake=2",), ("-device", "edu")
+    )
     line = _edit(project, "cpus = 4", "cpus = 0")
     with pytest.raises(SeriesError, match=rf"series.toml:{line}: `cpus`"):
         load(project, NAME)

@@ -225,16 +225,21 @@ def vng_argv(
     for number, share in enumerate(mounts):
         option = "--rwdir" if share.writable else "--rodir"
         argv.append(f"{option}={share.guest}={desk.link(f'share{number}', share.host)}")
-    for word in (*_KERNEL, *machine.append):
+    for word in kernel_parameters(machine):
         argv.append(f"--append={word}")
     qemu = (*_qemu_argv(desk, desk.link("out", console.parent)), *machine.devices)
     return (*argv, f"--exec={shlex.join(job)}", f"--qemu-opts={shlex.join(qemu)}")
 
 
+def kernel_parameters(machine: Machine) -> tuple[str, ...]:
+    """What the guest's kernel is told beside what virtme-ng tells it by itself."""
+    return (*_KERNEL, *machine.append)
+
+
 def _check_length(
     machine: Machine, mounts: Sequence[Share], job: Sequence[str]
 ) -> None:
-    length = _THEIRS + sum(len(word) + 1 for word in (*machine.append, *_KERNEL))
+    length = _THEIRS + sum(len(word) + 1 for word in kernel_parameters(machine))
     length += sum(_THEIRS_PER_MOUNT + len(mount.guest) for mount in mounts)
     # virtme-ng passes the command there, too, in base64.
     length += len(shlex.join(job)) * 4 // 3

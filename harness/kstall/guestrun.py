@@ -45,7 +45,7 @@ class Guest:
 def machine_for(series: Series) -> guest.Machine:
     """The machine that ``series`` asks for."""
     wanted = series.spec.machine
-    return guest.Machine(wanted.cpus, wanted.memory, wanted.append)
+    return guest.Machine(wanted.cpus, wanted.memory, wanted.append, wanted.devices)
 
 
 def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
@@ -104,6 +104,7 @@ def key_of(project: Project, series: Series, where: Guest) -> str:
         where.root.key,
         where.accel.kind,
         vars(where.machine),
+        guest.kernel_parameters(where.machine),
         [(program.name, cache.file_digest(program.file)) for program in where.programs],
         job_for(series, where.kernel),
         [

@@ -27,6 +27,7 @@ Event = Annotated[
     str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*:[a-z_][a-z0-9_]*$")
 ]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
 TreePath = Annotated[str, StringConstraints(pattern=r"^(\.|\w[\w.-]*(/\w[\w.-]*)*)$")]
 
 
@@ -66,11 +67,13 @@ class Site(_Table):
 
 
 class Machine(_Table):
-    """The guest that the workloads need; ``append`` goes onto its command line."""
+    """The guest that the workloads need; ``append`` goes onto the kernel's command
+    line, ``devices`` onto QEMU's, as they are."""
 
     cpus: Annotated[int, Field(ge=1, le=16)] = 2
     memory: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")] = "2G"
-    append: tuple[Annotated[str, StringConstraints(pattern=r"^\S+$")], ...] = ()
+    append: tuple[Word, ...] = ()
+    devices: tuple[Word, ...] = ()
 
 
 class Tracepoint(_Table):
