@@ -25,6 +25,8 @@ GAP_NS = 20 * MS
 #: Without progress for this long a task is throttled, not merely waiting for its CPU:
 #: nothing else that runs for long is bound to the CPU that the tasks here use.
 STILL_S = 0.2
+#: How much longer it is left so, once it is known to be throttled.
+HOLD_S = 0.1
 
 
 def say(**facts: object) -> None:
@@ -155,7 +157,7 @@ class Task:
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0])
 
     def wait_still(self) -> int:
-        """Return when the task stands still: how long it is known to have, in ns."""
+        """Return when the task was seen to stand still, `HOLD_S` after that, in ns."""
         since, last = mono(), self.run_ns()
         deadline = since + 60_000 * MS
         while mono() < deadline:
@@ -164,7 +166,8 @@ class Task:
             if run != last:
                 since, last = now, run
             elif now - since >= STILL_S * 1e9:
-                return now - since
+                time.sleep(HOLD_S)
+                return now
         raise TimeoutError(f"{self.name} never stood still")
 
     def wait_moving(self) -> None:
@@ -180,21 +183,23 @@ def spin(seconds: float) -> dict[str, object]:
     """Use the CPU until ``seconds`` have passed; measure when it was not ours.
 
     ``gaps`` are the times [from, to] between two looks at the clock that are longer
-    than a task can have been interrupted for.
+    than a task can have been interrupted for.  CPU time is that within the run, the
+    run_delay that of a little more, so that each can be a limit.
     """
-    run = time.process_time_ns()
     delay = _run_delay()
     begin = last = mono()
+    run = time.process_time_ns()
     gaps = []
     while last < begin + seconds * 1e9:
         now = mono()
         if now - last > GAP_NS:
             gaps.append((last, now))
         last = now
+    run = time.process_time_ns() - run
     return {
         "begin_ns": begin,
-        "end_ns": last,
-        "run_ns": time.process_time_ns() - run,
+        "end_ns": mono(),
+        "run_ns": run,
         "run_delay_ns": _run_delay() - delay,
         "gaps": gaps,
     }
@@ -211,7 +216,11 @@ def spin_for_ever() -> None:
 
 
 def populate(megabytes: int) -> dict[str, int]:
-    """One system call that stays in the kernel, with mmap_lock held."""
+    """One system call that stays in the kernel, with mmap_lock held.
+
+    The CPU time is that from before ``begin_ns`` until before ``after_ns``, and
+    ``cpu_ns`` all that the task ever had by then.
+    """
     run = time.process_time_ns()
     begin = mono()
     memory = mmap.mmap(
@@ -220,9 +229,16 @@ def populate(megabytes: int) -> dict[str, int]:
         flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE,
     )
     end = mono()
-    run = time.process_time_ns() - run
+    cpu = time.process_time_ns()
+    after = mono()
     memory.close()
-    return {"begin_ns": begin, "end_ns": end, "run_ns": run}
+    return {
+        "begin_ns": begin,
+        "end_ns": end,
+        "run_ns": cpu - run,
+        "cpu_ns": cpu,
+        "after_ns": after,
+    }
 
 
 def long_call() -> dict[str, int]:
