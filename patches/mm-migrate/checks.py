@@ -23,9 +23,6 @@ MS = 1_000_000
 EAGAIN = 11
 #: ftrace prints microseconds.
 ROUNDING_NS = 1000
-#: What an emulated guest's CPU may be away for between an event and the stamp beside
-#: it; the waits that are told apart here are 30 ms and more.
-SLACK_NS = 15 * MS
 INVALIDATE = "mmu_notifier_invalidate"
 FINISH = "mmu_notifier_invalidate_finish"
 CALLBACK = "dmirror_interval_invalidate"
@@ -103,46 +100,33 @@ def wait_is_the_time_that_the_mutex_was_held(ev: Evidence) -> Verdict:
     """The thread that holds the mutex says when; so does the lock itself."""
     v = Verdict()
     load = ev.workload("hold")
-    (read,) = _said(load, "read")
+    reads = [(read["began"], read["ended"]) for read in _said(load, "read")]
     frees, helds = _said(load, "free"), _said(load, "held")
-    v.equal("moves", (len(frees), len(helds)), (6, 6))
-    free = [_int(e, "duration_ns") for m in frees for e in _recorded(load, m)]
-    v.equal("events of free moves", len(free), len(frees))
-    v.at_most("longest with the mutex free", max(free), read["ns"] // 4, "ns")
+    v.equal("moves", (len(frees), len(helds)), (12, 12))
     waits = _contention(load)
-    for number, (hold, held) in enumerate(
-        zip(_said(load, "hold"), helds, strict=True), 1
-    ):
-        events = _recorded(load, held)
-        v.equal(f"move {number}: events", len(events), 1)
-        if len(events) != 1:
-            continue
-        ended, ns = events[0].ts_ns, _int(events[0], "duration_ns")
-        locked = sum(
-            end - begin
-            for begin, end in waits.get(held["tid"], ())
-            if ended - ns - ROUNDING_NS <= begin and end <= ended + ROUNDING_NS
-        )
-        v.at_least(f"move {number}: the lock's own wait", locked, read["ns"] // 4, "ns")
-        v.within(
-            f"move {number}: duration_ns",
-            ns,
-            locked - 2 * ROUNDING_NS,
-            locked + SLACK_NS,
-            "ns",
-        )
-        # The mutex is let go at the end of the read, whoever gets the CPU then.
-        v.true(
-            f"move {number}: it began amid the read",
-            hold["began"] <= ended - ns <= hold["ended"],
-            f"{ended - ns - hold['began']:,} ns after its begin",
-        )
-        v.at_most(
-            f"move {number}: end of the wait after that of the read",
-            ended - hold["ended"],
-            SLACK_NS,
-            "ns",
-        )
+    met = 0
+    for name, moves in (("free", frees), ("held", helds)):
+        for number, move in enumerate(moves, 1):
+            events = _recorded(load, move)
+            v.equal(f"{name} {number}: events", len(events), 1)
+            for event in events:
+                ended, ns = event.ts_ns, _int(event, "duration_ns")
+                locked = [
+                    (begin, end)
+                    for begin, end in waits.get(event.pid, ())
+                    if ended - ns - ROUNDING_NS <= begin and end <= ended + ROUNDING_NS
+                ]
+                low = sum(max(e - b - ROUNDING_NS, 0) for b, e in locked)
+                high = _migrate_pages_ns(load, event)
+                v.within(f"{name} {number}: duration_ns", ns, low, high, "ns")
+                if name == "free":
+                    v.equal(f"{name} {number}: waits for the mutex", len(locked), 0)
+                elif locked:
+                    met += 1
+                    begin = locked[0][0]
+                    amid = any(b <= begin <= e + ROUNDING_NS for b, e in reads)
+                    v.true(f"{name} {number}: began to wait amid a read", amid)
+    v.at_least("moves that met the mutex", met, 3)
     return v
 
 
@@ -152,16 +136,12 @@ def delay_is_measured(ev: Evidence) -> Verdict:
     load = ev.workload("slow")
     moves = _said(load, "move")
     v.equal("moves", len(moves), 8)
-    total = 0
     for number, move in enumerate(moves, 1):
         events = _during(_migrations(load), move)
         v.equal(f"move {number}: events", len(events), 1)
         ns = sum(_int(e, "duration_ns") for e in events)
-        total += ns
         wall = move["ended"] - move["began"]
         v.within(f"move {number}: duration_ns", ns, 30 * MS, wall, "ns")
-    wall = sum(move["ended"] - move["began"] for move in moves)
-    v.at_least("share of the callbacks in the system calls", total / wall, 0.8)
     v.equal(f"{FINISH} events", len(load.events(FINISH)), 0)
     return v
 
@@ -183,10 +163,11 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
             [e.fields["subscription"] for e in second],
             [e.fields["subscription"] for e in first],
         )
-        for event in first:
-            ns = _int(event, "duration_ns")
-            v.at_most(f"move {number}: first pass", ns, SLACK_NS, "ns")
         wall = move["ended"] - move["began"]
+        # What the second passes leave of the system call.
+        rest = wall - sum(_int(event, "duration_ns") for event in second)
+        short = sum(_int(event, "duration_ns") for event in first)
+        v.at_most(f"move {number}: first passes", short, rest, "ns")
         for event in second:
             ns = _int(event, "duration_ns")
             v.within(f"move {number}: second pass", ns, 30 * MS, wall, "ns")
@@ -333,15 +314,16 @@ def reaper_does_not_wait(ev: Evidence) -> Verdict:
     v = Verdict()
     load = ev.workload("reap")
     reaps = _said(load, "reap")
-    v.equal("errno of the first reap", reaps[0]["error"], EAGAIN)
+    refused = {reap["victim"] for reap in reaps if reap["error"] == EAGAIN}
+    v.at_least("victims that could not be reaped at first", len(refused), 1)
     for number, reap in enumerate(reaps, 1):
         events = [e for e in _invalidations(load) if _of(e, [reap])]
         kinds = {(_int(e, "blockable"), _int(e, "curr")) for e in events}
         v.equal(f"reap {number}: other than blockable=0", kinds - {(0, 0)}, set())
-        refused = sum(_int(e, "ret") == -EAGAIN for e in events)
+        waits = sum(_int(e, "ret") == -EAGAIN for e in events)
         v.equal(
             f"reap {number}: a callback that would have had to wait",
-            refused > 0,
+            waits > 0,
             reap["error"] == EAGAIN,
         )
         v.equal(
@@ -668,6 +650,21 @@ def _contention(load: WorkloadResult) -> dict[int, list[Range]]:
         elif event.name == "contention_end" and key in begun:
             waits.setdefault(event.pid, []).append((begun.pop(key), event.ts_ns))
     return waits
+
+
+def _migrate_pages_ns(load: WorkloadResult, event: Event) -> int:
+    """How long the migrate_pages() took that an event lies in, by its own events."""
+    began = max(
+        e.ts_ns
+        for e in load.events("mm_migrate_pages_start")
+        if e.pid == event.pid and e.ts_ns <= event.ts_ns
+    )
+    ended = min(
+        e.ts_ns
+        for e in load.events("mm_migrate_pages")
+        if e.pid == event.pid and e.ts_ns + ROUNDING_NS >= event.ts_ns
+    )
+    return ended + ROUNDING_NS - began
 
 
 def _with_reasons(load: WorkloadResult) -> list[tuple[Event, str | None]]:

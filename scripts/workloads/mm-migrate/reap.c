@@ -2,10 +2,12 @@
 /*
  * Reap a killed process whose mirror cannot let go without sleeping.
  *
- * process_mrelease() is the OOM reaper's code: it does not wait.  The victim's second
- * thread holds the mirror's mutex in a read, which a signal does not end.
+ * process_mrelease() is the OOM reaper's code: it does not wait.  The victim reads from
+ * its mirror all the time, and a read holds the mirror's mutex while it copies, which a
+ * signal does not end.  The victims are killed at different moments of their reads, so
+ * that some hold the mutex then.
  *
- * usage: reap MIB
+ * usage: reap MIB VICTIMS
  */
 #include "mirror.h"
 
@@ -35,17 +37,13 @@ static void victim(size_t pages, int ready)
 		mirror_ioctl(mirror, HMM_DMIRROR_READ, buffer, nowhere, pages, NULL);
 }
 
-int main(int argc, char **argv)
+/* Kill a victim at `when` of its reads, in thousandths, and reap it. */
+static void reap(size_t pages, unsigned int when)
 {
-	size_t pages = argc == 2 ? strtoul(argv[1], NULL, 0) << 8 : 0;
 	uint64_t hold, began, ended;
 	int status, handle, error, ends[2], tries = 0;
 	pid_t child;
 
-	if (!pages) {
-		fprintf(stderr, "usage: reap MIB\n");
-		return 1;
-	}
 	if (pipe2(ends, O_CLOEXEC))
 		die("pipe2");
 	child = fork();
@@ -55,10 +53,12 @@ int main(int argc, char **argv)
 		victim(pages, ends[1]);
 	if (read(ends[0], &hold, sizeof(hold)) != sizeof(hold))
 		die("victim");
+	close(ends[0]);
+	close(ends[1]);
 	handle = syscall(SYS_pidfd_open, child, 0);
 	if (handle < 0)
 		die("pidfd_open");
-	nap(hold / 2);
+	nap(hold * when / 1000);
 	kill(child, SIGKILL);
 	do {
 		began = now();
@@ -68,6 +68,21 @@ int main(int argc, char **argv)
 		       "\"began\": %" PRIu64 ", \"ended\": %" PRIu64 "}\n", tid(),
 		       child, error, began, ended);
 	} while (error == EAGAIN && ++tries < 5);
+	fflush(stdout);
 	waitpid(child, &status, 0);
+	close(handle);
+}
+
+int main(int argc, char **argv)
+{
+	size_t pages = argc == 3 ? strtoul(argv[1], NULL, 0) << 8 : 0;
+	unsigned int i, victims = argc == 3 ? atoi(argv[2]) : 0;
+
+	if (!pages || !victims) {
+		fprintf(stderr, "usage: reap MIB VICTIMS\n");
+		return 1;
+	}
+	for (i = 0; i < victims; i++)
+		reap(pages, 1000 * (i + 1) / (victims + 1));
 	return 0;
 }
