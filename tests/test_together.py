@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The project's series on Debian's kernel: each alone, and all of them in any order.
+
+Series that share no file cannot get into each other's way, whatever the order.  Of
+those that do, each pair is applied in both orders; a hunk's place depends on the lines
+around it only, so that two series that bear each other bear others as well, of which
+full orders are samples.  The outcome has to be the same tree, to the byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kstall import cache, source, tree
+from kstall.series import Project, Series
+from kstall.source import Base
+
+# No boot, but the kernel's source is needed.
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = Project(ROOT).names()
+
+
+@pytest.fixture(scope="module")
+def base() -> Base:
+    """Debian's newest kernel source, as `kstall validate` takes it."""
+    return source.obtain(None, cache.default_dir(), lambda _: None)
+
+
+def _load(names: Sequence[str]) -> tuple[Series, ...]:
+    return Project(ROOT).load(names)
+
+
+def _plan(base: Base, names: Sequence[str], scratch: Path) -> tree.Plan:
+    patches = [patch for series in _load(names) for patch in series.patches]
+    return tree.plan(base, patches, scratch)
+
+
+def _sharing() -> list[tuple[str, str]]:
+    """Pairs of series that touch a file in common."""
+    touches = {series.name: series.touches for series in _load(NAMES)}
+    return [
+        (one, two)
+        for one, two in itertools.combinations(NAMES, 2)
+        if touches[one] & touches[two]
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_applies_alone(base: Base, tmp_path: Path, name: str) -> None:
+    plan = _plan(base, [name], tmp_path)
+    (series,) = _load([name])
+    assert set(plan.touched) == series.touches
+
+
+def test_pairs_that_share_a_file_apply_in_both_orders(
+    base: Base, tmp_path: Path
+) -> None:
+    for one, two in _sharing():
+        ahead = _plan(base, [one, two], tmp_path)
+        behind = _plan(base, [two, one], tmp_path)
+        assert ahead.content == behind.content, (one, two)
+
+
+def test_all_apply_in_orders_of_which_each_series_is_first_and_last(
+    base: Base, tmp_path: Path
+) -> None:
+    turns = [NAMES[n:] + NAMES[:n] for n in range(len(NAMES))]
+    orders = [*turns, NAMES[::-1]]
+    found = {_plan(base, order, tmp_path).content for order in orders}
+    assert len(found) == 1
+    touched = frozenset().union(*(series.touches for series in _load(NAMES)))
+    assert set(_plan(base, NAMES, tmp_path).touched) == touched
