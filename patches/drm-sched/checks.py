@@ -8,6 +8,7 @@ there before the patches, and what the kernel's own tests measure and print.
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -329,41 +330,72 @@ def _wrong_figures(load: WorkloadResult) -> Counter[str]:
     """How many reports of missing credits contradict the older events, by field.
 
     Only the credits a job needs are not in any of these: they are what the report
-    says, and one if there is none.
+    says, and one if there is none.  A report's thread can be off its CPU while it
+    reports: the credits in use were read between the thread's event before and the
+    report, the length of the queue between the report and the thread's next event.
     """
     wrong = Counter[str](credit_count=0, job_count=0, identity=0)
     needs = {
         _fence(s): _int(s, "credits") for s in load.events("drm_sched_job_no_credits")
     }
-    running: dict[str, dict[Fence, int]] = {}
-    ended: dict[str, int] = {}
-    queued = Counter[int]()
     pushed: dict[Fence, Event] = {}
-    for event in load.events():
+    running: dict[str, dict[Fence, int]] = {}
+    used: dict[str, _Level] = {}
+    queued: dict[int, _Level] = {}
+    reports: list[tuple[int, Event, int]] = []
+    by_thread: dict[int, list[int]] = {}
+    for at, event in enumerate(load.events()):
+        by_thread.setdefault(event.pid, []).append(at)
         fence = _fence(event)
         if event.name == "drm_sched_job_queue":
             pushed[fence] = event
-            queued[fence[0]] += 1
+            queued.setdefault(fence[0], _Level()).step(at, 1)
         elif event.name == "drm_sched_job_run":
-            queued[fence[0]] -= 1
+            queued[fence[0]].step(at, -1)
             dev = str(event.fields["dev"])
             running.setdefault(dev, {})[fence] = needs.get(fence, 1)
+            used.setdefault(dev, _Level()).step(at, needs.get(fence, 1))
         elif event.name == "drm_sched_job_done":
             dev = str(pushed[fence].fields["dev"])
-            ended[dev] = running[dev].pop(fence)
+            used[dev].step(at, -running[dev].pop(fence))
         elif event.name == "drm_sched_job_no_credits":
-            dev = str(event.fields["dev"])
-            busy = running.get(dev, {})
-            # One job may be about to end, or have ended after the count was read.
-            low = sum(busy.values()) - max(busy.values(), default=0)
-            high = sum(busy.values()) + ended.get(dev, 0)
-            wrong["credit_count"] += not low <= _int(event, "credit_count") <= high
-            # The last push may not have come to the queue yet.
-            behind = queued[fence[0]] - _int(event, "job_count")
-            wrong["job_count"] += behind not in (0, 1)
-            same = _identity(event, "ring") == _identity(pushed[fence], "name")
-            wrong["identity"] += not same
+            busy = running.get(str(event.fields["dev"]), {})
+            reports.append((at, event, max(busy.values(), default=0)))
+    for at, event, largest in reports:
+        thread = by_thread[event.pid]
+        position = bisect.bisect_left(thread, at)
+        before = thread[position - 1] if position else -1
+        after = thread[position + 1] if position + 1 < len(thread) else _NEVER
+        low, high = used.get(str(event.fields["dev"]), _Level()).span(before, at)
+        # A job's credits are back before the event that says it is done.
+        low -= largest
+        wrong["credit_count"] += not low <= _int(event, "credit_count") <= high
+        fence = _fence(event)
+        low, high = queued[fence[0]].span(at, after)
+        # The last push may not have come to the queue yet.
+        wrong["job_count"] += not low - 1 <= _int(event, "job_count") <= high
+        same = _identity(event, "ring") == _identity(pushed[fence], "name")
+        wrong["identity"] += not same
     return wrong
+
+
+class _Level:
+    """A number that events raise and lower, and what it was between two of them."""
+
+    def __init__(self) -> None:
+        self._at = [-1]
+        self._values = [0]
+
+    def step(self, at: int, by: int) -> None:
+        self._at.append(at)
+        self._values.append(self._values[-1] + by)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Least and most from right after event ``first`` to right before ``last``."""
+        begin = bisect.bisect_right(self._at, first) - 1
+        end = bisect.bisect_left(self._at, last)
+        values = self._values[max(begin, 0) : end]
+        return min(values), max(values)
 
 
 def _jobs(load: WorkloadResult) -> dict[Fence, Job]:
