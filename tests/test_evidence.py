@@ -105,6 +105,18 @@ def test_good_results_pass_every_common_check(tmp_path: Path) -> None:
     assert load.stdout == "2 naps\n"
 
 
+def test_a_series_of_fixes_has_no_events_to_judge(tmp_path: Path) -> None:
+    _write_results(tmp_path)
+    saved = evidence.load(tmp_path)
+    series = _series()
+    series.spec.tracepoint = []
+    found = [check.name for check in common.judge(series, saved)]
+    assert found == ["booted_kernel", "nothing_lost", "readers_agree"]
+    (load,) = series.spec.workload
+    load.events = load.record = load.scripts = ()
+    assert [check.name for check in common.judge(series, saved)] == ["booted_kernel"]
+
+
 def test_names_that_ftrace_prints_are_compared_by_how_often(tmp_path: Path) -> None:
     named = FORMAT.replace("cat=%u", "cat=%s").replace(
         "REC->cat", '__print_symbolic(REC->cat, {1, "tom"}, {2, "minka"})'

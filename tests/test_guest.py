@@ -72,7 +72,7 @@ def test_golden_command_line(desk: guest._Desk) -> None:
         "--append=kunit.autorun=0",
         "--append=numa=fake=2",
         "--exec=sh /run/kstall-control/guest-job.sh echo 'a b'",
-        f"--qemu-opts=-monitor unix:{d}/monitor,server=on,wait=off "
+        f"--qemu-opts=-qmp unix:{d}/monitor,server=on,wait=off "
         "-set chardev.console.backend=socket "
         f"-set chardev.console.path={d}/serial "
         "-set chardev.console.server=on -set chardev.console.wait=off "
@@ -87,6 +87,17 @@ def test_no_path_of_the_user_reaches_virtme_ngs_shell(desk: guest._Desk) -> None
     assert "O'Neil" not in line
     assert "it's here" not in line
     assert "a b" not in line
+
+
+def test_steps_come_through_a_port_of_their_own(desk: guest._Desk) -> None:
+    line = argv(desk, machine=guest._with_port(Machine(devices=("-device", "x")), desk))
+    assert line[-1].endswith(
+        "-device x "
+        f"-chardev socket,id=kstall-steps,path={desk.path}/steps,server=on,wait=off "
+        "-device virtio-serial-pci,id=kstall-serial "
+        "-device virtserialport,bus=kstall-serial.0,chardev=kstall-steps,"
+        "name=kstall.monitor"
+    )
 
 
 def test_kvm_is_left_on(desk: guest._Desk) -> None:

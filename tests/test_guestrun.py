@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import guest, guestrun
+from kstall import guest, guestrun, monitor, records
 from kstall.console import Splat
 from kstall.errors import KstallError
 from kstall.kernel import Kernel
@@ -131,6 +131,53 @@ def test_results_of_another_machine_are_not(
     monkeypatch.setattr(guest, "_KERNEL", (*guest._KERNEL, "loglevel=8"))
     keys.add(guestrun.key_of(bench.project, bench.series, bench.where))
     assert len(keys) == 5
+
+
+STEP = """
+[[workload.inject]]
+step = "hit"
+commands = [
+    { qmp = "stop" },
+    { hmp = "pcie_aer_inject_error -c ep0 0x1", reply = "OK .*" },
+    { qmp = "device_del", arguments = { id = "ep0" } },
+]
+"""
+
+
+def _with_step(bench: Bench) -> None:
+    path = bench.series.dir / "series.toml"
+    text = path.read_text()
+    at = text.index("[[workload]]", text.index("[[workload]]") + 1)
+    path.write_text(text[:at] + STEP + "\n" + text[at:])
+    (bench.series,) = bench.project.load([bench.series.name])
+
+
+def test_steps_are_handed_to_the_guest_and_what_was_done_is_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = guestrun.key_of(bench.project, bench.series, bench.where)
+    _with_step(bench)
+    assert guestrun.key_of(bench.project, bench.series, bench.where) != without
+    name = bench.series.spec.workload[0].name
+    (step,) = guestrun.steps_for(bench.series)
+    assert (step.workload, step.name) == (name, "hit")
+    assert step.commands == (
+        monitor.Command("stop"),
+        monitor.Command("pcie_aer_inject_error -c ep0 0x1", human=True, reply="OK .*"),
+        monitor.Command("device_del", {"id": "ep0"}),
+    )
+    answers = (monitor.Answer("stop", {}),)
+    performed = (
+        monitor.Performed(name, "hit", 1.0, 0.1, answers, None),
+        monitor.Performed("../../etc", "hit", 2.0, 0.0, (), "no such step"),
+    )
+    results = bench.run({"performed": performed}, monkeypatch)
+    (injected,) = records.injected((results / name / "injected.json").read_text())
+    assert injected == records.Injected("hit", None, (("stop", {}, None),))
+    assert not list(bench.home.rglob("etc"))
+    # It is part of the evidence, so an old run can be judged by it.
+    again = bench.run({}, monkeypatch)
+    assert (again / name / "injected.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ ORDER = (
     "programs",
     "root",
     "console",
+    "monitor",
+    "dump",
     "guest",
     "accel",
     "printk",

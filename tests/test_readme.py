@@ -17,7 +17,7 @@ def test_every_series_and_script_is_named(project_root: Path) -> None:
     readme = (project_root / "README.md").read_text()
     for series in Project(project_root).load():
         (row,) = re.findall(rf"(?m)^\|.*`{series.name}`.*\|$", readme)
-        assert series.spec.ordered_as in row
+        assert (series.spec.ordered_as or "") in row
         for point in series.spec.tracepoint:
             assert f"`{point.name}`" in row
         for script in series.spec.script:

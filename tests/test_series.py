@@ -117,6 +117,52 @@ def _edit(project: Project, old: str, new: str) -> int:
     return text[: text.index(old)].count("\n") + 1
 
 
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("{ reply = 'OK' }", "either qmp or hmp"),
+        ("{ qmp = 'stop', hmp = 'stop' }", "either qmp or hmp"),
+        ("{ hmp = 'stop', arguments = { a = 1 } }", "only qmp takes arguments"),
+        ("{ qmp = 'stop', reply = 'OK' }", "only to hmp the reply is text"),
+        ("{ hmp = 'stop', reply = '(' }", "reply: missing )"),
+        ("{ qmp = 'stop; quit' }", "should match pattern"),
+    ],
+)
+def test_steps_for_the_monitor_are_checked(
+    project: Project, command: str, says: str
+) -> None:
+    step = "[[workload.inject]]\nstep = 'a'\ncommands = [%s]\n\n"
+    _edit(project, "[[check]]", step % "{ qmp = 'stop' }" + "[[check]]")
+    assert [s.step for load in load(project, NAME).spec.workload for s in load.inject]
+    line = _edit(project, "[[check]]", f"{step % command}[[check]]")
+    with pytest.raises(SeriesError, match=re.escape(says)) as caught:
+        load(project, NAME)
+    # Any line of the table will do to find it.
+    (found,) = {int(n) for n in re.findall(r"series.toml:(\d+)", str(caught.value))}
+    assert line <= found <= line + 2
+
+
+def test_second_step_of_a_name(project: Project) -> None:
+    step = "[[workload.inject]]\nstep = 'a'\ncommands = [{ qmp = 'stop' }]\n\n"
+    _edit(project, "[[check]]", f"{step}{step}[[check]]")
+    with pytest.raises(SeriesError, match="second step called a"):
+        load(project, NAME)
+
+
+def test_a_series_of_fixes_was_not_ordered(project: Project) -> None:
+    tracepoint = TOML[TOML.index("[[tracepoint]]") : TOML.index("[[script]]")]
+    _edit(project, 'ordered-as = "demo nap"\n', "")
+    _edit(project, 'trace-system = "demo"\n', "")
+    with pytest.raises(SeriesError) as caught:
+        load(project, NAME)
+    assert "tracepoints, but no ordered-as" in str(caught.value)
+    assert "tracepoints, but no trace-system" in str(caught.value)
+    _edit(project, tracepoint, "")
+    _edit(project, 'events = ["demo:demo_nap"]', "events = []")
+    spec = load(project, NAME).spec
+    assert (spec.ordered_as, spec.subsystem.trace_system) == (None, None)
+
+
 def test_a_series_may_ask_for_its_machine(project: Project) -> None:
     assert machine_for(load(project, NAME)) == Machine()
     _edit(
@@ -148,7 +194,7 @@ def test_the_project_s_own_series_load(project_root: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('ordered-as = "demo nap"\n', "", "missing key `ordered-as`"),
+        ('ordered-as = "demo nap"\n', "", "tracepoints, but no ordered-as"),
         ("hot = false", "hot = false\nheat = 3", "unknown key `heat`"),
         ("hot = false", 'hot = "lukewarm"', "`hot`: Input should be a valid boolean"),
         ("deadline-s = 5", "deadline-s = -5", "`deadline-s`: Input should be greater"),

@@ -188,7 +188,7 @@ def _describe(series: Series) -> list[str]:
     home = spec.subsystem
     lines = [
         f"{series.name}: {spec.title}",
-        f"  ordered as  {spec.ordered_as}",
+        *([f"  ordered as  {spec.ordered_as}"] if spec.ordered_as else []),
         *([f"  renamed     {spec.renamed_because}"] if spec.renamed_because else []),
         f"  subsystem   {home.name} ({home.prefix}:), {home.list}",
         f"  tree        {home.tree} {home.branch}",
@@ -210,6 +210,9 @@ def _describe(series: Series) -> list[str]:
     for workload in spec.workload:
         words = " ".join((workload.program, *workload.args))
         lines.append(f"workload {workload.name}: {words}")
+        for step in workload.inject:
+            told = "; ".join(one.qmp or one.hmp or "" for one in step.commands)
+            lines.append(f"  on {step.step} the monitor is told: {told}")
     for check in spec.check:
         lines.append(f"check {check.name} ({check.kind}, {', '.join(check.workloads)})")
         lines.append(f"  {check.claim}")

@@ -160,6 +160,13 @@ class WorkloadResult:
         """What a script of `scripts/`, named without its suffix, printed."""
         return records.bpftrace(self._text(f"bpftrace-{script}.json"))
 
+    @functools.cached_property
+    def injected(self) -> tuple[records.Injected, ...]:
+        """What QEMU's monitor did because the program asked, in that order."""
+        if not (self.dir / "injected.json").exists():
+            return ()
+        return records.injected(self._text("injected.json"))
+
     def _text(self, name: str) -> str:
         path = self.dir / name
         try:

@@ -9,11 +9,11 @@ another, so that neither can garble the other.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from . import console as console_text
-from . import process
+from . import dump, monitor, process
 from .console import Splat
 from .errors import KstallError
 from .root import Root
@@ -57,8 +57,6 @@ _KERNEL = (
     "nokaslr",
     "kunit.autorun=0",
 )
-# Blocked tasks, what runs on each CPU, then every task.
-_DUMP_KEYS = "wlt"
 
 
 class GuestError(KstallError):
@@ -100,6 +98,7 @@ class GuestRun:
     did.  ``hang``: neither did before the deadline; the console ends with a dump of
     the tasks.  ``lost``: QEMU ended and nothing tells why.  ``first_line_seconds`` is
     from QEMU's start to the command's, or None if it never started.
+    ``performed`` is what the monitor did on the guest's request.
     """
 
     status: Literal["completed", "panic", "hang", "lost"]
@@ -109,6 +108,7 @@ class GuestRun:
     first_line_seconds: float | None
     splats: tuple[Splat, ...]
     argv: tuple[str, ...]
+    performed: tuple[monitor.Performed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,10 @@ class _Desk:
     def monitor(self) -> Path:
         return self.path / "monitor"
 
+    @property
+    def steps(self) -> Path:
+        return self.path / "steps"
+
     def link(self, name: str, target: Path) -> Path:
         link = self.path / name
         if not link.is_symlink():
@@ -155,8 +159,11 @@ def boot(
     out: Path,
     deadline: float,
     say: Callable[[str], None],
+    steps: Sequence[monitor.Step] = (),
 ) -> GuestRun:
     """Run ``command`` in a guest; ``deadline`` is in seconds, from the start.
+
+    ``steps`` are what the guest may ask QEMU's monitor for, see `kstall_guest.monitor`.
 
     ``out`` gets ``console.log``, ``job.log`` (what the command printed), ``guest.log``
     (what virtme-ng and QEMU did) and ``registers.txt`` if a hung kernel answers no key.
@@ -165,9 +172,20 @@ def boot(
     console = out / "console.log"
     for stale in (console, out / "job.log", out / "registers.txt"):
         stale.unlink(missing_ok=True)
-    with _desk() as desk:
+    with contextlib.ExitStack() as stack:
+        desk = stack.enter_context(_desk())
         argv = vng_argv(
-            image, root, accel, machine, shares, command, desk=desk, console=console
+            image,
+            root,
+            accel,
+            _with_port(machine, desk) if steps else machine,
+            shares,
+            command,
+            desk=desk,
+            console=console,
+        )
+        performed = stack.enter_context(
+            monitor.answering(desk.steps, desk.monitor, steps)
         )
         with (out / "guest.log").open("wb") as log:
             log.write(f"$ {shlex.join(argv)}\n".encode())
@@ -179,7 +197,9 @@ def boot(
                 watch = _wait(child, desk, began + deadline, say)
                 if watch.hung:
                     say(f"no end after {deadline:g} s: dumping the guest's tasks")
-                    _dump(desk, console, out / "registers.txt")
+                    dump.tasks(
+                        desk.serial, desk.monitor, console, out / "registers.txt"
+                    )
             pump.join()
         seconds = time.monotonic() - began
         if not console.exists():
@@ -189,7 +209,7 @@ def boot(
             )
         if (printed := desk.control / "output").exists():
             shutil.copyfile(printed, out / "job.log")
-        return _judge(desk, console, argv, seconds, watch)
+        return _judge(desk, console, argv, seconds, watch, tuple(performed))
 
 
 def vng_argv(
@@ -266,10 +286,23 @@ def _qemu_argv(desk: _Desk, out: Path) -> tuple[str, ...]:
         "wait": "off",
         "logfile": out / "console.log",
     }
-    argv = ["-monitor", f"unix:{desk.monitor},server=on,wait=off"]
+    argv = ["-qmp", f"unix:{desk.monitor},server=on,wait=off"]
     for name, value in console.items():
         argv += ["-set", f"chardev.console.{name}={value}"]
     return tuple(argv)
+
+
+def _with_port(machine: Machine, desk: _Desk) -> Machine:
+    """``machine`` with the serial port over which the guest asks for steps."""
+    port = (
+        "-chardev",
+        f"socket,id=kstall-steps,path={desk.steps},server=on,wait=off",
+        "-device",
+        "virtio-serial-pci,id=kstall-serial",
+        "-device",
+        f"virtserialport,bus=kstall-serial.0,chardev=kstall-steps,name={monitor.PORT}",
+    )
+    return dataclasses.replace(machine, devices=(*machine.devices, *port))
 
 
 @contextlib.contextmanager
@@ -339,63 +372,13 @@ def _first_line(desk: _Desk, started: float | None) -> float | None:
     return began.stat().st_mtime - started
 
 
-def _dump(desk: _Desk, console: Path, registers: Path) -> None:
-    """Have a hung kernel print its tasks; if it cannot, ask QEMU for registers."""
-    with (
-        contextlib.suppress(OSError),
-        contextlib.closing(_connect(desk.serial)) as serial,
-        contextlib.closing(_connect(desk.monitor)) as monitor,
-    ):
-        threading.Thread(target=_drain, args=(serial,), daemon=True).start()
-        before = _size(console)
-        for key in _DUMP_KEYS:
-            monitor.sendall(b"chardev-send-break console\n")
-            time.sleep(0.2)
-            serial.sendall(key.encode())
-            _settle(console)
-        if _size(console) == before:
-            monitor.sendall(b"info registers -a\n")
-            monitor.settimeout(2.0)
-            registers.write_bytes(_read_all(monitor))
-
-
-def _connect(path: Path) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(path))
-    return connection
-
-
-def _drain(connection: socket.socket) -> None:
-    """Throw away what comes in: QEMU waits for a client that does not read."""
-    with contextlib.suppress(OSError):
-        while connection.recv(65536):
-            pass
-
-
-def _read_all(connection: socket.socket) -> bytes:
-    chunks = []
-    with contextlib.suppress(OSError):
-        while chunk := connection.recv(65536):
-            chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _settle(console: Path, *, quiet: float = 1.0, most: float = 15.0) -> None:
-    """Wait until the console has not grown for ``quiet`` seconds."""
-    limit = time.monotonic() + most
-    size, since = _size(console), time.monotonic()
-    while time.monotonic() < min(limit, since + quiet):
-        time.sleep(_POLL)
-        if (now := _size(console)) != size:
-            size, since = now, time.monotonic()
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
-
-
 def _judge(
-    desk: _Desk, console: Path, argv: tuple[str, ...], seconds: float, watch: _Watch
+    desk: _Desk,
+    console: Path,
+    argv: tuple[str, ...],
+    seconds: float,
+    watch: _Watch,
+    performed: tuple[monitor.Performed, ...],
 ) -> GuestRun:
     splats = console_text.scan(console.read_text(encoding="utf-8", errors="replace"))
     exit_status = None
@@ -407,7 +390,9 @@ def _judge(
     else:
         status = "hang" if watch.hung else "lost"
     first = _first_line(desk, watch.started)
-    return GuestRun(status, exit_status, console, seconds, first, splats, argv)
+    return GuestRun(
+        status, exit_status, console, seconds, first, splats, argv, performed
+    )
 
 
 def _tail(path: Path) -> str:

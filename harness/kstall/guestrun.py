@@ -7,13 +7,14 @@ guest, and what the guest may write to is then a copy and never the project.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import accel, cache, guest, kernel, process, programs, root
+from . import accel, cache, guest, kernel, monitor, process, programs, root
 from .errors import FailedCheck, KstallError
 from .run import Opened
 from .series import Project, Series
@@ -46,6 +47,27 @@ def machine_for(series: Series) -> guest.Machine:
     """The machine that ``series`` asks for."""
     wanted = series.spec.machine
     return guest.Machine(wanted.cpus, wanted.memory, wanted.append, wanted.devices)
+
+
+def steps_for(series: Series) -> tuple[monitor.Step, ...]:
+    """What the workloads of ``series`` may ask QEMU's monitor for."""
+    return tuple(
+        monitor.Step(
+            load.name,
+            step.step,
+            tuple(
+                monitor.Command(
+                    one.qmp or one.hmp or "",
+                    one.arguments,
+                    human=one.hmp is not None,
+                    reply=one.reply or "",
+                )
+                for one in step.commands
+            ),
+        )
+        for load in series.spec.workload
+        for step in load.inject
+    )
 
 
 def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
@@ -107,6 +129,7 @@ def key_of(project: Project, series: Series, where: Guest) -> str:
         guest.kernel_parameters(where.machine),
         [(program.name, cache.file_digest(program.file)) for program in where.programs],
         job_for(series, where.kernel),
+        [dataclasses.asdict(step) for step in steps_for(series)],
         [
             (str(path.relative_to(project.root)), cache.file_digest(path))
             for path in _inputs(project, series)
@@ -211,7 +234,9 @@ def _boot(
         out=out,
         deadline=deadline,
         say=ui.say,
+        steps=steps_for(series),
     )
+    _keep_performed(ran, share / "results")
     stage.summary = (
         f"{len(loads)} workloads in {ran.seconds:.0f} s, first line after "
         f"{ran.first_line_seconds:.1f} s"
@@ -224,6 +249,18 @@ def _boot(
             "guest start to first line of the job", ran.first_line_seconds, "s"
         )
     return ran
+
+
+def _keep_performed(ran: guest.GuestRun, results: Path) -> None:
+    """Put what the monitor did beside what the workload that asked for it left."""
+    for name in dict.fromkeys(one.workload for one in ran.performed):
+        # The name is the guest's word: it shall not lead out of the results.
+        if (results / name).parent == results and name not in ("", ".."):
+            (results / name).mkdir(exist_ok=True)
+            cache.write_json(
+                results / name / "injected.json",
+                [one.as_json() for one in ran.performed if one.workload == name],
+            )
 
 
 def _refuse(ran: guest.GuestRun, results: Path) -> None:

@@ -29,11 +29,13 @@ __all__ = [
     "Field",
     "HelperError",
     "Hole",
+    "Injected",
     "Layout",
     "Malformed",
     "Output",
     "Trace",
     "bpftrace",
+    "injected",
     "parse_layout",
     "parse_stats",
     "recorded",
@@ -185,6 +187,33 @@ def recorded(text: str) -> tuple[Event, ...]:
             )
         )
     return tuple(events)
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A step that QEMU's monitor performed; ``answers`` are (command, reply, error).
+
+    ``error`` is None if all went well.
+    """
+
+    step: str
+    error: str | None
+    answers: tuple[tuple[str, Any, str | None], ...]
+
+
+def injected(text: str) -> tuple[Injected, ...]:
+    """Read injected.json, which the host wrote.  Raises `Malformed`."""
+    try:
+        return tuple(
+            Injected(
+                entry["step"],
+                entry["error"],
+                tuple((a["command"], a["reply"], a["error"]) for a in entry["answers"]),
+            )
+            for entry in json.loads(text)
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Malformed(f"injected.json: {error!r}") from error
 
 
 @dataclass(frozen=True)

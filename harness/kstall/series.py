@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from . import cache, patchfile
 from .errors import KstallError
@@ -47,14 +54,17 @@ class _Table(BaseModel):
 
 
 class Subsystem(_Table):
-    """Whose code this is; ``name`` is the entry in the tree's MAINTAINERS."""
+    """Whose code this is; ``name`` is the entry in the tree's MAINTAINERS.
+
+    ``trace_system`` is what its tracepoints are filed under.
+    """
 
     name: Text
     prefix: Text
     tree: Text
     branch: Text
     list: Text
-    trace_system: Identifier
+    trace_system: Identifier | None = None
 
 
 class Site(_Table):
@@ -116,12 +126,48 @@ class FromTree(_Table):
     libraries: tuple[Name, ...] = ()
 
 
+class MonitorCommand(_Table):
+    """A command for QEMU's monitor: one of QMP with ``arguments``, or one for humans.
+
+    What the latter prints has to match ``reply``, a regular expression: it cannot fail
+    in another way.  Without ``reply`` it has to print nothing.
+    """
+
+    qmp: Annotated[str, StringConstraints(pattern=r"^[\w-]+$")] | None = None
+    arguments: dict[str, Any] = {}
+    hmp: Text | None = None
+    reply: str | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> MonitorCommand:
+        if (self.qmp is None) == (self.hmp is None):
+            raise ValueError("either qmp or hmp")
+        if self.arguments and self.qmp is None:
+            raise ValueError("only qmp takes arguments")
+        if self.reply is not None:
+            if self.hmp is None:
+                raise ValueError("only to hmp the reply is text")
+            try:
+                re.compile(self.reply)
+            except re.error as error:
+                raise ValueError(f"reply: {error}") from error
+        return self
+
+
+class Inject(_Table):
+    """A step that the host performs from outside the guest when the program asks."""
+
+    step: Name
+    commands: Annotated[tuple[MonitorCommand, ...], Field(min_length=1)]
+
+
 class Workload(_Table):
     """A program that makes events fire, and what watches it meanwhile.
 
     ``program`` is a path below ``scripts/``: a script, or, where only ``<program>.c``
     is there, a C program that is compiled on the host.  With ``from_tree`` it is the
-    path that the tree's own program gets.
+    path that the tree's own program gets.  ``inject`` are the steps that it may ask
+    for by `kstall_guest.monitor`.
     """
 
     name: Name
@@ -132,6 +178,7 @@ class Workload(_Table):
     events: tuple[Event, ...] = ()
     record: tuple[Event, ...] = ()
     scripts: tuple[str, ...] = ()
+    inject: tuple[Inject, ...] = ()
     deadline_s: Annotated[float, Field(gt=0, le=3600)]
 
 
@@ -145,11 +192,15 @@ class Check(_Table):
 
 
 class Spec(_Table):
-    """``series.toml``, typed."""
+    """``series.toml``, typed.
+
+    A series without a tracepoint is one of fixes: it was not ordered, and belongs to no
+    trace system.
+    """
 
     schema_: Literal[1]
     title: Text
-    ordered_as: Text
+    ordered_as: Text | None = None
     renamed_because: Text | None = None
     patches: Annotated[tuple[str, ...], Field(min_length=1)]
     cover: Text
@@ -345,6 +396,10 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
     for position, script in enumerate(spec.script):
         if not (project.scripts / script.file).is_file():
             yield ("script", position, "file"), f"no such file: scripts/{script.file}"
+    if spec.tracepoint and spec.ordered_as is None:
+        yield ("tracepoint", 0), "tracepoints, but no ordered-as"
+    if spec.tracepoint and spec.subsystem.trace_system is None:
+        yield ("subsystem",), "tracepoints, but no trace-system"
     bare = {point.event for point in spec.tracepoint if point.kind == "bare"}
     for position, point in enumerate(spec.tracepoint):
         if point.reads and point.kind != "bare":
@@ -358,6 +413,9 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
         files = (program, program.with_suffix(".c"))
         if workload.from_tree is None and not any(map(Path.is_file, files)):
             yield (*here, "program"), f"no such file: scripts/{workload.program}[.c]"
+        steps = [one.step for one in workload.inject]
+        for name in sorted({name for name in steps if steps.count(name) > 1}):
+            yield (*here, "inject"), f"second step called {name}"
         for file in workload.scripts:
             if file not in scripts:
                 yield (*here, "scripts"), f"{file} is not declared as a [[script]]"

@@ -83,6 +83,12 @@ class CannotStart(GuestError):
     kind = "failed-to-start"
 
 
+class StepFailed(GuestError):
+    """The host could not do what a workload asked of it."""
+
+    kind = "step-failed"
+
+
 class Unkillable(GuestError):
     """A process of the workload outlived SIGKILL."""
 

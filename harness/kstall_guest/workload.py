@@ -79,6 +79,11 @@ def run(
     return Ended(status, began, ended, strays)
 
 
+def current() -> str:
+    """The name of the workload that this process is part of, or ""."""
+    return os.environ.get(_MARK, "").rpartition("-")[0]
+
+
 def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:
     """SIGKILL the program, if it still runs, and every process that it started."""
     running = child.poll() is None
