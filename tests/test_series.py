@@ -194,7 +194,7 @@ def test_the_project_s_own_series_load(project_root: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('ordered-as = "demo nap"\n', "", "tracepoints, but no ordered-as"),
+        ('title = "demo: trace naps"\n', "", "missing key `title`"),
         ("hot = false", "hot = false\nheat = 3", "unknown key `heat`"),
         ("hot = false", 'hot = "lukewarm"', "`hot`: Input should be a valid boolean"),
         ("deadline-s = 5", "deadline-s = -5", "`deadline-s`: Input should be greater"),
