@@ -30,7 +30,7 @@ class Outcome:
         return {
             check.name: check.detail
             or "\n".join(
-                f"{one.label}: {one.observed}, expected {one.expected}"
+                f"{one.label}: {one.seen}, expected {one.wanted}"
                 for one in check.comparisons
                 if not one.ok
             )

@@ -7,6 +7,7 @@ import io
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -22,7 +23,9 @@ def _check(status: report.Status, name: str = "naps") -> Check:
         kind="positive",
         claim="each nap is seen",
         status=status,
-        comparisons=[Comparison(label="n", expected="= 2", observed="1", ok=ok)],
+        comparisons=[
+            Comparison(label="n", relation="=", expected=2, observed=1, ok=ok)
+        ],
         detail="needs a GPU" if status == "skip" else "",
     )
 
@@ -136,3 +139,31 @@ def test_a_series_that_was_not_reached_is_in_junit(tmp_path: Path) -> None:
     views.junit(made, tmp_path / "junit.xml")
     suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
     assert suite.get("errors") == "1"
+
+
+@pytest.mark.parametrize(
+    ("comparison", "wanted", "seen"),
+    [
+        (("=", 2, 1), "= 2", "1"),
+        (("=", "tom", "minka"), "= tom", "minka"),
+        ((">=", 10**6, 10**6 + 1, "ns"), ">= 1,000,000 ns", "1,000,001 ns"),
+        (("in", (0.25, 0.75), 0.5), "in [0.25, 0.75]", "0.5"),
+        (("holds", True, False, "", "cpu 1"), "yes", "no (cpu 1)"),
+    ],
+)
+def test_comparisons_are_data_that_reads_well(
+    comparison: tuple[Any, ...], wanted: str, seen: str
+) -> None:
+    relation, expected, observed, *rest = comparison
+    unit, detail = (*rest, "", "")[:2]
+    made = Comparison(
+        label="x",
+        relation=relation,
+        expected=expected,
+        observed=observed,
+        ok=False,
+        unit=unit,
+        detail=detail,
+    )
+    again = Comparison.model_validate_json(made.model_dump_json())
+    assert (again, again.wanted, again.seen) == (made, wanted, seen)

@@ -31,14 +31,26 @@ class EvidenceError(KstallError):
     """Results that are not there or cannot be read."""
 
 
+Value = int | float | str | bool
+Relation = Literal["=", ">=", "<=", "in", "holds"]
+
+
 @dataclass(frozen=True)
 class Comparison:
-    """One expectation held against one observation."""
+    """One expectation held against one observation, as data.
+
+    ``observed`` has to stand in ``relation`` to ``expected``, a pair for ``in``; both
+    are in ``unit``, numbers as numbers.  What is no plain value is there as Python
+    writes it.  ``detail`` is what else was seen.
+    """
 
     label: str
-    expected: str
-    observed: str
+    relation: Relation
+    expected: Value | tuple[Value, Value]
+    observed: Value
     ok: bool
+    unit: str = ""
+    detail: str = ""
 
 
 @dataclass
@@ -50,27 +62,28 @@ class Verdict:
 
     def equal(self, label: str, observed: object, expected: object) -> None:
         """``observed`` has to be ``expected``."""
-        self._add(label, f"= {expected}", observed, observed == expected)
+        ok = bool(observed == expected)
+        self._add(Comparison(label, "=", _plain(expected), _plain(observed), ok))
 
     def at_least(self, label: str, observed: float, low: float, unit: str = "") -> None:
         """``observed`` has to be ``low`` or more; both in ``unit``."""
-        self._add(label, f">= {_number(low)}", observed, observed >= low, unit)
+        self._add(Comparison(label, ">=", low, observed, observed >= low, unit))
 
     def at_most(self, label: str, observed: float, high: float, unit: str = "") -> None:
         """``observed`` has to be ``high`` or less; both in ``unit``."""
-        self._add(label, f"<= {_number(high)}", observed, observed <= high, unit)
+        self._add(Comparison(label, "<=", high, observed, observed <= high, unit))
 
     def within(
         self, label: str, observed: float, low: float, high: float, unit: str = ""
     ) -> None:
         """``observed`` has to lie in [low, high]; all in ``unit``."""
-        expected = f"in [{_number(low)}, {_number(high)}]"
-        self._add(label, expected, observed, low <= observed <= high, unit)
+        ok = low <= observed <= high
+        self._add(Comparison(label, "in", (low, high), observed, ok, unit))
 
     def true(self, label: str, holds: bool, detail: str = "") -> None:
         """``holds`` has to be true; ``detail`` says what was seen."""
-        seen = ("yes" if holds else "no") + (f" ({detail})" if detail else "")
-        self._add(label, "yes", seen, holds)
+        holds = bool(holds)
+        self._add(Comparison(label, "holds", True, holds, holds, detail=detail))
 
     def skip(self, reason: str) -> None:
         """This check cannot be made here, and ``reason`` says why."""
@@ -78,20 +91,12 @@ class Verdict:
             raise ValueError("a skip needs a reason")
         self.skipped = reason
 
-    def _add(
-        self, label: str, expected: str, observed: object, ok: bool, unit: str = ""
-    ) -> None:
-        shown = _number(observed) if isinstance(observed, int | float) else observed
-        tail = f" {unit}" if unit else ""
-        self.comparisons.append(
-            Comparison(label, expected + tail, f"{shown}{tail}", bool(ok))
-        )
+    def _add(self, comparison: Comparison) -> None:
+        self.comparisons.append(comparison)
 
 
-def _number(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.3f}".rstrip("0").rstrip(".")
-    return f"{value:,}" if type(value) is int else str(value)
+def _plain(value: object) -> Value:
+    return value if isinstance(value, int | float | str) else str(value)
 
 
 @dataclass(frozen=True)

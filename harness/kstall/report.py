@@ -13,7 +13,15 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
 
 from . import cache
 
@@ -68,13 +76,49 @@ class Stage(_Model):
     commands: list[Command] = []
 
 
+#: In this order: a whole number must not be read as a yes.
+Value = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
 class Comparison(_Model):
     """One expectation of a check held against one observation."""
 
     label: str
-    expected: str
-    observed: str
+    relation: Literal["=", ">=", "<=", "in", "holds"] = Field(
+        description="what observed has to be to expected; in: between its two numbers"
+    )
+    expected: Value | tuple[Value, Value]
+    observed: Value
     ok: bool
+    unit: str = Field(default="", description="of expected and observed")
+    detail: str = Field(default="", description="what else was seen")
+
+    @property
+    def wanted(self) -> str:
+        """``expected``, as a person reads it."""
+        if isinstance(self.expected, tuple):
+            low, high = map(_shown, self.expected)
+            return self._with_unit(f"in [{low}, {high}]")
+        if self.relation == "holds":
+            return _shown(self.expected)
+        return self._with_unit(f"{self.relation} {_shown(self.expected)}")
+
+    @property
+    def seen(self) -> str:
+        """``observed``, as a person reads it."""
+        tail = f" ({self.detail})" if self.detail else ""
+        return self._with_unit(_shown(self.observed)) + tail
+
+    def _with_unit(self, text: str) -> str:
+        return f"{text} {self.unit}" if self.unit else text
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if isinstance(value, int) else value
 
 
 class Check(_Model):

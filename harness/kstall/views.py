@@ -37,12 +37,12 @@ def _fact(check: Check) -> str:
         return check.detail.strip().splitlines()[-1]
     wrong = [item for item in check.comparisons if not item.ok]
     if wrong:
-        return f"{wrong[0].label}: {wrong[0].observed}, expected {wrong[0].expected}"
+        return f"{wrong[0].label}: {wrong[0].seen}, expected {wrong[0].wanted}"
     # The last is about the outcome; the first are often about how much was looked at.
     if not check.comparisons:
         return ""
     shown = check.comparisons[-1]
-    return f"{len(check.comparisons):>3} hold, {shown.label}: {shown.observed}"
+    return f"{len(check.comparisons):>3} hold, {shown.label}: {shown.seen}"
 
 
 def terminal(report: Report, directory: Path, console: Console) -> None:
@@ -134,8 +134,8 @@ def _explain(check: Check, console: Console) -> None:
     for item in check.comparisons:
         if not item.ok:
             console.print(
-                f"    {escape(item.label)}: observed {escape(item.observed)}, "
-                f"expected {escape(item.expected)}",
+                f"    {escape(item.label)}: observed {escape(item.seen)}, "
+                f"expected {escape(item.wanted)}",
                 highlight=False,
             )
     if check.detail:
@@ -158,8 +158,8 @@ def junit(report: Report, path: Path) -> None:
                 check.name, classname=f"kstall.{series.name}.check"
             )
             lines = [
-                f"{'ok' if item.ok else 'NOT OK'}: {item.label}: {item.observed}, "
-                f"expected {item.expected}"
+                f"{'ok' if item.ok else 'NOT OK'}: {item.label}: {item.seen}, "
+                f"expected {item.wanted}"
                 for item in check.comparisons
             ]
             text = "\n".join([check.claim, *lines, check.detail])
