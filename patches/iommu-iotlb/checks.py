@@ -1,0 +1,583 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the iommu-iotlb series.
+
+What is held against the new events is none of theirs: the older iommu:map, iommu:unmap
+and dma:dma_unmap_phys, probes on the driver's own function, what the DMA map benchmark
+timed, what the block layer counted, and where the pages were in physical memory.  There
+is one CPU, so all events of a workload have one order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kstall.evidence import Evidence, Verdict, WorkloadResult
+from kstall.records import Event
+
+#: ftrace prints whole microseconds, cut off.
+CUT_NS = 1000
+PAGE = 4096
+FQ_ENTRIES = 255  # of a ring of 256, one is never used
+STRICT_PHASES = ("one", "sixteen", "tables", "before", "instead")
+READS = ("small", "scattered", "adjacent")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What was recorded while a program did one thing, and what it said about it."""
+
+    name: str
+    facts: Mapping[str, Any]
+    events: tuple[Event, ...]
+
+    def named(self, name: str) -> list[Event]:
+        """The events of one name, in their order."""
+        return [event for event in self.events if event.name == name]
+
+    @property
+    def queued(self) -> list[Event]:
+        """The unmappings that no iotlb_sync followed."""
+        return [unmap for unmap, sync in _unmappings(self.events) if sync is None]
+
+
+def strict_unmapping_waits(ev: Evidence) -> Verdict:
+    """The driver's function was seen by a probe, and given the same range."""
+    v = Verdict()
+    load = ev.workload("bench-strict")
+    calls = _calls(load)
+    for phase in _phases(load, STRICT_PHASES):
+        name = phase.name
+        v.equal(f"{name}: type of the group", phase.facts["type"], "DMA")
+        pairs = _unmappings(phase.events)
+        v.at_least(f"{name}: unmappings", len(pairs), 10)
+        alone = sum(sync is None for _, sync in pairs)
+        v.equal(f"{name}: of which without an iotlb_sync", alone, 0)
+        size = phase.facts["granule"] * PAGE
+        sizes = {_int(sync, "size") for _, sync in pairs if sync}
+        v.equal(f"{name}: sizes", sizes, {size})
+        syncs = phase.named("iotlb_sync")
+        v.equal(f"{name}: types", {sync.fields["type"] for sync in syncs}, {"DMA"})
+        given = [(first, last) for _, _, first, last, _ in _within(calls, phase)]
+        told = [(_int(s, "iova"), _int(s, "iova") + _int(s, "size") - 1) for s in syncs]
+        v.equal(f"{name}: calls of the driver", len(given), len(told))
+        differing = sum(a != b for a, b in zip(given, told, strict=False))
+        v.equal(f"{name}: of which for another range", differing, 0)
+        more = len(syncs) - len(pairs)
+        v.equal(f"{name}: iotlb_sync of no unmapping", more, int(name == "instead"))
+    return v
+
+
+def duration_is_that_of_the_callback(ev: Evidence) -> Verdict:
+    """From inside by a kretprobe, from outside by older events and the benchmark."""
+    v = Verdict()
+    load = ev.workload("bench-strict")
+    calls = _calls(load)
+    for phase in _phases(load, STRICT_PHASES):
+        name = phase.name
+        syncs = phase.named("iotlb_sync")
+        inside = [end - begin for begin, end, _, _, _ in _within(calls, phase)]
+        short = sum(
+            _int(sync, "duration_ns") <= (us - 1) * CUT_NS
+            for sync, us in zip(syncs, inside, strict=False)
+        )
+        v.equal(f"{name}: shorter than the driver's function", short, 0)
+        pairs = [pair for pair in _unmappings(phase.events) if pair[1]]
+        waited = sum(_int(sync, "duration_ns") for _, sync in pairs if sync)
+        # Two averages of the benchmark, each cut to 100 ns.
+        most = (phase.facts["avg_unmap_100ns"] + 2) * 100 * len(pairs)
+        least = sum((us - 1) * CUT_NS for us in inside)
+        v.within(f"{name}: sum of duration_ns", waited, max(least, 1), most, "ns")
+        if name == "tables":
+            continue  # dma:dma_unmap_sg comes before the unmapping
+        v.equal(f"{name}: longer than between older events", _too_long(phase), 0)
+    return v
+
+
+def freed_tables_are_told(ev: Evidence) -> Verdict:
+    """The probe looked at the list of pages that the driver is to free."""
+    v = Verdict()
+    load = ev.workload("bench-strict")
+    calls = _calls(load)
+    for phase in _phases(load, STRICT_PHASES):
+        name = phase.name
+        told = [_int(sync, "tables") for sync in phase.named("iotlb_sync")]
+        seen = [int(tables) for _, _, _, _, tables in _within(calls, phase)]
+        differing = sum(a != b for a, b in zip(told, seen, strict=False))
+        v.equal(f"{name}: differing", differing, 0)
+        if name == "tables":
+            v.at_least(f"{name}: set", sum(told), 1)
+        elif name == "instead":
+            v.equal(f"{name}: set", sum(told), 1)
+        else:
+            v.equal(f"{name}: set", sum(told), 0)
+    (phase,) = _phases(load, ("instead",))
+    mapping = _of_mappings(phase.events)
+    v.equal("instead: invalidated by mapping", len(mapping), 1)
+    for sync, map_ in mapping:
+        v.equal("instead: its tables", _int(sync, "tables"), 1)
+        begin, end = _int(map_, "iova"), _int(map_, "iova") + _int(map_, "size")
+        v.within("instead: its iova", _int(sync, "iova"), begin, end - 1)
+    return v
+
+
+def disk_bytes_are_bytes_invalidated(ev: Evidence) -> Verdict:
+    """The block layer counts requests and sectors without knowing of an IOMMU."""
+    v = Verdict()
+    for phase in _phases(ev.workload("disk-strict"), READS):
+        name = phase.name
+        _placed(v, phase)
+        v.equal(f"{name}: type of the group", phase.facts["type"], "DMA")
+        syncs = phase.named("iotlb_sync")
+        v.equal(f"{name}: iotlb_sync", len(syncs), phase.facts["requests"])
+        total = sum(_int(sync, "size") for sync in syncs)
+        v.equal(f"{name}: sum of size", total, phase.facts["bytes"])
+        v.equal(f"{name}: sum of size / 512", total // 512, phase.facts["sectors"])
+        v.equal(f"{name}: types", {sync.fields["type"] for sync in syncs}, {"DMA"})
+    (small,) = _phases(ev.workload("disk-strict"), ("small",))
+    sizes = Counter(_int(sync, "size") for sync in small.named("iotlb_sync"))
+    v.equal("small: sizes", dict(sizes), {PAGE: 256})
+    return v
+
+
+def full_queue_frees_255(ev: Evidence) -> Verdict:
+    """The ring has 256 entries, and one is never used."""
+    v = Verdict()
+    (phase,) = _phases(ev.workload("bench-lazy"), ("full",))
+    flushes = phase.named("iotlb_fq_flush")
+    full = [_int(flush, "freed") for flush in flushes if flush.fields["full"]]
+    v.at_least("flushes of a full queue", len(full), 1)
+    v.equal("freed", set(full), {FQ_ENTRIES})
+    rest = [_int(flush, "freed") for flush in flushes if not flush.fields["full"]]
+    v.at_most("freed by the timer, at most", max(rest, default=0), FQ_ENTRIES)
+    return v
+
+
+def timer_frees_the_rest(ev: Evidence) -> Verdict:
+    """The queue is never full: the benchmark waits as long as the timer."""
+    v = Verdict()
+    (phase,) = _phases(ev.workload("bench-lazy"), ("timer",))
+    flushes = phase.named("iotlb_fq_flush")
+    v.at_least("flushes", len(flushes), 10)
+    v.equal("of which for a full queue", sum(_int(f, "full") for f in flushes), 0)
+    freed = [_int(flush, "freed") for flush in flushes]
+    v.equal("sum of freed", sum(freed), len(phase.named("unmap")))
+    v.at_least("freed, least", min(freed, default=0), 1)
+    return v
+
+
+def each_unmapping_is_freed_once(ev: Evidence) -> Verdict:
+    """The order of unmappings and flushes says how many each flush can free."""
+    v = Verdict()
+    for load, phase in _lazy(ev):
+        name = f"{load}: {phase.name}"
+        count = freed = 0
+        wrong: Counter[str] = Counter(full=0, timer=0)
+        queued = {id(unmap) for unmap in phase.queued}
+        at: list[int] = []
+        for event in phase.events:
+            if id(event) in queued:
+                count += 1
+                at.append(event.ts_ns)
+            elif event.name == "iotlb_fq_flush":
+                freed += _int(event, "freed")
+                if event.fields["full"]:
+                    # The one that found the queue full is not in it yet.
+                    wrong["full"] += freed != count - 1
+                    continue
+                began = event.ts_ns - _int(event, "flush_ns") - _int(event, "free_ns")
+                before = sum(ts < began - CUT_NS for ts in at)
+                # One can be unmapped and not in the queue yet.
+                wrong["timer"] += not before - 1 <= freed <= count
+        v.equal(f"{name}: queued and freed", freed, count)
+        v.equal(f"{name}: flushes that freed too much or little", dict(wrong), {
+            "full": 0, "timer": 0,
+        })  # fmt: skip
+    return v
+
+
+def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
+    """The same disk, domain and bytes as in the other phases; only the pages differ."""
+    v = Verdict()
+    phases = _phases(ev.workload("disk-lazy"), READS)
+    (phase,) = (one for one in phases if one.name == "scattered")
+    _placed(v, phase)
+    v.equal("type of the group", phase.facts["type"], "DMA-FQ")
+    syncs = phase.named("iotlb_sync")
+    v.equal("iotlb_sync", len(syncs), phase.facts["requests"])
+    v.equal("types", {sync.fields["type"] for sync in syncs}, {"DMA-FQ"})
+    total = sum(_int(sync, "size") for sync in syncs)
+    v.equal("sum of size", total, phase.facts["bytes"])
+    v.equal("unmappings left to the queue", len(phase.queued), 0)
+    v.equal("flushes", len(phase.named("iotlb_fq_flush")), 0)
+    domains = {
+        _int(event, "domain")
+        for one in phases
+        for event in one.events
+        if "domain" in event.fields
+    }
+    v.equal("domains of all phases", len(domains), 1)
+    return v
+
+
+def strict_to_lazy_in_one_boot(ev: Evidence) -> Verdict:
+    """The type is written to sysfs between the two."""
+    v = Verdict()
+    strict, lazy = _phases(ev.workload("switch"), ("strict", "lazy"))
+    v.equal("type of the group", strict.facts["type"], "DMA")
+    v.equal("type of the group, afterwards", lazy.facts["type"], "DMA-FQ")
+    syncs, flushes = strict.named("iotlb_sync"), lazy.named("iotlb_fq_flush")
+    v.at_least("strict: iotlb_sync", len(syncs), 10)
+    v.equal("strict: unmappings", len(strict.named("unmap")), len(syncs))
+    v.equal("strict: iotlb_fq_flush", len(strict.named("iotlb_fq_flush")), 0)
+    v.at_least("lazy: iotlb_fq_flush", len(flushes), 10)
+    v.equal("lazy: iotlb_sync", len(lazy.named("iotlb_sync")), 0)
+    before = {_int(sync, "domain") for sync in syncs}
+    after = {_int(flush, "domain") for flush in flushes}
+    v.equal("domains", len(before), 1)
+    v.true("the same one in both", before == after, _hex(before | after))
+    return v
+
+
+def unmanaged_domains_are_told(ev: Evidence) -> Verdict:
+    """No hardware, no DMA API: the tests call iommu_map() and iommu_unmap()."""
+    v = Verdict()
+    load = ev.workload("kunit")
+    suites = _facts(load, "suite")
+    v.equal("suites", len(suites), 2)
+    for suite in suites:
+        v.equal(f"{suite['name']}", suite["last"], f"ok 1 {suite['name']}")
+        v.at_least(f"{suite['name']}: tests passed", suite["passed"], 2)
+        v.equal(f"{suite['name']}: tests failed", suite["failed"], 0)
+    events = load.events()
+    syncs = [event for event in events if event.name == "iotlb_sync"]
+    v.equal("types", {sync.fields["type"] for sync in syncs}, {"unmanaged"})
+    pairs = [pair for pair in _unmappings(events) if _int(pair[0], "unmapped_size")]
+    v.at_least("unmappings", len(pairs), 10)
+    v.equal("of which without iotlb_sync", sum(s is None for _, s in pairs), 0)
+    larger = sum(_int(u, "unmapped_size") > _int(u, "size") for u, _ in pairs)
+    v.at_least("of which took more than was asked for", larger, 1)
+    mapping = _of_mappings(events)
+    v.equal("iotlb_sync", len(syncs), len(pairs) + len(mapping))
+    tables = [_int(sync, "tables") for sync, _ in mapping]
+    v.equal("by mapping, without tables", tables.count(0), 0)
+    return v
+
+
+def switched_on_half_way(ev: Evidence) -> Verdict:
+    """No recorder and no other listener here: that would keep the events on."""
+    v = Verdict()
+    load = ev.workload("toggle")
+    for event in ("iotlb_sync", "iotlb_fq_flush"):
+        turns = [t for t in _facts(load, "turn") if t["event"] == event]
+        v.equal(f"{event}: turns", len(turns), 40)
+        told = [t for t in _facts(load, "told") if t["event"] == event]
+        v.at_least(f"{event}: events", len(told), 40)
+        early = lost = 0
+        for one in told:
+            took = sum(value for key, value in one.items() if key in _TIMES)
+            begin = [
+                turn["on_ns"]
+                for turn in turns
+                if turn["on_ns"] - CUT_NS < one["at_ns"] <= turn["off_ns"]
+            ]
+            lost += not begin
+            early += bool(begin) and one["at_ns"] + CUT_NS - took < begin[0]
+        v.equal(f"{event}: outside all turns", lost, 0)
+        v.equal(f"{event}: longer than it was on", early, 0)
+    return v
+
+
+_TIMES = frozenset({"duration_ns", "flush_ns", "free_ns"})
+
+
+def lazy_unmapping_is_silent(ev: Evidence) -> Verdict:
+    """Silence counts only where something was unmapped."""
+    v = Verdict()
+    bench = _phases(ev.workload("bench-lazy"), ("full", "timer"))
+    disk = _phases(ev.workload("disk-lazy"), ("small", "adjacent"))
+    for phase in bench:
+        v.equal(f"{phase.name}: type of the group", phase.facts["type"], "DMA-FQ")
+        v.at_least(f"{phase.name}: unmappings", len(phase.named("unmap")), 10)
+        v.equal(f"{phase.name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
+    for phase in disk:
+        name = phase.name
+        _placed(v, phase)
+        v.equal(f"{name}: type of the group", phase.facts["type"], "DMA-FQ")
+        unmaps = phase.named("unmap")
+        v.equal(f"{name}: unmappings", len(unmaps), phase.facts["requests"])
+        total = sum(_int(unmap, "unmapped_size") for unmap in unmaps)
+        v.equal(f"{name}: bytes of these", total, phase.facts["bytes"])
+        v.equal(f"{name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
+    return v
+
+
+def strict_has_no_queue(ev: Evidence) -> Verdict:
+    """Over the whole of both workloads."""
+    v = Verdict()
+    for name in ("bench-strict", "disk-strict"):
+        load = ev.workload(name)
+        v.at_least(f"{name}: unmappings", len(load.events("unmap")), 10)
+        for reader in (load.events, load.record):
+            told = reader("iotlb_fq_flush")
+            v.equal(f"{name}: iotlb_fq_flush, {reader.__name__}", len(told), 0)
+    return v
+
+
+def identity_is_silent(ev: Evidence) -> Verdict:
+    """The disk was read all the same."""
+    v = Verdict()
+    for phase in _phases(ev.workload("disk-identity"), READS):
+        name = phase.name
+        _placed(v, phase)
+        v.equal(f"{name}: type of the group", phase.facts["type"], "identity")
+        v.equal(f"{name}: bytes", phase.facts["sectors"] * 512, phase.facts["bytes"])
+        v.equal(f"{name}: events", Counter(e.name for e in phase.events), Counter())
+    return v
+
+
+def idle_is_silent(ev: Evidence) -> Verdict:
+    """After unmappings, and with the driver bound."""
+    v = Verdict()
+    (phase,) = _phases(ev.workload("bench-lazy"), ("idle",))
+    v.equal("type of the group", phase.facts["type"], "DMA-FQ")
+    lasted = phase.facts["end_ns"] - phase.facts["begin_ns"]
+    v.at_least("idle", lasted, 5_000_000_000, "ns")
+    v.equal("events", Counter(event.name for event in phase.events), Counter())
+    return v
+
+
+def sizes_add_up(ev: Evidence) -> Verdict:
+    """Whether an unmapping was queued follows from what was done, not from events."""
+    v = Verdict()
+    waiting = {
+        "bench-strict": STRICT_PHASES,
+        "disk-strict": READS,
+        "disk-lazy": ("scattered",),
+        "switch": ("strict",),
+    }
+    for name, phases in waiting.items():
+        load = ev.workload(name)
+        unmapped = told = 0
+        for phase in _all_phases(load):
+            if phase.name in phases:
+                unmaps = phase.named("unmap")
+                unmapped += sum(_int(unmap, "unmapped_size") for unmap in unmaps)
+            mapping = {id(sync) for sync, _ in _of_mappings(phase.events)}
+            told += sum(
+                _int(sync, "size")
+                for sync in phase.named("iotlb_sync")
+                if id(sync) not in mapping
+            )
+            spent = sum(map(_spent, phase.events))
+            lasted = phase.facts["end_ns"] - phase.facts["begin_ns"]
+            v.at_most(f"{name}: {phase.name}: time in events", spent, lasted, "ns")
+        v.at_least(f"{name}: bytes unmapped", unmapped, 1)
+        v.equal(f"{name}: sum of size", told, unmapped)
+    return v
+
+
+def scripts_add_up(ev: Evidence) -> Verdict:
+    """No rounding anywhere: the scripts add up what the events carry."""
+    v = Verdict()
+    load = ev.workload("operator")
+    syncs, flushes = load.events("iotlb_sync"), load.events("iotlb_fq_flush")
+    who = load.bpftrace("iommu-iotlb-who")
+    for name, field in (
+        ("@wait_ns", "duration_ns"),
+        ("@bytes", "size"),
+        ("@syncs", ""),
+    ):
+        sums: Counter[str] = Counter()
+        for sync in syncs:
+            sums[_who(sync)] += _int(sync, field) if field else 1
+        v.equal(name, _sorted(who.maps[name]), _sorted(sums))
+    longest: dict[str, int] = {}
+    for sync in syncs:
+        took = _int(sync, "duration_ns")
+        longest[_who(sync)] = max(longest.get(_who(sync), 0), took)
+    v.equal("@longest_ns", _sorted(who.maps["@longest_ns"]), _sorted(longest))
+    for name, field in (
+        ("@flushes", ""),
+        ("@freed", "freed"),
+        ("@flush_ns", "flush_ns"),
+        ("@free_ns", "free_ns"),
+    ):
+        sums = Counter()
+        for flush in flushes:
+            cause = "queue full" if flush.fields["full"] else "timer"
+            sums[cause] += _int(flush, field) if field else 1
+        v.equal(name, _sorted(who.maps[name]), _sorted(sums))
+    spent = sum(_spent(event) for event in (*syncs, *flushes))
+    v.equal("@cpu_ns", _sorted(who.maps["@cpu_ns"]), {"0": spent})
+    lazy = [sync for sync in syncs if sync.fields["type"] == "DMA-FQ"]
+    v.at_least("lazy and waited", len(lazy), 1)
+    stacks = who.maps["@not_queued"]
+    v.equal("@not_queued", sum(int(count) for count in stacks.values()), len(lazy))
+    strangers = [stack for stack in stacks if "dma_iova_" not in stack]
+    v.equal("stacks without dma_iova_*()", len(strangers), 0)
+    _histograms(v, load, syncs)
+    return v
+
+
+def _histograms(v: Verdict, load: WorkloadResult, syncs: Sequence[Event]) -> None:
+    types = {"unmanaged": 1, "DMA": 3, "DMA-FQ": 11}
+    hists = load.bpftrace("iommu-iotlb").hists
+    for name, field in (("@ns", "duration_ns"), ("@bytes", "size")):
+        told = {
+            key: {b.low or 0: b.count for b in buckets if b.count}
+            for key, buckets in hists[name].items()
+        }
+        wanted: dict[str, Counter[int]] = {}
+        for sync in syncs:
+            key = str(types[str(sync.fields["type"])])
+            value = _int(sync, field)
+            low = value if value < 2 else 1 << (value.bit_length() - 1)
+            wanted.setdefault(key, Counter())[low] += 1
+        v.equal(
+            name,
+            {key: _sorted(told[key]) for key in sorted(told)},
+            {key: _sorted(wanted[key]) for key in sorted(wanted)},
+        )
+
+
+def _spent(event: Event) -> int:
+    return sum(_int(event, key) for key in _TIMES & set(event.fields))
+
+
+def _who(sync: Event) -> str:
+    return f"{sync.fields['type']},{sync.comm}"
+
+
+def _sorted(mapping: Mapping[Any, int]) -> dict[Any, int]:
+    return {key: int(mapping[key]) for key in sorted(mapping)}
+
+
+def _placed(v: Verdict, phase: Phase) -> None:
+    """Where the pages of a read were, which decides how the driver maps them."""
+    runs = phase.facts["runs"]
+    name = phase.name
+    v.equal(f"{name}: requests", phase.facts["requests"], len(runs))
+    v.true(f"{name}: pages stayed where they were", runs == phase.facts["runs_after"])
+    if name == "scattered":
+        v.at_least(f"{name}: pieces of a request, least", min(runs), 2)
+    else:
+        v.equal(f"{name}: pieces of a request", set(runs), {1})
+
+
+def _unmappings(events: Iterable[Event]) -> list[tuple[Event, Event | None]]:
+    """Each unmap, with the iotlb_sync of the same range that comes next, if one does.
+
+    A flush of the queue can come between the two: by a timer, in an interrupt.
+    """
+    found: list[tuple[Event, Event | None]] = []
+    last: Event | None = None
+    for event in events:
+        if event.name == "unmap":
+            if last is not None:
+                found.append((last, None))
+            last = event
+        elif event.name == "map" and last is not None:
+            found.append((last, None))
+            last = None
+        elif event.name == "iotlb_sync" and last is not None:
+            same = (_int(last, "iova"), _int(last, "unmapped_size")) == (
+                _int(event, "iova"),
+                _int(event, "size"),
+            )
+            found.append((last, event if same else None))
+            last = None
+    if last is not None:
+        found.append((last, None))
+    return found
+
+
+def _of_mappings(events: Sequence[Event]) -> list[tuple[Event, Event]]:
+    """Each iotlb_sync that no unmapping is before, with the map that follows it."""
+    own = {id(sync) for _, sync in _unmappings(events) if sync}
+    return [
+        (event, after)
+        for event, after in itertools.pairwise(events)
+        if event.name == "iotlb_sync" and id(event) not in own and after.name == "map"
+    ]
+
+
+def _too_long(phase: Phase) -> int:
+    """Invalidations that take longer than from unmap to dma_unmap_phys."""
+    late = 0
+    unmap = sync = None
+    for event in phase.events:
+        if event.name == "unmap":
+            unmap, sync = event, None
+        elif event.name == "iotlb_sync" and unmap is not None:
+            sync = event
+        elif event.name == "dma_unmap_phys":
+            if unmap is None or sync is None:
+                late += 1
+                continue
+            most = event.ts_ns + CUT_NS - unmap.ts_ns
+            late += _int(sync, "duration_ns") >= most
+            unmap = sync = None
+    return late
+
+
+def _lazy(ev: Evidence) -> list[tuple[str, Phase]]:
+    """All phases in which something can be queued."""
+    return [
+        (name, phase)
+        for name, names in (
+            ("bench-lazy", ("full", "timer")),
+            ("disk-lazy", READS),
+            ("switch", ("lazy",)),
+        )
+        for phase in _phases(ev.workload(name), names)
+    ]
+
+
+Call = tuple[int, int, int, int, bool]
+
+
+def _calls(load: WorkloadResult) -> list[Call]:
+    (found,) = _facts(load, "probes")
+    return [tuple(call) for call in found["calls"]]
+
+
+def _within(calls: Iterable[Call], phase: Phase) -> list[Call]:
+    begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
+    return [call for call in calls if begin <= call[0] <= end]
+
+
+def _phases(load: WorkloadResult, names: Sequence[str]) -> list[Phase]:
+    found = {phase.name: phase for phase in _all_phases(load)}
+    return [found[name] for name in names]
+
+
+def _all_phases(load: WorkloadResult) -> list[Phase]:
+    phases = []
+    for facts in _facts(load, "phase"):
+        # Events are cut to microseconds, so cut the beginning as well.
+        begin = facts["begin_ns"] // CUT_NS * CUT_NS
+        events = tuple(e for e in load.events() if begin <= e.ts_ns <= facts["end_ns"])
+        phases.append(Phase(facts["name"], facts, events))
+    return phases
+
+
+def _facts(load: WorkloadResult, what: str) -> list[dict[str, Any]]:
+    lines = re.findall(r"(?m)^\{.*\}$", load.stdout)
+    return [facts for facts in map(json.loads, lines) if facts["what"] == what]
+
+
+def _hex(values: Iterable[int]) -> str:
+    return ", ".join(f"{value:#x}" for value in sorted(values))
+
+
+def _int(event: Event, name: str) -> int:
+    value = event.fields[name]
+    if not isinstance(value, int):
+        raise TypeError(f"{event.name}: {name} is {value!r}, not a number")
+    return value

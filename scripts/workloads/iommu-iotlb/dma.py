@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Devices behind an IOMMU, programs that have them map memory, and what they know."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import itertools
+import mmap
+import os
+import re
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+PAGE = mmap.PAGESIZE
+HUGE = 2 << 20
+TRACING = Path("/sys/kernel/tracing")
+
+
+class Pci:
+    """A PCI device, the driver that it is for, and the domain that it is in."""
+
+    def __init__(self, path: Path, driver: str) -> None:
+        self.path = path
+        self.driver = driver
+
+    def type(self) -> str:
+        """The type of its domain, as the kernel calls it."""
+        return (self.path / "iommu_group/type").read_text().strip()
+
+    def set_type(self, kind: str) -> None:
+        """Change the domain's type; but for DMA to DMA-FQ it must not be bound."""
+        (self.path / "iommu_group/type").write_text(kind)
+        if self.type() != kind:
+            raise OSError(f"the domain is {self.type()}, not {kind}")
+
+    def renew(self, kind: str) -> None:
+        """Give it a new domain of this type, and its driver back."""
+        if (self.path / "driver").exists():
+            (self.path / "driver/unbind").write_text(self.path.name)
+        # A domain that is of this type already would stay.
+        self.set_type("DMA" if kind == "identity" else "identity")
+        self.set_type(kind)
+        (self.path / "driver_override").write_text(self.driver)
+        Path("/sys/bus/pci/drivers_probe").write_text(self.path.name)
+        wait_for(lambda: (self.path / "driver").exists())
+
+
+def _find(name: str, value: str) -> Path:
+    for path in sorted(Path("/sys/bus/pci/devices").iterdir()):
+        if (path / name).read_text().startswith(value):
+            return path
+    raise OSError(f"no PCI device with {name} {value}")
+
+
+def edu() -> Pci:
+    """QEMU's device for lessons; the kernel's DMA map benchmark may have it."""
+    return Pci(_find("device", "0x11e8"), "dma_map_benchmark")
+
+
+def nvme() -> Pci:
+    """The NVMe controller."""
+    return Pci(_find("class", "0x010802"), "nvme")
+
+
+def wait_for(holds: Any) -> Any:
+    """Look until it is true, and return that."""
+    limit = time.monotonic() + 60
+    while not (found := holds()):
+        if time.monotonic() > limit:
+            raise TimeoutError("what had to come did not come in a minute")
+        time.sleep(0.02)
+    return found
+
+
+class Benchmark:
+    """DMA_MAP_BENCHMARK of a device: a thread that maps and unmaps for a second."""
+
+    _FORMAT = "QQQQIIiIIIIB75x"
+    _IOCTL = 0xC0000000 | struct.calcsize(_FORMAT) << 16 | ord("d") << 8 | 1
+    _FROM_DEVICE = 2
+
+    def __init__(self, device: Pci) -> None:
+        self.path = Path("/sys/kernel/debug/dma_map_benchmark")
+        wait_for(self.path.exists)
+        self.device = device
+
+    def run(
+        self, granule: int, *, scattered: bool = False, pause_ns: int = 0
+    ) -> dict[str, object]:
+        """Map and unmap ``granule`` pages at a time; the averages, in 100 ns."""
+        request = struct.pack(
+            self._FORMAT, 0, 0, 0, 0, 1, 1, -1, 32, self._FROM_DEVICE, pause_ns,
+            granule, scattered,
+        )  # fmt: skip
+        with self.path.open("rb") as file:
+            answer = fcntl.ioctl(file, self._IOCTL, request)
+        found = struct.unpack(self._FORMAT, answer)
+        return {"avg_map_100ns": found[0], "avg_unmap_100ns": found[2]}
+
+
+class Buffer:
+    """Memory to read into: pages, and where they are in physical memory."""
+
+    def __init__(self, memory: mmap.mmap, offsets: list[int]) -> None:
+        self.memory = memory
+        self.offsets = offsets
+        view = memoryview(memory)
+        self.pages = [view[offset : offset + PAGE] for offset in offsets]
+
+    @classmethod
+    def scattered(cls, count: int) -> Buffer:
+        """Every second page of an area without huge pages."""
+        memory = mmap.mmap(-1, 2 * count * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        memory.write(b"\1" * len(memory))
+        return cls(memory, list(range(0, len(memory), 2 * PAGE)))
+
+    @classmethod
+    def adjacent(cls, count: int) -> Buffer:
+        """Pages of one huge page."""
+        memory = mmap.mmap(-1, 2 * HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        memory.write(b"\1" * len(memory))
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        begin = -address % HUGE
+        return cls(memory, list(range(begin, begin + count * PAGE, PAGE)))
+
+    def frames(self) -> list[int]:
+        """The number of each page's frame."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        found = []
+        pagemap = os.open("/proc/self/pagemap", os.O_RDONLY)
+        for offset in self.offsets:
+            entry = os.pread(pagemap, 8, (address + offset) // PAGE * 8)
+            found.append(int.from_bytes(entry, "little") & ((1 << 55) - 1))
+        os.close(pagemap)
+        return found
+
+    def runs(self, window: int) -> list[int]:
+        """Of each ``window`` bytes: how many physically contiguous pieces they are."""
+        frames = self.frames()
+        step = window // PAGE
+        return [
+            1 + sum(b != a + 1 for a, b in itertools.pairwise(part))
+            for part in (frames[at : at + step] for at in range(0, len(frames), step))
+        ]
+
+
+class Disk:
+    """The block device of an NVMe controller, read past the page cache."""
+
+    def __init__(self, device: Pci) -> None:
+        found = wait_for(lambda: list(device.path.glob("nvme/nvme*/nvme*n*/stat")))
+        self.sysfs = found[0].parent
+        self.path = Path("/dev") / self.sysfs.name
+        wait_for(self.path.exists)
+        # Until nobody looks for partitions any more.
+        wait_for(self._quiet)
+        kib = int((self.sysfs / "queue/max_sectors_kb").read_text())
+        self.most = kib * 1024
+
+    def _quiet(self) -> bool:
+        before = self._done()
+        time.sleep(0.5)
+        return before == self._done()
+
+    def _done(self) -> tuple[int, int]:
+        """Reads and sectors so far, as the block layer counts them."""
+        words = (self.sysfs / "stat").read_text().split()
+        return int(words[0]), int(words[2])
+
+    def read(self, buffer: Buffer, count: int) -> dict[str, object]:
+        """Fill the buffer ``count`` times, one read after the other."""
+        runs = buffer.runs(self.most)
+        before = self._done()
+        file = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
+        got = 0
+        for number in range(count):
+            size = len(buffer.pages) * PAGE
+            got += os.preadv(file, buffer.pages, number * size)
+        os.close(file)
+        after = self._done()
+        return {
+            "bytes": got,
+            "most": self.most,
+            "requests": after[0] - before[0],
+            "sectors": after[1] - before[1],
+            "runs": runs * count,
+            "runs_after": buffer.runs(self.most) * count,
+        }
+
+
+class Trace:
+    """An instance of ftrace that this program has for itself."""
+
+    def __init__(self, name: str) -> None:
+        self.path = TRACING / "instances" / name
+
+    def __enter__(self) -> Trace:
+        self.path.mkdir()
+        (self.path / "trace_clock").write_text("mono")
+        (self.path / "buffer_size_kb").write_text("8192")
+        return self
+
+    def enable(self, event: str, on: bool) -> None:
+        """Switch ``system/event`` on or off."""
+        (self.path / "events" / event / "enable").write_text("1" if on else "0")
+
+    def lines(self) -> list[str]:
+        """What was traced; raises if the buffer was too small for it."""
+        stats = (self.path / "per_cpu/cpu0/stats").read_text()
+        if not re.search(r"(?m)^overrun: 0$", stats):
+            raise OSError(f"{self.path.name}: lost events")
+        text = (self.path / "trace").read_text()
+        return [line for line in text.splitlines() if not line.startswith("#")]
+
+    def __exit__(self, *_: object) -> None:
+        self.path.rmdir()
+
+
+class Probes:
+    """Both ends of intel_iommu_tlb_sync(), the driver's part of an invalidation.
+
+    ``calls`` has [begin, end, first IOVA, last IOVA, tables] of each: whole
+    microseconds, and whether the list of page tables to free had any.
+    """
+
+    _GROUP = "kstall"
+    _FETCH = (
+        "first=gather->start:x64 last=gather->end:x64 "
+        "list=gather->freelist.pages.next:x64 gather=gather:x64"
+    )
+
+    def __init__(self) -> None:
+        self.trace = Trace("kstall-probes")
+        self.calls: list[tuple[int, int, int, int, bool]] = []
+
+    def __enter__(self) -> Probes:
+        events = TRACING / "kprobe_events"
+        with events.open("a") as file:
+            file.write(f"p:{self._GROUP}/in intel_iommu_tlb_sync {self._FETCH}\n")
+        with events.open("a") as file:
+            file.write(f"r:{self._GROUP}/out intel_iommu_tlb_sync\n")
+        self.trace.__enter__()
+        for end in ("in", "out"):
+            self.trace.enable(f"{self._GROUP}/{end}", True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for end in ("in", "out"):
+            self.trace.enable(f"{self._GROUP}/{end}", False)
+        begun: tuple[int, re.Match[str]] | None = None
+        for line in self.trace.lines():
+            found = re.search(r" (\d+)\.(\d+): (in|out): (.*)", line)
+            if found is None:
+                raise OSError(f"not an event: {line!r}")
+            at = int(found[1]) * 1_000_000 + int(found[2])
+            if found[3] == "out":
+                if begun is None:
+                    continue
+                start, values = begun
+                first, last, pages, gather = (
+                    int(value, 16) for value in re.findall(r"=0x(\w+)", values[4])
+                )
+                # The head of an empty list points to itself, within the gather.
+                tables = not gather <= pages < gather + 64
+                self.calls.append((start, at, first, last, tables))
+                begun = None
+            else:
+                begun = (at, found)
+        self.trace.__exit__()
+        with (TRACING / "kprobe_events").open("a") as file:
+            file.write(f"-:{self._GROUP}/in\n")
+        with (TRACING / "kprobe_events").open("a") as file:
+            file.write(f"-:{self._GROUP}/out\n")
