@@ -275,3 +275,10 @@ def test_locate_counts_nested_tables() -> None:
     assert locate(text, ("a", 1, "b", 1, "y")) == 9
     assert locate(text, ("a", 1, "b", 0)) == 6
     assert locate(text, ("a", 0, "missing")) == 1
+
+
+def test_patches_that_nothing_describes_are_an_error(project: Project) -> None:
+    (project.patches / NAME / "series.toml").unlink()
+    assert project.names() == (NAME,)
+    with pytest.raises(SeriesError, match="series.toml: not there"):
+        project.load()

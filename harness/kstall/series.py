@@ -265,8 +265,9 @@ class Project:
 
     def names(self) -> tuple[str, ...]:
         """The series there are, sorted."""
-        found = self.patches.glob("*/series.toml")
-        return tuple(sorted(path.parent.name for path in found))
+        # Patches alone are a series, too: one that cannot be loaded, and says why.
+        found = [*self.patches.glob("*/series.toml"), *self.patches.glob("*/*.patch")]
+        return tuple(sorted({path.parent.name for path in found}))
 
     def load(self, names: Sequence[str] = ()) -> tuple[Series, ...]:
         """The named series, or all of them; unknown names are one error."""
@@ -290,6 +291,11 @@ def load(project: Project, name: str) -> Series:
     try:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise SeriesError(
+            f"{path}: not there, so nothing says what the patches are",
+            next="write it; `kstall schema series` says what it holds",
+        ) from error
     except UnicodeDecodeError as error:
         raise SeriesError(f"{path}: not UTF-8 ({error.reason})") from error
     except tomllib.TOMLDecodeError as error:
