@@ -280,5 +280,5 @@ def test_locate_counts_nested_tables() -> None:
 def test_patches_that_nothing_describes_are_an_error(project: Project) -> None:
     (project.patches / NAME / "series.toml").unlink()
     assert project.names() == (NAME,)
-    with pytest.raises(SeriesError, match="series.toml: not there"):
+    with pytest.raises(SeriesError, match=r"series\.toml: not there"):
         project.load()
