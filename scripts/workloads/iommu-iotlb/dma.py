@@ -76,7 +76,7 @@ def wait_for(holds: Any) -> Any:
 
 
 class Benchmark:
-    """DMA_MAP_BENCHMARK of a device: a thread that maps and unmaps for a second."""
+    """DMA_MAP_BENCHMARK of a device: a thread that maps and unmaps."""
 
     _FORMAT = "QQQQIIiIIIIB75x"
     _IOCTL = 0xC0000000 | struct.calcsize(_FORMAT) << 16 | ord("d") << 8 | 1
@@ -88,11 +88,16 @@ class Benchmark:
         self.device = device
 
     def run(
-        self, granule: int, *, scattered: bool = False, pause_ns: int = 0
+        self,
+        granule: int,
+        *,
+        scattered: bool = False,
+        pause_ns: int = 0,
+        seconds: int = 1,
     ) -> dict[str, object]:
         """Map and unmap ``granule`` pages at a time; the averages, in 100 ns."""
         request = struct.pack(
-            self._FORMAT, 0, 0, 0, 0, 1, 1, -1, 32, self._FROM_DEVICE, pause_ns,
+            self._FORMAT, 0, 0, 0, 0, 1, seconds, -1, 32, self._FROM_DEVICE, pause_ns,
             granule, scattered,
         )  # fmt: skip
         with self.path.open("rb") as file:
