@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the rdma-cq series.
+
+What is held against the new events is none of theirs: what the programs posted and
+polled, which asynchronous events they read, what the kernel's own list of resources
+and its counters say, and the older cq_poll.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from kstall.evidence import Evidence, Verdict, WorkloadResult
+from kstall.records import Event
+
+Fact = Mapping[str, Any]
+
+# enum ib_event_type and enum ib_wc_status
+CQ_ERR, QP_ACCESS_ERR = 0, 3
+LOC_PROT_ERR, FLUSHED = 4, 5
+# enum ib_qp_state, enum ib_qp_type
+RTS, ERR = 3, 6
+RC = 2
+#: How many entries the queue of an NVMe controller's admin commands has.
+ADMIN_DEPTH = 32
+#: ftrace prints microseconds.
+ROUNDING_NS = 1000
+
+_USER = ("flush", "room", "unpolled", "polled", "badkey")
+
+
+def overrun_names_device_queue_owner_and_depth(ev: Evidence) -> Verdict:
+    """Each run has one queue that is too small, and all its figures differ."""
+    v = Verdict()
+    load = ev.workload("flush")
+    runs = [f for f in _facts(load, "cq") if f["cq"] == "receive"]
+    v.equal(
+        "devices and ways to create a queue",
+        sorted(":".join(run["run"].split(":")[:2]) for run in runs),
+        ["rxe0:ioctl", "rxe0:write", "siw0:ioctl", "siw0:write"],
+    )
+    for run in runs:
+        name = run["run"]
+        v.equal(f"{name}: polled, all flushed", run["polled"], run["depth"])
+        v.equal(f"{name}: flushed", run["flushed"], run["depth"])
+        v.at_least(f"{name}: lost", run["posted"] - run["polled"], 1)
+        v.equal(f"{name}: pid in the kernel's list", run["listed_pid"], run["maker"])
+        v.true(
+            f"{name}: thread and process differ",
+            run["maker"] != run["process"],
+            f"{run['maker']} and {run['process']}",
+        )
+        events = _of_cq(load, run)
+        v.equal(f"{name}: events", len(events), 1)
+        for event in events:
+            v.equal(f"{name}: event", _shown(event), _shown(_expected(run)))
+    v.equal("cq_async_event of other queues", _strangers(load, runs), 0)
+    return v
+
+
+def owner_is_told_after_its_exit(ev: Evidence) -> Verdict:
+    """The runs called gone have ended the thread before the queue overran."""
+    v = Verdict()
+    load = ev.workload("flush")
+    for run in _facts(load, "cq"):
+        if run["cq"] != "receive" or not run["run"].endswith(":gone"):
+            continue
+        (event,) = _of_cq(load, run) or (None,)
+        told = event and [event.fields[key] for key in ("pid", "tgid", "owner")]
+        v.equal(run["run"], told, [run["maker"], run["process"], run["comm"]])
+    return v
+
+
+def the_task_that_runs_is_not_the_owner(ev: Evidence) -> Verdict:
+    """Who ran is what the tracer says, not the event's own fields."""
+    v = Verdict()
+    load = ev.workload("flush")
+    for run in _facts(load, "cq"):
+        for event in _of_cq(load, run):
+            if run["device"] == "siw0":
+                v.equal(f"{run['run']}: ran", event.pid, run["process"])
+            else:
+                v.true(
+                    f"{run['run']}: ran a kernel thread",
+                    event.comm.startswith("kworker/"),
+                    event.comm,
+                )
+            v.true(
+                f"{run['run']}: ran another than the owner",
+                event.pid != run["maker"],
+                f"{event.pid}, not {run['maker']}",
+            )
+    return v
+
+
+def each_dropped_completion_is_an_event(ev: Evidence) -> Verdict:
+    """Soft RoCE drops what does not fit, tells of each, and goes on."""
+    v = Verdict()
+    load = ev.workload("unpolled")
+    runs = [f for f in _facts(load, "cq") if f["cq"] == "send"]
+    v.equal("depths", sorted(run["depth"] for run in runs), [15, 31])
+    v.equal("processes", len({run["process"] for run in runs}), 2)
+    for run in runs:
+        name = run["run"]
+        lost = run["posted"] - run["polled"]
+        v.equal(f"{name}: polled", run["polled"], run["depth"])
+        events = _of_cq(load, run)
+        v.equal(f"{name}: events", len(events), lost)
+        v.equal(f"{name}: asynchronous events that it read", run["errors"], lost)
+        expected = _shown(_expected(run))
+        wrong = [_shown(event) for event in events if _shown(event) != expected]
+        v.equal(f"{name}: events with other figures", len(wrong), 0)
+    v.equal("cq_async_event of other queues", _strangers(load, runs), 0)
+    for qp in _facts(load, "qp"):
+        v.equal(f"{qp['run']}: state of the {qp['qp']}", qp["state"], RTS)
+    return v
+
+
+def bad_key_is_an_event_of_the_target(ev: Evidence) -> Verdict:
+    """The writer only gets a completion, which tells it as much."""
+    v = Verdict()
+    load = ev.workload("badkey")
+    qps = _facts(load, "qp")
+    for qp in qps:
+        name = f"{qp['run']}: {qp['qp']}"
+        v.equal(f"{name}: state", qp["state"], ERR)
+        expected = 1 if qp["qp"] == "target" and qp["run"] != "immediate" else 0
+        events = _of_qp(load, qp)
+        v.equal(f"{name}: events", len(events), expected)
+        v.equal(f"{name}: asynchronous events", qp["access_errors"], expected)
+        v.equal(f"{name}: others", qp["others"], 0)
+        wanted = {
+            "qp_num": qp["number"],
+            "event": QP_ACCESS_ERR,
+            "qp_type": RC,
+            "scq_id": qp["scq"],
+            "rcq_id": qp["rcq"],
+            "pid": qp["maker"],
+            "tgid": qp["process"],
+            "device": qp["device"],
+            "owner": qp["comm"],
+        }
+        for event in events:
+            v.equal(f"{name}: event", _shown(event), _shown(wanted))
+    numbers = {qp["number"] for qp in qps}
+    others = [
+        event
+        for event in load.record("qp_async_event")
+        if event.fields["qp_num"] not in numbers
+    ]
+    v.equal("qp_async_event of other queue pairs", len(others), 0)
+    for run in ("plain", "immediate"):
+        failed = {f["cq"]: f["failed"] for f in _facts(load, "cq") if f["run"] == run}
+        told = {"send": 1, "receive": int(run == "immediate")}
+        v.equal(f"{run}: failed completions that were polled", failed, told)
+        cqs = [f for f in _facts(load, "cq") if f["run"] == run]
+        v.equal(f"{run}: cq_async_event", sum(len(_of_cq(load, f)) for f in cqs), 0)
+    return v
+
+
+def qp_dies_after_its_queue_failed(ev: Evidence) -> Verdict:
+    """Three completions are dropped before the wrong key, and its own after it."""
+    v = Verdict()
+    load = ev.workload("badkey")
+    facts = {(f["run"], f.get("cq") or f["qp"]): f for f in _facts(load)}
+    send, target = facts["overrun", "send"], facts["overrun", "target"]
+    failures = _of_cq(load, send)
+    v.equal("cq_async_event", len(failures), send["posted"] - send["polled"])
+    v.equal("of these it read", send["errors"], len(failures))
+    events = _of_qp(load, target)
+    v.equal("qp_async_event", len(events), 1)
+    if not failures or not events:
+        return v
+    v.equal("its scq_id", events[0].fields["scq_id"], failures[0].fields["cq_id"])
+    before = [e for e in failures if e.ts_ns < events[0].ts_ns]
+    v.equal("cq_async_event before it", len(before), 3)
+    said = [
+        line
+        for line in load.bpftrace("rdma-cq-errors").lines
+        if line.startswith(f"rxe0 QP {target['number']} ")
+    ]
+    v.equal("lines of the script about it", len(said), 1)
+    after = [e.ts_ns for e in failures if e.ts_ns > events[0].ts_ns]
+    v.equal("cq_async_event after it", len(after), 1)
+    if len(before) < 3 or not after or not said:
+        return v
+    words = said[0].split()
+    # The script looks at the clock by itself, some time within each event: not after
+    # the next one.
+    v.within(
+        "time between the two that it says",
+        int(words[words.index("us") - 1]),
+        (before[2].ts_ns - before[1].ts_ns) // 1000 - 1,
+        (after[0] - int(load.facts["began_ns"])) // 1000,
+        "us",
+    )
+    v.true(
+        "the queue that it names",
+        said[0].endswith(f"after its send CQ {send['id']} failed"),
+        said[0],
+    )
+    return v
+
+
+def kernel_queue_overruns(ev: Evidence) -> Verdict:
+    """Depth, users and drops are the cases' own, which KUnit holds against what the
+    consumer saw."""
+    v = Verdict()
+    load = ev.workload("kernel")
+    for case in ("alloc_overrun", "create_overrun", "create_without_handler"):
+        v.true(f"KUnit: {case}", _passed(load, case))
+    common: dict[str, Any] = {"event": CQ_ERR, "pid": 0, "tgid": 0}
+    common |= {"device": "mock0", "owner": "rdma_cq_kunit"}
+    expected = [
+        # depth, users and how many there was no room for
+        _shown({**common, "cqe": depth, "usecnt": users})
+        for depth, users, lost in ((4, 3, 3), (2, 0, 2), (6, 0, 1))
+        for _ in range(lost)
+    ]
+    # Each case has a device of its own, so the ids begin anew.
+    found = [
+        _shown({k: value for k, value in event.fields.items() if k != "cq_id"})
+        for event in load.record("cq_async_event")
+    ]
+    v.equal("events", len(found), len(expected))
+    for number, (one, other) in enumerate(zip(found, expected, strict=False), 1):
+        v.equal(f"event {number}", one, other)
+    v.equal("qp_async_event", len(load.events("qp_async_event")), 0)
+    return v
+
+
+def failed_completions_of_the_kernel(ev: Evidence) -> Verdict:
+    """One names its queue pair, one does not, five succeed."""
+    v = Verdict()
+    load = ev.workload("kernel")
+    v.true("KUnit: failures", _passed(load, "failures"))
+    (polled,) = [e for e in load.events("cq_poll") if e.fields["rc"] == 7] or (None,)
+    v.true("seven completions in one poll", polled is not None)
+    found = load.record("cq_wc_error")
+    v.equal("events", len(found), 2)
+    if len(found) != 2 or polled is None:
+        return v
+    common = {"device": "mock0", "cq_id": polled.fields["cq_id"]}
+    named = {"qp_num": 77, "status": LOC_PROT_ERR, "vendor_err": 0x2A}
+    unnamed = {"qp_num": 0, "status": FLUSHED, "vendor_err": 0}
+    expected = [
+        {**common, **named, "owner": "ulp_of_the_qp"},
+        {**common, **unnamed, "owner": "rdma_cq_kunit"},
+    ]
+    for event, wanted in zip(found, expected, strict=True):
+        fields = {key: value for key, value in event.fields.items() if key != "done"}
+        v.equal(f"status {wanted['status']}", _shown(fields), _shown(wanted))
+    for event in load.events("cq_wc_error"):
+        done = str(event.fields["done"]).split()[0]
+        v.equal("done", done, "consumer_done")
+    return v
+
+
+def end_of_a_connection_is_flushes(ev: Evidence) -> Verdict:
+    """The driver posts a receive for each entry of a queue, and posts it again when
+    it has completed: at the end they are all there."""
+    v = Verdict()
+    load = ev.workload("storage")
+    (fact,) = _facts(load, "storage")
+    v.equal("queues: of admin commands and of I/O", fact["queues"], 2)
+    ended = [e for e in load.events("cq_wc_error") if e.fields["owner"] == "nvme_rdma"]
+    receives = Counter(
+        e.fields["qp_num"]
+        for e in ended
+        if str(e.fields["done"]).split()[0] == "nvme_rdma_recv_done"
+    )
+    v.equal(
+        "receives flushed, by queue pair",
+        sorted(receives.values()),
+        sorted([fact["sqsize"] + 1, ADMIN_DEPTH]),
+    )
+    v.equal(
+        "status of all of the driver's",
+        dict(Counter(e.fields["status"] for e in ended)),
+        {"WR_FLUSH_ERR": len(ended)},
+    )
+    v.equal("devices", {e.fields["device"] for e in ended}, {"rxe0"})
+    drains = Counter(
+        e.fields["qp_num"]
+        for e in ended
+        if str(e.fields["done"]).split()[0] == "ib_drain_qp_done"
+    )
+    v.equal("markers of ib_drain_qp(), by queue pair", sorted(drains.values()), [2, 2])
+    early = [e for e in ended if e.ts_ns + ROUNDING_NS < fact["deleting"]]
+    v.equal("before the controller was taken away", len(early), 0)
+    v.equal("cq_async_event", len(load.events("cq_async_event")), 0)
+    return v
+
+
+def room_enough_is_silent(ev: Evidence) -> Verdict:
+    """The same runs as of flush, but for the size of the queue."""
+    v = Verdict()
+    load = ev.workload("room")
+    runs = [f for f in _facts(load, "cq") if f["cq"] == "receive"]
+    v.equal("runs", len(runs), 4)
+    for run in runs:
+        v.equal(f"{run['run']}: flushed and polled", run["flushed"], run["posted"])
+        v.at_least(f"{run['run']}: posted", run["posted"], 8)
+    _silent(v, load)
+    return v
+
+
+def polled_queue_is_silent(ev: Evidence) -> Verdict:
+    """It is filled to the last entry each time."""
+    v = Verdict()
+    load = ev.workload("polled")
+    (send,) = [f for f in _facts(load, "cq") if f["cq"] == "send"]
+    v.equal("depth", send["depth"], 15)
+    v.equal("polled", send["polled"], 2000)
+    v.equal("of these failed", send["failed"], 0)
+    _silent(v, load)
+    return v
+
+
+def kernel_queue_under_load_is_silent(ev: Evidence) -> Verdict:
+    """cq_poll sits in the same loop as cq_wc_error."""
+    v = Verdict()
+    load = ev.workload("storage")
+    (fact,) = _facts(load, "storage")
+    v.equal("blocks read", fact["reads"], 256)
+    before = [e for e in load.events() if e.ts_ns + ROUNDING_NS < fact["deleting"]]
+    polled = sum(int(str(e.fields["rc"])) for e in before if e.name == "cq_poll")
+    # Command and data, and the answer, at one end; as many at the other.
+    v.at_least("completions polled while it read", polled, 4 * fact["reads"])
+    others = Counter(e.name for e in before if e.name != "cq_poll")
+    v.equal("other events", dict(others), {})
+    load = ev.workload("kernel")
+    v.true("KUnit: polled", _passed(load, "polled"))
+    rounds = [e for e in load.events("cq_poll") if e.fields["rc"] == 5]
+    v.equal("polls that emptied a full queue of 5", len(rounds), 200)
+    full = [e for e in load.events("cq_async_event") if e.fields["cqe"] == 5]
+    v.equal("events of that queue", len(full), 0)
+    return v
+
+
+def what_user_space_polls_is_not_seen(ev: Evidence) -> Verdict:
+    """The cover letter says so."""
+    v = Verdict()
+    for name in ("flush", "badkey", "polled"):
+        load = ev.workload(name)
+        taken = sum(fact["polled"] for fact in _facts(load, "cq"))
+        v.at_least(f"{name}: completions that it polled", taken, 1)
+        for event in ("cq_poll", "cq_wc_error"):
+            v.equal(f"{name}: {event}", len(load.events(event)), 0)
+    return v
+
+
+def each_async_event_was_traced(ev: Evidence) -> Verdict:
+    """What the kernel delivered uverbs says when a queue is destroyed."""
+    v = Verdict()
+    for name in _USER:
+        load = ev.workload(name)
+        cqs, qps = _facts(load, "cq"), _facts(load, "qp")
+        traced = Counter(
+            (e.fields["device"], e.fields["cq_id"])
+            for e in load.events("cq_async_event")
+        )
+        read = Counter[Any]()
+        for fact in cqs:
+            read[fact["device"], fact["id"]] += fact["errors"]
+        v.equal(f"{name}: by queue", dict(traced), dict(+read))
+        v.equal(
+            f"{name}: delivered, as the kernel says",
+            sum(fact["reported"] for fact in cqs),
+            sum(read.values()),
+        )
+        traced = Counter(
+            (e.fields["device"], e.fields["qp_num"])
+            for e in load.events("qp_async_event")
+        )
+        read = Counter()
+        for fact in qps:
+            read[fact["device"], fact["number"]] += (
+                fact["access_errors"] + fact["others"]
+            )
+        v.equal(f"{name}: by queue pair", dict(traced), dict(+read))
+    return v
+
+
+def soft_iwarp_logs_nothing(ev: Evidence) -> Verdict:
+    """So that for some drivers the event is all there is outside of the program."""
+    v = Verdict()
+    load = ev.workload("flush")
+    lines = [line for line in load.kmsg.splitlines() if "queue full" in line]
+    rxe = [line for line in lines if "rxe0" in line]
+    v.equal("lines of soft RoCE", len(rxe), 2)
+    named = [line for line in rxe if "cq-maker" in line]
+    v.equal("of these with the owner", len(named), 0)
+    siw = [line for line in load.kmsg.splitlines() if "siw0" in line]
+    v.equal("lines about siw0", len(siw), 0)
+    told = [e for e in load.events("cq_async_event") if e.fields["device"] == "siw0"]
+    v.equal("events of siw0", len(told), 2)
+    return v
+
+
+def scripts_add_up(ev: Evidence) -> Verdict:
+    """Each map of a script is the traced events, counted by the same key."""
+    v = Verdict()
+    for name in ("flush", "unpolled", "badkey", "kernel"):
+        load = ev.workload(name)
+        out = load.bpftrace("rdma-cq-errors")
+        keys: tuple[str, ...] = ("device", "cq_id", "owner", "tgid", "cqe")
+        counted = Counter(_key(e, keys) for e in load.record("cq_async_event"))
+        v.equal(f"{name}: @cq_errors", out.maps.get("@cq_errors", {}), dict(counted))
+        keys = ("device", "owner", "tgid", "event")
+        counted = Counter(_key(e, keys) for e in load.record("qp_async_event"))
+        v.equal(f"{name}: @qp_errors", out.maps.get("@qp_errors", {}), dict(counted))
+        first: dict[tuple[Any, Any], Event] = {}
+        for event in load.record("cq_async_event"):
+            first.setdefault((event.fields["device"], event.fields["cq_id"]), event)
+        wanted = sorted(
+            "{device} CQ {cq_id} failed: of {owner}, process {tgid}, thread {pid}, "
+            "{cqe} entries for {usecnt} work queues".format_map(event.fields)
+            for event in first.values()
+        )
+        said = sorted(line for line in out.lines if " CQ " in line and " of " in line)
+        said = [line for line in said if " QP " not in line]
+        v.equal(f"{name}: lines about a queue", said, wanted)
+    for name in ("kernel", "storage"):
+        load = ev.workload(name)
+        maps = load.bpftrace("rdma-cq-completions").maps
+        events = load.record("cq_wc_error")
+        counted = Counter(
+            _key(e, ("device", "owner"))
+            for e in events
+            if e.fields["status"] == FLUSHED
+        )
+        v.equal(f"{name}: @flushed", maps.get("@flushed", {}), dict(counted))
+        keys = ("device", "owner", "qp_num", "status", "vendor_err")
+        failed = Counter(_key(e, keys) for e in events if e.fields["status"] != FLUSHED)
+        told = Counter[str]()
+        for key, count in maps.get("@failed", {}).items():
+            told[key.rpartition(",")[0]] += int(count)
+        v.equal(f"{name}: @failed, without the symbol", dict(told), dict(failed))
+    symbols = [
+        key.rpartition(",")[2]
+        for key in ev.workload("kernel").bpftrace("rdma-cq-completions").maps["@failed"]
+    ]
+    v.equal("kernel: the symbol", symbols, ["consumer_done"])
+    return v
+
+
+def _facts(load: WorkloadResult, what: str | None = None) -> list[Fact]:
+    """What the program said about itself: of one kind, or all."""
+    lines = [json.loads(line) for line in load.stdout.splitlines()]
+    return [fact for fact in lines if what in (None, fact["what"])]
+
+
+def _of_cq(load: WorkloadResult, fact: Fact) -> list[Event]:
+    """The recorded events of the queue of ``fact``."""
+    return [
+        event
+        for event in load.record("cq_async_event")
+        if (event.fields["device"], event.fields["cq_id"])
+        == (fact["device"], fact["id"])
+    ]
+
+
+def _of_qp(load: WorkloadResult, fact: Fact) -> list[Event]:
+    """The recorded events of the queue pair of ``fact``."""
+    return [
+        event
+        for event in load.record("qp_async_event")
+        if (event.fields["device"], event.fields["qp_num"])
+        == (fact["device"], fact["number"])
+    ]
+
+
+def _strangers(load: WorkloadResult, facts: list[Fact]) -> int:
+    """How many events are of none of these queues."""
+    known = {(fact["device"], fact["id"]) for fact in facts}
+    return sum(
+        (event.fields["device"], event.fields["cq_id"]) not in known
+        for event in load.record("cq_async_event")
+    )
+
+
+def _expected(fact: Fact) -> dict[str, Any]:
+    """The fields of the event of a queue that overran."""
+    return {
+        "cq_id": fact["id"],
+        "event": CQ_ERR,
+        "cqe": fact["depth"],
+        "usecnt": fact["users"],
+        "pid": fact["maker"],
+        "tgid": fact["process"],
+        "device": fact["device"],
+        "owner": fact["comm"],
+    }
+
+
+def _shown(fields: Event | Mapping[str, Any]) -> str:
+    values = fields.fields if isinstance(fields, Event) else fields
+    return " ".join(f"{key}={values[key]}" for key in sorted(values))
+
+
+def _silent(v: Verdict, load: WorkloadResult) -> None:
+    for name in ("cq_async_event", "qp_async_event", "cq_wc_error"):
+        v.equal(f"{name}", len(load.events(name)), 0)
+    facts = _facts(load, "cq")
+    v.equal("asynchronous events", sum(fact["errors"] for fact in facts), 0)
+
+
+def _passed(load: WorkloadResult, case: str) -> bool:
+    """Whether KUnit says that a case passed."""
+    return any(
+        line.split()[:1] == ["ok"] and line.split()[-1] == f"rdma_cq_{case}"
+        for line in load.stdout.splitlines()
+    )
+
+
+def _key(event: Event, names: tuple[str, ...]) -> str:
+    """How bpftrace prints a key of these fields."""
+    return ",".join(str(event.fields[name]) for name in names)
