@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""PCIe devices as the kernel knows them, and errors for them.
+
+What is below a Root Port is told apart by where series.toml put it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import json
+import os
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+DEVICES = Path("/sys/bus/pci/devices")
+INJECT = Path("/dev/aer_inject")
+PRINTK = Path("/proc/sys/kernel/printk")
+# Above the interrupt's thread, which is a FIFO task of priority 50.
+ABOVE = 60
+
+RXERR, BADTLP = 0x1, 0x40
+#: Offsets in the AER capability.
+UNCOR_STATUS, COR_STATUS, COR_MASK = 0x4, 0x10, 0x14
+_EXTENDED, _ID_AER = 0x100, 0x1
+
+
+def say(**fact: object) -> None:
+    """Print what is so, for the checks."""
+    print(json.dumps(fact), flush=True)
+
+
+def mono() -> int:
+    """CLOCK_MONOTONIC in ns, the clock of the trace."""
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A PCI device, by its address as sysfs spells it."""
+
+    address: str
+
+    @property
+    def path(self) -> Path:
+        return DEVICES / self.address
+
+    @property
+    def below(self) -> tuple[Device, ...]:
+        """The devices on the bus that this bridge leads to, by number."""
+        found = self.path.resolve().glob("????:??:??.?")
+        return tuple(sorted((Device(path.name) for path in found), key=str))
+
+    @property
+    def number(self) -> tuple[int, int, int, int]:
+        """Domain, bus, device, function."""
+        domain, bus, rest = self.address.split(":")
+        device, function = rest.split(".")
+        return int(domain, 16), int(bus, 16), int(device, 16), int(function, 16)
+
+    @property
+    def source(self) -> int:
+        """The Requester ID."""
+        _, bus, device, function = self.number
+        return bus << 8 | device << 3 | function
+
+    def counters(self) -> dict[str, int]:
+        """What the kernel counts of AER for it: by error, and the totals."""
+        counted: dict[str, int] = {}
+        for kind in ("correctable", "nonfatal", "fatal"):
+            file = self.path / f"aer_dev_{kind}"
+            for line in file.read_text().splitlines():
+                name, _, value = line.rpartition(" ")
+                counted[f"{kind} {name}"] = int(value)
+        for file in self.path.glob("aer_rootport_total_err_*"):
+            counted[file.name.removeprefix("aer_rootport_")] = int(file.read_text())
+        return counted
+
+    def _aer(self, config: int) -> int:
+        """Where its AER capability is."""
+        at = _EXTENDED
+        while at:
+            header = struct.unpack("<I", os.pread(config, 4, at))[0]
+            if header & 0xFFFF == _ID_AER:
+                return at
+            at = header >> 20
+        raise LookupError(f"{self.address} has no AER capability")
+
+    def read(self, register: int) -> int:
+        """A register of its AER capability."""
+        with (self.path / "config").open("rb", buffering=0) as file:
+            at = self._aer(file.fileno())
+            value: int = struct.unpack("<I", os.pread(file.fileno(), 4, at + register))[
+                0
+            ]
+            return value
+
+    def write(self, register: int, value: int) -> None:
+        """Set a register of its AER capability; ones clear a status."""
+        with (self.path / "config").open("r+b", buffering=0) as file:
+            at = self._aer(file.fileno())
+            os.pwrite(file.fileno(), struct.pack("<I", value), at + register)
+
+
+def port(slot: int) -> Device:
+    """The Root Port in a slot of the root bus."""
+    return Device(f"0000:00:{slot:02x}.0")
+
+
+class Injector:
+    """``/dev/aer_inject``: errors that the kernel itself makes up."""
+
+    def __init__(self) -> None:
+        self.file = INJECT.open("wb", buffering=0)
+
+    def hit(self, device: Device, cor: int, uncor: int = 0) -> int:
+        """Report ``cor`` and ``uncor`` of ``device``; 0, or what was wrong (errno)."""
+        domain, bus, slot, function = device.number
+        record = struct.pack(
+            "=BBBxIIIIIII", bus, slot, function, uncor, cor, 0, 0, 0, 0, domain
+        )
+        try:
+            os.write(self.file.fileno(), record)
+        except OSError as error:
+            return error.errno or errno.EIO
+        return 0
+
+
+@contextlib.contextmanager
+def before_the_thread() -> Iterator[None]:
+    """Run before any interrupt thread may, on the only CPU there is.
+
+    The console is kept out of it: to print a line takes longer than all the rest.
+    """
+    level = PRINTK.read_text().split()[0]
+    PRINTK.write_text("1")
+    gc.disable()
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(ABOVE))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        gc.enable()
+        PRINTK.write_text(level)
+
+
+def thread_of(root: Device) -> int:
+    """The thread that looks into the messages to a Root Port."""
+    numbers = {path.name for path in (root.path / "msi_irqs").iterdir()}
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            name = comm.read_text().strip()
+            if name.endswith("-aerdrv") and name[4:].split("-")[0] in numbers:
+                return int(comm.parent.name)
+    raise LookupError(f"{root.address} has no AER interrupt thread")
+
+
+def idle(pid: int) -> bool:
+    """Whether a task waits, and not for the end of something that it has begun."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return text.rpartition(")")[2].split()[0] == "S"
+
+
+def interrupts(name: str) -> int:
+    """How often the interrupts whose line has ``name`` in it were taken."""
+    total = 0
+    for line in Path("/proc/interrupts").read_text().splitlines():
+        number, _, rest = line.partition(":")
+        if number.strip().isdigit() and name in rest:
+            total += sum(int(word) for word in rest.split() if word.isdigit())
+    return total
+
+
+class Watch:
+    """The counters of a Root Port and of what is below it, before and after."""
+
+    def __init__(self, root: Device, devices: dict[str, Device]) -> None:
+        self.devices = {"root": root, **devices}
+        self.thread = thread_of(root)
+        self.before = {name: one.counters() for name, one in self.devices.items()}
+        self.began = mono()
+
+    def received(self) -> int:
+        """Records that the Root Port's thread has taken since."""
+        return sum(
+            value - self.before["root"][name]
+            for name, value in self.devices["root"].counters().items()
+            if name.startswith("total_err_")
+        )
+
+    def settle(self, records: int, *, limit_s: float = 60.0) -> None:
+        """Wait until so many records were taken and all is done about them."""
+        limit = time.monotonic() + limit_s
+        while self.received() < records or not idle(self.thread):
+            if time.monotonic() > limit:
+                break
+            time.sleep(0.02)
+
+    def say(self, name: str, **facts: object) -> None:
+        """Print by how much the counters grew, without those that did not."""
+        grown = {}
+        for key, device in self.devices.items():
+            if device.path.exists():
+                after = device.counters()
+                grown[key] = {
+                    counter: value - self.before[key].get(counter, 0)
+                    for counter, value in after.items()
+                    if value != self.before[key].get(counter, 0)
+                }
+        say(
+            what="turn",
+            name=name,
+            thread=self.thread,
+            began_ns=self.began,
+            ended_ns=mono(),
+            grown=grown,
+            sources={key: one.source for key, one in self.devices.items()},
+            addresses={key: one.address for key, one in self.devices.items()},
+            **facts,
+        )
