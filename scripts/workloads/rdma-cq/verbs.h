@@ -587,8 +587,8 @@ static inline void *make_cqs(void *argument)
 
 /*
  * By a thread of that name: that it is not the main one tells its pid from the
- * process's, and its name from the program's.  It stays, because the kernel does not
- * list what dead threads created.
+ * process's, and its name from the program's.  It stays, because the kernel's list has
+ * no pid for what dead threads created.
  */
 static inline void create_cqs(struct maker *maker)
 {
