@@ -81,6 +81,13 @@ def test_golden_command_line(desk: guest._Desk) -> None:
     assert (d / "share1").readlink() == Path("/m x")
 
 
+def test_devices_find_their_files(desk: guest._Desk) -> None:
+    link = desk.link("scripts", Path("/share of/scripts"))
+    machine = Machine(devices=("-acpitable", "sig=HEST,data={scripts}/hest.dat"))
+    got = guest._with_files(machine, link).devices
+    assert got == ("-acpitable", f"sig=HEST,data={desk.path}/scripts/hest.dat")
+
+
 def test_no_path_of_the_user_reaches_virtme_ngs_shell(desk: guest._Desk) -> None:
     shares = (Share("/run/x", Path("/home/O'Neil; rm -rf ~")),)
     line = " ".join(argv(desk, shares=shares))

@@ -21,10 +21,7 @@ CALL = """\
 +			   info->error_dev_num, logged);
 +
 """
-HANDLE = """\
-+	if (found)
-+		aer_handle_err_devices(info);
-"""
+HANDLE = "+\tif (found)\n \t\taer_handle_err_devices(info);\n"
 
 
 @pytest.mark.parametrize(

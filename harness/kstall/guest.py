@@ -160,10 +160,12 @@ def boot(
     deadline: float,
     say: Callable[[str], None],
     steps: Sequence[monitor.Step] = (),
+    scripts: Path | None = None,
 ) -> GuestRun:
     """Run ``command`` in a guest; ``deadline`` is in seconds, from the start.
 
-    ``steps`` are what the guest may ask QEMU's monitor for, see `kstall_guest.monitor`.
+    ``steps`` are what the guest may ask QEMU's monitor for, see `kstall_guest.monitor`;
+    ``scripts`` is what ``{scripts}`` in the machine's devices stands for.
 
     ``out`` gets ``console.log``, ``job.log`` (what the command printed), ``guest.log``
     (what virtme-ng and QEMU did) and ``registers.txt`` if a hung kernel answers no key.
@@ -174,6 +176,8 @@ def boot(
         stale.unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:
         desk = stack.enter_context(_desk())
+        if scripts is not None:
+            machine = _with_files(machine, desk.link("scripts", scripts))
         argv = vng_argv(
             image,
             root,
@@ -290,6 +294,12 @@ def _qemu_argv(desk: _Desk, out: Path) -> tuple[str, ...]:
     for name, value in console.items():
         argv += ["-set", f"chardev.console.{name}={value}"]
     return tuple(argv)
+
+
+def _with_files(machine: Machine, scripts: Path) -> Machine:
+    """``machine`` with devices that find their files."""
+    devices = (word.replace("{scripts}", str(scripts)) for word in machine.devices)
+    return dataclasses.replace(machine, devices=tuple(devices))
 
 
 def _with_port(machine: Machine, desk: _Desk) -> Machine:

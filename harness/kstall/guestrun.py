@@ -235,6 +235,7 @@ def _boot(
         deadline=deadline,
         say=ui.say,
         steps=steps_for(series),
+        scripts=share / "scripts",
     )
     _keep_performed(ran, share / "results")
     stage.summary = (

@@ -77,8 +77,11 @@ class Site(_Table):
 
 
 class Machine(_Table):
-    """The guest that the workloads need; ``append`` goes onto the kernel's command
-    line, ``devices`` onto QEMU's, as they are."""
+    """The guest that the workloads need.
+
+    ``append`` goes onto the kernel's command line, ``devices`` onto QEMU's, as they are
+    but for ``{scripts}``, below which the workloads' programs lie.
+    """
 
     cpus: Annotated[int, Field(ge=1, le=16)] = 2
     memory: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")] = "2G"

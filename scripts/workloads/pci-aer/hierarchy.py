@@ -11,6 +11,7 @@ import errno
 import gc
 import json
 import os
+import signal
 import struct
 import time
 from collections.abc import Iterator
@@ -19,9 +20,13 @@ from pathlib import Path
 
 DEVICES = Path("/sys/bus/pci/devices")
 INJECT = Path("/dev/aer_inject")
+INSTANCES = Path("/sys/kernel/tracing/instances")
 PRINTK = Path("/proc/sys/kernel/printk")
 # Above the interrupt's thread, which is a FIFO task of priority 50.
 ABOVE = 60
+
+# Records that the kernel has room for.
+ROOM = 128
 
 RXERR, BADTLP = 0x1, 0x40
 #: Offsets in the AER capability.
@@ -222,3 +227,49 @@ class Watch:
             addresses={key: one.address for key, one in self.devices.items()},
             **facts,
         )
+
+
+def burst(root: Device, below: dict[str, Device], count: int) -> None:
+    """So many Receiver Errors of "ep2", all before the first can be looked into."""
+    watch = Watch(root, below)
+    injector = Injector()
+    with before_the_thread():
+        errors = [injector.hit(below["ep2"], RXERR) for _ in range(count)]
+        taken = watch.received()
+    watch.settle(min(count, ROOM))
+    watch.say(f"burst-{count}", writes=count, errors=errors, taken=taken)
+
+
+def before_the_clearing(root: Device, below: dict[str, Device]) -> None:
+    """A Receiver Error, and a bad TLP between its report and its clearing.
+
+    Whoever waits for ras:aer_event is woken there, and is let run at once.
+    """
+    watch = Watch(root, below)
+    injector = Injector()
+    instance = INSTANCES / "kstall-own"
+    instance.mkdir()
+    try:
+        (instance / "events/ras/aer_event/enable").write_text("1")
+        child = os.fork()
+        if not child:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(ABOVE))
+            pipe = os.open(instance / "trace_pipe", os.O_RDONLY)
+            os.read(pipe, 4096)
+            os._exit(injector.hit(below["ep2"], BADTLP))
+        try:
+            while not idle(child):
+                time.sleep(0.02)
+            # That may have been something that it did on the way.
+            time.sleep(0.5)
+            wrong = [injector.hit(below["ep2"], RXERR)]
+            watch.settle(2, limit_s=20.0)
+        finally:
+            if watch.received() < 2:
+                os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+        wrong.append(os.waitstatus_to_exitcode(status))
+        (instance / "events/ras/aer_event/enable").write_text("0")
+    finally:
+        instance.rmdir()
+    watch.say("between", writes=2, errors=wrong)
