@@ -312,6 +312,18 @@ def traffic_is_silent(ev: Evidence) -> Verdict:
     return v
 
 
+def firmware_first_is_silent(ev: Evidence) -> Verdict:
+    """N4: on such a machine the kernel never looks at the Root Port."""
+    v = Verdict()
+    turn = _turn(ev, "firmware", "firmware")
+    v.true("the report was taken", turn.facts["taken"])
+    v.equal("messages", len(turn.messages), 0)
+    _reported(v, turn, ("up", CORRECTABLE, RXERR))
+    v.equal("counted for the device", turn.grown("up", "correctable RxErr"), 1)
+    v.equal("counted for the Root Port", turn.facts["grown"]["root"], {})
+    return v
+
+
 def messages_are_the_root_ports_totals(ev: Evidence) -> Verdict:
     """By severity, in each turn; what was dropped is not counted by the kernel."""
     v = Verdict()

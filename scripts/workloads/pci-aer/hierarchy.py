@@ -85,30 +85,30 @@ class Device:
             counted[file.name.removeprefix("aer_rootport_")] = int(file.read_text())
         return counted
 
-    def _aer(self, config: int) -> int:
+    @property
+    def position(self) -> int:
         """Where its AER capability is."""
-        at = _EXTENDED
-        while at:
-            header = struct.unpack("<I", os.pread(config, 4, at))[0]
-            if header & 0xFFFF == _ID_AER:
-                return at
-            at = header >> 20
+        with (self.path / "config").open("rb", buffering=0) as file:
+            at = _EXTENDED
+            while at:
+                header = struct.unpack("<I", os.pread(file.fileno(), 4, at))[0]
+                if header & 0xFFFF == _ID_AER:
+                    return at
+                at = header >> 20
         raise LookupError(f"{self.address} has no AER capability")
 
     def read(self, register: int) -> int:
         """A register of its AER capability."""
+        at = self.position + register
         with (self.path / "config").open("rb", buffering=0) as file:
-            at = self._aer(file.fileno())
-            value: int = struct.unpack("<I", os.pread(file.fileno(), 4, at + register))[
-                0
-            ]
+            value: int = struct.unpack("<I", os.pread(file.fileno(), 4, at))[0]
             return value
 
     def write(self, register: int, value: int) -> None:
         """Set a register of its AER capability; ones clear a status."""
+        at = self.position + register
         with (self.path / "config").open("r+b", buffering=0) as file:
-            at = self._aer(file.fileno())
-            os.pwrite(file.fileno(), struct.pack("<I", value), at + register)
+            os.pwrite(file.fileno(), struct.pack("<I", value), at)
 
 
 def port(slot: int) -> Device:
