@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The faults that pci-aer-fixes mends: without a patch, the check made for it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstall.series import Project
+from live import validate
+
+pytestmark = [pytest.mark.live, pytest.mark.deep]
+
+SERIES = "pci-aer-fixes"
+
+
+@pytest.mark.parametrize(
+    ("number", "check"),
+    [
+        (1, "removed_device_is_released"),
+        (2, "late_error_is_reported"),
+        (3, "registers_are_freed"),
+        (4, "only_these_masks_are_overridden"),
+        (5, "refused_error_is_forgotten"),
+        (6, "extlog_calls_the_aer_code"),
+        (7, "extlog_calls_the_cxl_code"),
+    ],
+)
+def test_without_a_patch_its_fault_is_seen(
+    project_copy: Project, tmp_path: Path, number: int, check: str
+) -> None:
+    folder = project_copy.patches / SERIES
+    (patch,) = folder.glob(f"{number:04}-*.patch")
+    toml = folder / "series.toml"
+    text = toml.read_text()
+    assert text.count(f'    "{patch.name}",\n') == 1
+    toml.write_text(text.replace(f'    "{patch.name}",\n', ""))
+    patch.unlink()
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1, found.said
+    assert set(found.failed()) == {check}, found.failed()
