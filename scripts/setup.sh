@@ -24,9 +24,13 @@ if [ -n "$missing" ]; then
 	if command -v apt-get >/dev/null && [ "$(id -u)" -eq 0 ]; then
 		echo "setup: installing$missing"
 		export DEBIAN_FRONTEND=noninteractive
-		apt-get -qq update
 		# shellcheck disable=SC2086 # one word a package
-		apt-get -qq install -y --no-install-recommends $missing >/dev/null
+		if ! apt-get -qq update ||
+			! apt-get -qq install -y --no-install-recommends $missing >/dev/null
+		then
+			echo "setup: apt-get failed, see above; missing:$missing" >&2
+			exit 2
+		fi
 	elif command -v apt-get >/dev/null; then
 		echo "setup: missing$missing; install: sudo apt-get install$missing" >&2
 		exit 2
@@ -35,6 +39,36 @@ if [ -n "$missing" ]; then
 		exit 2
 	fi
 fi
+
+# Before 8.1, QEMU's emulation can go on running code that the guest's kernel has
+# rewritten meanwhile, as it does whenever a tracepoint is switched: guests with two
+# processors die of a stray breakpoint now and then.  Debian 12's backports have a later
+# one.  Where there is none, kstall runs all of a guest's processors in one thread.
+qemu_is_old() {
+	version=$(qemu-system-x86_64 --version | sed -n '1s/.*version \([0-9.]*\).*/\1/p')
+	[ "$(printf '8.1\n%s\n' "$version" | sort -V | head -n 1)" != 8.1 ]
+}
+
+backport_qemu() {
+	codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+	# What this machine calls Debian's archive; its own apt stays as it is.
+	uri=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' \
+		'Identifier: Packages' "Codename: $codename" | head -n 1)
+	[ -n "$codename" ] && [ -n "$uri" ] || return 1
+	apt=$(mktemp -d)
+	mkdir -p "$apt/lists/partial"
+	chmod -R a+rX "$apt"
+	keys=/usr/share/keyrings/debian-archive-keyring.gpg
+	echo "deb [signed-by=$keys] $uri $codename-backports main" >"$apt/sources.list"
+	set -- -qq -o "Dir::Etc::SourceList=$apt/sources.list" \
+		-o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$apt/lists" \
+		-o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
+	status=0
+	apt-get "$@" update && DEBIAN_FRONTEND=noninteractive apt-get "$@" install -y \
+		--no-install-recommends qemu-system-x86 >/dev/null || status=1
+	rm -rf "$apt"
+	return "$status"
+}
 
 # The distribution's python3 may be older than one the user has put first on PATH.
 python=
@@ -64,4 +98,14 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$state" ] ||
 		exit 2
 	fi
 	echo "$state" >"$stamp"
+fi
+
+# Once: where it fails it would again.
+if [ ! -e "$top/.venv/.kstall-no-qemu" ] && command -v apt-get >/dev/null &&
+	[ "$(id -u)" -eq 0 ] && qemu_is_old; then
+	echo "setup: installing a QEMU of 8.1 or later from backports"
+	if ! backport_qemu || qemu_is_old; then
+		echo "setup: got none; guests will run in one thread" >&2
+		touch "$top/.venv/.kstall-no-qemu"
+	fi
 fi

@@ -58,6 +58,20 @@ def device(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accel, "machine_key", lambda: "this-machine")
+    monkeypatch.setattr(accel, "_qemu", lambda: "QEMU emulator version 10.0.2 (x)")
+
+
+@pytest.mark.parametrize(
+    ("version", "one_thread"),
+    [("7.2.18 (Debian 1:7.2+dfsg-7)", True), ("8.0.0", True), ("8.1.0", False)],
+)
+def test_an_old_emulator_runs_in_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, one_thread: bool
+) -> None:
+    monkeypatch.setattr(accel, "_qemu", lambda: f"QEMU emulator version {version}")
+    found = probe(tmp_path, KSTALL_ACCEL="tcg")
+    assert found.one_thread is one_thread
+    assert ("in one thread" in found.why) is one_thread
 
 
 @pytest.mark.parametrize("kind", ["kvm", "tcg"])

@@ -107,6 +107,12 @@ def test_steps_come_through_a_port_of_their_own(desk: guest._Desk) -> None:
     )
 
 
+def test_an_old_emulator_gets_one_thread(desk: guest._Desk) -> None:
+    assert "thread=single" not in " ".join(argv(desk))
+    line = argv(desk, accel=Accel("tcg", "old", one_thread=True))[-1]
+    assert line.endswith("-accel tcg,thread=single")
+
+
 def test_kvm_is_left_on(desk: guest._Desk) -> None:
     assert "--disable-kvm" not in argv(desk, accel=Accel("kvm", "works"))
 

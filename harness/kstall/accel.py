@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from .root import Root
 
 __all__ = ["Accel", "probe"]
 
+# Before, a processor can go on with the breakpoint that the kernel puts where it
+# rewrites code, when another processor has long finished with that: "Oops: int3".
+_THREADS_SINCE = (8, 1)
 # A guest under KVM has run `true` and powered off after two.
 _PATIENCE = 20.0
 
@@ -42,13 +46,13 @@ def probe(
         if chosen == "kvm":
             return Accel("kvm", "KSTALL_ACCEL says so")
         if chosen == "tcg":
-            return Accel("tcg", "KSTALL_ACCEL says so")
+            return _tcg("KSTALL_ACCEL says so")
         raise KstallError(f"KSTALL_ACCEL={chosen}: neither kvm nor tcg")
     # Not remembered: a look is free, and permissions change.
     if not device.exists():
-        return Accel("tcg", f"there is no {device}")
+        return _tcg(f"there is no {device}")
     if not os.access(device, os.R_OK | os.W_OK):
-        return Accel("tcg", f"{device} is not ours to open")
+        return _tcg(f"{device} is not ours to open")
     answers = cache_dir / "accel.json"
     with cache.lock(cache_dir / "accel.lock"):
         key = machine_key()
@@ -58,14 +62,27 @@ def probe(
             known = {**known, key: _why_not(cache_dir, image, root)}
             cache.write_json(answers, known)
     if reason := known[key]:
-        return Accel("tcg", reason)
+        return _tcg(reason)
     return Accel("kvm", "a guest has run under it")
 
 
 def machine_key() -> str:
     """Changes with whatever could change the answer."""
-    qemu = process.run(["qemu-system-x86_64", "--version"]).stdout.splitlines()[0]
-    return cache.digest(platform.release(), _cpu(), qemu)
+    return cache.digest(platform.release(), _cpu(), _qemu())
+
+
+def _qemu() -> str:
+    """What QEMU says its version is."""
+    return process.run(["qemu-system-x86_64", "--version"]).stdout.splitlines()[0]
+
+
+def _tcg(why: str) -> Accel:
+    """Emulation: each processor in a thread of its own where QEMU is up to that."""
+    version = re.search(r"version (\d+)\.(\d+)", _qemu())
+    if version and tuple(map(int, version.groups())) < _THREADS_SINCE:
+        old = f"in one thread, as QEMU {version[1]}.{version[2]} needs it"
+        return Accel("tcg", f"{why}; {old}", one_thread=True)
+    return Accel("tcg", why)
 
 
 def _cpu() -> str:

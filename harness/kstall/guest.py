@@ -65,10 +65,14 @@ class GuestError(KstallError):
 
 @dataclass(frozen=True)
 class Accel:
-    """How QEMU runs guest code; ``why`` says how that was decided."""
+    """How QEMU runs guest code; ``why`` says how that was decided.
+
+    ``one_thread``: an emulated guest's processors take turns in one host thread.
+    """
 
     kind: Literal["kvm", "tcg"]
     why: str
+    one_thread: bool = False
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,8 @@ def vng_argv(
     for word in kernel_parameters(machine):
         argv.append(f"--append={word}")
     qemu = (*_qemu_argv(desk, desk.link("out", console.parent)), *machine.devices)
+    if accel.one_thread:
+        qemu = (*qemu, "-accel", "tcg,thread=single")
     return (*argv, f"--exec={shlex.join(job)}", f"--qemu-opts={shlex.join(qemu)}")
 
 
