@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What tracepoints cost while they are off and on, as data of ``report.json``."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Mode = Literal["base", "off", "ftrace", "bpftrace"]
+Part = Literal["code", "cold", "event", "init"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class Site(_Model):
+    """A place in the machine code that a new event can fire from."""
+
+    event: str
+    binary: str = Field(description="vmlinux, or a module's name")
+    function: str = Field(description="symbol of the code")
+    inlined: list[str] = Field(
+        default=[], description="source functions at the place, innermost first"
+    )
+    declared: str | None = Field(
+        default=None, description="the function of series.toml that it is in"
+    )
+    hot: bool = False
+    offset: int = Field(description="bytes from the start of the function")
+    nop: int = Field(description="bytes of the NOP that runs while off; 0: no NOP")
+    out_of_line: bool = Field(
+        description="nothing behind it is on a path that runs while off"
+    )
+    cold_bytes: int = Field(
+        description="bytes of the function that only the enabled event reaches"
+    )
+    cold_code: list[str] = Field(default=[], description="those bytes, disassembled")
+
+
+class FunctionSize(_Model):
+    """A function whose size changed; None where it does not exist."""
+
+    binary: str
+    section: str
+    part: Part = Field(
+        description="cold: split off by the compiler; event: made by TRACE_EVENT()"
+    )
+    name: str
+    base: int | None = Field(description="bytes")
+    patched: int | None = Field(description="bytes")
+
+
+class SectionSize(_Model):
+    """A section whose size changed, in bytes."""
+
+    binary: str
+    section: str
+    base: int
+    patched: int
+
+
+class Stretch(_Model):
+    """A stretch of code without a choice that is not what it was."""
+
+    base: str = Field(description="where it begins, as function+offset")
+    patched: str
+    added: list[str] = Field(description="instructions that only the patched one runs")
+    removed: list[str]
+    net: int = Field(description="instructions more; the NOPs of sites not counted")
+    repeats: bool = Field(default=False, description="it is part of a loop")
+
+
+class FunctionPaths(_Model):
+    """A function that changed, on the paths that run while the new events are off."""
+
+    binary: str
+    name: str
+    hot: bool = False
+    proven: bool = Field(
+        description="every path has a counterpart in the base, so most and least hold"
+    )
+    most: int = Field(
+        description="instructions that a path has more than its counterpart, at most; "
+        "the NOPs of sites not counted"
+    )
+    least: int
+    nops: int = Field(description="NOPs of new sites that one path crosses, at most")
+    stretches: list[Stretch] = []
+    clock_reads: list[str] = Field(default=[], description="added ones")
+    calls: list[str] = Field(default=[], description="added ones")
+    unproven: list[str] = Field(
+        default=[], description="where base and patched choose differently"
+    )
+    added: list[str] = Field(
+        default=[], description="added instructions, if there is no proof by paths"
+    )
+
+
+class StructChange(_Model):
+    """A struct that changed, or that is new; sizes in bytes."""
+
+    binary: str
+    name: str
+    base: int | None
+    patched: int | None
+    base_holes: int | None = Field(description="bytes in holes")
+    patched_holes: int | None
+    moved: list[str] = Field(
+        default=[], description="members with another offset, and how far they moved"
+    )
+    members: list[str] = Field(default=[], description="members that came or went")
+    record: bool = Field(default=False, description="the record of a new event")
+
+
+class Footprint(_Model):
+    """What the patches change in the binaries."""
+
+    sites: list[Site] = []
+    functions: list[FunctionSize] = []
+    sections: list[SectionSize] = []
+    paths: list[FunctionPaths] = []
+    same_paths: int = Field(
+        default=0, description="functions that changed, but run the same instructions"
+    )
+    unchanged: int = Field(
+        default=0, description="functions that did not change but for addresses"
+    )
+    structs: list[StructChange] = []
+    limits: list[str] = Field(
+        default=[], description="what could not be looked at or proven, and why"
+    )
+
+
+class Boot(_Model):
+    """What one boot measured: instructions per operation."""
+
+    median: float
+    low: float
+    high: float
+    repetitions: int
+
+
+class Sample(_Model):
+    """A workload in one mode."""
+
+    mode: Mode
+    boots: list[Boot]
+    median: float = Field(description="of the boots' medians")
+    spread: float = Field(description="between the boots' medians")
+    hits: float | None = Field(
+        default=None, description="events per operation, where they were counted"
+    )
+
+
+class Measurement(_Model):
+    """A workload on the base and the patched kernel, in executed instructions."""
+
+    workload: str
+    claim: str = ""
+    operation: str = Field(description="what is counted as one")
+    events: list[str] = []
+    resolution: float = Field(
+        description="the greatest difference between two boots of the base"
+    )
+    samples: list[Sample] = []
+    difference: float | None = Field(
+        default=None, description="patched and off, less base; instructions/operation"
+    )
+    visible: bool | None = Field(
+        default=None, description="the difference exceeds what boots differ by"
+    )
+    allowed: float = 0
+
+
+class Exemption(_Model):
+    """What a series declares to cost more than a NOP, and why that is right."""
+
+    function: str | None = None
+    struct: str | None = None
+    allowed: int = Field(description="instructions on a path, or bytes")
+    used: int | None = Field(default=None, description="what was found")
+    because: str
+
+
+class Overhead(_Model):
+    """All that is known of what a series costs."""
+
+    base_kernel: str
+    footprint: Footprint | None = None
+    measurements: list[Measurement] = []
+    exemptions: list[Exemption] = []
