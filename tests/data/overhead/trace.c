@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A subsystem with a tracepoint, as small as it gets, with the kernel's own layout of
+ * static branches and tracepoints.  Without a macro it is the base; PATCHED adds the
+ * event as it should be, and each other macro a fault.
+ */
+typedef unsigned long u64;
+
+struct tracepoint {
+	const char *name;
+	struct {
+		int enabled;
+		void *entries;
+	} key;
+	void *funcs;
+};
+
+struct job {
+	u64 id;
+	u64 credits;
+#ifdef GROWN
+	u64 submitted;
+#endif
+};
+
+struct trace_event_raw_job_wait {
+	u64 id;
+#ifdef HOLE
+	int credits;
+#else
+	u64 credits;
+#endif
+	u64 wait_ns;
+};
+
+u64 ktime_get(void);
+u64 estimate(struct job *job);
+void run(struct job *job);
+void finish(struct job *job);
+void __SCT__tp_func_job_wait(struct job *job, u64 value);
+
+struct tracepoint __tracepoint_job_wait = { .name = "job_wait" };
+struct trace_event_raw_job_wait record;
+
+static inline __attribute__((always_inline)) int enabled(void)
+{
+#ifdef BROKEN
+	return *(volatile int *)&__tracepoint_job_wait.key.enabled;
+#else
+	asm goto("1: .byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n\t"
+		 ".pushsection __jump_table, \"aw\"\n\t"
+		 ".balign 8\n\t"
+		 ".long 1b - ., %l[yes] - .\n\t"
+		 ".quad %c0 - .\n\t"
+		 ".popsection"
+		 : : "i" (&__tracepoint_job_wait.key) : : yes);
+	return 0;
+yes:
+	return 1;
+#endif
+}
+
+static inline void trace_job_wait(struct job *job, u64 value)
+{
+	if (__builtin_expect(enabled(), 0))
+		__SCT__tp_func_job_wait(job, value);
+}
+
+static inline int ready(struct job *job)
+{
+#ifdef INLINE
+	trace_job_wait(job, 0);
+#endif
+	return job->credits > 4;
+}
+
+int submit(struct job *job)
+{
+#ifdef CLOCK
+	u64 now = ktime_get();
+#endif
+#ifdef ARGUMENT
+	u64 now = estimate(job);
+#endif
+#ifdef LOAD
+	u64 now = *(volatile u64 *)&job->credits;
+#endif
+	if (!ready(job))
+		return -1;
+	run(job);
+#ifdef PATCHED
+#if defined(CLOCK) || defined(ARGUMENT) || defined(LOAD)
+	trace_job_wait(job, now);
+#else
+	if (__builtin_expect(enabled(), 0))
+		__SCT__tp_func_job_wait(job, ktime_get());
+#endif
+#endif
+	finish(job);
+	return 0;
+}
+
+int poll(struct job *jobs, int count)
+{
+	int found = 0;
+
+	for (int i = 0; i < count; i++)
+		found += ready(&jobs[i]);
+	return found;
+}
+
+u64 total(struct job *jobs, int count)
+{
+	u64 sum = 0;
+
+	for (int i = 0; i < count; i++)
+		sum += jobs[i].credits;
+	return sum;
+}

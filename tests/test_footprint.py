@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A small subsystem, compiled with and without its event and with each fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kstall import btf, costs, footprint, process, structs
+from kstall.footprint import Wanted
+
+WANTED = Wanted({"job_wait": ("submit",)}, frozenset({"submit"}))
+Build = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def build(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Compile the subsystem with some macros; -O2, as a kernel is."""
+    source = project_root / "tests/data/overhead/trace.c"
+    folder = tmp_path_factory.mktemp("objects")
+
+    def compile_with(*macros: str, flags: tuple[str, ...] = ()) -> Path:
+        target = folder / ("-".join(["trace", *macros, *flags]) + ".o")
+        if not target.exists():
+            process.run(
+                ["gcc", "-O2", "-c", "-fno-pic", "-mcmodel=kernel", "-gbtf", "-w"]
+                + ["-fno-asynchronous-unwind-tables", "-fno-tree-vectorize", *flags]
+                + [f"-D{macro}" for macro in macros]
+                + ["-o", str(target), str(source)]
+            )
+        return target
+
+    return compile_with
+
+
+def compare(build: Build, *macros: str, flags: tuple[str, ...] = ()) -> costs.Footprint:
+    base, patched = build(flags=flags), build("PATCHED", *macros, flags=flags)
+    return footprint.binaries("trace", base, patched, WANTED)
+
+
+def paths_of(found: costs.Footprint, name: str) -> costs.FunctionPaths:
+    return next(one for one in found.paths if one.name == name)
+
+
+def test_an_event_is_one_nop(build: Build) -> None:
+    found = compare(build)
+    (site,) = found.sites
+    assert (site.event, site.function, site.declared) == (
+        "job_wait",
+        "submit",
+        "submit",
+    )
+    assert site.nop == 5
+    assert site.hot
+    assert site.out_of_line
+    assert any("ktime_get" in line for line in site.cold_code)
+    assert site.cold_bytes > 0
+    paths = paths_of(found, "submit")
+    assert paths.proven
+    assert (paths.most, paths.nops) == (0, 1)
+    assert paths.clock_reads == paths.calls == []
+    assert {one.name for one in found.functions} == {"submit"}
+    assert found.unchanged == 2
+
+
+def test_a_clock_read_outside_the_guard_is_found(build: Build) -> None:
+    paths = paths_of(compare(build, "CLOCK"), "submit")
+    assert paths.most > 0
+    (line,) = paths.clock_reads
+    assert line.startswith("submit+")
+    assert line.endswith("call ktime_get")
+
+
+def test_a_call_outside_the_guard_is_found(build: Build) -> None:
+    paths = paths_of(compare(build, "ARGUMENT"), "submit")
+    assert paths.most > 0
+    assert paths.clock_reads == []
+    assert [line.partition(": ")[2] for line in paths.calls] == ["call estimate"]
+
+
+def test_an_argument_read_outside_the_guard_is_found(build: Build) -> None:
+    paths = paths_of(compare(build, "LOAD"), "submit")
+    assert paths.most >= 1
+    assert any("qword ptr [" in text for one in paths.stretches for text in one.added)
+
+
+def test_a_site_in_an_inline_function_is_nobodys(build: Build) -> None:
+    found = compare(build, "INLINE")
+    assert {(one.function, one.declared) for one in found.sites} == {
+        ("submit", "submit"),
+        ("poll", None),
+    }
+
+
+def test_a_key_that_is_read_is_no_site(build: Build) -> None:
+    found = compare(build, "BROKEN")
+    assert found.sites == []
+    assert paths_of(found, "submit").most > 0
+
+
+@pytest.mark.parametrize("flag", ["-Os", "-O1", "-fno-reorder-blocks", "-O3"])
+def test_any_optimisation_gives_the_same_answer(build: Build, flag: str) -> None:
+    found = compare(build, flags=(flag,))
+    assert [one.nop for one in found.sites] == [5]
+    assert paths_of(found, "submit").clock_reads == []
+
+
+def test_the_same_object_twice_is_no_difference(build: Build) -> None:
+    found = footprint.binaries("trace", build(), build(), WANTED)
+    assert found.paths == found.functions == found.sites == []
+    assert found.unchanged == 3
+
+
+def test_layouts_are_compared(build: Build) -> None:
+    base, patched = btf.read(build()), btf.read(build("GROWN"))
+    (change,) = structs.compare("trace", base, patched)
+    assert (change.name, change.base, change.patched) == ("job", 16, 24)
+    assert change.members == ["+submitted"]
+
+
+def test_holes_are_found(build: Build) -> None:
+    found = {one.name: one for one in btf.read(build("HOLE")).layouts()}
+    record = found["trace_event_raw_job_wait"]
+    assert record.holes == (btf.Hole("wait_ns", 4),)
+    assert found["job"].holes == ()
