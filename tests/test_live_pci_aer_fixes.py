@@ -23,8 +23,9 @@ SERIES = "pci-aer-fixes"
         (3, "registers_are_freed"),
         (4, "only_these_masks_are_overridden"),
         (5, "refused_error_is_forgotten"),
-        (6, "extlog_calls_the_aer_code"),
-        (7, "extlog_calls_the_cxl_code"),
+        (6, "header_has_no_prefixes"),
+        (7, "extlog_calls_the_aer_code"),
+        (8, "extlog_calls_the_cxl_code"),
     ],
 )
 def test_without_a_patch_its_fault_is_seen(

@@ -8,6 +8,7 @@ sysfs, kprobes on its functions, and the symbols of a module.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from typing import Any
 
@@ -62,6 +63,19 @@ def registers_are_freed(ev: Evidence) -> Verdict:
     v.equal("devices in aer_event", names, [fact["address"]] * 2)
     log = ev.workload("unknown").kmsg.count("no pci_dev found")
     v.equal("the other one in the log", log, 2)
+    return v
+
+
+def header_has_no_prefixes(ev: Evidence) -> Verdict:
+    """The line that the AER code logs; GHES has one of its own, without prefixes."""
+    v = Verdict()
+    (turn,) = _facts(ev, "header")
+    v.true("the report was taken", turn["taken"])
+    counted = turn["grown"]["root"].get("nonfatal UnsupReq", 0)
+    v.equal("UnsupReq counted", counted, 1)
+    lines = re.findall(r"AER: +TLP Header[^:]*: (.*)", ev.workload("header").kmsg)
+    wanted = " ".join(f"{word:#010x}" for word in turn["header"])
+    v.equal("TLP header", lines, [wanted])
     return v
 
 

@@ -13,6 +13,7 @@ import struct
 import sys
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 
 from hierarchy import Device
@@ -24,7 +25,7 @@ _TABLE = Path("/sys/firmware/acpi/tables/HEST")
 _HEAD = 36
 _POLL_MS = 200
 _SECTION = uuid.UUID("d995e954-bbc1-430f-ad91-b44dcb3c6f35")
-_CORRECTED = 2
+_RECOVERABLE, _CORRECTED = 0, 2
 _VALID_ID_AND_AER = 0x88
 
 
@@ -37,19 +38,38 @@ def table() -> bytes:
     return struct.pack("<I", 1) + generic + address + notify + struct.pack("<I", 4096)
 
 
-def _section(number: tuple[int, int, int, int], cor_status: int) -> bytes:
-    """A corrected error of a PCIe device, by UEFI's appendix on CPER."""
-    domain, bus, device, function = number
-    aer = bytearray(96)
-    struct.pack_into("<I", aer, 0x10, cor_status)
-    body = struct.pack("<QIIHHI", _VALID_ID_AND_AER, 0, 0, 0, 0, 0)
-    body += struct.pack(
-        "<HH3sBBHBBHB", 0, 0, b"", function, device, domain, bus, 0, 0, 0
-    )
-    body += bytes(8 + 4 + 60) + aer
-    # Revision 2.1, for which no time is given; no name of a replaceable unit.
-    head = _SECTION.bytes_le + struct.pack("<IHBBI", _CORRECTED, 0x201, 0, 0, len(body))
-    return head + bytes(16 + 20) + body
+@dataclass(frozen=True)
+class Error:
+    """What the AER capability of a device had; a corrected error unless ``uncor``."""
+
+    number: tuple[int, int, int, int]
+    cor: int = 0
+    uncor: int = 0
+    header: tuple[int, int, int, int] = (0, 0, 0, 0)
+    root_command: int = 0
+
+    @property
+    def severity(self) -> int:
+        """By UEFI's appendix on CPER."""
+        return _RECOVERABLE if self.uncor else _CORRECTED
+
+    def section(self) -> bytes:
+        """The error of a PCIe device, by that appendix."""
+        domain, bus, device, function = self.number
+        aer = bytearray(96)
+        struct.pack_into("<I", aer, 0x4, self.uncor)
+        struct.pack_into("<I", aer, 0x10, self.cor)
+        struct.pack_into("<IIII", aer, 0x1C, *self.header)
+        struct.pack_into("<I", aer, 0x2C, self.root_command)
+        body = struct.pack("<QIIHHI", _VALID_ID_AND_AER, 0, 0, 0, 0, 0)
+        body += struct.pack(
+            "<HH3sBBHBBHB", 0, 0, b"", function, device, domain, bus, 0, 0, 0
+        )
+        body += bytes(8 + 4 + 60) + aer
+        # Revision 2.1, for which no time is given; no name of a replaceable unit.
+        head = _SECTION.bytes_le
+        head += struct.pack("<IHBBI", self.severity, 0x201, 0, 0, len(body))
+        return head + bytes(16 + 20) + body
 
 
 class Firmware:
@@ -63,18 +83,18 @@ class Firmware:
         os.pwrite(self.memory, bytes(4096), ADDRESS)
         os.pwrite(self.memory, struct.pack("<Q", BLOCK), ADDRESS)
 
-    def report(
-        self, errors: list[tuple[tuple[int, int, int, int], int]], limit_s: float = 30.0
-    ) -> bool:
-        """Say that devices had errors that are corrected; whether that was taken."""
-        sections = b"".join(_section(number, status) for number, status in errors)
+    def report(self, *errors: Error, limit_s: float = 30.0) -> bool:
+        """Say that devices had these errors; whether that was taken in time."""
+        sections = b"".join(error.section() for error in errors)
+        worst = min(error.severity for error in errors)
         os.pwrite(
             self.memory,
-            struct.pack("<IIII", 0, 0, len(sections), _CORRECTED) + sections,
+            struct.pack("<IIII", 0, 0, len(sections), worst) + sections,
             BLOCK + 4,
         )
         # What makes it valid comes last.
-        os.pwrite(self.memory, struct.pack("<I", 0x2 | len(errors) << 4), BLOCK)
+        valid = 0x2 if worst == _CORRECTED else 0x1
+        os.pwrite(self.memory, struct.pack("<I", valid | len(errors) << 4), BLOCK)
         limit = time.monotonic() + limit_s
         while struct.unpack("<I", os.pread(self.memory, 4, BLOCK))[0]:
             if time.monotonic() > limit:
