@@ -85,6 +85,10 @@ class FunctionPaths(_Model):
         description="instructions that a path has more than its counterpart, at most; "
         "the NOPs of sites not counted"
     )
+    work: int = Field(
+        description="as most, without unconditional jumps: the order of blocks is the "
+        "compiler's"
+    )
     least: int
     nops: int = Field(description="NOPs of new sites that one path crosses, at most")
     stretches: list[Stretch] = []
@@ -171,7 +175,12 @@ class Measurement(_Model):
     visible: bool | None = Field(
         default=None, description="the difference exceeds what boots differ by"
     )
-    allowed: float = 0
+    predicted: float = Field(
+        default=0, description="instructions/operation that the series says it costs"
+    )
+    because: str | None = Field(
+        default=None, description="why that is more than the NOPs that it crosses"
+    )
 
 
 class Exemption(_Model):
@@ -180,7 +189,7 @@ class Exemption(_Model):
     function: str | None = None
     struct: str | None = None
     allowed: int = Field(description="instructions on a path, or bytes")
-    used: int | None = Field(default=None, description="what was found")
+    calls: list[str] = Field(default=[], description="functions that may be called")
     because: str
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from . import records
 from .errors import KstallError
@@ -238,6 +238,7 @@ def load(directory: Path) -> Evidence:
 
 
 Function = Callable[[Evidence], Verdict]
+_Saved = TypeVar("_Saved")
 
 
 def judge(series: Series, saved: Evidence) -> tuple[CheckResult, ...]:
@@ -252,7 +253,11 @@ def judge(series: Series, saved: Evidence) -> tuple[CheckResult, ...]:
 
 
 def run_check(
-    name: str, kind: str, claim: str, function: Function, saved: Evidence
+    name: str,
+    kind: str,
+    claim: str,
+    function: Callable[[_Saved], Verdict],
+    saved: _Saved,
 ) -> CheckResult:
     """Judge one check; whatever it raises is an error of this check only."""
     try:

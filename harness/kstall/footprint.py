@@ -164,10 +164,9 @@ class _Pair:
             if function is None or one.event is None:
                 continue
             chain = inlined.get(one.address, [])
-            names = [function.plain, *chain]
-            declared = next(
-                (n for n in self.wanted.functions[one.event] if n in names), None
-            )
+            names = (*chain, function.plain)
+            known = self.wanted.functions[one.event]
+            declared = next((name for name in names if name in known), None)
             cold = self._cold(function, one)
             yield costs.Site(
                 event=one.event,
@@ -225,8 +224,11 @@ class _Pair:
             name=theirs.name,
             hot=theirs.name in hot or theirs.plain in hot,
             proven=found.proven,
-            most=found.most,
-            least=found.least,
+            most=found.most if found.proven else len(found.added),
+            work=found.work
+            if found.proven
+            else sum(one.kind != "jump" for one in found.added),
+            least=found.least if found.proven else 0,
             nops=found.nops,
             stretches=[
                 costs.Stretch(

@@ -188,7 +188,9 @@ def _fill(
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(one.file, target)
     for load in series.spec.workload:
-        _compile(project.scripts / load.program, share / "scripts" / load.program, log)
+        compile_program(
+            project.scripts / load.program, share / "scripts" / load.program, log
+        )
     for path in _inputs(project, series):
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +199,7 @@ def _fill(
     cache.write_json(share / "job.json", job_for(series, where.kernel))
 
 
-def _compile(program: Path, target: Path, log: Path) -> None:
+def compile_program(program: Path, target: Path, log: Path) -> None:
     """Compile ``<program>.c``, if there is one; static, as the guest has other libs."""
     source = program.with_suffix(".c")
     if program.exists() or target.exists():

@@ -159,12 +159,14 @@ class Comparison:
 
     ``proven``: every path has its counterpart.  ``most`` and ``least`` are then the
     instructions that a path has more than its counterpart, without the NOPs of sites;
+    ``work`` is ``most`` without unconditional jumps, which are a matter of layout.
     ``nops`` is the most of these that one path crosses.  ``unmatched`` are places where
     the versions choose differently.
     """
 
     proven: bool
     most: int
+    work: int
     least: int
     nops: int
     sites: tuple[int, ...]
@@ -240,6 +242,7 @@ class Comparer:
         return Comparison(
             proven=whole and not unmatched,
             most=_extreme(found, start, lambda one: one.net),
+            work=_extreme(found, start, _work),
             least=-_extreme(found, start, lambda one: -one.net),
             nops=_extreme(found, start, lambda one: len(one.nops)),
             sites=tuple(sorted({at for one in found.values() for at in one.nops})),
@@ -368,6 +371,11 @@ def _found(
         nodes,
         matched,
     )
+
+
+def _work(one: _Found) -> int:
+    jumps = sum(item.kind == "jump" for item in one.here)
+    return one.net - jumps + sum(item.kind == "jump" for item in one.gone)
 
 
 def _those(

@@ -23,7 +23,7 @@ from pydantic import (
     StrictStr,
 )
 
-from . import cache
+from . import cache, costs
 
 Status = Literal["pass", "fail", "skip", "error"]
 RunStatus = Literal["running", "proven", "failed", "could-not-run", "interrupted"]
@@ -125,7 +125,7 @@ class Check(_Model):
     """A claim about the series and how it was judged."""
 
     name: str
-    kind: Literal["harness", "positive", "negative", "invariant"]
+    kind: Literal["harness", "positive", "negative", "invariant", "overhead"]
     claim: str
     status: Status
     comparisons: list[Comparison] = []
@@ -147,6 +147,9 @@ class SeriesReport(_Model):
     status: Status = "error"
     stages: list[Stage] = []
     checks: list[Check] = []
+    overhead: costs.Overhead | None = Field(
+        default=None, description="what the new events cost while off and on"
+    )
 
 
 class Tree(_Model):

@@ -194,6 +194,62 @@ class Check(_Table):
     claim: Text
 
 
+class Exemption(_Table):
+    """Something that costs more than one NOP a site while off, and why that is right.
+
+    For a ``function`` the ``instructions`` that a path of it may run more, and the
+    ``calls`` among them; for a ``struct`` the ``bytes`` that it may grow by.
+    """
+
+    function: Identifier | None = None
+    struct: Identifier | None = None
+    instructions: Annotated[int, Field(ge=0)] = 0
+    calls: tuple[Identifier, ...] = ()
+    bytes_: Annotated[int, Field(ge=0)] = 0
+    because: Text
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Exemption:
+        if (self.function is None) == (self.struct is None):
+            raise ValueError("either function or struct")
+        return self
+
+
+class Measure(_Table):
+    """A program that repeats one ``operation``; its instructions are counted.
+
+    The program prints ``operations N`` and then, for each repetition, how many
+    instructions N of them took; it uses nothing that only the patched tree has.
+    ``nops`` are the sites that one operation crosses, ``events`` those that are
+    switched on for the traced modes, and ``script`` the bpftrace script.
+    """
+
+    name: Name
+    program: Text
+    args: tuple[str, ...] = ()
+    modules: tuple[Identifier, ...] = ()
+    operation: Text
+    nops: Annotated[float, Field(ge=0)] = 0
+    more: Annotated[float, Field(ge=0)] = 0
+    because: Text | None = None
+    events: tuple[Event, ...] = ()
+    script: Text | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=3600)] = 60
+
+    @model_validator(mode="after")
+    def _argued(self) -> Measure:
+        if self.more and self.because is None:
+            raise ValueError("more than the NOPs needs a because")
+        return self
+
+
+class Overhead(_Table):
+    """What is measured of the series' cost, and what it may cost."""
+
+    exemption: tuple[Exemption, ...] = ()
+    workload: tuple[Measure, ...] = ()
+
+
 class Spec(_Table):
     """``series.toml``, typed.
 
@@ -214,6 +270,7 @@ class Spec(_Table):
     script: tuple[Script, ...] = ()
     workload: tuple[Workload, ...] = ()
     check: tuple[Check, ...] = ()
+    overhead: Overhead | None = None
 
 
 @dataclass(frozen=True)
@@ -224,6 +281,16 @@ class Series:
     dir: Path
     spec: Spec
     patches: tuple[patchfile.Patch, ...]
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The programs whose instructions are counted."""
+        return self.spec.overhead.workload if self.spec.overhead else ()
+
+    @property
+    def exemptions(self) -> tuple[Exemption, ...]:
+        """What may cost more than a NOP a site while off."""
+        return self.spec.overhead.exemption if self.spec.overhead else ()
 
     @property
     def touches(self) -> frozenset[str]:
@@ -428,6 +495,17 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
         for file in workload.scripts:
             if file not in scripts:
                 yield (*here, "scripts"), f"{file} is not declared as a [[script]]"
+    measures = spec.overhead.workload if spec.overhead else ()
+    for position, measure in enumerate(measures):
+        place = ("overhead", "workload", position)
+        program = project.scripts / measure.program
+        if not any(map(Path.is_file, (program, program.with_suffix(".c")))):
+            yield (*place, "program"), f"no such file: scripts/{measure.program}[.c]"
+        if measure.script is not None and measure.script not in scripts:
+            file = measure.script
+            yield (*place, "script"), f"{file} is not declared as a [[script]]"
+        for event in sorted(bare.intersection(measure.events)):
+            yield (*place, "events"), f"{event} is bare: ftrace has no such event"
     yield from _check_contradictions(dir, spec)
 
 

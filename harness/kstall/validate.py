@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,8 +13,10 @@ from pathlib import Path
 from . import (
     accel,
     common,
+    counting,
     evidence,
     kernel,
+    overhead,
     process,
     programs,
     report,
@@ -28,6 +30,8 @@ from .guestrun import Guest, machine_for, run_guest
 from .report import SeriesReport
 from .series import Project, Series
 from .ui import Ui
+
+_JUDGING = ("judge", "gate")
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ def _prove(
     series: Series,
     entry: SeriesReport,
 ) -> None:
-    built, made = _kernel(request, run, shared, series, entry)
+    base, built, made = _kernels(request, run, shared, series, entry)
     entry.kernel = built.key
     with run.stage("accelerator", entry) as stage:
         speed = accel.probe(request.cache, built.image, shared.root, run.ui.say)
@@ -143,6 +147,9 @@ def _prove(
         entry.checks = _judge(series, saved)
         good = sum(check.status == "pass" for check in entry.checks)
         stage.summary = f"{good} of {len(entry.checks)} checks pass"
+    if base is not None:
+        kernels = counting.Kernels(base, built, shared.root)
+        overhead.prove(request.project, series, kernels, request.cache, run, entry)
 
 
 def _judge(series: Series, saved: evidence.Evidence) -> list[report.Check]:
@@ -171,32 +178,71 @@ def judge_again(project: Project, directory: Path) -> report.Report:
             (series,) = project.load([entry.name])
             saved = evidence.load(directory / entry.evidence)
             entry.checks = _judge(series, saved)
-            # The verdict of this stage was that of the checks of then.
-            entry.stages = [one for one in entry.stages if one.name != "judge"]
+            if entry.overhead is not None:
+                entry.checks += overhead.judge(series, entry.overhead)
+            # The verdict of these stages was that of the checks of then.
+            entry.stages = [one for one in entry.stages if one.name not in _JUDGING]
     found.settle()
     return found
 
 
-def _kernel(
+def _kernels(
     request: Request,
     run: runs.Run,
     shared: _Shared,
     series: Series,
     entry: SeriesReport,
-) -> tuple[kernel.Kernel, tuple[programs.Program, ...]]:
-    """Apply, configure and build; only a kernel that is not there yet is built."""
-    ui = run.ui
+) -> tuple[kernel.Kernel | None, kernel.Kernel, tuple[programs.Program, ...]]:
+    """Apply, configure and build; only what is not there yet is made.
+
+    First the base, which series of one configuration share: then the workspace changes
+    once, and what the patches do not touch is compiled once.
+    """
     with run.stage("apply", entry) as stage:
         scratch = run.dir / series.name
         plan = tree.plan(shared.base, series.patches, scratch)
         stage.summary = f"{len(series.patches)} patches, {len(plan.touched)} files"
         if plan.offsets:
             stage.summary += f", {len(plan.offsets)} hunks at an offset"
-    fragments = (
-        request.project.kconfigs / "base.config",
-        request.project.kconfigs / series.spec.kconfig,
-    )
-    config_key = kernel.config_key(plan, fragments, shared.tools)
+    base = None
+    if series.spec.overhead is not None:
+        with (
+            _workspace(plan.upto(0), run.ui) as checkout,
+            run.stage("base", entry) as stage,
+        ):
+            base = _build(request, run, shared, series, checkout, stage)
+    with _workspace(plan, run.ui) as checkout:
+        with run.stage("config", entry) as stage:
+            _configure(request, shared, series, checkout, stage)
+            stage.summary = "every requested symbol is set"
+        with run.stage("build", entry) as stage:
+            built = _build(request, run, shared, series, checkout, stage)
+        made: tuple[programs.Program, ...] = ()
+        if any(load.from_tree for load in series.spec.workload):
+            with run.stage("programs", entry) as stage:
+                made = programs.obtain(
+                    series,
+                    plan,
+                    shared.tools,
+                    request.cache,
+                    checkout.tree,
+                    log=stage.log,
+                )
+                stage.reused = all(one.reused for one in made)
+                stage.summary = ", ".join(Path(one.name).name for one in made)
+    return base, built, made
+
+
+@dataclass(frozen=True)
+class _Checkout:
+    """A plan, and the workspace with it once that is asked for."""
+
+    plan: tree.Plan
+    tree: Callable[[], tree.AppliedTree]
+
+
+@contextlib.contextmanager
+def _workspace(plan: tree.Plan, ui: Ui) -> Iterator[_Checkout]:
     with contextlib.ExitStack() as held:
 
         @functools.cache
@@ -205,35 +251,46 @@ def _kernel(
             # gives its files new time stamps, and make would compile them again.
             return held.enter_context(tree.checkout(plan, ui.say))
 
-        with run.stage("config", entry) as stage:
-            config = kernel.find_config(config_key, request.cache) or kernel.configure(
-                checkout(),
-                config_key,
-                fragments,
-                shared.tools,
-                request.cache,
-                log=stage.log,
-            )
-            stage.reused = config.reused
-            stage.summary = "every requested symbol is set"
-        with run.stage("build", entry) as stage:
-            key = kernel.key_of(plan.content, config, shared.tools)
-            built = kernel.find(key, request.cache) or kernel.build(
-                checkout(),
-                config,
-                shared.tools,
-                request.cache,
-                log=stage.log,
-                progress=lambda p: ui.progress(p.done, p.total, p.step),
-            )
-            stage.reused = built.reused
-            stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
-        made: tuple[programs.Program, ...] = ()
-        if any(load.from_tree for load in series.spec.workload):
-            with run.stage("programs", entry) as stage:
-                made = programs.obtain(
-                    series, plan, shared.tools, request.cache, checkout, log=stage.log
-                )
-                stage.reused = all(one.reused for one in made)
-                stage.summary = ", ".join(Path(one.name).name for one in made)
-    return built, made
+        yield _Checkout(plan, checkout)
+
+
+def _configure(
+    request: Request,
+    shared: _Shared,
+    series: Series,
+    checkout: _Checkout,
+    stage: runs.Opened,
+) -> kernel.Configured:
+    fragments = (
+        request.project.kconfigs / "base.config",
+        request.project.kconfigs / series.spec.kconfig,
+    )
+    key = kernel.config_key(checkout.plan, fragments, shared.tools)
+    config = kernel.find_config(key, request.cache) or kernel.configure(
+        checkout.tree(), key, fragments, shared.tools, request.cache, log=stage.log
+    )
+    stage.reused = config.reused
+    return config
+
+
+def _build(
+    request: Request,
+    run: runs.Run,
+    shared: _Shared,
+    series: Series,
+    checkout: _Checkout,
+    stage: runs.Opened,
+) -> kernel.Kernel:
+    config = _configure(request, shared, series, checkout, stage)
+    key = kernel.key_of(checkout.plan.content, config, shared.tools)
+    built = kernel.find(key, request.cache) or kernel.build(
+        checkout.tree(),
+        config,
+        shared.tools,
+        request.cache,
+        log=stage.log,
+        progress=lambda p: run.ui.progress(p.done, p.total, p.step),
+    )
+    stage.reused = built.reused
+    stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
+    return built

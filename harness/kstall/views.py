@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from .costs import Mode, Overhead
 from .report import Check, Report, SeriesReport, Stage, Status
 
 _STYLE: dict[Status, str] = {
@@ -51,6 +52,8 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
         console.print(_stages(series, report, console))
         if series.checks:
             console.print(_checks(series, console))
+        if series.overhead is not None:
+            _costs(series.overhead, console)
     for stage in [*report.stages, *(s for one in report.series for s in one.stages)]:
         if stage.error:
             console.print(
@@ -127,6 +130,39 @@ def _checks(series: SeriesReport, console: Console) -> Table:
     for check in series.checks:
         table.add_row(check.name, _mark(check.status), check.kind, escape(_fact(check)))
     return table
+
+
+def _costs(found: Overhead, console: Console) -> None:
+    """What the events cost: where they are in the code, and counted instructions."""
+    if found.footprint is not None:
+        table = _table(console, "event", "bytes run while off", "bytes not run")
+        for site in found.footprint.sites:
+            place = f"{site.function}+{site.offset:#x}"
+            where = f"{place} [{site.binary}]" if site.binary != "vmlinux" else place
+            table.add_row(site.event, str(site.nop), str(site.cold_bytes), where)
+        console.print(table)
+    if found.measurements:
+        modes: tuple[Mode, ...] = ("base", "off", "ftrace", "bpftrace")
+        table = _table(console, "instructions", *modes, "seen from", "hits")
+        for one in found.measurements:
+            medians = {sample.mode: f"{sample.median:,.2f}" for sample in one.samples}
+            hits = [s.hits for s in one.samples if s.hits is not None]
+            table.add_row(
+                one.workload,
+                *(medians.get(mode, "-") for mode in modes),
+                f"{one.resolution:.2g}",
+                f"{hits[0]:.3g}" if hits else "-",
+                f"per {escape(one.operation)}",
+            )
+        console.print(table)
+    for exempt in found.exemptions:
+        name = exempt.function or f"struct {exempt.struct}"
+        what = "instructions" if exempt.function else "bytes"
+        reason = " ".join(exempt.because.split())
+        console.print(
+            f"exempt   {name}: {exempt.allowed} {what}: {escape(reason)}",
+            highlight=False,
+        )
 
 
 def _explain(check: Check, console: Console) -> None:

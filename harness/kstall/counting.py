@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Executed instructions of an operation, counted by the emulator.
+
+With ``-icount`` QEMU's clock advances by one nanosecond an instruction, and the guest's
+time stamp counter with it.  So a program counts exactly what it and the kernel execute,
+on a busy host as on an idle one, and on any processor that QEMU runs on.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+import shutil
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import accel, cache, costs, gate, guest, guestrun, kernel, process, root
+from .errors import FailedCheck, KstallError
+from .run import Opened
+from .series import Measure, Project, Series
+from .ui import Ui
+
+#: Changes when the same kernels would be measured in another way.
+VERSION = 1
+_BOOTS = 3
+_GUEST = Path("/run/kstall")
+_ICOUNT = ("-icount", "shift=0,sleep=off,align=off")
+_WHY = "instructions are counted under emulation, whatever the host can"
+# Seconds of the host for a boot, and for each program and each bpftrace in it.
+_MARGIN = 120.0
+_PER_TRACER = 90.0
+# Guest seconds pass with instructions, and while it waits they pass at once.
+_FOREVER = 3600.0
+
+
+class MeasureFailed(FailedCheck):
+    """A program that should have been measured did not work."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The two that are compared, and what they run on."""
+
+    base: kernel.Kernel
+    patched: kernel.Kernel
+    root: root.Root
+
+
+@dataclass(frozen=True)
+class _Boot:
+    kernel: kernel.Kernel
+    name: str
+    modes: tuple[costs.Mode, ...]
+
+
+def _boots(kernels: Kernels) -> tuple[_Boot, ...]:
+    """Boots in the order in which they are made, both kernels taking turns."""
+    found = []
+    for number in range(1, _BOOTS + 1):
+        modes: tuple[costs.Mode, ...] = ("off", "ftrace")
+        if number == 1:
+            # Once is enough: what bpftrace costs is no verdict, and its start is slow.
+            modes = (*modes, "bpftrace")
+        found.append(_Boot(kernels.base, f"base-{number}", ("base",)))
+        found.append(_Boot(kernels.patched, f"patched-{number}", modes))
+    return tuple(found)
+
+
+def _inputs(project: Project, series: Series) -> tuple[Path, ...]:
+    folders = {(project.scripts / one.program).parent for one in series.measures}
+    files = {path for folder in folders for path in folder.glob("*")}
+    files |= {
+        project.scripts / one.script
+        for one in series.measures
+        if one.script is not None
+    }
+    files |= set((project.harness / "kstall_guest").rglob("*.py"))
+    return tuple(sorted(path for path in files if path.is_file()))
+
+
+def key_of(project: Project, series: Series, kernels: Kernels) -> str:
+    """Changes with anything that could change what is counted."""
+    return cache.digest(
+        VERSION,
+        kernels.base.key,
+        kernels.patched.key,
+        kernels.root.key,
+        vars(_machine(series)),
+        guest.kernel_parameters(_machine(series)),
+        process.run(["qemu-system-x86_64", "--version"]).stdout.splitlines()[0],
+        [
+            one.model_dump(exclude={"because", "nops", "more", "operation"})
+            for one in series.measures
+        ],
+        [
+            (str(path.relative_to(project.root)), cache.file_digest(path))
+            for path in _inputs(project, series)
+        ],
+    )
+
+
+def measure(
+    project: Project,
+    series: Series,
+    kernels: Kernels,
+    cache_dir: Path,
+    run_dir: Path,
+    stage: Opened,
+    ui: Ui,
+) -> list[costs.Measurement]:
+    """Boot both kernels several times and count; kept under a key, and used again.
+
+    Raises `MeasureFailed` if a program fails or a kernel complains.
+    """
+    key = key_of(project, series, kernels)
+    kept = cache_dir / "instructions" / key
+    with cache.lock(
+        cache_dir / "locks" / f"instructions-{key}",
+        waiting=lambda who: ui.say(f"waiting: {who} counts this very thing"),
+    ):
+        if stage_reused := (kept / "counts.json").exists():
+            counts = json.loads((kept / "counts.json").read_text(encoding="utf-8"))
+        else:
+            counts = _count(project, series, kernels, run_dir, stage, ui)
+            with cache.publish(kept) as scratch:
+                cache.write_json(scratch / "counts.json", counts)
+    stage.reused = stage_reused
+    kernel.prune(cache_dir / "instructions", keep=200)
+    return [_measurement(one, counts) for one in series.measures]
+
+
+def _machine(series: Series) -> guest.Machine:
+    """The series' machine with one processor, for only that one can be counted."""
+    wanted = guestrun.machine_for(series)
+    return dataclasses.replace(wanted, cpus=1, devices=(*wanted.devices, *_ICOUNT))
+
+
+def _count(
+    project: Project,
+    series: Series,
+    kernels: Kernels,
+    run_dir: Path,
+    stage: Opened,
+    ui: Ui,
+) -> list[dict[str, Any]]:
+    out = run_dir / series.name / "instructions"
+    programs = out / "programs"
+    for one in series.measures:
+        source = project.scripts / one.program
+        guestrun.compile_program(source, programs / one.program, stage.log)
+    counts: list[dict[str, Any]] = []
+    boots = _boots(kernels)
+    # Each guest has one processor and is emulated by one thread.
+    workers = max(1, min(len(boots), len(os.sched_getaffinity(0))))
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        waiting = {
+            pool.submit(_boot, project, series, kernels, boot, out): boot
+            for boot in boots
+        }
+        try:
+            for done in concurrent.futures.as_completed(waiting):
+                counts += done.result()
+                names = {one["boot"] for one in counts}
+                ui.progress(len(names), len(boots), waiting[done].name)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return sorted(counts, key=lambda one: (one["boot"], one["workload"], one["mode"]))
+
+
+def _boot(
+    project: Project, series: Series, kernels: Kernels, boot: _Boot, out: Path
+) -> list[dict[str, Any]]:
+    folder = out / boot.name
+    share = folder / "share"
+    (share / "results").mkdir(parents=True)
+    shutil.copytree(out / "programs", share / "scripts", dirs_exist_ok=True)
+    for path in _inputs(project, series):
+        target = share / path.relative_to(project.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+    shutil.copytree(boot.kernel.modules, share / "modules", symlinks=True)
+    cache.write_json(share / "job.json", _job(series, boot))
+    try:
+        ran = guest.boot(
+            boot.kernel.image,
+            kernels.root,
+            accel.Accel("tcg", _WHY),
+            _machine(series),
+            (guest.Share(str(_GUEST), share, writable=True),),
+            (
+                "env",
+                f"PYTHONPATH={_GUEST / 'harness'}",
+                "python3",
+                "-m",
+                "kstall_guest",
+                str(_GUEST / "job.json"),
+            ),
+            out=folder,
+            deadline=_deadline(series, boot),
+            say=lambda _: None,
+            scripts=project.scripts,
+        )
+        _refuse(ran, boot)
+        return list(_counted(series, boot, share / "results"))
+    finally:
+        shutil.copytree(share / "results", folder / "results", dirs_exist_ok=True)
+        cache.remove(share)
+
+
+def _deadline(series: Series, boot: _Boot) -> float:
+    seconds = _MARGIN
+    for one in series.measures:
+        seconds += one.deadline_s * len(boot.modes)
+        seconds += _PER_TRACER * ("bpftrace" in boot.modes and one.script is not None)
+    return seconds
+
+
+def _runs(series: Series, boot: _Boot) -> Iterator[tuple[Measure, costs.Mode]]:
+    """What is run in a boot: first all that is untraced, so that nothing is warm."""
+    for mode in boot.modes:
+        for one in series.measures:
+            if mode == "ftrace" and not one.events:
+                continue
+            if mode == "bpftrace" and one.script is None:
+                continue
+            yield one, mode
+
+
+def _job(series: Series, boot: _Boot) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "series": series.name,
+        "build_id": boot.kernel.build_id,
+        "modules": str(_GUEST / "modules"),
+        "results": str(_GUEST / "results"),
+        "scripts": str(_GUEST / "scripts"),
+        "formats": [],
+        "workloads": [
+            {
+                "name": f"{one.name}-{mode}",
+                "argv": [str(_GUEST / "scripts" / one.program), *one.args],
+                "modules": list(one.modules),
+                "events": list(one.events) if mode == "ftrace" else [],
+                "record": [],
+                "bare": [],
+                "bpftrace": [
+                    {"name": Path(one.script).stem, "script": one.script, "params": []}
+                ]
+                if mode == "bpftrace" and one.script is not None
+                else [],
+                "deadline_s": _FOREVER,
+                # Counts are all that is looked at, and text over 9p is slow.
+                "buffer_kb": 64,
+            }
+            for one, mode in _runs(series, boot)
+        ],
+    }
+
+
+def _refuse(ran: guest.GuestRun, boot: _Boot) -> None:
+    if ran.status == "completed" and ran.exit_status == 0 and not ran.splats:
+        return
+    excerpt = ran.splats[0].excerpt if ran.splats else ""
+    raise MeasureFailed(
+        f"boot {boot.name} ended as {ran.status}, exit {ran.exit_status}\n{excerpt}",
+        log=ran.console,
+    )
+
+
+def _counted(series: Series, boot: _Boot, results: Path) -> Iterator[dict[str, Any]]:
+    agent = json.loads((results / "agent.json").read_text(encoding="utf-8"))
+    facts = {one["name"]: one for one in agent["workloads"]}
+    for one, mode in _runs(series, boot):
+        name = f"{one.name}-{mode}"
+        here = facts.get(name, {})
+        if here.get("status") != "exited" or here.get("exit_status") != 0:
+            said = (results / name / "stderr").read_text(errors="replace").strip()
+            raise MeasureFailed(
+                f"boot {boot.name}: {name} {here.get('status')}, exit "
+                f"{here.get('exit_status')}: {here.get('error') or said}"
+            )
+        operations, taken = parse((results / name / "stdout").read_text())
+        trace = here.get("trace") or {}
+        yield {
+            "boot": boot.name,
+            "workload": one.name,
+            "mode": mode,
+            "operations": operations,
+            "taken": taken,
+            "events": trace.get("entries", 0) + trace.get("lost", 0)
+            if mode == "ftrace"
+            else None,
+        }
+
+
+def parse(text: str) -> tuple[int, list[int]]:
+    """What a measured program printed: operations a repetition, and instructions."""
+    lines = text.split("\n")
+    if not lines[0].startswith("operations ") or len(lines) < 3:
+        raise KstallError(f"no measurement: {text[:200]!r}")
+    return int(lines[0].split()[1]), [int(line) for line in lines[1:] if line]
+
+
+def _measurement(one: Measure, counts: Sequence[dict[str, Any]]) -> costs.Measurement:
+    mine = [count for count in counts if count["workload"] == one.name]
+    modes: tuple[costs.Mode, ...] = ("base", "off", "ftrace", "bpftrace")
+    samples = [
+        _sample(mode, chosen)
+        for mode in modes
+        if (chosen := [count for count in mine if count["mode"] == mode])
+    ]
+    by_mode = {sample.mode: sample for sample in samples}
+    made = costs.Measurement(
+        workload=one.name,
+        operation=one.operation,
+        events=list(one.events),
+        resolution=by_mode["base"].spread,
+        samples=samples,
+        difference=by_mode["off"].median - by_mode["base"].median,
+        predicted=one.nops + one.more,
+        because=one.because,
+    )
+    made.visible = gate.visible(made)
+    return made
+
+
+def _sample(mode: costs.Mode, counts: Sequence[dict[str, Any]]) -> costs.Sample:
+    boots = []
+    for count in counts:
+        per = [taken / count["operations"] for taken in count["taken"]]
+        boots.append(
+            costs.Boot(
+                median=statistics.median(per),
+                low=min(per),
+                high=max(per),
+                repetitions=len(per),
+            )
+        )
+    medians = [boot.median for boot in boots]
+    return costs.Sample(
+        mode=mode,
+        boots=boots,
+        median=statistics.median(medians),
+        spread=max(medians) - min(medians),
+        hits=_hits(counts) if mode == "ftrace" else None,
+    )
+
+
+def _hits(counts: Sequence[dict[str, Any]]) -> float:
+    """Events per operation; the repetitions that the program runs first count, too."""
+    count = counts[0]
+    operations = int(count["operations"]) * (len(count["taken"]) + 2)
+    return int(count["events"]) / operations

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a series costs, as stages of a run: found in the binaries, counted, judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import cache, costs, counting, footprint, gate, kernel, report
+from .counting import Kernels
+from .report import SeriesReport
+from .run import Opened, Run
+from .series import Project, Series
+
+# The analysis is code of ours: another version of it may find something else.
+_ANALYSIS = ("elf", "identity", "code", "paths", "btf", "structs", "footprint")
+
+
+def prove(
+    project: Project,
+    series: Series,
+    kernels: Kernels,
+    cache_dir: Path,
+    run: Run,
+    entry: SeriesReport,
+) -> None:
+    """Add to ``entry`` what ``series`` costs, and the checks that judge it."""
+    found = costs.Overhead(
+        base_kernel=kernels.base.key,
+        exemptions=[
+            costs.Exemption(
+                function=one.function,
+                struct=one.struct,
+                allowed=one.instructions if one.function else one.bytes_,
+                calls=list(one.calls),
+                because=one.because,
+            )
+            for one in series.exemptions
+        ],
+    )
+    entry.overhead = found
+    with run.stage("binaries", entry) as stage:
+        found.footprint = _footprint(series, kernels, cache_dir, stage)
+    if series.measures:
+        with run.stage("instructions", entry) as stage:
+            found.measurements = counting.measure(
+                project, series, kernels, cache_dir, run.dir, stage, run.ui
+            )
+            stage.summary = "; ".join(map(_line, found.measurements))
+    with run.stage("gate", entry) as stage:
+        checks = judge(series, found)
+        entry.checks += checks
+        good = sum(check.status == "pass" for check in checks)
+        stage.summary = f"{good} of {len(checks)} checks pass"
+
+
+def judge(series: Series, found: costs.Overhead) -> list[report.Check]:
+    """The checks of what was found; pure."""
+    return [
+        report.Check(
+            **{**vars(check), "comparisons": [vars(one) for one in check.comparisons]}
+        )
+        for check in gate.judge(series, found)
+    ]
+
+
+def _line(one: costs.Measurement) -> str:
+    if one.visible:
+        return f"{one.workload} {one.difference:+.3g} instructions/{one.operation}"
+    return f"{one.workload} no difference above {one.resolution:.2g}"
+
+
+def _footprint(
+    series: Series, kernels: Kernels, cache_dir: Path, stage: Opened
+) -> costs.Footprint:
+    wanted = footprint.Wanted(gate.tracepoints(series), gate.hot(series))
+    here = Path(__file__).parent
+    key = cache.digest(
+        footprint.VERSION,
+        [cache.file_digest(here / f"{name}.py") for name in _ANALYSIS],
+        kernels.base.key,
+        kernels.patched.key,
+        {event: list(names) for event, names in wanted.functions.items()},
+        sorted(wanted.hot),
+    )
+    kept = cache_dir / "footprints" / key / "footprint.json"
+    if kept.exists():
+        found = costs.Footprint.model_validate_json(kept.read_text(encoding="utf-8"))
+        stage.reused = True
+    else:
+        found = footprint.compare(kernels.base, kernels.patched, wanted)
+        with cache.publish(kept.parent) as scratch:
+            cache.write_text(scratch / kept.name, found.model_dump_json(indent=1))
+        kernel.prune(cache_dir / "footprints", keep=200)
+    nops = sum(site.nop > 0 for site in found.sites)
+    changed = len(found.paths) + found.same_paths
+    stage.summary = (
+        f"{nops} sites, {changed} functions changed, {found.unchanged} did not"
+    )
+    return found

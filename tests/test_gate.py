@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The verdict on costs: each fault by the name of the function and its cause."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kstall import btf, costs, footprint, gate, structs
+from kstall.evidence import CheckResult
+from kstall.series import Exemption, Overhead, Project, Series
+from test_footprint import WANTED, build
+
+__all__ = ["build"]
+Build = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def series(project_root: Path) -> Series:
+    """A series that declares the event of the small subsystem."""
+    (found,) = Project(project_root).load(["drm-sched"])
+    point = found.spec.tracepoint[0]
+    site = point.site[0].model_copy(update={"function": "submit", "hot": True})
+    point = point.model_copy(update={"name": "job_wait", "site": (site,)})
+    spec = found.spec.model_copy(
+        update={"tracepoint": (point,), "overhead": Overhead()}
+    )
+    return dataclasses.replace(found, spec=spec)
+
+
+def exempting(series: Series, **fields: object) -> Series:
+    one = Exemption.model_validate({"because": "it is argued", **fields})
+    spec = series.spec.model_copy(update={"overhead": Overhead(exemption=(one,))})
+    return dataclasses.replace(series, spec=spec)
+
+
+def judged(series: Series, build: Build, *macros: str) -> dict[str, CheckResult]:
+    base, patched = build(), build("PATCHED", *macros)
+    found = footprint.binaries("trace", base, patched, WANTED)
+    found.structs = list(structs.compare("trace", btf.read(base), btf.read(patched)))
+    overhead = costs.Overhead(base_kernel="base", footprint=found)
+    return {one.name: one for one in gate.judge(series, overhead)}
+
+
+def faults(check: CheckResult) -> str:
+    return "\n".join(
+        f"{one.label}: {one.observed}, not {one.expected}"
+        for one in check.comparisons
+        if not one.ok
+    )
+
+
+def test_one_nop_passes(series: Series, build: Build) -> None:
+    checks = judged(series, build)
+    assert {check.status for check in checks.values()} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    ("macro", "check", "words"),
+    [
+        ("CLOCK", "off_runs_nothing_else", ("submit", "reads a clock", "ktime_get")),
+        ("ARGUMENT", "off_runs_nothing_else", ("submit", "calls", "call estimate")),
+        ("LOAD", "off_runs_nothing_else", ("submit", "instructions more")),
+        ("GROWN", "structs_do_not_grow", ("struct job: +submitted", "24, not 16")),
+        ("INLINE", "off_is_a_nop", ("job_wait", "poll (!)")),
+        ("BROKEN", "off_is_a_nop", ("job_wait: functions with a site",)),
+    ],
+)
+def test_a_fault_is_named(
+    series: Series, build: Build, macro: str, check: str, words: tuple[str, ...]
+) -> None:
+    found = judged(series, build, macro)
+    assert found[check].status == "fail"
+    for word in words:
+        assert word in faults(found[check])
+
+
+def test_an_exemption_counts_instructions(series: Series, build: Build) -> None:
+    allowed = exempting(series, function="submit", instructions=9, calls=["estimate"])
+    found = judged(allowed, build, "ARGUMENT")
+    assert found["off_runs_nothing_else"].status == "pass"
+    allowed = exempting(series, function="submit", instructions=9)
+    assert judged(allowed, build, "ARGUMENT")["off_runs_nothing_else"].status == "fail"
+
+
+def test_no_exemption_lets_a_clock_be_read(series: Series, build: Build) -> None:
+    allowed = exempting(series, function="submit", instructions=99, calls=["ktime_get"])
+    found = judged(allowed, build, "CLOCK")
+    assert "reads a clock" in faults(found["off_runs_nothing_else"])
+
+
+def test_a_struct_may_grow_as_declared(series: Series, build: Build) -> None:
+    found = judged(exempting(series, struct="job", bytes=8), build, "GROWN")
+    assert found["structs_do_not_grow"].status == "pass"
+
+
+def measured(base: list[float], off: list[float], predicted: float) -> CheckResult:
+    samples = [
+        costs.Sample(
+            mode=mode,
+            boots=[],
+            median=sorted(values)[len(values) // 2],
+            spread=max(values) - min(values),
+        )
+        for mode, values in (("base", base), ("off", off))
+    ]
+    one = costs.Measurement(
+        workload="w",
+        operation="call",
+        resolution=samples[0].spread,
+        samples=samples,
+        difference=samples[1].median - samples[0].median,
+        predicted=predicted,
+    )
+    one.visible = gate.visible(one)
+    overhead = costs.Overhead(base_kernel="base", measurements=[one])
+    return gate.off_costs_what_is_predicted(None, overhead)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("base", "off", "predicted", "good"),
+    [
+        ([100, 100, 100], [101, 101, 101], 1, True),
+        ([100, 100, 100], [102, 102, 102], 1, False),
+        # A difference that boots of one kernel show as well is no verdict.
+        ([100, 104, 100], [103, 103, 103], 0, True),
+        ([100, 100, 100], [99, 99, 99], 0, True),
+    ],
+)
+def test_only_what_can_be_seen_is_judged(
+    base: list[float], off: list[float], predicted: float, good: bool
+) -> None:
+    verdict = measured(base, off, predicted)
+    assert all(one.ok for one in verdict.comparisons) is good
