@@ -24,6 +24,7 @@ ORDER = (
     "kconfig",
     "kernel",
     "programs",
+    "extra",
     "root",
     "console",
     "monitor",

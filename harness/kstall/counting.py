@@ -49,11 +49,15 @@ class Kernels:
     base: kernel.Kernel
     patched: kernel.Kernel
     root: root.Root
+    # Directories with our own modules, for either.
+    base_extra: Path | None = None
+    patched_extra: Path | None = None
 
 
 @dataclass(frozen=True)
 class _Boot:
     kernel: kernel.Kernel
+    extra: Path | None
     name: str
     modes: tuple[costs.Mode, ...]
 
@@ -66,20 +70,18 @@ def _boots(kernels: Kernels) -> tuple[_Boot, ...]:
         if number == 1:
             # Once is enough: what bpftrace costs is no verdict, and its start is slow.
             modes = (*modes, "bpftrace")
-        found.append(_Boot(kernels.base, f"base-{number}", ("base",)))
-        found.append(_Boot(kernels.patched, f"patched-{number}", modes))
+        base, patched = kernels.base_extra, kernels.patched_extra
+        found.append(_Boot(kernels.base, base, f"base-{number}", ("base",)))
+        found.append(_Boot(kernels.patched, patched, f"patched-{number}", modes))
     return tuple(found)
 
 
 def _inputs(project: Project, series: Series) -> tuple[Path, ...]:
-    folders = {(project.scripts / one.program).parent for one in series.measures}
-    files = {path for folder in folders for path in folder.glob("*")}
-    files |= {
-        project.scripts / one.script
-        for one in series.measures
-        if one.script is not None
-    }
-    files |= set((project.harness / "kstall_guest").rglob("*.py"))
+    files: set[Path] = set((project.harness / "kstall_guest").rglob("*.py"))
+    for one in series.measures:
+        program = project.scripts / one.program
+        files |= {program, program.with_suffix(".c"), *program.parent.glob("*.h")}
+        files |= {project.scripts / name for name in (one.script, one.module) if name}
     return tuple(sorted(path for path in files if path.is_file()))
 
 
@@ -185,6 +187,11 @@ def _boot(
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
     shutil.copytree(boot.kernel.modules, share / "modules", symlinks=True)
+    if boot.extra is not None:
+        shutil.copytree(
+            boot.extra, share / "modules/lib/modules" / boot.kernel.release / "extra"
+        )
+        process.run(["depmod", "-b", share / "modules", boot.kernel.release])
     cache.write_json(share / "job.json", _job(series, boot))
     try:
         ran = guest.boot(
@@ -245,7 +252,7 @@ def _job(series: Series, boot: _Boot) -> dict[str, Any]:
             {
                 "name": f"{one.name}-{mode}",
                 "argv": [str(_GUEST / "scripts" / one.program), *one.args],
-                "modules": list(one.modules),
+                "modules": _modules(one),
                 "events": list(one.events) if mode == "ftrace" else [],
                 "record": [],
                 "bare": [],
@@ -261,6 +268,11 @@ def _job(series: Series, boot: _Boot) -> dict[str, Any]:
             for one, mode in _runs(series, boot)
         ],
     }
+
+
+def _modules(one: Measure) -> list[str]:
+    ours = [Path(one.module).stem] if one.module is not None else []
+    return [*one.modules, *ours]
 
 
 def _refuse(ran: guest.GuestRun, boot: _Boot) -> None:

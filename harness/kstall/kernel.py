@@ -306,6 +306,16 @@ def _make_argv(output: Path, tools: Toolchain) -> list[str]:
     return ["make", f"O={output}", *tools.make, *_REPRODUCIBLE]
 
 
+def make_argv(
+    cache_dir: Path, applied: AppliedTree, config: Configured, tools: Toolchain
+) -> list[str]:
+    """What calls make in the build directory of ``applied``, with ``config`` in it."""
+    output = cache_dir / "builds" / applied.base.id
+    output.mkdir(parents=True, exist_ok=True)
+    _install_config(config.file, output / ".config")
+    return _make_argv(output, tools)
+
+
 def _expected_steps(count: Path, config: Path) -> int:
     """The steps of the fullest build here so far, else a guess from the config."""
     if count.exists():

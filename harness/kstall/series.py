@@ -221,13 +221,15 @@ class Measure(_Table):
     The program prints ``operations N`` and then, for each repetition, how many
     instructions N of them took; it uses nothing that only the patched tree has.
     ``nops`` are the sites that one operation crosses, ``events`` those that are
-    switched on for the traced modes, and ``script`` the bpftrace script.
+    switched on for the traced modes, and ``script`` the bpftrace script.  ``module`` is
+    one of ours, a C file below ``scripts/`` that is compiled for each kernel.
     """
 
     name: Name
     program: Text
     args: tuple[str, ...] = ()
     modules: tuple[Identifier, ...] = ()
+    module: Text | None = None
     operation: Text
     nops: Annotated[float, Field(ge=0)] = 0
     more: Annotated[float, Field(ge=0)] = 0
@@ -501,6 +503,9 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
         program = project.scripts / measure.program
         if not any(map(Path.is_file, (program, program.with_suffix(".c")))):
             yield (*place, "program"), f"no such file: scripts/{measure.program}[.c]"
+        module = measure.module
+        if module is not None and not (project.scripts / module).is_file():
+            yield (*place, "module"), f"no such file: scripts/{module}"
         if measure.script is not None and measure.script not in scripts:
             file = measure.script
             yield (*place, "script"), f"{file} is not declared as a [[script]]"

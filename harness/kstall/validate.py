@@ -13,8 +13,8 @@ from pathlib import Path
 from . import (
     accel,
     common,
-    counting,
     evidence,
+    extra,
     kernel,
     overhead,
     process,
@@ -25,6 +25,7 @@ from . import (
     tree,
 )
 from . import run as runs
+from .counting import Kernels
 from .errors import KstallError
 from .guestrun import Guest, machine_for, run_guest
 from .report import SeriesReport
@@ -128,7 +129,7 @@ def _prove(
     series: Series,
     entry: SeriesReport,
 ) -> None:
-    base, built, made = _kernels(request, run, shared, series, entry)
+    both, built, made = _kernels(request, run, shared, series, entry)
     entry.kernel = built.key
     with run.stage("accelerator", entry) as stage:
         speed = accel.probe(request.cache, built.image, shared.root, run.ui.say)
@@ -147,9 +148,8 @@ def _prove(
         entry.checks = _judge(series, saved)
         good = sum(check.status == "pass" for check in entry.checks)
         stage.summary = f"{good} of {len(entry.checks)} checks pass"
-    if base is not None:
-        kernels = counting.Kernels(base, built, shared.root)
-        overhead.prove(request.project, series, kernels, request.cache, run, entry)
+    if both is not None:
+        overhead.prove(request.project, series, both, request.cache, run, entry)
 
 
 def _judge(series: Series, saved: evidence.Evidence) -> list[report.Check]:
@@ -192,7 +192,7 @@ def _kernels(
     shared: _Shared,
     series: Series,
     entry: SeriesReport,
-) -> tuple[kernel.Kernel | None, kernel.Kernel, tuple[programs.Program, ...]]:
+) -> tuple[Kernels | None, kernel.Kernel, tuple[programs.Program, ...]]:
     """Apply, configure and build; only what is not there yet is made.
 
     First the base, which series of one configuration share: then the workspace changes
@@ -204,19 +204,23 @@ def _kernels(
         stage.summary = f"{len(series.patches)} patches, {len(plan.touched)} files"
         if plan.offsets:
             stage.summary += f", {len(plan.offsets)} hunks at an offset"
-    base = None
+    base = extra_base = extra_built = None
     if series.spec.overhead is not None:
         with (
             _workspace(plan.upto(0), run.ui) as checkout,
             run.stage("base", entry) as stage,
         ):
             base = _build(request, run, shared, series, checkout, stage)
+            extra_base = _extra(request, shared, series, base, checkout, stage)
     with _workspace(plan, run.ui) as checkout:
         with run.stage("config", entry) as stage:
-            _configure(request, shared, series, checkout, stage)
+            config = _configure(request, shared, series, checkout, stage)
+            stage.reused = config.reused
             stage.summary = "every requested symbol is set"
         with run.stage("build", entry) as stage:
             built = _build(request, run, shared, series, checkout, stage)
+            if base is not None:
+                extra_built = _extra(request, shared, series, built, checkout, stage)
         made: tuple[programs.Program, ...] = ()
         if any(load.from_tree for load in series.spec.workload):
             with run.stage("programs", entry) as stage:
@@ -230,7 +234,33 @@ def _kernels(
                 )
                 stage.reused = all(one.reused for one in made)
                 stage.summary = ", ".join(Path(one.name).name for one in made)
-    return base, built, made
+    both = None
+    if base is not None:
+        both = Kernels(base, built, shared.root, extra_base, extra_built)
+    return both, built, made
+
+
+def _extra(
+    request: Request,
+    shared: _Shared,
+    series: Series,
+    built: kernel.Kernel,
+    checkout: _Checkout,
+    stage: runs.Opened,
+) -> Path | None:
+    """The directory of our own modules for ``built``, if ``series`` has any."""
+    sources = dict.fromkeys(one.module for one in series.measures if one.module)
+    if not sources:
+        return None
+    return extra.obtain(
+        [request.project.scripts / one for one in sources],
+        built,
+        _configure(request, shared, series, checkout, stage),
+        shared.tools,
+        request.cache,
+        checkout.tree,
+        log=stage.log,
+    )
 
 
 @dataclass(frozen=True)
@@ -266,11 +296,9 @@ def _configure(
         request.project.kconfigs / series.spec.kconfig,
     )
     key = kernel.config_key(checkout.plan, fragments, shared.tools)
-    config = kernel.find_config(key, request.cache) or kernel.configure(
+    return kernel.find_config(key, request.cache) or kernel.configure(
         checkout.tree(), key, fragments, shared.tools, request.cache, log=stage.log
     )
-    stage.reused = config.reused
-    return config
 
 
 def _build(
