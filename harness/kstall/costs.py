@@ -126,7 +126,9 @@ class Footprint(_Model):
     sections: list[SectionSize] = []
     paths: list[FunctionPaths] = []
     same_paths: int = Field(
-        default=0, description="functions that changed, but run the same instructions"
+        default=0,
+        description="functions that changed, but run the same instructions on every "
+        "path, constants and addresses left out",
     )
     unchanged: int = Field(
         default=0, description="functions that did not change but for addresses"

@@ -13,11 +13,12 @@ from .code import Code, Instruction, StaticBranch, reads_clock
 from .elf import Binary, Function
 from .identity import same
 from .kernel import Kernel
-from .paths import Comparer, Comparison, Side, Walk
+from .paths import Comparer, Comparison, Difference, Side, Walk
 
 #: Changes when the analysis finds something else in the same kernels.
 VERSION = 1
 _NUMBER = re.compile(r"\.\d+\b")
+_CONSTANT = re.compile(r"\b(0x[0-9a-f]+|\d+)\b")
 # What TRACE_EVENT() makes of a declaration, for tracers to call.
 _EVENT = (
     "trace_event_raw_event_",
@@ -239,7 +240,7 @@ class _Pair:
                     net=one.net,
                     repeats=one.looped,
                 )
-                for one in found.differences
+                for one in self._unlike(found)
             ],
             clock_reads=[self._shown(one) for one in added if reads_clock(one)],
             calls=[
@@ -254,6 +255,17 @@ class _Pair:
             ],
             added=[] if found.proven else [self._shown(one) for one in found.added],
         )
+
+    def _unlike(self, found: Comparison) -> Iterator[Difference]:
+        """The stretches that differ in more than constants, such as the offset of a
+        member behind one that is new."""
+        for one in found.differences:
+            added, removed = (
+                sorted(_CONSTANT.sub("N", item.form) for item in part)
+                for part in (one.added, one.removed)
+            )
+            if added != removed:
+                yield one
 
     def _shown(self, one: Instruction) -> str:
         return f"{_where(self.patched.binary, one.address)}: {one.text}"

@@ -40,6 +40,10 @@ def prove(
     entry.overhead = found
     with run.stage("binaries", entry) as stage:
         found.footprint = _footprint(series, kernels, cache_dir, stage)
+        found.footprint.limits.append(
+            "one configuration and one compiler; not CONFIG_JUMP_LABEL=n, where a site "
+            "is a load, a test and a branch, nor CONFIG_LOCKDEP, which asks RCU as well"
+        )
     if series.measures:
         with run.stage("instructions", entry) as stage:
             found.measurements = counting.measure(

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Mutants that cost more than they should: each fails by function and cause."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+import pytest
+
+from kstall import cache
+from kstall.series import Project
+from live import Outcome, validate
+
+pytestmark = [pytest.mark.live, pytest.mark.deep]
+
+SERIES = "drm-sched"
+WAIT = "0002-drm-sched-Trace-how-long-a-job-waited-and-for-what.patch"
+GUARD = "+\tif (trace_drm_sched_job_wait_enabled())\n"
+INTERNAL = "drivers/gpu/drm/scheduler/sched_internal.h"
+
+
+def _replace(project: Project, old: str, new: str) -> None:
+    path = project.patches / SERIES / WAIT
+    text = path.read_text()
+    assert text.count(old) == 1
+    assert old.count("\n") == new.count("\n"), "the hunk's line count would be wrong"
+    path.write_text(text.replace(old, new))
+
+
+def _add_patch(
+    project: Project, proven: Outcome, file: str, old: str, new: str
+) -> None:
+    """Add a last patch to the series, which makes ``old`` in ``file`` ``new``."""
+    assert proven.report.tree is not None
+    source = cache.default_dir() / "trees" / proven.report.tree.id / "src" / file
+    before = source.read_text()
+    assert before.count(old) == 1
+    diff = "".join(
+        difflib.unified_diff(
+            before.splitlines(keepends=True),
+            before.replace(old, new).splitlines(keepends=True),
+            f"a/{file}",
+            f"b/{file}",
+        )
+    )
+    name = "0005-drm-sched-Cost-more.patch"
+    (project.patches / SERIES / name).write_text(
+        "From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001\n"
+        "From: A Mutant <mutant@example.org>\n"
+        "Date: Thu, 1 Jan 1970 00:00:00 +0000\n"
+        "Subject: [PATCH 5/5] drm/sched: Cost more\n\n"
+        f"---\n{diff}-- \n2.39.5\n\n"
+    )
+    toml = project.patches / SERIES / "series.toml"
+    last = "0004-drm-sched-Add-tests-for-the-wait-time-trace-events.patch"
+    text = toml.read_text()
+    assert text.count(f'    "{last}",\n') == 1
+    toml.write_text(text.replace(f'    "{last}",\n', f'    "{last}",\n    "{name}",\n'))
+
+
+def _said(found: Outcome, check: str) -> str:
+    assert found.exit_code == 1, found.said
+    assert check in found.failed(), found.said
+    return found.failed()[check]
+
+
+@pytest.mark.parametrize(
+    ("condition", "cause"),
+    [
+        pytest.param("ktime_get() && ", "reads a clock while off", id="clock"),
+        pytest.param(
+            "dma_fence_get_status(&s_fence->finished) >= 0 && ",
+            "calls while off",
+            id="argument",
+        ),
+    ],
+)
+def test_work_outside_the_guard(
+    project_copy: Project, tmp_path: Path, condition: str, cause: str
+) -> None:
+    _replace(project_copy, GUARD, GUARD.replace("(trace", f"({condition}trace"))
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    said = _said(found, "off_runs_nothing_else")
+    assert f"drm_sched_run_job_work [gpu-sched]: {cause}" in said
+    assert "drm_sched_run_job_work+0x" in said
+    assert "call ktime_get" in said or "call dma_fence_get_status" in said
+
+
+def test_a_grown_struct(project_copy: Project, proven: Outcome, tmp_path: Path) -> None:
+    _add_patch(
+        project_copy,
+        proven,
+        "include/drm/gpu_scheduler.h",
+        "struct drm_sched_job {\n",
+        "struct drm_sched_job {\n\tktime_t\t\t\t\twaited;\n",
+    )
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    said = _said(found, "structs_do_not_grow")
+    assert "struct drm_sched_job: +waited: 160 bytes, expected <= 152 bytes" in said
+
+
+def test_a_tracepoint_in_a_header(
+    project_copy: Project, proven: Outcome, tmp_path: Path
+) -> None:
+    _add_patch(
+        project_copy,
+        proven,
+        INTERNAL,
+        "/* Return true if entity could provide a job. */\n"
+        "static inline bool\n"
+        "drm_sched_entity_is_ready(struct drm_sched_entity *entity)\n"
+        "{\n",
+        "#include <linux/tracepoint-defs.h>\n"
+        "DECLARE_TRACEPOINT(drm_sched_job_wait);\n"
+        "/* Return true if entity could provide a job. */\n"
+        "static inline bool\n"
+        "drm_sched_entity_is_ready(struct drm_sched_entity *entity)\n"
+        "{\n"
+        "\tif (tracepoint_enabled(drm_sched_job_wait))\n"
+        "\t\tsmp_mb();\n",
+    )
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    said = _said(found, "off_is_a_nop")
+    assert "drm_sched_job_wait: functions with a site" in said
+    assert "(!)" in said
