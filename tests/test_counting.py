@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From what measured programs printed to instructions per operation."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall import counting, kernel, root
+from kstall.counting import Kernels
+from kstall.errors import KstallError
+from kstall.series import Measure, Overhead, Project, Series
+
+
+def measure(**fields: Any) -> Measure:
+    return Measure.model_validate(
+        {
+            "name": "call",
+            "program": "workloads/overhead/io_uring-sq",
+            "operation": "call",
+            **fields,
+        }
+    )
+
+
+def count(boot: str, mode: str, *taken: int, events: int | None = None) -> Any:
+    return {
+        "boot": boot,
+        "workload": "call",
+        "mode": mode,
+        "operations": 10,
+        "taken": list(taken),
+        "events": events,
+    }
+
+
+@pytest.fixture
+def series(project_root: Path) -> Series:
+    (found,) = Project(project_root).load(["drm-sched"])
+    one = measure(
+        events=["gpu_scheduler:drm_sched_job_wait"], script="drm-sched-wait.bt"
+    )
+    spec = found.spec.model_copy(update={"overhead": Overhead(workload=(one,))})
+    return dataclasses.replace(found, spec=spec)
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Kernels:
+    base, patched = (
+        kernel.Kernel(name, tmp_path / name, "7.3.4", "ab" * 20, reused=True)
+        for name in ("base", "patched")
+    )
+    return Kernels(base, patched, root.Root("root", tmp_path, (), {}, True))
+
+
+def test_the_medians_of_boots_are_compared() -> None:
+    # The last repetition of a boot had a timer tick in it.
+    counts = [
+        count("base-1", "base", 1000, 1000, 1800),
+        count("base-2", "base", 1000, 1000, 1900),
+        count("patched-1", "off", 1010, 1010, 1700),
+        count("patched-2", "off", 1010, 1010, 1010),
+        count("patched-1", "ftrace", 1500, 1500, 1500, events=100),
+    ]
+    found = counting._measurement(measure(nops=1), counts)
+    assert found.difference == 1
+    assert found.resolution == 0
+    assert found.visible
+    assert found.predicted == 1
+    by_mode = {one.mode: one for one in found.samples}
+    assert by_mode["base"].boots[0].high == 180
+    # Two repetitions come first that are not printed.
+    assert by_mode["ftrace"].hits == 100 / 50
+
+
+def test_a_difference_within_the_spread_is_not_visible() -> None:
+    counts = [
+        count("base-1", "base", 1000, 1000, 1000),
+        count("base-2", "base", 1030, 1030, 1030),
+        count("patched-1", "off", 1035, 1035, 1035),
+    ]
+    found = counting._measurement(measure(), counts)
+    assert found.resolution == 3
+    assert not found.visible
+
+
+def test_what_a_program_prints() -> None:
+    assert counting.parse("operations 8\n80\n81\n") == (8, [80, 81])
+
+
+@pytest.mark.parametrize("text", ["", "operations 8\n", "80\n81\n"])
+def test_a_program_that_measures_nothing_is_an_error(text: str) -> None:
+    with pytest.raises(KstallError):
+        counting.parse(text)
+
+
+def test_the_base_is_never_traced(series: Series, kernels: Kernels) -> None:
+    for boot in counting._boots(kernels):
+        loads = counting._job(series, boot)["workloads"]
+        if boot.kernel is kernels.base:
+            assert [load["name"] for load in loads] == ["call-base"]
+            assert loads[0]["events"] == loads[0]["bpftrace"] == []
+        else:
+            assert [load["name"] for load in loads][:2] == ["call-off", "call-ftrace"]
+
+
+def test_bpftrace_is_started_in_one_boot(series: Series, kernels: Kernels) -> None:
+    traced = [
+        load
+        for boot in counting._boots(kernels)
+        for load in counting._job(series, boot)["workloads"]
+        if load["bpftrace"]
+    ]
+    assert [load["name"] for load in traced] == ["call-bpftrace"]
+
+
+def test_one_processor_counts(series: Series) -> None:
+    machine = counting._machine(series)
+    assert machine.cpus == 1
+    assert "-icount" in machine.devices
+
+
+def test_the_key_minds_what_is_measured(
+    series: Series, kernels: Kernels, project_root: Path
+) -> None:
+    project = Project(project_root)
+
+    def key(**fields: Any) -> str:
+        overhead = Overhead(workload=(measure(**fields),))
+        spec = series.spec.model_copy(update={"overhead": overhead})
+        return counting.key_of(project, dataclasses.replace(series, spec=spec), kernels)
+
+    assert key() == key(nops=1)
+    assert len({key(), key(args=["1"]), key(script="drm-sched-why.bt")}) == 3
