@@ -246,6 +246,8 @@ def test_the_same_sources_are_one_base_however_they_come(
 ) -> None:
     top = write(tmp_path / "linux")
     plain = obtain(top, cache)
+    (top / ".checkpatch-camelcase.date.202611152230").write_text("Foo\n")
+    checked = obtain(top, cache)
     build_in_place(top)
     built = obtain(top, cache)
     commit(write(tmp_path / "checkout"))
@@ -253,7 +255,7 @@ def test_the_same_sources_are_one_base_however_they_come(
     with tarfile.open(tmp_path / "linux.tar.gz", "w:gz") as tar:
         tar.add(write(tmp_path / "other"), arcname="linux-7.3.4")
     packed = obtain(tmp_path / "linux.tar.gz", cache)
-    assert plain.id == built.id == checked_out.id == packed.id
+    assert plain.id == checked.id == built.id == checked_out.id == packed.id
     assert bases(cache) == [plain.id]
 
 

@@ -33,6 +33,8 @@ _GROWTH = {".tar": 1.25, ".gz": 8, ".tgz": 8}
 _MOST_GROWTH = 12
 # What `make mrproper` would only delete again, of which a built tree has gigabytes.
 _PRODUCTS = re.compile(r"(.*\.(o|ko|a|dwo)|\..*\.cmd|vmlinux|vmlinux\.unstripped)")
+# What checkpatch.pl remembers; with it, the same sources would be another base.
+_MEMORY = re.compile(r"\.checkpatch-camelcase\..*")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def _from_directory(named: Path, cache_dir: Path, say: Say) -> Base:
 
     def fill(scratch: Path) -> Mapping[str, str]:
         if left := len(entries) - len(wanted):
-            say(f"{named} was built in place: leaving out {left} files that make made")
+            say(f"{named}: leaving out {left} files that its own tools made")
         with ThreadPoolExecutor(1) as pool:
             # At the same time, so that the disk reads each file once for both.
             ids = pool.submit(listing.blobs, named, wanted)
@@ -206,13 +208,15 @@ def _archive(path: Path, cache_dir: Path, say: Say) -> str:
 def _without_products(
     named: Path, entries: Sequence[listing.Entry]
 ) -> tuple[listing.Entry, ...]:
-    """``entries`` but for the bulk of what an in-tree build made, if there was one."""
-    if not store.is_built(named):
-        return tuple(entries)
+    """``entries`` but for what tools of the tree left in it.
+
+    That is the bulk of what an in-tree build made, if there was one.
+    """
+    left = [_MEMORY, *([_PRODUCTS] if store.is_built(named) else [])]
     return tuple(
         entry
         for entry in entries
-        if not _PRODUCTS.fullmatch(entry.path.rpartition("/")[2])
+        if not any(one.fullmatch(entry.path.rpartition("/")[2]) for one in left)
     )
 
 
