@@ -112,8 +112,10 @@ class Buffer:
     def __init__(self, memory: mmap.mmap, offsets: list[int]) -> None:
         self.memory = memory
         self.offsets = offsets
+        self.pieces: list[memoryview] = []
         view = memoryview(memory)
-        self.pages = [view[offset : offset + PAGE] for offset in offsets]
+        for begin, end in _joined(offsets):
+            self.pieces.append(view[begin:end])
 
     @classmethod
     def scattered(cls, count: int) -> Buffer:
@@ -154,6 +156,17 @@ class Buffer:
         ]
 
 
+def _joined(offsets: list[int]) -> list[tuple[int, int]]:
+    """The areas that these pages are: adjacent ones are a single piece."""
+    areas: list[tuple[int, int]] = []
+    for offset in offsets:
+        if areas and areas[-1][1] == offset:
+            areas[-1] = (areas[-1][0], offset + PAGE)
+        else:
+            areas.append((offset, offset + PAGE))
+    return areas
+
+
 class Disk:
     """The block device of an NVMe controller, read past the page cache."""
 
@@ -184,8 +197,8 @@ class Disk:
         file = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
         got = 0
         for number in range(count):
-            size = len(buffer.pages) * PAGE
-            got += os.preadv(file, buffer.pages, number * size)
+            size = len(buffer.offsets) * PAGE
+            got += os.preadv(file, buffer.pieces, number * size)
         os.close(file)
         after = self._done()
         return {
@@ -234,9 +247,9 @@ class Probes:
     """
 
     _GROUP = "kstall"
+    # struct iommu_iotlb_gather: start, end, pgsize, freelist
     _FETCH = (
-        "first=gather->start:x64 last=gather->end:x64 "
-        "list=gather->freelist.pages.next:x64 gather=gather:x64"
+        "first=+0($arg2):x64 last=+8($arg2):x64 list=+24($arg2):x64 gather=$arg2:x64"
     )
 
     def __init__(self) -> None:
@@ -244,11 +257,8 @@ class Probes:
         self.calls: list[tuple[int, int, int, int, bool]] = []
 
     def __enter__(self) -> Probes:
-        events = TRACING / "kprobe_events"
-        with events.open("a") as file:
-            file.write(f"p:{self._GROUP}/in intel_iommu_tlb_sync {self._FETCH}\n")
-        with events.open("a") as file:
-            file.write(f"r:{self._GROUP}/out intel_iommu_tlb_sync\n")
+        self._define(f"p:{self._GROUP}/in intel_iommu_tlb_sync {self._FETCH}")
+        self._define(f"r:{self._GROUP}/out intel_iommu_tlb_sync")
         self.trace.__enter__()
         for end in ("in", "out"):
             self.trace.enable(f"{self._GROUP}/{end}", True)
@@ -277,7 +287,12 @@ class Probes:
             else:
                 begun = (at, found)
         self.trace.__exit__()
-        with (TRACING / "kprobe_events").open("a") as file:
-            file.write(f"-:{self._GROUP}/in\n")
-        with (TRACING / "kprobe_events").open("a") as file:
-            file.write(f"-:{self._GROUP}/out\n")
+        for end in ("in", "out"):
+            self._define(f"-:{self._GROUP}/{end}")
+
+    @staticmethod
+    def _define(line: str) -> None:
+        # Python's own append mode seeks to the end, which tracefs does not allow.
+        file = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
+        os.write(file, f"{line}\n".encode())
+        os.close(file)
