@@ -63,7 +63,8 @@ _REGISTER = re.compile(
     "|".join(rf"\b(?P<{size}>{names})\b" for size, names in _REGISTERS.items())
 )
 _ON_STACK = re.compile(r"\[rsp(?: [+-] \w+)?\]")
-_NUMBER = re.compile(r"-?\b0x[0-9a-f]+\b")
+# An array at a fixed address is indexed by a negative offset, as it looks.
+_ADDRESS = re.compile(r"(?:- ?)?\b0x(?P<digits>[0-9a-f]+)\b")
 _FROM_HERE = re.compile(r"rip (?P<sign>[+-]) (?P<distance>\w+)")
 # Condition codes come in pairs of opposites.
 _OPPOSITE = {"no": "o", "ae": "b", "ne": "e", "a": "be", "ns": "s", "np": "p"} | {
@@ -195,7 +196,9 @@ class Code:
         """Both addresses are of one function, its cold part included."""
         first, second = self.binary.function_at(one), self.binary.function_at(other)
         if first is None or second is None:
-            return False
+            # A cold part that has no symbol.
+            section = self.binary.section_at(other)
+            return section is not None and section.code
         return first is second or (
             _whole_name(first.name) == _whole_name(second.name)
             and first.file == second.file
@@ -287,15 +290,17 @@ class Code:
             return self._label(found.address + found.size + distance)
 
         def constant(match: re.Match[str]) -> str:
-            value = int(match[0], 16)
+            value = int(match["digits"], 16)
+            if "-" in match[0]:
+                value = -value
             value &= 0xFFFFFFFFFFFFFFFF
             # A 32-bit operand holds the low half of an address.
             full = value | 0xFFFFFFFF00000000 if value >= 0x80000000 else value
-            if full < _KERNEL or self.binary.section_at(full) is None:
+            if full < _KERNEL or not self.binary.known(full):
                 return match[0]
-            return self._label(full)
+            return ("+ " if match[0].startswith("- ") else "") + self._label(full)
 
-        return _NUMBER.sub(constant, _FROM_HERE.sub(place, found.op_str))
+        return _ADDRESS.sub(constant, _FROM_HERE.sub(place, found.op_str))
 
 
 def _size_of(match: re.Match[str]) -> str:

@@ -96,6 +96,12 @@ class Binary:
                 return one
         return None
 
+    def known(self, address: int) -> bool:
+        """Whether something is at ``address``, here or in another file."""
+        found = self.named(address)
+        inside = found is not None and found[2] < found[1]
+        return inside or self.section_at(address) is not None
+
     def section(self, name: str) -> Section | None:
         """The section called ``name``."""
         return next((one for one in self.sections if one.name == name), None)

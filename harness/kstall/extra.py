@@ -88,6 +88,6 @@ def _compile(
     for one in sources:
         built = work / f"{one.stem}.ko"
         # The types of whatever kernel lies in the build directory are not ours.
-        process.run(["strip", "--strip-debug", "--remove-section=.BTF", built])
+        process.run(["strip", "--strip-debug", "--remove-section=.BTF*", built])
         built.rename(scratch / built.name)
     cache.remove(work)

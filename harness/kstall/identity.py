@@ -73,6 +73,6 @@ def _mean_the_same(base: Binary, patched: Binary, one: int, other: int) -> bool:
         return False
     if ours[0] == theirs[0] and ours[2] == theirs[2] < max(theirs[1], 1):
         return True
-    if base.section_at(one) is None or patched.section_at(other) is None:
+    if not (base.known(one) and patched.known(other)):
         return False
     return base.label(one) == patched.label(other)
