@@ -17,6 +17,7 @@ from .series import Exemption, Series
 #: Lengths of the NOP that a static branch is while off.
 NOPS = (2, 5)
 _SHOWN = 3
+_LINES = 8
 _Check = Callable[[Series, Overhead], Verdict]
 
 
@@ -119,6 +120,10 @@ def _judge_path(
     how = "more on a path" if path.proven else "that were not reached before"
     limit = exempt.instructions if exempt else 0
     verdict.at_most(f"{name}: instructions {how} while off", most, limit)
+    if most > limit:
+        added = [line for one in path.stretches for line in one.added] + path.added
+        shown = "; ".join(list(dict.fromkeys(added))[:_LINES])
+        verdict.true(f"{name}: nothing is added", False, shown)
     if path.nops:
         count = sum(
             site.binary == path.binary and site.function == path.name for site in sites
