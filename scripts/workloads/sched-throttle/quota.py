@@ -241,14 +241,24 @@ def populate(megabytes: int) -> dict[str, int]:
     }
 
 
-def long_call() -> dict[str, int]:
-    """Such a call that takes about 0.4 s of CPU time, on a fast machine less."""
+def long_megabytes() -> int:
+    """How much to populate for about 0.4 s of CPU time, on a fast machine less."""
     sample = 16
     run = populate(sample)["run_ns"]
-    return populate(min(sample * 400 * MS // run, 768))
+    return min(sample * 400 * MS // run, 768)
 
 
-def owe() -> None:
-    """Run up a debt that takes the group seconds to pay, then spin."""
-    long_call()
+def long_call() -> dict[str, int]:
+    """Such a call, long by this task's own measure."""
+    return populate(long_megabytes())
+
+
+def owe(group: Group, megabytes: int) -> None:
+    """Run up a debt that takes the group seconds to pay, then spin.
+
+    The task joins the group right before the call: out of quota any earlier, it would
+    be held up before it owes much.
+    """
+    group.add(os.getpid())
+    populate(megabytes)
     spin_for_ever()
