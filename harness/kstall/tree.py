@@ -122,20 +122,35 @@ def checkout(plan: Plan, say: Callable[[str], None]) -> Iterator[AppliedTree]:
     Only files that differ are written, and get a fresh mtime.  Another run that wants
     the same workspace waits until then.
     """
-    home = plan.base.path.parent
+    with workspace(plan.base, say) as put:
+        yield put(plan)
+
+
+@contextlib.contextmanager
+def workspace(
+    base: Base, say: Callable[[str], None]
+) -> Iterator[Callable[[Plan], AppliedTree]]:
+    """The workspace of ``base``, ours for as long as the block lasts.
+
+    What is yielded puts a plan into it, one after the other, as `checkout` does.
+    """
+    home = base.path.parent
 
     def waiting(holder: str) -> None:
-        say(f"waiting for {holder}, which is using {plan.base.path}")
+        say(f"waiting for {holder}, which is using {base.path}")
 
-    if not plan.base.path.is_dir():
-        raise _gone(plan.base)
+    def put(plan: Plan) -> AppliedTree:
+        with space.guarded(home, _MARGIN, "a patched file"):
+            _sync(plan, say)
+        return AppliedTree(base.path, base, plan.touched, plan.content)
+
+    if not base.path.is_dir():
+        raise _gone(base)
     with cache.lock(home / "lock", waiting=waiting):
         # It may have been removed, as the least used, while we waited.
         if not (home / "base.json").exists():
-            raise _gone(plan.base)
-        with space.guarded(home, _MARGIN, "a patched file"):
-            _sync(plan, say)
-        yield AppliedTree(plan.base.path, plan.base, plan.touched, plan.content)
+            raise _gone(base)
+        yield put
 
 
 def _gone(base: Base) -> KstallError:

@@ -204,23 +204,22 @@ def _kernels(
         stage.summary = f"{len(series.patches)} patches, {len(plan.touched)} files"
         if plan.offsets:
             stage.summary += f", {len(plan.offsets)} hunks at an offset"
-    base = extra_base = extra_built = None
-    if series.spec.overhead is not None:
-        with (
-            _workspace(plan.upto(0), run.ui) as checkout,
-            run.stage("base", entry) as stage,
-        ):
-            base = _build(request, run, shared, series, checkout, stage)
-            extra_base = _extra(request, shared, series, base, checkout, stage)
-    with _workspace(plan, run.ui) as checkout:
+    with _workspace(shared.base, run.ui) as checkout:
+        base = extra_base = extra_built = None
+        if series.spec.overhead is not None:
+            bare = checkout(plan.upto(0))
+            with run.stage("base", entry) as stage:
+                base = _build(request, run, shared, series, bare, stage)
+                extra_base = _extra(request, shared, series, base, bare, stage)
+        patched = checkout(plan)
         with run.stage("config", entry) as stage:
-            config = _configure(request, shared, series, checkout, stage)
+            config = _configure(request, shared, series, patched, stage)
             stage.reused = config.reused
             stage.summary = "every requested symbol is set"
         with run.stage("build", entry) as stage:
-            built = _build(request, run, shared, series, checkout, stage)
+            built = _build(request, run, shared, series, patched, stage)
             if base is not None:
-                extra_built = _extra(request, shared, series, built, checkout, stage)
+                extra_built = _extra(request, shared, series, built, patched, stage)
         made: tuple[programs.Program, ...] = ()
         if any(load.from_tree for load in series.spec.workload):
             with run.stage("programs", entry) as stage:
@@ -229,7 +228,7 @@ def _kernels(
                     plan,
                     shared.tools,
                     request.cache,
-                    checkout.tree,
+                    patched.tree,
                     log=stage.log,
                 )
                 stage.reused = all(one.reused for one in made)
@@ -272,16 +271,20 @@ class _Checkout:
 
 
 @contextlib.contextmanager
-def _workspace(plan: tree.Plan, ui: Ui) -> Iterator[_Checkout]:
+def _workspace(base: source.Base, ui: Ui) -> Iterator[Callable[[tree.Plan], _Checkout]]:
+    """What checks plans out, one after the other, while no other run does."""
     with contextlib.ExitStack() as held:
 
         @functools.cache
-        def checkout() -> tree.AppliedTree:
+        def workspace() -> Callable[[tree.Plan], tree.AppliedTree]:
             # Only when something is to be made: putting a series into the workspace
             # gives its files new time stamps, and make would compile them again.
-            return held.enter_context(tree.checkout(plan, ui.say))
+            return held.enter_context(tree.workspace(base, ui.say))
 
-        yield _Checkout(plan, checkout)
+        def checkout(plan: tree.Plan) -> _Checkout:
+            return _Checkout(plan, functools.cache(lambda: workspace()(plan)))
+
+        yield checkout
 
 
 def _configure(
