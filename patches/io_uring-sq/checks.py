@@ -369,10 +369,12 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     for name in ("short", "wait"):
         load = ev.workload(name)
         maps = load.bpftrace("io_uring-sq-why").maps
-        stalls, queued, lost = _by_cause(load)
+        stalls, queued, lost, overwritten = _by_cause(load)
         v.equal(f"{name}: @stalls", _map(maps, "@stalls"), stalls)
         v.equal(f"{name}: @left_queued", _map(maps, "@left_queued"), queued)
         v.equal(f"{name}: @lost", _map(maps, "@lost"), lost)
+        found = _map(maps, "@overwritten")
+        v.equal(f"{name}: @overwritten", found, overwritten)
         printed = [
             text
             for text in load.bpftrace("io_uring-sq-why").lines
@@ -567,10 +569,14 @@ def _calls(load: WorkloadResult) -> Iterator[tuple[RingId, int, int, int]]:
 
 
 def _by_cause(load: WorkloadResult) -> tuple[dict[tuple[str, ...], int], ...]:
-    """What the script's maps have to hold: stalls, SQEs left queued, SQEs lost."""
+    """What the script's maps have to hold.
+
+    Stalls, SQEs left queued, dropped, and the most overwritten at once.
+    """
     stalls: Counter[tuple[str, ...]] = Counter()
     queued: dict[tuple[str, ...], int] = {}
     lost: Counter[tuple[str, ...]] = Counter()
+    overwritten: dict[tuple[str, ...], int] = {}
     for line in _lines(load, "submit"):
         key = _key(load, _id(line))
         for _, left, error, _ in _stops(load, line):
@@ -580,7 +586,7 @@ def _by_cause(load: WorkloadResult) -> tuple[dict[tuple[str, ...], int], ...]:
             lost[key] += error == 0
         for size, found in _overflows(load, line):
             stalls[*key, "SQ overflow"] += 1
-            lost[key] += found - size
+            overwritten[key] = max(overwritten.get(key, 0), found - size)
     for line in _lines(load, "wait"):
         if line["asleep_ns"]:
             key = _key(load, _id(line))
@@ -590,7 +596,8 @@ def _by_cause(load: WorkloadResult) -> tuple[dict[tuple[str, ...], int], ...]:
         # Which of its calls slept, the writer cannot know.
         key = _key(load, _id(line))
         stalls[*key, "SQ full"] = len(_of_case(load, line["case"], WAIT))
-    return dict(stalls), queued, {key: count for key, count in lost.items() if count}
+    dropped = {key: count for key, count in lost.items() if count}
+    return dict(stalls), queued, dropped, overwritten
 
 
 def _key(load: WorkloadResult, ring: RingId) -> tuple[str, ...]:
