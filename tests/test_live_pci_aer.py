@@ -16,9 +16,10 @@ SERIES = "pci-aer"
 EVENT = "0002-PCI-trace-Add-a-RAS-tracepoint-for-received-AER-erro.patch"
 DROPPED = "0003-PCI-AER-Trace-error-messages-lost-to-FIFO-overflow.patch"
 CALL = """\
-+	trace_pcie_aer_msg(root, info->severity, info->id,
-+			   info->multi_error_valid, false,
-+			   info->error_dev_num, logged);
++	if (trace_pcie_aer_msg_enabled())
++		trace_call__pcie_aer_msg(root, info->severity, info->id,
++					 info->multi_error_valid, false,
++					 info->error_dev_num, logged);
 +
 """
 HANDLE = "+\tif (found)\n \t\taer_handle_err_devices(info);\n"
@@ -36,15 +37,15 @@ HANDLE = "+\tif (found)\n \t\taer_handle_err_devices(info);\n"
         ),
         pytest.param(
             EVENT,
-            "+	trace_pcie_aer_msg(root, info->severity",
-            "+	if (found) trace_pcie_aer_msg(root, info->severity",
+            "+	if (trace_pcie_aer_msg_enabled())\n",
+            "+	if (found && trace_pcie_aer_msg_enabled())\n",
             {"unknown_sender_is_told", "messages_are_the_root_ports_totals"},
             id="only of those whose sender is known",
         ),
         pytest.param(
             EVENT,
-            "+			   info->error_dev_num, logged);\n",
-            "+			   info->error_dev_num, logged ?: found);\n",
+            "+					 info->error_dev_num, logged);\n",
+            "+					 info->error_dev_num, logged ?: found);\n",
             {"merged_messages_are_told", "logged_is_the_aer_events"},
             id="details that nobody has seen",
         ),
