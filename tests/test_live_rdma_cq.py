@@ -83,10 +83,10 @@ WC = "0005-RDMA-core-Add-tracepoint-for-failed-work-completions.patch"
         ),
         pytest.param(
             WC,
-            "+\t\t__string(owner, rdma_restrack_owner(wc->qp ? &wc->qp->res :\n",
-            "+\t\t__string(owner, rdma_restrack_owner(!wc->status ? &wc->qp->res :\n",
+            "+\t\t__entry->qp_num = wc->qp ? wc->qp->qp_num : 0;\n",
+            "+\t\t__entry->qp_num = wc->src_qp;\n",
             {"end_of_a_connection_is_flushes", "failed_completions_of_the_kernel"},
-            id="the owner of a shared queue",
+            id="the queue pair at the other end",
         ),
     ],
 )

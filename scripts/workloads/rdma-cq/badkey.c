@@ -65,11 +65,13 @@ static void badkey(const char *run)
 	post_write(&qps[0], good, &page, page.rkey ^ 0x5a, immediate);
 	ring(&qps[0]);
 	drained(qps[0].sq);
-	for (i = 0; i < 2; i++) {
+	for (i = 0; i < 2; i++)
 		failed(&qps[i]);
-		/* Nothing of it runs any more after that. */
+	/* Those of a queue pair go with it, if nobody has read them. */
+	read_events(&device, cqs, 2, qps, 2);
+	for (i = 0; i < 2; i++)
 		destroy_qp(&qps[i]);
-	}
+	/* Nothing runs any more now. */
 	read_events(&device, cqs, 2, qps, 2);
 	for (i = 0; i < 2; i++) {
 		while (poll_cq(&cqs[i]))

@@ -485,7 +485,7 @@ struct qp {
 	struct siw_rqe *recvq;
 	uint32_t slots, given;		/* of recvq */
 	unsigned int ssn;
-	unsigned int access_errors, others;
+	unsigned int access_errors, others, reported;
 };
 
 union cq_response {
@@ -749,6 +749,7 @@ static inline void destroy_qp(struct qp *qp)
 
 	verb(qp->device, IB_USER_VERBS_CMD_DESTROY_QP, &command, sizeof(command),
 	     &response, sizeof(response));
+	qp->reported = response.events_reported;
 }
 
 static inline void destroy_cq(struct cq *cq)
@@ -967,10 +968,10 @@ static inline void say_qp(const char *run, const struct qp *qp)
 	printf("{\"what\": \"qp\", \"run\": \"%s\", \"qp\": \"%s\", \"device\": \"%s\", "
 	       "\"number\": %u, \"state\": %u, \"scq\": %u, \"rcq\": %u, \"maker\": %d, "
 	       "\"process\": %d, \"comm\": \"%s\", \"access_errors\": %u, "
-	       "\"others\": %u}\n",
+	       "\"others\": %u, \"reported\": %u}\n",
 	       run, qp->name, qp->device->name, qp->number, qp->state, qp->scq->known.id,
 	       qp->rcq->known.id, qp->maker, getpid(), comm, qp->access_errors,
-	       qp->others);
+	       qp->others, qp->reported);
 	fflush(stdout);
 }
 
