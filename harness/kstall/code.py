@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -65,6 +65,7 @@ _REGISTER = re.compile(
 _ON_STACK = re.compile(r"\[rsp(?: [+-] \w+)?\]")
 # An array at a fixed address is indexed by a negative offset, as it looks.
 _ADDRESS = re.compile(r"(?:- ?)?\b0x(?P<digits>[0-9a-f]+)\b")
+_CONSTANT = re.compile(r"(?<!:)\b(0x[0-9a-f]+|\d+)\b")
 _FROM_HERE = re.compile(r"rip (?P<sign>[+-]) (?P<distance>\w+)")
 # Condition codes come in pairs of opposites.
 _OPPOSITE = {"no": "o", "ae": "b", "ne": "e", "a": "be", "ns": "s", "np": "p"} | {
@@ -75,7 +76,8 @@ _OPPOSITE = {"no": "o", "ae": "b", "ne": "e", "a": "be", "ns": "s", "np": "p"} |
 
 @dataclass(frozen=True)
 class Instruction:
-    """``text`` is for people, ``form`` for comparing.
+    """``text`` is for people, ``form`` for comparing; ``shape`` is the form without
+    the names of data, and of constants.
 
     ``condition`` is a branch's, of each two opposites always the same one; ``holds``
     says whether it is the branch's own.  ``target`` is where a jump, a call or a static
@@ -86,6 +88,7 @@ class Instruction:
     size: int
     text: str
     form: str
+    shape: str
     kind: Kind
     target: int | None = None
     condition: str = ""
@@ -216,14 +219,14 @@ class Code:
             condition = name.removeprefix("j")
             holds = condition not in _OPPOSITE
             condition = _OPPOSITE.get(condition, condition)
-        form = self._form(found, kind, callee)
         shown = callee or (self._label(target) if target is not None else "")
-        text = f"{name} {shown or self._shown(found)}".strip()
+        text = f"{name} {shown or self._shown(found, self._label)}".strip()
         return Instruction(
             address,
             found.size,
             text,
-            form,
+            self._form(found, kind, callee, self._label),
+            _CONSTANT.sub("N", self._form(found, kind, callee, lambda _: "@")),
             kind,
             target,
             condition,
@@ -268,26 +271,28 @@ class Code:
     def _label(self, address: int) -> str:
         return self.binary.label(address)
 
-    def _form(self, found: Any, kind: Kind, callee: str) -> str:
+    def _form(
+        self, found: Any, kind: Kind, callee: str, label: Callable[[int], str]
+    ) -> str:
         if kind == "branch":
             return "jcc"
         if kind in ("key", "jump"):
             return "jmp" if kind == "jump" else "static branch"
         if callee:
             return f"{found.mnemonic} {callee}"
-        text = _ON_STACK.sub("[rsp + N]", self._shown(found))
+        text = _ON_STACK.sub("[rsp + N]", self._shown(found, label))
         if text.startswith("rsp, ") and found.mnemonic in ("sub", "add"):
             text = "rsp, N"
         return f"{found.mnemonic} {_REGISTER.sub(_size_of, text)}".strip()
 
-    def _shown(self, found: Any) -> str:
+    def _shown(self, found: Any, label: Callable[[int], str]) -> str:
         """The operands, with names for what is at a fixed address."""
 
         def place(match: re.Match[str]) -> str:
             distance = int(match["distance"], 0)
             if match["sign"] == "-":
                 distance = -distance
-            return self._label(found.address + found.size + distance)
+            return label(found.address + found.size + distance)
 
         def constant(match: re.Match[str]) -> str:
             value = int(match["digits"], 16)
@@ -298,7 +303,7 @@ class Code:
             full = value | 0xFFFFFFFF00000000 if value >= 0x80000000 else value
             if full < _KERNEL or not self.binary.known(full):
                 return match[0]
-            return ("+ " if match[0].startswith("- ") else "") + self._label(full)
+            return ("+ " if match[0].startswith("- ") else "") + label(full)
 
         return _ADDRESS.sub(constant, _FROM_HERE.sub(place, found.op_str))
 

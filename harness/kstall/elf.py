@@ -97,10 +97,18 @@ class Binary:
         return None
 
     def known(self, address: int) -> bool:
-        """Whether something is at ``address``, here or in another file."""
+        """Whether ``address`` is one of this file, or of something that it names."""
         found = self.named(address)
         inside = found is not None and found[2] < found[1]
-        return inside or self.section_at(address) is not None
+        low, high = self._bounds
+        return inside or low <= address <= high
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[int, int]:
+        return (
+            min((one.address for one in self.sections), default=0),
+            max((one.address + one.size for one in self.sections), default=0),
+        )
 
     def section(self, name: str) -> Section | None:
         """The section called ``name``."""
@@ -138,29 +146,29 @@ class Binary:
     def label(self, address: int) -> str:
         """What is at ``address``, in words that another build shares.
 
-        Numbers that only count are left out, and a constant without a name is known
-        by its content.
+        Numbers that only count are left out, a string is known by its text, and other
+        data without a name of its own, such as the tables that the linker puts
+        together, by its section.
         """
         found = self.named(address)
         if found is not None:
             name, size, distance = found
-            if distance == 0 or distance < size:
+            if distance < size or (distance == 0 and self._is_code(address)):
                 name = _NUMBER.sub("", name)
                 return f"{name}+{distance:#x}" if distance else name
         section = self.section_at(address)
         if section is None:
-            return f"{found[0]}+{found[2]:#x}" if found else f"{address:#x}"
-        if section.name == "__bug_table" or _within(
-            self, address, "__start___bug_table", "__stop___bug_table"
-        ):
-            return "bug-entry"
-        content = self.read(address, 200)
-        text = content.partition(b"\0")[0]
-        if content and all(32 <= byte < 127 or byte in b"\n\t\r\1" for byte in text):
+            return "<address>"
+        text = self.read(address, 200).partition(b"\0")[0]
+        if text and all(32 <= byte < 127 or byte in b"\n\t\r\1" for byte in text):
             return repr(text.decode())
-        if not content and found is not None:
-            return f"{_NUMBER.sub('', found[0])}+{found[2]:#x}"
-        return content[:16].hex()
+        if not section.data and found is not None:
+            return _NUMBER.sub("", found[0])
+        return f"<{section.name}>"
+
+    def _is_code(self, address: int) -> bool:
+        section = self.section_at(address)
+        return section is not None and section.code
 
     def table(self, name: str) -> tuple[int, bytes]:
         """Address and bytes of the table ``name``, wherever the linker has put it."""
@@ -172,11 +180,6 @@ class Binary:
         if start is None or stop is None:
             return 0, b""
         return start, self.read(start, stop - start)
-
-
-def _within(binary: Binary, address: int, start: str, stop: str) -> bool:
-    low, high = binary.symbols.get(start), binary.symbols.get(stop)
-    return low is not None and high is not None and low <= address < high
 
 
 def load(path: Path) -> Binary:

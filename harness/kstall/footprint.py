@@ -16,9 +16,8 @@ from .kernel import Kernel
 from .paths import Comparer, Comparison, Difference, Side, Walk
 
 #: Changes when the analysis finds something else in the same kernels.
-VERSION = 1
+VERSION = 2
 _NUMBER = re.compile(r"\.\d+\b")
-_CONSTANT = re.compile(r"\b(0x[0-9a-f]+|\d+)\b")
 # What TRACE_EVENT() makes of a declaration, for tracers to call.
 _EVENT = (
     "trace_event_raw_event_",
@@ -246,7 +245,10 @@ class _Pair:
             calls=[
                 self._shown(one)
                 for one in added
-                if one.kind in ("call", "tail") and not reads_clock(one)
+                if one.kind in ("call", "tail")
+                and not reads_clock(one)
+                # Each function begins with it.
+                and one.callee != "__fentry__"
             ],
             unproven=[
                 f"{_where(self.base.binary, base)} and "
@@ -261,8 +263,7 @@ class _Pair:
         member behind one that is new."""
         for one in found.differences:
             added, removed = (
-                sorted(_CONSTANT.sub("N", item.form) for item in part)
-                for part in (one.added, one.removed)
+                sorted(item.shape for item in part) for part in (one.added, one.removed)
             )
             if added != removed:
                 yield one

@@ -126,7 +126,7 @@ class Walk:
             else:
                 at = one.end
             if one.flags and one.kind == "plain":
-                setter = one.form
+                setter = one.shape
         return Stretch(tuple(passed), tuple(nops), "loop")
 
     def _inlined(self, one: Instruction, stack: tuple[int, ...]) -> State | None:
