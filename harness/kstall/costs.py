@@ -91,6 +91,7 @@ class FunctionPaths(_Model):
     )
     least: int
     nops: int = Field(description="NOPs of new sites that one path crosses, at most")
+    sites: int = Field(description="sites on any of its paths")
     stretches: list[Stretch] = []
     clock_reads: list[str] = Field(default=[], description="added ones")
     calls: list[str] = Field(default=[], description="added ones")

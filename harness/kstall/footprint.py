@@ -16,7 +16,7 @@ from .kernel import Kernel
 from .paths import Comparer, Comparison, Difference, Side, Walk
 
 #: Changes when the analysis finds something else in the same kernels.
-VERSION = 2
+VERSION = 3
 _NUMBER = re.compile(r"\.\d+\b")
 # What TRACE_EVENT() makes of a declaration, for tracers to call.
 _EVENT = (
@@ -230,6 +230,7 @@ class _Pair:
             else sum(one.kind != "jump" for one in found.added),
             least=found.least if found.proven else 0,
             nops=found.nops,
+            sites=len(found.sites),
             stretches=[
                 costs.Stretch(
                     base=_where(self.base.binary, one.base),

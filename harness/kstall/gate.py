@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
-from .costs import Footprint, FunctionPaths, Measurement, Overhead, Site
+from .costs import Footprint, FunctionPaths, Measurement, Overhead
 from .evidence import CheckResult, Verdict, run_check
 from .series import Exemption, Series
 
@@ -94,7 +94,7 @@ def off_runs_nothing_else(series: Series, found: Overhead) -> Verdict:
     footprint = _footprint(found)
     for path in footprint.paths:
         exempt = _exemption(series, function=path.name)
-        _judge_path(verdict, path, exempt, footprint.sites)
+        _judge_path(verdict, path, exempt)
     count = footprint.same_paths
     verdict.true(f"{count} other functions changed and run what they did", True)
     verdict.true(f"{footprint.unchanged} functions are the same", True)
@@ -102,10 +102,7 @@ def off_runs_nothing_else(series: Series, found: Overhead) -> Verdict:
 
 
 def _judge_path(
-    verdict: Verdict,
-    path: FunctionPaths,
-    exempt: Exemption | None,
-    sites: list[Site],
+    verdict: Verdict, path: FunctionPaths, exempt: Exemption | None
 ) -> None:
     """Clock reads and calls by name, then the number of instructions."""
     name = path.name if path.binary == "vmlinux" else f"{path.name} [{path.binary}]"
@@ -125,10 +122,7 @@ def _judge_path(
         shown = "; ".join(list(dict.fromkeys(added))[:_LINES])
         verdict.true(f"{name}: nothing is added", False, shown)
     if path.nops:
-        count = sum(
-            site.binary == path.binary and site.function == path.name for site in sites
-        )
-        verdict.at_most(f"{name}: NOPs of its sites on a path", path.nops, count)
+        verdict.at_most(f"{name}: NOPs of sites on a path", path.nops, path.sites)
 
 
 def structs_do_not_grow(series: Series, found: Overhead) -> Verdict:
