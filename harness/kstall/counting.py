@@ -152,7 +152,6 @@ def _count(
 ) -> list[dict[str, Any]]:
     out = run_dir / series.name / "instructions"
     programs = out / "programs"
-    programs.mkdir(parents=True)
     for one in series.measures:
         source = project.scripts / one.program
         guestrun.compile_program(source, programs / one.program, stage.log)
