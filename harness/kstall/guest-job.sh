@@ -6,6 +6,9 @@
 # write to it.
 control=${0%/*}
 : >"$control/began"
+# virtme-ng's /tmp is an overlay, in which O_TMPFILE fails; the kernel's selftests, for
+# one, take for granted that it does not.
+mount -t tmpfs -o mode=1777,nosuid,nodev tmpfs /tmp
 "$@" >"$control/output" 2>&1
 echo $? >"$control/status.part"
 mv "$control/status.part" "$control/status"
