@@ -2,9 +2,15 @@
 /*
  * Have another process compact memory of which this one, which sleeps, has a part.
  *
+ * Compaction moves pages from a zone's beginning to free ones at its end.  So that
+ * there are both, wherever memory is handed out from, most of it is taken, and one page
+ * of KEEP is kept.
+ *
  * usage: compact MIB
  */
 #include "mirror.h"
+
+#define KEEP 16
 
 static pid_t compactor(int *go)
 {
@@ -60,8 +66,8 @@ int main(int argc, char **argv)
 	memset(before, 1, pages * 8);
 	memset(after, 1, pages * 8);
 	at = map_pages(pages);
-	for (i = 0; i < pages; i += 2)
-		if (madvise(at + i * PAGE, PAGE, MADV_DONTNEED))
+	for (i = 0; i < pages; i += KEEP)
+		if (madvise(at + (i + 1) * PAGE, (KEEP - 1) * PAGE, MADV_DONTNEED))
 			die("MADV_DONTNEED");
 	open_mirror(0);
 	frames(at, pages, before);

@@ -74,6 +74,18 @@ static void amid(const char *name, char *page, int node, const char *enable)
 	step(name, &m.moved);
 }
 
+/* One pattern a write; those that have been written before stay. */
+static void filter(const char *pattern)
+{
+	int fd = open(INSTANCE "set_ftrace_filter", O_WRONLY | O_APPEND);
+
+	if (fd < 0 || write(fd, pattern, strlen(pattern)) != (ssize_t)strlen(pattern))
+		die("set_ftrace_filter: %s", pattern);
+	/* What is wrong with the pattern is said here. */
+	if (close(fd))
+		die("set_ftrace_filter: %s", pattern);
+}
+
 static void functions(void)
 {
 	char me[16];
@@ -81,8 +93,9 @@ static void functions(void)
 	snprintf(me, sizeof(me), "%d", getpid());
 	put(INSTANCE "set_ftrace_pid", me);
 	put(INSTANCE "options/function-fork", "1");
-	put(INSTANCE "set_ftrace_filter",
-	    "__mmu_notifier_invalidate_range_start mn_itree*_traced* mn_hlist*_traced*");
+	filter("__mmu_notifier_invalidate_range_start\n");
+	filter("mn_itree*_traced*\n");
+	filter("mn_hlist*_traced*\n");
 	put(INSTANCE "current_tracer", "function");
 }
 
