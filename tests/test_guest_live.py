@@ -107,6 +107,12 @@ def test_exit_status_is_passed_on(bench: Bench) -> None:
     assert (run.status, run.exit_status) == ("completed", 37)
 
 
+def test_tmp_takes_files_without_a_name(bench: Bench) -> None:
+    program = "import os; os.open('/tmp', os.O_TMPFILE | os.O_RDWR)"
+    run = bench.boot("python3", "-c", program)
+    assert (run.status, run.exit_status) == ("completed", 0)
+
+
 def test_panic_ends_the_guest_at_once(bench: Bench) -> None:
     run = bench.boot("sh", "-c", "echo c > /proc/sysrq-trigger; sleep 600")
     assert (run.status, run.exit_status) == ("panic", None)
