@@ -22,6 +22,7 @@ ORDER = (
     "am",
     "tree",
     "kconfig",
+    "outputs",
     "kernel",
     "programs",
     "extra",

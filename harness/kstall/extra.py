@@ -30,6 +30,7 @@ def key_of(built: Kernel, sources: Sequence[Path]) -> str:
 def obtain(
     sources: Sequence[Path],
     built: Kernel,
+    slot: str,
     config: Configured,
     tools: Toolchain,
     cache_dir: Path,
@@ -39,13 +40,16 @@ def obtain(
 ) -> Path:
     """The directory with a ``.ko`` for each of ``sources``, which are C files.
 
-    ``checkout`` is called only if there is something to compile.  Raises
+    ``slot`` is the output directory that ``built`` was built in.  ``checkout`` is
+    called only if there is something to compile.  Raises
     `FailedCheck` with the compiler's words.
     """
     target = cache_dir / "extra" / key_of(built, sources)
     if not target.is_dir():
         with cache.publish(target) as scratch:
-            _compile(sources, checkout(), config, tools, cache_dir, scratch, log)
+            tree = checkout()
+            command = kernel.make_argv(cache_dir, tree, slot, config, tools)
+            _compile(sources, tree, command, tools, scratch, log)
         kernel.prune(cache_dir / "extra", keep=64)
     return target
 
@@ -53,9 +57,8 @@ def obtain(
 def _compile(
     sources: Sequence[Path],
     tree: AppliedTree,
-    config: Configured,
+    command: Sequence[str],
     tools: Toolchain,
-    cache_dir: Path,
     scratch: Path,
     log: Path,
 ) -> None:
@@ -68,7 +71,6 @@ def _compile(
         shutil.copy2(one, work)
     objects = " ".join(f"{one.stem}.o" for one in sources)
     (work / "Kbuild").write_text(f"obj-m := {objects}\n", encoding="utf-8")
-    command = kernel.make_argv(cache_dir, tree, config, tools)
     try:
         # What is built there may be another series, or nothing at all yet.
         process.run(

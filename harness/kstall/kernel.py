@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An applied tree and a configuration in, a kernel that a guest can boot out.
 
-All states of one base are built in one output directory: the paths that the compiler
-sees never change, and make compiles again only what a patch touches.  What comes out
-is copied to ``kernels/<key>`` under a key of everything that went in.
+make runs in the output directory of the series (see `outputs`), and compiles again
+only what changed since it last did.  What comes out is copied to ``kernels/<key>``
+under a key of everything that went in.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
-from . import cache, kconfig, process, space
+from . import cache, kconfig, outputs, process
 from .errors import FailedCheck, KstallError
 from .tree import AppliedTree, Plan
 
@@ -29,7 +28,6 @@ _STEP = re.compile(
 )
 _WARNING = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? warning: ")
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: ")
-_BUILD_BYTES = 4 * 10**9
 # Two kernels of one key have to be the same bytes, whoever builds them and when.
 _REPRODUCIBLE = (
     "KBUILD_BUILD_TIMESTAMP=Thu Jan  1 00:00:00 UTC 1970",
@@ -196,6 +194,7 @@ def find(key: str, cache_dir: Path) -> Kernel | None:
 
 def build(
     applied: AppliedTree,
+    slot: str,
     config: Configured,
     tools: Toolchain,
     cache_dir: Path,
@@ -205,19 +204,14 @@ def build(
 ) -> Kernel:
     """Build image and modules of ``applied``, which the caller has checked out.
 
+    ``slot`` names the output directory; builds of one slot profit from each other.
     Raises `BuildError` with the compiler's first error, or `TouchedFileWarns`.
     """
     key = key_of(applied.content, config, tools)
     if (found := find(key, cache_dir)) is not None:
         return found  # another run built it while we waited for the tree
-    output = cache_dir / "builds" / applied.base.id
-    _drop_orphans(cache_dir)
-    space.require(cache_dir, _BUILD_BYTES, "a build")
-    output.mkdir(parents=True, exist_ok=True)
-    unjudged = output / "kstall-unjudged.json"
-    _compile_again(unjudged, applied)
-    cache.write_json(unjudged, sorted(applied.touched))
-    _install_config(config.file, output / ".config")
+    output = outputs.use(applied, slot, config.file, cache_dir)
+    outputs.unjudged(output, applied)
     warnings = _make(applied, output, tools, log, progress)
     if warnings:
         raise TouchedFileWarns(
@@ -227,41 +221,9 @@ def build(
             next="mend the patch",
         )
     kernel = _collect(applied.path, output, tools, key, cache_dir, log)
-    unjudged.unlink()
+    outputs.judged(output)
     prune(cache_dir / "kernels", keep=32)
     return kernel
-
-
-def _compile_again(unjudged: Path, applied: AppliedTree) -> None:
-    """Make the compiler repeat what it said of files of a build that was not judged.
-
-    An object is there after a build that only warned, or that was killed before the
-    warning was read; make would skip it, and the warning would never come back.
-    """
-    if unjudged.exists():
-        _outwait_the_clock(unjudged)
-        for name in json.loads(unjudged.read_text(encoding="utf-8")):
-            path = applied.path / name
-            if path.is_file():
-                os.utime(path)
-
-
-def _outwait_the_clock(file: Path) -> None:
-    """Return when a file touched now is newer than all files touched before.
-
-    File times move in steps of a timer tick, and make takes equal for up to date.
-    """
-    os.utime(file)
-    before = file.stat().st_mtime_ns
-    while file.stat().st_mtime_ns == before:
-        time.sleep(0.001)
-        os.utime(file)
-
-
-def _install_config(source: Path, target: Path) -> None:
-    text = source.read_bytes()
-    if not target.exists() or target.read_bytes() != text:
-        target.write_bytes(text)
 
 
 def _make(
@@ -307,13 +269,14 @@ def _make_argv(output: Path, tools: Toolchain) -> list[str]:
 
 
 def make_argv(
-    cache_dir: Path, applied: AppliedTree, config: Configured, tools: Toolchain
+    cache_dir: Path,
+    applied: AppliedTree,
+    slot: str,
+    config: Configured,
+    tools: Toolchain,
 ) -> list[str]:
-    """What calls make in the build directory of ``applied``, with ``config`` in it."""
-    output = cache_dir / "builds" / applied.base.id
-    output.mkdir(parents=True, exist_ok=True)
-    _install_config(config.file, output / ".config")
-    return _make_argv(output, tools)
+    """What calls make in the output directory ``slot``, with ``config`` in it."""
+    return _make_argv(outputs.use(applied, slot, config.file, cache_dir), tools)
 
 
 def _expected_steps(count: Path, config: Path) -> int:
@@ -398,11 +361,4 @@ def prune(directory: Path, *, keep: int) -> None:
         entries = [path for path in directory.iterdir() if path.name[0] != "."]
         entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in entries[keep:]:
-            cache.remove(path)
-
-
-def _drop_orphans(cache_dir: Path) -> None:
-    """Delete the output directories of bases that are gone from the cache."""
-    for path in (cache_dir / "builds").glob("*"):
-        if not (cache_dir / "trees" / path.name).exists():
             cache.remove(path)

@@ -134,6 +134,31 @@ class Check(_Model):
     )
 
 
+class EventField(_Model):
+    """A member of an event's record, or an argument of a bare tracepoint."""
+
+    name: str
+    ctype: str
+    offset: int | None = Field(default=None, description="bytes; None: not recorded")
+    size: int | None = Field(default=None, description="bytes")
+
+
+class Event(_Model):
+    """A new tracepoint, as the booted kernel declares it."""
+
+    name: str = Field(description="system:name")
+    kind: Literal["event", "bare"] = Field(
+        description="bare: DECLARE_TRACE(), without a record or a file in tracefs"
+    )
+    joins: str = Field(default="", description="what its identifiers join it with")
+    sites: list[str] = Field(default=[], description="where it fires")
+    fields: list[EventField] = []
+    holes: int | None = Field(
+        default=None, description="bytes between members; None: it has no record"
+    )
+    print_fmt: str | None = Field(default=None, description="as tracefs prints it")
+
+
 class SeriesReport(_Model):
     """All that is known of one series after a run."""
 
@@ -146,6 +171,7 @@ class SeriesReport(_Model):
     )
     status: Status = "error"
     stages: list[Stage] = []
+    events: list[Event] = []
     checks: list[Check] = []
     overhead: costs.Overhead | None = Field(
         default=None, description="what the new events cost while off and on"

@@ -81,13 +81,29 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Ever:
+    """A file that this or another series touched: git's ids of what it is and was.
+
+    None where there is no file; ``base_mtime_ns`` is the time stamp it began with.
+    """
+
+    blob: str | None
+    base_blob: str | None
+    base_mtime_ns: int
+
+
+@dataclass(frozen=True)
 class AppliedTree:
-    """The workspace at ``path`` while it is ours; see `Plan` for the rest."""
+    """The workspace at ``path`` while it is ours; see `Plan` for the rest.
+
+    ``ever`` has each file that any series touched in it so far, by path.
+    """
 
     path: Path
     base: Base
     touched: tuple[str, ...]
     content: str
+    ever: Mapping[str, Ever]
 
 
 def plan(base: Base, patches: Sequence[Patch], scratch: Path) -> Plan:
@@ -141,8 +157,8 @@ def workspace(
 
     def put(plan: Plan) -> AppliedTree:
         with space.guarded(home, _MARGIN, "a patched file"):
-            _sync(plan, say)
-        return AppliedTree(base.path, base, plan.touched, plan.content)
+            ever = _sync(plan, say)
+        return AppliedTree(base.path, base, plan.touched, plan.content, ever)
 
     if not base.path.is_dir():
         raise _gone(base)
@@ -157,7 +173,7 @@ def _gone(base: Base) -> KstallError:
     return KstallError(f"{base.path} is gone from the cache", next="run it again")
 
 
-def _sync(plan: Plan, say: Callable[[str], None]) -> None:
+def _sync(plan: Plan, say: Callable[[str], None]) -> dict[str, Ever]:
     home = plan.base.path.parent
     records = listing.load(home / "files")
     _require_untouched(plan.base, records)
@@ -168,6 +184,15 @@ def _sync(plan: Plan, say: Callable[[str], None]) -> None:
     changed = [path for path in order if _write(home, path, wanted[path])]
     if changed:
         say(f"{len(changed)} source files changed in the workspace")
+    return {path: _ever(file, records.get(path)) for path, file in wanted.items()}
+
+
+def _ever(file: File | None, record: listing.Record | None) -> Ever:
+    return Ever(
+        blob=None if file is None else listing.blob_id(file.data),
+        base_blob=None if record is None else record.blob,
+        base_mtime_ns=0 if record is None else record.mtime_ns,
+    )
 
 
 def _require_untouched(base: Base, records: Mapping[str, listing.Record]) -> None:

@@ -145,11 +145,41 @@ def _prove(
     with run.stage("judge", entry) as stage:
         saved = evidence.load(results)
         run.report.environment.guest.update(saved.versions)
+        entry.events = list(_events(series, saved))
         entry.checks = _judge(series, saved)
         good = sum(check.status == "pass" for check in entry.checks)
         stage.summary = f"{good} of {len(entry.checks)} checks pass"
     if both is not None:
         overhead.prove(request.project, series, both, request.cache, run, entry)
+
+
+def _events(series: Series, saved: evidence.Evidence) -> Iterator[report.Event]:
+    """The declared events; offsets and sizes are those of the booted kernel."""
+    for point in series.spec.tracepoint:
+        layout = saved.layouts.get(point.event)
+        made = report.Event(
+            name=point.event,
+            kind=point.kind,
+            joins=point.joins,
+            sites=[
+                f"{site.function}() in {site.file} ({'hot' if site.hot else 'cold'})"
+                for site in point.site
+            ],
+            fields=[
+                report.EventField(name=name, ctype=ctype)
+                for name, ctype in point.fields.items()
+            ],
+        )
+        if layout is not None:
+            made.fields = [
+                report.EventField(
+                    name=one.name, ctype=one.ctype, offset=one.offset, size=one.size
+                )
+                for one in layout.fields
+            ]
+            made.holes = sum(hole.size for hole in layout.holes())
+            made.print_fmt = layout.print_fmt
+        yield made
 
 
 def _judge(series: Series, saved: evidence.Evidence) -> list[report.Check]:
@@ -177,6 +207,7 @@ def judge_again(project: Project, directory: Path) -> report.Report:
         if entry.evidence is not None:
             (series,) = project.load([entry.name])
             saved = evidence.load(directory / entry.evidence)
+            entry.events = list(_events(series, saved))
             entry.checks = _judge(series, saved)
             if entry.overhead is not None:
                 entry.checks += overhead.judge(series, entry.overhead)
@@ -254,6 +285,7 @@ def _extra(
     return extra.obtain(
         [request.project.scripts / one for one in sources],
         built,
+        series.name,
         _configure(request, shared, series, checkout, stage),
         shared.tools,
         request.cache,
@@ -316,6 +348,7 @@ def _build(
     key = kernel.key_of(checkout.plan.content, config, shared.tools)
     built = kernel.find(key, request.cache) or kernel.build(
         checkout.tree(),
+        series.name,
         config,
         shared.tools,
         request.cache,

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""make's output directories: one for each series, so that none undoes another's work.
+
+Two series with other configurations, or one that touches a header that everything
+includes, would have each other's objects compiled anew at every turn.  So each keeps
+its own output directory.  Only one is in use at a time, under a path that is the same
+for all: the compiler writes that path into objects, and ccache into its keys.  The
+others lie aside::
+
+    builds/<base id>                    in use; kstall-slot.json says whose it is
+    builds/.aside/<base id>/<slot>      the others
+
+make goes by time stamps, and the sources are shared.  So an output directory knows
+what content it last saw in each file that series touch, and with which time stamp:
+the same content gets that time stamp back, any other one gets the present time.
+
+A new one begins as a copy of the one that is nearest to it: kbuild finds for itself
+what a changed symbol of the configuration has to have compiled again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import cache, kconfig, process, space
+from .tree import AppliedTree, Ever
+
+# As many as there may be series at work; the ones used longest ago make room.
+_KEEP = 8
+_BUILD_BYTES = 4 * 10**9
+_SLOT = "kstall-slot.json"
+_SEEN = "kstall-sources.json"
+_UNJUDGED = "kstall-unjudged.json"
+
+
+def use(applied: AppliedTree, slot: str, config: Path, cache_dir: Path) -> Path:
+    """The output directory ``slot``, ready for make, with ``config`` as its .config.
+
+    The caller has ``applied`` checked out.  Raises `space.NoSpace`.
+    """
+    builds = cache_dir / "builds"
+    active = builds / applied.base.id
+    aside = builds / ".aside" / applied.base.id
+    _drop_orphans(builds, cache_dir / "trees")
+    _set_aside(active, aside, slot, applied)
+    _make_room(cache_dir, aside, slot)
+    if not active.exists():
+        if not _is_ours(aside / slot, applied):
+            _seed(aside / slot, config, applied)
+        (aside / slot).rename(active)
+    os.utime(active)  # `_make_room` drops what was not used for longest
+    _stamp(applied, active)
+    _install_config(config, active / ".config")
+    return active
+
+
+def unjudged(output: Path, applied: AppliedTree) -> None:
+    """From here on the compiler may say something of a touched file.
+
+    Until `judged`, a build that only warned, or was killed, would leave objects that
+    make skips, and the warning would never come back.
+    """
+    cache.write_json(output / _UNJUDGED, sorted(applied.touched))
+
+
+def judged(output: Path) -> None:
+    """What the compiler said of the touched files has been read, to the end."""
+    (output / _UNJUDGED).unlink()
+
+
+# -- whose it is ---------------------------------------------------------------------
+
+
+def _tree_mark(applied: AppliedTree) -> str:
+    """Tells a tree from one that was removed and made anew, with other time stamps."""
+    made = (applied.path.parent / "base.json").stat()
+    return f"{made.st_ino}-{made.st_mtime_ns}"
+
+
+def _slot_of(output: Path, applied: AppliedTree) -> str | None:
+    """Whose directory it is; None if it was not made from this tree, or is broken."""
+    facts = _read(output / _SLOT)
+    return facts["slot"] if facts and facts["tree"] == _tree_mark(applied) else None
+
+
+def _is_ours(output: Path, applied: AppliedTree) -> bool:
+    return _slot_of(output, applied) == output.name
+
+
+def _read(path: Path) -> Any:
+    """What the JSON in ``path`` says; an empty object if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    return {}
+
+
+def _set_aside(active: Path, aside: Path, slot: str, applied: AppliedTree) -> None:
+    """Put what is in use aside, unless it is ``slot``."""
+    owner = _slot_of(active, applied)
+    if owner is None:
+        cache.remove(active)
+    elif owner != slot:
+        aside.mkdir(parents=True, exist_ok=True)
+        cache.remove(aside / owner)
+        active.rename(aside / owner)
+
+
+def _make_room(cache_dir: Path, aside: Path, slot: str) -> None:
+    """Remove what was used longest ago until there is room for a build."""
+    others = [path for path in aside.glob("[!.]*") if path.name != slot]
+    others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    while others and (
+        len(others) >= _KEEP or space.available(cache_dir) < _BUILD_BYTES
+    ):
+        cache.remove(others.pop())
+    space.require(cache_dir, _BUILD_BYTES, "a build")
+
+
+def _drop_orphans(builds: Path, trees: Path) -> None:
+    """Delete the output directories of bases that are gone from the cache."""
+    for path in (*builds.glob("[!.]*"), *(builds / ".aside").glob("*")):
+        if not (trees / path.name).exists():
+            cache.remove(path)
+
+
+# -- what is in it -------------------------------------------------------------------
+
+
+def _seed(wanted: Path, config: Path, applied: AppliedTree) -> None:
+    """Begin ``wanted`` with the objects of its nearest neighbour, if there is one."""
+    symbols = kconfig.parse_config(config)
+
+    def distance(other: Path) -> tuple[int, int]:
+        seen = _read(other / _SEEN)
+        headers = sum(
+            path.startswith("include/") and _seen_blob(seen, path, file) != file.blob
+            for path, file in applied.ever.items()
+        )
+        theirs = kconfig.parse_config(other / ".config")
+        return headers, len(symbols.items() ^ theirs.items())
+
+    neighbours = [
+        path
+        for path in wanted.parent.glob("[!.]*")
+        if _is_ours(path, applied) and (path / ".config").exists()
+    ]
+    with cache.publish(wanted) as scratch:
+        if neighbours:
+            nearest = min(neighbours, key=distance)
+            process.run(["cp", "-a", "--reflink=auto", f"{nearest}/.", str(scratch)])
+        facts = {"slot": wanted.name, "tree": _tree_mark(applied)}
+        cache.write_json(scratch / _SLOT, facts)
+
+
+def _seen_blob(seen: Mapping[str, Any], path: str, file: Ever) -> str | None:
+    """What the directory last saw in ``path``; the base's content if nothing else."""
+    blob: str | None = seen[path][0] if path in seen else file.base_blob
+    return blob
+
+
+def _stamp(applied: AppliedTree, output: Path) -> None:
+    """Give each file that series touch the time stamp that make has to see.
+
+    A file that a build may have warned about without anyone reading it counts as
+    changed.
+    """
+    seen = _read(output / _SEEN)
+    again = set(_read(output / _UNJUDGED))
+    now = _outwait_the_clock(output / _SLOT)
+    stamps: dict[str, tuple[str | None, int]] = {}
+    for path, file in applied.ever.items():
+        same = _seen_blob(seen, path, file) == file.blob and path not in again
+        before = seen[path][1] if path in seen else file.base_mtime_ns
+        stamps[path] = (file.blob, before if same else now)
+        if file.blob is not None:
+            os.utime(applied.path / path, ns=(now, stamps[path][1]))
+    cache.write_json(output / _SEEN, stamps)
+
+
+def _outwait_the_clock(file: Path) -> int:
+    """The present, in ns, as a time later than that of any file written before.
+
+    File times move in steps of a timer tick, and make takes equal for up to date.
+    """
+    os.utime(file)
+    before = file.stat().st_mtime_ns
+    while (now := file.stat().st_mtime_ns) == before:
+        time.sleep(0.001)
+        os.utime(file)
+    return now
+
+
+def _install_config(source: Path, target: Path) -> None:
+    text = source.read_bytes()
+    if not target.exists() or target.read_bytes() != text:
+        target.write_bytes(text)

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Output directories: what make would compile again, and what goes to make room."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kstall import listing, outputs, space
+from kstall.tree import Ever
+
+PRISTINE = "the base's\n"
+
+
+class Lab:
+    """A workspace of two files, and a make that compiles what is newer than its object.
+
+    ``a.h`` stands for a header that everything includes.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.cache = root / "cache"
+        self.home = self.cache / "trees/base"
+        self.src = self.home / "src"
+        (self.src / "include").mkdir(parents=True)
+        (self.home / "base.json").touch()
+        self.config = root / "config"
+        self.config.write_text("CONFIG_A=y\n")
+        self.base: dict[str, tuple[str, int]] = {}
+        for name in ("include/a.h", "b.c"):
+            path = self.src / name
+            path.write_text(PRISTINE)
+            os.utime(path, (1000, 1000))
+            self.base[name] = (blob(PRISTINE), 1000 * 10**9)
+        self.known: set[str] = set()
+
+    def checkout(self, **files: str) -> Any:
+        """Put ``files`` into the workspace, and the base's into what else was touched.
+
+        They are named by their first letter.
+        """
+        names = {"a": "include/a.h", "b": "b.c"}
+        wanted = dict.fromkeys(self.known, PRISTINE)
+        wanted |= {names[letter]: text for letter, text in files.items()}
+        self.known |= wanted.keys()
+        for name, text in wanted.items():
+            if (self.src / name).read_text() != text:
+                (self.src / name).write_text(text)
+        return SimpleNamespace(
+            base=SimpleNamespace(id="base"),
+            path=self.src,
+            touched=tuple(wanted),
+            ever={
+                name: Ever(blob(text), *self.base[name])
+                for name, text in wanted.items()
+            },
+        )
+
+    def use(self, slot: str, applied: Any) -> Path:
+        return outputs.use(applied, slot, self.config, self.cache)
+
+    def make(self, slot: str, applied: Any) -> set[str]:
+        """The files that had to be compiled."""
+        output = self.use(slot, applied)
+        compiled = set()
+        for name in self.base:
+            source, target = self.src / name, output / Path(name).name
+            if (
+                not target.exists()
+                or source.stat().st_mtime_ns > target.stat().st_mtime_ns
+            ):
+                target.write_text(source.read_text())
+                compiled.add(name)
+            assert target.read_text() == source.read_text(), "make skipped a change"
+        return compiled
+
+    @property
+    def slots(self) -> set[str]:
+        aside = self.cache / "builds/.aside/base"
+        return {path.name for path in aside.iterdir()} if aside.exists() else set()
+
+
+def blob(text: str) -> str:
+    return listing.blob_id(text.encode())
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_two_series_do_not_undo_each_others_work(lab: Lab) -> None:
+    assert lab.make("one", lab.checkout(a="one's")) == {"include/a.h", "b.c"}
+    assert lab.make("two", lab.checkout(b="two's")) == {"include/a.h", "b.c"}
+    for _ in range(3):
+        assert lab.make("one", lab.checkout(a="one's")) == set()
+        assert lab.make("two", lab.checkout(b="two's")) == set()
+
+
+def test_a_new_directory_begins_with_its_neighbours_objects(lab: Lab) -> None:
+    lab.make("one", lab.checkout())
+    assert lab.make("two", lab.checkout(b="two's")) == {"b.c"}
+
+
+def test_a_neighbour_without_foreign_headers_is_the_nearest(lab: Lab) -> None:
+    lab.make("wide", lab.checkout(a="wide"))
+    lab.make("narrow", lab.checkout(b="narrow"))
+    # Nearer by its configuration, but all is to be compiled after its header.
+    wide = lab.cache / "builds/.aside/base/wide/.config"
+    narrow = lab.cache / "builds/base/.config"
+    assert wide.exists()
+    narrow.write_text("CONFIG_A=y\nCONFIG_B=y\n")
+    assert lab.make("new", lab.checkout()) == {"b.c"}
+
+
+def test_of_equal_neighbours_the_one_of_the_nearest_config(lab: Lab) -> None:
+    for slot, symbols in (("far", "ABC"), ("near", "AB"), ("other", "BC")):
+        lab.config.write_text("".join(f"CONFIG_{one}=y\n" for one in symbols))
+        (lab.use(slot, lab.checkout()) / "mark").write_text(slot)
+    lab.config.write_text("CONFIG_A=y\n")
+    assert (lab.use("new", lab.checkout()) / "mark").read_text() == "near"
+
+
+def test_a_file_that_was_pristine_when_a_directory_last_saw_it(lab: Lab) -> None:
+    """Another series touched it since; here it is as it was, with its old time."""
+    lab.make("one", lab.checkout())
+    lab.make("two", lab.checkout(b="two's"))
+    assert lab.make("one", lab.checkout()) == set()
+    assert lab.make("one", lab.checkout(b="one's")) == {"b.c"}
+    assert lab.make("one", lab.checkout()) == {"b.c"}
+
+
+def test_content_that_comes_back_is_compiled_again(lab: Lab) -> None:
+    """The objects are those of what came between, not of what was once before."""
+    lab.make("one", lab.checkout(b="first"))
+    lab.make("one", lab.checkout(b="second"))
+    assert lab.make("one", lab.checkout(b="first")) == {"b.c"}
+
+
+def test_a_change_in_the_tick_of_the_last_build_is_seen(lab: Lab) -> None:
+    for number in range(30):
+        assert "b.c" in lab.make("one", lab.checkout(b=str(number)))
+
+
+def test_a_build_that_was_not_judged_is_compiled_again(lab: Lab) -> None:
+    applied = lab.checkout(b="warns")
+    lab.make("one", applied)
+    outputs.unjudged(lab.use("one", applied), applied)
+    assert lab.make("one", applied) == {"b.c"}
+    outputs.judged(lab.use("one", applied))
+    assert lab.make("one", applied) == {"b.c"}, "the judgement came before this use"
+    assert lab.make("one", applied) == set()
+
+
+def test_a_file_of_another_series_is_not_a_source(lab: Lab) -> None:
+    applied = lab.checkout()
+    applied.ever["new.c"] = Ever(None, None, 0)
+    lab.make("one", applied)
+    assert not (lab.src / "new.c").exists()
+    (lab.src / "new.c").write_text("new")
+    os.utime(lab.src / "new.c", (1, 1))
+    applied.ever["new.c"] = Ever(blob("new"), None, 0)
+    before = (lab.cache / "builds/base/b.c").stat().st_mtime_ns
+    lab.use("one", applied)
+    assert (lab.src / "new.c").stat().st_mtime_ns > before
+
+
+def test_the_config_is_written_only_when_it_differs(lab: Lab) -> None:
+    config = lab.use("one", lab.checkout()) / ".config"
+    os.utime(config, (5, 5))
+    lab.use("one", lab.checkout())
+    assert config.stat().st_mtime == 5
+    lab.config.write_text("CONFIG_A=m\n")
+    lab.use("one", lab.checkout())
+    assert config.read_text() == "CONFIG_A=m\n"
+
+
+def test_the_path_in_use_is_the_same_for_all(lab: Lab) -> None:
+    assert lab.use("one", lab.checkout()) == lab.use("two", lab.checkout())
+    assert lab.slots == {"one"}
+
+
+def test_a_tree_that_was_made_anew_starts_anew(lab: Lab) -> None:
+    """Its files have other time stamps than those that the objects were made after."""
+    lab.make("one", lab.checkout())
+    lab.make("two", lab.checkout())
+    (lab.home / "base.json").unlink()
+    (lab.home / "base.json").write_text("{}")
+    for slot in ("two", "one"):
+        assert not (lab.use(slot, lab.checkout()) / "b.c").exists()
+
+
+def test_what_a_killed_run_left_is_taken_away(lab: Lab) -> None:
+    lab.use("one", lab.checkout())
+    half = lab.cache / "builds/.aside/base/.two.tmp-x"
+    half.mkdir(parents=True)
+    (lab.cache / "builds/base/kstall-slot.json").unlink()
+    lab.use("two", lab.checkout())
+    assert not half.exists()
+    assert lab.slots == set()
+
+
+def test_the_ones_used_longest_ago_make_room(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        lab.use(f"s{number}", lab.checkout())
+        os.utime(lab.cache / "builds/base", (number, number))
+    free = {0: 0, 1: 0}  # enough only after two are gone
+    monkeypatch.setattr(
+        space, "available", lambda _: free.get(3 - len(lab.slots), 1 << 40)
+    )
+    lab.use("s3", lab.checkout())
+    assert lab.slots == {"s2"}
+
+
+def test_no_more_than_a_few_are_kept(lab: Lab) -> None:
+    for number in range(12):
+        lab.use(f"s{number}", lab.checkout())
+    assert len(lab.slots) == 7, "beside the one in use"
+
+
+def test_a_full_disk_is_said_before_the_build(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.use("one", lab.checkout())
+    lab.use("two", lab.checkout())
+    monkeypatch.setattr(space, "available", lambda _: 1 << 20)
+    with pytest.raises(space.NoSpace, match="no room for a build"):
+        lab.use("two", lab.checkout())
+    assert lab.slots == set(), "what could go is gone, and it was not enough"
+    assert (lab.cache / "builds/base").exists(), "the directory in use stays"
+
+
+def test_those_of_a_base_that_is_gone_go_as_well(lab: Lab) -> None:
+    for old in ("builds/old", "builds/.aside/old/one"):
+        (lab.cache / old).mkdir(parents=True)
+    lab.use("one", lab.checkout())
+    assert {path.name for path in lab.cache.glob("builds/*")} == {".aside", "base"}
+    assert not (lab.cache / "builds/.aside/old").exists()
