@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import report, views
+from kstall import evidence, records, report, validate, views
 from kstall.report import Check, Comparison, Report, SeriesReport, Stage
+from kstall.series import Project
 
 
 def _check(status: report.Status, name: str = "naps") -> Check:
@@ -167,3 +168,29 @@ def test_comparisons_are_data_that_reads_well(
     )
     again = Comparison.model_validate_json(made.model_dump_json())
     assert (again, again.wanted, again.seen) == (made, wanted, seen)
+
+
+def test_events_are_those_of_the_booted_kernel(project_root: Path) -> None:
+    """What it does not declare is there as the series declares it, without offsets."""
+    (series,) = Project(project_root).load(["sched-throttle"])
+    text = (
+        "name: sched_stat_throttled\nID: 7\nformat:\n"
+        "\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n"
+        "\tfield:u32 seen;\toffset:12;\tsize:4;\tsigned:0;\n\n"
+        'print fmt: "seen=%u", REC->seen\n'
+    )
+    layout = records.parse_layout(text, "sched")
+    saved = evidence.Evidence(Path(), {}, {}, {layout.event: layout})
+    made = {one.name: one for one in validate._events(series, saved)}
+    assert len(made) == len(series.spec.tracepoint)
+    known = made["sched:sched_stat_throttled"]
+    assert [(one.name, one.offset, one.size) for one in known.fields] == [
+        ("seen", 12, 4)
+    ]
+    assert known.holes == 4
+    assert known.print_fmt == '"seen=%u", REC->seen'
+    bare = made["sched:sched_cfs_throttle"]
+    assert bare.kind == "bare"
+    assert bare.holes is None
+    assert bare.fields[0].offset is None
+    assert "throttle_cfs_rq" in bare.sites[0]
