@@ -282,3 +282,57 @@ def test_patches_that_nothing_describes_are_an_error(project: Project) -> None:
     assert project.names() == (NAME,)
     with pytest.raises(SeriesError, match=r"series\.toml: not there"):
         project.load()
+
+
+MAIL = """
+# Whoever wants to know.
+[[mail.cc]]
+name = "Ännchen O'Toole, Jr."
+address = "a.b+c@lists.example.org"
+because = "wrote it"
+"""
+
+
+def _say(project: Project, more: str) -> None:
+    path = project.patches / NAME / "series.toml"
+    path.write_text(path.read_text() + more)
+
+
+def test_who_gets_the_mails_is_no_part_of_the_digest(project: Project) -> None:
+    before = load(project, NAME).digest
+    _say(project, MAIL)
+    after = load(project, NAME)
+    assert after.spec.mail.cc[0].address == "a.b+c@lists.example.org"
+    assert after.digest == before
+    _edit(project, "each nap is seen", "each nap is felt")
+    assert load(project, NAME).digest != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("a.b+c@lists.example.org", "a.b", "no e-mail address"),
+        ("a.b+c@", "a@b@", "no e-mail address"),
+        ("a.b+c@", "a\\nBcc: x@", "no e-mail address"),
+        ("a.b+c@", "ä@", "no e-mail address"),
+        ("Jr.", "Jr.\\nBcc: x@y.org", "should match pattern"),
+        ("Jr.", "Jr. <x@y.org>", "should match pattern"),
+        ('because = "wrote it"', "", "missing key `because`"),
+        ('"wrote it"', '"x"\\npatches = ["no.patch"]', "no such patch: no.patch"),
+    ],
+)
+def test_no_header_is_broken_by_who_gets_the_mails(
+    project: Project, old: str, new: str, says: str
+) -> None:
+    _say(project, MAIL)
+    line = _edit(project, old, new.replace("\\npatches", "\npatches"))
+    with pytest.raises(SeriesError, match=re.escape(says)) as caught:
+        load(project, NAME)
+    first = int(str(caught.value).split(":")[1])
+    assert line - 3 <= first <= line + 1
+
+
+def test_mail_tables_come_last(project: Project) -> None:
+    _say(project, MAIL + '\n[machine]\nmemory = "3G"\n')
+    with pytest.raises(SeriesError, match="has to be the last"):
+        load(project, NAME)

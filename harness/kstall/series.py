@@ -9,6 +9,7 @@ one `SeriesError` that lists every problem as ``file:line: message``.
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -35,6 +37,8 @@ Event = Annotated[
 ]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
+# Where the tables begin that are about mails, with the comment above them.
+_MAIL = re.compile(rb"(?m)^(?:\n|#.*\n)*\[\[?mail\b")
 TreePath = Annotated[str, StringConstraints(pattern=r"^(\.|\w[\w.-]*(/\w[\w.-]*)*)$")]
 
 
@@ -252,6 +256,51 @@ class Overhead(_Table):
     workload: tuple[Measure, ...] = ()
 
 
+def _address(value: str) -> str:
+    """An e-mail address that no header can be broken with."""
+    if not re.fullmatch(r"[\w.+=-]+@[\w-]+(\.[\w-]+)+", value, re.ASCII):
+        raise ValueError("no e-mail address")
+    return value
+
+
+class Cc(_Table):
+    """Somebody who gets the mails besides those that the tree's own script names.
+
+    ``patches`` are file names; without them it is the whole series.
+    """
+
+    name: Annotated[str, StringConstraints(pattern=r'^[^\x00-\x1f\x7f<>"\\]*$')] = ""
+    address: Annotated[str, AfterValidator(_address)]
+    because: Text
+    patches: tuple[str, ...] = ()
+
+
+class Omission(_Table):
+    """A section of MAINTAINERS that matches, and does not concern the series."""
+
+    section: Text
+    because: Text
+
+
+class Change(_Table):
+    """What a ``version`` has that the one before had not: an item each, wrapped."""
+
+    version: Annotated[int, Field(ge=2)]
+    items: Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+class Mail(_Table):
+    """What only the mails need.
+
+    It stands at the end of ``series.toml`` and is no part of the series' digest:
+    who is told of a series has no say in what is proven of it.
+    """
+
+    cc: tuple[Cc, ...] = ()
+    omit: tuple[Omission, ...] = ()
+    change: tuple[Change, ...] = ()
+
+
 class Spec(_Table):
     """``series.toml``, typed.
 
@@ -273,6 +322,7 @@ class Spec(_Table):
     workload: tuple[Workload, ...] = ()
     check: tuple[Check, ...] = ()
     overhead: Overhead | None = None
+    mail: Mail = Mail()
 
 
 @dataclass(frozen=True)
@@ -301,10 +351,12 @@ class Series:
 
     @property
     def digest(self) -> str:
-        """Changes with any byte of the patches or of ``series.toml``."""
+        """Changes with any byte of the patches or of ``series.toml``, but for what
+        only the mails need."""
+        text = (self.dir / "series.toml").read_bytes()
         return cache.digest(
             self.name,
-            cache.file_digest(self.dir / "series.toml"),
+            hashlib.sha256(_MAIL.split(text, maxsplit=1)[0]).hexdigest(),
             [cache.file_digest(patch.path) for patch in self.patches],
         )
 
@@ -460,6 +512,7 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
         yield ("patches",), f"{extra} lies in {dir.name}/ but is not listed"
     if list(spec.patches) != sorted(spec.patches):
         yield ("patches",), "not in the order of their numbers"
+    yield from _mail_contradictions(dir, spec)
     if not (dir / spec.cover).is_file():
         yield ("cover",), f"no such file: {spec.cover}"
     if not (project.kconfigs / spec.kconfig).is_file():
@@ -512,6 +565,19 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
         for event in sorted(bare.intersection(measure.events)):
             yield (*place, "events"), f"{event} is bare: ftrace has no such event"
     yield from _check_contradictions(dir, spec)
+
+
+def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
+    after = _MAIL.split((dir / "series.toml").read_bytes(), maxsplit=1)[1:]
+    if after and re.search(rb"(?m)^\[\[?(?!mail\b)", after[0]):
+        yield ("mail",), "stands before other tables; it has to be the last"
+    for position, cc in enumerate(spec.mail.cc):
+        for file in cc.patches:
+            if file not in spec.patches:
+                yield ("mail", "cc", position, "patches"), f"no such patch: {file}"
+    versions = [change.version for change in spec.mail.change]
+    if versions != sorted(set(versions)):
+        yield ("mail", "change"), "not one for each version, in their order"
 
 
 def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:

@@ -219,6 +219,16 @@ def _meddled(base: Base, paths: Sequence[str]) -> KstallError:
     )
 
 
+def pristine(base: Base, paths: Iterable[str]) -> dict[str, File | None]:
+    """The content that ``paths`` have in the base; None where there is none.
+
+    The workspace is only read, and may be in use by another run.
+    """
+    if not base.path.is_dir():
+        raise _gone(base)
+    return _read_pristine(base, paths, listing.load(base.path.parent / "files"))
+
+
 # -- pristine content ----------------------------------------------------------------
 
 
