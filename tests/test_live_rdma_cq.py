@@ -69,8 +69,8 @@ WC = "0005-RDMA-core-Add-tracepoint-for-failed-work-completions.patch"
         ),
         pytest.param(
             QP,
-            "+\t\t__entry->scq_id = qp->send_cq ? qp->send_cq->res.id : 0;\n",
-            "+\t\t__entry->scq_id = qp->recv_cq ? qp->recv_cq->res.id : 0;\n",
+            "+\t\t__entry->scq_id = qp->send_cq ? qp->send_cq->res.id : U32_MAX;\n",
+            "+\t\t__entry->scq_id = qp->recv_cq ? qp->recv_cq->res.id : U32_MAX;\n",
             {"bad_key_is_an_event_of_the_target", "qp_dies_after_its_queue_failed"},
             id="the wrong queue is blamed",
         ),
@@ -83,10 +83,10 @@ WC = "0005-RDMA-core-Add-tracepoint-for-failed-work-completions.patch"
         ),
         pytest.param(
             WC,
-            "+\t\t__entry->qp_num = wc->qp ? wc->qp->qp_num : 0;\n",
-            "+\t\t__entry->qp_num = wc->src_qp;\n",
+            "+\t\t__entry->done = wc->wr_cqe ? wc->wr_cqe->done : NULL;\n",
+            "+\t\t__entry->done = wc->wr_cqe;\n",
             {"end_of_a_connection_is_flushes", "failed_completions_of_the_kernel"},
-            id="the queue pair at the other end",
+            id="the request is taken for its handler",
         ),
     ],
 )
