@@ -47,6 +47,7 @@ ORDER = (
     "gate",
     "report",
     "views",
+    "html",
     "ui",
     "run",
     "guestrun",

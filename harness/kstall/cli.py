@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import __version__, cache, report, validate, views
+from . import __version__, cache, html, report, validate, views
 from .errors import KstallError
 from .run import command_line
 from .series import Project, Series, Spec
@@ -141,6 +141,12 @@ def _parser() -> argparse.ArgumentParser:
     judge.add_argument("run", type=Path, help="a run directory, such as out/latest")
     judge.set_defaults(verb=_judge)
 
+    page = verbs.add_parser(
+        "html", help="write report.html of a run again, from its report.json"
+    )
+    page.add_argument("run", type=Path, help="a run directory, such as out/latest")
+    page.set_defaults(verb=_html)
+
     schema = verbs.add_parser("schema", help="print a JSON Schema")
     schema.add_argument(
         "of",
@@ -256,6 +262,13 @@ def _judge(arguments: argparse.Namespace, console: Console) -> int:
     outcome = validate.judge_again(Project(arguments.project), directory)
     views.terminal(outcome, directory, console)
     return outcome.exit_code
+
+
+def _html(arguments: argparse.Namespace, console: Console) -> int:
+    place = arguments.run / "report.html"
+    html.write(validate.read_run(arguments.run), place)
+    console.print(escape(str(place)), soft_wrap=True)
+    return 0
 
 
 def _schema(arguments: argparse.Namespace, console: Console) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import __version__, process, report, views
+from . import __version__, html, process, report, views
 from .errors import FailedCheck, KstallError
 from .report import SeriesReport
 from .ui import Ui
@@ -53,10 +53,13 @@ class Run:
     began: float
 
     def save(self) -> None:
-        """Write ``report.json`` and ``junit.xml`` as things stand."""
+        """Write ``report.json`` and ``junit.xml`` as things stand, and when the run
+        is over ``report.html``."""
         self.report.seconds = round(time.monotonic() - self.began, 3)
         report.write(self.report, self.dir / "report.json")
         views.junit(self.report, self.dir / "junit.xml")
+        if self.report.status != "running":
+            html.write(self.report, self.dir / "report.html")
 
     @contextlib.contextmanager
     def stage(self, name: str, series: SeriesReport | None = None) -> Iterator[Opened]:

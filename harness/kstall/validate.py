@@ -191,18 +191,23 @@ def _judge(series: Series, saved: evidence.Evidence) -> list[report.Check]:
     ]
 
 
-def judge_again(project: Project, directory: Path) -> report.Report:
-    """Judge the saved results of a run by today's checks; nothing is written.
-
-    Raises `KstallError` if ``directory`` is no run directory, or a broken one.
-    """
+def read_run(directory: Path) -> report.Report:
+    """The report of a run; `KstallError` if ``directory`` has none that is whole."""
     try:
-        found = report.read(directory / "report.json")
+        return report.read(directory / "report.json")
     except (OSError, ValueError) as error:
         raise KstallError(
             f"{directory} holds no report.json of a run: {error}",
             next="name a run directory, such as out/latest",
         ) from error
+
+
+def judge_again(project: Project, directory: Path) -> report.Report:
+    """Judge the saved results of a run by today's checks; nothing is written.
+
+    Raises `KstallError` if ``directory`` is no run directory, or a broken one.
+    """
+    found = read_run(directory)
     for entry in found.series:
         if entry.evidence is not None:
             (series,) = project.load([entry.name])

@@ -32,7 +32,7 @@ def _mark(status: Status) -> str:
     return f"[{_STYLE[status]}]{status.upper()}[/]"
 
 
-def _fact(check: Check) -> str:
+def fact(check: Check) -> str:
     """The comparison that decides: the first that fails, else one and their number."""
     if check.detail:
         return check.detail.strip().splitlines()[-1]
@@ -80,6 +80,9 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
             place = escape(str(directory / series.evidence))
             console.print(f"evidence {place}", highlight=False)
     console.print(f"report   {escape(str(directory / 'report.json'))}", highlight=False)
+    page = directory / "report.html"
+    if page.exists():
+        console.print(f"page     {escape(str(page))}", highlight=False)
     counts = _counts(report)
     console.print(f"verdict  {_VERDICT[report.status]}  {counts}", highlight=False)
 
@@ -128,7 +131,7 @@ def _checks(series: SeriesReport, console: Console) -> Table:
     width = max(len(check.name) for check in series.checks)
     table = _table(console, "check".ljust(width), "", "kind")
     for check in series.checks:
-        table.add_row(check.name, _mark(check.status), check.kind, escape(_fact(check)))
+        table.add_row(check.name, _mark(check.status), check.kind, escape(fact(check)))
     return table
 
 
@@ -199,7 +202,7 @@ def junit(report: Report, path: Path) -> None:
                 for item in check.comparisons
             ]
             text = "\n".join([check.claim, *lines, check.detail])
-            _outcome(case, check.status, _fact(check), text)
+            _outcome(case, check.status, fact(check), text)
             suite.add_testcase(case)
         if not series.stages:
             # A suite without a case would look as if the series had gone away.
@@ -225,14 +228,14 @@ def _outcome(
         "skip": junitparser.Skipped,
     }
     if status in kinds:
-        result = kinds[status](_clean(message))
-        result.text = _clean(text)
+        result = kinds[status](printable(message))
+        result.text = printable(text)
         case.result = [result]
     elif text:
-        case.system_out = _clean(text)
+        case.system_out = printable(text)
 
 
-def _clean(text: str) -> str:
+def printable(text: str) -> str:
     """``text`` without what XML has no place for, and a console excerpt has."""
     return "".join(
         c

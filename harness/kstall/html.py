@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A `Report` as one HTML page, ``report.html``: no network, no script, no other file.
+
+The page is `page.html.j2` with `page.css`; here is only what a template cannot say
+well: what is drawn where, and how a number reads.  Everything that a kernel, a program
+or a patch may have written is escaped, and a policy in the page forbids scripts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import markupsafe
+
+from . import cache
+from .costs import Footprint, FunctionSize, Measurement, Mode, Part
+from .report import Check, Report, SeriesReport, Stage, Status
+from .views import fact, printable
+
+_HERE = Path(__file__).parent
+# More bars than this say less; the rest is in the table below them.
+_BARS = 12
+# The plots leave this much free on both sides, in percent, for marks at the edge.
+_MARGIN = 4.0
+_MODES: dict[Mode, str] = {
+    "base": "base, without the patches",
+    "off": "patched, events off",
+    "ftrace": "patched, read by ftrace",
+    "bpftrace": "patched, read by bpftrace",
+}
+_PARTS: dict[Part, str] = {
+    "code": "code",
+    "cold": "split off as cold by the compiler",
+    "event": "made by TRACE_EVENT()",
+    "init": "discarded after boot",
+}
+
+
+def write(report: Report, path: Path) -> None:
+    """Write the page to ``path``, whole or not at all."""
+    cache.write_text(path, page(report))
+
+
+def page(report: Report) -> str:
+    """The page, as text; the same for the same report."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_clean,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(
+        number=number,
+        signed=signed,
+        duration=duration,
+        ordered=_ordered,
+        counts=_counts,
+        anchor=_anchor,
+        fact=fact,
+    )
+    environment.tests["unusual"] = lambda check: check.status != "pass"
+    template = environment.get_template("page.html.j2")
+    return template.render(
+        report=report,
+        part_names=_PARTS,
+        levels=levels,
+        zoom=zoom,
+        sizes=sizes,
+        skipped=list(_skipped(report)),
+        stopped=list(_stopped(report)),
+        longest=max((stage.seconds for _, stage in _stages(report)), default=0),
+    )
+
+
+def _clean(value: object) -> object:
+    if isinstance(value, markupsafe.Markup) or not isinstance(value, str):
+        return value
+    return printable(value)
+
+
+def number(value: float) -> str:
+    """``value`` with separators, and no more digits than it has, two at most."""
+    text = f"{value:,.2f}".rstrip("0").rstrip(".") if value % 1 else f"{value:,.0f}"
+    if text.strip("-0.") == "" and value:
+        return f"{value:.1g}"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def signed(value: float) -> str:
+    """As `number`, and what is more than nothing with its sign."""
+    return f"+{number(value)}" if value > 0 else number(value)
+
+
+def duration(seconds: float) -> str:
+    """``seconds``, in minutes where there are many."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s"
+
+
+def _anchor(text: str) -> str:
+    """``text`` as an identifier in the page."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
+
+
+def _ordered(checks: Sequence[Check]) -> list[Check]:
+    """What did not pass first, else as they were made."""
+    grave: tuple[Status, ...] = ("fail", "error", "skip", "pass")
+    return sorted(checks, key=lambda check: grave.index(check.status))
+
+
+def _counts(series: SeriesReport) -> dict[Status, int]:
+    """How many checks ended in each way, the gravest first."""
+    found = [check.status for check in series.checks]
+    kinds: tuple[Status, ...] = ("fail", "error", "skip", "pass")
+    return {kind: found.count(kind) for kind in kinds if kind in found}
+
+
+def _stages(report: Report) -> Iterator[tuple[str, Stage]]:
+    for stage in report.stages:
+        yield "", stage
+    for series in report.series:
+        for stage in series.stages:
+            yield series.name, stage
+
+
+def _stopped(report: Report) -> Iterator[tuple[str, Stage]]:
+    """Stages that ended the run or a series, with the series' name."""
+    return (one for one in _stages(report) if one[1].status in ("fail", "error"))
+
+
+def _skipped(report: Report) -> Iterator[tuple[str, str, str]]:
+    """Series, name and reason of all that was not looked at."""
+    for series, stage in _stages(report):
+        if stage.status == "skip":
+            yield series, f"stage {stage.name}", stage.summary
+    for entry in report.series:
+        for check in entry.checks:
+            if check.status == "skip":
+                yield entry.name, check.name, check.detail
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar from ``left`` to ``left + width``, and a whisker; all in percent."""
+
+    label: str
+    kind: str
+    value: str
+    left: float
+    width: float
+    whisker: tuple[float, float] | None = None
+    note: str = ""
+
+
+def levels(one: Measurement) -> list[Bar]:
+    """Instructions of an operation in each mode; the whisker spans the boots."""
+    top = max(
+        (boot.median for sample in one.samples for boot in sample.boots), default=0
+    )
+    scale = 100 / top if top else 0
+    bars = []
+    for sample in one.samples:
+        boots = [boot.median for boot in sample.boots]
+        many = f"{len(boots)} boots" if len(boots) > 1 else "1 boot"
+        spread = f", {number(sample.spread)} apart" if len(boots) > 1 else ""
+        bars.append(
+            Bar(
+                label=_MODES[sample.mode],
+                kind=sample.mode,
+                value=number(sample.median),
+                left=0,
+                width=sample.median * scale,
+                whisker=(min(boots) * scale, max(boots) * scale)
+                if sample.spread
+                else None,
+                note=many + spread,
+            )
+        )
+    return bars
+
+
+@dataclass(frozen=True)
+class Zoom:
+    """Boots of base and patched around the base's median; places are in percent."""
+
+    dots: list[tuple[str, list[float]]]
+    ticks: list[tuple[float, str]]
+    zero: float
+    resolution: tuple[float, float]
+    predicted: float | None
+
+
+def zoom(one: Measurement) -> Zoom | None:
+    """What base and disabled events differ by, drawn as large as it can be."""
+    by_mode = {sample.mode: sample for sample in one.samples}
+    if "base" not in by_mode or "off" not in by_mode:
+        return None
+    middle = by_mode["base"].median
+    rows = [
+        (_MODES[mode], [boot.median - middle for boot in by_mode[mode].boots])
+        for mode in ("base", "off")
+    ]
+    seen = [value for _, values in rows for value in values]
+    seen += [0, one.predicted, one.resolution, -one.resolution]
+    low, high = min(seen), max(seen)
+    if high - low < 1:
+        # Less than an instruction is no picture.
+        low, high = low - 0.5, high + 0.5
+    step = _step(high - low)
+    low, high = step * math.floor(low / step), step * math.ceil(high / step)
+
+    def place(value: float) -> float:
+        inner = 100 - 2 * _MARGIN
+        return round(_MARGIN + inner * (value - low) / (high - low), 3)
+
+    marks = [low + step * n for n in range(round((high - low) / step) + 1)]
+    return Zoom(
+        dots=[(name, [place(value) for value in values]) for name, values in rows],
+        ticks=[(place(value), signed(round(value, 6))) for value in marks],
+        zero=place(0),
+        resolution=(place(-one.resolution), place(one.resolution)),
+        predicted=place(one.predicted) if one.predicted else None,
+    )
+
+
+def _step(span: float) -> float:
+    """A round distance between ticks, such that ``span`` has two to five."""
+    rough = span / 4
+    power = float(10 ** math.floor(math.log10(rough)))
+    return next(power * n for n in (1, 2, 5, 10) if power * n >= rough)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What became of the code of one binary, in bytes."""
+
+    binary: str
+    total: int
+    parts: dict[Part, int]
+    bars: list[Bar]
+    # The others: how many, and bytes together.
+    rest: tuple[int, int]
+    functions: list[FunctionSize]
+    zero: float
+
+
+def sizes(found: Footprint) -> list[Sizes]:
+    """The functions that changed their size, by binary; those with a site first."""
+    with_site = {site.binary for site in found.sites}
+    names = dict.fromkeys(one.binary for one in found.functions)
+    ordered = sorted(names, key=lambda name: (name not in with_site, name))
+    return [
+        _of_binary(name, [one for one in found.functions if one.binary == name])
+        for name in ordered
+    ]
+
+
+def growth(one: FunctionSize) -> int:
+    """Bytes more than in the base."""
+    return (one.patched or 0) - (one.base or 0)
+
+
+def _of_binary(name: str, functions: list[FunctionSize]) -> Sizes:
+    functions = sorted(functions, key=lambda one: (-abs(growth(one)), one.name))
+    shown, rest = functions[:_BARS], functions[_BARS:]
+    low = min(0, *map(growth, shown), 0)
+    high = max(0, *map(growth, shown), 0)
+    scale = 100 / (high - low) if high > low else 0
+    zero = -low * scale
+    parts = {
+        part: sum(growth(one) for one in functions if one.part == part)
+        for part in _PARTS
+        if any(one.part == part for one in functions)
+    }
+    return Sizes(
+        binary=name,
+        total=sum(map(growth, functions)),
+        parts=parts,
+        bars=[
+            Bar(
+                label=one.name,
+                kind=one.part,
+                value=f"{signed(growth(one))} bytes",
+                left=zero + min(0, growth(one)) * scale,
+                width=abs(growth(one)) * scale,
+                note=_change(one),
+            )
+            for one in shown
+        ],
+        rest=(len(rest), sum(map(growth, rest))),
+        functions=functions,
+        zero=zero,
+    )
+
+
+def _change(one: FunctionSize) -> str:
+    if one.base is None:
+        return "new"
+    if one.patched is None:
+        return "gone"
+    return f"{number(one.base)} to {number(one.patched)}"

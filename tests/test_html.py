@@ -1,0 +1,455 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The page of a run: whole, escaped, and honest about what was not looked at."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall import cli, costs, html, report
+from kstall import run as runs
+from kstall.report import Check, Comparison, Report, SeriesReport, Stage
+
+HOSTILE = "<script>alert('&\"')</script>\x1b[31m\x00\ufffe{{ 7 * 7 }}"
+ESCAPED = "&lt;script&gt;alert(&#39;&amp;&#34;&#39;)&lt;/script&gt;[31m{{ 7 * 7 }}"
+_VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+def sample(mode: costs.Mode, *medians: float, hits: float | None = None) -> Any:
+    boots = [costs.Boot(median=m, low=m, high=m, repetitions=3) for m in medians]
+    return costs.Sample(
+        mode=mode,
+        boots=boots,
+        median=sorted(medians)[len(medians) // 2],
+        spread=max(medians) - min(medians),
+        hits=hits,
+    )
+
+
+def measurement(**fields: Any) -> costs.Measurement:
+    return costs.Measurement.model_validate(
+        {
+            "workload": "naps",
+            "operation": "nap",
+            "resolution": 0.5,
+            "samples": [
+                sample("base", 100, 100.5, 100),
+                sample("off", 102, 102, 102.5),
+                sample("ftrace", 400, hits=1.25),
+            ],
+            "difference": 2.0,
+            "visible": True,
+            "predicted": 1.0,
+            **fields,
+        }
+    )
+
+
+def size(
+    name: str, base: int | None, patched: int | None, part: costs.Part = "code"
+) -> costs.FunctionSize:
+    return costs.FunctionSize(
+        binary="vmlinux",
+        section=".text",
+        part=part,
+        name=name,
+        base=base,
+        patched=patched,
+    )
+
+
+def check(status: report.Status, text: str = "n") -> Check:
+    detail = {"skip": f"no GPU: {text}", "error": f"Traceback: {text}"}
+    return Check(
+        name=f"check_{status}",
+        kind="positive",
+        claim=f"each nap is seen: {text}",
+        status=status,
+        comparisons=[
+            Comparison(
+                label=text, relation="=", expected=2, observed=1, ok=status == "pass"
+            )
+        ]
+        if status in ("pass", "fail")
+        else [],
+        detail=detail.get(status, ""),
+    )
+
+
+def full(text: str = "n") -> Report:
+    """A report with something of everything, ``text`` in every place for words."""
+    overhead = costs.Overhead(
+        base_kernel=text,
+        footprint=costs.Footprint(
+            sites=[
+                costs.Site(
+                    event=text,
+                    binary=text,
+                    function=text,
+                    offset=16,
+                    nop=5,
+                    out_of_line=True,
+                    cold_bytes=13,
+                    cold_code=[text],
+                )
+            ],
+            functions=[size(text, 10, 40), size("gone", 30, None, "event")],
+            sections=[costs.SectionSize(binary=text, section=text, base=1, patched=2)],
+            paths=[
+                costs.FunctionPaths(
+                    binary=text,
+                    name=text,
+                    proven=False,
+                    most=2,
+                    work=1,
+                    least=0,
+                    nops=1,
+                    sites=1,
+                    stretches=[
+                        costs.Stretch(
+                            base=text, patched=text, added=[text], removed=[], net=1
+                        )
+                    ],
+                    clock_reads=[text],
+                    calls=[text],
+                    unproven=[text],
+                    added=[text],
+                )
+            ],
+            structs=[
+                costs.StructChange(
+                    binary=text,
+                    name=text,
+                    base=8,
+                    patched=16,
+                    base_holes=0,
+                    patched_holes=4,
+                    moved=[text],
+                    members=[text],
+                )
+            ],
+            limits=[text],
+        ),
+        measurements=[measurement(workload=text, operation=text, because=text)],
+        exemptions=[costs.Exemption(function=text, allowed=1, because=text)],
+    )
+    stage = Stage(
+        name=text,
+        status="error",
+        seconds=1,
+        summary=text,
+        error=text,
+        log=text,
+        figures=[report.Figure(name=text, value=1, unit=text)],
+        commands=[report.Command(argv=[text], returncode=0, seconds=1)],
+    )
+    made = Report(
+        run=text,
+        started="2026-01-01T00:00:00+00:00",
+        command=[text],
+        tree=report.Tree(
+            kind="git",
+            origin=text,
+            version=text,
+            describe=text,
+            commit=text,
+            id=text,
+            dirty=[text],
+        ),
+        environment=report.Environment(
+            kstall=text, python=text, host=text, cpus=2, guest={text: text}
+        ),
+        stages=[stage],
+        series=[
+            SeriesReport(
+                name=text,
+                title=text,
+                digest=text,
+                kernel=text,
+                evidence=text,
+                stages=[stage],
+                events=[
+                    report.Event(
+                        name=text,
+                        kind="event",
+                        joins=text,
+                        sites=[text],
+                        fields=[report.EventField(name=text, ctype=text)],
+                        holes=0,
+                        print_fmt=text,
+                    )
+                ],
+                checks=[
+                    check("pass", text),
+                    check("fail", text),
+                    check("skip", text),
+                    check("error", text),
+                ],
+                overhead=overhead,
+            )
+        ],
+    )
+    made.settle()
+    return made
+
+
+class Balance(HTMLParser):
+    """Raises on an end tag that closes something else than what is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.links += [found[name] or "" for name in ("href", "src") if name in found]
+        self.ids += [found["id"] or ""] if "id" in found else []
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+
+def parsed(text: str) -> Balance:
+    found = Balance()
+    found.feed(text)
+    found.close()
+    assert found.open == []
+    return found
+
+
+def words(text: str) -> str:
+    """What a reader sees."""
+    body = text[text.index("<body>") :]
+    return " ".join(re.sub(r"<[^>]*>", " ", body).split())
+
+
+@pytest.mark.parametrize("text", ["n", HOSTILE])
+def test_the_page_is_whole_and_needs_nothing_else(text: str) -> None:
+    found = parsed(html.page(full(text)))
+    for link in found.links:
+        assert link.startswith(("./", "#")), link
+    for link in (link for link in found.links if link.startswith("#")):
+        assert link[1:] in found.ids
+    style = html.page(full(text)).split("<style>")[1].split("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_nothing_that_was_recorded_is_taken_for_markup() -> None:
+    text = html.page(full(HOSTILE))
+    assert "<script" not in text
+    assert "\x1b" not in text
+    assert "\x00" not in text
+    # In the order of the page: a place that were left out would not be escaped either.
+    assert text.count(ESCAPED) > 60
+    assert "49" not in words(text)
+
+
+def test_every_word_of_a_report_is_on_the_page() -> None:
+    shown = words(html.page(full()))
+    for expected in (
+        "check_pass",
+        "observed",
+        "Not judged here: no GPU: n",
+        "Traceback: n",
+        "Uncommitted paths",
+        "not proven path by path",
+        "n may cost 1 instructions more",
+        "Why more than the NOPs",
+        "What this does not say",
+    ):
+        assert expected in shown, expected
+
+
+def test_a_skip_never_looks_like_a_pass() -> None:
+    made = full()
+    made.series[0].checks = [check("pass"), check("skip")]
+    made.series[0].stages = made.stages = []
+    made.settle()
+    assert made.status == "proven"
+    text = html.page(made)
+    shown = words(text)
+    # At the top, before anything that passed, and in its place.
+    assert shown.index("Skipped, so neither passed nor failed") < shown.index("pass")
+    assert "check_skip : no GPU: n" in shown
+    assert "1 skipped" in shown
+    (place,) = re.findall(r'(?s)<details class="check skip" open>.*?</details>', text)
+    assert 'class="badge skip">○ skipped<' in place
+    assert "pass" not in place
+    assert "✓" not in place
+
+
+def test_a_stage_that_was_skipped_is_told_at_the_top() -> None:
+    made = full()
+    made.series[0].stages = [
+        Stage(name="time", status="skip", seconds=0, summary="no usable KVM")
+    ]
+    assert "stage time : no usable KVM" in words(html.page(made))
+
+
+def test_what_failed_comes_first_and_is_open() -> None:
+    text = html.page(full())
+    found = re.findall(r'<details class="check (\w+)"( open)?>', text)
+    assert found == [
+        ("fail", " open"),
+        ("error", " open"),
+        ("skip", " open"),
+        ("pass", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("proven", "✓ proven"),
+        ("failed", "✗ failed"),
+        ("could-not-run", "! could not run"),
+        ("interrupted", "! interrupted"),
+        ("running", "○ running"),
+    ],
+)
+def test_the_verdict_stands_at_the_top(status: report.RunStatus, said: str) -> None:
+    made = full()
+    made.status = status
+    assert said in words(html.page(made))[:60]
+
+
+def test_a_run_that_got_nowhere_has_a_page() -> None:
+    made = full()
+    made.tree = None
+    made.series = []
+    made.settle()
+    shown = words(html.page(made))
+    assert "No series was asked for" in shown
+    made = full()
+    made.series[0] = SeriesReport(name="demo", title="t", digest="d")
+    made.settle()
+    shown = words(html.page(made))
+    assert "no check was reached" in shown
+    assert "Not reached" in shown
+
+
+def test_a_difference_that_is_not_seen_is_not_called_one() -> None:
+    made = full()
+    assert made.series[0].overhead is not None
+    made.series[0].overhead.measurements = [
+        measurement(difference=0.25, visible=False, predicted=0)
+    ]
+    shown = words(html.page(made))
+    assert "none to be seen" in shown
+    assert "nothing that can be seen" in shown
+    assert "differ by up to 0.5 instructions" in shown
+    assert "+0.25" not in shown
+
+
+def test_bars_are_to_scale_and_whiskers_span_the_boots() -> None:
+    base, off, ftrace = html.levels(measurement())
+    assert (ftrace.left, ftrace.width, ftrace.whisker) == (0, 100, None)
+    assert base.width == 25
+    assert base.whisker == (25, 25.125)
+    assert base.note == "3 boots, 0.5 apart"
+    assert off.value == "102"
+
+
+def test_the_zoom_has_base_boots_in_its_band_and_the_others_where_they_are() -> None:
+    found = html.zoom(measurement())
+    assert found is not None
+    (_, base), (_, off) = found.dots
+    low, high = found.resolution
+    assert all(low <= place <= high for place in base)
+    assert all(place > high for place in off)
+    assert found.zero == base[0]
+    places = {text: place for place, text in found.ticks}
+    assert places["+1"] == found.predicted
+    assert places["+2"] == off[0]
+    assert all(0 <= place <= 100 for place in [*base, *off, *places.values()])
+
+
+def test_the_zoom_of_equal_boots_is_a_picture_all_the_same() -> None:
+    same = [sample("base", 7, 7), sample("off", 7, 7)]
+    found = html.zoom(measurement(samples=same, resolution=0, predicted=0))
+    assert found is not None
+    assert {place for _, dots in found.dots for place in dots} == {50}
+    assert html.zoom(measurement(samples=same[:1])) is None
+
+
+@pytest.mark.parametrize("span", [0.003, 1, 2.5, 3, 7, 40, 999])
+def test_ticks_are_round_and_few(span: float) -> None:
+    step = html._step(span)
+    assert 1 <= span / step <= 4
+    assert f"{step:e}"[0] in "125"
+
+
+def test_sizes_of_functions_are_drawn_from_zero_both_ways() -> None:
+    functions = [size("grew", 10, 40), size("gone", 10, None), size("new", None, 20)]
+    (found,) = html.sizes(costs.Footprint(functions=functions))
+    assert found.total == 40
+    bars = {bar.label: bar for bar in found.bars}
+    assert [bar.label for bar in found.bars] == ["grew", "new", "gone"]
+    assert (bars["grew"].left, bars["grew"].width) == (25, 75)
+    assert (bars["gone"].left, bars["gone"].width) == (0, 25)
+    assert bars["gone"].value == "\N{MINUS SIGN}10 bytes"
+    assert (bars["gone"].note, bars["new"].note) == ("gone", "new")
+    assert bars["grew"].note == "10 to 40"
+
+
+def test_functions_that_are_not_drawn_are_counted() -> None:
+    functions = [size(f"f{n:02}", None, 100 - n) for n in range(15)]
+    (found,) = html.sizes(costs.Footprint(functions=functions))
+    assert len(found.bars) == 12
+    assert found.rest == (3, 88 + 87 + 86)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (2982.5, "2,982.5"),
+        (12669.128, "12,669.13"),
+        (100, "100"),
+        (-3, "\N{MINUS SIGN}3"),
+        (0.001, "0.001"),
+        (10.0, "10"),
+    ],
+)
+def test_numbers_read_well(value: float, text: str) -> None:
+    assert html.number(value) == text
+
+
+def test_signs_and_durations() -> None:
+    assert [html.signed(n) for n in (1, 0, -1)] == ["+1", "0", "\N{MINUS SIGN}1"]
+    assert [html.duration(n) for n in (2.44, 125)] == ["2.4 s", "2 min 05 s"]
+
+
+def test_the_page_is_written_when_the_run_is_over(tmp_path: Path) -> None:
+    made = full()
+    run = runs.Run(tmp_path, made, None, 0)  # type: ignore[arg-type]
+    made.status = "running"
+    run.save()
+    assert not (tmp_path / "report.html").exists()
+    made.settle()
+    run.save()
+    assert "FAILED" in (tmp_path / "report.html").read_text()
+
+
+def test_the_page_is_made_again_from_what_is_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = full()
+    report.write(made, tmp_path / "report.json")
+    assert cli.main(["html", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").read_text() == html.page(made)
+    assert "report.html" in capsys.readouterr().out
+    assert cli.main(["html", str(tmp_path / "none")]) == 2
+    assert "holds no report.json" in capsys.readouterr().err
