@@ -246,7 +246,13 @@ def told_before_recovery(ev: Evidence) -> Verdict:
 
 
 def error_before_the_clearing(ev: Evidence) -> Verdict:
-    """Who waits for aer_event has another error made before it is returned from."""
+    """Who waits for aer_event has another error made before it is returned from.
+
+    This holds for a kernel without pci-aer-fixes, which is what this series is proven
+    on.  With "PCI/AER: Do not clear Correctable Errors that were not reported" from
+    there, the second message has nr_logged 1, an aer_event and a count of its own, and
+    this check is to fail.
+    """
     v = Verdict()
     turn = _turn(ev, "between", "between")
     v.equal("writes to aer_inject that failed", _failed(turn), 0)
@@ -336,7 +342,10 @@ def messages_are_the_root_ports_totals(ev: Evidence) -> Verdict:
 
 
 def logged_is_the_aer_events(ev: Evidence) -> Verdict:
-    """Those of a message precede it in its thread; advisory ones come in pairs."""
+    """Those of a message precede it in its thread; advisory ones come in pairs.
+
+    With or without pci-aer-fixes.
+    """
     v = Verdict()
     for name in _WORKLOADS:
         waiting: list[Event] = []
@@ -407,7 +416,7 @@ _FLAGS = ("multi", "dropped", "nr_dev", "nr_logged")
 
 
 def scripts_add_up(ev: Evidence) -> Verdict:
-    """The numbers are the recorder's, the names the workload's."""
+    """The numbers are the recorder's and the writer's, the names the workload's."""
     v = Verdict()
     load = ev.workload("mixed")
     messages = [
@@ -419,8 +428,16 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         ("@nodetail", [e for e in messages if not e.fields["nr_logged"]]),
         ("@dropped", [e for e in messages if e.fields["dropped"]]),
     ):
-        told = Counter(_key(event) for event in wanted)
+        told = Counter(_key(e.fields["root"], _int(e, "source")) for e in wanted)
         v.equal(name, _plain(counts.get(name, {})), dict(sorted(told.items())))
+    # What was written, and what of that the kernel has counted.
+    bursts = [t for t in _turns_of(ev, "mixed") if t.facts["name"].startswith("burst-")]
+    writes = sum(turn.facts["writes"] for turn in bursts)
+    kept = sum(turn.grown("root", "total_err_cor") for turn in bursts)
+    addresses = bursts[0].facts["addresses"]
+    sender = _key(addresses["root"], bursts[0].source("ep2"))
+    v.equal("sent", _plain(counts.get("@messages", {})).get(sender, 0), writes)
+    v.equal("lost", sum(_plain(counts.get("@dropped", {})).values()), writes - kept)
     who = load.bpftrace("pci-aer-who")
     bits = Counter(
         f"{e.fields['dev_name']},{e.fields['status']}"
@@ -428,11 +445,11 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         if e.fields["severity"] == CORRECTABLE
     )
     v.equal("@status", _plain(who.maps["@status"]), dict(sorted(bits.items())))
-    (turn, *_) = _turns_of(ev, "mixed")
     alarms = [line for line in who.lines if "ERR_COR from" in line]
     named = {re.findall(r"ERR_COR from (\S+):", line)[0] for line in alarms}
-    v.equal("alarms name", named, {turn.facts["addresses"]["ep2"]})
-    v.at_least("alarms", len(alarms), 1)
+    v.equal("alarms name", named, {addresses["ep2"]})
+    # One in 10 s, and both bursts may well be within the same.
+    v.within("alarms", len(alarms), 1, len(bursts))
     lines = [line for line in who.lines if "ERR_NONFATAL" in line]
     v.equal("uncorrectable", len(lines), 1)
     return v
@@ -571,9 +588,9 @@ def _differ(one: Sequence[object], two: Sequence[object]) -> int:
     )
 
 
-def _key(event: Event) -> str:
-    source = _int(event, "source")
-    parts = (event.fields["root"], source >> 8, source >> 3 & 31, source & 7)
+def _key(root: object, source: int) -> str:
+    """How the script spells a port and a sender."""
+    parts = (root, source >> 8, source >> 3 & 31, source & 7)
     return ",".join(map(str, parts))
 
 
