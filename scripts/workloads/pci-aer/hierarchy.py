@@ -233,8 +233,8 @@ def burst(root: Device, below: dict[str, Device], count: int) -> None:
     """So many Receiver Errors of "ep2", all before the first can be looked into."""
     watch = Watch(root, below)
     injector = Injector()
-    # What is called below was called before: to wait for a page of it would let the
-    # thread run.
+    # Nothing may run for the first time while a message waits: to have a page of it
+    # read would let the thread run.
     watch.received()
     with before_the_thread():
         errors = [injector.hit(below["ep2"], RXERR) for _ in range(count)]
