@@ -49,6 +49,18 @@ def measurement(**fields: Any) -> costs.Measurement:
     )
 
 
+def timing(text: str) -> costs.Timing:
+    return costs.Timing(
+        workload=text,
+        operation=text,
+        pairs=[costs.Pair(base=100, patched=patched) for patched in (99.5, 100.5, 101)],
+        ratio=1.0033,
+        low=0.9967,
+        high=1.01,
+        confidence=0.95,
+    )
+
+
 def size(
     name: str, base: int | None, patched: int | None, part: costs.Part = "code"
 ) -> costs.FunctionSize:
@@ -135,6 +147,7 @@ def full(text: str = "n") -> Report:
             limits=[text],
         ),
         measurements=[measurement(workload=text, operation=text, because=text)],
+        timings=[timing(text)],
         exemptions=[costs.Exemption(function=text, allowed=1, because=text)],
     )
     stage = Stage(
@@ -262,6 +275,7 @@ def test_every_word_of_a_report_is_on_the_page() -> None:
         "check_pass",
         "observed",
         "Not judged here: no GPU: n",
+        "Time per n",
         "Traceback: n",
         "Uncommitted paths",
         "not proven path by path",
@@ -365,8 +379,8 @@ def test_bars_are_to_scale_and_whiskers_span_the_boots() -> None:
 def test_the_zoom_has_base_boots_in_its_band_and_the_others_where_they_are() -> None:
     found = html.zoom(measurement())
     assert found is not None
-    (_, base), (_, off) = found.dots
-    low, high = found.resolution
+    (_, _, base), (_, _, off) = found.dots
+    low, high = found.band
     assert all(low <= place <= high for place in base)
     assert all(place > high for place in off)
     assert found.zero == base[0]
@@ -380,8 +394,30 @@ def test_the_zoom_of_equal_boots_is_a_picture_all_the_same() -> None:
     same = [sample("base", 7, 7), sample("off", 7, 7)]
     found = html.zoom(measurement(samples=same, resolution=0, predicted=0))
     assert found is not None
-    assert {place for _, dots in found.dots for place in dots} == {50}
+    assert {place for _, _, dots in found.dots for place in dots} == {50}
     assert html.zoom(measurement(samples=same[:1])) is None
+
+
+def test_time_is_drawn_as_percent_with_its_interval() -> None:
+    found = html.ratios(timing("nap"))
+    ((_, _, pairs),) = found.dots
+    places = {text: place for place, text in found.ticks}
+    minus = "\N{MINUS SIGN}"
+    assert [pairs[0], pairs[2]] == [places[f"{minus}0.5"], places["+1"]]
+    assert places[f"{minus}0.5"] < found.band[0] < found.zero < found.band[1]
+    shown = words(html.page(full("nap")))
+    assert "no verdict depends on it" in shown
+    assert f"+0.33 % of time more; the interval is {minus}0.33 % to +1 %" in shown
+
+
+def test_a_reason_that_series_share_is_told_once() -> None:
+    made = full()
+    skipped = Stage(name="time", status="skip", seconds=0, summary="no usable KVM")
+    made.series = [
+        SeriesReport(name=name, title="t", digest="d", stages=[skipped])
+        for name in ("one", "two")
+    ]
+    assert "one, two stage time : no usable KVM" in words(html.page(made))
 
 
 @pytest.mark.parametrize("span", [0.003, 1, 2.5, 3, 7, 40, 999])

@@ -52,6 +52,7 @@ ORDER = (
     "run",
     "guestrun",
     "counting",
+    "timing",
     "overhead",
     "validate",
     "cli",

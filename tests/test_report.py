@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import evidence, records, report, validate, views
+from kstall import costs, evidence, records, report, validate, views
 from kstall.report import Check, Comparison, Report, SeriesReport, Stage
 from kstall.series import Project
 
@@ -120,6 +120,38 @@ def test_terminal_shows_a_stage_s_error() -> None:
     made = _report("fail")
     made.series[0].stages[0].error = "x.c:3: error: [boom]\n  log: build.log"
     assert "x.c:3: error: [boom]" in _shown(made)
+
+
+def test_terminal_shows_costs_and_what_they_are_judged_by() -> None:
+    made = _report("pass", _check("pass"))
+    boots = [costs.Boot(median=7, low=7, high=9, repetitions=3)]
+    made.series[0].overhead = costs.Overhead(
+        base_kernel="b",
+        measurements=[
+            costs.Measurement(
+                workload="nap",
+                operation="nap of a cat",
+                resolution=0.25,
+                samples=[costs.Sample(mode="base", boots=boots, median=7, spread=0)],
+            )
+        ],
+        timings=[
+            costs.Timing(
+                workload="nap",
+                operation="nap of a cat",
+                pairs=[costs.Pair(base=100, patched=101)],
+                ratio=1.01,
+                low=0.99,
+                high=1.03,
+                confidence=0.95,
+            )
+        ],
+        exemptions=[costs.Exemption(struct="cat", allowed=8, because="[it] purrs")],
+    )
+    shown = _shown(made)
+    assert "0.25" in shown
+    assert "+1.00 % [-1.00, +3.00] per nap of a cat; under KVM" in shown
+    assert "exempt   struct cat: 8 bytes: [it] purrs" in shown
 
 
 def test_junit_counts(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ VERSION = 1
 _BOOTS = 3
 _GUEST = Path("/run/kstall")
 _ICOUNT = ("-icount", "shift=0,sleep=off,align=off")
-_WHY = "instructions are counted under emulation, whatever the host can"
+_COUNTED = accel.Accel(
+    "tcg", "instructions are counted under emulation, whatever the host can"
+)
 # Seconds of the host for a boot, and for each program and each bpftrace in it.
 _MARGIN = 120.0
 _PER_TRACER = 90.0
@@ -55,14 +57,16 @@ class Kernels:
 
 
 @dataclass(frozen=True)
-class _Boot:
+class Boot:
+    """A boot of one of the kernels, and the modes that are measured in it."""
+
     kernel: kernel.Kernel
     extra: Path | None
     name: str
     modes: tuple[costs.Mode, ...]
 
 
-def _boots(kernels: Kernels) -> tuple[_Boot, ...]:
+def _boots(kernels: Kernels) -> tuple[Boot, ...]:
     """Boots in the order in which they are made, both kernels taking turns."""
     found = []
     for number in range(1, _BOOTS + 1):
@@ -71,8 +75,8 @@ def _boots(kernels: Kernels) -> tuple[_Boot, ...]:
             # Once is enough: what bpftrace costs is no verdict, and its start is slow.
             modes = (*modes, "bpftrace")
         base, patched = kernels.base_extra, kernels.patched_extra
-        found.append(_Boot(kernels.base, base, f"base-{number}", ("base",)))
-        found.append(_Boot(kernels.patched, patched, f"patched-{number}", modes))
+        found.append(Boot(kernels.base, base, f"base-{number}", ("base",)))
+        found.append(Boot(kernels.patched, patched, f"patched-{number}", modes))
     return tuple(found)
 
 
@@ -138,8 +142,13 @@ def measure(
 
 def _machine(series: Series) -> guest.Machine:
     """The series' machine with one processor, for only that one can be counted."""
-    wanted = guestrun.machine_for(series)
-    return dataclasses.replace(wanted, cpus=1, devices=(*wanted.devices, *_ICOUNT))
+    wanted = one_processor(series)
+    return dataclasses.replace(wanted, devices=(*wanted.devices, *_ICOUNT))
+
+
+def one_processor(series: Series) -> guest.Machine:
+    """The series' machine, but for its number of processors."""
+    return dataclasses.replace(guestrun.machine_for(series), cpus=1)
 
 
 def _count(
@@ -151,17 +160,16 @@ def _count(
     ui: Ui,
 ) -> list[dict[str, Any]]:
     out = run_dir / series.name / "instructions"
-    programs = out / "programs"
-    for one in series.measures:
-        source = project.scripts / one.program
-        guestrun.compile_program(source, programs / one.program, stage.log)
+    compile_programs(project, series, out, stage.log)
     counts: list[dict[str, Any]] = []
     boots = _boots(kernels)
     # Each guest has one processor and is emulated by one thread.
     workers = max(1, min(len(boots), len(os.sched_getaffinity(0))))
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting = {
-            pool.submit(_boot, project, series, kernels, boot, out): boot
+            pool.submit(
+                run, project, series, kernels, boot, out, _COUNTED, _machine(series)
+            ): boot
             for boot in boots
         }
         try:
@@ -175,9 +183,26 @@ def _count(
     return sorted(counts, key=lambda one: (one["boot"], one["workload"], one["mode"]))
 
 
-def _boot(
-    project: Project, series: Series, kernels: Kernels, boot: _Boot, out: Path
+def compile_programs(project: Project, series: Series, out: Path, log: Path) -> None:
+    """Put the measured programs below ``out``, where `run` takes them from."""
+    for one in series.measures:
+        source = project.scripts / one.program
+        guestrun.compile_program(source, out / "programs" / one.program, log)
+
+
+def run(
+    project: Project,
+    series: Series,
+    kernels: Kernels,
+    boot: Boot,
+    out: Path,
+    speed: accel.Accel,
+    machine: guest.Machine,
 ) -> list[dict[str, Any]]:
+    """Boot once and measure: a row each workload and mode, what `parse` gives in it.
+
+    Raises `MeasureFailed` if a program fails or the kernel complains.
+    """
     folder = out / boot.name
     share = folder / "share"
     (share / "results").mkdir(parents=True)
@@ -197,8 +222,8 @@ def _boot(
         ran = guest.boot(
             boot.kernel.image,
             kernels.root,
-            accel.Accel("tcg", _WHY),
-            _machine(series),
+            speed,
+            machine,
             (guest.Share(str(_GUEST), share, writable=True),),
             (
                 "env",
@@ -220,7 +245,7 @@ def _boot(
         cache.remove(share)
 
 
-def _deadline(series: Series, boot: _Boot) -> float:
+def _deadline(series: Series, boot: Boot) -> float:
     seconds = _MARGIN
     for one in series.measures:
         seconds += one.deadline_s * len(boot.modes)
@@ -228,7 +253,7 @@ def _deadline(series: Series, boot: _Boot) -> float:
     return seconds
 
 
-def _runs(series: Series, boot: _Boot) -> Iterator[tuple[Measure, costs.Mode]]:
+def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, costs.Mode]]:
     """What is run in a boot: first all that is untraced, so that nothing is warm."""
     for mode in boot.modes:
         for one in series.measures:
@@ -239,7 +264,7 @@ def _runs(series: Series, boot: _Boot) -> Iterator[tuple[Measure, costs.Mode]]:
             yield one, mode
 
 
-def _job(series: Series, boot: _Boot) -> dict[str, Any]:
+def _job(series: Series, boot: Boot) -> dict[str, Any]:
     return {
         "schema": 1,
         "series": series.name,
@@ -275,7 +300,7 @@ def _modules(one: Measure) -> list[str]:
     return [*one.modules, *ours]
 
 
-def _refuse(ran: guest.GuestRun, boot: _Boot) -> None:
+def _refuse(ran: guest.GuestRun, boot: Boot) -> None:
     if ran.status == "completed" and ran.exit_status == 0 and not ran.splats:
         return
     excerpt = ran.splats[0].excerpt if ran.splats else ""
@@ -285,7 +310,7 @@ def _refuse(ran: guest.GuestRun, boot: _Boot) -> None:
     )
 
 
-def _counted(series: Series, boot: _Boot, results: Path) -> Iterator[dict[str, Any]]:
+def _counted(series: Series, boot: Boot, results: Path) -> Iterator[dict[str, Any]]:
     agent = json.loads((results / "agent.json").read_text(encoding="utf-8"))
     facts = {one["name"]: one for one in agent["workloads"]}
     for one, mode in _runs(series, boot):

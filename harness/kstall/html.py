@@ -17,7 +17,7 @@ import jinja2
 import markupsafe
 
 from . import cache
-from .costs import Footprint, FunctionSize, Measurement, Mode, Part
+from .costs import Footprint, FunctionSize, Measurement, Mode, Part, Timing
 from .report import Check, Report, SeriesReport, Stage, Status
 from .views import fact, printable
 
@@ -72,6 +72,7 @@ def page(report: Report) -> str:
         part_names=_PARTS,
         levels=levels,
         zoom=zoom,
+        ratios=ratios,
         sizes=sizes,
         skipped=list(_skipped(report)),
         stopped=list(_stopped(report)),
@@ -138,14 +139,17 @@ def _stopped(report: Report) -> Iterator[tuple[str, Stage]]:
 
 
 def _skipped(report: Report) -> Iterator[tuple[str, str, str]]:
-    """Series, name and reason of all that was not looked at."""
+    """Series, name and reason of all that was not looked at, each reason once."""
+    found: dict[tuple[str, str], list[str]] = {}
     for series, stage in _stages(report):
         if stage.status == "skip":
-            yield series, f"stage {stage.name}", stage.summary
+            found.setdefault((f"stage {stage.name}", stage.summary), []).append(series)
     for entry in report.series:
         for check in entry.checks:
             if check.status == "skip":
-                yield entry.name, check.name, check.detail
+                found.setdefault((check.name, check.detail), []).append(entry.name)
+    for (name, reason), names in found.items():
+        yield ", ".join(names), name, reason
 
 
 @dataclass(frozen=True)
@@ -190,13 +194,14 @@ def levels(one: Measurement) -> list[Bar]:
 
 @dataclass(frozen=True)
 class Zoom:
-    """Boots of base and patched around the base's median; places are in percent."""
+    """Rows of dots above an axis, a band behind them; places are in percent."""
 
-    dots: list[tuple[str, list[float]]]
+    # What a row is, the color of its dots, and where they are.
+    dots: list[tuple[str, str, list[float]]]
     ticks: list[tuple[float, str]]
     zero: float
-    resolution: tuple[float, float]
-    predicted: float | None
+    band: tuple[float, float]
+    predicted: float | None = None
 
 
 def zoom(one: Measurement) -> Zoom | None:
@@ -205,16 +210,40 @@ def zoom(one: Measurement) -> Zoom | None:
     if "base" not in by_mode or "off" not in by_mode:
         return None
     middle = by_mode["base"].median
+    modes: tuple[Mode, ...] = ("base", "off")
     rows = [
-        (_MODES[mode], [boot.median - middle for boot in by_mode[mode].boots])
-        for mode in ("base", "off")
+        (_MODES[mode], mode, [boot.median - middle for boot in by_mode[mode].boots])
+        for mode in modes
     ]
-    seen = [value for _, values in rows for value in values]
-    seen += [0, one.predicted, one.resolution, -one.resolution]
+    # Less than an instruction is no picture.
+    return _plot(rows, (-one.resolution, one.resolution), one.predicted, least=1)
+
+
+def ratios(one: Timing) -> Zoom:
+    """The pairs of boots, as percent of time more, and the interval of their mean."""
+    rows = [
+        (
+            "patched, events off, against the base booted beside it",
+            "off",
+            [100 * (pair.patched / pair.base - 1) for pair in one.pairs],
+        )
+    ]
+    return _plot(rows, (100 * (one.low - 1), 100 * (one.high - 1)), 0, least=0.1)
+
+
+def _plot(
+    rows: list[tuple[str, str, list[float]]],
+    band: tuple[float, float],
+    predicted: float,
+    *,
+    least: float,
+) -> Zoom:
+    """``rows`` to scale, zero being on the axis; it spans ``least`` or more."""
+    seen = [value for _, _, values in rows for value in values]
+    seen += [0, predicted, *band]
     low, high = min(seen), max(seen)
-    if high - low < 1:
-        # Less than an instruction is no picture.
-        low, high = low - 0.5, high + 0.5
+    if high - low < least:
+        low, high = low - least / 2, high + least / 2
     step = _step(high - low)
     low, high = step * math.floor(low / step), step * math.ceil(high / step)
 
@@ -224,11 +253,13 @@ def zoom(one: Measurement) -> Zoom | None:
 
     marks = [low + step * n for n in range(round((high - low) / step) + 1)]
     return Zoom(
-        dots=[(name, [place(value) for value in values]) for name, values in rows],
+        dots=[
+            (name, kind, [place(one) for one in values]) for name, kind, values in rows
+        ],
         ticks=[(place(value), signed(round(value, 6))) for value in marks],
         zero=place(0),
-        resolution=(place(-one.resolution), place(one.resolution)),
-        predicted=place(one.predicted) if one.predicted else None,
+        band=(place(band[0]), place(band[1])),
+        predicted=place(predicted) if predicted else None,
     )
 
 

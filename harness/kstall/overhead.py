@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import cache, costs, counting, footprint, gate, kernel, report
+from . import accel, cache, costs, counting, footprint, gate, kernel, report, timing
 from .counting import Kernels
 from .report import SeriesReport
 from .run import Opened, Run
@@ -19,11 +19,15 @@ def prove(
     project: Project,
     series: Series,
     kernels: Kernels,
+    speed: accel.Accel,
     cache_dir: Path,
     run: Run,
     entry: SeriesReport,
 ) -> None:
-    """Add to ``entry`` what ``series`` costs, and the checks that judge it."""
+    """Add to ``entry`` what ``series`` costs, and the checks that judge it.
+
+    Time is taken as well where ``speed`` allows it, and judged by nobody.
+    """
     found = costs.Overhead(
         base_kernel=kernels.base.key,
         exemptions=[
@@ -50,6 +54,10 @@ def prove(
                 project, series, kernels, cache_dir, run.dir, stage, run.ui
             )
             stage.summary = "; ".join(map(_line, found.measurements))
+        with run.stage("time", entry) as stage:
+            found.timings = timing.measure(
+                project, series, kernels, speed, cache_dir, run.dir, stage, run.ui
+            )
     with run.stage("gate", entry) as stage:
         checks = judge(series, found)
         entry.checks += checks

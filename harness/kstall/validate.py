@@ -150,7 +150,7 @@ def _prove(
         good = sum(check.status == "pass" for check in entry.checks)
         stage.summary = f"{good} of {len(entry.checks)} checks pass"
     if both is not None:
-        overhead.prove(request.project, series, both, request.cache, run, entry)
+        overhead.prove(request.project, series, both, speed, request.cache, run, entry)
 
 
 def _events(series: Series, saved: evidence.Evidence) -> Iterator[report.Event]:

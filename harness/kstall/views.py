@@ -158,6 +158,12 @@ def _costs(found: Overhead, console: Console) -> None:
                 f"per {escape(one.operation)}",
             )
         console.print(table)
+    for timed in found.timings:
+        console.print(
+            f"time     {timed.change} per {escape(timed.operation)}; under KVM, judged "
+            "by no check",
+            highlight=False,
+        )
     for exempt in found.exemptions:
         name = exempt.function or f"struct {exempt.struct}"
         what = "instructions" if exempt.function else "bytes"

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Time under KVM: pairs of boots, their ratio, and an interval; never a verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall import accel, counting, kernel, root, timing
+from kstall.counting import Boot, Kernels
+from kstall.run import Opened
+from kstall.series import Measure, Overhead, Project, Series
+
+KVM = accel.Accel("kvm", "a guest has run under it")
+TCG = accel.Accel("tcg", "QEMU gives up under KVM")
+
+
+class Quiet:
+    """A `Ui` that keeps progress to itself."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        self.seen.append(done)
+        assert done <= total
+
+
+@pytest.fixture
+def project(project_root: Path) -> Project:
+    return Project(project_root)
+
+
+@pytest.fixture
+def series(project: Project) -> Series:
+    (found,) = project.load(["drm-sched"])
+    one = Measure.model_validate(
+        {
+            "name": "call",
+            "program": "workloads/overhead/io_uring-sq",
+            "operation": "call",
+        }
+    )
+    spec = found.spec.model_copy(update={"overhead": Overhead(workload=(one,))})
+    return dataclasses.replace(found, spec=spec)
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Kernels:
+    base, patched = (
+        kernel.Kernel(name, tmp_path / name, "7.3.4", "ab" * 20, reused=True)
+        for name in ("base", "patched")
+    )
+    return Kernels(base, patched, root.Root("root", tmp_path, (), {}, True))
+
+
+def row(boot: Boot, ticks: float) -> dict[str, Any]:
+    (mode,) = boot.modes
+    # One repetition of three had an interrupt in it.
+    taken = [round(10 * ticks), round(10 * ticks), 10**6]
+    return {"workload": "call", "mode": mode, "operations": 10, "taken": taken}
+
+
+class Host:
+    """Boots guests on a host that becomes slower all the time."""
+
+    def __init__(self, factor: float) -> None:
+        self.booted: list[str] = []
+        self._factor = factor
+
+    def boot(self, one: Boot) -> list[dict[str, Any]]:
+        self.booted.append(one.name)
+        slow = 1 + 0.02 * len(self.booted)
+        return [row(one, 1000 * slow * (self._factor if "off" in one.modes else 1))]
+
+
+@pytest.fixture
+def guests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
+    """What stands in for guests under KVM."""
+    host = Host(1.05)
+
+    def run(*args: Any) -> list[dict[str, Any]]:
+        boot, out, speed, machine = args[3:]
+        assert (speed, machine.cpus) == (KVM, 1)
+        assert "-icount" not in machine.devices
+        assert out.is_relative_to(tmp_path)
+        return host.boot(boot)
+
+    monkeypatch.setattr(counting, "run", run)
+    monkeypatch.setattr(counting, "compile_programs", lambda *_: None)
+    return host
+
+
+def measure(
+    project: Project, series: Series, kernels: Kernels, speed: accel.Accel, where: Path
+) -> tuple[Opened, list[Any]]:
+    stage = Opened(log=where / "time.log")
+    found = timing.measure(
+        project,
+        series,
+        kernels,
+        speed,
+        where / "cache",
+        where / "run",
+        stage,
+        Quiet(),  # type: ignore[arg-type]
+    )
+    return stage, found
+
+
+def test_without_kvm_it_is_skipped_and_says_why(
+    project: Project, series: Series, kernels: Kernels, guests: Host, tmp_path: Path
+) -> None:
+    stage, found = measure(project, series, kernels, TCG, tmp_path)
+    assert (stage.status, found, guests.booted) == ("skip", [], [])
+    assert stage.summary == "no usable KVM: QEMU gives up under KVM"
+
+
+def test_pairs_take_turns_so_that_drift_does_not_count(
+    project: Project, series: Series, kernels: Kernels, guests: Host, tmp_path: Path
+) -> None:
+    stage, (found,) = measure(project, series, kernels, KVM, tmp_path)
+    assert guests.booted[:4] == ["base-0", "patched-0", "patched-1", "base-1"]
+    assert len(guests.booted) == 2 * len(found.pairs) == 24
+    assert found.pairs[0].base == pytest.approx(1020)
+    # The host lost a third of its speed, and 5 % were added by the patches.
+    assert found.ratio == pytest.approx(1.05, abs=0.002)
+    assert 1.03 < found.low < found.ratio < found.high < 1.07
+    assert stage.status == "pass"
+    assert stage.summary.startswith("call +5.0")
+
+
+def test_what_was_timed_is_kept(
+    project: Project, series: Series, kernels: Kernels, guests: Host, tmp_path: Path
+) -> None:
+    _, first = measure(project, series, kernels, KVM, tmp_path)
+    stage, again = measure(project, series, kernels, KVM, tmp_path)
+    assert stage.reused
+    assert again == first
+    assert len(guests.booted) == 24
+    (kept,) = (tmp_path / "cache/timings").glob("*/rows.json")
+    assert len(json.loads(kept.read_text())) == 24
+
+
+def test_a_guest_that_fails_is_no_verdict(
+    project: Project,
+    series: Series,
+    kernels: Kernels,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: Any) -> None:
+        raise counting.MeasureFailed("boot base-0 ended as hang", log=tmp_path / "log")
+
+    monkeypatch.setattr(counting, "run", broken)
+    monkeypatch.setattr(counting, "compile_programs", lambda *_: None)
+    stage, found = measure(project, series, kernels, KVM, tmp_path)
+    assert (stage.status, found) == ("skip", [])
+    assert stage.summary == "could not be timed: boot base-0 ended as hang"
+    assert str(tmp_path / "log") in (stage.error or "")
+
+
+def test_the_interval_is_that_of_the_geometric_mean() -> None:
+    ratio, low, high = timing.interval([0.5, 2.0, 1.0])
+    assert ratio == pytest.approx(1)
+    assert low == pytest.approx(0.5)
+    assert high == pytest.approx(2)
+    assert timing.interval([1.25]) == pytest.approx((1.25, 1.25, 1.25))
+    assert timing.interval([1, 1.1, 1.2]) == timing.interval([1, 1.1, 1.2])
+    with pytest.raises(ValueError, match="no pair"):
+        timing.interval([])
+
+
+def test_the_interval_mostly_holds_the_truth_and_not_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "_RESAMPLES", 400)
+    chance = random.Random(1)
+    held = wrong = 0
+    for _ in range(200):
+        noisy = [math.exp(chance.gauss(0, 0.02)) for _ in range(12)]
+        _, low, high = timing.interval(noisy)
+        held += low <= 1 <= high
+        wrong += low <= 1.03 <= high
+    assert 170 <= held < 200
+    assert wrong < 10
