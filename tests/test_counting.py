@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kstall import counting, kernel, root
+from kstall import accel, cache, counting, guest, kernel, root
 from kstall.counting import Kernels
 from kstall.errors import KstallError
 from kstall.series import Measure, Overhead, Project, Series
@@ -115,6 +116,42 @@ def test_bpftrace_is_started_in_one_boot(series: Series, kernels: Kernels) -> No
         if load["bpftrace"]
     ]
     assert [load["name"] for load in traced] == ["call-bpftrace"]
+
+
+def test_a_boot_gets_its_accelerator_and_machine(
+    series: Series,
+    kernels: Kernels,
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is asked for is booted, and what the programs printed is what comes back."""
+    seen: list[Any] = []
+
+    def boot(*arguments: Any, out: Path, **_: Any) -> Any:
+        seen.extend(arguments)
+        results = out / "share/results/call-base"
+        results.mkdir()
+        (results / "stdout").write_text("operations 10\n70\n80\n")
+        done = {"name": "call-base", "exit_status": 0, "errors": []}
+        cache.write_json(results.parent / "agent.json", {"workloads": [done]})
+        return SimpleNamespace(status="completed", exit_status=0, splats=())
+
+    monkeypatch.setattr(guest, "boot", boot)
+    kernels.base.modules.mkdir(parents=True)
+    (tmp_path / "out/programs").mkdir(parents=True)
+    (base, *_) = counting._boots(kernels)
+    speed = accel.Accel("kvm", "on trial")
+    machine = counting.one_processor(series)
+    rows = counting.run(
+        Project(project_root), series, kernels, base, tmp_path / "out", speed, machine
+    )
+    assert speed in seen
+    assert machine in seen
+    assert [(row["mode"], row["operations"], row["taken"]) for row in rows] == [
+        ("base", 10, [70, 80])
+    ]
+    assert not (tmp_path / "out/base-1/share").exists()
 
 
 def test_one_processor_counts(series: Series) -> None:

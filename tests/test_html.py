@@ -367,6 +367,16 @@ def test_a_difference_that_is_not_seen_is_not_called_one() -> None:
     assert "+0.25" not in shown
 
 
+def test_the_table_of_costs_has_all_modes() -> None:
+    assert html.above_base(measurement()) == {"off": 2, "ftrace": 300}
+    assert html.above_base(measurement(samples=[sample("off", 7)])) == {}
+    text = html.page(full("nap"))
+    cells = re.findall(r'<td class="num" data-label="more, ([^"]+)">(.*?)</td>', text)
+    assert ("events off", "<b>+2</b>") in cells
+    assert ("by ftrace", "+300") in cells
+    assert ("by bpftrace", "not measured") in cells
+
+
 def test_bars_are_to_scale_and_whiskers_span_the_boots() -> None:
     base, off, ftrace = html.levels(measurement())
     assert (ftrace.left, ftrace.width, ftrace.whisker) == (0, 100, None)

@@ -64,6 +64,7 @@ def page(report: Report) -> str:
         counts=_counts,
         anchor=_anchor,
         fact=fact,
+        above_base=above_base,
     )
     environment.tests["unusual"] = lambda check: check.status != "pass"
     template = environment.get_template("page.html.j2")
@@ -152,6 +153,15 @@ def _skipped(report: Report) -> Iterator[tuple[str, str, str]]:
         yield ", ".join(names), name, reason
 
 
+def above_base(one: Measurement) -> dict[Mode, float]:
+    """What an operation takes more than on the base, in each mode that was measured."""
+    medians = {sample.mode: sample.median for sample in one.samples}
+    base = medians.get("base")
+    if base is None:
+        return {}
+    return {mode: median - base for mode, median in medians.items() if mode != "base"}
+
+
 @dataclass(frozen=True)
 class Bar:
     """A bar from ``left`` to ``left + width``, and a whisker; all in percent."""
@@ -192,12 +202,15 @@ def levels(one: Measurement) -> list[Bar]:
     return bars
 
 
+# What a row of dots is, their color, and where they are.
+_Row = tuple[str, str, list[float]]
+
+
 @dataclass(frozen=True)
 class Zoom:
     """Rows of dots above an axis, a band behind them; places are in percent."""
 
-    # What a row is, the color of its dots, and where they are.
-    dots: list[tuple[str, str, list[float]]]
+    dots: list[_Row]
     ticks: list[tuple[float, str]]
     zero: float
     band: tuple[float, float]
@@ -211,7 +224,7 @@ def zoom(one: Measurement) -> Zoom | None:
         return None
     middle = by_mode["base"].median
     modes: tuple[Mode, ...] = ("base", "off")
-    rows = [
+    rows: list[_Row] = [
         (_MODES[mode], mode, [boot.median - middle for boot in by_mode[mode].boots])
         for mode in modes
     ]
@@ -221,7 +234,7 @@ def zoom(one: Measurement) -> Zoom | None:
 
 def ratios(one: Timing) -> Zoom:
     """The pairs of boots, as percent of time more, and the interval of their mean."""
-    rows = [
+    rows: list[_Row] = [
         (
             "patched, events off, against the base booted beside it",
             "off",
@@ -232,7 +245,7 @@ def ratios(one: Timing) -> Zoom:
 
 
 def _plot(
-    rows: list[tuple[str, str, list[float]]],
+    rows: list[_Row],
     band: tuple[float, float],
     predicted: float,
     *,
