@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kstall import report
+from kstall.series import Project
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,23 @@ def validate(project: Path, out: Path, *arguments: str) -> Outcome:
     directory = (out / "latest").resolve()
     saved = report.read(directory / "report.json")
     return Outcome(done.returncode, done.stdout, directory, saved)
+
+
+def require_caught(
+    project: Project, out: Path, series: str, file: str, old: str, new: str, *by: str
+) -> None:
+    """Break ``project``, a copy, by one change to a patch; the checks ``by`` fail.
+
+    What the series costs is not measured: that has mutants of its own.
+    """
+    folder = project.patches / series
+    text = (folder / file).read_text()
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}"
+    assert old.count("\n") == new.count("\n"), "the hunk's line count would be wrong"
+    (folder / file).write_text(text.replace(old, new))
+    toml = folder / "series.toml"
+    what, _, _ = toml.read_text().partition("\n[[overhead.")
+    toml.write_text(what.removesuffix("[overhead]\n") + "\n")
+    found = validate(project.root, out, series)
+    assert found.exit_code == 1, found.said
+    assert set(by) <= set(found.failed()), found.failed()

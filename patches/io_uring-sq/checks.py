@@ -31,7 +31,7 @@ PROGRAM = "sq-pressure"
 Line = Mapping[str, Any]
 #: (process, file descriptor): no ring is closed before its process ends.
 RingId = tuple[int, int]
-#: ret, left, error, sq_dropped
+#: submitted, left, error, sq_dropped
 Stop = tuple[int, int, int, int]
 
 
@@ -45,10 +45,11 @@ class Seen:
     @property
     def stop(self) -> Stop:
         """What a short_submit says."""
-        ret, left, error, dropped = (
-            _int(self.event, key) for key in ("ret", "left", "error", "sq_dropped")
+        submitted, left, error, dropped = (
+            _int(self.event, key)
+            for key in ("submitted", "left", "error", "sq_dropped")
         )
-        return ret, left, error, dropped
+        return submitted, left, error, dropped
 
 
 def sqe_error_stops_the_batch(ev: Evidence) -> Verdict:
@@ -113,7 +114,7 @@ def no_memory_is_told(ev: Evidence) -> Verdict:
         queued = 17 if case == "nomem-partial" else 4
         v.equal(f"{case}: CQEs in the end", submitted, queued)
     (partial,) = [s.stop for s in _of_case(load, "nomem-partial", SHORT)]
-    v.at_least("nomem-partial: ret, which hides it", partial[0], 1)
+    v.at_least("nomem-partial: submitted, which hides it", partial[0], 1)
     return v
 
 
@@ -465,7 +466,7 @@ def _stops(load: WorkloadResult, line: Line) -> list[Stop]:
     if ret == wanted:
         return []
     if ret < 0:
-        return [(ret, wanted, EAGAIN, dropped)]
+        return [(0, wanted, EAGAIN, dropped)]
     if dropped > line["dropped_before"]:
         return [(ret, wanted - ret, 0, dropped)]
     result = dict(line["cqes"])[line["batch"][ret - 1]]
@@ -478,7 +479,7 @@ def _denied(load: WorkloadResult, line: Line) -> Iterator[Stop]:
     for lab in _lines(load, "failslab"):
         if _id(lab) == _id(line):
             for _ in range((lab["set"] - lab["left"]) // 2):
-                yield EAGAIN, line["queued_before"], EAGAIN, line["dropped_before"]
+                yield 0, line["queued_before"], EAGAIN, line["dropped_before"]
 
 
 def _thread_stops(ring: Line, line: Line) -> Iterator[Stop]:
@@ -522,7 +523,7 @@ def _stops_match(v: Verdict, load: WorkloadResult, cases: Sequence[str]) -> None
         wanted = [stop for line in _case(load, case) for stop in _stops(load, line)]
         v.at_least(f"{case}: stops, by the program", len(wanted), 1)
         found = [seen.stop for seen in _of_case(load, case, SHORT)]
-        v.equal(f"{case}: ret, left, error, sq_dropped", found, wanted)
+        v.equal(f"{case}: submitted, left, error, sq_dropped", found, wanted)
 
 
 def _waits_match(
