@@ -63,6 +63,7 @@ def page(report: Report) -> str:
         ordered=_ordered,
         counts=_counts,
         anchor=_anchor,
+        wrap=wrap,
         fact=fact,
         above_base=above_base,
     )
@@ -111,6 +112,11 @@ def duration(seconds: float) -> str:
 def _anchor(text: str) -> str:
     """``text`` as an identifier in the page."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in text)
+
+
+def wrap(name: str) -> markupsafe.Markup:
+    """``name``, which may go on in the next line behind an underscore."""
+    return markupsafe.escape(printable(name)).replace("_", markupsafe.Markup("_<wbr>"))
 
 
 def _ordered(checks: Sequence[Check]) -> list[Check]:
