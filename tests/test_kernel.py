@@ -46,7 +46,7 @@ class Bench:
         self.tree = self.cache / "trees/base/src"
         self.log = root / "build.log"
         self.tree.mkdir(parents=True)
-        (self.tree.parent / "base.json").touch()
+        (self.tree.parent / "files").touch()
         self.ever: dict[str, Ever] = {}
         (self.tree / "Makefile").write_text(MAKEFILE)
         self.write("a.c", "int a(void) { return 1; }\n")

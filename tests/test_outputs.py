@@ -27,7 +27,7 @@ class Lab:
         self.home = self.cache / "trees/base"
         self.src = self.home / "src"
         (self.src / "include").mkdir(parents=True)
-        (self.home / "base.json").touch()
+        (self.home / "files").touch()
         self.config = root / "config"
         self.config.write_text("CONFIG_A=y\n")
         self.base: dict[str, tuple[str, int]] = {}
@@ -188,8 +188,8 @@ def test_a_tree_that_was_made_anew_starts_anew(lab: Lab) -> None:
     """Its files have other time stamps than those that the objects were made after."""
     lab.make("one", lab.checkout())
     lab.make("two", lab.checkout())
-    (lab.home / "base.json").unlink()
-    (lab.home / "base.json").write_text("{}")
+    (lab.home / "files").unlink()
+    (lab.home / "files").write_text("")
     for slot in ("two", "one"):
         assert not (lab.use(slot, lab.checkout()) / "b.c").exists()
 

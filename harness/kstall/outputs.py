@@ -79,7 +79,7 @@ def judged(output: Path) -> None:
 
 def _tree_mark(applied: AppliedTree) -> str:
     """Tells a tree from one that was removed and made anew, with other time stamps."""
-    made = (applied.path.parent / "base.json").stat()
+    made = (applied.path.parent / "files").stat()
     return f"{made.st_ino}-{made.st_mtime_ns}"
 
 
