@@ -61,6 +61,7 @@ class Lab:
         )
 
     def use(self, slot: str, applied: Any) -> Path:
+        (self.home / "base.json").touch()  # as every run does with a tree that it uses
         return outputs.use(applied, slot, self.config, self.cache)
 
     def make(self, slot: str, applied: Any) -> set[str]:
