@@ -431,24 +431,36 @@ def _rings(load: WorkloadResult) -> dict[RingId, Line]:
     return {_id(line): line for line in _lines(load, "ring")}
 
 
-def _contexts(load: WorkloadResult) -> dict[int, RingId]:
-    """The kernel's address of each ring, from the older io_uring_create."""
-    created = {
-        (event.pid, _int(event, "fd")): _int(event, "ctx")
+def _created(load: WorkloadResult) -> dict[RingId, Event]:
+    """The older io_uring_create of each ring, which has the kernel's address."""
+    events = {
+        (event.pid, _int(event, "fd")): event
         for event in load.record("io_uring_create")
     }
     return {
-        created[line["tid"], line["fd"]]: ring for ring, line in _rings(load).items()
+        ring: events[line["tid"], line["fd"]] for ring, line in _rings(load).items()
     }
 
 
 def _seen(load: WorkloadResult, name: str) -> list[Seen]:
-    contexts = _contexts(load)
-    return [
-        Seen(event, contexts[ctx])
-        for event in load.record(name)
-        if (ctx := _int(event, "ctx")) in contexts
-    ]
+    """The events on the program's rings.
+
+    A ring can get the address of one that is gone, so it is a matter of time.
+    """
+    created = sorted(
+        (
+            (event.ts_ns, _int(event, "ctx"), ring)
+            for ring, event in _created(load).items()
+        ),
+        reverse=True,
+    )
+    found = []
+    for event in load.record(name):
+        for since, ctx, ring in created:
+            if ctx == _int(event, "ctx") and since <= event.ts_ns:
+                found.append(Seen(event, ring))
+                break
+    return found
 
 
 def _of_case(load: WorkloadResult, case: str, name: str) -> list[Seen]:
@@ -603,8 +615,7 @@ def _by_cause(load: WorkloadResult) -> tuple[dict[tuple[str, ...], int], ...]:
 
 def _key(load: WorkloadResult, ring: RingId) -> tuple[str, ...]:
     """Process, its id and the ring's address, as bpftrace prints them."""
-    address = {ring: ctx for ctx, ring in _contexts(load).items()}
-    return PROGRAM, str(ring[0]), str(address[ring])
+    return PROGRAM, str(ring[0]), str(_int(_created(load)[ring], "ctx"))
 
 
 def _map(
