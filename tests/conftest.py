@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall import cache, root
+from kstall import cache, kernel, root
+from kstall.counting import Kernels
 from kstall.root import Root
 from kstall.series import Project
 from live import Outcome, validate
@@ -32,6 +33,16 @@ def project_copy(tmp_path: Path) -> Project:
             ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
         )
     return Project(tmp_path / "project")
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Kernels:
+    """Two that are compared, without a byte of theirs."""
+    base, patched = (
+        kernel.Kernel(name, tmp_path / name, "7.3.4", "ab" * 20, reused=True)
+        for name in ("base", "patched")
+    )
+    return Kernels(base, patched, Root("root", tmp_path, (), {}, True))
 
 
 @pytest.fixture(scope="session")

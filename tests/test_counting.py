@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kstall import accel, cache, counting, guest, kernel, root
+from kstall import accel, cache, counting, guest
 from kstall.counting import Kernels
 from kstall.errors import KstallError
 from kstall.series import Measure, Overhead, Project, Series
@@ -46,15 +46,6 @@ def series(project_root: Path) -> Series:
     )
     spec = found.spec.model_copy(update={"overhead": Overhead(workload=(one,))})
     return dataclasses.replace(found, spec=spec)
-
-
-@pytest.fixture
-def kernels(tmp_path: Path) -> Kernels:
-    base, patched = (
-        kernel.Kernel(name, tmp_path / name, "7.3.4", "ab" * 20, reused=True)
-        for name in ("base", "patched")
-    )
-    return Kernels(base, patched, root.Root("root", tmp_path, (), {}, True))
 
 
 def test_the_medians_of_boots_are_compared() -> None:

@@ -367,12 +367,38 @@ def test_a_difference_that_is_not_seen_is_not_called_one() -> None:
     assert "+0.25" not in shown
 
 
+@pytest.mark.parametrize(
+    ("hits", "predicted", "said"),
+    [
+        (1.25, 1.0, "fire 1.25 times per operation"),
+        (0.0, 1.0, "crosses a site and has nothing to tell"),
+        (0.0, 0.0, "for those who reach no site"),
+        (None, 1.0, "was not counted"),
+    ],
+)
+def test_what_was_measured_is_not_said_to_be_more(
+    hits: float | None, predicted: float, said: str
+) -> None:
+    traced = [sample("base", 1), sample("off", 1), sample("ftrace", 4, hits=hits)]
+    one = measurement(samples=traced, predicted=predicted)
+    assert said in html.crossing(one)
+
+
+def test_what_is_more_than_predicted_stands_out() -> None:
+    assert html.too_much(measurement(difference=1.6))
+    assert not html.too_much(measurement(difference=1.5))
+    assert not html.too_much(measurement(difference=1.6, visible=False))
+    made = full("nap")
+    assert '<b class="fail">+2</b>' in html.page(made)
+    assert "more than the 1 that the series predicts" in words(html.page(made))
+
+
 def test_the_table_of_costs_has_all_modes() -> None:
     assert html.above_base(measurement()) == {"off": 2, "ftrace": 300}
     assert html.above_base(measurement(samples=[sample("off", 7)])) == {}
     text = html.page(full("nap"))
     cells = re.findall(r'<td class="num" data-label="more, ([^"]+)">(.*?)</td>', text)
-    assert ("events off", "<b>+2</b>") in cells
+    assert ("events off", '<b class="fail">+2</b>') in cells
     assert ("by ftrace", "+300") in cells
     assert ("by bpftrace", "not measured") in cells
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kstall import accel, counting, kernel, root, timing
+from kstall import accel, counting, timing
 from kstall.counting import Boot, Kernels
 from kstall.run import Opened
 from kstall.series import Measure, Overhead, Project, Series
@@ -49,15 +49,6 @@ def series(project: Project) -> Series:
     )
     spec = found.spec.model_copy(update={"overhead": Overhead(workload=(one,))})
     return dataclasses.replace(found, spec=spec)
-
-
-@pytest.fixture
-def kernels(tmp_path: Path) -> Kernels:
-    base, patched = (
-        kernel.Kernel(name, tmp_path / name, "7.3.4", "ab" * 20, reused=True)
-        for name in ("base", "patched")
-    )
-    return Kernels(base, patched, root.Root("root", tmp_path, (), {}, True))
 
 
 def row(boot: Boot, ticks: float) -> dict[str, Any]:

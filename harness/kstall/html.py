@@ -66,6 +66,8 @@ def page(report: Report) -> str:
         wrap=wrap,
         fact=fact,
         above_base=above_base,
+        crossing=crossing,
+        too_much=too_much,
     )
     environment.tests["unusual"] = lambda check: check.status != "pass"
     template = environment.get_template("page.html.j2")
@@ -166,6 +168,27 @@ def above_base(one: Measurement) -> dict[Mode, float]:
     if base is None:
         return {}
     return {mode: median - base for mode, median in medians.items() if mode != "base"}
+
+
+def too_much(one: Measurement) -> bool:
+    """Whether the events cost more while off than the gate lets pass."""
+    limit = one.predicted + one.resolution
+    return bool(one.visible) and round((one.difference or 0) - limit, 3) > 0
+
+
+def crossing(one: Measurement) -> str:
+    """Whether the operation reaches the events, as they were counted when on."""
+    hits = next((s.hits for s in one.samples if s.hits is not None), None)
+    if hits is None:
+        return "Whether the operation reaches an event was not counted."
+    if hits:
+        return f"Switched on, the events fire {number(hits)} times per operation."
+    if one.predicted:
+        return (
+            "Switched on, none fires: the operation crosses a site and has nothing to "
+            "tell."
+        )
+    return "Switched on, none fires: this is the cost for those who reach no site."
 
 
 @dataclass(frozen=True)
