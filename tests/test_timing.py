@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import random
@@ -11,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from kstall import accel, counting, timing
+from kstall import accel, costs, counting, overhead, timing
+from kstall import run as runs
 from kstall.counting import Boot, Kernels
+from kstall.report import Check, SeriesReport
 from kstall.run import Opened
 from kstall.series import Measure, Overhead, Project, Series
+from kstall.ui import Ui
 
 KVM = accel.Accel("kvm", "a guest has run under it")
 TCG = accel.Accel("tcg", "QEMU gives up under KVM")
@@ -111,6 +116,37 @@ def test_without_kvm_it_is_skipped_and_says_why(
     stage, found = measure(project, series, kernels, TCG, tmp_path)
     assert (stage.status, found, guests.booted) == ("skip", [], [])
     assert stage.summary == "no usable KVM: QEMU gives up under KVM"
+
+
+def test_a_run_without_kvm_says_so_and_is_judged_by_the_rest(
+    project: Project,
+    series: Series,
+    kernels: Kernels,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(overhead, "_footprint", lambda *_: costs.Footprint())
+    monkeypatch.setattr(counting, "measure", lambda *_: [])
+    monkeypatch.setattr(overhead, "judge", lambda *_: [_passed()])
+    run = runs.begin(tmp_path / "out", ["kstall"], Ui(Console(file=io.StringIO())))
+    entry = SeriesReport(name=series.name, title="t", digest="d")
+    run.report.series.append(entry)
+    overhead.prove(project, series, kernels, TCG, tmp_path / "cache", run, entry)
+    run.report.settle()
+    run.save()
+    assert run.report.status == "proven"
+    assert [(one.name, one.status) for one in entry.stages] == [
+        ("binaries", "pass"),
+        ("instructions", "pass"),
+        ("time", "skip"),
+        ("gate", "pass"),
+    ]
+    for name in ("report.json", "report.html", "junit.xml"):
+        assert "no usable KVM: QEMU gives up" in (run.dir / name).read_text()
+
+
+def _passed() -> Check:
+    return Check(name="cheap", kind="overhead", claim="it is", status="pass")
 
 
 def test_pairs_take_turns_so_that_drift_does_not_count(
