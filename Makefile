@@ -4,10 +4,12 @@
 
 KERNEL ?=
 SERIES ?=
+# Not from the environment, where it is often something else's.
+VERSION = 1
 LEVEL ?= full
 PYTHON ?=
 # Handed on by the environment: a path or a branch's name is no shell code.
-export PYTHON KERNEL SERIES
+export PYTHON KERNEL SERIES VERSION
 
 ifeq ($(filter quick full deep,$(LEVEL)),)
 $(error LEVEL=$(LEVEL): choose quick, full or deep)
@@ -28,9 +30,8 @@ setup: ## install what is missing: Debian packages (as root), .venv
 validate: setup ## prove the series on a booted kernel
 	@$(kstall) validate $${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
 
-series: setup ## list the series there are, or show those in SERIES
-	@for series in $$SERIES; do $(kstall) show -- "$$series" || exit; done
-	@[ -n "$$SERIES" ] || $(kstall) list
+series: setup ## write proven series as mails, with VERSION=2 for a later version
+	@$(kstall) series $${KERNEL:+--kernel "$$KERNEL"} --version "$$VERSION" -- $$SERIES
 
 test: lint ## lint, unit tests and live tests (LEVEL=quick: no boot; deep: all)
 	@.venv/bin/pytest $(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \

@@ -55,6 +55,16 @@ ORDER = (
     "timing",
     "overhead",
     "validate",
+    "recipients",
+    "contributor",
+    "mail",
+    "commits",
+    "checkpatch",
+    "proof",
+    "quotes",
+    "cover",
+    "export",
+    "summary",
     "cli",
 )
 

@@ -290,6 +290,10 @@ MAIL = """
 name = "Ännchen O'Toole, Jr."
 address = "a.b+c@lists.example.org"
 because = "wrote it"
+
+[[mail.omit]]
+section = "NOISE"
+because = "only the word matches"
 """
 
 

@@ -17,7 +17,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import __version__, cache, html, report, validate, views
+from . import (
+    __version__,
+    cache,
+    export,
+    html,
+    report,
+    source,
+    summary,
+    validate,
+    views,
+)
 from .errors import KstallError
 from .run import command_line
 from .series import Project, Series, Spec
@@ -147,6 +157,8 @@ def _parser() -> argparse.ArgumentParser:
     page.add_argument("run", type=Path, help="a run directory, such as out/latest")
     page.set_defaults(verb=_html)
 
+    _add_series(verbs)
+
     schema = verbs.add_parser("schema", help="print a JSON Schema")
     schema.add_argument(
         "of",
@@ -157,6 +169,38 @@ def _parser() -> argparse.ArgumentParser:
     )
     schema.set_defaults(verb=_schema)
     return parser
+
+
+def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    thread = verbs.add_parser(
+        "series",
+        help="write proven series as mails",
+        description="Write proven series as mails, and who gets them; sends nothing.",
+    )
+    thread.add_argument("series", nargs="*", help="default: every series")
+    thread.add_argument("--version", type=int, default=1, help="v2 and later")
+    thread.add_argument("--rfc", action="store_true", help="request for comments")
+    thread.add_argument(
+        "--kernel", type=Path, help="as for validate; it has to be what was proven on"
+    )
+    thread.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out"),
+        help="where runs are, and mail/ is written (default: %(default)s)",
+    )
+    thread.add_argument("--run", type=Path, help="quote this run, not the newest")
+    thread.add_argument(
+        "--previous", type=Path, help="mails of the version before, for a range-diff"
+    )
+    thread.add_argument(
+        "--sign-off",
+        nargs="?",
+        const="",
+        metavar="KEY",
+        help="be the author, and sign off; without KEY: show what that certifies",
+    )
+    thread.set_defaults(verb=_series)
 
 
 def _project_root() -> Path:
@@ -269,6 +313,33 @@ def _html(arguments: argparse.Namespace, console: Console) -> int:
     html.write(validate.read_run(arguments.run), place)
     console.print(escape(str(place)), soft_wrap=True)
     return 0
+
+
+def _series(arguments: argparse.Namespace, console: Console) -> int:
+    project = Project(arguments.project)
+    chosen = project.load(arguments.series)
+    if arguments.sign_off is not None and len(chosen) != 1:
+        raise KstallError("--sign-off is for one series", next="name that series")
+    request = export.Request(
+        project=project,
+        kernel=arguments.kernel,
+        cache=_cache(),
+        out=arguments.out.absolute(),
+        version=arguments.version,
+        rfc=arguments.rfc,
+        run=arguments.run,
+        previous=arguments.previous,
+        sign_off=arguments.sign_off,
+    )
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    base = source.obtain(request.kernel, request.cache, say)
+    outcomes = summary.export_all(request, chosen, base)
+    summary.tell(outcomes, say)
+    say(f"summary: {summary.write(outcomes, base, request.out)}")
+    return 0 if all(one.exported for one in outcomes) else CANNOT_RUN
 
 
 def _schema(arguments: argparse.Namespace, console: Console) -> int:

@@ -569,7 +569,7 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
 
 def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
     after = _MAIL.split((dir / "series.toml").read_bytes(), maxsplit=1)[1:]
-    if after and re.search(rb"(?m)^\[\[?(?!mail\b)", after[0]):
+    if after and re.search(rb"(?m)^\[\[?(?!\[|mail\b)", after[0]):
         yield ("mail",), "stands before other tables; it has to be the last"
     for position, cc in enumerate(spec.mail.cc):
         for file in cc.patches:

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Plans as commits of a small repository, for what git tells of commits only.
+
+It has just the files that the series touch, with their content in the base, so that
+diffstats, patch ids and range-diffs are those of the whole tree.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import git, tree
+from .am import File
+
+_IDENTITY = {
+    "GIT_AUTHOR_NAME": "kstall",
+    "GIT_AUTHOR_EMAIL": "kstall@localhost",
+    "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z",
+    "GIT_COMMITTER_NAME": "kstall",
+    "GIT_COMMITTER_EMAIL": "kstall@localhost",
+    "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+}
+_SETTINGS = {
+    "commit.gpgSign": "false",
+    "core.autocrlf": "false",
+    "core.fsync": "none",
+    "core.quotePath": "false",
+}
+_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+#: Columns of what is made for a mail.
+_WIDTH = 72
+
+
+@dataclass(frozen=True)
+class Line:
+    """Commits of one plan: ``ids[n]`` is the tree after n patches."""
+
+    ids: tuple[str, ...]
+
+    @property
+    def range(self) -> str:
+        """As git spells it."""
+        return f"{self.ids[0]}..{self.ids[-1]}"
+
+
+class Repository:
+    """A repository below ``scratch``, which the caller removes."""
+
+    def __init__(self, scratch: Path) -> None:
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._work = Path(tempfile.mkdtemp(prefix="commits-", dir=scratch))
+        self._git("init", "-q", "--template=", ".")
+        (self._work / ".git" / "info").mkdir(exist_ok=True)
+        (self._work / ".git" / "info" / "attributes").write_text(_ATTRIBUTES)
+
+    def _git(self, *words: str | Path, input: bytes | None = None) -> str:
+        return git.git(
+            *words, cwd=self._work, env=_IDENTITY, settings=_SETTINGS, input=input
+        ).decode("utf-8", "replace")
+
+    def add(
+        self, plan: tree.Plan, messages: Sequence[str], others: Sequence[str] = ()
+    ) -> Line:
+        """Commit ``plan``, a commit a patch, each with its message.
+
+        ``others`` are paths of another plan that it is to be compared with.
+        """
+        more = tree.pristine(plan.base, others)
+        ids: list[str] = []
+        for number, state in enumerate(plan.states):
+            files = {**more, **dict(state)}
+            written = self._tree(files)
+            parents = [word for one in ids[-1:] for word in ("-p", one)]
+            text = "base" if number == 0 else messages[number - 1]
+            made = self._git("commit-tree", written, *parents, input=text.encode())
+            ids.append(made.strip())
+        return Line(tuple(ids))
+
+    def _tree(self, files: dict[str, File | None]) -> str:
+        """The id of a tree of ``files``."""
+        self._git("read-tree", "--empty")
+        entries = []
+        for path, file in files.items():
+            if file is not None:
+                words = ("hash-object", "-w", "--stdin")
+                blob = self._git(*words, input=file.data).strip()
+                mode = "100755" if file.executable else "100644"
+                entries.append(f"{mode} {blob}\t{path}\0")
+        text = "".join(entries).encode()
+        self._git("update-index", "-z", "--index-info", input=text)
+        return self._git("write-tree").strip()
+
+    def diffstat(self, line: Line) -> str:
+        """What all patches together change, file by file."""
+        words = ("diff", f"--stat={_WIDTH}", "--summary", "-M", *line.ids[:1])
+        return self._git(*words, line.ids[-1]).rstrip("\n")
+
+    def range_diff(self, old: Line, new: Line) -> str:
+        """What became of the patches of ``old`` in ``new``, as git prints it."""
+        words = ("range-diff", "--no-color", "--no-notes", old.range, new.range)
+        return self._git(*words).rstrip("\n")
+
+    def patch_ids(self, line: Line) -> tuple[str, ...]:
+        """What stays the same of each patch when its place in the files changes."""
+        found = []
+        for before, after in zip(line.ids, line.ids[1:], strict=False):
+            diff = self._git("diff-tree", "-p", before, after)
+            said = self._git("patch-id", "--stable", input=diff.encode())
+            found.append(said.split()[0] if said.split() else "")
+        return tuple(found)
+
+
+def identities(range_diff: str) -> bool:
+    """Whether a range-diff says that nothing changed."""
+    heads = re.findall(r"(?m)^ *(?:\d+|-): +\S+ ([=!<>]) ", range_diff)
+    return bool(heads) and set(heads) == {"="}

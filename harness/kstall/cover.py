@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The cover letter: what ``cover.txt`` says, and what one run showed.
+
+The body is written by hand and says what stays invisible, what there is, what is added
+and what is not covered.  All else is made here of the report of the run that proved the
+series, and of the patches.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from . import costs, quotes
+from .errors import KstallError
+from .proof import Proof
+from .report import Check, Comparison
+from .series import Series
+from .source import Base
+
+#: Columns of prose in a mail.
+WIDTH = 75
+_PLACEHOLDER = re.compile(r"@@\w*@@")
+_ITEM = re.compile(r"(?:[-*] |\d+(?: and \d+| to \d+)? )")
+_SHORT = 28
+
+
+class Unfinished(KstallError):
+    """A text of the series has a place that nobody has filled in."""
+
+
+@dataclass(frozen=True)
+class Cover:
+    """``text`` ends before shortlog and diffstat; ``unfounded`` are figures in the
+    hand-written prose that the run does not show."""
+
+    text: str
+    unfounded: tuple[str, ...]
+
+
+def require_finished(series: Series) -> None:
+    """Raise `Unfinished` for ``@@...@@`` left in the cover letter or in a patch."""
+    places = []
+    for path in (series.dir / series.spec.cover, *(one.path for one in series.patches)):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            if path.suffix == ".patch" and line.startswith("diff --git "):
+                # From here on it is code, where hunks begin with such signs.
+                break
+            places += [f"{path}:{number}: {one}" for one in _PLACEHOLDER.findall(line)]
+    if places:
+        raise Unfinished(
+            "not filled in yet:\n    " + "\n    ".join(places),
+            next="quote there what a run showed, and prove the series again",
+        )
+
+
+def render(
+    series: Series, proof: Proof, base: Base, *, assisted: int, applied: str = ""
+) -> Cover:
+    """The letter's text.
+
+    ``assisted`` is how many patches have an Assisted-by: tag; ``applied`` says what
+    there is to say about how they apply.
+    """
+    require_finished(series)
+    body = (series.dir / series.spec.cover).read_text(encoding="utf-8")
+    found = quotes.records(proof.results(), series)
+    body, shown = quotes.replaced(body, found)
+    new = [point.name for point in series.spec.tracepoint]
+    if missing := [name for name in new if name not in found]:
+        raise KstallError(
+            f"{proof.dir}: proven, but it has no record of {', '.join(missing)}",
+            next="run it again",
+        )
+    values: dict[str, Any] = {
+        "body": wrapped(body).strip("\n"),
+        "records": [found[name][0] for name in new if name not in shown],
+        "series": series,
+        "entry": proof.entry,
+        "environment": proof.report.environment,
+        "base": base,
+        "day": proof.report.started[:10],
+        "checks": [one for one in proof.entry.checks if _tells(one)],
+        "harness": [one for one in proof.entry.checks if one.kind == "harness"],
+        "skipped": [one for one in proof.entry.checks if one.status == "skip"],
+        "overhead": proof.entry.overhead,
+        "assisted": assisted,
+        "applied": applied,
+    }
+    text = _environment().get_template("cover.txt").render(values)
+    tidy = re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
+    return Cover(tidy, quotes.unfounded(body, proof.report, proof.entry))
+
+
+def _tells(check: Check) -> bool:
+    return check.kind in ("positive", "negative", "invariant") and bool(
+        check.comparisons
+    )
+
+
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        # Mails are plain text.
+        autoescape=False,
+    )
+    made.filters["fill"] = fill
+    made.globals.update(
+        deciding=deciding, growth=growth, medians=medians, structs=structs, paths=paths
+    )
+    return made
+
+
+def fill(text: str, indent: int = 0, hang: int | None = None) -> str:
+    """One paragraph, filled to the width of a mail; later lines ``hang`` further."""
+    return textwrap.fill(
+        " ".join(text.split()),
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent if hang is None else hang),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def wrapped(text: str) -> str:
+    """``text`` with paragraphs that are too wide filled anew.
+
+    What is indented, such as records and commands, stays as it is.  An item of a list
+    keeps its mark and its hanging indent.
+    """
+    return "\n\n".join(map(_paragraph, re.split(r"\n{2,}", text.strip("\n")))) + "\n"
+
+
+def _paragraph(text: str) -> str:
+    lines = text.splitlines()
+    if all(len(line) <= WIDTH for line in lines):
+        return text
+    items: list[list[str]] = []
+    for line in lines:
+        starts = _ITEM.match(line) is not None and (
+            not items or _ITEM.match(items[0][0]) is not None
+        )
+        if not items or starts:
+            items.append([line])
+        else:
+            items[-1].append(line)
+    return "\n".join(map(_item, items))
+
+
+def _item(lines: list[str]) -> str:
+    first, *rest = lines
+    hang = (
+        2 if _ITEM.match(first) and all(line.startswith("  ") for line in rest) else 0
+    )
+    if first.startswith(" ") or (not hang and any(one.startswith(" ") for one in rest)):
+        return "\n".join(lines)
+    # A name that was too long for its line is whole again.
+    return fill(re.sub(r"_\n\s*", "_", "\n".join(lines)), 0, hang)
+
+
+def deciding(check: Check) -> Comparison | None:
+    """The comparison of a check that says most in a line, if there is one that fits.
+
+    That is one with a figure: of a check that nothing happens the last that has to be
+    nought, else the one about most events.
+    """
+    figures = [
+        one
+        for one in check.comparisons
+        if isinstance(one.observed, int | float)
+        and not isinstance(one.observed, bool)
+        and one.relation != "holds"
+    ]
+    if check.kind == "negative":
+        if silent := [one for one in figures if one.expected == 0]:
+            return silent[-1]
+    elif figures:
+        return max(figures, key=_telling)
+    short = [one for one in check.comparisons if len(one.seen) <= _SHORT]
+    return next(iter((figures or short)[-1:]), None)
+
+
+def _telling(one: Comparison) -> tuple[bool, float]:
+    expected = one.expected if isinstance(one.expected, int | float) else 0
+    return "event" in one.label and not one.unit, expected
+
+
+def growth(found: costs.Footprint) -> list[str]:
+    """By how many bytes of text and of data each binary grew, records of it aside."""
+    totals: dict[str, dict[str, int]] = {}
+    for one in found.sections:
+        kind = "text" if "text" in one.section else "data"
+        of = totals.setdefault(one.binary, {"text": 0, "data": 0})
+        of[kind] += one.patched - one.base
+    return [
+        f"{binary}: {of['text']:+} bytes of text, {of['data']:+} of all else"
+        for binary, of in totals.items()
+    ]
+
+
+def paths(found: costs.Footprint) -> list[str]:
+    """What each changed function runs more while the events are off."""
+    lines = []
+    for one in found.paths:
+        heat = ", hot" if one.hot else ""
+        more = f"{one.most:+} at most" if one.proven else "not proven path by path"
+        lines.append(
+            f"{one.name}() [{one.binary}{heat}]: {one.nops} NOP, other instructions "
+            f"on a path: {more}"
+        )
+    return lines
+
+
+def structs(found: costs.Footprint) -> list[str]:
+    """Structs of before whose size or layout changed."""
+    return [
+        f"struct {one.name}: {one.base} to {one.patched} bytes"
+        for one in found.structs
+        if not one.record and one.base is not None and one.patched is not None
+    ]
+
+
+def medians(one: costs.Measurement) -> Mapping[str, str]:
+    """Instructions per operation by mode, as text; - where there is none."""
+    known = {sample.mode: f"{sample.median:,.1f}" for sample in one.samples}
+    modes: Sequence[costs.Mode] = ("base", "off", "ftrace", "bpftrace")
+    return {mode: known.get(mode, "-") for mode in modes}

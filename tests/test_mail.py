@@ -1,0 +1,601 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A demo series as mails: what they say, who gets them, and what is refused."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+
+import kerneltree
+import postbox
+import synthetic
+from kstall import (
+    checkpatch,
+    cli,
+    contributor,
+    cover,
+    export,
+    mail,
+    proof,
+    quotes,
+    recipients,
+    report,
+    summary,
+    tree,
+)
+from kstall.am import read
+from kstall.errors import KstallError
+from kstall.report import Comparison
+from kstall.series import Project, Series
+from kstall.source import Base
+
+
+@dataclass
+class Desk:
+    """Everything that an export needs, below one directory."""
+
+    root: Path
+    project: Project
+    base: Base
+    request: export.Request
+
+    @property
+    def series(self) -> Series:
+        """The demo series, as it is on disk."""
+        (one,) = self.project.load(["demo"])
+        return one
+
+    @property
+    def out(self) -> Path:
+        """Where runs are."""
+        return self.request.out
+
+    def prove(self, **options: object) -> Path:
+        """Have a run that proves the series as it is."""
+        return synthetic.prove(self.series, self.base, self.out, **options)  # type: ignore[arg-type]
+
+    def export(self, **changes: object) -> export.Exported:
+        """Write the mails."""
+        request = replace(self.request, **changes)  # type: ignore[arg-type]
+        return export.export(request, self.series, self.base)
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        """Change a file of the series."""
+        path = self.project.patches / "demo" / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a git identity, and no other configuration."""
+    place = tmp_path / "home"
+    for key in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "EMAIL"):
+        monkeypatch.delenv(key, raising=False)
+    for key, value in postbox.environment(place).items():
+        monkeypatch.setenv(key, value)
+    return place
+
+
+@pytest.fixture
+def desk(tmp_path: Path, home: Path) -> Desk:
+    """A directory as the kernel, and the demo series."""
+    return _desk(tmp_path, kerneltree.directory)
+
+
+def _desk(root: Path, make: Callable[[Path], Path]) -> Desk:
+    project = kerneltree.project(root / "project")
+    base = kerneltree.base(make(root / "linux"), root / "cache")
+    request = export.Request(project, root / "linux", root / "cache", root / "out")
+    return Desk(root, project, base, request)
+
+
+def _mail(letter: mail.Letter) -> EmailMessage:
+    raw = letter.content.partition(b"\n")[2]
+    return email.message_from_bytes(raw, EmailMessage, policy=email.policy.default)
+
+
+def _certified(desk: Desk, **changes: object) -> export.Exported:
+    with pytest.raises(contributor.NotCertified) as shown:
+        desk.export(sign_off="", **changes)
+    key = re.search(r"--sign-off=(\w+)", str(shown.value))
+    assert key is not None
+    return desk.export(sign_off=key[1], **changes)
+
+
+# -- only what was proven --------------------------------------------------------
+
+
+def test_no_run_is_refused_and_the_command_is_named(desk: Desk) -> None:
+    with pytest.raises(proof.NoProof, match="no run in") as caught:
+        desk.export()
+    assert (
+        caught.value.next == f"make validate SERIES=demo KERNEL={desk.root / 'linux'}"
+    )
+    assert not (desk.out / "mail").exists()
+
+
+def test_a_run_of_other_patches_is_refused(desk: Desk) -> None:
+    desk.prove()
+    desk.edit("0001-demo.patch", "A nap is not seen.", "A nap is never seen.")
+    with pytest.raises(proof.NoProof, match="of other patches"):
+        desk.export()
+
+
+def test_a_run_on_another_base_is_refused(desk: Desk) -> None:
+    synthetic.prove(desk.series, replace(desk.base, id="7.3.5-0123"), desk.out)
+    with pytest.raises(proof.NoProof, match=r"on another base \(7\.3\.5-0123\)"):
+        desk.export()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda r: setattr(r.series[0].checks[1], "status", "fail"), "naps"),
+        (lambda r: r.series[0].checks.pop(), "without a verdict on no_naps"),
+        (lambda r: setattr(r, "status", "running"), "the run is running"),
+        (lambda r: setattr(r, "status", "interrupted"), "the run is interrupted"),
+        (lambda r: setattr(r, "tree", None), "did not come to a tree"),
+    ],
+)
+def test_a_run_that_proved_nothing_is_refused(
+    desk: Desk, change: Callable[[report.Report], None], says: str
+) -> None:
+    run = desk.prove()
+    found = report.read(run / "report.json")
+    change(found)
+    if found.status == "proven":
+        found.settle()
+    report.write(found, run / "report.json")
+    with pytest.raises(proof.NoProof, match=says):
+        desk.export()
+
+
+def test_a_broken_report_does_not_hide_an_older_proof(desk: Desk) -> None:
+    desk.prove()
+    (desk.out / "29990101T000000Z").mkdir()
+    (desk.out / "29990101T000000Z" / "report.json").write_text("{")
+    assert desk.export().proof.dir.name == "20260102T030405Z"
+
+
+def test_the_newest_proof_is_quoted_or_the_one_that_is_named(desk: Desk) -> None:
+    older, newer = desk.prove(), desk.prove(name="20260102T030406Z")
+    assert desk.export().proof.dir == newer
+    assert desk.export(run=older).proof.dir == older
+    with pytest.raises(proof.NoProof, match="does not prove"):
+        desk.export(run=desk.root)
+
+
+def test_results_that_are_gone_are_refused(desk: Desk) -> None:
+    (desk.prove() / "demo/results/agent.json").unlink()
+    with pytest.raises(proof.NoProof, match="is gone"):
+        desk.export()
+
+
+@pytest.mark.parametrize("name", ["cover.txt", "0001-demo.patch"])
+def test_places_to_fill_in_are_refused(desk: Desk, name: str) -> None:
+    desk.edit(name, "nap", "@@SAMPLE@@ nap") if name == "cover.txt" else desk.edit(
+        name, "A nap is", "@@SAMPLE@@"
+    )
+    desk.prove()
+    with pytest.raises(cover.Unfinished, match=rf"{name}:\d+: @@SAMPLE@@"):
+        desk.export()
+
+
+# -- the letter ------------------------------------------------------------------
+
+
+def test_the_letter_quotes_the_run(desk: Desk) -> None:
+    desk.prove()
+    done = desk.export()
+    text = _mail(done.letters[0]).get_content()
+    assert "demo_nap: nap_ns=17 who=7" in text
+    assert "nap_ns=99" not in text
+    assert "expected 31,337, observed 31,337" in text
+    assert re.search(r"Without a nap nothing is\.\n.*expected 0, observed 0", text)
+    assert "demo_nap" not in done.unfounded
+    assert done.unfounded == ("1234",)
+    assert "2,982.5" in text
+    assert "0.25" in text
+    assert "allowed for struct bed: 8 bytes, because sheets" in text
+    assert "change-id: 20260101-demo-" in text
+    assert " demo.c       | 3 ++-" in text
+    assert "  demo: trace naps\n" in text
+    prose = [line for line in text.splitlines() if not line.startswith("  ")]
+    assert max(map(len, prose)) <= cover.WIDTH
+
+
+def test_what_was_not_measured_is_said(desk: Desk) -> None:
+    desk.prove(overhead=False)
+    text = _mail(desk.export().letters[0]).get_content()
+    assert "What the events cost was not measured by this run." in text
+
+
+def test_a_skipped_check_is_told_with_its_reason(desk: Desk) -> None:
+    run = desk.prove()
+    found = report.read(run / "report.json")
+    found.series[0].checks[1].status = "skip"
+    found.series[0].checks[1].detail = "needs a bed"
+    report.write(found, run / "report.json")
+    text = _mail(desk.export().letters[0]).get_content()
+    assert "Not shown by this run:\n\n- Each nap is seen.: needs a bed" in text
+
+
+def test_a_directory_has_no_base_commit_and_says_so(desk: Desk) -> None:
+    desk.prove()
+    text = _mail(desk.export().letters[0]).get_content()
+    assert "base-commit: " not in text
+    assert f"tree id of\n{desk.base.id.rpartition('-')[2]}" in text.replace(
+        " of ", " of\n"
+    )
+
+
+def test_a_git_tree_has_a_base_commit(tmp_path: Path, home: Path) -> None:
+    desk = _desk(tmp_path, kerneltree.checkout)
+    desk.prove()
+    text = _mail(desk.export().letters[0]).get_content()
+    assert f"\nbase-commit: {desk.base.commit}\n" in text
+
+
+def test_v2_has_changes_and_a_range_diff(desk: Desk) -> None:
+    desk.prove()
+    desk.export()
+    desk.edit("0002-demo.patch", "+int line_ten;", "+int line_eleven;")
+    desk.prove(name="20260103T000000Z")
+    done = desk.export(version=2, rfc=True)
+    assert done.letters[1].subject == "[RFC PATCH v2 1/2] demo: trace naps"
+    text = _mail(done.letters[0]).get_content()
+    assert "Changes in v2:\n- Naps are counted (Zoë)\n" in text
+    diff = text.partition("Range-diff against v1:")[2]
+    assert re.search(r"1: +\w+ = 1: +\w+ demo: trace naps", diff)
+    assert re.search(r"2: +\w+ ! 2: ", diff)
+    assert "++int line_eleven;" in diff.replace(" ", "").replace("int", "int ")
+    first, second = (_mail(x).get_content() for x in (done.letters[0], done.letters[0]))
+    assert first == second
+    assert "v2-0-" in done.letters[0].message_id
+
+
+def test_v2_without_v1_or_words_is_refused(desk: Desk) -> None:
+    desk.prove()
+    with pytest.raises(KstallError, match="no mails of version 1"):
+        desk.export(version=2)
+    with pytest.raises(cover.Unfinished, match="what changed in version 3"):
+        desk.export(version=3)
+    with pytest.raises(KstallError, match="the first is 1"):
+        desk.export(version=0)
+
+
+def test_the_change_id_stays(desk: Desk) -> None:
+    desk.prove()
+    one = desk.export()
+    desk.edit("series.toml", "demo: Trace naps", "demo: Trace sleep")
+    desk.prove(name="20260103T000000Z")
+    assert desk.export(version=2).thread.change_id == one.thread.change_id
+
+
+@pytest.mark.parametrize(
+    ("kind", "figures", "shown"),
+    [
+        ("negative", [(3, 3), (0, 0), (True, True)], 0),
+        ("positive", [(3, 3), (64, 64), (0, 0)], 64),
+        ("invariant", [("a" * 99, "a" * 99)], None),
+    ],
+)
+def test_the_comparison_that_decides(
+    kind: str, figures: list[tuple[object, object]], shown: object
+) -> None:
+    made = [
+        Comparison.model_validate(
+            {"label": "events", "relation": "=", "expected": e, "observed": o, "ok": 1}
+        )
+        for e, o in figures
+    ]
+    check = report.Check.model_validate(
+        {"name": "n", "kind": kind, "claim": "c", "status": "pass", "comparisons": made}
+    )
+    found = cover.deciding(check)
+    assert (found and found.observed) == shown
+
+
+def test_prose_is_filled_and_records_are_not() -> None:
+    wide = "word " * 30
+    text = f"{wide}\n\n  {wide}\n\n1 {wide}\n2 is short\n\nshort\nlines\n"
+    first, kept, items, short = cover.wrapped(text).strip("\n").split("\n\n")
+    assert max(map(len, first.splitlines())) <= cover.WIDTH
+    assert kept == f"  {wide}"
+    assert items.splitlines()[1].startswith("  word")
+    assert items.splitlines()[-1] == "2 is short"
+    assert short == "short\nlines"
+
+
+def test_the_record_most_like_the_one_shown_is_quoted() -> None:
+    found = {"nap": ("nap: a=1, b=2", "nap: a=3, b=4", "nap: a=3, b=5")}
+    body, shown = quotes.replaced("  nap: a=3, b=9\n\nnap: a=3\n", found)
+    assert body == "  nap: a=3, b=4\n\nnap: a=3\n"
+    assert shown == {"nap"}
+
+
+# -- the mails -------------------------------------------------------------------
+
+
+def test_a_draft_is_nobody_s(desk: Desk) -> None:
+    desk.prove()
+    done = desk.export()
+    for letter in done.letters:
+        parsed = _mail(letter)
+        assert parsed["from"] == "kstall <noreply@kstall.invalid>"
+        assert "Signed-off-by" not in letter.content.decode()
+    assert "Assisted-by: LLM\n---\n" in _mail(done.letters[1]).get_content()
+    (outcome,) = summary.export_all(desk.request, [desk.series], desk.base)
+    assert any("sign-off" in text for text in outcome.missing)
+
+
+def test_a_sign_off_needs_its_statement(desk: Desk) -> None:
+    desk.prove()
+    with pytest.raises(contributor.NotCertified, match="0123 is not for this text"):
+        desk.export(sign_off="0123")
+    done = _certified(desk)
+    assert done.signed == contributor.Person(postbox.NAME, postbox.ADDRESS)
+    text = _mail(done.letters[1]).get_content()
+    tag = f"Signed-off-by: {postbox.NAME} <{postbox.ADDRESS}>"
+    assert f"\n\nAssisted-by: LLM\n{tag}\n---\n" in text
+    assert not done.remarks
+
+
+def test_a_key_is_for_one_content_only(desk: Desk) -> None:
+    desk.prove()
+    with pytest.raises(contributor.NotCertified) as shown:
+        desk.export(sign_off="")
+    said = str(shown.value)
+    assert "demo: trace naps (Assisted-by: LLM)" in said
+    assert "(a) It is mine." in said
+    assert "1234" in said
+    key = said.rpartition("--sign-off=")[2]
+    desk.edit("0002-demo.patch", "line_ten", "line_11th")
+    desk.prove(name="20260103T000000Z")
+    with pytest.raises(contributor.NotCertified, match="is not for this text"):
+        desk.export(sign_off=key)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ("", "no name and address"),
+        ('[user]\nname = "X"\n', "no name and address"),
+        ('[user]\nname = "X"\nemail = x@localhost\n', "has no domain"),
+        ('[user]\nname = "X"\nemail = x@kstall.invalid\n', "is nobody's address"),
+        ('[user]\nname = "X"\nemail = x y\n', "is no"),
+        ('[user]\nname = "X \\\\ Y"\nemail = x@y.org\n', "no name to sign off with"),
+    ],
+)
+def test_no_identity_is_one_error(
+    desk: Desk, home: Path, config: str, says: str
+) -> None:
+    desk.prove()
+    (home / "gitconfig").write_text(config)
+    with pytest.raises(KstallError, match=says):
+        desk.export(sign_off="")
+    assert not (desk.out / "mail").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Why.", "Why.\n\nS"),
+        ("Why.\n\nFixes: 0123 (x)", "Why.\n\nFixes: 0123 (x)\nS"),
+        ("W.\n\nAssisted-by: LLM\nCc: a@b.c", "W.\n\nAssisted-by: LLM\nS\nCc: a@b.c"),
+        ("W.\n\nReviewed-by: R <r@x.y>", "W.\n\nS\nReviewed-by: R <r@x.y>"),
+        ("W.\n\nAssisted-by: LLM\nS", "W.\n\nAssisted-by: LLM\nS"),
+        ("", "S"),
+    ],
+)
+def test_the_sign_off_has_its_place(before: str, after: str) -> None:
+    who = contributor.Person("A B", "a@b.org")
+    tag = f"Signed-off-by: {who.tag}"
+    full = [re.sub(r"(?m)^S$", tag, text) for text in (before, after)]
+    assert mail.signed_off(full[0], who) == full[1]
+
+
+def test_subjects_numbers_and_files() -> None:
+    thread = mail.Thread(export.DRAFTER, 3, False, "20260101-x-0", mail.now())
+    parts = [mail.Part(f"demo: part {n}", "text", ()) for n in range(12)]
+    letters = mail.compose(thread, parts)
+    assert letters[0].subject == "[PATCH v3 00/11] demo: part 0"
+    assert letters[11].subject == "[PATCH v3 11/11] demo: part 11"
+    assert letters[11].name == "0011-demo-part-11.patch"
+    assert len({letter.message_id for letter in letters}) == 12
+    assert "To:" not in letters[0].content.decode()
+
+
+@pytest.mark.parametrize(
+    ("subject", "body", "says"),
+    [
+        ("a\nBcc: x@y.org", "text", "control characters"),
+        ("a", "x" * mail.LARGEST, "at most"),
+    ],
+)
+def test_what_lists_do_not_take_is_refused(subject: str, body: str, says: str) -> None:
+    thread = mail.Thread(export.DRAFTER, 1, False, "20260101-x-0", mail.now())
+    with pytest.raises(mail.Unmailable, match=says):
+        mail.compose(thread, [mail.Part(subject, body, ())])
+
+
+def test_another_charset_is_refused(desk: Desk) -> None:
+    path = desk.project.patches / "demo" / "0001-demo.patch"
+    path.write_bytes(
+        path.read_bytes().replace("Größe".encode(), "Größe".encode("latin1"))
+    )
+    desk.prove()
+    with pytest.raises(KstallError, match=r"0001-demo\.patch: byte \d+ is not UTF-8"):
+        desk.export()
+
+
+# -- who gets them ---------------------------------------------------------------
+
+
+def test_who_gets_what(desk: Desk) -> None:
+    desk.prove()
+    done = desk.export()
+    found = {one.address: one for one in done.recipients.cover}
+    assert [one.address for one in done.recipients.cover][:2] == [
+        "zoe@example.org",
+        "demo@lists.example.org",
+    ]
+    assert {a: (x.to, x.is_list) for a, x in found.items()} == {
+        "zoe@example.org": (True, False),
+        "demo@lists.example.org": (True, True),
+        "q@example.org": (False, False),
+        "carla@example.org": (False, False),
+        "linux-kernel@vger.kernel.org": (False, True),
+        "linux-trace-kernel@vger.kernel.org": (False, True),
+    }
+    assert found["carla@example.org"].because == ("sleeps a lot",)
+    (left,) = done.recipients.omitted
+    assert (left.address, left.because) == (
+        "nora@example.org",
+        ("NOISE: only the word matches",),
+    )
+    tracing = "linux-trace-kernel@vger.kernel.org"
+    second = {one.address for one in done.recipients.patches[1]}
+    assert tracing not in second
+    cc = _mail(done.letters[0])["cc"].addresses
+    assert "Q. Uote, Jr." in {one.display_name for one in cc}
+    page = summary.page([summary.Outcome(desk.series, done)], desk.base, desk.out)
+    assert (
+        "| Carla Çelik <carla@example.org> | Cc, person | all | sleeps a lot |" in page
+    )
+    assert f"| {tracing} | Cc, list | 0, 1 | trace events in demo_trace.h |" in page
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("nobody (maintainer:X)", "is no e-mail address"),
+        ("A <a@b> (maintainer:X)", "has no domain"),
+        ("A <a..b@c.org> (maintainer:X)", "is no e-mail address"),
+        ("A <ä@c.org> (maintainer:X)", "is no (plain )?e-mail address"),
+        ("A\x07 <a@c.org> (maintainer:X)", "is no name for a header"),
+        ("Use of uninitialized value in line 3", "printed what is no recipient"),
+    ],
+)
+def test_what_is_no_recipient_is_one_error(line: str, says: str) -> None:
+    with pytest.raises(KstallError, match=says):
+        recipients.parse(line + "\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["scripts/get_maintainer.pl", "MAINTAINERS", "scripts/checkpatch.pl"]
+)
+def test_a_tree_without_its_scripts_is_one_error(
+    tmp_path: Path, home: Path, name: str
+) -> None:
+    def without(root: Path) -> Path:
+        kerneltree.directory(root)
+        (root / name).unlink()
+        return root
+
+    desk = _desk(tmp_path, without)
+    desk.prove()
+    with pytest.raises(KstallError, match=f"has no {name}"):
+        desk.export()
+    assert not (desk.out / "mail/demo/v1").exists()
+
+
+def test_maintainers_are_asked_as_the_series_leaves_them(desk: Desk) -> None:
+    path = desk.project.patches / "demo" / "0002-demo.patch"
+    lines = kerneltree.NAMED.splitlines()
+    path.write_text(
+        path.read_text().replace(
+            "diff --git a/demo.c",
+            "diff --git a/MAINTAINERS b/MAINTAINERS\n--- a/MAINTAINERS\n"
+            "+++ b/MAINTAINERS\n@@ -1,2 +1,3 @@\n"
+            f" {lines[0]}\n+New One <new@example.org> (reviewer:NEW)\n {lines[1]}\n"
+            "diff --git a/demo.c",
+            1,
+        )
+    )
+    desk.prove()
+    assert "new@example.org" in {x.address for x in desk.export().recipients.cover}
+
+
+# -- there and back --------------------------------------------------------------
+
+
+def test_traps_of_mail_survive(desk: Desk, home: Path) -> None:
+    desk.prove()
+    done = _certified(desk)
+    with postbox.server() as (box, port):
+        postbox.send(shlex.split(done.send), port, home)
+    assert all(b"\r\n" in one for one in box.mails)
+    subject = str(box.parsed()[2]["subject"])
+    assert subject.endswith("how wide the Größe of a nap is")
+    plan = tree.plan(desk.base, desk.series.patches, desk.root)
+    pristine = dict(plan.states[0])
+    # As it was sent, with CRLF, and as an archive would have it.
+    crlf = desk.root / "crlf.mbox"
+    archived = box.mbox(desk.root / "a.mbox").read_bytes()
+    crlf.write_bytes(archived.replace(b"\n", b"\r\n"))
+    for name, mbox in (("a", desk.root / "a.mbox"), ("b", crlf), ("c", done.mbox)):
+        work = postbox.checkout(pristine, desk.root / f"work-{name}", home)
+        postbox.b4(
+            "am", "-m", mbox, "-o", desk.root / f"am-{name}", cwd=work, home=home
+        )
+        (ready,) = (desk.root / f"am-{name}").glob("*.mbx")
+        postbox.run(("git", "am", "-q", ready), work, home)
+        assert {path: read(work / path) for path in plan.files} == plan.files
+        log = postbox.run(("git", "log", "--format=%B", "-2"), work, home)
+        assert "From nowhere to nowhere, always\n.\n..dotted\n" in log
+        assert ">From quoted\n" in log
+
+
+def test_checkpatch_remarks_are_counted() -> None:
+    said = (
+        "p.patch:9: WARNING:LONG: x\np.patch:1: ERROR:BAD: y\np.patch:2: CHECK:C: z\n"
+    )
+    found = checkpatch.parse("noise\n" + said)
+    assert [one.line for one in found] == [9, 1, 2]
+    assert (
+        checkpatch.summary(found) == "1 error, 1 warning, 1 check (LONG 1, BAD 1, C 1)"
+    )
+    assert checkpatch.summary(()) == "clean"
+
+
+# -- the command -----------------------------------------------------------------
+
+
+def _call(desk: Desk, *words: str) -> int:
+    return cli.main(
+        [
+            *("--project", str(desk.project.root), "series"),
+            *("--kernel", str(desk.root / "linux"), "--out", str(desk.out), *words),
+        ]
+    )
+
+
+def test_the_command_writes_mails_and_a_summary(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(desk.root / "cache"))
+    assert _call(desk) == 2
+    assert "no run in" in capsys.readouterr().out
+    assert "not written" in (desk.out / "mail/summary.md").read_text()
+    desk.prove()
+    assert _call(desk) == 0
+    said = capsys.readouterr().out
+    assert "demo: 3 mails in" in said
+    assert "git send-email" not in said
+    assert (desk.out / "mail/demo/v1/thread.mbox").is_file()
+    assert _call(desk, "demo", "--sign-off") == 2
+    said = capsys.readouterr().out
+    key = said.partition("--sign-off=")[2].split()[0]
+    assert _call(desk, "demo", f"--sign-off={key}") == 0
+    assert "git send-email --no-thread" in capsys.readouterr().out
