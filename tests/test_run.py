@@ -83,6 +83,21 @@ def test_a_bug_of_ours_is_not_taken_for_a_result(run: runs.Run) -> None:
     assert entry.status == "error"
 
 
+def test_a_page_that_cannot_be_made_does_not_cost_the_verdict(
+    run: runs.Run, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> str:
+        raise ValueError("no such filter")
+
+    monkeypatch.setattr("kstall.html.page", broken)
+    run.report.status = "proven"
+    run.save()
+    assert _saved(run).status == "proven"
+    assert "no such filter" in output.getvalue()
+    assert "kstall html" in output.getvalue()
+    assert not (run.dir / "report.html").exists()
+
+
 def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
     ui = Ui(Console(file=io.StringIO()))
     made = {runs.begin(tmp_path, ["kstall"], ui).dir for _ in range(3)}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A `Report` as one HTML page, ``report.html``: no network, no script, no other file.
 
-The page is `page.html.j2` with `page.css`; here is only what a template cannot say
-well: what is drawn where, and how a number reads.  Everything that a kernel, a program
-or a patch may have written is escaped, and a policy in the page forbids scripts.
+The page is `templates/report.html.j2` with `report.css`; here is only what a template
+cannot say well: what is drawn where, and how a number reads.  Everything that a kernel,
+a program or a patch may have written is escaped, and a policy in the page forbids
+scripts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .costs import Footprint, FunctionSize, Measurement, Mode, Part, Timing
 from .report import Check, Report, SeriesReport, Stage, Status
 from .views import fact, printable
 
-_HERE = Path(__file__).parent
+_TEMPLATES = Path(__file__).parent / "templates"
 # More bars than this say less; the rest is in the table below them.
 _BARS = 12
 # The plots leave this much free on both sides, in percent, for marks at the edge.
@@ -48,7 +49,7 @@ def write(report: Report, path: Path) -> None:
 def page(report: Report) -> str:
     """The page, as text; the same for the same report."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_HERE),
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_clean,
@@ -70,7 +71,7 @@ def page(report: Report) -> str:
         too_much=too_much,
     )
     environment.tests["unusual"] = lambda check: check.status != "pass"
-    template = environment.get_template("page.html.j2")
+    template = environment.get_template("report.html.j2")
     return template.render(
         report=report,
         part_names=_PARTS,

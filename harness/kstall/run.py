@@ -59,7 +59,17 @@ class Run:
         report.write(self.report, self.dir / "report.json")
         views.junit(self.report, self.dir / "junit.xml")
         if self.report.status != "running":
+            self._draw()
+
+    def _draw(self) -> None:
+        try:
             html.write(self.report, self.dir / "report.html")
+        except Exception as error:
+            # The verdict stands in report.json: what draws it must not cost it.
+            self.ui.say(
+                f"report.html could not be made: {error!r}; `kstall html {self.dir}` "
+                "tries again"
+            )
 
     @contextlib.contextmanager
     def stage(self, name: str, series: SeriesReport | None = None) -> Iterator[Opened]:

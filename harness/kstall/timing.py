@@ -136,7 +136,8 @@ def timings(series: Series, rows: Sequence[dict[str, Any]]) -> list[costs.Timing
 
 
 def _median(row: dict[str, Any]) -> float:
-    return statistics.median(row["taken"]) / int(row["operations"])
+    taken: list[int] = row["taken"]
+    return statistics.median(taken) / int(row["operations"])
 
 
 def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
@@ -153,5 +154,5 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
         statistics.fmean(chance.choices(logs, k=len(logs))) for _ in range(_RESAMPLES)
     )
     tail = round((1 - _CONFIDENCE) / 2 * _RESAMPLES)
-    ends = statistics.fmean(logs), means[tail], means[-1 - tail]
-    return tuple(map(math.exp, ends))  # type: ignore[return-value]
+    low, high = means[tail], means[-1 - tail]
+    return math.exp(statistics.fmean(logs)), math.exp(low), math.exp(high)
