@@ -279,7 +279,8 @@ def test_every_word_of_a_report_is_on_the_page() -> None:
         "Traceback: n",
         "Uncommitted paths",
         "not proven path by path",
-        "n may cost 1 instructions more",
+        "n may cost 1 instruction more, and costs 1: n",
+        "what runs when it is on",
         "Why more than the NOPs",
         "What this does not say",
     ):
@@ -382,6 +383,25 @@ def test_what_was_measured_is_not_said_to_be_more(
     traced = [sample("base", 1), sample("off", 1), sample("ftrace", 4, hits=hits)]
     one = measurement(samples=traced, predicted=predicted)
     assert said in html.crossing(one)
+
+
+@pytest.mark.parametrize(
+    ("exempt", "found"),
+    [
+        ({"function": "n"}, 1),
+        ({"struct": "n"}, 8),
+        ({"function": "elsewhere"}, None),
+        ({"struct": "elsewhere"}, None),
+    ],
+)
+def test_what_an_exception_is_needed_for(
+    exempt: dict[str, str], found: int | None
+) -> None:
+    made = full().series[0].overhead
+    assert made is not None
+    assert made.footprint is not None
+    one = costs.Exemption.model_validate({"allowed": 9, "because": "n", **exempt})
+    assert html.needed(made.footprint, one) == found
 
 
 def test_what_is_more_than_predicted_stands_out() -> None:

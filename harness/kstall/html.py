@@ -18,7 +18,15 @@ import jinja2
 import markupsafe
 
 from . import cache
-from .costs import Footprint, FunctionSize, Measurement, Mode, Part, Timing
+from .costs import (
+    Exemption,
+    Footprint,
+    FunctionSize,
+    Measurement,
+    Mode,
+    Part,
+    Timing,
+)
 from .report import Check, Report, SeriesReport, Stage, Status
 from .views import fact, printable
 
@@ -68,6 +76,7 @@ def page(report: Report) -> str:
         fact=fact,
         above_base=above_base,
         crossing=crossing,
+        needed=needed,
         too_much=too_much,
     )
     environment.tests["unusual"] = lambda check: check.status != "pass"
@@ -169,6 +178,23 @@ def above_base(one: Measurement) -> dict[Mode, float]:
     if base is None:
         return {}
     return {mode: median - base for mode, median in medians.items() if mode != "base"}
+
+
+def needed(found: Footprint, exempt: Exemption) -> int | None:
+    """What of ``exempt`` the binaries need: instructions on a path, or bytes."""
+    if exempt.struct is not None:
+        grown = [
+            one.patched - one.base
+            for one in found.structs
+            if one.name == exempt.struct and one.base is not None and one.patched
+        ]
+        return max(grown, default=None)
+    paths = [
+        path.most if path.hot else path.work
+        for path in found.paths
+        if path.name.partition(".")[0] == exempt.function
+    ]
+    return max(paths, default=None)
 
 
 def too_much(one: Measurement) -> bool:
