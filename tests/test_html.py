@@ -281,6 +281,7 @@ def test_every_word_of_a_report_is_on_the_page() -> None:
         "not proven path by path",
         "n may cost 1 instruction more, and costs 1: n",
         "what runs when it is on",
+        "Together they are 5 bytes that run while the events are off, and 13 that",
         "Why more than the NOPs",
         "What this does not say",
     ):
