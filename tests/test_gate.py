@@ -11,7 +11,7 @@ import pytest
 
 from kstall import btf, costs, footprint, gate, structs
 from kstall.evidence import CheckResult
-from kstall.series import Exemption, Overhead, Project, Series
+from kstall.series import Exemption, Measure, Overhead, Project, Series
 from test_footprint import WANTED, build
 
 __all__ = ["build"]
@@ -118,6 +118,47 @@ def measured(base: list[float], off: list[float], predicted: float) -> CheckResu
     one.visible = gate.visible(one)
     overhead = costs.Overhead(base_kernel="base", measurements=[one])
     return gate.off_costs_what_is_predicted(None, overhead)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("nops", "hits", "difference", "status"),
+    [
+        (1, 1.0, 0.0, "pass"),
+        # It crosses the site and has nothing to tell.
+        (1, 0.0, 1.0, "pass"),
+        (1, 0.0, 0.0, "fail"),
+        (1, None, -3.0, "fail"),
+        # What is said to go by the sites need not cross them.
+        (0, 0.0, 0.0, None),
+    ],
+)
+def test_an_operation_crosses_what_it_is_said_to(
+    series: Series,
+    nops: float,
+    hits: float | None,
+    difference: float,
+    status: str | None,
+) -> None:
+    load = Measure.model_validate(
+        {"name": "w", "program": "p", "operation": "call", "nops": nops}
+    )
+    spec = series.spec.model_copy(update={"overhead": Overhead(workload=(load,))})
+    one = costs.Measurement(
+        workload="w",
+        operation="call",
+        resolution=0,
+        samples=[
+            costs.Sample(mode="ftrace", boots=[], median=9, spread=0, hits=hits),
+        ],
+        difference=difference,
+        visible=difference != 0,
+    )
+    found = costs.Overhead(base_kernel="base", measurements=[one])
+    checks = {
+        check.name: check.status
+        for check in gate.judge(dataclasses.replace(series, spec=spec), found)
+    }
+    assert checks.get("measured_operations_cross_sites") == status
 
 
 @pytest.mark.parametrize(

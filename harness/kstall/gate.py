@@ -52,17 +52,19 @@ def judge(series: Series, found: Overhead) -> tuple[CheckResult, ...]:
             functools.partial(function, series),
             found,
         )
-        for function in _checks_for(found)
+        for function in _checks_for(series, found)
     )
 
 
-def _checks_for(found: Overhead) -> Iterator[_Check]:
+def _checks_for(series: Series, found: Overhead) -> Iterator[_Check]:
     if found.footprint is not None:
         yield off_is_a_nop
         yield off_runs_nothing_else
         yield structs_do_not_grow
     if found.measurements:
         yield off_costs_what_is_predicted
+        if any(one.nops for one in series.measures):
+            yield measured_operations_cross_sites
 
 
 def off_is_a_nop(series: Series, found: Overhead) -> Verdict:
@@ -154,6 +156,23 @@ def off_costs_what_is_predicted(series: Series, found: Overhead) -> Verdict:
             round(one.difference, 3) if one.visible else 0,
             round(one.predicted + one.resolution, 3),
         )
+    return verdict
+
+
+def measured_operations_cross_sites(series: Series, found: Overhead) -> Verdict:
+    """An operation that is said to cross sites of the events does: they fire when they
+    are on, or more instructions are counted while they are off."""
+    verdict = Verdict()
+    crossing = {one.name for one in series.measures if one.nops}
+    for one in found.measurements:
+        if one.workload in crossing:
+            hits = next((s.hits for s in one.samples if s.hits is not None), 0)
+            more = one.difference if one.visible and one.difference else 0
+            verdict.true(
+                f"{one.workload}: crosses a site",
+                hits > 0 or more > 0,
+                f"{hits:.3g} events when on, {more:+.3g} instructions while off",
+            )
     return verdict
 
 
