@@ -64,6 +64,7 @@ ORDER = (
     "quotes",
     "cover",
     "export",
+    "prep",
     "summary",
     "cli",
 )

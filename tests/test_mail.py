@@ -24,6 +24,7 @@ from kstall import (
     cover,
     export,
     mail,
+    prep,
     proof,
     quotes,
     recipients,
@@ -567,6 +568,106 @@ def test_checkpatch_remarks_are_counted() -> None:
         checkpatch.summary(found) == "1 error, 1 warning, 1 check (LONG 1, BAD 1, C 1)"
     )
     assert checkpatch.summary(()) == "clean"
+
+
+# -- b4 ---------------------------------------------------------------------------
+
+
+def test_a_b4_branch_is_made_without_touching_the_work_tree(
+    tmp_path: Path, home: Path
+) -> None:
+    desk = _desk(tmp_path, kerneltree.checkout)
+    desk.prove()
+    done = _certified(desk)
+    linux = desk.root / "linux"
+    (linux / "demo.c").write_text("the user's own work\n")
+    before = {path: path.read_bytes() for path in _files(linux)}
+    head = (linux / ".git/HEAD").read_bytes()
+    assert prep.branch(done, linux) == "b4/demo"
+    assert {path: path.read_bytes() for path in _files(linux)} == before
+    assert (linux / ".git/HEAD").read_bytes() == head
+    log = postbox.run(("git", "log", "--format=%an <%ae>%n%s", "b4/demo"), linux, home)
+    names = log.splitlines()
+    who = f"{postbox.NAME} <{postbox.ADDRESS}>"
+    assert [names[n] for n in (0, 2, 4)] == [who] * 3
+    assert names[3] == "demo: trace naps"
+    assert names[5] == "demo: Trace naps"
+    with pytest.raises(KstallError, match="has a branch b4/demo already"):
+        prep.branch(done, linux)
+
+
+def _files(linux: Path) -> list[Path]:
+    return [p for p in linux.rglob("*") if p.is_file() and ".git" not in p.parts] + [
+        linux / ".git/index"
+    ]
+
+
+def test_b4_sends_what_we_do(tmp_path: Path, home: Path) -> None:
+    desk = _desk(tmp_path, kerneltree.checkout)
+    desk.prove()
+    done = _certified(desk, rfc=True)
+    linux = desk.root / "linux"
+    name = prep.branch(done, linux)
+    postbox.run(("git", "switch", "-q", name), linux, home)
+    info = postbox.b4("prep", "--show-info", cwd=linux, home=home)
+    assert f"change-id: {done.thread.change_id}" in info
+    sent = desk.root / "sent"
+    postbox.b4("send", "--no-sign", "-o", sent, cwd=linux, home=home)
+    mails = [
+        email.message_from_bytes(
+            p.read_bytes(), EmailMessage, policy=email.policy.default
+        )
+        for p in sorted(sent.glob("*.eml"))
+    ]
+    assert [str(one["subject"]).partition("] ")[2] for one in mails] == [
+        letter.subject.partition("] ")[2] for letter in done.letters
+    ]
+    cover = mails[0]
+    assert "RFC" in str(cover["subject"])
+    named = {one.addr_spec for f in ("to", "cc") for one in cover[f].addresses}
+    wanted = {one.address for one in done.recipients.cover}
+    assert wanted <= named <= wanted | {postbox.ADDRESS}
+    acting = {one.address for one in done.recipients.cover if one.to}
+    assert {one.addr_spec for one in cover["to"].addresses} == acting
+    text = cover.get_content()
+    assert f"base-commit: {desk.base.commit}" in text
+    assert f"change-id: {done.thread.change_id}" in text
+    assert (
+        _mail(done.letters[0]).get_content().splitlines()[:8] == text.splitlines()[:8]
+    )
+    for letter, theirs in zip(done.letters[1:], mails[1:], strict=True):
+        ours = _mail(letter).get_content().partition("diff --git")[2]
+        assert _changes(ours) == _changes(
+            theirs.get_content().partition("diff --git")[2]
+        )
+
+
+def _changes(text: str) -> list[str]:
+    return [
+        line for line in text.splitlines() if line[:1] in ("+", "-") and line != "-- "
+    ]
+
+
+def test_a_b4_branch_of_a_draft_or_on_something_else_is_refused(
+    tmp_path: Path, home: Path
+) -> None:
+    desk = _desk(tmp_path, kerneltree.checkout)
+    desk.prove()
+    linux = desk.root / "linux"
+    with pytest.raises(KstallError, match="this is a draft"):
+        prep.branch(desk.export(), linux)
+    done = _certified(desk)
+    postbox.run(("git", "commit", "-q", "--allow-empty", "-m", "x"), linux, home)
+    assert prep.branch(done, linux) == "b4/demo"
+    (linux / "new.c").write_text("int x;\n")
+    postbox.run(("git", "add", "new.c"), linux, home)
+    postbox.run(("git", "commit", "-q", "-m", "new"), linux, home)
+    with pytest.raises(KstallError, match="is not the source that demo was proven on"):
+        prep.branch(done, linux)
+    with pytest.raises(KstallError, match="is no git checkout"):
+        prep.branch(done, desk.root / "nowhere")
+    with pytest.raises(KstallError, match="is no git checkout"):
+        prep.branch(done, desk.root / "out")
 
 
 # -- the command -----------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 import postbox
 import synthetic
-from kstall import cache, contributor, export, source, tree
+from kstall import cache, contributor, export, prep, source, tree
 from kstall.am import read
 from kstall.series import Project
 from kstall.source import Base
@@ -20,6 +20,19 @@ from kstall.source import Base
 pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).resolve().parents[1]
+SCRIPTS = (
+    *("Makefile", "Kbuild", "MAINTAINERS", ".get_maintainer.ignore", ".mailmap"),
+    *("scripts/get_maintainer.pl", "scripts/checkpatch.pl", "scripts/spelling.txt"),
+    *(
+        "scripts/const_structs.checkpatch",
+        "Documentation/process/coding-assistants.rst",
+    ),
+    "Documentation/process/submitting-patches.rst",
+    # By these checkpatch.pl knows the top of a tree.
+    *("COPYING", "CREDITS", "README", "arch/Kconfig", "drivers/Kconfig", "fs/Kconfig"),
+    *("include/linux/init.h", "init/Kconfig", "ipc/Makefile", "kernel/Makefile"),
+    "lib/Kconfig",
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,23 +77,35 @@ def test_there_and_back(
     monkeypatch: pytest.MonkeyPatch,
     name: str,
 ) -> None:
+    """In a git checkout of what the series touches, with the tree's own scripts."""
     home = tmp_path / "home"
     for key, value in postbox.environment(home).items():
         monkeypatch.setenv(key, value)
     project = _finished(project_copy)
     (series,) = project.load([name])
+    files = tree.pristine(base, [*sorted(series.touches), *SCRIPTS])
+    linux = postbox.checkout(files, tmp_path / "linux", home)
+    ours = source.obtain(linux, tmp_path / "cache", lambda _: None)
     out = tmp_path / "out"
-    synthetic.prove(series, base, out)
-    request = export.Request(project, None, cache.default_dir(), out)
-    done = _signed(request, name, base)
+    synthetic.prove(series, ours, out)
+    request = export.Request(project, linux, tmp_path / "cache", out)
+    done = _signed(request, name, ours)
+    assert f"\nbase-commit: {ours.commit}\n" in done.letters[0].content.decode()
+    # What was proven is what the whole kernel becomes.
     plan = tree.plan(base, series.patches, tmp_path)
 
     with postbox.server() as (box, port):
         postbox.send(shlex.split(done.send), port, home)
-    mails = box.parsed()
-    count = len(series.patches)
-    assert len(mails) == count + 1
+    _arrived(done, box)
+    _applied(done, plan, box.mbox(tmp_path / "received.mbox"), home)
+    _prepared(done, linux, home)
 
+
+def _arrived(done: export.Exported, box: postbox.Postbox) -> None:
+    """What the server got is what was to be sent, to whom it was to be sent."""
+    mails = box.parsed()
+    count = len(done.series.patches)
+    assert len(mails) == count + 1
     cover = mails[0]
     for number, mail in enumerate(mails):
         assert str(mail["subject"]).startswith(f"[PATCH {number}/{count}] ")
@@ -95,36 +120,55 @@ def test_there_and_back(
         if number:
             assert mail["in-reply-to"] == cover["message-id"]
             assert f"Signed-off-by: {postbox.NAME}" in mail.get_content()
-    assert series.spec.subsystem.list in {
-        one.addr_spec for one in cover["to"].addresses
-    }
+    acting = {one.addr_spec for one in cover["to"].addresses}
+    assert done.series.spec.subsystem.list in acting
 
-    mbox = box.mbox(tmp_path / "received.mbox")
+
+def _applied(done: export.Exported, plan: tree.Plan, mbox: Path, home: Path) -> None:
+    """Whichever way the mails are applied, it is the tree that was proven."""
+    root = mbox.parent
     pristine = dict(plan.states[0])
-    by_am = postbox.checkout(pristine, tmp_path / "am", home)
-    postbox.b4("am", "-m", mbox, "-o", tmp_path / "b4", cwd=by_am, home=home)
-    (ready,) = (tmp_path / "b4").glob("*.mbx")
+    by_am = postbox.checkout(pristine, root / "am", home)
+    postbox.b4("am", "-m", mbox, "-o", root / "b4", cwd=by_am, home=home)
+    (ready,) = (root / "b4").glob("*.mbx")
     postbox.run(("git", "am", "-q", ready), by_am, home)
-    by_shazam = postbox.checkout(pristine, tmp_path / "shazam", home)
+    by_shazam = postbox.checkout(pristine, root / "shazam", home)
     postbox.b4("shazam", "-m", mbox, cwd=by_shazam, home=home)
-    by_files = postbox.checkout(pristine, tmp_path / "files", home)
+    by_files = postbox.checkout(pristine, root / "files", home)
     files = [done.dir / letter.name for letter in done.letters[1:]]
     postbox.run(("git", "am", "-q", *files), by_files, home)
-    by_mbox = postbox.checkout(pristine, tmp_path / "mbox", home)
+    by_mbox = postbox.checkout(pristine, root / "mbox", home)
     postbox.b4("shazam", "-m", done.mbox, cwd=by_mbox, home=home)
 
+    count = len(done.series.patches)
+    who = f"{postbox.NAME} <{postbox.ADDRESS}>"
     for work in (by_am, by_shazam, by_files, by_mbox):
-        found = {path: read(work / path) for path in plan.files}
-        assert found == plan.files
+        assert {path: read(work / path) for path in plan.files} == plan.files
         assert postbox.tracked(work, home) <= set(plan.files)
         log = postbox.run(
             ("git", "log", "--format=%an <%ae>%n%s%n%b", "-z"), work, home
         )
         commits = log.split("\0")
         assert len([one for one in commits if one.strip()]) == count + 1
-        who = f"{postbox.NAME} <{postbox.ADDRESS}>"
         for commit, patch in zip(
-            reversed(commits[:count]), series.patches, strict=True
+            reversed(commits[:count]), done.series.patches, strict=True
         ):
             assert commit.startswith(f"{who}\n{patch.subject}\n")
             assert commit.count(f"Signed-off-by: {who}") == 1
+
+
+def _prepared(done: export.Exported, linux: Path, home: Path) -> None:
+    """b4 takes the branch for its own."""
+    postbox.run(("git", "switch", "-q", prep.branch(done, linux)), linux, home)
+    said = postbox.b4("prep", "--check", cwd=linux, home=home)
+    # For who wants to see it: pytest -s.
+    print(said)
+    match = re.search(r"Success: (\d+), Warning: (\d+), Error: (\d+)", said)
+    assert match is not None
+    # b4 asks for less than --strict, and what it remarks on we have seen.
+    wrong = [one for one in done.remarks if one.level != "CHECK"]
+    assert int(match[2]) + int(match[3]) <= len(wrong)
+    assert int(match[1]) == len(done.series.patches) - len({one.file for one in wrong})
+    sent = linux.parent / "sent"
+    postbox.b4("send", "--no-sign", "-o", sent, cwd=linux, home=home)
+    assert len(list(sent.glob("*.eml"))) == len(done.letters)

@@ -22,6 +22,7 @@ from . import (
     cache,
     export,
     html,
+    prep,
     report,
     source,
     summary,
@@ -200,6 +201,12 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="KEY",
         help="be the author, and sign off; without KEY: show what that certifies",
     )
+    thread.add_argument(
+        "--b4-prep",
+        type=Path,
+        metavar="TREE",
+        help="also make a b4 prep branch in this git checkout of what was proven on",
+    )
     thread.set_defaults(verb=_series)
 
 
@@ -338,6 +345,11 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
     base = source.obtain(request.kernel, request.cache, say)
     outcomes = summary.export_all(request, chosen, base)
     summary.tell(outcomes, say)
+    if arguments.b4_prep is not None:
+        for one in outcomes:
+            if one.exported is not None:
+                name = prep.branch(one.exported, arguments.b4_prep)
+                say(f"  look at it: git switch {name}; then b4 prep --check, b4 send")
     say(f"summary: {summary.write(outcomes, base, request.out)}")
     return 0 if all(one.exported for one in outcomes) else CANNOT_RUN
 
