@@ -79,8 +79,8 @@ OVERFLOW = "0003-io_uring-add-trace-event-for-SQ-overflow.patch"
         ),
         pytest.param(
             SHORT,
-            "+\t\t\ttrace_io_uring_short_submit(ctx, entries - left + 1,\n",
-            "+\t\t\ttrace_io_uring_short_submit(ctx, entries,\n",
+            "+\t\t\ttrace_io_uring_short_submit(ctx, entries - left, left, err);\n",
+            "+\t\t\ttrace_io_uring_short_submit(ctx, entries, left, err);\n",
             {"sqe_error_stops_the_batch"},
             id="what was to be submitted, not what was",
         ),
