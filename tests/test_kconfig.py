@@ -73,6 +73,17 @@ def test_missing_symbols(tmp_path: Path) -> None:
     assert [request.symbol for request in lost] == ["B", "C"]
 
 
+def test_a_symbol_that_the_tree_need_not_have(tmp_path: Path) -> None:
+    asked = kconfig.combine([_fragment(tmp_path / "f", "CONFIG_A=y\nCONFIG_B=m\n")])
+    lost = kconfig.missing(asked, {}, {"A"})
+    assert [request.symbol for request in lost] == ["B"]
+
+
+def test_symbols_are_found_where_they_are_defined() -> None:
+    text = "menuconfig A\n\tbool\nconfig B_2\n\tdepends on C\n# config D\n"
+    assert kconfig.defined(text) == {"A", "B_2"}
+
+
 @pytest.mark.parametrize(
     ("request_", "config", "why"),
     [

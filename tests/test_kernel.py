@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from kstall import kernel, listing, space
+from kstall.am import File
 from kstall.tree import Ever
 
 MAKEFILE = """\
@@ -211,3 +212,17 @@ def test_prune_keeps_what_was_used_last(tmp_path: Path) -> None:
     os.utime(tmp_path / "0", (9, 9))
     kernel.prune(tmp_path, keep=2)
     assert {p.name for p in tmp_path.iterdir()} == {"0", "3"}
+
+
+def test_symbols_that_only_the_series_has() -> None:
+    def state(kconfig: str, other: str) -> Any:
+        texts = {"lib/Kconfig": kconfig, "lib/Kconfig.debug": None, "lib/a.c": other}
+        return tuple(
+            (path, None if text is None else File(text.encode(), False))
+            for path, text in texts.items()
+        )
+
+    before = state("config OLD\n", "config IN_C\n")
+    after = state("config OLD\nconfig NEW\n", "config IN_C\nconfig NOT\n")
+    plan: Any = SimpleNamespace(states=(before, before, after))
+    assert kernel.added_symbols(plan) == {"NEW"}

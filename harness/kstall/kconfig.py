@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from . import process
 from .errors import FailedCheck, KstallError
 
 _SET = re.compile(r"^CONFIG_(\w+)=(.*)$")
+_DEFINED = re.compile(r"^(?:menu)?config[ \t]+(\w+)", re.MULTILINE)
 _UNSET = re.compile(r"^# CONFIG_(\w+) is not set$")
 
 
@@ -73,14 +74,22 @@ def parse_config(path: Path) -> dict[str, str]:
 
 
 def missing(
-    requests: Mapping[str, Request], config: Mapping[str, str]
+    requests: Mapping[str, Request],
+    config: Mapping[str, str],
+    absent: Collection[str] = (),
 ) -> tuple[Request, ...]:
-    """The requests that did not stick."""
+    """The requests that did not stick, but for ``absent`` symbols."""
     return tuple(
         request
         for request in requests.values()
         if config.get(request.symbol, "n") != request.value
+        and request.symbol not in absent
     )
+
+
+def defined(text: str) -> set[str]:
+    """The symbols that a Kconfig file defines."""
+    return set(_DEFINED.findall(text))
 
 
 def configure(
@@ -90,12 +99,14 @@ def configure(
     make: Sequence[str],
     *,
     log: Path,
+    absent: Collection[str] = (),
 ) -> dict[str, str]:
     """Merge ``fragments`` into ``build/.config`` and return it.
 
     The fragments go onto ``tinyconfig``, so what nobody asks for is off.  ``make``
     holds the variables that the build will use, because the toolchain decides which
-    symbols there are.  Raises `UnmetSymbols` naming each unmet dependency.
+    symbols there are.  ``absent`` are those that this tree need not have.  Raises
+    `UnmetSymbols` naming each unmet dependency.
     """
     requests = combine(fragments)
     build.mkdir(parents=True, exist_ok=True)
@@ -116,7 +127,7 @@ def configure(
     )
     config = parse_config(final)
     variables = dict(word.split("=", 1) for word in make if "=" in word)
-    if lost := missing(requests, config):
+    if lost := missing(requests, config, absent):
         lines = [
             f"{request} did not stick (is {config.get(request.symbol, 'n')}): {why}"
             for request, why in zip(

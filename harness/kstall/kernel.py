@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
 from . import cache, kconfig, outputs, process
+from .am import File
 from .errors import FailedCheck, KstallError
 from .tree import AppliedTree, Plan
 
@@ -145,6 +146,20 @@ def config_key(plan: Plan, fragments: Sequence[Path], tools: Toolchain) -> str:
     )
 
 
+def added_symbols(plan: Plan) -> frozenset[str]:
+    """The configuration symbols that the patches define and the base does not have."""
+
+    def defined(state: Iterable[tuple[str, File | None]]) -> set[str]:
+        return {
+            symbol
+            for path, file in state
+            if file is not None and Path(path).name.startswith("Kconfig")
+            for symbol in kconfig.defined(file.data.decode("utf-8", "replace"))
+        }
+
+    return frozenset(defined(plan.states[-1]) - defined(plan.states[0]))
+
+
 def find_config(key: str, cache_dir: Path) -> Configured | None:
     """The configuration with that key, if it was made before."""
     file = cache_dir / "configs" / key / ".config"
@@ -159,17 +174,20 @@ def configure(
     cache_dir: Path,
     *,
     log: Path,
+    absent: Collection[str] = (),
 ) -> Configured:
     """Configure ``applied``, which the caller has checked out, and keep the outcome.
 
-    Raises `kconfig.UnmetSymbols`.
+    ``absent`` are symbols that it need not have.  Raises `kconfig.UnmetSymbols`.
     """
     if (found := find_config(key, cache_dir)) is not None:
         return found  # another run made it while we waited for the tree
     target = cache_dir / "configs" / key
     with cache.publish(target) as scratch:
         output = scratch / "o"
-        kconfig.configure(applied.path, output, fragments, tools.make, log=log)
+        kconfig.configure(
+            applied.path, output, fragments, tools.make, log=log, absent=absent
+        )
         (output / ".config").rename(scratch / ".config")
         cache.remove(output)
     return Configured(target / ".config", reused=False)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -243,7 +244,9 @@ def _kernels(
     with _workspace(shared.base, run.ui) as checkout:
         base = extra_base = extra_built = None
         if series.spec.overhead is not None:
-            bare = checkout(plan.upto(0))
+            bare = dataclasses.replace(
+                checkout(plan.upto(0)), absent=kernel.added_symbols(plan)
+            )
             with run.stage("base", entry) as stage:
                 base = _build(request, run, shared, series, bare, stage)
                 extra_base = _extra(request, shared, series, base, bare, stage)
@@ -301,10 +304,14 @@ def _extra(
 
 @dataclass(frozen=True)
 class _Checkout:
-    """A plan, and the workspace with it once that is asked for."""
+    """A plan, and the workspace with it once that is asked for.
+
+    ``absent`` are configuration symbols that the series has and this tree has not.
+    """
 
     plan: tree.Plan
     tree: Callable[[], tree.AppliedTree]
+    absent: frozenset[str] = frozenset()
 
 
 @contextlib.contextmanager
@@ -337,7 +344,13 @@ def _configure(
     )
     key = kernel.config_key(checkout.plan, fragments, shared.tools)
     return kernel.find_config(key, request.cache) or kernel.configure(
-        checkout.tree(), key, fragments, shared.tools, request.cache, log=stage.log
+        checkout.tree(),
+        key,
+        fragments,
+        shared.tools,
+        request.cache,
+        log=stage.log,
+        absent=checkout.absent,
     )
 
 
