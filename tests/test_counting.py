@@ -145,6 +145,20 @@ def test_a_boot_gets_its_accelerator_and_machine(
     assert not (tmp_path / "out/base-1/share").exists()
 
 
+def test_a_script_is_not_compiled(
+    series: Series, project_root: Path, tmp_path: Path
+) -> None:
+    one = measure(program="workloads/overhead/read-measure")
+    spec = series.spec.model_copy(update={"overhead": Overhead(workload=(one,))})
+    counting.compile_programs(
+        Project(project_root),
+        dataclasses.replace(series, spec=spec),
+        tmp_path,
+        tmp_path / "log",
+    )
+    assert list((tmp_path / "programs").iterdir()) == []
+
+
 def test_one_processor_counts(series: Series) -> None:
     machine = counting._machine(series)
     assert machine.cpus == 1

@@ -185,6 +185,8 @@ def _count(
 
 def compile_programs(project: Project, series: Series, out: Path, log: Path) -> None:
     """Put the measured programs below ``out``, where `run` takes them from."""
+    # Also for scripts only, of which nothing is compiled.
+    (out / "programs").mkdir(parents=True, exist_ok=True)
     for one in series.measures:
         source = project.scripts / one.program
         guestrun.compile_program(source, out / "programs" / one.program, log)
