@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import costs, evidence, records, report, validate, views
+from kstall import costs, evidence, junit, records, report, validate, views
 from kstall.report import Check, Comparison, Report, SeriesReport, Stage
 from kstall.series import Project
 
@@ -159,7 +159,7 @@ def test_junit_counts(tmp_path: Path) -> None:
     made.series[0].checks[1].detail = "a console excerpt with \x1b[31m in it"
     made.series[0].stages[0].status = "fail"
     made.series[0].stages[0].summary = "an escape \x1b in a message"
-    views.junit(made, tmp_path / "junit.xml")
+    junit.write(made, tmp_path / "junit.xml")
     suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
     assert suite.get("name") == "kstall.demo"
     assert [suite.get(k) for k in ("tests", "failures", "skipped")] == ["4", "2", "1"]
@@ -169,7 +169,7 @@ def test_junit_counts(tmp_path: Path) -> None:
 def test_a_series_that_was_not_reached_is_in_junit(tmp_path: Path) -> None:
     made = _report("error")
     made.series[0].stages = []
-    views.junit(made, tmp_path / "junit.xml")
+    junit.write(made, tmp_path / "junit.xml")
     suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
     assert suite.get("errors") == "1"
 

@@ -98,6 +98,18 @@ def test_a_page_that_cannot_be_made_does_not_cost_the_verdict(
     assert not (run.dir / "report.html").exists()
 
 
+def test_a_format_that_is_not_valid_costs_no_verdict_either(
+    run: runs.Run, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kstall.kcidb.data", lambda _: {"version": {"major": 4}})
+    run.report.status = "proven"
+    run.save()
+    assert _saved(run).status == "proven"
+    assert "kcidb.json could not be made" in output.getvalue()
+    assert not (run.dir / "kcidb.json").exists()
+    assert (run.dir / "results.ktap").read_text().startswith("KTAP version 1\n1..0")
+
+
 def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
     ui = Ui(Console(file=io.StringIO()))
     made = {runs.begin(tmp_path, ["kstall"], ui).dir for _ in range(3)}

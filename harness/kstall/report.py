@@ -159,12 +159,21 @@ class Event(_Model):
     print_fmt: str | None = Field(default=None, description="as tracefs prints it")
 
 
+class Patch(_Model):
+    """A patch of a series, as it was proven."""
+
+    file: str = Field(description="name in the series' directory")
+    subject: str = Field(description="without [PATCH n/m]")
+    sha256: str = Field(description="of the file")
+
+
 class SeriesReport(_Model):
     """All that is known of one series after a run."""
 
     name: str
     title: str
     digest: str = Field(description="changes with any byte of the series")
+    patches: list[Patch] = []
     kernel: str | None = Field(default=None, description="key of the patched kernel")
     evidence: str | None = Field(
         default=None, description="guest results, a path in the run directory"

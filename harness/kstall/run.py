@@ -12,14 +12,14 @@ import platform
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import __version__, html, process, report, views
+from . import __version__, html, junit, kcidb, ktap, process, report
 from .errors import FailedCheck, KstallError
-from .report import SeriesReport
+from .report import Report, SeriesReport
 from .ui import Ui
 
 
@@ -53,23 +53,29 @@ class Run:
     began: float
 
     def save(self) -> None:
-        """Write ``report.json`` and ``junit.xml`` as things stand, and when the run
-        is over ``report.html``."""
+        """Write ``report.json``, ``junit.xml`` and ``results.ktap`` as things stand,
+        and when the run is over ``report.html`` and ``kcidb.json``."""
         self.report.seconds = round(time.monotonic() - self.began, 3)
         report.write(self.report, self.dir / "report.json")
-        views.junit(self.report, self.dir / "junit.xml")
+        junit.write(self.report, self.dir / "junit.xml")
+        ktap.write(self.report, self.dir / "results.ktap")
         if self.report.status != "running":
-            self._draw()
+            again = f"; `kstall html {self.dir}` tries again"
+            self._draw(html.write, "report.html", again)
+            # Half a run is nothing to submit.
+            self._draw(kcidb.write, "kcidb.json")
 
-    def _draw(self) -> None:
+    def _draw(
+        self,
+        write: Callable[[Report, Path], None],
+        name: str,
+        again: str = "",
+    ) -> None:
         try:
-            html.write(self.report, self.dir / "report.html")
+            write(self.report, self.dir / name)
         except Exception as error:
             # The verdict stands in report.json: what draws it must not cost it.
-            self.ui.say(
-                f"report.html could not be made: {error!r}; `kstall html {self.dir}` "
-                "tries again"
-            )
+            self.ui.say(f"{name} could not be made: {error!r}{again}")
 
     @contextlib.contextmanager
     def stage(self, name: str, series: SeriesReport | None = None) -> Iterator[Opened]:

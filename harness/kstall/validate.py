@@ -13,6 +13,7 @@ from pathlib import Path
 
 from . import (
     accel,
+    cache,
     common,
     evidence,
     extra,
@@ -66,7 +67,19 @@ def validate(
     """
     run = runs.begin(request.out, command, ui)
     run.report.series = [
-        SeriesReport(name=one.name, title=one.spec.title, digest=one.digest)
+        SeriesReport(
+            name=one.name,
+            title=one.spec.title,
+            digest=one.digest,
+            patches=[
+                report.Patch(
+                    file=patch.path.name,
+                    subject=patch.subject,
+                    sha256=cache.file_digest(patch.path),
+                )
+                for patch in one.patches
+            ],
+        )
         for one in request.series
     ]
     try:

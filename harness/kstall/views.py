@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A `Report` for people and for CI: a terminal table and ``junit.xml``."""
+"""A `Report` for people: tables on a terminal."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import junitparser
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from .costs import Mode, Overhead
-from .report import Check, Report, SeriesReport, Stage, Status
+from .report import Check, Report, SeriesReport, Status
 
 _STYLE: dict[Status, str] = {
     "pass": "green",
@@ -185,60 +184,6 @@ def _explain(check: Check, console: Console) -> None:
             )
     if check.detail:
         console.print(escape(check.detail), style="dim", highlight=False)
-
-
-def junit(report: Report, path: Path) -> None:
-    """Write ``junit.xml``: a suite a series, a case a stage and a check."""
-    document = junitparser.JUnitXml(name=f"kstall {report.run}")
-    shared = junitparser.TestSuite("kstall.run")
-    for stage in report.stages:
-        shared.add_testcase(_stage_case(stage, "kstall.run"))
-    document.add_testsuite(shared)
-    for series in report.series:
-        suite = junitparser.TestSuite(f"kstall.{series.name}")
-        for stage in series.stages:
-            suite.add_testcase(_stage_case(stage, f"kstall.{series.name}.stage"))
-        for check in series.checks:
-            case = junitparser.TestCase(
-                check.name, classname=f"kstall.{series.name}.check"
-            )
-            lines = [
-                f"{'ok' if item.ok else 'NOT OK'}: {item.label}: {item.seen}, "
-                f"expected {item.wanted}"
-                for item in check.comparisons
-            ]
-            text = "\n".join([check.claim, *lines, check.detail])
-            _outcome(case, check.status, fact(check), text)
-            suite.add_testcase(case)
-        if not series.stages:
-            # A suite without a case would look as if the series had gone away.
-            case = junitparser.TestCase("reached", classname=f"kstall.{series.name}")
-            _outcome(case, "error", "not reached: an earlier stage stopped the run", "")
-            suite.add_testcase(case)
-        document.add_testsuite(suite)
-    document.write(str(path), pretty=True)
-
-
-def _stage_case(stage: Stage, classname: str) -> junitparser.TestCase:
-    case = junitparser.TestCase(stage.name, classname=classname, time=stage.seconds)
-    _outcome(case, stage.status, stage.summary, stage.error or "")
-    return case
-
-
-def _outcome(
-    case: junitparser.TestCase, status: Status, message: str, text: str
-) -> None:
-    kinds = {
-        "fail": junitparser.Failure,
-        "error": junitparser.Error,
-        "skip": junitparser.Skipped,
-    }
-    if status in kinds:
-        result = kinds[status](printable(message))
-        result.text = printable(text)
-        case.result = [result]
-    elif text:
-        case.system_out = printable(text)
 
 
 def printable(text: str) -> str:

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``junit.xml``: a suite a series, a case a stage and a check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import junitparser
+
+from .cases import RUN, Case, suites
+from .report import Report
+from .views import printable
+
+_RESULTS = {
+    "fail": junitparser.Failure,
+    "error": junitparser.Error,
+    "skip": junitparser.Skipped,
+}
+
+
+def write(report: Report, path: Path) -> None:
+    """Write ``junit.xml``."""
+    document = junitparser.JUnitXml(name=f"kstall {report.run}")
+    for found in suites(report):
+        suite = junitparser.TestSuite(f"kstall.{found.name}")
+        for case in found.cases:
+            suite.add_testcase(_case(case, found.name))
+        document.add_testsuite(suite)
+    document.write(str(path), pretty=True)
+
+
+def _case(case: Case, suite: str) -> junitparser.TestCase:
+    tail = f".{case.kind}" if suite != RUN and case.kind != "reached" else ""
+    made = junitparser.TestCase(
+        case.name, classname=f"kstall.{suite}{tail}", time=case.seconds
+    )
+    if case.status in _RESULTS:
+        result = _RESULTS[case.status](printable(case.message))
+        result.text = printable(case.text)
+        made.result = [result]
+    elif case.text:
+        made.system_out = printable(case.text)
+    return made

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The formats that other people's programs read: KTAP and KCIDB."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from kstall import kcidb, ktap, report
+from kstall.errors import KstallError
+from kstall.report import Check, Comparison, Report, SeriesReport, Stage, Status
+
+
+def _check(name: str, status: Status) -> Check:
+    compared = Comparison(
+        label="naps #1", relation="=", expected=2, observed=1, ok=status != "fail"
+    )
+    return Check(
+        name=name,
+        kind="positive",
+        claim="each nap is seen",
+        status=status,
+        comparisons=[] if status == "skip" else [compared],
+        detail="needs a GPU" if status == "skip" else "",
+    )
+
+
+def _stages(**states: Status) -> list[Stage]:
+    return [
+        Stage(
+            name=name,
+            status=status,
+            seconds=1.5,
+            summary=f"{name} it is",
+            error=f"{name}: broke\n  log: x" if status in ("fail", "error") else None,
+        )
+        for name, status in states.items()
+    ]
+
+
+@pytest.fixture
+def run() -> Report:
+    """A series that fails, one whose kernel does not build, one that was not reached,
+    and one that passes."""
+    made = Report(
+        run="20260101T000000Z",
+        started="2026-01-01T00:00:00+00:00",
+        command=["kstall", "validate"],
+        tree=report.Tree(
+            kind="git",
+            origin="/linux",
+            version="7.3.4",
+            describe="v7.3.4",
+            commit="a" * 40,
+            id="7.3.4-0",
+        ),
+        environment=report.Environment(
+            kstall="0", python="3", host="h", cpus=2, compiler="gcc 12", qemu="qemu 9"
+        ),
+        stages=_stages(tree="pass"),
+        series=[
+            SeriesReport(
+                name=name,
+                title=f"{name}: trace naps",
+                digest="d",
+                patches=[
+                    report.Patch(file=f"{n}.patch", subject="s", sha256=str(n) * 64)
+                    for n in (1, 2)
+                ],
+                stages=stages,
+                checks=checks,
+            )
+            for name, stages, checks in (
+                (
+                    "naps",
+                    _stages(apply="pass", build="pass", guest="error", judge="pass"),
+                    [_check("a", "fail"), _check("b", "skip"), _check("c", "error")],
+                ),
+                ("broken", _stages(apply="pass", build="fail"), []),
+                ("late", [], []),
+                (
+                    "sound",
+                    _stages(apply="pass", build="pass", guest="pass"),
+                    [_check("a", "pass"), _check("b", "skip")],
+                ),
+            )
+        ],
+    )
+    made.settle()
+    return made
+
+
+def test_ktap(run: Report, project_root: Path) -> None:
+    assert ktap.text(run) == (project_root / "tests/data/results.ktap").read_text()
+
+
+def test_ktap_has_no_line_end_and_no_second_hash_in_a_result(run: Report) -> None:
+    stage = run.series[3].stages[2]
+    stage.name, stage.status = "no#thing", "skip"
+    stage.summary = "one\r\nno # device\x1b[0m\x85here"
+    lines = ktap.text(run).splitlines()
+    assert "  ok 3 stage.nothing # SKIP one no # device[0m here" in lines
+
+
+def test_ktap_plans_are_what_follows(run: Report) -> None:
+    """Counted again, as a reader of the protocol does."""
+    counts: list[int] = []
+    plans: list[int] = []
+    for line in ktap.text(run).splitlines():
+        if line.startswith("  1.."):
+            plans.append(int(line.split("..")[1]))
+            counts.append(0)
+        elif line.startswith(("  ok ", "  not ok ")):
+            counts[-1] += 1
+    assert plans == counts == [1, 7, 2, 1, 5]
+
+
+def test_a_single_failure_fails_its_series(run: Report) -> None:
+    assert "ok 5 sound" in ktap.text(run).splitlines()
+    run.series[3].checks[0].status = "fail"
+    assert "not ok 5 sound" in ktap.text(run).splitlines()
+
+
+def test_kcidb_is_what_its_schema_wants(run: Report, tmp_path: Path) -> None:
+    kcidb.write(run, tmp_path / "kcidb.json")
+    made = json.loads((tmp_path / "kcidb.json").read_text())
+    assert [one["valid"] for one in made["checkouts"]] == [True, True, True]
+    assert [one["status"] for one in made["builds"]] == ["PASS", "FAIL", "PASS"]
+    assert made["builds"][1]["log_excerpt"].startswith("build: broke")
+    found = {one["path"]: one["status"] for one in made["tests"]}
+    assert found == {
+        "kstall.naps.stage.guest": "MISS",
+        "kstall.naps.stage.judge": "PASS",
+        "kstall.naps.check.a": "FAIL",
+        "kstall.naps.check.b": "SKIP",
+        "kstall.naps.check.c": "ERROR",
+        "kstall.sound.stage.guest": "PASS",
+        "kstall.sound.check.a": "PASS",
+        "kstall.sound.check.b": "SKIP",
+    }
+    assert len({one["id"] for one in made["tests"]}) == len(made["tests"])
+    builds = {one["id"] for one in made["builds"]}
+    assert {one["build_id"] for one in made["tests"]} <= builds
+
+
+def test_kcidb_hashes_a_patchset_as_the_schema_says(run: Report) -> None:
+    """``sha256sum *.patch | cut -c-64 | sha256sum``."""
+    (checkout, *_) = kcidb.data(run)["checkouts"]
+    lines = f"{'1' * 64}\n{'2' * 64}\n"
+    assert checkout["patchset_hash"] == hashlib.sha256(lines.encode()).hexdigest()
+
+
+def test_kcidb_says_when_patches_do_not_apply(run: Report) -> None:
+    run.series[0].stages = _stages(apply="fail")
+    made = kcidb.data(run)
+    kcidb.validate(made)
+    assert made["checkouts"][0]["valid"] is False
+    assert len(made["builds"]) == 2
+
+
+def test_kcidb_of_a_run_without_a_tree_is_empty_and_valid(run: Report) -> None:
+    run.tree = None
+    kcidb.validate(kcidb.data(run))
+
+
+def test_kcidb_takes_a_console_s_bytes_and_length(run: Report) -> None:
+    run.series[0].checks[0].claim = "\0\x1b" + 20000 * "x"
+    kcidb.validate(kcidb.data(run))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("path", "kstall.a b"), ("status", "pass"), ("id", "no origin"), ("extra", 1)],
+)
+def test_what_the_schema_refuses_is_not_written(
+    run: Report,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+    value: object,
+) -> None:
+    made = kcidb.data(run)
+    made["tests"][0][field] = value
+    monkeypatch.setattr(kcidb, "data", lambda _: made)
+    with pytest.raises(KstallError, match=r"tests/0.*schema 5\.3"):
+        kcidb.write(run, tmp_path / "kcidb.json")
+    assert not (tmp_path / "kcidb.json").exists()
