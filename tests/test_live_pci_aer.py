@@ -65,8 +65,8 @@ HANDLE = "+\tif (found)\n \t\taer_handle_err_devices(info);\n"
         ),
         pytest.param(
             DROPPED,
-            "+					 ERR_COR_ID(e_src->id),\n",
-            "+					 ERR_UNCOR_ID(e_src->id),\n",
+            "+					 ERR_COR_ID(e_src.id),\n",
+            "+					 ERR_UNCOR_ID(e_src.id),\n",
             {"dropped_messages_are_told"},
             id="the sender of the other kind",
         ),
