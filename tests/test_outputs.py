@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kstall import listing, outputs, space
+from kstall import cache, listing, outputs, space
 from kstall.tree import Ever
 
 PRISTINE = "the base's\n"
@@ -107,23 +107,35 @@ def test_a_new_directory_begins_with_its_neighbours_objects(lab: Lab) -> None:
     assert lab.make("two", lab.checkout(b="two's")) == {"b.c"}
 
 
-def test_a_neighbour_without_foreign_headers_is_the_nearest(lab: Lab) -> None:
-    lab.make("wide", lab.checkout(a="wide"))
-    lab.make("narrow", lab.checkout(b="narrow"))
-    # Nearer by its configuration, but all is to be compiled after its header.
-    wide = lab.cache / "builds/.aside/base/wide/.config"
-    narrow = lab.cache / "builds/base/.config"
-    assert wide.exists()
-    narrow.write_text("CONFIG_A=y\nCONFIG_B=y\n")
-    assert lab.make("new", lab.checkout()) == {"b.c"}
+def test_the_nearest_neighbour_has_the_fewest_objects_to_compile_again(
+    lab: Lab,
+) -> None:
+    """Many symbols that nothing depends on are nearer than a header of everything."""
 
+    def objects(output: Path, needs: str, count: int) -> None:
+        for number in range(count):
+            command = output / f"fs/.{number}.o.cmd"
+            command.parent.mkdir(exist_ok=True)
+            command.write_text(f"deps := \\\n  {needs} \\\n  /usr/include/x.h\n")
 
-def test_of_equal_neighbours_the_one_of_the_nearest_config(lab: Lab) -> None:
-    for slot, symbols in (("far", "ABC"), ("near", "AB"), ("other", "BC")):
+    header = f"{lab.src}/include/a.h"
+    for slot, symbols, needs, count, files in (
+        ("wide", "A", header, 3, {"a": "wide"}),
+        ("other", "AB", "$(wildcard include/config/B)", 2, {}),
+        ("idle", "ABCDE", f"$(wildcard include/config/B) \\\n  {header}", 1, {}),
+    ):
         lab.config.write_text("".join(f"CONFIG_{one}=y\n" for one in symbols))
-        (lab.use(slot, lab.checkout()) / "mark").write_text(slot)
+        output = lab.use(slot, lab.checkout(**files))
+        cache.remove(output / "fs")  # of the neighbour that it began with
+        objects(output, needs, count)
+        (output / "mark").write_text(slot)
     lab.config.write_text("CONFIG_A=y\n")
-    assert (lab.use("new", lab.checkout()) / "mark").read_text() == "near"
+    for gone, nearest in (("", "idle"), ("idle", "other"), ("other", "wide")):
+        if gone:
+            cache.remove(lab.cache / "builds/.aside/base" / gone)
+        assert (lab.use("new", lab.checkout()) / "mark").read_text() == nearest
+        lab.use("wide", lab.checkout(a="wide"))
+        cache.remove(lab.cache / "builds/.aside/base/new")
 
 
 def test_a_file_that_was_pristine_when_a_directory_last_saw_it(lab: Lab) -> None:

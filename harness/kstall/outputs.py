@@ -14,8 +14,8 @@ make goes by time stamps, and the sources are shared.  So an output directory kn
 what content it last saw in each file that series touch, and with which time stamp:
 the same content gets that time stamp back, any other one gets the present time.
 
-A new one begins as a copy of the one that is nearest to it: kbuild finds for itself
-what a changed symbol of the configuration has to have compiled again.
+A new one begins as a copy of the one of which most can be kept: kbuild finds for
+itself what a changed symbol of the configuration has to have compiled again.
 """
 
 from __future__ import annotations
@@ -134,17 +134,6 @@ def _drop_orphans(builds: Path, trees: Path) -> None:
 
 def _seed(wanted: Path, config: Path, applied: AppliedTree) -> None:
     """Begin ``wanted`` with the objects of its nearest neighbour, if there is one."""
-    symbols = kconfig.parse_config(config)
-
-    def distance(other: Path) -> tuple[int, int]:
-        seen = _read(other / _SEEN)
-        headers = sum(
-            path.startswith("include/") and _seen_blob(seen, path, file) != file.blob
-            for path, file in applied.ever.items()
-        )
-        theirs = kconfig.parse_config(other / ".config")
-        return headers, len(symbols.items() ^ theirs.items())
-
     neighbours = [
         path
         for path in wanted.parent.glob("[!.]*")
@@ -152,10 +141,35 @@ def _seed(wanted: Path, config: Path, applied: AppliedTree) -> None:
     ]
     with cache.publish(wanted) as scratch:
         if neighbours:
-            nearest = min(neighbours, key=distance)
+            symbols = kconfig.parse_config(config)
+            nearest = min(neighbours, key=lambda one: _stale(one, symbols, applied))
             process.run(["cp", "-a", "--reflink=auto", f"{nearest}/.", str(scratch)])
         facts = {"slot": wanted.name, "tree": _tree_mark(applied)}
         cache.write_json(scratch / _SLOT, facts)
+
+
+def _stale(output: Path, symbols: Mapping[str, str], applied: AppliedTree) -> int:
+    """How many objects in ``output`` would be compiled again for these ``symbols``."""
+    theirs = kconfig.parse_config(output / ".config")
+    seen = _read(output / _SEEN)
+    # As fixdep writes them, one to a line.
+    changed = [
+        f"$(wildcard include/config/{name}) "
+        for name, _ in symbols.items() ^ theirs.items()
+    ] + [
+        f" {applied.path / path} "
+        for path, file in applied.ever.items()
+        if _seen_blob(seen, path, file) != file.blob
+    ]
+    if not changed:
+        return 0
+    grep = ["grep", "--recursive", "--files-with-matches", "--fixed-strings"]
+    found = process.run(
+        [*grep, "--file=-", "--include=.*.o.cmd", output],
+        input="\n".join(changed).encode(),
+        check=False,  # 1 is for none
+    )
+    return len(found.stdout.splitlines())
 
 
 def _seen_blob(seen: Mapping[str, Any], path: str, file: Ever) -> str | None:
