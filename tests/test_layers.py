@@ -70,6 +70,11 @@ ORDER = (
     "export",
     "prep",
     "summary",
+    "thread",
+    "compare",
+    "discover",
+    "adopt",
+    "incoming",
     "cli",
 )
 

@@ -537,6 +537,7 @@ def test_traps_of_mail_survive(desk: Desk, home: Path) -> None:
     with postbox.server() as (box, port):
         postbox.send(shlex.split(done.send), port, home)
     assert all(b"\r\n" in one for one in box.mails)
+    assert b"\r\nSubject: [PATCH 2/2] =?utf-8?q?demo" in box.mails[2]
     subject = str(box.parsed()[2]["subject"])
     assert subject.endswith("how wide the Größe of a nap is")
     plan = tree.plan(desk.base, desk.series.patches, desk.root)

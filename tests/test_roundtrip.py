@@ -11,7 +11,7 @@ import pytest
 
 import postbox
 import synthetic
-from kstall import cache, contributor, export, prep, source, tree
+from kstall import cache, contributor, export, incoming, prep, source, tree
 from kstall.am import read
 from kstall.series import Project
 from kstall.source import Base
@@ -97,8 +97,21 @@ def test_there_and_back(
     with postbox.server() as (box, port):
         postbox.send(shlex.split(done.send), port, home)
     _arrived(done, box)
-    _applied(done, plan, box.mbox(tmp_path / "received.mbox"), home)
+    received = box.mbox(tmp_path / "received.mbox")
+    _applied(done, plan, received, home)
     _prepared(done, linux, home)
+
+    came = incoming.receive(
+        str(received), project, base, tmp_path / "came", tmp_path / "scratch"
+    )
+    assert came.found is not None
+    assert came.found.series.name == name
+    assert came.found.same_tree
+    assert {one.relation for one in came.found.pairs} == {"same"}
+    points = [(p.event, p.kind == "bare", p.header) for p in series.spec.tracepoint]
+    found = [(p.event, p.bare, p.header) for p in came.points]
+    assert sorted(found) == sorted(points)
+    assert incoming.adopted(came, project, None).name == name
 
 
 def _arrived(done: export.Exported, box: postbox.Postbox) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from . import (
     cache,
     export,
     html,
+    incoming,
     prep,
     report,
     source,
@@ -29,7 +31,7 @@ from . import (
     validate,
     views,
 )
-from .errors import KstallError
+from .errors import FailedCheck, KstallError
 from .run import command_line
 from .series import Project, Series, Spec
 from .ui import Ui
@@ -160,6 +162,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_series(verbs)
 
+    _add_check_thread(verbs)
+
     schema = verbs.add_parser("schema", help="print a JSON Schema")
     schema.add_argument(
         "of",
@@ -208,6 +212,37 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="also make a b4 prep branch in this git checkout of what was proven on",
     )
     thread.set_defaults(verb=_series)
+
+
+def _add_check_thread(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    incoming = verbs.add_parser(
+        "check-thread",
+        help="apply, compare and validate a series that was sent to a list",
+        description="Apply a series that was sent to a list, compare it with those "
+        "here, and validate it.",
+    )
+    incoming.add_argument(
+        "thread", help="an mbox, a directory of mails, or a message-id for b4"
+    )
+    incoming.add_argument("--kernel", type=Path, help="as for validate")
+    incoming.add_argument("--version", type=int, help="default: the newest")
+    incoming.add_argument(
+        "--kconfig",
+        type=Path,
+        help="fragment that has it built; it is then taken for an unknown series",
+    )
+    incoming.add_argument(
+        "--no-validate", action="store_true", help="build and boot nothing"
+    )
+    incoming.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out"),
+        help="where threads/ and run directories go (default: %(default)s)",
+    )
+    incoming.set_defaults(verb=_check_thread)
 
 
 def _project_root() -> Path:
@@ -285,6 +320,10 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         cache=_cache(),
         out=arguments.out.absolute(),
     )
+    return _prove(request, console)
+
+
+def _prove(request: validate.Request, console: Console) -> int:
     with Ui(console) as ui:
         directory, outcome = validate.validate(request, ui, command_line())
     console.print()
@@ -352,6 +391,44 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
                 say(f"  look at it: git switch {name}; then b4 prep --check, b4 send")
     say(f"summary: {summary.write(outcomes, base, request.out)}")
     return 0 if all(one.exported for one in outcomes) else CANNOT_RUN
+
+
+def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
+    project = Project(arguments.project)
+    out = arguments.out.absolute()
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    base = source.obtain(arguments.kernel, _cache(), say)
+    try:
+        with tempfile.TemporaryDirectory(prefix="kstall-thread-") as scratch:
+            came = incoming.receive(
+                arguments.thread,
+                project,
+                base,
+                out,
+                Path(scratch),
+                version=arguments.version,
+            )
+    except FailedCheck as error:
+        _complain(str(error))
+        return report.EXIT["failed"]
+    found = incoming.text(came)
+    cache.write_text(came.dir / "found.txt", found)
+    say(found)
+    say(f"patches: {came.dir / 'patches'}")
+    if arguments.no_validate:
+        return 0
+    series = incoming.adopted(came, project, arguments.kconfig)
+    request = validate.Request(
+        project=Project(came.dir / "project"),
+        series=(series,),
+        kernel=arguments.kernel,
+        cache=_cache(),
+        out=out,
+    )
+    return _prove(request, console)
 
 
 def _schema(arguments: argparse.Namespace, console: Console) -> int:

@@ -39,7 +39,9 @@ def _checks_for(series: Series) -> Iterator[_Check]:
     watched = any(load.events or load.record or load.scripts for load in loads)
     twice = any(set(load.events) & set(load.record) for load in loads)
     for check in _CHECKS:
-        if fixes and check in (record_layout, events_fire):
+        # Of a discovered series nobody knows what should be in a record, or fire it.
+        unknown = fixes or series.spec.discovered
+        if unknown and check in (record_layout, events_fire):
             continue
         if fixes and check is nothing_lost and not watched:
             continue

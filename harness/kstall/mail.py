@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from email.charset import QP, Charset
 from email.header import Header
 from email.utils import format_datetime
 from pathlib import Path
@@ -145,7 +146,7 @@ def _letter(thread: Thread, number: int, count: int, part: Part, root: str) -> L
         _MAGIC,
         f"From: {thread.author.header}",
         f"Date: {format_datetime(thread.now + timedelta(seconds=number))}",
-        f"Subject: {Header(subject, header_name='Subject', maxlinelen=76).encode()}",
+        f"Subject: {_encoded(thread.prefix(number, count), part.subject)}",
         *_addresses("To", [one for one in part.recipients if one.to]),
         *_addresses("Cc", [one for one in part.recipients if not one.to]),
         f"Message-ID: <{own}>",
@@ -165,6 +166,15 @@ def _letter(thread: Thread, number: int, count: int, part: Part, root: str) -> L
     return Letter(number, name, subject, own, part.recipients, content)
 
 
+def _encoded(prefix: str, title: str) -> str:
+    """A subject, folded; only what is not ASCII is encoded, for people filter by it."""
+    header = Header(prefix, "us-ascii", maxlinelen=76, header_name="Subject")
+    charset = Charset("utf-8")
+    charset.header_encoding = QP
+    header.append(title, "us-ascii" if title.isascii() else charset)
+    return header.encode()
+
+
 def _file_name(number: int, part: Part) -> str:
     """As `git format-patch` would call it."""
     words = re.sub(r"[^A-Za-z0-9_.]+", "-", part.subject).strip("-.")
@@ -179,14 +189,17 @@ def _addresses(field: str, recipients: Sequence[Recipient]) -> list[str]:
 
 
 def mbox(letters: Sequence[Letter]) -> bytes:
-    """The mails as one file, in the format that quotes "From " so that it can be undone
-    (mboxrd)."""
-    found = []
-    for letter in letters:
-        # The first line is the separator already.
-        first, _, rest = letter.content.partition(b"\n")
-        found.append(first + b"\n" + _MBOX_FROM.sub(rb">\1", rest) + b"\n")
-    return b"".join(found)
+    """The mails as one file (mboxrd)."""
+    return b"".join(quoted(letter.content) for letter in letters)
+
+
+def quoted(content: bytes) -> bytes:
+    """A mail for a file of mails, in the format that quotes "From " so that it can be
+    undone (mboxrd)."""
+    first, _, rest = content.partition(b"\n")
+    if not first.startswith(b"From "):
+        first, rest = _MAGIC.encode(), content
+    return first + b"\n" + _MBOX_FROM.sub(rb">\1", rest) + b"\n"
 
 
 def now() -> datetime:

@@ -305,10 +305,12 @@ class Spec(_Table):
     """``series.toml``, typed.
 
     A series without a tracepoint is one of fixes: it was not ordered, and belongs to no
-    trace system.
+    trace system.  One that was ``discovered`` is somebody else's, of whose events only
+    names and places are known.
     """
 
     schema_: Literal[1]
+    discovered: bool = False
     title: Text
     ordered_as: Text | None = None
     renamed_because: Text | None = None
