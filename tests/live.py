@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,16 +67,57 @@ def require_caught(
 ) -> None:
     """Break ``project``, a copy, by one change to a patch; the checks ``by`` fail.
 
-    What the series costs is not measured: that has mutants of its own.
+    Only these are run, with the workloads that they look at.  An error in one of them
+    is no catch.
     """
     folder = project.patches / series
     text = (folder / file).read_text()
     assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}"
-    assert old.count("\n") == new.count("\n"), "the hunk's line count would be wrong"
+    assert _lines(old) == _lines(new), "the hunk's line counts would be wrong"
     (folder / file).write_text(text.replace(old, new))
-    toml = folder / "series.toml"
-    what, _, _ = toml.read_text().partition("\n[[overhead.")
-    toml.write_text(what.removesuffix("[overhead]\n") + "\n")
+    keep_only(folder, by)
     found = validate(project.root, out, series)
     assert found.exit_code == 1, found.said
-    assert set(by) <= set(found.failed()), found.failed()
+    failed = {one.name for one in found.report.series[0].checks if one.status == "fail"}
+    assert set(by) <= failed, found.failed()
+
+
+def _lines(hunk: str) -> tuple[int, int]:
+    """How many lines of the old file and of the new one are in part of a hunk."""
+    lines = hunk.splitlines()
+    return sum(one[0] in " -" for one in lines), sum(one[0] in " +" for one in lines)
+
+
+def keep_only(folder: Path, checks: Sequence[str]) -> None:
+    """Drop the other checks, workloads that none of ``checks`` needs, and costs."""
+    toml = folder / "series.toml"
+    text = toml.read_text()
+    whole = tomllib.loads(text)
+    needed = {
+        load
+        for check in whole["check"]
+        if check["name"] in checks
+        for load in check["workloads"]
+    }
+    others = [one["name"] for one in whole["check"] if one["name"] not in checks]
+    code = folder / "checks.py"
+    # What is private judges nothing.
+    private = rf"(?m)^def (?={'|'.join(map(re.escape, others))}\b)"
+    code.write_text(re.sub(private, "def _", code.read_text()))
+    kept = {"check": set(checks), "workload": needed, "overhead": set[str]()}
+    parts = []
+    keep = True
+    # A table goes with those below it: [[workload.inject]] with its [[workload]].
+    for part in re.split(r"(?m)^(?=\[)", text):
+        if found := re.match(r"\[\[?(\w+)(\.)?", part):
+            table, below = found.groups()
+            if table == "overhead":
+                keep = False
+            elif not below:
+                name = re.search(r'(?m)^name = "(.*)"$', part)
+                keep = table not in kept or (
+                    name is not None and name[1] in kept[table]
+                )
+        if keep:
+            parts.append(part)
+    toml.write_text("".join(parts))

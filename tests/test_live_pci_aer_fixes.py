@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kstall.series import Project
-from live import validate
+from live import keep_only, validate
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
@@ -38,6 +38,7 @@ def test_without_a_patch_its_fault_is_seen(
     assert text.count(f'    "{patch.name}",\n') == 1
     toml.write_text(text.replace(f'    "{patch.name}",\n', ""))
     patch.unlink()
+    keep_only(folder, [check])
     found = validate(project_copy.root, tmp_path / "out", SERIES)
     assert found.exit_code == 1, found.said
-    assert set(found.failed()) == {check}, found.failed()
+    assert check in found.failed(), found.failed()

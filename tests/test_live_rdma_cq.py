@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kstall.series import Project
-from live import validate
+from live import require_caught
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
@@ -98,10 +98,4 @@ def test_a_mutant_is_caught_by_name(
     new: str,
     checks: set[str],
 ) -> None:
-    path = project_copy.patches / SERIES / file
-    text = path.read_text()
-    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}"
-    path.write_text(text.replace(old, new))
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1, found.said
-    assert checks <= set(found.failed()), found.failed()
+    require_caught(project_copy, tmp_path / "out", SERIES, file, old, new, *checks)
