@@ -111,7 +111,7 @@ def test_there_and_back(
     points = [(p.event, p.kind == "bare", p.header) for p in series.spec.tracepoint]
     found = [(p.event, p.bare, p.header) for p in came.points]
     assert sorted(found) == sorted(points)
-    assert incoming.adopted(came, project, None).name == name
+    assert incoming.adopted(came, project, None, trusted=True).name == name
 
 
 def _arrived(done: export.Exported, box: postbox.Postbox) -> None:

@@ -251,7 +251,7 @@ def test_a_changed_patch_has_a_range_diff(
     assert [x.relation for x in came.found.pairs] == ["same", "changed"]
     assert not came.found.same_tree
     assert "line_zehn" in incoming.text(came)
-    series = incoming.adopted(came, project, None)
+    series = incoming.adopted(came, project, None, trusted=True)
     assert series.name == "demo"
     assert [one.name for one in series.spec.workload] == ["doze"]
     assert "line_zehn" in series.patches[1].path.read_text()
@@ -373,7 +373,9 @@ def test_tracepoints_are_found_and_become_a_series(
         ),
     )
     assert "no caller was found" in incoming.text(came)
-    series = incoming.adopted(came, project, None)
+    with pytest.raises(KstallError, match=r"runs on this machine.*: kernel/Makefile"):
+        incoming.adopted(came, project, None, trusted=False)
+    series = incoming.adopted(came, project, None, trusted=True)
     assert series.name == adopt.UNKNOWN
     assert series.spec.discovered
     assert {point.event for point in series.spec.tracepoint} == {
@@ -384,7 +386,7 @@ def test_tracepoints_are_found_and_become_a_series(
     fragment = came.dir / "project/kconfigs/arrived.config"
     assert fragment.read_text() == "CONFIG_DREAM=y\n"
     (tmp_path / "my.config").write_text("CONFIG_MINE=m\n")
-    incoming.adopted(came, project, tmp_path / "my.config")
+    incoming.adopted(came, project, tmp_path / "my.config", trusted=True)
     assert fragment.read_text() == "CONFIG_MINE=m\n"
 
 
@@ -394,7 +396,7 @@ def test_nothing_to_look_for_is_one_error(
     plain = re.sub(r"TRACE_SYSTEM", "SOMETHING", STRANGE)
     came = _receive(tmp_path, [plain.encode()], base, project)
     with pytest.raises(KstallError, match="no tracepoint was found"):
-        incoming.adopted(came, project, None)
+        incoming.adopted(came, project, None, trusted=True)
 
 
 def test_a_comparison_wants_more_than_a_file_in_common(

@@ -234,6 +234,11 @@ def _add_check_thread(
         help="fragment that has it built; it is then taken for an unknown series",
     )
     incoming.add_argument(
+        "--trusted",
+        action="store_true",
+        help="its changes to Makefiles, Kconfig and scripts may run on this machine",
+    )
+    incoming.add_argument(
         "--no-validate", action="store_true", help="build and boot nothing"
     )
     incoming.add_argument(
@@ -420,7 +425,9 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
     say(f"patches: {came.dir / 'patches'}")
     if arguments.no_validate:
         return 0
-    series = incoming.adopted(came, project, arguments.kconfig)
+    series = incoming.adopted(
+        came, project, arguments.kconfig, trusted=arguments.trusted
+    )
     request = validate.Request(
         project=Project(came.dir / "project"),
         series=(series,),

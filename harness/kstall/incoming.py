@@ -32,6 +32,10 @@ from .series import Project, Series
 
 _MESSAGE_ID = re.compile(r"[\w.+=%$!#&'*/?^`{|}~-]+@[\w.-]+", re.ASCII)
 _LORE = re.compile(r"https?://[\w.-]+/(?:[\w.-]+/)*(?P<id>[^/\s]+@[^/\s]+)/?")
+# Makefiles and Kconfig run commands, and so do programs that they call.
+_RUNS = re.compile(
+    r"(?:^|/)(?:Makefile|Kbuild|Kconfig)[^/]*$|^(?:scripts|tools|usr)/|/tools/"
+)
 _FETCH_S = 300.0
 _B4_S = 120.0
 
@@ -89,8 +93,29 @@ def receive(
     )
 
 
-def adopted(came: Incoming, project: Project, kconfig: Path | None) -> Series:
-    """The series to validate, in a project of its own below the thread's directory."""
+def runs_here(came: Incoming) -> tuple[str, ...]:
+    """What the patches change that runs on this machine while a kernel is built.
+
+    All that is ours to the letter is left out.
+    """
+    if came.found is not None and came.found.same_tree:
+        return ()
+    return tuple(path for path in came.plan.touched if _RUNS.search(path))
+
+
+def adopted(
+    came: Incoming, project: Project, kconfig: Path | None, *, trusted: bool
+) -> Series:
+    """The series to validate, in a project of its own below the thread's directory.
+
+    Unless it is ``trusted``, it may not change what would run on this machine.
+    """
+    if (risky := runs_here(came)) and not trusted:
+        raise KstallError(
+            "the patches change what runs on this machine when they are built, and not "
+            f"in the guest: {', '.join(risky)}",
+            next="read these changes, then add --trusted",
+        )
     target = came.dir / "project"
     cache.remove(target)
     if came.found is not None and came.found.complete and kconfig is None:
