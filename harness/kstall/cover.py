@@ -17,16 +17,14 @@ from typing import Any
 
 import jinja2
 
-from . import costs, quotes
+from . import costs, patchtext, quotes
 from .errors import KstallError
 from .proof import Proof
 from .report import Check, Comparison
 from .series import Series
 from .source import Base
 
-#: Columns of prose in a mail.
-WIDTH = 75
-_PLACEHOLDER = re.compile(r"@@\w*@@")
+WIDTH = patchtext.WIDTH
 _ITEM = re.compile(r"(?:[-*] |\d+(?: and \d+| to \d+)? )")
 _SHORT = 28
 
@@ -53,7 +51,8 @@ def require_finished(series: Series) -> None:
             if path.suffix == ".patch" and line.startswith("diff --git "):
                 # From here on it is code, where hunks begin with such signs.
                 break
-            places += [f"{path}:{number}: {one}" for one in _PLACEHOLDER.findall(line)]
+            found = patchtext.PLACEHOLDER.findall(line)
+            places += [f"{path}:{number}: {one}" for one in found]
     if places:
         raise Unfinished(
             "not filled in yet:\n    " + "\n    ".join(places),

@@ -56,8 +56,8 @@ def tracepoints(plan: tree.Plan) -> tuple[Found, ...]:
         system = _SYSTEM.search(text)
         if system is None:
             continue
-        known = {name for name, _ in _declared(old)}
-        for name, bare in _declared(text):
+        known = {name for name, _ in declared(old)}
+        for name, bare in declared(text):
             if name not in known:
                 sites = tuple(_sites(name, after))
                 found.append(Found(name, system[1], path, bare, sites))
@@ -71,7 +71,8 @@ def _text(files: Mapping[str, File | None], path: str) -> str:
     return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
-def _declared(text: str) -> Iterator[tuple[str, bool]]:
+def declared(text: str) -> Iterator[tuple[str, bool]]:
+    """The tracepoints that a source declares, and whether each is a bare one."""
     for match in _EVENT.finditer(text):
         yield match[1] or match[2], False
     for match in _BARE.finditer(text):

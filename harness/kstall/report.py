@@ -125,7 +125,7 @@ class Check(_Model):
     """A claim about the series and how it was judged."""
 
     name: str
-    kind: Literal["harness", "positive", "negative", "invariant", "overhead"]
+    kind: Literal["patch", "harness", "positive", "negative", "invariant", "overhead"]
     claim: str
     status: Status
     comparisons: list[Comparison] = []
@@ -246,8 +246,9 @@ class Report(_Model):
                 [stage.status for stage in series.stages]
                 + [check.status for check in series.checks]
             )
-            if not any(check.status in ("pass", "fail") for check in series.checks):
-                # A series of which nothing was judged is not proven.
+            judged = [one for one in series.checks if one.kind != "patch"]
+            if not any(check.status in ("pass", "fail") for check in judged):
+                # A series of which nothing was judged that it does is not proven.
                 series.status = worst([series.status, "error"])
         found = [stage.status for stage in self.stages]
         found += [series.status for series in self.series]

@@ -256,6 +256,29 @@ class Overhead(_Table):
     workload: tuple[Measure, ...] = ()
 
 
+class PatchExemption(_Table):
+    """What a check of the patches finds and the series does not follow, and why.
+
+    ``kinds`` are the words that the finding is called by (checkpatch's own, in
+    capitals), ``files`` those of the tree that it may be in, or "message"; without them
+    it may be anywhere.
+    """
+
+    check: Literal[
+        "checkpatch_strict",
+        "kernel_doc",
+        "documents",
+        "include_order",
+        "new_files_are_maintained",
+        "event_names_are_new",
+        "tags",
+        "prose_is_wrapped",
+    ]
+    kinds: Annotated[tuple[Word, ...], Field(min_length=1)]
+    files: tuple[Word, ...] = ()
+    because: Text
+
+
 def _address(value: str) -> str:
     """An e-mail address that no header can be broken with."""
     if not re.fullmatch(r"[\w.+=-]+@[\w-]+(\.[\w-]+)+", value, re.ASCII):
@@ -324,6 +347,7 @@ class Spec(_Table):
     workload: tuple[Workload, ...] = ()
     check: tuple[Check, ...] = ()
     overhead: Overhead | None = None
+    exemption: tuple[PatchExemption, ...] = ()
     mail: Mail = Mail()
 
 

@@ -229,6 +229,14 @@ def pristine(base: Base, paths: Iterable[str]) -> dict[str, File | None]:
     return _read_pristine(base, paths, listing.load(base.path.parent / "files"))
 
 
+def regular(base: Base) -> tuple[str, ...]:
+    """The paths of all regular files of the base."""
+    if not base.path.is_dir():
+        raise _gone(base)
+    records = listing.load(base.path.parent / "files")
+    return tuple(path for path, one in records.items() if one.git_mode in _REGULAR)
+
+
 # -- pristine content ----------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from . import (
     extra,
     kernel,
     overhead,
+    patches,
     process,
     programs,
     report,
@@ -160,9 +161,10 @@ def _prove(
         saved = evidence.load(results)
         run.report.environment.guest.update(saved.versions)
         entry.events = list(_events(series, saved))
-        entry.checks = _judge(series, saved)
-        good = sum(check.status == "pass" for check in entry.checks)
-        stage.summary = f"{good} of {len(entry.checks)} checks pass"
+        checks = _judge(series, saved)
+        entry.checks += checks
+        good = sum(check.status == "pass" for check in checks)
+        stage.summary = f"{good} of {len(checks)} checks pass"
     if both is not None:
         overhead.prove(request.project, series, both, speed, request.cache, run, entry)
 
@@ -227,7 +229,9 @@ def judge_again(project: Project, directory: Path) -> report.Report:
             (series,) = project.load([entry.name])
             saved = evidence.load(directory / entry.evidence)
             entry.events = list(_events(series, saved))
-            entry.checks = _judge(series, saved)
+            # Those of the patches read no results.
+            kept = [one for one in entry.checks if one.kind == "patch"]
+            entry.checks = [*kept, *_judge(series, saved)]
             if entry.overhead is not None:
                 entry.checks += overhead.judge(series, entry.overhead)
             # The verdict of these stages was that of the checks of then.
@@ -254,6 +258,7 @@ def _kernels(
         stage.summary = f"{len(series.patches)} patches, {len(plan.touched)} files"
         if plan.offsets:
             stage.summary += f", {len(plan.offsets)} hunks at an offset"
+    patches.prove(series, plan, request.cache, run, entry)
     with _workspace(shared.base, run.ui) as checkout:
         base = extra_base = extra_built = None
         if series.spec.overhead is not None:

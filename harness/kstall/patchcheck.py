@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What can be said of each patch without building it, as a maintainer's bot would.
+
+Every check compares patch by patch, and what the base has already is not held against
+a patch.  What a series argues in ``[[exemption]]`` is shown with its reason.  Nothing
+runs inside of a tree: all programs get copies.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.parser import BytesHeaderParser
+from email.policy import default as mail_policy
+from pathlib import Path
+
+from . import (
+    checkpatch,
+    discover,
+    includes,
+    kerneldoc,
+    mail,
+    maintainers,
+    patchtext,
+    rst,
+    tree,
+)
+from .am import File
+from .evidence import CheckResult, Verdict, run_check
+from .patchfile import Patch
+from .series import PatchExemption, Series
+
+#: Where a finding is that is in no file of the tree.
+MESSAGE = "message"
+_SHOWN = 3
+_CODE = (".c", ".h", ".rs", ".S")
+_TRACE_HEADER = re.compile(r"(include/trace/.*|.*trace[^/]*)\.h")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a check does not like about a patch.
+
+    ``file`` is in the tree, or `MESSAGE`; ``line`` is the line there, or in the patch
+    file, whichever the check knows; ``kind`` is a word to argue about.
+    """
+
+    file: str
+    line: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A series on a base, and a directory for copies that the caller removes."""
+
+    series: Series
+    plan: tree.Plan
+    scratch: Path
+
+    def before(self, number: int) -> dict[str, File | None]:
+        """The touched files that the ``number``-th patch (from 0) meets."""
+        return dict(self.plan.states[number])
+
+    def after(self, number: int) -> dict[str, File | None]:
+        """What it leaves of them."""
+        return dict(self.plan.states[number + 1])
+
+    def changed(self, number: int) -> dict[str, tuple[str | None, str]]:
+        """Old and new text of the files that it changes or adds."""
+        before = self.before(number)
+        return {
+            path: (None if (old := before[path]) is None else _text(old), _text(file))
+            for path, file in self.after(number).items()
+            if file is not None and file != before[path]
+        }
+
+
+#: A check: what it finds of each patch, and at the end of the cover letter if it
+#: reads that.
+Finder = Callable[[Subject], Sequence[Sequence[Finding]]]
+
+
+def judge(series: Series, plan: tree.Plan, scratch: Path) -> tuple[CheckResult, ...]:
+    """All checks of the patches; ``plan`` is the series on its base."""
+    subject = Subject(series, plan, scratch)
+    return tuple(
+        run_check(
+            name,
+            "patch",
+            " ".join((finder.__doc__ or "").split()),
+            functools.partial(_verdict, name, finder),
+            subject,
+        )
+        for name, finder in CHECKS.items()
+    )
+
+
+def _verdict(name: str, finder: Finder, subject: Subject) -> Verdict:
+    """One comparison a patch: it holds if all that was found is argued.
+
+    Who only receives a series cannot argue for it: there, findings are told as the
+    reason why the check decides nothing.
+    """
+    verdict = Verdict()
+    files = [patch.path.name for patch in subject.series.patches]
+    files.append(subject.series.spec.cover)
+    exempt = [one for one in subject.series.spec.exemption if one.check == name]
+    for file, found in zip(files, finder(subject), strict=False):
+        left = [one for one in found if not any(_covers(e, one) for e in exempt)]
+        argued = [
+            _argued(e, found) for e in exempt if any(_covers(e, f) for f in found)
+        ]
+        shown = [
+            f"{one.file}:{one.line}: {one.kind}: {one.text}" for one in left[:_SHOWN]
+        ]
+        if len(left) > _SHOWN:
+            shown.append(f"and {len(left) - _SHOWN} more")
+        verdict.true(
+            f"{file}: {'nothing' if not argued else 'only what is argued'}",
+            not left,
+            "; ".join([*shown, *argued]),
+        )
+    if subject.series.spec.discovered:
+        told = [f"{c.label}: {c.detail}" for c in verdict.comparisons if not c.ok]
+        if told:
+            verdict.skip(f"somebody else's patches: {'; '.join(told)}")
+    return verdict
+
+
+def _covers(exempt: PatchExemption, found: Finding) -> bool:
+    return found.kind in exempt.kinds and (
+        not exempt.files or found.file in exempt.files
+    )
+
+
+def _argued(exempt: PatchExemption, found: Sequence[Finding]) -> str:
+    kinds = Counter(one.kind for one in found if _covers(exempt, one))
+    what = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+    return f"argued: {what}: {' '.join(exempt.because.split())}"
+
+
+# -- what is found -------------------------------------------------------------------
+
+
+def checkpatch_strict(subject: Subject) -> list[list[Finding]]:
+    """checkpatch.pl --strict of the tree has nothing to say."""
+    patches = subject.series.patches
+    found: dict[str, list[Finding]] = {patch.path.name: [] for patch in patches}
+    for signed in (False, True):
+        files = [one.path for one in patches if _is_signed(one) == signed]
+        if not files:
+            continue
+        paths = {path.name: path for path in files}
+        for one in checkpatch.run(
+            subject.plan.base, files, subject.scratch, signed=signed
+        ):
+            place = _place(paths[one.file], one.line)
+            found[one.file].append(
+                Finding(place, one.line, one.kind, f"{one.level}: {one.text}")
+            )
+    return list(found.values())
+
+
+def kernel_doc(subject: Subject) -> list[list[Finding]]:
+    """kernel-doc of the tree warns of nothing that it did not warn of before."""
+    script = kerneldoc.KernelDoc(subject.plan.base, subject.scratch)
+    told = [
+        script.remarks(
+            {
+                path: file.data
+                for path, file in state
+                if file is not None
+                and path.endswith(_CODE)
+                and kerneldoc.has(file.data)
+            },
+            f"state-{number}",
+        )
+        for number, state in enumerate(subject.plan.states)
+    ]
+    return [_new(told[n], told[n + 1], "kernel-doc") for n in _numbers(subject)]
+
+
+def documents(subject: Subject) -> list[list[Finding]]:
+    """docutils finds no fault in a document that was not there before."""
+    told = [
+        {
+            path: rst.faults(_text(file))
+            for path, file in state
+            if file is not None and path.endswith(".rst")
+        }
+        for state in subject.plan.states
+    ]
+    return [_new(told[n], told[n + 1], "rst") for n in _numbers(subject)]
+
+
+def include_order(subject: Subject) -> list[list[Finding]]:
+    """An added #include keeps the order of a block that has one."""
+    return [
+        [
+            Finding(path, line, "include-order", f"{name} breaks the order")
+            for path, (old, new) in subject.changed(number).items()
+            if path.endswith(_CODE)
+            for line, name in includes.misplaced(old, new)
+        ]
+        for number in _numbers(subject)
+    ]
+
+
+def new_files_are_maintained(subject: Subject) -> list[list[Finding]]:
+    """A section of MAINTAINERS, as the patch leaves it, has each file that it adds."""
+    pristine = tree.pristine(subject.plan.base, ["MAINTAINERS"])
+    found = []
+    for number in _numbers(subject):
+        file = subject.after(number).get("MAINTAINERS", pristine["MAINTAINERS"])
+        known = maintainers.sections(_text(file) if file else "")
+        found.append(
+            [
+                Finding(path, 1, "maintainers", "no section but THE REST has it")
+                for path, (old, _) in subject.changed(number).items()
+                if old is None and not maintainers.of(path, known)
+            ]
+        )
+    return found
+
+
+def tags(subject: Subject) -> list[list[Finding]]:
+    """Tags are those that the kernel's developers use, in their form and place, and
+    nobody is said to have signed what nobody has."""
+    return [
+        [
+            Finding(MESSAGE, line, "tag", text)
+            for line, text in patchtext.tag_faults(
+                mail.split(patch.path)[0], _author(patch)
+            )
+        ]
+        for patch in subject.series.patches
+    ]
+
+
+def prose_is_wrapped(subject: Subject) -> list[list[Finding]]:
+    """Prose of messages and the cover letter is at most 75 columns wide."""
+    return _of_texts(subject, "width", patchtext.too_wide)
+
+
+def nothing_to_fill_in(subject: Subject) -> list[list[Finding]]:
+    """No place is left in messages and the cover letter where a sample belongs."""
+    return _of_texts(subject, "placeholder", patchtext.unfilled)
+
+
+def event_names_are_new(subject: Subject) -> list[list[Finding]]:
+    """No tracepoint of the tree has the name of one that a patch adds."""
+    base = subject.plan.base
+    touched = dict(subject.plan.states[0])
+    headers = [
+        path
+        for path in tree.regular(base)
+        if path not in touched and _TRACE_HEADER.fullmatch(path)
+    ]
+    others: dict[str, str] = {}
+    for path, file in tree.pristine(base, headers).items():
+        if file is not None:
+            others |= dict.fromkeys(_events(_text(file)), path)
+    found = []
+    for number in _numbers(subject):
+        mine: list[Finding] = []
+        known = dict(others)
+        for path, file in subject.before(number).items():
+            if file is not None:
+                known |= dict.fromkeys(_events(_text(file)), path)
+        for path, (old, new) in subject.changed(number).items():
+            added = Counter(_events(new)) - Counter(_events(old or ""))
+            for name in added:
+                if name in known:
+                    text = f"{name} is in {known[name]} already"
+                    mine.append(Finding(path, 1, "event-name", text))
+                known[name] = path
+        found.append(mine)
+    return found
+
+
+#: The checks, in the order in which a reader would ask; `series.PatchExemption` has
+#: the same names.
+CHECKS: Mapping[str, Finder] = {
+    finder.__name__: finder
+    for finder in (
+        checkpatch_strict,
+        kernel_doc,
+        documents,
+        include_order,
+        new_files_are_maintained,
+        event_names_are_new,
+        tags,
+        prose_is_wrapped,
+        nothing_to_fill_in,
+    )
+}
+
+
+# -- how it is found -----------------------------------------------------------------
+
+
+def _events(text: str) -> list[str]:
+    # DEFINE_EVENT_PRINT() gives an event that is there another text.
+    return [name for name, _ in discover.declared(text)]
+
+
+def _of_texts(
+    subject: Subject, kind: str, find: Callable[[str], Iterator[patchtext.Fault]]
+) -> list[list[Finding]]:
+    """``find`` in each message with its subject, and in the cover letter."""
+    texts = [
+        f"{patch.subject}\n\n{mail.split(patch.path)[0]}"
+        for patch in subject.series.patches
+    ]
+    cover = subject.series.dir / subject.series.spec.cover
+    texts.append(cover.read_text(encoding="utf-8"))
+    return [
+        [Finding(MESSAGE, line, kind, said) for line, said in find(text)]
+        for text in texts
+    ]
+
+
+def _new(
+    before: Mapping[str, Sequence[tuple[int, str]]],
+    after: Mapping[str, Sequence[tuple[int, str]]],
+    kind: str,
+) -> list[Finding]:
+    """What is said now and was not said before; lines may have moved."""
+    found = []
+    for path, said in after.items():
+        old = Counter(text for _, text in before.get(path, ()))
+        for line, text in said:
+            if old[text]:
+                old[text] -= 1
+            else:
+                found.append(Finding(path, line, kind, text))
+    return found
+
+
+def _numbers(subject: Subject) -> range:
+    return range(len(subject.series.patches))
+
+
+def _text(file: File) -> str:
+    return file.data.decode("utf-8", "replace")
+
+
+def _author(patch: Patch) -> str:
+    head = BytesHeaderParser(policy=mail_policy).parsebytes(patch.path.read_bytes())
+    return str(head["from"])
+
+
+def _is_signed(patch: Patch) -> bool:
+    return not patchtext.nobody(_author(patch))
+
+
+def _place(patch: Path, line: int) -> str:
+    """The file of the tree that a line of a patch is about."""
+    place = MESSAGE
+    text = patch.read_text(encoding="utf-8", errors="replace")
+    for row in text.splitlines()[:line]:
+        if row.startswith("diff --git "):
+            place = row.rpartition(" b/")[2]
+    return place

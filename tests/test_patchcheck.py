@@ -1,0 +1,576 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Each check of patches passes what is right and catches what is wrong."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from rich.console import Console
+
+import kerneltree
+from kstall import (
+    includes,
+    kerneldoc,
+    maintainers,
+    patchcheck,
+    patches,
+    patchfile,
+    patchtext,
+    report,
+    rst,
+    tree,
+)
+from kstall import run as runs
+from kstall.evidence import CheckResult
+from kstall.series import PatchExemption, Project, Series, Spec
+from kstall.source import Base
+from kstall.ui import Ui
+
+# Warns of each line with UNDOCUMENTED, twice, as the real one does for two passes.
+KERNEL_DOC = """\
+#!/usr/bin/env python3
+import sys
+for path in sys.argv[3:]:
+    for number, line in enumerate(open(path), 1):
+        if "UNDOCUMENTED" in line:
+            for _ in range(2):
+                print(f"Warning: {path}:{number} no description of {line.split()[1]}")
+"""
+MAINTAINERS = """\
+List of maintainers
+-------------------
+
+DEMO SUBSYSTEM
+M:	Zoë Demo <zoe@example.org>
+F:	demo*
+F:	drivers/demo/
+X:	drivers/demo/old/
+
+THE REST
+M:	Somebody <somebody@example.org>
+F:	*
+F:	*/
+"""
+SOURCE = """\
+/* SPDX */
+#include <linux/a.h>
+#include <linux/c.h>
+/**
+ * UNDOCUMENTED_before
+ */
+int demo;
+"""
+HEADER = """\
+#define TRACE_SYSTEM demo
+TRACE_EVENT(demo_nap, TP_PROTO(int a));
+"""
+OTHER = """\
+#define TRACE_SYSTEM other
+DEFINE_EVENT(other_class, other_wake, TP_PROTO(int a));
+DECLARE_TRACE(other_bare, TP_PROTO(int a));
+"""
+DOCUMENT = """\
+Naps
+====
+
+:c:func:`nap` is seen, :unheard:`of` is not.
+"""
+FILES = {
+    **kerneltree.FILES,
+    "MAINTAINERS": MAINTAINERS,
+    "tools/docs/kernel-doc": KERNEL_DOC,
+    "tools/lib/python/kdoc.py": "",
+    "demo.c": SOURCE,
+    "demo_trace.h": HEADER,
+    "include/trace/events/other.h": OTHER,
+    "Documentation/demo.rst": DOCUMENT,
+}
+MESSAGE = """\
+demo: trace naps
+
+A nap is not seen.
+
+    a sample of a trace is as wide as the kernel printed it, and nobody wraps it here
+
+From here on it is.
+
+Assisted-by: LLM
+"""
+NOBODY = "kstall <noreply@kstall.invalid>"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A patch: files as it leaves them, its message, and who wrote it."""
+
+    files: Mapping[str, str] = field(
+        default_factory=lambda: {"demo.c": SOURCE + "int nap;\n"}
+    )
+    message: str = MESSAGE
+    author: str = NOBODY
+
+
+Judged = dict[str, CheckResult]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A kernel tree, and what is said of patches to it."""
+
+    root: Path
+    base: Base
+
+    def series(self, *steps: Step, cover: str = "A nap.\n", **spec: Any) -> Series:
+        """A series of ``steps``, as `git format-patch` writes it."""
+        work = self.root / "work"
+        place = self.root / "patches" / "demo"
+        place.mkdir(parents=True, exist_ok=True)
+        _write(work, FILES)
+
+        def git(*words: str) -> None:
+            identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+            subprocess.run(["git", *identity, *words], cwd=work, check=True)
+
+        git("init", "-q")
+        git("add", ".")
+        git("commit", "-q", "-m", "base")
+        for step in steps:
+            _write(work, step.files)
+            git("add", ".")
+            git("commit", "-q", f"--author={step.author}", "-m", step.message)
+        git("format-patch", "-q", "-o", str(place), f"-{len(steps)}")
+        (place / "cover.txt").write_text(cover)
+        found = tuple(patchfile.parse(one) for one in sorted(place.glob("*.patch")))
+        home = dict.fromkeys(("name", "prefix", "tree", "branch", "list"), "x")
+        made = Spec.model_validate(
+            {
+                "schema": 1,
+                "title": "demo",
+                "patches": [one.path.name for one in found],
+                "cover": "cover.txt",
+                "kconfig": "demo.config",
+                "subsystem": home,
+                **spec,
+            }
+        )
+        return Series("demo", place, made, found)
+
+    def plan(self, series: Series) -> tree.Plan:
+        """``series`` on the tree."""
+        return tree.plan(self.base, series.patches, self.root / "am")
+
+    def judge(self, series: Series) -> Judged:
+        """All checks, by name."""
+        scratch = self.root / "scratch"
+        scratch.mkdir()
+        found = patchcheck.judge(series, self.plan(series), scratch)
+        return {one.name: one for one in found}
+
+
+def _write(root: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755 if text.startswith("#!") else 0o644)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    _write(tmp_path / "tree", FILES)
+    return Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
+
+
+def _states(found: Judged) -> dict[str, str]:
+    return {name: one.status for name, one in found.items() if one.status != "pass"}
+
+
+def test_a_series_that_is_right_passes_every_check(bench: Bench) -> None:
+    more = {
+        "drivers/demo/nap.c": "#include <linux/a.h>\n#include <linux/b.h>\n",
+        "demo.c": SOURCE.replace("<linux/c", "<linux/b.h>\n#include <linux/c"),
+        "demo_trace.h": HEADER + "TRACE_EVENT(demo_wake, TP_PROTO(int a));\n",
+        "Documentation/demo.rst": DOCUMENT + "\n.. kernel-doc:: demo.c\n   :doc: x\n",
+    }
+    found = bench.judge(bench.series(Step(more), Step({"demo.c": SOURCE + "int a;\n"})))
+    assert _states(found) == {}
+    assert set(found) == set(patchcheck.CHECKS)
+    counts = {name: len(one.comparisons) for name, one in found.items()}
+    with_cover = ("prose_is_wrapped", "nothing_to_fill_in")
+    assert counts == {name: 2 + (name in with_cover) for name in patchcheck.CHECKS}
+
+
+MUTANTS: list[tuple[str, Step, str]] = [
+    (
+        "checkpatch_strict",
+        Step({"demo.c": SOURCE + "int nap; \n"}),
+        r"demo\.c:\d+: TRAILING_WHITESPACE: WARNING: blank",
+    ),
+    (
+        "kernel_doc",
+        Step({"demo.c": SOURCE + "/**\n * UNDOCUMENTED_now\n */\nint nap;\n"}),
+        r"demo\.c:9: kernel-doc: no description of UNDOCUMENTED_now",
+    ),
+    (
+        "documents",
+        Step({"Documentation/demo.rst": DOCUMENT + "\nMore naps\n----\n"}),
+        r"Documentation/demo\.rst:\d+: rst: .*Title underline too short",
+    ),
+    (
+        "documents",
+        Step({"Documentation/demo.rst": DOCUMENT + "\n.. no-such-thing:: y\n"}),
+        'Unknown directive type "no-such-thing"',
+    ),
+    (
+        "include_order",
+        Step({"demo.c": SOURCE.replace("c.h>\n", "c.h>\n#include <linux/b.h>\n")}),
+        r"demo\.c:4: include-order: linux/b\.h breaks the order",
+    ),
+    (
+        "new_files_are_maintained",
+        Step({"drivers/demo/old/nap.c": "int a;\n"}),
+        r"drivers/demo/old/nap\.c:1: .*THE REST",
+    ),
+    (
+        "event_names_are_new",
+        Step({"demo_trace.h": HEADER + "TRACE_EVENT(other_wake, TP_PROTO(int a));\n"}),
+        r"other_wake is in include/trace/events/other\.h already",
+    ),
+    (
+        "event_names_are_new",
+        Step(
+            {"demo_trace.h": HEADER + "TRACE_EVENT(other_bare,\n\tTP_PROTO(int a));\n"}
+        ),
+        "other_bare is in",
+    ),
+    (
+        "event_names_are_new",
+        Step({"drivers/demo/x_trace.h": HEADER}),
+        r"demo_nap is in demo_trace\.h already",
+    ),
+    (
+        "tags",
+        Step(message=MESSAGE + "Signed-off-by: kstall <noreply@kstall.invalid>\n"),
+        "nobody has signed",
+    ),
+    (
+        "tags",
+        Step(message=MESSAGE + "Fixes: abc123 (demo: break naps)\n"),
+        r"tag: not of the form Fixes: <12 digits>",
+    ),
+    ("tags", Step(message=MESSAGE + "Change-Id: I123\n"), "Change-Id: is no tag"),
+    ("tags", Step(message=MESSAGE + "Link: see below\n"), "without an address"),
+    (
+        "tags",
+        Step(message=MESSAGE.replace("A nap", "Fixes: a nap")),
+        "is not in the last paragraph",
+    ),
+    (
+        "tags",
+        Step(author="Zoë Demo <zoe@example.org>"),
+        "no Signed-off-by: of its author, Zoë Demo",
+    ),
+    (
+        "prose_is_wrapped",
+        Step(message=MESSAGE.replace("From here", "From here and now " * 5 + "here")),
+        "columns, 75 are wanted: From here",
+    ),
+    (
+        "nothing_to_fill_in",
+        Step(message=MESSAGE.replace("From here", "@@SAMPLE@@")),
+        "@@SAMPLE@@ is to be filled in",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "step", "says"), MUTANTS)
+def test_what_is_wrong_is_caught_by_its_check(
+    bench: Bench, name: str, step: Step, says: str
+) -> None:
+    found = bench.judge(bench.series(Step({"demo2.c": "int a;\n"}), step))
+    # checkpatch asks for a sign-off of those who could give one.
+    signs = {"checkpatch_strict": "fail"} if step.author != NOBODY else {}
+    assert _states(found) == {name: "fail"} | signs
+    first, second, *_ = found[name].comparisons
+    assert first.ok, "the fault is in the second patch"
+    assert not second.ok
+    assert second.label.startswith("0002-")
+    assert re.search(says, second.detail), second.detail
+
+
+@pytest.mark.parametrize("name", ["prose_is_wrapped", "nothing_to_fill_in"])
+def test_the_cover_letter_is_read_too(bench: Bench, name: str) -> None:
+    found = bench.judge(bench.series(Step(), cover="A nap " * 20 + "\n\n@@COST@@\n"))
+    assert [one.label for one in found[name].comparisons if not one.ok] == [
+        "cover.txt: nothing"
+    ]
+
+
+def test_what_the_base_has_already_is_not_held_against_a_patch(bench: Bench) -> None:
+    """An unknown role, an undescribed parameter and a block out of order."""
+    moved = {
+        "demo.c": "\n\n" + SOURCE,
+        "Documentation/demo.rst": "\n" + DOCUMENT + "\nMore.\n",
+    }
+    found = bench.judge(bench.series(Step(moved)))
+    assert _states(found) == {}
+
+
+def test_a_second_fault_like_one_of_the_base_is_a_new_one(bench: Bench) -> None:
+    text = DOCUMENT + "\n:unheard:`of` again.\n"
+    found = bench.judge(bench.series(Step({"Documentation/demo.rst": text})))
+    assert _states(found) == {"documents": "fail"}
+
+
+def test_what_one_patch_breaks_another_does_not_mend(bench: Bench) -> None:
+    """Each patch is looked at as it leaves the tree, not only the last state."""
+    wrong = Step({"demo.c": SOURCE + "/**\n * UNDOCUMENTED_now\n */\nint nap;\n"})
+    found = bench.judge(bench.series(wrong, Step({"demo.c": SOURCE})))
+    assert [one.ok for one in found["kernel_doc"].comparisons] == [False, True]
+
+
+def _argue(series: Series, **changes: Any) -> Series:
+    facts = {
+        "check": "checkpatch_strict",
+        "kinds": ["TRAILING_WHITESPACE"],
+        "files": ["demo.c"],
+        "because": "a blank\nis wanted",
+    }
+    made = PatchExemption.model_validate(facts | changes)
+    return replace(series, spec=series.spec.model_copy(update={"exemption": (made,)}))
+
+
+BLANK = Step({"demo.c": SOURCE + "int nap; \n"})
+
+
+def test_what_is_argued_passes_and_is_shown_with_its_reason(bench: Bench) -> None:
+    found = bench.judge(_argue(bench.series(BLANK)))
+    assert _states(found) == {}
+    (compared,) = found["checkpatch_strict"].comparisons
+    assert compared.label.endswith("only what is argued")
+    assert compared.detail == "argued: TRAILING_WHITESPACE 1: a blank is wanted"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"kinds": ["LONG_LINE"]}, {"files": ["message"]}, {"check": "kernel_doc"}],
+)
+def test_an_argument_is_for_its_check_kinds_and_files(
+    bench: Bench, changes: dict[str, Any]
+) -> None:
+    found = bench.judge(_argue(bench.series(BLANK), **changes))
+    assert _states(found) == {"checkpatch_strict": "fail"}
+
+
+def test_nothing_to_fill_in_cannot_be_argued_away() -> None:
+    names = set(get_args(PatchExemption.model_fields["check"].annotation))
+    assert names == set(patchcheck.CHECKS) - {"nothing_to_fill_in"}
+
+
+def test_of_somebody_else_s_patches_findings_are_told_and_decide_nothing(
+    bench: Bench,
+) -> None:
+    found = bench.judge(bench.series(BLANK, discovered=True))
+    assert _states(found) == {"checkpatch_strict": "skip"}
+    assert "TRAILING_WHITESPACE" in found["checkpatch_strict"].detail
+
+
+def test_who_wrote_a_patch_may_sign_it(bench: Bench) -> None:
+    author = "Zoë Demo <zoe@example.org>"
+    step = Step(author=author, message=f"{MESSAGE}Signed-off-by: {author}\n")
+    assert _states(bench.judge(bench.series(step))) == {}
+
+
+@pytest.mark.parametrize("missing", ["scripts/checkpatch.pl", "tools/docs/kernel-doc"])
+def test_a_tree_without_its_scripts_is_no_pass(tmp_path: Path, missing: str) -> None:
+    files = {path: text for path, text in FILES.items() if path != missing}
+    _write(tmp_path / "tree", files)
+    bench = Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
+    states = _states(bench.judge(bench.series(Step())))
+    assert list(states.values()) == ["error"]
+
+
+def test_the_tree_and_the_workspace_are_left_alone(bench: Bench) -> None:
+    def listed() -> list[Path]:
+        return sorted([*(bench.root / "tree").rglob("*"), *bench.base.path.rglob("*")])
+
+    before = listed()
+    bench.judge(bench.series(BLANK))
+    assert listed() == before
+
+
+# -- as a stage ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> runs.Run:
+    ui = Ui(Console(file=io.StringIO(), width=120))
+    return runs.begin(tmp_path / "out", ["kstall", "validate"], ui)
+
+
+def _prove(bench: Bench, run: runs.Run, series: Series) -> report.SeriesReport:
+    entry = report.SeriesReport(name="demo", title="demo", digest="d")
+    patches.prove(series, bench.plan(series), bench.root / "cache", run, entry)
+    return entry
+
+
+def test_the_stage_goes_on_after_a_failure_and_keeps_what_it_found(
+    bench: Bench, run: runs.Run
+) -> None:
+    series = bench.series(BLANK)
+    first, second = (_prove(bench, run, series) for _ in range(2))
+    assert [one.stages[0].status for one in (first, second)] == ["pass", "pass"]
+    assert [one.stages[0].reused for one in (first, second)] == [False, True]
+    assert first.checks == second.checks
+    assert first.stages[0].summary == "8 of 9 checks of 1 patches pass"
+    # What was copied is gone.
+    assert list((run.dir / "demo").glob("patches-*")) == []
+
+
+@pytest.mark.parametrize("what", ["patch", "cover", "exemption"])
+def test_what_changed_is_looked_at_again(
+    bench: Bench, run: runs.Run, what: str
+) -> None:
+    series = bench.series(BLANK)
+    _prove(bench, run, series)
+    if what == "patch":
+        path = series.patches[0].path
+        path.write_text(path.read_text().replace("A nap", "One nap"))
+    elif what == "cover":
+        (series.dir / "cover.txt").write_text("Two naps.\n")
+    else:
+        series = _argue(series)
+    assert not _prove(bench, run, series).stages[0].reused
+
+
+def test_an_error_is_not_kept(
+    bench: Bench, run: runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: patchcheck.Subject) -> Sequence[Sequence[patchcheck.Finding]]:
+        raise OSError("no perl")
+
+    series = bench.series(Step())
+    monkeypatch.setattr(patchcheck, "CHECKS", {"broken": broken})
+    assert _prove(bench, run, series).checks[0].status == "error"
+    monkeypatch.undo()
+    assert not _prove(bench, run, series).stages[0].reused
+
+
+def test_checks_of_patches_alone_prove_nothing(bench: Bench, run: runs.Run) -> None:
+    run.report.series = [_prove(bench, run, bench.series(Step()))]
+    run.report.settle()
+    assert run.report.status == "could-not-run"
+
+
+# -- the parts -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wrong"),
+    [
+        ("<a.h> <c.h>", "<a.h> <b.h> <c.h>", []),
+        ("<a.h> <c.h>", "<b.h> <a.h> <c.h>", ["b.h"]),
+        ("<c.h> <a.h>", "<c.h> <a.h> <b.h>", []),
+        (None, "<b.h> <a.h>", ["b.h", "a.h"]),
+        (None, '<b.h> "a.h"', []),
+        (None, "<b.h>  <a.h>", []),
+        ("<a.h>", "<a-b.h> <a.h>", []),
+        ("<a.h>", "<a.h> <a-b.h>", []),
+        ("<a.h> <c.h>", "<a.h> <c.h>", []),
+        ("<c.h> <a.h>", "<c.h> <a.h>", []),
+    ],
+)
+def test_include_order(before: str | None, after: str, wrong: list[str]) -> None:
+    def text(words: str) -> str:
+        return "".join(f"#include {one}\n" if one else "\n" for one in words.split(" "))
+
+    found = includes.misplaced(None if before is None else text(before), text(after))
+    assert [name for _, name in found] == wrong
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "has"),
+    [
+        ("F:\tdrivers/demo/", "drivers/demo/a/b.c", True),
+        ("F:\tdrivers/demo/", "drivers/demo.c", False),
+        ("F:\tdrivers/demo", "drivers/demo/a.c", True),
+        ("F:\tdrivers/*.c", "drivers/a.c", True),
+        ("F:\tdrivers/*.c", "drivers/a/b.c", False),
+        ("F:\tdrivers/*/", "drivers/a/b/c.c", True),
+        ("N:\tnap[^a-z]", "lib/nap_x.c", True),
+        ("N:\tnap[^a-z]", "lib/nappy.c", False),
+        ("F:\tlib/\nX:\tlib/old/", "lib/old/a.c", False),
+        ("F:\tinclude/?.h", "include/a.h", True),
+    ],
+)
+def test_sections_of_maintainers(pattern: str, path: str, has: bool) -> None:
+    known = maintainers.sections(f"A TITLE\nM:\tx\n{pattern}\n\nTHE REST\nF:\t*/\n")
+    assert maintainers.of(path, known) == (("A TITLE",) if has else ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X\n=\n\n.. code-block:: c\n   :caption: a\n\n   **open\n",
+        "X\n=\n\n.. toctree::\n   :maxdepth: 1\n\n   a\n   b\n",
+        "X\n=\n\n.. only:: html\n\n   Well :ref:`y <z>`.\n",
+        "X\n=\n\n.. include:: other.rst\n",
+        "X\n=\n\n.. c:function:: int nap(void)\n\n   **open\n",
+    ],
+)
+def test_what_sphinx_adds_is_no_fault(text: str) -> None:
+    assert rst.faults(text) == ()
+
+
+def test_a_fault_in_a_part_that_is_a_document_is_one() -> None:
+    ((line, said),) = rst.faults("X\n=\n\n.. only:: html\n\n   An ``open one.\n")
+    assert line == 6
+    assert "Inline literal start-string" in said
+
+
+def test_kernel_doc_s_words_are_read() -> None:
+    """As Linux 7.3's prints them."""
+    said = (
+        "Warning: t.h:4 function parameter 'b' not described in 'foo'\n"
+        "Warning: t.h:4 No description found for return value of 'foo'\n"
+        "Warning: t.h:4 function parameter 'b' not described in 'foo'\n"
+        "Warning: u.h:1 what was not asked for\n"
+        "t.h:4: something else\n"
+    )
+    assert kerneldoc.parse(said, ["t.h", "v.h"]) == {
+        "t.h": (
+            (4, "function parameter 'b' not described in 'foo'"),
+            (4, "No description found for return value of 'foo'"),
+        ),
+        "v.h": (),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "wide"),
+    [
+        ("word " * 16, True),
+        ("  " + "word " * 16, False),
+        ("\t" + "word " * 16, False),
+        ("https://example.org/" + "x" * 80, False),
+        ('Fixes: 0123456789ab ("' + "word " * 16 + '")', False),
+        ("word " * 14 + "12345", False),
+        ("word " * 14 + "123456", True),
+    ],
+)
+def test_width_of_prose(line: str, wide: bool) -> None:
+    assert bool(list(patchtext.too_wide(line))) == wide
+
+
+def test_every_series_of_this_checkout_argues_what_it_may(project_root: Path) -> None:
+    """An argument about a file that the series does not touch is out of date."""
+    for series in Project(project_root).load():
+        for one in series.spec.exemption:
+            assert set(one.files) <= {*series.touches, patchcheck.MESSAGE}, series.name
