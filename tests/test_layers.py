@@ -76,6 +76,7 @@ ORDER = (
     "quotes",
     "cover",
     "thread",
+    "thread",
     "export",
     "prep",
     "summary",

@@ -21,6 +21,7 @@ from kstall import (
     export,
     incoming,
     mail,
+    process,
     thread,
     validate,
 )
@@ -289,6 +290,39 @@ def test_what_is_neither_file_nor_message_is_one_error(
 ) -> None:
     with pytest.raises(KstallError, match="neither a file nor a message-id"):
         incoming.receive(what, project, base, tmp_path / "o", tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    "what", ["<dream@example.net>", "https://lore.kernel.org/all/dream@example.net/"]
+)
+def test_a_message_id_is_fetched_by_b4(
+    tmp_path: Path,
+    mails: list[bytes],
+    base: Base,
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:
+    real = process.run
+
+    def fetch(argv: Any, **options: Any) -> process.Completed:
+        if "mbox" not in argv:
+            return real(argv, **options)
+        assert argv[-1] == "dream@example.net"
+        assert "--offline-mode" not in argv
+        _mbox(argv[argv.index("-o") + 1] / "thread.mbx", mails)
+        return process.Completed(tuple(map(str, argv)), 0, "", 0)
+
+    monkeypatch.setattr(process, "run", fetch)
+    came = incoming.receive(what, project, base, tmp_path / "o", tmp_path / "scratch")
+    assert came.found is not None
+
+    def fail(argv: Any, **_: Any) -> process.Completed:
+        raise process.CommandError(tuple(map(str, argv)), 1, "no such thread")
+
+    monkeypatch.setattr(process, "run", fail)
+    with pytest.raises(KstallError, match="b4 cannot fetch dream@example"):
+        incoming.receive(what, project, base, tmp_path / "p", tmp_path / "again")
 
 
 # -- a series that nobody here has seen ------------------------------------------

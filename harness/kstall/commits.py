@@ -7,9 +7,8 @@ diffstats, patch ids and range-diffs are those of the whole tree.
 
 from __future__ import annotations
 
-import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +32,7 @@ _SETTINGS = {
     "core.quotePath": "false",
 }
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+_NOTHING = "0" * 40
 #: Columns of what is made for a mail.
 _WIDTH = 72
 
@@ -85,16 +85,12 @@ class Repository:
     def _tree(self, files: dict[str, File | None]) -> str:
         """The id of a tree of ``files``."""
         self._git("read-tree", "--empty")
-        entries = []
-        for path, file in files.items():
-            if file is not None:
-                words = ("hash-object", "-w", "--stdin")
-                blob = self._git(*words, input=file.data).strip()
-                mode = "100755" if file.executable else "100644"
-                entries.append(f"{mode} {blob}\t{path}\0")
-        text = "".join(entries).encode()
-        self._git("update-index", "-z", "--index-info", input=text)
+        listed = index_info(files, self._store)
+        self._git("update-index", "-z", "--index-info", input=listed)
         return self._git("write-tree").strip()
+
+    def _store(self, data: bytes) -> str:
+        return self._git("hash-object", "-w", "--stdin", input=data).strip()
 
     def diffstat(self, line: Line) -> str:
         """What all patches together change, file by file."""
@@ -116,7 +112,16 @@ class Repository:
         return tuple(found)
 
 
-def identities(range_diff: str) -> bool:
-    """Whether a range-diff says that nothing changed."""
-    heads = re.findall(r"(?m)^ *(?:\d+|-): +\S+ ([=!<>]) ", range_diff)
-    return bool(heads) and set(heads) == {"="}
+def index_info(
+    files: Mapping[str, File | None], store: Callable[[bytes], str]
+) -> bytes:
+    """What `git update-index -z --index-info` takes to have ``files``, and not those
+    that are None; ``store`` keeps a content and returns its id."""
+    entries = []
+    for path, file in files.items():
+        if file is None:
+            entries.append(f"0 {_NOTHING}\t{path}\0")
+        else:
+            mode = "100755" if file.executable else "100644"
+            entries.append(f"{mode} {store(file.data)}\t{path}\0")
+    return "".join(entries).encode()

@@ -28,6 +28,7 @@ from . import (
     source,
     tree,
 )
+from . import thread as threads
 from .contributor import Person
 from .errors import KstallError
 from .series import Project, Series
@@ -104,6 +105,7 @@ def export(request: Request, series: Series, base: source.Base) -> Exported:
     if request.version < 1:
         raise KstallError(f"version {request.version}: the first is 1")
     cover.require_finished(series)
+    _require_changes(request, series)
     found = proof.find(series, base, request.out, request.kernel, request.run)
     with tempfile.TemporaryDirectory(prefix="kstall-mail-") as name:
         return _export(request, series, base, found, Path(name))
@@ -137,8 +139,9 @@ def _export(
         mail.change_id(series.name, _began(series)),
         mail.now(),
     )
-    body = "\n".join([letter.text.rstrip("\n"), *_changes(request, series)])
-    tail = _tail(request, series, plan, thread, messages, scratch)
+    old = _previous(request, series, scratch)
+    body = "\n".join([letter.text.rstrip("\n"), *_changes(request, series, old)])
+    tail = _tail(request, series, plan, thread, messages, old, scratch)
     parts = [mail.Part(series.spec.title, f"{body}\n\n{tail}", who.cover)]
     for patch, message, (_, rest), to in zip(
         series.patches, messages, split, who.patches, strict=True
@@ -197,9 +200,9 @@ def _began(series: Series) -> datetime:
         ) from error
 
 
-def _changes(request: Request, series: Series) -> list[str]:
-    """What is new in each version, the newest first."""
-    told = {one.version: one.items for one in series.spec.mail.change}
+def _require_changes(request: Request, series: Series) -> None:
+    """Raise `cover.Unfinished` unless it is said what each later version changes."""
+    told = {one.version for one in series.spec.mail.change}
     missing = [n for n in range(2, request.version + 1) if n not in told]
     if missing:
         raise cover.Unfinished(
@@ -207,10 +210,18 @@ def _changes(request: Request, series: Series) -> list[str]:
             f"{missing[-1]}",
             next=f"add [[mail.change]] with version = {missing[-1]} and items",
         )
+
+
+def _changes(request: Request, series: Series, old: _Previous | None) -> list[str]:
+    """What is new in each version, the newest first."""
+    told = {one.version: one.items for one in series.spec.mail.change}
     lines = []
     for version in range(request.version, 1, -1):
         lines += ["", f"Changes in v{version}:"]
         lines += [cover.fill(f"- {item}", 0, 2) for item in told[version]]
+        if old is not None and old.message_id and version == request.version:
+            link = f"https://lore.kernel.org/r/{old.message_id}"
+            lines.append(f"- Link to v{version - 1}: {link}")
     return lines
 
 
@@ -220,6 +231,7 @@ def _tail(
     plan: tree.Plan,
     thread: mail.Thread,
     messages: Sequence[str],
+    old: _Previous | None,
     scratch: Path,
 ) -> str:
     """What git makes of the patches, below the letter."""
@@ -227,8 +239,8 @@ def _tail(
         f"{patch.subject}\n\n{message}\n"
         for patch, message in zip(series.patches, messages, strict=True)
     ]
-    old = _previous(request, series, scratch)
-    touched = [path for patch in old for path in patch.touches]
+    older = old.patches if old else ()
+    touched = [path for patch in older for path in patch.touches]
     repository = commits.Repository(scratch)
     now = repository.add(plan, texts, touched)
     shortlog = "\n".join(f"  {patch.subject}" for patch in series.patches)
@@ -239,9 +251,9 @@ def _tail(
         repository.diffstat(now),
         "",
     ]
-    if old:
-        before = tree.plan(plan.base, old, scratch)
-        told = [f"{patch.subject}\n\n{mail.split(patch.path)[0]}\n" for patch in old]
+    if older:
+        before = tree.plan(plan.base, older, scratch)
+        told = [f"{patch.subject}\n\n{mail.split(patch.path)[0]}\n" for patch in older]
         line = repository.add(before, told, list(dict(plan.states[-1])))
         compared = repository.range_diff(line, now)
         lines += [f"Range-diff against v{request.version - 1}:", compared, ""]
@@ -251,24 +263,41 @@ def _tail(
     return "\n".join(lines)
 
 
-def _previous(
-    request: Request, series: Series, scratch: Path
-) -> tuple[patchfile.Patch, ...]:
-    """The patches of the version before this one, or none of the first."""
+@dataclass(frozen=True)
+class _Previous:
+    """The version before: its patches, and its message-id, if it is no draft."""
+
+    patches: tuple[patchfile.Patch, ...]
+    message_id: str | None
+
+
+def _previous(request: Request, series: Series, scratch: Path) -> _Previous | None:
+    """The mails of the version before this one, or None for the first."""
     if request.version == 1:
-        return ()
-    usual = request.out / "mail" / series.name / f"v{request.version - 1}"
+        return None
+    version = request.version - 1
+    usual = request.out / "mail" / series.name / f"v{version}"
     named = request.previous or usual
-    files = sorted(named.glob("*.patch")) if named.is_dir() else []
-    patches = [file for file in files if not file.name.startswith("0000-")]
-    if not patches:
+    if not named.exists():
         raise KstallError(
-            f"{named}: no mails of version {request.version - 1}, which this is to be "
-            "compared with",
-            next=f"export that version, or name a directory with its patches: "
-            f"kstall series {series.name} --version={request.version} --previous=DIR",
+            f"{named}: no mails of version {version}, to compare this with",
+            next="export that version, or name its mails: "
+            f"kstall series {series.name} --version {request.version} --previous MBOX",
         )
-    return tuple(map(patchfile.parse, patches))
+    found = threads.read(named, scratch / "previous", version)
+    directory = scratch / "previous" / "patches"
+    directory.mkdir(parents=True)
+    patches = []
+    for one in found.patches:
+        path = directory / f"{one.number:04}.patch"
+        path.write_bytes(one.content)
+        patches.append(patchfile.parse(path))
+    cover = found.cover
+    draft = (
+        cover is None or f"@{DRAFTER.address.partition('@')[2]}>" in cover.message_id
+    )
+    sent = None if cover is None or draft else cover.message_id.strip("<>")
+    return _Previous(tuple(patches), sent)
 
 
 def _require_same(plan: tree.Plan, files: Sequence[Path], scratch: Path) -> None:

@@ -137,7 +137,7 @@ def _fetch(what: str, scratch: Path) -> Path:
             next="name an mbox, a directory of mails, or a message-id",
         )
     target = scratch / "fetched"
-    target.mkdir()
+    target.mkdir(parents=True)
     words = ("mbox", "-n", "thread", "-o", target, wanted)
     try:
         done = process.run(_b4(*words), timeout=_FETCH_S)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import quote
 from pathlib import Path
 
-from . import git
+from . import commits, git
 from .am import File
 from .contributor import Person
 from .errors import KstallError
@@ -23,7 +23,6 @@ from .recipients import Recipient
 
 # b4's own, with which it finds the commit again.
 _MARKER = "--- b4-submit-tracking ---"
-_NOTHING = "0" * 40
 
 
 def branch(done: Exported, named: Path) -> str:
@@ -96,17 +95,12 @@ class _Writer:
 
     def tree(self, files: Mapping[str, File | None]) -> str:
         """What is there now, with ``files`` as they are to be."""
-        entries = []
-        for path, file in files.items():
-            if file is None:
-                entries.append(f"0 {_NOTHING}\t{path}\0")
-                continue
-            blob = self._git("hash-object", "-w", "--stdin", input=file.data)
-            mode = "100755" if file.executable else "100644"
-            entries.append(f"{mode} {blob}\t{path}\0")
-        text = "".join(entries).encode()
-        self._git("update-index", "-z", "--index-info", input=text)
+        listed = commits.index_info(files, self._store)
+        self._git("update-index", "-z", "--index-info", input=listed)
         return self._git("write-tree")
+
+    def _store(self, data: bytes) -> str:
+        return self._git("hash-object", "-w", "--stdin", input=data)
 
     def commit(self, tree: str, parent: str, message: str) -> str:
         """A commit of ``tree`` on ``parent``."""
