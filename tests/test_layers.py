@@ -76,7 +76,6 @@ ORDER = (
     "quotes",
     "cover",
     "thread",
-    "thread",
     "export",
     "prep",
     "summary",
