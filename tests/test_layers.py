@@ -36,6 +36,7 @@ ORDER = (
     "records",
     "evidence",
     "common",
+    "traceabi",
     "elf",
     "identity",
     "code",

@@ -28,6 +28,7 @@ from . import (
     report,
     source,
     summary,
+    traceabi,
     validate,
     views,
 )
@@ -159,6 +160,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     page.add_argument("run", type=Path, help="a run directory, such as out/latest")
     page.set_defaults(verb=_html)
+
+    abi = verbs.add_parser(
+        "abi",
+        help="compare trace events of two kernels by their format files",
+        description="What became of the trace events of a kernel in another: events "
+        "that are there may only grow at their end.",
+        epilog="each directory is a copy of /sys/kernel/tracing/events; exit status 1: "
+        "programs that read the events of BASE can stumble over those of PATCHED",
+    )
+    abi.add_argument("base", type=Path)
+    abi.add_argument("patched", type=Path)
+    abi.set_defaults(verb=_abi)
 
     _add_series(verbs)
 
@@ -357,6 +370,20 @@ def _judge(arguments: argparse.Namespace, console: Console) -> int:
     outcome = validate.judge_again(Project(arguments.project), directory)
     views.terminal(outcome, directory, console)
     return outcome.exit_code
+
+
+def _abi(arguments: argparse.Namespace, console: Console) -> int:
+    found = traceabi.compare(
+        traceabi.read(arguments.base), traceabi.read(arguments.patched)
+    )
+    lines = [f"{found.same} events are the same"]
+    lines += [f"grown     {one.event} {one.what}" for one in found.grown]
+    for layout in found.new:
+        lines += [f"new       {line}" for line in traceabi.describe(layout)]
+    for one in (*found.broken, *found.clashing):
+        lines.append(f"BROKEN    {one.event}: {one.what}")
+    console.print("\n".join(lines), markup=False, soft_wrap=True)
+    return 1 if found.broken or found.clashing else 0
 
 
 def _html(arguments: argparse.Namespace, console: Console) -> int:

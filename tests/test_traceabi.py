@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Format files of two kernels, held against each other."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kstall import cli, traceabi
+from kstall.evidence import Verdict
+from kstall.records import Layout
+
+EVENT = "sched:sched_stat_throttled"
+# As a booted Linux 7.3.4 with the patches has it.
+THROTTLED = """\
+name: sched_stat_throttled
+ID: 247
+format:
+	field:unsigned short common_type;	offset:0;	size:2;	signed:0;
+	field:unsigned char common_flags;	offset:2;	size:1;	signed:0;
+	field:unsigned char common_preempt_count;	offset:3;	size:1;	signed:0;
+	field:int common_pid;	offset:4;	size:4;	signed:1;
+
+	field:__data_loc char[] comm;	offset:8;	size:4;	signed:0;
+	field:pid_t pid;	offset:12;	size:4;	signed:1;
+	field:u64 delay;	offset:16;	size:8;	signed:0;
+
+print fmt: "comm=%s pid=%d delay=%Lu [ns]", __get_str(comm), REC->pid, \
+(unsigned long long)REC->delay
+"""
+
+
+class Kernels:
+    """Two directories of formats, with all real ones there are, to change."""
+
+    def __init__(self, root: Path, formats: Path) -> None:
+        self.base, self.patched = root / "base", root / "patched"
+        shutil.copytree(formats, self.base)
+        self._write(self.base, EVENT, THROTTLED)
+        shutil.copytree(self.base, self.patched)
+
+    def _write(self, side: Path, event: str, text: str) -> None:
+        path = side.joinpath(*event.split(":"))
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+
+    def add(self, event: str, text: str) -> None:
+        """An event that only the patched kernel has."""
+        self._write(self.patched, event, text)
+
+    def change(self, *pairs: tuple[str, str]) -> None:
+        """Replace text in the patched kernel's event."""
+        path = self.patched.joinpath(*EVENT.split(":"))
+        text = path.read_text()
+        for old, new in pairs:
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        path.write_text(text)
+
+    def compare(self) -> traceabi.Comparison:
+        """What became of the events."""
+        return traceabi.compare(traceabi.read(self.base), traceabi.read(self.patched))
+
+    def judge(self, *declared: str) -> Verdict:
+        """The verdict, with ``declared`` events."""
+        return traceabi.judge(self.compare(), frozenset(declared))
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, project_root: Path) -> Kernels:
+    return Kernels(tmp_path, project_root / "tests/data/formats")
+
+
+def _wrong(verdict: Verdict) -> list[str]:
+    return [f"{one.label}: {one.detail}" for one in verdict.comparisons if not one.ok]
+
+
+def test_the_same_kernel_twice(kernels: Kernels) -> None:
+    found = kernels.compare()
+    assert found == traceabi.Comparison((), (), 9, (), ())
+    assert _wrong(kernels.judge()) == []
+
+
+def test_an_id_is_no_part_of_it(kernels: Kernels) -> None:
+    kernels.change(("ID: 247", "ID: 248"))
+    assert kernels.compare().same == 9
+
+
+FIELD = "\tfield:u64 delay;\toffset:16;\tsize:8;\tsigned:0;\n"
+BROKEN: list[tuple[tuple[tuple[str, str], ...], str]] = [
+    (((" delay;", " wait;"), ("REC->delay", "REC->wait")), "delay is gone"),
+    (
+        (("u64 delay;\toffset:16;\tsize:8", "u32 delay;\toffset:16;\tsize:4"),),
+        "u64 delay (8 bytes at 16, unsigned) became "
+        "u32 delay (4 bytes at 16, unsigned)",
+    ),
+    ((("u64 delay;\toffset:16", "u64 delay;\toffset:24"),), "became u64 delay"),
+    (
+        (("size:8;\tsigned:0", "size:8;\tsigned:1"),),
+        "became u64 delay (8 bytes at 16, signed)",
+    ),
+    (
+        (
+            ("pid;\toffset:12", "pid;\toffset:16"),
+            ("delay;\toffset:16", "delay;\toffset:24"),
+            (
+                "\tfield:pid_t",
+                "\tfield:int cpu;\toffset:12;\tsize:4;\tsigned:1;\n\tfield:pid_t",
+            ),
+        ),
+        "cpu is new at 12, before the end at 24",
+    ),
+    ((("field:int common_pid", "field:u32 common_pid"),), "u32 common_pid"),
+    ((("delay=%Lu", "wait=%Lu"),), 'not "comm=%s pid=%d delay=%Lu [ns]"'),
+    ((("[ns]", ""),), 'prints "comm=%s pid=%d delay=%Lu "'),
+    ((("REC->pid,", "REC->pid + 1,"),), "prints __get_str(comm), REC->pid + 1"),
+    ((("long)REC->delay", "long)REC->delay / 1000"),), "REC->delay / 1000"),
+]
+
+
+@pytest.mark.parametrize(("pairs", "says"), BROKEN)
+def test_an_event_that_changes_is_broken(
+    kernels: Kernels, pairs: tuple[tuple[str, str], ...], says: str
+) -> None:
+    kernels.change(*pairs)
+    found = kernels.compare()
+    assert (found.same, len(found.grown)) == (8, 0)
+    (one,) = found.broken
+    assert one.event == EVENT
+    assert says in one.what
+    assert len(_wrong(kernels.judge())) == 1
+
+
+def test_a_number_that_is_printed_does_not_get_digits(kernels: Kernels) -> None:
+    for side in (kernels.base, kernels.patched):
+        path = side.joinpath(*EVENT.split(":"))
+        path.write_text(path.read_text().replace(" [ns]", ""))
+    kernels.change(("%Lu", "%Lu0"))
+    assert [one.event for one in kernels.compare().broken] == [EVENT]
+
+
+def test_an_event_that_is_gone_is_broken(kernels: Kernels) -> None:
+    kernels.patched.joinpath(*EVENT.split(":")).unlink()
+    assert kernels.compare().broken == (traceabi.Change(EVENT, "is gone"),)
+
+
+def test_an_event_may_grow_at_its_end(kernels: Kernels) -> None:
+    kernels.change(
+        (FIELD, FIELD + "\tfield:u32 cpu;\toffset:24;\tsize:4;\tsigned:0;\n"),
+        ("[ns]", "[ns] cpu=%u"),
+        ("long)REC->delay", "long)REC->delay, REC->cpu"),
+    )
+    found = kernels.compare()
+    assert found.grown == (traceabi.Change(EVENT, "has more at its end: cpu"),)
+    assert _wrong(kernels.judge()) == []
+
+
+def test_a_new_event_has_to_be_declared(kernels: Kernels) -> None:
+    text = THROTTLED.replace("sched_stat_throttled", "nap")
+    kernels.add("demo:nap", text)
+    assert _wrong(kernels.judge("demo:nap")) == []
+    assert _wrong(kernels.judge()) == ["demo:nap is declared: "]
+
+
+def test_a_new_record_with_a_hole(kernels: Kernels) -> None:
+    text = THROTTLED.replace("sched_stat_throttled", "nap")
+    kernels.add("demo:nap", text.replace("offset:16", "offset:24"))
+    verdict = kernels.judge("demo:nap")
+    (wrong,) = [one for one in verdict.comparisons if not one.ok]
+    assert (wrong.label, wrong.observed) == ("demo:nap: holes", "8 bytes before delay")
+    (layout,) = kernels.compare().new
+    assert traceabi.describe(layout) == [
+        "demo:nap",
+        "      8    4  __data_loc char[] comm",
+        "     12    4  pid_t pid",
+        "     16    8  (hole)",
+        "     24    8  u64 delay",
+    ]
+
+
+def test_a_new_name_that_another_system_has(kernels: Kernels) -> None:
+    kernels.add("demo:sched_stat_throttled", THROTTLED)
+    verdict = kernels.judge("demo:sched_stat_throttled")
+    assert _wrong(verdict) == [
+        "demo:sched_stat_throttled has a name of its own: "
+        "sched:sched_stat_throttled has the same name"
+    ]
+
+
+def test_what_tracefs_has_besides_is_passed_over(kernels: Kernels) -> None:
+    """A copy of events/: formats in directories, switches, ftrace's own records."""
+    for side in (kernels.base, kernels.patched):
+        for path in [one for one in side.glob("*/*") if one.is_file()]:
+            text = path.read_text()
+            path.unlink()
+            path.mkdir()
+            (path / "format").write_text(text)
+            (path / "enable").write_text("0\n")
+            (path.parent / "enable").write_text("0\n")
+            (path.parent / "filter").write_text("none\n")
+        (side / "ftrace" / "function").mkdir(parents=True)
+        (side / "ftrace" / "function" / "format").write_text("name: function\n")
+    assert kernels.compare().same == 9
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda side: (side / "sched/sched_switch").write_text("x"), "sched_switch"),
+        (lambda side: shutil.rmtree(side), "no format files"),
+    ],
+)
+def test_what_cannot_be_read_is_no_result(
+    kernels: Kernels, spoil: Callable[[Path], object], says: str
+) -> None:
+    spoil(kernels.patched)
+    with pytest.raises(traceabi.NoFormats, match=says):
+        kernels.compare()
+
+
+def test_the_command_says_what_changed(
+    kernels: Kernels, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["abi", str(kernels.base), str(kernels.patched)]
+    kernels.add("demo:nap", THROTTLED.replace("sched_stat_throttled", "nap"))
+    assert cli.main(words) == 0
+    assert "new       demo:nap" in capsys.readouterr().out
+    kernels.change(("delay=%Lu", "wait=%Lu"))
+    assert cli.main(words) == 1
+    assert f"BROKEN    {EVENT}: prints" in capsys.readouterr().out
+
+
+def test_layouts_of_real_events_are_read(kernels: Kernels) -> None:
+    found: dict[str, Layout] = traceabi.read(kernels.base)
+    assert found[EVENT].fields[-1].name == "delay"
+    assert "sched:sched_switch" in found
