@@ -31,7 +31,9 @@ from . import cache, patchfile
 from .errors import KstallError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
-Identifier = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$")]
+#: Of functions and structs, which macros can give capitals.
+CName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Event = Annotated[
     str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*:[a-z_][a-z0-9_]*$")
 ]
@@ -75,7 +77,7 @@ class Site(_Table):
     """A place that emits the event; ``hot`` where its cost counts per operation."""
 
     file: Text
-    function: Identifier
+    function: CName
     hot: bool
     context: Text
 
@@ -205,10 +207,10 @@ class Exemption(_Table):
     ``calls`` among them; for a ``struct`` the ``bytes`` that it may grow by.
     """
 
-    function: Identifier | None = None
-    struct: Identifier | None = None
+    function: CName | None = None
+    struct: CName | None = None
     instructions: Annotated[int, Field(ge=0)] = 0
-    calls: tuple[Identifier, ...] = ()
+    calls: tuple[CName, ...] = ()
     bytes_: Annotated[int, Field(ge=0)] = 0
     because: Text
 
