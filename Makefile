@@ -27,8 +27,8 @@ help: ## this text
 setup: ## install what is missing: Debian packages (as root), .venv
 	@scripts/setup.sh
 
-validate: setup ## prove the series on a booted kernel
-	@$(kstall) validate $${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
+validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for costs)
+	@$(kstall) validate --level $(LEVEL) $${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
 
 series: setup ## write proven series as mails, with VERSION=2 for a later version
 	@$(kstall) series $${KERNEL:+--kernel "$$KERNEL"} --version "$$VERSION" -- $$SERIES

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import get_args
 
 from rich.console import Console
 from rich.markup import escape
@@ -145,6 +146,13 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("out"),
         help="where run directories go (default: %(default)s)",
+    )
+    prove.add_argument(
+        "--level",
+        choices=get_args(validate.Level),
+        default="full",
+        help="quick: all but what the events cost, without a kernel to compare with; "
+        "it is not enough for mails (default: %(default)s)",
     )
     prove.set_defaults(verb=_validate)
 
@@ -337,6 +345,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         kernel=arguments.kernel,
         cache=_cache(),
         out=arguments.out.absolute(),
+        level=arguments.level,
     )
     return _prove(request, console)
 

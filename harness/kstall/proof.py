@@ -103,6 +103,8 @@ def _unfit(
         return "it did not come to a tree"
     if found.tree.id != base.id:
         return f"on another base ({found.tree.id})"
+    if series.spec.overhead is not None and entry.overhead is None:
+        return "a quick run, which says nothing of what the events cost"
     if entry.status != "pass" or entry.evidence is None:
         wrong = [one.name for one in entry.checks if one.status in ("fail", "error")]
         wrong += [one.name for one in entry.stages if one.status in ("fail", "error")]

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a quick run leaves out, and that it says so."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import kerneltree
+import synthetic
+from kstall import cli, ktap, proof, report, validate
+from kstall import run as runs
+from kstall.series import Overhead, Project
+from kstall.ui import Ui
+
+
+def _built(
+    level: validate.Level,
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[report.Report, list[str], object]:
+    """Stages and the kernels that are built at ``level``, with nothing really made."""
+    (series,) = Project(project_root).load(["drm-sched"])
+    made: list[str] = []
+    plan = SimpleNamespace(touched=(), offsets=(), upto=lambda _: "base")
+
+    @contextlib.contextmanager
+    def workspace(*_: object) -> Iterator[Any]:
+        yield lambda plan: validate._Checkout(plan, lambda: None)  # type: ignore[arg-type,return-value]
+
+    def build(*words: Any) -> SimpleNamespace:
+        made.append("base" if words[4].plan == "base" else "patched")
+        return SimpleNamespace(key=made[-1])
+
+    nothing = SimpleNamespace(reused=True)
+    for name, what in {
+        "tree.plan": lambda *_: plan,
+        "kernel.added_symbols": lambda _: frozenset(),
+        "patches.prove": lambda *_: None,
+        "_workspace": workspace,
+        "_build": build,
+        "_extra": lambda *_: None,
+        "_configure": lambda *_: nothing,
+    }.items():
+        monkeypatch.setattr(f"kstall.validate.{name}", what)
+    ui = Ui(Console(file=io.StringIO()))
+    run = runs.begin(tmp_path / "out", ["kstall", "validate"], ui)
+    entry = report.SeriesReport(name="drm-sched", title="t", digest="d")
+    run.report.series = [entry]
+    request = validate.Request(
+        *(Project(project_root), (series,), None, tmp_path, tmp_path, level)
+    )
+    shared: Any = SimpleNamespace(base=None, root=None)
+    both, _, _ = validate._kernels(request, run, shared, series, entry)
+    return run.report, made, both
+
+
+def test_a_full_run_builds_both_kernels(
+    project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, made, both = _built("full", project_root, tmp_path, monkeypatch)
+    assert made == ["base", "patched"]
+    assert both is not None
+
+
+def test_a_quick_run_builds_one_and_says_what_it_skips(
+    project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, made, both = _built("quick", project_root, tmp_path, monkeypatch)
+    assert made == ["patched"]
+    assert both is None
+    said = "stage.base # SKIP LEVEL=quick: nothing is said of what the events cost"
+    assert said in ktap.text(found)
+
+
+def test_a_quick_run_is_no_proof_for_mails(tmp_path: Path) -> None:
+    project = kerneltree.project(tmp_path / "project")
+    tree = kerneltree.directory(tmp_path / "linux")
+    base = kerneltree.base(tree, tmp_path / "cache")
+    (series,) = project.load(["demo"])
+    costly = replace(
+        series, spec=series.spec.model_copy(update={"overhead": Overhead()})
+    )
+    out = tmp_path / "out"
+    synthetic.prove(costly, base, out, overhead=False)
+    with pytest.raises(proof.NoProof, match="a quick run"):
+        proof.find(costly, base, out, None)
+    # A series that declares no costs has none to be measured.
+    assert proof.find(series, base, out, None).entry.overhead is None
+
+
+def test_a_level_that_does_nothing_is_not_offered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["validate", "--level", "deep"])
+    assert ended.value.code == 2
+    assert "invalid choice: 'deep'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "level"), [([], "full"), (["LEVEL=quick"], "quick")])
+def test_make_hands_the_level_on(
+    project_root: Path, words: list[str], level: str
+) -> None:
+    done = subprocess.run(
+        ["make", "-n", "validate", *words],
+        cwd=project_root,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"kstall validate --level {level} " in done.stdout
