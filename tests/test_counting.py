@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kstall import accel, cache, counting, guest
+from kstall import accel, cache, counting, guest, traceabi
 from kstall.counting import Kernels
 from kstall.errors import KstallError
 from kstall.series import Measure, Overhead, Project, Series
+from kstall_guest import job
 
 
 def measure(**fields: Any) -> Measure:
@@ -92,11 +94,30 @@ def test_a_program_that_measures_nothing_is_an_error(text: str) -> None:
 def test_the_base_is_never_traced(series: Series, kernels: Kernels) -> None:
     for boot in counting._boots(kernels):
         loads = counting._job(series, boot)["workloads"]
+        if boot.formats:
+            loads.pop()
         if boot.kernel is kernels.base:
             assert [load["name"] for load in loads] == ["call-base"]
             assert loads[0]["events"] == loads[0]["bpftrace"] == []
         else:
             assert [load["name"] for load in loads][:2] == ["call-off", "call-ftrace"]
+
+
+def test_formats_are_printed_once_of_each_kernel_when_all_is_measured(
+    series: Series, kernels: Kernels, project_root: Path
+) -> None:
+    asked = []
+    for boot in counting._boots(kernels):
+        made = counting._job(series, boot)
+        loads = job.parse(made).workloads
+        names = [load.name for load in loads]
+        if "all-trace-events" in names:
+            assert names[-1] == "all-trace-events"
+            asked.append(boot.kernel)
+            (program,) = loads[-1].argv
+            place = Path(program).relative_to("/run/kstall")
+            assert os.access(project_root / place, os.X_OK)
+    assert asked == [kernels.base, kernels.patched]
 
 
 def test_bpftrace_is_started_in_one_boot(series: Series, kernels: Kernels) -> None:
@@ -143,6 +164,35 @@ def test_a_boot_gets_its_accelerator_and_machine(
         ("base", 10, [70, 80])
     ]
     assert not (tmp_path / "out/base-1/share").exists()
+
+
+def test_a_boot_is_given_what_prints_the_formats(
+    series: Series,
+    kernels: Kernels,
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: dict[str, bool] = {}
+
+    def boot(*_: Any, out: Path, **__: Any) -> Any:
+        program = out / "share" / traceabi.PROGRAM
+        seen[out.name] = program.exists() and os.access(program, os.X_OK)
+        raise KstallError("enough")
+
+    monkeypatch.setattr(guest, "boot", boot)
+    for one in (kernels.base, kernels.patched):
+        one.modules.mkdir(parents=True)
+    (tmp_path / "out/programs").mkdir(parents=True)
+    for one in counting._boots(kernels):
+        with pytest.raises(KstallError, match="enough"):
+            counting.run(
+                Project(project_root),
+                *(series, kernels, one, tmp_path / "out"),
+                accel.Accel("tcg", "on trial"),
+                counting.one_processor(series),
+            )
+    assert [name for name, given in seen.items() if given] == ["base-1", "patched-1"]
 
 
 def test_a_script_is_not_compiled(

@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from kstall import cli, traceabi
+from kstall import cli, overhead, traceabi
+from kstall import run as runs
 from kstall.evidence import Verdict
 from kstall.records import Layout
+from kstall.report import SeriesReport
+from kstall.series import Project, Series
+from kstall.ui import Ui
 
 EVENT = "sched:sched_stat_throttled"
 # As a booted Linux 7.3.4 with the patches has it.
@@ -219,6 +227,107 @@ def test_what_cannot_be_read_is_no_result(
     spoil(kernels.patched)
     with pytest.raises(traceabi.NoFormats, match=says):
         kernels.compare()
+
+
+def test_an_event_that_we_cannot_read_is_compared_as_text(kernels: Kernels) -> None:
+    odd = THROTTLED.replace("u64 delay;", "int (*delay)(int);")
+    for side in (kernels.base, kernels.patched):
+        side.joinpath(*EVENT.split(":")).write_text(odd)
+    kernels.change(("ID: 247", "ID: 9"))
+    assert kernels.compare().same == 9
+    kernels.change(("(*delay)(int)", "(*delay)(long)"))
+    assert [one.event for one in kernels.compare().broken] == [EVENT]
+
+
+# -- in a run ------------------------------------------------------------------------
+
+
+def _printed(side: Path, project_root: Path) -> str:
+    """What the guest's program prints of a copy of tracefs."""
+    for path in [one for one in side.glob("*/*") if one.is_file()]:
+        text = path.read_text()
+        path.unlink()
+        path.mkdir()
+        (path / "format").write_text(text)
+    script = (project_root / traceabi.PROGRAM).read_text()
+    assert "cd /sys/kernel/tracing/events\n" in script
+    script = script.replace("/sys/kernel/tracing/events", str(side))
+    done = subprocess.run(["sh", "-c", script], capture_output=True, check=True)
+    return done.stdout.decode()
+
+
+def test_what_the_guest_prints_is_read_back(
+    kernels: Kernels, project_root: Path
+) -> None:
+    found = traceabi.read(kernels.base)
+    assert traceabi.listed(_printed(kernels.base, project_root)) == found
+
+
+@pytest.mark.parametrize("text", ["", "sh: tail: not found\n"])
+def test_what_is_no_list_of_formats_is_no_result(text: str) -> None:
+    with pytest.raises(traceabi.NoFormats):
+        traceabi.listed(text)
+
+
+@pytest.mark.parametrize(("status", "kept"), [(0, True), (1, False), (None, False)])
+def test_only_a_whole_list_is_kept(
+    tmp_path: Path, status: int | None, kept: bool
+) -> None:
+    name = traceabi.workload(Path("/run/kstall"))["name"]
+    for side, code in (("base", 0), ("patched", status)):
+        results = tmp_path / f"{side}-1" / "results"
+        (results / name).mkdir(parents=True)
+        (results / name / "stdout").write_text(side)
+        done = {"name": name, "exit_status": code}
+        (results / "agent.json").write_text(json.dumps({"workloads": [done]}))
+    target = tmp_path / "kept"
+    target.mkdir()
+    traceabi.keep(tmp_path, target)
+    assert traceabi.kept(target) == (("base", "patched") if kept else ())
+
+
+def test_of_boots_that_were_not_asked_nothing_is_kept(tmp_path: Path) -> None:
+    traceabi.keep(tmp_path, tmp_path)
+    assert traceabi.kept(tmp_path) == ()
+
+
+def _stage(tmp_path: Path, series: Series, texts: list[str]) -> SeriesReport:
+    run = runs.begin(tmp_path / "out", ["kstall"], Ui(Console(file=io.StringIO())))
+    entry = SeriesReport(name="s", title="s", digest="d")
+    with run.stage("events", entry) as stage:
+        overhead._events(series, texts, entry, stage)
+    return entry
+
+
+def test_a_run_judges_the_events_of_both_kernels(
+    kernels: Kernels, project_root: Path, tmp_path: Path
+) -> None:
+    """The series declares sched_stat_throttled, which the base has not."""
+    (series,) = Project(project_root).load(["sched-throttle"])
+    kernels.base.joinpath(*EVENT.split(":")).unlink()
+    texts = [_printed(one, project_root) for one in (kernels.base, kernels.patched)]
+    entry = _stage(tmp_path, series, texts)
+    (check,) = entry.checks
+    assert (check.name, check.kind) == ("existing_events_are_kept", "abi")
+    assert check.status == "pass", check
+    assert entry.stages[0].summary == (
+        "8 events of before, 0 broken; new: sched_stat_throttled"
+    )
+    changed = texts[1].replace("prev_pid=%d", "pid=%d")
+    (check,) = _stage(tmp_path, series, [texts[0], changed]).checks
+    assert check.status == "fail"
+    (wrong,) = [one for one in check.comparisons if not one.ok]
+    assert wrong.label == "sched:sched_switch can be read as before"
+
+
+def test_counts_without_formats_skip_the_check(
+    project_root: Path, tmp_path: Path
+) -> None:
+    (series,) = Project(project_root).load(["sched-throttle"])
+    entry = _stage(tmp_path, series, [])
+    assert entry.checks == []
+    assert entry.stages[0].status == "skip"
+    assert "did not print the formats" in entry.stages[0].summary
 
 
 def test_the_command_says_what_changed(

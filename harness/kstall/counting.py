@@ -19,7 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import accel, cache, costs, gate, guest, guestrun, kernel, process, root
+from . import (
+    accel,
+    cache,
+    costs,
+    gate,
+    guest,
+    guestrun,
+    kernel,
+    process,
+    root,
+    traceabi,
+)
 from .errors import FailedCheck, KstallError
 from .run import Opened
 from .series import Measure, Project, Series
@@ -64,6 +75,8 @@ class Boot:
     extra: Path | None
     name: str
     modes: tuple[costs.Mode, ...]
+    # Whether it prints the formats of all trace events, when all is measured.
+    formats: bool = False
 
 
 def _boots(kernels: Kernels) -> tuple[Boot, ...]:
@@ -75,8 +88,11 @@ def _boots(kernels: Kernels) -> tuple[Boot, ...]:
             # Once is enough: what bpftrace costs is no verdict, and its start is slow.
             modes = (*modes, "bpftrace")
         base, patched = kernels.base_extra, kernels.patched_extra
-        found.append(Boot(kernels.base, base, f"base-{number}", ("base",)))
-        found.append(Boot(kernels.patched, patched, f"patched-{number}", modes))
+        formats = number == 1
+        found += [
+            Boot(kernels.base, base, f"base-{number}", ("base",), formats),
+            Boot(kernels.patched, patched, f"patched-{number}", modes, formats),
+        ]
     return tuple(found)
 
 
@@ -135,9 +151,21 @@ def measure(
             counts = _count(project, series, kernels, run_dir, stage, ui)
             with cache.publish(kept) as scratch:
                 cache.write_json(scratch / "counts.json", counts)
+                traceabi.keep(run_dir / series.name / "instructions", scratch)
     stage.reused = stage_reused
     kernel.prune(cache_dir / "instructions", keep=200)
     return [_measurement(one, counts) for one in series.measures]
+
+
+def formats(
+    project: Project, series: Series, kernels: Kernels, cache_dir: Path
+) -> tuple[str, ...]:
+    """The formats of all trace events of either kernel, as the guests printed them.
+
+    Empty if they were counted without, as they were before there was a use for it.
+    """
+    key = key_of(project, series, kernels)
+    return traceabi.kept(cache_dir / "instructions" / key)
 
 
 def _machine(series: Series) -> guest.Machine:
@@ -209,7 +237,9 @@ def run(
     share = folder / "share"
     (share / "results").mkdir(parents=True)
     shutil.copytree(out / "programs", share / "scripts", dirs_exist_ok=True)
-    for path in _inputs(project, series):
+    # No part of the key: it runs when all is measured.
+    more = (project.root / traceabi.PROGRAM,) if boot.formats else ()
+    for path in (*_inputs(project, series), *more):
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
@@ -267,6 +297,7 @@ def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, costs.Mode]]:
 
 
 def _job(series: Series, boot: Boot) -> dict[str, Any]:
+    last = [traceabi.workload(_GUEST)] if boot.formats else []
     return {
         "schema": 1,
         "series": series.name,
@@ -293,7 +324,8 @@ def _job(series: Series, boot: Boot) -> dict[str, Any]:
                 "buffer_kb": 64,
             }
             for one, mode in _runs(series, boot)
-        ],
+        ]
+        + last,
     }
 
 

@@ -3,10 +3,24 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 
-from . import accel, cache, costs, counting, footprint, gate, kernel, report, timing
+from . import (
+    accel,
+    cache,
+    costs,
+    counting,
+    footprint,
+    gate,
+    kernel,
+    report,
+    timing,
+    traceabi,
+)
 from .counting import Kernels
+from .evidence import CheckResult, run_check
 from .report import SeriesReport
 from .run import Opened, Run
 from .series import Project, Series
@@ -58,6 +72,13 @@ def prove(
             found.timings = timing.measure(
                 project, series, kernels, speed, cache_dir, run.dir, stage, run.ui
             )
+        with run.stage("events", entry) as stage:
+            _events(
+                series,
+                counting.formats(project, series, kernels, cache_dir),
+                entry,
+                stage,
+            )
     with run.stage("gate", entry) as stage:
         checks = judge(series, found)
         entry.checks += checks
@@ -65,14 +86,39 @@ def prove(
         stage.summary = f"{good} of {len(checks)} checks pass"
 
 
+def _events(
+    series: Series, texts: Sequence[str], entry: SeriesReport, stage: Opened
+) -> None:
+    """Add the check that existing trace events are what they were."""
+    if not texts:
+        stage.status = "skip"
+        stage.summary = "the guests that were counted in did not print the formats"
+        return
+    base, patched = map(traceabi.listed, texts)
+    found = traceabi.compare(base, patched)
+    declared = frozenset(one.event for one in series.spec.tracepoint)
+    result = run_check(
+        "existing_events_are_kept",
+        "abi",
+        " ".join((traceabi.judge.__doc__ or "").split()),
+        functools.partial(traceabi.judge, declared=declared),
+        found,
+    )
+    entry.checks.append(_as_check(result))
+    new = ", ".join(one.name for one in found.new) or "none"
+    stage.summary = (
+        f"{len(base)} events of before, {len(found.broken)} broken; new: {new}"
+    )
+
+
 def judge(series: Series, found: costs.Overhead) -> list[report.Check]:
     """The checks of what was found; pure."""
-    return [
-        report.Check(
-            **{**vars(check), "comparisons": [vars(one) for one in check.comparisons]}
-        )
-        for check in gate.judge(series, found)
-    ]
+    return [_as_check(check) for check in gate.judge(series, found)]
+
+
+def _as_check(result: CheckResult) -> report.Check:
+    compared = [vars(one) for one in result.comparisons]
+    return report.Check(**{**vars(result), "comparisons": compared})
 
 
 def _line(one: costs.Measurement) -> str:

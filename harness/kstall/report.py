@@ -125,7 +125,9 @@ class Check(_Model):
     """A claim about the series and how it was judged."""
 
     name: str
-    kind: Literal["patch", "harness", "positive", "negative", "invariant", "overhead"]
+    kind: Literal[
+        "patch", "harness", "positive", "negative", "invariant", "overhead", "abi"
+    ]
     claim: str
     status: Status
     comparisons: list[Comparison] = []

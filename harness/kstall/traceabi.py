@@ -9,16 +9,26 @@ events (ID) are no part of it: every kernel gives out its own.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from . import records
 from .errors import KstallError
 from .evidence import Verdict
 from .records import Field, Layout
 
+#: What prints the formats of all events in a guest, a path in the project.
+PROGRAM = Path("scripts/workloads/overhead/trace-events")
+_NAME = "all-trace-events"
+_DEADLINE_S = 600
+_SIDES = ("base", "patched")
+# As tail has it between the files that it prints.
+_FILE = re.compile(r"(?m)^\n?==> (\w+)/\w+/format <==\n")
 _FORMAT = re.compile(r'\s*("(?:[^"\\]|\\.)*")(.*)', re.DOTALL)
 
 
@@ -53,27 +63,96 @@ class Comparison:
 
 def read(directory: Path) -> dict[str, Layout]:
     """The events below ``directory``, by ``system:name``.  Raises `NoFormats`."""
-    found = {}
+    texts = []
     files = [*directory.glob("*/*/format"), *directory.glob("*/*")]
     for path in sorted(path for path in files if path.is_file()):
         name = path.parent if path.name == "format" else path
         # What else lies there: "enable" and "filter" of a system.
         if name.name in ("enable", "filter"):
             continue
-        # ftrace's own records are no trace events, and are not stable.
-        if name.parent.name == "ftrace":
-            continue
         try:
-            layout = records.parse_layout(path.read_text(), name.parent.name)
-        except (ValueError, OSError) as error:
+            texts.append((name.parent.name, str(path), path.read_text()))
+        except OSError as error:
             raise NoFormats(f"{path}: {error}") from error
-        found[layout.event] = layout
+    found = _layouts(texts)
     if not found:
         raise NoFormats(
             f"{directory}: no format files below it",
             next="copy /sys/kernel/tracing/events of a booted kernel there",
         )
     return found
+
+
+def listed(text: str) -> dict[str, Layout]:
+    """The events that `PROGRAM` printed.  Raises `NoFormats`."""
+    parts = _FILE.split(text)
+    systems = parts[1::2]
+    found = _layouts(list(zip(systems, systems, parts[2::2], strict=True)))
+    if not found or parts[0].strip():
+        raise NoFormats(f"not a list of formats: {text[:60]!r}")
+    return found
+
+
+def _layouts(texts: Sequence[tuple[str, str, str]]) -> dict[str, Layout]:
+    """Events by name, from their systems, where that is told, and texts."""
+    found = {}
+    for system, where, text in texts:
+        # ftrace's own records are no trace events, and are not stable.
+        if system != "ftrace":
+            layout = _layout(system, where, text)
+            found[layout.event] = layout
+    return found
+
+
+def _layout(system: str, where: str, text: str) -> Layout:
+    """The event; one with a field that we cannot read is its text, and nothing else."""
+    try:
+        return records.parse_layout(text, system)
+    except ValueError as error:
+        name = re.search(r"^name: (\w+)$", text, re.MULTILINE)
+        if name is None or "\nprint fmt: " not in text:
+            raise NoFormats(f"{where}: {error}") from error
+        return Layout(system, name[1], 0, (), (), re.sub(r"(?m)^ID: .*\n", "", text))
+
+
+def workload(shared: Path) -> dict[str, Any]:
+    """The job's entry for `PROGRAM`; ``shared`` is where the guest sees the project."""
+    return {
+        "name": _NAME,
+        "argv": [str(shared / PROGRAM)],
+        "modules": [],
+        "events": [],
+        "record": [],
+        "bare": [],
+        "bpftrace": [],
+        "deadline_s": _DEADLINE_S,
+        "buffer_kb": 64,
+    }
+
+
+def keep(boots: Path, target: Path) -> None:
+    """Copy what `PROGRAM` printed in the first boot of each kernel to ``target``.
+
+    ``boots`` has their directories.  What was not printed whole is not copied: why a
+    guest could not do it decides of nothing.
+    """
+    for side in _SIDES:
+        results = boots / f"{side}-1" / "results"
+        printed = results / _NAME / "stdout"
+        facts = results / "agent.json"
+        if printed.exists() and facts.exists():
+            agent = json.loads(facts.read_text(encoding="utf-8"))
+            mine = [one for one in agent["workloads"] if one["name"] == _NAME]
+            if [one.get("exit_status") for one in mine] == [0]:
+                shutil.copyfile(printed, target / side)
+
+
+def kept(directory: Path) -> tuple[str, ...]:
+    """What `keep` copied of the base and of the patched kernel; empty if not both."""
+    files = [directory / side for side in _SIDES]
+    if not all(map(Path.exists, files)):
+        return ()
+    return tuple(file.read_text(encoding="utf-8") for file in files)
 
 
 def compare(base: Mapping[str, Layout], patched: Mapping[str, Layout]) -> Comparison:

@@ -235,8 +235,8 @@ def judge_again(project: Project, directory: Path) -> report.Report:
             (series,) = project.load([entry.name])
             saved = evidence.load(directory / entry.evidence)
             entry.events = list(_events(series, saved))
-            # Those of the patches read no results.
-            kept = [one for one in entry.checks if one.kind == "patch"]
+            # Those of patches and formats read no results.
+            kept = [one for one in entry.checks if one.kind in ("patch", "abi")]
             entry.checks = [*kept, *_judge(series, saved)]
             if entry.overhead is not None:
                 entry.checks += overhead.judge(series, entry.overhead)
