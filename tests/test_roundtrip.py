@@ -11,7 +11,7 @@ import pytest
 
 import postbox
 import synthetic
-from kstall import cache, contributor, export, incoming, prep, source, tree
+from kstall import adopt, cache, contributor, export, incoming, prep, source, tree
 from kstall.am import read
 from kstall.series import Project
 from kstall.source import Base
@@ -112,6 +112,12 @@ def test_there_and_back(
     found = [(p.event, p.bare, p.header) for p in came.points]
     assert sorted(found) == sorted(points)
     assert incoming.adopted(came, project, None, trusted=True).name == name
+    if series.spec.tracepoint:
+        # As if we had never seen it.
+        strange = (came.plan, came.points, came.thread.title)
+        made = adopt.unknown(project, tmp_path / "strange", *strange, None)
+        assert [one.event for one in made.spec.tracepoint] == [x[0] for x in found]
+        assert made.touches == series.touches
 
 
 def _arrived(done: export.Exported, box: postbox.Postbox) -> None:

@@ -14,11 +14,10 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import tree
+from . import discover, tree
 from .compare import Comparison
 from .discover import Found
 from .errors import KstallError
-from .patchfile import Patch
 from .series import Project, Series
 
 #: The name of a series that nobody here has seen before.
@@ -61,7 +60,6 @@ def unknown(
     _copy(project, target)
     here = target / "patches" / UNKNOWN
     here.mkdir()
-    names = [patch.path.name for patch in plan.patches]
     for patch in plan.patches:
         shutil.copyfile(patch.path, here / patch.path.name)
     if kconfig is not None:
@@ -72,7 +70,7 @@ def unknown(
     (here / "cover.txt").write_text(f"{title}\n")
     events = [point.event for point in points if not point.bare]
     (here / "checks.py").write_text(_CHECKS.replace("@EVENTS@", json.dumps(events)))
-    (here / "series.toml").write_text(_metadata(plan.patches, points, title, names))
+    (here / "series.toml").write_text(_metadata(plan, points, title))
     program = target / "scripts" / "workloads" / UNKNOWN / "idle"
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\n# Nothing is known of what would make them fire.\n")
@@ -115,17 +113,16 @@ def _copy(project: Project, target: Path) -> None:
         )
 
 
-def _metadata(
-    patches: Sequence[Patch], points: Sequence[Found], title: str, names: Sequence[str]
-) -> str:
+def _metadata(plan: tree.Plan, points: Sequence[Found], title: str) -> str:
     """``series.toml``; JSON's strings and arrays are TOML's as well."""
     quoted = json.dumps
+    names = [patch.path.name for patch in plan.patches]
     lines = [
         "schema = 1",
         "discovered = true",
         f"title = {quoted(title)}",
         f"ordered-as = {quoted(title)}",
-        f"patches = {quoted(list(names))}",
+        f"patches = {quoted(names)}",
         'cover = "cover.txt"',
         f'kconfig = "{UNKNOWN}.config"',
         "[subsystem]",
@@ -133,7 +130,7 @@ def _metadata(
         f'trace-system = "{points[0].system}"',
     ]
     for point in points:
-        adding = next(one for one in patches if point.header in one.touches)
+        adding = discover.adding(plan, point)
         lines += [
             "[[tracepoint]]",
             f'name = "{point.name}"\nsystem = "{point.system}"',

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from . import tree
 from .am import File
+from .patchfile import Patch
 
 _EVENT = re.compile(
     r"(?m)^[ \t]*(?:TRACE_EVENT(?:_(?:CONDITION|FN|FN_COND|SYSCALL|MAP))?\s*\(\s*(\w+)"
@@ -69,6 +70,15 @@ def _text(files: Mapping[str, File | None], path: str) -> str:
     text = "" if file is None else file.data.decode("utf-8", "replace")
     # As many lines as before, so that nothing else moves.
     return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
+
+
+def adding(plan: tree.Plan, point: Found) -> Patch:
+    """The patch of ``plan`` after which ``point`` is there."""
+    for patch, state in zip(plan.patches, plan.states[1:], strict=True):
+        text = _text(dict(state), point.header)
+        if point.name in (name for name, _ in declared(text)):
+            return patch
+    raise ValueError(f"{point.event} is not in the plan")
 
 
 def declared(text: str) -> Iterator[tuple[str, bool]]:
