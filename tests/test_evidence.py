@@ -84,7 +84,8 @@ def _series(**fields: str) -> Any:
         record=("demo:demo_nap",),
         scripts=("nap.bt",),
     )
-    return SimpleNamespace(spec=SimpleNamespace(tracepoint=[point], workload=[load]))
+    spec = SimpleNamespace(discovered=False, tracepoint=[point], workload=[load])
+    return SimpleNamespace(spec=spec)
 
 
 def _status(name: str, series: Any, saved: Evidence) -> evidence.CheckResult:

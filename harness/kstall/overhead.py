@@ -20,7 +20,7 @@ from . import (
     traceabi,
 )
 from .counting import Kernels
-from .evidence import CheckResult, run_check
+from .evidence import run_check
 from .report import SeriesReport
 from .run import Opened, Run
 from .series import Project, Series
@@ -104,7 +104,7 @@ def _events(
         functools.partial(traceabi.judge, declared=declared),
         found,
     )
-    entry.checks.append(_as_check(result))
+    entry.checks.append(report.Check.of(result))
     new = ", ".join(one.name for one in found.new) or "none"
     stage.summary = (
         f"{len(base)} events of before, {len(found.broken)} broken; new: {new}"
@@ -113,12 +113,7 @@ def _events(
 
 def judge(series: Series, found: costs.Overhead) -> list[report.Check]:
     """The checks of what was found; pure."""
-    return [_as_check(check) for check in gate.judge(series, found)]
-
-
-def _as_check(result: CheckResult) -> report.Check:
-    compared = [vars(one) for one in result.comparisons]
-    return report.Check(**{**vars(result), "comparisons": compared})
+    return [report.Check.of(check) for check in gate.judge(series, found)]
 
 
 def _line(one: costs.Measurement) -> str:

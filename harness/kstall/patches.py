@@ -39,12 +39,7 @@ def prove(
             scratch.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="patches-", dir=scratch) as place:
                 checks = [
-                    report.Check(
-                        **{
-                            **vars(one),
-                            "comparisons": [vars(each) for each in one.comparisons],
-                        }
-                    )
+                    report.Check.of(one)
                     for one in patchcheck.judge(series, plan, Path(place))
                 ]
             if not any(one.status == "error" for one in checks):

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from . import cache, costs
+from .evidence import CheckResult
 
 Status = Literal["pass", "fail", "skip", "error"]
 RunStatus = Literal["running", "proven", "failed", "could-not-run", "interrupted"]
@@ -134,6 +135,12 @@ class Check(_Model):
     detail: str = Field(
         default="", description="reason of a skip, trace of an error, excerpt"
     )
+
+    @classmethod
+    def of(cls, result: CheckResult) -> Check:
+        """As it is reported."""
+        compared = [vars(one) for one in result.comparisons]
+        return cls(**{**vars(result), "comparisons": compared})
 
 
 class EventField(_Model):

@@ -206,9 +206,7 @@ def _events(series: Series, saved: evidence.Evidence) -> Iterator[report.Event]:
 
 def _judge(series: Series, saved: evidence.Evidence) -> list[report.Check]:
     return [
-        report.Check(
-            **{**vars(check), "comparisons": [vars(one) for one in check.comparisons]}
-        )
+        report.Check.of(check)
         for check in (*common.judge(series, saved), *evidence.judge(series, saved))
     ]
 
