@@ -121,7 +121,7 @@ def _verdict(name: str, finder: Finder, subject: Subject) -> Verdict:
         if len(left) > _SHOWN:
             shown.append(f"and {len(left) - _SHOWN} more")
         verdict.true(
-            f"{file}: {'nothing' if not argued else 'only what is argued'}",
+            f"{_short(file)}: clean{' but for what is argued' if argued else ''}",
             not left,
             "; ".join([*shown, *argued]),
         )
@@ -130,6 +130,12 @@ def _verdict(name: str, finder: Finder, subject: Subject) -> Verdict:
         if told:
             verdict.skip(f"somebody else's patches: {'; '.join(told)}")
     return verdict
+
+
+def _short(file: str) -> str:
+    """A patch by its number, as people call it."""
+    number = re.match(r"(\d{4})-", file)
+    return number[1] if number else file
 
 
 def _covers(exempt: PatchExemption, found: Finding) -> bool:
