@@ -125,3 +125,13 @@ def test_holes_are_found(build: Build) -> None:
     record = found["trace_event_raw_job_wait"]
     assert record.holes == (btf.Hole("wait_ns", 4),)
     assert found["job"].holes == ()
+
+
+def test_a_loop_comes_by_one_site_again(build: Build) -> None:
+    found = footprint.binaries("trace", build("LOOP"), build("PATCHED", "LOOP"), WANTED)
+    paths = paths_of(found, "submit")
+    assert (paths.nops, paths.sites) == (1, 1)
+    twice = footprint.binaries(
+        "trace", build("LOOP"), build("PATCHED", "LOOP", "TWICE"), WANTED
+    )
+    assert paths_of(twice, "submit").nops == 2

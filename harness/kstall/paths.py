@@ -160,8 +160,8 @@ class Comparison:
     ``proven``: every path has its counterpart.  ``most`` and ``least`` are then the
     instructions that a path has more than its counterpart, without the NOPs of sites;
     ``work`` is ``most`` without unconditional jumps, which are a matter of layout.
-    ``nops`` is the most of these that one path crosses.  ``unmatched`` are places where
-    the versions choose differently.
+    ``nops`` is the most of these that one path crosses, once each: a loop comes by
+    again.  ``unmatched`` are places where the versions choose differently.
     """
 
     proven: bool
@@ -244,7 +244,7 @@ class Comparer:
             most=_extreme(found, start, lambda one: one.net),
             work=_extreme(found, start, _work),
             least=-_extreme(found, start, lambda one: -one.net),
-            nops=_extreme(found, start, lambda one: len(one.nops)),
+            nops=_most_sites(found, start),
             sites=tuple(sorted({at for one in found.values() for at in one.nops})),
             differences=differences,
             unmatched=unmatched,
@@ -409,6 +409,18 @@ def _extreme(
         following = [best[after] for after in found[node].next if after in best]
         best[node] = cost(found[node]) + max(following, default=0)
     return best[start]
+
+
+def _most_sites(found: dict[_Node, _Found], start: _Node) -> int:
+    """The most different sites that a path from ``start`` crosses."""
+    crossed: dict[_Node, set[frozenset[int]]] = {}
+    for node in _postorder(found, start):
+        following = [
+            sites for after in found[node].next for sites in crossed.get(after, ())
+        ]
+        own = frozenset(found[node].nops)
+        crossed[node] = {own | sites for sites in following} or {own}
+    return max(map(len, crossed[start]))
 
 
 def _postorder(found: dict[_Node, _Found], start: _Node) -> Iterator[_Node]:

@@ -2,7 +2,7 @@
 /*
  * A subsystem with a tracepoint, as small as it gets, with the kernel's own layout of
  * static branches and tracepoints.  Without a macro it is the base; PATCHED adds the
- * event as it should be, and each other macro a fault.
+ * event as it should be, and each other macro a fault; LOOP is none, and for both.
  */
 typedef unsigned long u64;
 
@@ -20,6 +20,9 @@ struct job {
 	u64 credits;
 #ifdef GROWN
 	u64 submitted;
+#endif
+#ifdef LOOP
+	struct job *next;
 #endif
 };
 
@@ -87,6 +90,10 @@ int submit(struct job *job)
 #endif
 	if (!ready(job))
 		return -1;
+#ifdef LOOP
+	for (; job; job = job->next)
+#endif
+	{
 	run(job);
 #ifdef PATCHED
 #if defined(CLOCK) || defined(ARGUMENT) || defined(LOAD)
@@ -94,8 +101,14 @@ int submit(struct job *job)
 #else
 	if (__builtin_expect(enabled(), 0))
 		__SCT__tp_func_job_wait(job, ktime_get());
+#ifdef TWICE
+	run(job);
+	if (__builtin_expect(enabled(), 0))
+		__SCT__tp_func_job_wait(job, 0);
 #endif
 #endif
+#endif
+	}
 	finish(job);
 	return 0;
 }
