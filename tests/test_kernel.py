@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kstall import kernel, listing, space
+from kstall import kernel, listing, process, space
 from kstall.am import File
 from kstall.tree import Ever
 
@@ -226,3 +227,36 @@ def test_symbols_that_only_the_series_has() -> None:
     after = state("config OLD\nconfig NEW\n", "config IN_C\nconfig NOT\n")
     plan: Any = SimpleNamespace(states=(before, before, after))
     assert kernel.added_symbols(plan) == {"NEW"}
+
+
+@pytest.mark.skipif(not shutil.which("ccache"), reason="there is no ccache")
+def test_what_an_assembler_includes_is_not_taken_from_a_cache(tmp_path: Path) -> None:
+    """Two kernels of one size differ only in what piggy.S includes by name."""
+    pahole = tmp_path / "pahole"
+    pahole.write_text("#!/bin/sh\necho v1\n")
+    pahole.chmod(0o755)
+    tools = kernel.toolchain(pahole, tmp_path / "cache")
+    compiler = tools.make[0].removeprefix("CC=")
+    env = dict(tools.env) | {"CCACHE_LOGFILE": str(tmp_path / "log")}
+    data = tmp_path / "data"
+    sources = {
+        "piggy.S": '.incbin "data"\n',
+        "config.c": '__asm__(".incbin \\"data\\"");\n',
+        "plain.c": "int plain;\n",
+    }
+    built = []
+    for content in ("first", "other"):
+        data.write_text(content)
+        for name, text in sources.items():
+            (tmp_path / name).write_text(text)
+            target = tmp_path / f"{name}.o"
+            process.run(
+                [compiler, "-MMD", "-c", "-o", target, name], cwd=tmp_path, env=env
+            )
+            built.append(target.read_bytes())
+    before, after = built[:3], built[3:]
+    for old, new in zip(before[:2], after[:2], strict=True):
+        assert b"first" in old
+        assert b"other" in new
+    assert before[2] == after[2]
+    assert "Succeeded getting cached result" in (tmp_path / "log").read_text()

@@ -103,13 +103,31 @@ class Progress:
     step: str
 
 
+# In depend mode, ccache knows of a source what the compiler names as read, and what an
+# assembler includes is not among it.  piggy.S has the compressed kernel in it, by name:
+# of a kernel of the same size, ccache gave the object with another one's.
+_CC = """\
+#!/bin/sh
+for word; do
+	case $word in
+	*.[cS]) grep -qs incbin "$word" && exec gcc "$@" ;;
+	esac
+done
+exec ccache gcc "$@"
+"""
+
+
 def toolchain(pahole: Path, cache_dir: Path) -> Toolchain:
     """The host's gcc, through ccache when there is one, and ``pahole``."""
     ccache = shutil.which("ccache") is not None
+    through = cache_dir / "cc"
+    if ccache and not (through.exists() and through.read_text() == _CC):
+        cache.write_text(through, _CC)
+        through.chmod(0o755)
     gcc = process.run(["gcc", "--version"]).stdout.splitlines()[0]
     version = process.run([pahole, "--version"]).stdout.strip()
     return Toolchain(
-        make=("CC=ccache gcc" if ccache else "CC=gcc", f"PAHOLE={pahole}"),
+        make=(f"CC={through}" if ccache else "CC=gcc", f"PAHOLE={pahole}"),
         compiler=gcc,
         pahole=version,
         ccache=ccache,
