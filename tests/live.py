@@ -101,9 +101,10 @@ def keep_only(folder: Path, checks: Sequence[str]) -> None:
     }
     others = [one["name"] for one in whole["check"] if one["name"] not in checks]
     code = folder / "checks.py"
-    # What is private judges nothing.
-    private = rf"(?m)^def (?={'|'.join(map(re.escape, others))}\b)"
-    code.write_text(re.sub(private, "def _", code.read_text()))
+    if others:
+        # What is private judges nothing.
+        public = rf"(?m)^def (?=(?:{'|'.join(map(re.escape, others))})\b)"
+        code.write_text(re.sub(public, "def _", code.read_text()))
     kept = {"check": set(checks), "workload": needed, "overhead": set[str]()}
     parts = []
     keep = True

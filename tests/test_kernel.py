@@ -18,12 +18,16 @@ import pytest
 
 from kstall import kernel, listing, process, space
 from kstall.am import File
+from kstall.errors import KstallError
 from kstall.tree import Ever
 
 MAKEFILE = """\
 S := $(dir $(abspath $(firstword $(MAKEFILE_LIST))))
+B := $(O)/arch/x86/boot
 bzImage: $(O)/vmlinux
-\t@mkdir -p $(O)/arch/x86/boot && cp $(O)/vmlinux $(O)/arch/x86/boot/bzImage
+\t@mkdir -p $(B)/compressed && cp $(O)/vmlinux $(B)/compressed/vmlinux.bin
+\t@cp $(B)/compressed/vmlinux.bin $(B)/compressed/vmlinux.bin.lz4
+\t@cp $(B)/compressed/vmlinux.bin.lz4 $(B)/bzImage
 \t@touch $(O)/System.map
 $(O)/vmlinux: $(O)/a.o $(O)/b.o
 \t@echo "  LD      vmlinux"
@@ -119,6 +123,30 @@ def test_what_comes_out(bench: Bench) -> None:
     assert found == dataclasses.replace(built, reused=True)
 
 
+@pytest.mark.parametrize("stale", ["bzImage", "compressed/vmlinux.bin"])
+def test_an_image_of_another_kernel_is_none(bench: Bench, stale: str) -> None:
+    """As a compiler's cache made it once: a guest would boot what is not judged."""
+    bench.build()
+    makefile = bench.tree / "Makefile"
+    lines = MAKEFILE.splitlines(keepends=True)
+    kept = [line for line in lines if not line.rstrip().endswith(f"$(B)/{stale}")]
+    assert len(kept) == len(lines) - 1
+    makefile.write_text("".join(kept))
+    bench.write("a.c", "int a(void) { return 3; }\n")
+    with pytest.raises(KstallError, match="holds another kernel than vmlinux"):
+        bench.build()
+    assert len(list((bench.cache / "kernels").iterdir())) == 1
+
+
+def test_a_full_disk_is_no_fault_of_the_source(bench: Bench) -> None:
+    said = "$(S)a.c:1: fatal error: error writing to x.s: No space left on device"
+    makefile = bench.tree / "Makefile"
+    makefile.write_text(MAKEFILE.replace("@gcc -Wall", f"@echo '{said}'; false"))
+    with pytest.raises(KstallError, match="no space left while building") as caught:
+        bench.build()
+    assert not isinstance(caught.value, kernel.BuildError)
+
+
 def test_only_what_changed_is_compiled_again(bench: Bench) -> None:
     bench.build()
     bench.write("a.c", "int a(void) { return 3; }\n")
@@ -191,7 +219,7 @@ def test_a_build_error_names_file_and_line(bench: Bench) -> None:
 def test_a_missing_tool_is_not_the_series_fault(bench: Bench) -> None:
     makefile = bench.tree / "Makefile"
     makefile.write_text(MAKEFILE.replace("@gcc -Wall", "@no-such-gcc -Wall"))
-    with pytest.raises(kernel.KstallError) as caught:
+    with pytest.raises(KstallError) as caught:
         bench.build()
     assert not isinstance(caught.value, kernel.BuildError)
     assert "no-such-gcc" in str(caught.value)
@@ -237,6 +265,8 @@ def test_what_an_assembler_includes_is_not_taken_from_a_cache(tmp_path: Path) ->
     pahole.chmod(0o755)
     tools = kernel.toolchain(pahole, tmp_path / "cache")
     compiler = tools.make[0].removeprefix("CC=")
+    Path(compiler).chmod(0o644)  # of a run that was killed before it could
+    assert kernel.toolchain(pahole, tmp_path / "cache") == tools
     env = dict(tools.env) | {"CCACHE_LOGFILE": str(tmp_path / "log")}
     data = tmp_path / "data"
     sources = {

@@ -217,6 +217,56 @@ def test_what_a_killed_run_left_is_taken_away(lab: Lab) -> None:
     assert lab.slots == set()
 
 
+@pytest.mark.parametrize("slot", ["one", "three"])
+def test_what_is_left_of_a_removed_directory_is_nobody_s(lab: Lab, slot: str) -> None:
+    """Neither its own slot nor a new one that looks for a neighbour may go on in it."""
+    lab.make("one", lab.checkout(a="one's"))
+    lab.make("two", lab.checkout(b="two's"))
+    (lab.cache / "builds/.aside/base/one/kstall-sources.json").unlink()
+    cache.remove(lab.cache / "builds/base")
+    assert lab.make(slot, lab.checkout()) == {"include/a.h", "b.c"}
+
+
+@pytest.mark.parametrize("file", ["kstall-slot.json", "kstall-sources.json"])
+def test_half_a_record_is_none(lab: Lab, file: str) -> None:
+    lab.make("one", lab.checkout())
+    (lab.cache / "builds/base" / file).write_text('{"slot": "o')
+    assert lab.make("one", lab.checkout()) == {"include/a.h", "b.c"}
+
+
+def test_half_a_record_of_what_was_not_judged_is_all(lab: Lab) -> None:
+    lab.make("one", lab.checkout(b="warns"))
+    (lab.cache / "builds/base/kstall-unjudged.json").write_text("")
+    assert lab.make("one", lab.checkout(b="warns")) == {"b.c"}
+
+
+def test_what_a_killed_make_left_half_made_is_made_again(lab: Lab) -> None:
+    """An object is there before objtool has seen it, and its .cmd after that."""
+    output = lab.use("one", lab.checkout())
+    for name, target, command in (
+        ("torn.o", 20, 10),
+        ("whole.o", 10, 10),
+        ("module.ko", 20, 10),
+    ):
+        for path, when in ((output / name, target), (output / f".{name}.cmd", command)):
+            path.touch()
+            os.utime(path, (when, when))
+    lab.use("one", lab.checkout())
+    assert {path.name for path in output.glob("*.*o")} == {"whole.o", "module.ko"}
+    applied = lab.checkout()
+    outputs.unjudged(output, applied)
+    lab.use("one", applied)
+    assert {path.name for path in output.glob("*.*o")} == {"whole.o"}
+
+
+def test_a_copy_that_was_cut_short_does_not_stay(lab: Lab) -> None:
+    lab.use("one", lab.checkout())
+    half = lab.cache / "builds/.aside/base/.nine.tmp-abc"
+    half.mkdir(parents=True)
+    lab.use("one", lab.checkout())
+    assert not half.exists()
+
+
 def test_the_ones_used_longest_ago_make_room(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from kstall import elf, process
+from kstall import elf, paths, process
 from kstall.code import Code
 from kstall.paths import Comparer, Comparison, Side
 
@@ -74,3 +75,20 @@ def test_a_function_of_its_own_is_walked_into(code: Code) -> None:
     assert found.proven
     # The call of the helper and its return.
     assert (found.most, found.least) == (2, 0)
+
+
+def test_a_site_behind_a_loop_is_on_the_path() -> None:
+    """entry, condition, then the body and back, or on to the end."""
+
+    def found(nops: tuple[int, ...], *following: paths._Node) -> paths._Found:
+        none: Counter[str] = Counter()
+        return paths._Found(entry, 0, nops, none, none, (), (), following, True)
+
+    entry, condition, body, end = (paths._Node((at, ()), (at, ())) for at in range(4))
+    graph = {
+        entry: found((), condition),
+        condition: found((), body, end),
+        body: found((100,), condition),
+        end: found((200,)),
+    }
+    assert paths._most_sites(graph, entry) == 2

@@ -67,14 +67,14 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """As `write_json`, for text."""
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """As `write_json`, for text; ``mode`` are the permissions of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        Path(name).chmod(0o644)
+        Path(name).chmod(mode)
         Path(name).rename(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -48,7 +48,7 @@ def obtain(
     if not target.is_dir():
         with cache.publish(target) as scratch:
             tree = checkout()
-            command = kernel.make_argv(cache_dir, tree, slot, config, tools)
+            command = kernel.prepare_make(cache_dir, tree, slot, config, tools)
             _compile(sources, tree, command, tools, scratch, log)
         kernel.prune(cache_dir / "extra", keep=64)
     return target

@@ -110,7 +110,7 @@ _CC = """\
 #!/bin/sh
 for word; do
 	case $word in
-	*.[cS]) grep -qs incbin "$word" && exec gcc "$@" ;;
+	*.[cS]) grep -qs incbin -- "$word" && exec gcc "$@" ;;
 	esac
 done
 exec ccache gcc "$@"
@@ -121,9 +121,8 @@ def toolchain(pahole: Path, cache_dir: Path) -> Toolchain:
     """The host's gcc, through ccache when there is one, and ``pahole``."""
     ccache = shutil.which("ccache") is not None
     through = cache_dir / "cc"
-    if ccache and not (through.exists() and through.read_text() == _CC):
-        cache.write_text(through, _CC)
-        through.chmod(0o755)
+    if ccache and not (os.access(through, os.X_OK) and through.read_text() == _CC):
+        cache.write_text(through, _CC, mode=0o755)
     gcc = process.run(["gcc", "--version"]).stdout.splitlines()[0]
     version = process.run([pahole, "--version"]).stdout.strip()
     return Toolchain(
@@ -165,7 +164,7 @@ def config_key(plan: Plan, fragments: Sequence[Path], tools: Toolchain) -> str:
 
 
 def added_symbols(plan: Plan) -> frozenset[str]:
-    """The configuration symbols that the patches define and the base does not have."""
+    """Symbols that the patches define, and the Kconfig files they touch did not."""
 
     def defined(state: Iterable[tuple[str, File | None]]) -> set[str]:
         return {
@@ -256,6 +255,7 @@ def build(
             log=log,
             next="mend the patch",
         )
+    _require_own_image(output, log)
     kernel = _collect(applied.path, output, tools, key, cache_dir, log)
     outputs.judged(output)
     prune(cache_dir / "kernels", keep=32)
@@ -304,14 +304,14 @@ def _make_argv(output: Path, tools: Toolchain) -> list[str]:
     return ["make", f"O={output}", *tools.make, *_REPRODUCIBLE]
 
 
-def make_argv(
+def prepare_make(
     cache_dir: Path,
     applied: AppliedTree,
     slot: str,
     config: Configured,
     tools: Toolchain,
 ) -> list[str]:
-    """What calls make in the output directory ``slot``, with ``config`` in it."""
+    """Get the output directory ``slot`` ready, and what calls make in it."""
     return _make_argv(outputs.use(applied, slot, config.file, cache_dir), tools)
 
 
@@ -333,6 +333,13 @@ def _inside(file: str, applied: AppliedTree) -> str:
 
 
 def _explain(error: process.CommandError, log: Path) -> KstallError:
+    if "No space left on device" in error.output:
+        # First, for the compiler says so as of an error in the source.
+        return KstallError(
+            "no space left while building",
+            log=log,
+            next="free some, or point KSTALL_CACHE at a larger disk",
+        )
     lines = error.output.splitlines()
     for number, line in enumerate(lines):
         if (
@@ -342,12 +349,6 @@ def _explain(error: process.CommandError, log: Path) -> KstallError:
         ):
             excerpt = "\n".join(lines[number : number + 6])
             return BuildError(f"the tree does not build:\n{excerpt}", log=log)
-    if "No space left on device" in error.output:
-        return KstallError(
-            "no space left while building",
-            log=log,
-            next="free some, or point KSTALL_CACHE at a larger disk",
-        )
     return KstallError(error.what, log=log, next="the log's end says what make needed")
 
 
@@ -378,6 +379,22 @@ def _collect(
         facts = {"release": release, "build_id": build_id(output / "vmlinux")}
         cache.write_json(scratch / "kernel.json", facts)
     return Kernel(key, target, facts["release"], facts["build_id"], reused=False)
+
+
+def _require_own_image(output: Path, log: Path) -> None:
+    """Raise `KstallError` if what boots is another kernel than the one beside it."""
+    image = (output / "arch/x86/boot/bzImage").read_bytes()
+    folder = output / "arch/x86/boot/compressed"
+    unpacked = (folder / "vmlinux.bin").read_bytes()
+    same = bytes.fromhex(build_id(output / "vmlinux")) in unpacked
+    if not same or not any(
+        one.read_bytes() in image for one in folder.glob("vmlinux.bin.*")
+    ):
+        raise KstallError(
+            f"{output}: bzImage holds another kernel than vmlinux",
+            log=log,
+            next=f"remove {output}, and run it again",
+        )
 
 
 def build_id(elf: Path) -> str:

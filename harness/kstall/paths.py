@@ -413,13 +413,22 @@ def _extreme(
 
 def _most_sites(found: dict[_Node, _Found], start: _Node) -> int:
     """The most different sites that a path from ``start`` crosses."""
-    crossed: dict[_Node, set[frozenset[int]]] = {}
-    for node in _postorder(found, start):
-        following = [
-            sites for after in found[node].next for sites in crossed.get(after, ())
-        ]
-        own = frozenset(found[node].nops)
-        crossed[node] = {own | sites for sites in following} or {own}
+    order = list(_postorder(found, start))
+    crossed = {node: set[frozenset[int]]() for node in order}
+    # Until nothing changes: what follows a loop is found along the edge back only.
+    changed = True
+    while changed:
+        changed = False
+        for node in order:
+            own = frozenset(found[node].nops)
+            sets = {own} | {
+                own | sites
+                for after in found[node].next
+                for sites in crossed.get(after, ())
+            }
+            most = {one for one in sets if not any(one < other for other in sets)}
+            changed |= most != crossed[node]
+            crossed[node] = most
     return max(map(len, crossed[start]))
 
 

@@ -3,8 +3,8 @@
 
 `plan` lets git apply the patches to copies of the few files they touch.  `checkout`
 then makes the base's own ``src`` look like the result.  There is one workspace a base,
-and not one a series, because then source paths, compiler cache and object directories
-stay the same for all series, and only what really differs is compiled anew.
+and not one a series, because then source paths, and with them the keys of the compiler
+cache, stay the same for all series (for objects see `outputs`).
 
 Before a file is first changed, its pristine content is kept aside and its name written
 down, and that never goes away.  So whatever a killed run left behind, the next
@@ -135,8 +135,8 @@ def plan(base: Base, patches: Sequence[Patch], scratch: Path) -> Plan:
 def checkout(plan: Plan, say: Callable[[str], None]) -> Iterator[AppliedTree]:
     """The base's workspace, with ``plan`` in it, for as long as the block lasts.
 
-    Only files that differ are written, and get a fresh mtime.  Another run that wants
-    the same workspace waits until then.
+    Only files that differ are written; `outputs` gives them the time stamps that make
+    has to see.  Another run that wants the same workspace waits until then.
     """
     with workspace(plan.base, say) as put:
         yield put(plan)

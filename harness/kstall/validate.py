@@ -347,8 +347,7 @@ def _workspace(base: source.Base, ui: Ui) -> Iterator[Callable[[tree.Plan], _Che
 
         @functools.cache
         def workspace() -> Callable[[tree.Plan], tree.AppliedTree]:
-            # Only when something is to be made: putting a series into the workspace
-            # gives its files new time stamps, and make would compile them again.
+            # Only when something is to be made: it is locked then, and others wait.
             return held.enter_context(tree.workspace(base, ui.say))
 
         def checkout(plan: tree.Plan) -> _Checkout:
