@@ -541,7 +541,7 @@ class Seen:
 
 
 def _gaps(run: Run, task: Mapping[str, Any]) -> list[Seen]:
-    """Throttling in the time in which the task measured."""
+    """Throttling in the time in which the task looked at its clock."""
     pairs = _alternating(run.record(*_TASK, task=task["pid"]), _TASK, ("task",)).pairs
     return [
         Seen(
@@ -557,7 +557,7 @@ def _gaps(run: Run, task: Mapping[str, Any]) -> list[Seen]:
             ),
         )
         for start, end in pairs
-        if task["begin_ns"] <= start.ts_ns and end.ts_ns <= task["end_ns"]
+        if task["begin_ns"] <= start.ts_ns and end.ts_ns <= task["last_ns"]
     ]
 
 

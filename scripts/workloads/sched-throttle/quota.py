@@ -183,8 +183,8 @@ def spin(seconds: float) -> dict[str, object]:
     """Use the CPU until ``seconds`` have passed; measure when it was not ours.
 
     ``gaps`` are the times [from, to] between two looks at the clock that are longer
-    than a task can have been interrupted for.  CPU time is that within the run, the
-    run_delay that of a little more, so that each can be a limit.
+    than a task can have been interrupted for, up to the last one.  CPU time is that
+    within the run, the run_delay that of a little more, so that each can be a limit.
     """
     delay = _run_delay()
     begin = last = mono()
@@ -198,6 +198,7 @@ def spin(seconds: float) -> dict[str, object]:
     run = time.process_time_ns() - run
     return {
         "begin_ns": begin,
+        "last_ns": last,
         "end_ns": mono(),
         "run_ns": run,
         "run_delay_ns": _run_delay() - delay,
