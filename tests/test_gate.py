@@ -64,7 +64,6 @@ def test_one_nop_passes(series: Series, build: Build) -> None:
         ("CLOCK", "off_runs_nothing_else", ("submit", "reads a clock", "ktime_get")),
         ("ARGUMENT", "off_runs_nothing_else", ("submit", "calls", "call estimate")),
         ("LOAD", "off_runs_nothing_else", ("submit", "instructions more")),
-        ("TWICE", "off_runs_nothing_else", ("NOPs of sites on a path: 2, not 1",)),
         ("GROWN", "structs_do_not_grow", ("struct job: +submitted", "24, not 16")),
         ("INLINE", "off_is_a_nop", ("job_wait", "poll (!)")),
         ("BROKEN", "off_is_a_nop", ("job_wait: functions with a site",)),

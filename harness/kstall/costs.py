@@ -94,7 +94,7 @@ class FunctionPaths(_Model):
         description="NOPs of new sites that one path crosses, at most; once each, as "
         "a loop comes by again"
     )
-    sites: int = Field(description="events with a site on any of its paths")
+    sites: int = Field(description="sites on any of its paths")
     stretches: list[Stretch] = []
     clock_reads: list[str] = Field(default=[], description="added ones")
     calls: list[str] = Field(default=[], description="added ones")

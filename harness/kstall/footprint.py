@@ -230,7 +230,7 @@ class _Pair:
             else sum(one.kind != "jump" for one in found.added),
             least=found.least if found.proven else 0,
             nops=found.nops,
-            sites=len({self.patched.branches[at].event for at in found.sites}),
+            sites=len(found.sites),
             stretches=[
                 costs.Stretch(
                     base=_where(self.base.binary, one.base),

@@ -123,8 +123,6 @@ def _judge_path(
         added = [line for one in path.stretches for line in one.added] + path.added
         shown = "; ".join(list(dict.fromkeys(added))[:_LINES])
         verdict.true(f"{name}: nothing is added", False, shown)
-    if path.nops:
-        verdict.at_most(f"{name}: NOPs of sites on a path", path.nops, path.sites)
 
 
 def structs_do_not_grow(series: Series, found: Overhead) -> Verdict:
