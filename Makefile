@@ -27,7 +27,7 @@ help: ## this text
 setup: ## install what is missing: Debian packages (as root), .venv
 	@scripts/setup.sh
 
-validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for costs)
+validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for costs; deep: all)
 	@$(kstall) validate --level $(LEVEL) $${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
 
 series: setup ## write proven series as mails, with VERSION=2 for a later version

@@ -99,16 +99,19 @@ def test_a_quick_run_is_no_proof_for_mails(tmp_path: Path) -> None:
     assert proof.find(series, base, out, None).entry.overhead is None
 
 
-def test_a_level_that_does_nothing_is_not_offered(
+def test_a_level_that_does_not_exist_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["validate", "--level", "deep"])
+        cli.main(["validate", "--level", "deeper"])
     assert ended.value.code == 2
-    assert "invalid choice: 'deep'" in capsys.readouterr().err
+    assert "invalid choice: 'deeper'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "level"), [([], "full"), (["LEVEL=quick"], "quick")])
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [([], "full"), (["LEVEL=quick"], "quick"), (["LEVEL=deep"], "deep")],
+)
 def test_make_hands_the_level_on(
     project_root: Path, words: list[str], level: str
 ) -> None:

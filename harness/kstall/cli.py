@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=get_args(validate.Level),
         default="full",
         help="quick: all but what the events cost, without a kernel to compare with; "
-        "it is not enough for mails (default: %(default)s)",
+        "it is not enough for mails; deep: also what takes long (default: %(default)s)",
     )
     prove.set_defaults(verb=_validate)
 

@@ -37,14 +37,15 @@ from .series import Project, Series
 from .ui import Ui
 
 _JUDGING = ("judge", "gate")
-Level = Literal["quick", "full"]
+Level = Literal["quick", "full", "deep"]
 
 
 @dataclass(frozen=True)
 class Request:
     """What is to be proven, on what, and where things are kept.
 
-    ``level`` quick leaves out what the events cost, and with it the base kernel.
+    ``level`` quick leaves out what the events cost, and with it the base kernel; deep
+    adds what takes long and seldom finds anything.
     """
 
     project: Project
