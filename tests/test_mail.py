@@ -26,7 +26,6 @@ from kstall import (
     mail,
     prep,
     proof,
-    quotes,
     recipients,
     report,
     summary,
@@ -329,13 +328,6 @@ def test_prose_is_filled_and_records_are_not() -> None:
     assert items.splitlines()[1].startswith("  word")
     assert items.splitlines()[-1] == "2 is short"
     assert short == "short\nlines"
-
-
-def test_the_record_most_like_the_one_shown_is_quoted() -> None:
-    found = {"nap": ("nap: a=1, b=2", "nap: a=3, b=4", "nap: a=3, b=5")}
-    body, shown = quotes.replaced("  nap: a=3, b=9\n\nnap: a=3\n", found)
-    assert body == "  nap: a=3, b=4\n\nnap: a=3\n"
-    assert shown == {"nap"}
 
 
 # -- the mails -------------------------------------------------------------------

@@ -87,7 +87,7 @@ def statement(
 ) -> Statement:
     """What ``who`` certifies with a sign-off on ``series``.
 
-    ``doubts`` are figures in the letter that no run carries.
+    ``doubts`` are figures and records in the texts that no run carries.
     """
     found = tree.pristine(plan.base, (_CERTIFICATE, _ASSISTANTS))
     page = found[_CERTIFICATE]
@@ -113,7 +113,7 @@ def statement(
         ]
     if doubts:
         lines += [
-            "The letter has figures that the run it quotes does not show; you vouch",
+            "The texts have figures that the run they quote does not show; you vouch",
             "for them: " + ", ".join(doubts),
             "",
         ]

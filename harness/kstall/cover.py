@@ -17,7 +17,7 @@ from typing import Any
 
 import jinja2
 
-from . import costs, patchtext, quotes
+from . import costs, excerpts, figures, patchtext
 from .errors import KstallError
 from .proof import Proof
 from .report import Check, Comparison
@@ -61,26 +61,34 @@ def require_finished(series: Series) -> None:
 
 
 def render(
-    series: Series, proof: Proof, base: Base, *, assisted: int, applied: str = ""
+    series: Series,
+    proof: Proof,
+    trace: excerpts.Trace,
+    base: Base,
+    *,
+    assisted: int,
+    applied: str = "",
 ) -> Cover:
-    """The letter's text.
+    """The letter's text; ``trace`` is that of ``proof``.
 
     ``assisted`` is how many patches have an Assisted-by: tag; ``applied`` says what
     there is to say about how they apply.
     """
     require_finished(series)
     body = (series.dir / series.spec.cover).read_text(encoding="utf-8")
-    found = quotes.records(proof.results(), series)
-    body, shown = quotes.replaced(body, found)
-    new = [point.name for point in series.spec.tracepoint]
+    found = trace.records()
+    made = excerpts.replaced(body, trace)
+    new = [excerpts.name_of(point) for point in series.spec.tracepoint]
     if missing := [name for name in new if name not in found]:
         raise KstallError(
             f"{proof.dir}: proven, but it has no record of {', '.join(missing)}",
             next="run it again",
         )
     values: dict[str, Any] = {
-        "body": wrapped(body).strip("\n"),
-        "records": [found[name][0] for name in new if name not in shown],
+        "body": wrapped(made.text).strip("\n"),
+        "records": [
+            found[name][0].text("  ") for name in new if name not in made.shown
+        ],
         "series": series,
         "entry": proof.entry,
         "environment": proof.report.environment,
@@ -95,7 +103,7 @@ def render(
     }
     text = _environment().get_template("cover.txt").render(values)
     tidy = re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
-    return Cover(tidy, quotes.unfounded(body, proof.report, proof.entry))
+    return Cover(tidy, figures.unfounded(made.text, proof.report, proof.entry))
 
 
 def _tells(check: Check) -> bool:

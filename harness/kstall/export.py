@@ -21,6 +21,8 @@ from . import (
     commits,
     contributor,
     cover,
+    excerpts,
+    figures,
     mail,
     patchfile,
     proof,
@@ -36,6 +38,8 @@ from .series import Project, Series
 #: Who drafts are from: mail cannot be sent as them, or answered.
 DRAFTER = Person("kstall", "noreply@kstall.invalid")
 _MBOX = "thread.mbox"
+#: How much of a line of a trace says which one it is.
+_RECORD = 40
 
 
 @dataclass(frozen=True)
@@ -121,15 +125,19 @@ def _export(
     plan = tree.plan(base, series.patches, scratch)
     who = recipients.find(series, plan, scratch)
     split = [mail.split(patch.path) for patch in series.patches]
+    trace = excerpts.trace(found.results(), series)
+    quoted = [excerpts.replaced(message, trace) for message, _ in split]
     letter = cover.render(
         series,
         found,
+        trace,
         base,
         assisted=sum("\nAssisted-by: " in message for message, _ in split),
         applied=_applied(plan),
     )
-    signed = _author(request, series, plan, letter.unfounded)
-    messages = [message for message, _ in split]
+    doubts = (*letter.unfounded, *_doubts(quoted, found))
+    signed = _author(request, series, plan, doubts)
+    messages = [one.text.strip("\n") for one in quoted]
     if signed is not None:
         messages = [mail.signed_off(message, signed) for message in messages]
     thread = mail.Thread(
@@ -158,8 +166,18 @@ def _export(
         remarks = checkpatch.run(base, files, scratch, signed=signed is not None)
     return Exported(
         *(series, plan, target, thread, letters, tuple(messages), body),
-        *(who, found, letter.unfounded, remarks, signed),
+        *(who, found, doubts, remarks, signed),
     )
+
+
+def _doubts(quoted: Sequence[excerpts.Replaced], found: proof.Proof) -> tuple[str, ...]:
+    """What messages show that the run does not, with the number of the patch."""
+    doubts = []
+    for number, one in enumerate(quoted, 1):
+        known = figures.unfounded(one.text, found.report, found.entry)
+        doubts += [f"{number:04}: {figure}" for figure in known]
+        doubts += [f"{number:04}: {record[:_RECORD]}" for record in one.strange]
+    return tuple(doubts)
 
 
 def _author(

@@ -35,8 +35,8 @@ class Outcome:
         assert self.exported is not None
         found = []
         if self.exported.unfounded:
-            figures = ", ".join(self.exported.unfounded)
-            found.append(f"figures in cover.txt that the run does not show: {figures}")
+            doubts = ", ".join(self.exported.unfounded)
+            found.append(f"in the texts, and not shown by the run: {doubts}")
         if self.exported.signed is None:
             found.append("a sign-off: `kstall series --sign-off` shows what it means")
         return tuple(found)
