@@ -29,6 +29,10 @@ class UnmetSymbols(FailedCheck):
     """Requested symbols that are not in the final ``.config``."""
 
 
+class CannotBeOff(KstallError):
+    """A symbol that this architecture, or what nobody can choose, keeps on."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One line of a fragment: ``value`` is as in ``.config``, with ``n`` for unset."""
@@ -40,6 +44,13 @@ class Request:
 
     def __str__(self) -> str:
         return f"{self.file.name}:{self.line}: CONFIG_{self.symbol}={self.value}"
+
+    @property
+    def line_of_config(self) -> str:
+        """It as a line of a ``.config``."""
+        if self.value == "n":
+            return f"# CONFIG_{self.symbol} is not set"
+        return f"CONFIG_{self.symbol}={self.value}"
 
 
 def parse_fragment(path: Path) -> tuple[Request, ...]:
@@ -103,27 +114,22 @@ def configure(
 ) -> dict[str, str]:
     """Merge ``fragments`` into ``build/.config`` and return it.
 
-    The fragments go onto ``tinyconfig``, so what nobody asks for is off.  ``make``
-    holds the variables that the build will use, because the toolchain decides which
-    symbols there are.  ``absent`` are those that this tree need not have.  Raises
-    `UnmetSymbols` naming each unmet dependency.
+    What nobody asks for is off.  ``make`` holds the variables that the build will use,
+    because the toolchain decides which symbols there are.  ``absent`` are those that
+    this tree need not have.  Raises `UnmetSymbols` naming each unmet dependency.
     """
     requests = combine(fragments)
     build.mkdir(parents=True, exist_ok=True)
     final = build / ".config"
-    command = ["make", "-s", f"O={build}", *make]
-    merge = (tree / "scripts/kconfig/merge_config.sh",)
-    process.run([*command, "tinyconfig"], cwd=tree, log=log)
-    process.run(
-        [*merge, "-m", "-O", build, final, *fragments],
-        cwd=tree,
-        log=log,
-    )
+    merged = build / "merged.config"
+    merged.write_text("".join(f"{one.line_of_config}\n" for one in requests.values()))
     # Not olddefconfig: that takes the default of every symbol that the fragments make
     # visible, and CONFIG_NET alone brings IPv6 and wireless with it.
-    merged = final.rename(build / "merged.config")
     process.run(
-        [*command, f"KCONFIG_ALLCONFIG={merged}", "allnoconfig"], cwd=tree, log=log
+        ["make", "-s", f"O={build}", *make, f"KCONFIG_ALLCONFIG={merged}"]
+        + ["allnoconfig"],
+        cwd=tree,
+        log=log,
     )
     config = parse_config(final)
     variables = dict(word.split("=", 1) for word in make if "=" in word)
@@ -158,6 +164,53 @@ class _Kconfig(kconfiglib.Kconfig):  # type: ignore[misc]
         return patched
 
 
+def without(
+    tree: Path, config: Path, symbols: Sequence[str], variables: Mapping[str, str]
+) -> frozenset[str]:
+    """All that has to be off for ``symbols`` to be off, as they are among it.
+
+    That is whatever selects them, and so on.  ``config`` is a ``.config`` of ``tree``.
+    Raises `CannotBeOff`.
+    """
+    kconf = _load(tree, config, variables)
+    off: dict[str, None] = {}
+    waiting = [name for name in symbols if name in kconf.syms]
+    while waiting:
+        symbol = kconf.syms[waiting.pop(0)]
+        if symbol.name not in off:
+            off[symbol.name] = None
+            symbol.set_value(0)
+            if symbol.tri_value:
+                waiting += _keepers(symbol)
+    for name in symbols:
+        if (symbol := kconf.syms.get(name)) is not None and symbol.tri_value:
+            by = ", ".join(_keepers(symbol)) or "its own default"
+            raise CannotBeOff(f"{name} cannot be off: it is kept on by {by}")
+    return frozenset(off)
+
+
+def _keepers(symbol: Any) -> list[str]:
+    """The symbols that keep ``symbol`` on: those that select it, and its defaults."""
+    terms = kconfiglib.split_expr(symbol.rev_dep, kconfiglib.OR)
+    selecting = [
+        kconfiglib.split_expr(term, kconfiglib.AND)[0]
+        for term in terms
+        if kconfiglib.expr_value(term)
+    ]
+    if not selecting and all(node.prompt is None for node in symbol.nodes):
+        selecting = [
+            one
+            for value, condition in symbol.defaults
+            if kconfiglib.expr_value(condition)
+            for one in kconfiglib.expr_items(value)
+        ]
+    return [
+        one.name
+        for one in selecting
+        if isinstance(one, kconfiglib.Symbol) and not one.is_constant
+    ]
+
+
 def explain(
     tree: Path, config: Path, lost: Sequence[Request], variables: Mapping[str, str]
 ) -> Iterator[str]:
@@ -177,7 +230,7 @@ def _load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
     defaults = {
         "srctree": str(tree),
         "ARCH": "x86",
-        "SRCARCH": "x86",
+        "SRCARCH": {"i386": "x86"}.get(arch := variables.get("ARCH", "x86"), arch),
         "CC": "gcc",
         "LD": "ld",
         "AR": "ar",
