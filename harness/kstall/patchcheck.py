@@ -101,16 +101,23 @@ def judge(series: Series, plan: tree.Plan, scratch: Path) -> tuple[CheckResult, 
 
 
 def _verdict(name: str, finder: Finder, subject: Subject) -> Verdict:
+    return verdict(name, finder(subject), subject.series)
+
+
+def verdict(
+    name: str, findings: Sequence[Sequence[Finding]], series: Series
+) -> Verdict:
     """One comparison a patch: it holds if all that was found is argued.
 
-    Who only receives a series cannot argue for it: there, findings are told as the
-    reason why the check decides nothing.
+    ``findings`` are those of each patch, and of the cover letter if it was read.  Who
+    only receives a series cannot argue for it: there, findings are told as the reason
+    why the check decides nothing.
     """
     verdict = Verdict()
-    files = [patch.path.name for patch in subject.series.patches]
-    files.append(subject.series.spec.cover)
-    exempt = [one for one in subject.series.spec.exemption if one.check == name]
-    for file, found in zip(files, finder(subject), strict=False):
+    files = [patch.path.name for patch in series.patches]
+    files.append(series.spec.cover)
+    exempt = [one for one in series.spec.exemption if one.check == name]
+    for file, found in zip(files, findings, strict=False):
         left = [one for one in found if not any(_covers(e, one) for e in exempt)]
         argued = [
             _argued(e, found) for e in exempt if any(_covers(e, f) for f in found)
@@ -125,7 +132,7 @@ def _verdict(name: str, finder: Finder, subject: Subject) -> Verdict:
             not left,
             "; ".join([*shown, *argued]),
         )
-    if subject.series.spec.discovered:
+    if series.spec.discovered:
         told = [f"{c.label}: {c.detail}" for c in verdict.comparisons if not c.ok]
         if told:
             verdict.skip(f"somebody else's patches: {'; '.join(told)}")
@@ -175,33 +182,29 @@ def checkpatch_strict(subject: Subject) -> list[list[Finding]]:
 def kernel_doc(subject: Subject) -> list[list[Finding]]:
     """kernel-doc of the tree warns of nothing that it did not warn of before."""
     script = kerneldoc.KernelDoc(subject.plan.base, subject.scratch)
-    told = [
-        script.remarks(
-            {
-                path: file.data
-                for path, file in state
-                if file is not None
-                and path.endswith(_CODE)
-                and kerneldoc.has(file.data)
-            },
-            f"state-{number}",
-        )
-        for number, state in enumerate(subject.plan.states)
-    ]
-    return [_new(told[n], told[n + 1], "kernel-doc") for n in _numbers(subject)]
+    told = []
+    for number, state in enumerate(subject.plan.states):
+        files = {
+            path: file.data
+            for path, file in state
+            if file is not None and path.endswith(_CODE) and kerneldoc.has(file.data)
+        }
+        said = script.remarks(files, f"state-{number}")
+        told.append(_findings(said, "kernel-doc"))
+    return [new(told[n], told[n + 1]) for n in _numbers(subject)]
 
 
 def documents(subject: Subject) -> list[list[Finding]]:
     """docutils finds no fault in a document that was not there before."""
-    told = [
-        {
+    told = []
+    for state in subject.plan.states:
+        said = {
             path: rst.faults(_text(file))
             for path, file in state
             if file is not None and path.endswith(".rst")
         }
-        for state in subject.plan.states
-    ]
-    return [_new(told[n], told[n + 1], "rst") for n in _numbers(subject)]
+        told.append(_findings(said, "rst"))
+    return [new(told[n], told[n + 1]) for n in _numbers(subject)]
 
 
 def include_order(subject: Subject) -> list[list[Finding]]:
@@ -331,20 +334,26 @@ def _of_texts(
     ]
 
 
-def _new(
-    before: Mapping[str, Sequence[tuple[int, str]]],
-    after: Mapping[str, Sequence[tuple[int, str]]],
-    kind: str,
+def _findings(
+    said: Mapping[str, Sequence[tuple[int, str]]], kind: str
 ) -> list[Finding]:
+    return [
+        Finding(path, line, kind, text)
+        for path, lines in said.items()
+        for line, text in lines
+    ]
+
+
+def new(before: Sequence[Finding], after: Sequence[Finding]) -> list[Finding]:
     """What is said now and was not said before; lines may have moved."""
+    old = Counter((one.file, one.kind, one.text) for one in before)
     found = []
-    for path, said in after.items():
-        old = Counter(text for _, text in before.get(path, ()))
-        for line, text in said:
-            if old[text]:
-                old[text] -= 1
-            else:
-                found.append(Finding(path, line, kind, text))
+    for one in after:
+        what = (one.file, one.kind, one.text)
+        if old[what]:
+            old[what] -= 1
+        else:
+            found.append(one)
     return found
 
 
