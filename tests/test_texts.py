@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the series here say in messages and cover letters."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kstall import figures, mail, patchtext
+from kstall.series import Project, Series
+
+ROOT = Path(__file__).resolve().parents[1]
+#: Figures that are no measurement: constants of the source, and of what the workloads
+#: do.  All else is for the run to say.
+CONSTANTS = {
+    "iommu-iotlb": {
+        "7.3": "the release whose source was read",
+        "256": "entries of a flush queue's ring, IOVA_DEFAULT_FQ_SIZE",
+        "255": "of which one stays free",
+    },
+    "pci-aer": {
+        "128": "AER_ERROR_SOURCES_MAX",
+        "130": "messages that a workload has sent",
+        "300": "interrupts that a workload causes",
+    },
+    "rdma-cq": {"200": "polls of a KUnit test"},
+}
+
+
+@pytest.fixture(params=Project(ROOT).names())
+def series(request: pytest.FixtureRequest) -> Series:
+    """Each series that is here."""
+    (one,) = Project(ROOT).load([request.param])
+    return one
+
+
+def _texts(series: Series) -> list[str]:
+    cover = (series.dir / series.spec.cover).read_text()
+    return [cover, *(mail.split(patch.path)[0] for patch in series.patches)]
+
+
+def test_no_figure_is_somebody_s_memory(series: Series) -> None:
+    found = {figure for text in _texts(series) for figure in figures.in_prose(text)}
+    assert found == CONSTANTS.get(series.name, {}).keys()
+
+
+def test_no_size_is_somebody_s_memory(series: Series) -> None:
+    for text in _texts(series):
+        assert not re.search(r"\d bytes (of|more|less) (text|data)", text)
+        assert "objdump" not in text
+
+
+def test_messages_are_no_wider_than_a_mail(series: Series) -> None:
+    for text in _texts(series)[1:]:
+        wide = [line for line in text.splitlines() if len(line) > patchtext.WIDTH]
+        assert not wide
+
