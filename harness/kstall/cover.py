@@ -97,6 +97,7 @@ def render(
         "checks": [one for one in proof.entry.checks if _tells(one)],
         "harness": [one for one in proof.entry.checks if one.kind == "harness"],
         "skipped": [one for one in proof.entry.checks if one.status == "skip"],
+        "argued": argued(series, proof.entry.checks),
         "overhead": proof.entry.overhead,
         "assisted": assisted,
         "applied": applied,
@@ -124,7 +125,12 @@ def _environment() -> jinja2.Environment:
     )
     made.filters["fill"] = fill
     made.globals.update(
-        deciding=deciding, growth=growth, medians=medians, structs=structs, paths=paths
+        allowances=allowances,
+        deciding=deciding,
+        growth=growth,
+        medians=medians,
+        structs=structs,
+        paths=paths,
     )
     return made
 
@@ -204,6 +210,39 @@ def _telling(one: Comparison) -> tuple[bool, float]:
     return "event" in one.label and not one.unit, expected
 
 
+def argued(series: Series, checks: Sequence[Check]) -> list[str]:
+    """What checks of the patches found and the series does not follow, and why."""
+    lines = []
+    for one in series.spec.exemption:
+        found = " ".join(
+            comparison.detail
+            for check in checks
+            if check.name == one.check
+            for comparison in check.comparisons
+        )
+        because = " ".join(one.because.split())
+        if because in found:
+            kinds = [kind for kind in one.kinds if kind in found]
+            where = f" in {', '.join(one.files)}" if one.files else ""
+            name = one.check.replace("_", " ")
+            lines.append(f"{name}, {', '.join(kinds)}{where}: {because}")
+    return lines
+
+
+def allowances(found: costs.Overhead) -> list[str]:
+    """What may cost more than a NOP, and why; what has one reason is one line."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for one in found.exemptions:
+        name = f"{one.function}()" if one.function else f"struct {one.struct}"
+        unit = "instruction" if one.function else "byte"
+        much = f"{one.allowed} {unit}{'' if one.allowed == 1 else 's'}"
+        grouped.setdefault((much, one.because), []).append(name)
+    return [
+        f"allowed for {', '.join(names)}: {much}, because {because}"
+        for (much, because), names in grouped.items()
+    ]
+
+
 def growth(found: costs.Footprint) -> list[str]:
     """By how many bytes of text and of data each binary grew, records of it aside."""
     totals: dict[str, dict[str, int]] = {}
@@ -222,21 +261,25 @@ def paths(found: costs.Footprint) -> list[str]:
     lines = []
     for one in found.paths:
         heat = ", hot" if one.hot else ""
-        more = f"{one.most:+} at most" if one.proven else "not proven path by path"
+        where = "on a path" if one.proven else "not reached before"
         lines.append(
             f"{one.name}() [{one.binary}{heat}]: {one.nops} NOP, other instructions "
-            f"on a path: {more}"
+            f"{where}: {one.most:+} at most"
         )
     return lines
 
 
 def structs(found: costs.Footprint) -> list[str]:
     """Structs of before whose size or layout changed."""
-    return [
-        f"struct {one.name}: {one.base} to {one.patched} bytes"
-        for one in found.structs
-        if not one.record and one.base is not None and one.patched is not None
-    ]
+    lines = []
+    for one in found.structs:
+        if one.record or one.base is None or one.patched is None:
+            continue
+        size = f"{one.base} to {one.patched} bytes"
+        if one.base == one.patched:
+            size = f"{one.base} bytes as before, with another layout"
+        lines.append(f"struct {one.name}: {size}")
+    return lines
 
 
 def medians(one: costs.Measurement) -> Mapping[str, str]:
