@@ -204,6 +204,7 @@ def test_the_project_s_own_series_load(project_root: Path) -> None:
         ('name = "demo_nap"', 'name = "demo_doze"', "does not add demo_doze"),
         ('program = "workloads/demo/doze"', 'program = "gone"', "no such file"),
         ('scripts = ["nap.bt"]', 'scripts = ["x.bt"]', "x.bt is not declared"),
+        ('scripts = ["nap.bt"]', "decode = true", "none of its events is new"),
         ('workloads = ["doze"]', 'workloads = ["walk"]', "no workload called walk"),
         ('name = "naps"', 'name = "snores"', "checks.py has no function snores"),
         ('cover = "cover.txt"', 'cover = "gone.txt"', "no such file: gone.txt"),

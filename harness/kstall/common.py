@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from . import readers
 from .evidence import CheckResult, Evidence, Verdict, run_check
 from .series import Series
 
@@ -38,6 +39,7 @@ def _checks_for(series: Series) -> Iterator[_Check]:
     fixes = not series.spec.tracepoint
     watched = any(load.events or load.record or load.scripts for load in loads)
     twice = any(set(load.events) & set(load.record) for load in loads)
+    formatted = any(point.kind != "bare" for point in series.spec.tracepoint)
     for check in _CHECKS:
         # Of a discovered series nobody knows what should be in a record, or fire it.
         unknown = fixes or series.spec.discovered
@@ -46,6 +48,9 @@ def _checks_for(series: Series) -> Iterator[_Check]:
         if fixes and check is nothing_lost and not watched:
             continue
         if fixes and check is readers_agree and not twice:
+            continue
+        # Without a record and a print fmt there is nothing to read.
+        if check in _READERS and (series.spec.discovered or not formatted):
             continue
         yield check
 
@@ -114,12 +119,14 @@ def nothing_lost(series: Series, saved: Evidence) -> Verdict:
 def readers_agree(series: Series, saved: Evidence) -> Verdict:
     """ftrace's text and the raw record read through BPF hold the same values."""
     verdict = Verdict()
+    compared: Counter[str] = Counter()
     for load in series.spec.workload:
         for event in sorted(set(load.events) & set(load.record)):
             name = event.partition(":")[2]
             one = [dict(e.fields) for e in saved.workload(load.name).events(name)]
             two = [dict(e.fields) for e in saved.workload(load.name).record(name)]
             verdict.equal(f"{load.name}: {name}: records", len(two), len(one))
+            compared[event] += len(two)
             common = set(one[0]) & set(two[0]) if one and two else set()
             # ftrace prints an enum or a function by name; how often must still agree.
             named = {
@@ -139,15 +146,25 @@ def readers_agree(series: Series, saved: Evidence) -> Verdict:
                     for side in (one, two)
                 ]
                 verdict.equal(f"{load.name}: {name}: {key}", counts[1], counts[0])
+    for point in series.spec.tracepoint:
+        if point.kind != "bare" and not series.spec.discovered:
+            verdict.at_least(f"{point.name}: both", compared[point.event], 1, "records")
     return verdict
 
 
+_READERS: tuple[_Check, ...] = (
+    readers.text_is_the_record,
+    readers.listed_by_perf,
+    readers.decoded_by_perf,
+    readers.decoded_by_trace_cmd,
+)
 _CHECKS: tuple[_Check, ...] = (
     booted_kernel,
     record_layout,
     events_fire,
     nothing_lost,
     readers_agree,
+    *_READERS,
 )
 
 

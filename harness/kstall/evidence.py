@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar
 
-from . import records
+from . import records, ring
 from .errors import KstallError
 from .series import Series
 
@@ -160,6 +160,29 @@ class WorkloadResult:
     def record(self, name: str | None = None) -> tuple[records.Event, ...]:
         """What the bpftrace recorder read, in time order, to the nanosecond."""
         return _named(self._recorded, name)
+
+    @functools.cached_property
+    def _raw(self) -> tuple[records.Event, ...]:
+        directory = self.dir / "pages"
+        if not directory.is_dir():
+            raise EvidenceError(f"the guest left no {self.name}/pages")
+        return tuple(
+            event
+            for path in sorted(directory.iterdir())
+            for event in ring.records(
+                path.read_bytes(),
+                int(path.name.removeprefix("cpu")),
+                self.layouts.values(),
+            )
+        )
+
+    def raw(self, name: str | None = None) -> tuple[records.Event, ...]:
+        """What `events` holds as it stood in memory, CPU by CPU, in time order."""
+        return _named(self._raw, name)
+
+    def decoded(self, file: str) -> str:
+        """What a decoder of its own printed of the records, as text."""
+        return self._text(file)
 
     def bpftrace(self, script: str) -> records.Output:
         """What a script of `scripts/`, named without its suffix, printed."""

@@ -102,6 +102,11 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
                     {"name": Path(file).stem, "script": file, "params": []}
                     for file in load.scripts
                 ],
+                "decode": [
+                    point.event
+                    for point in spec.tracepoint
+                    if load.decode and point.event in load.events
+                ],
                 "deadline_s": load.deadline_s,
             }
             for load in spec.workload

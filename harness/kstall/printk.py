@@ -3,24 +3,33 @@
 
 The kernel publishes each event's format string and arguments.  Turned into a pattern
 they say where a value ends far better than any rule about "key=value" could: names
-with spaces, commas and equal signs in them stay whole.
+with spaces, commas and equal signs in them stay whole.  And the arguments, evaluated
+over a record's members, say what has to be printed.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from . import cexpr
+from .cexpr import Member, Unknown
 
 # flags, width, precision, length, conversion; %p takes letters after it.
 _CONVERSION = re.compile(
     r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d+)?(?:\.(?P<precision>\*|\d+))?"
-    r"(?:hh|h|ll|l|z|t|j|q|L)?(?P<kind>[diouxXcs%]|p[A-Za-z0-9]*)"
+    r"(?P<length>hh|h|ll|l|z|t|j|q|L)?(?P<kind>[diouxXcs%]|p[A-Za-z0-9]*)"
 )
 _BARE = re.compile(r"[\s()]*(?:\([\w\s*]+\)[\s()]*)*REC->(\w+)[\s()]*")
 _HELPER = re.compile(
     r"__(?:get_(?:str|rel_str|sockaddr|bitmask|cpumask|rel_\w+)|print_\w+)"
     r"\(\s*(?:REC->)?(\w+)"
 )
+_STRING = re.compile(r"__get_(?:rel_)?str\(\s*(\w+)\s*\)")
+_SYMBOLIC = re.compile(r"__print_symbolic(?:_u64)?\((.*)\)", re.S)
+_MEMBER = re.compile(r"REC->(\w+)|__get_\w+\(\s*(\w+)")
+_MODULE = re.compile(r" \[[\w-]+\]$")
 _PRINTED_KEY = re.compile(r"(\w+)\s*[=:]\s*(?:0x)?$")
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.S)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
@@ -28,24 +37,77 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
 
 # How to read a value that is no number in some base.
 _TEXT, _PADDED, _POINTER = 0, -1, 1
+_FUNCTIONS = ("ps", "pS", "psR", "pSR", "pB", "psb", "pSb")
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value that is printed, from the C expression ``argument``.
+
+    ``name`` is the member or printed key that it goes by, ``base`` a number's base or
+    one of the above, ``bits`` how wide it is.  ``function``: the name of an address.
+    """
+
+    name: str | None
+    base: int
+    argument: str
+    bits: int = 64
+    function: bool = False
+
+    def read(self, text: str) -> int | str:
+        """What ``text``, as it was printed, says that the value is."""
+        value = _value(text, self.base)
+        if isinstance(value, int):
+            return value & ((1 << self.bits) - 1)
+        # The kernel adds the module that a function is from, other readers do not.
+        return _MODULE.sub("", value) if self.function else value
+
+    def of(self, members: Mapping[str, Member]) -> int | str:
+        """What a record with ``members`` has printed; of ``function``: the address.
+
+        Raises `cexpr.Unknown` where only the kernel could say.
+        """
+        if found := _STRING.fullmatch(self.argument):
+            value = members.get(found[1])
+            if isinstance(value, str):
+                return value
+            raise Unknown(f"{self.argument}: the record has no such string")
+        if found := _SYMBOLIC.fullmatch(self.argument):
+            return _symbol(found[1], members)
+        computed = cexpr.evaluate(self.argument, members)
+        if isinstance(computed, str):
+            return computed
+        if self.base in (_TEXT, _PADDED) and not self.function:
+            raise Unknown(f"{self.argument}: a number where text is printed")
+        return computed & ((1 << self.bits) - 1)
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A compiled print fmt; ``values`` are (member, base or one of the above)."""
+    """A compiled print fmt: one group of ``pattern`` for each of ``values``."""
 
     pattern: re.Pattern[str]
-    values: tuple[tuple[str, int], ...]
+    values: tuple[Value, ...]
+    members: frozenset[str]
 
     def match(self, body: str) -> dict[str, int | str] | None:
         """The members in ``body``, the text after "name: ", or None if it differs."""
         found = self.pattern.fullmatch(body)
         if found is None:
             return None
-        return {
-            name: _value(text, base)
-            for (name, base), text in zip(self.values, found.groups(), strict=True)
-        }
+        fields: dict[str, int | str] = {}
+        for value, text in zip(self.values, found.groups(), strict=True):
+            if value.name is not None:
+                fields.setdefault(value.name, _value(text, value.base))
+        return fields
+
+    def read(self, body: str) -> tuple[int | str, ...] | None:
+        """All ``values`` in ``body``, or None if it is not what this prints."""
+        found = self.pattern.fullmatch(body)
+        if found is None:
+            return None
+        pairs = zip(self.values, found.groups(), strict=True)
+        return tuple(value.read(text) for value, text in pairs)
 
 
 def compile_fmt(print_fmt: str) -> Printed:
@@ -58,8 +120,9 @@ def compile_fmt(print_fmt: str) -> Printed:
     """
     literal, rest = _string(print_fmt)
     arguments = [part.strip() for part in _split(rest)][1:]
+    members = {name for part in arguments for name in _named(part)}
     pattern: list[str] = []
-    values: list[tuple[str, int]] = []
+    values: list[Value] = []
     position = 0
     open_text = False
     for spec in _CONVERSION.finditer(literal):
@@ -77,18 +140,51 @@ def compile_fmt(print_fmt: str) -> Printed:
         shape, base = _shape(spec)
         if open_text and base in (_TEXT, _PADDED) and not before:
             # "%s%s": nothing tells where the first ends, so the first takes both.
-            arguments.pop(0)
+            whole = f"{values[-1].argument}, {arguments.pop(0)}"
+            values[-1] = replace(values[-1], argument=whole)
             continue
         open_text = base in (_TEXT, _PADDED) and spec["kind"] != "c"
-        name = _name(arguments.pop(0), literal[: spec.start()])
-        if name is None or name in (known for known, _ in values):
-            pattern.append(f"(?:{shape})")
-            continue
+        argument = arguments.pop(0)
         pattern.append(f"({shape})")
-        values.append((name, base))
+        values.append(
+            Value(
+                name=_name(argument, literal[: spec.start()]),
+                base=base,
+                argument=argument,
+                bits=_bits(spec),
+                function=spec["kind"] in _FUNCTIONS,
+            )
+        )
     # A TP_printk that ends in a newline prints an empty line after each event.
     pattern.append(re.escape(literal[position:].rstrip("\n")) + r"\n?")
-    return Printed(re.compile("".join(pattern), re.S), tuple(values))
+    return Printed(
+        re.compile("".join(pattern), re.S), tuple(values), frozenset(members)
+    )
+
+
+def _named(argument: str) -> set[str]:
+    """The members of the record that ``argument`` is made from."""
+    return {one or other for one, other in _MEMBER.findall(argument)}
+
+
+def _bits(spec: re.Match[str]) -> int:
+    """How many bits of a number a conversion prints."""
+    if spec["kind"].startswith("p"):
+        return 64
+    return {"hh": 8, "h": 16, None: 32}.get(spec["length"], 64)
+
+
+def _symbol(arguments: str, members: Mapping[str, Member]) -> str:
+    """What ``__print_symbolic(arguments)`` prints.  Raises `cexpr.Unknown`."""
+    value, *table = (part.strip() for part in _split(arguments))
+    number = cexpr.evaluate(value, members)
+    for entry in table:
+        key, _, name = entry.strip("{} ").partition(",")
+        if cexpr.evaluate(key, {}) == number:
+            return _string(name)[0]
+    if isinstance(number, str):
+        raise Unknown(f"{value}: a string has no symbol")
+    return f"0x{number:x}"
 
 
 def _shape(spec: re.Match[str]) -> tuple[str, int]:

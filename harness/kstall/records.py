@@ -20,6 +20,7 @@ from kstall_guest.layout import parse as parse_layout
 from kstall_guest.tracefs import lost as trace_lost
 from kstall_guest.tracefs import parse_stats
 
+from .cexpr import Member
 from .errors import KstallError
 from .printk import Printed, compile_fmt
 
@@ -65,7 +66,8 @@ class Event:
 
     ``ts_ns`` is CLOCK_MONOTONIC (whole microseconds when ftrace printed it), ``pid``
     the thread's id, ``fields`` the event's own members: integers as such, strings
-    and symbolic values as text, arrays (only recorded ones) as tuples.
+    and symbolic values as text, arrays (only of raw records) as tuples.  ``text`` is
+    what ftrace printed after the event's name, if it did.
     """
 
     ts_ns: int
@@ -74,7 +76,8 @@ class Event:
     comm: str
     system: str
     name: str
-    fields: Mapping[str, int | str | tuple[int, ...]]
+    fields: Mapping[str, Member]
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,7 @@ def _event(
                 system=layout.system,
                 name=layout.name,
                 fields=fields,
+                text=body,
             )
     raise Malformed(
         f"trace line {number}: {match['name']}: not what its print fmt prints: {body!r}"

@@ -175,8 +175,9 @@ class Workload(_Table):
 
     ``program`` is a path below ``scripts/``: a script, or, where only ``<program>.c``
     is there, a C program that is compiled on the host.  With ``from_tree`` it is the
-    path that the tree's own program gets.  ``inject`` are the steps that it may ask
-    for by `kstall_guest.monitor`.
+    path that the tree's own program gets.  With ``decode`` perf and trace-cmd print
+    the records of new events, too; that takes seconds, and one workload for each event
+    will do.  ``inject`` are the steps that it may ask for by `kstall_guest.monitor`.
     """
 
     name: Name
@@ -186,6 +187,7 @@ class Workload(_Table):
     modules: tuple[Identifier, ...] = ()
     events: tuple[Event, ...] = ()
     record: tuple[Event, ...] = ()
+    decode: bool = False
     scripts: tuple[str, ...] = ()
     inject: tuple[Inject, ...] = ()
     deadline_s: Annotated[float, Field(gt=0, le=3600)]
@@ -560,6 +562,7 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
     if spec.tracepoint and spec.subsystem.trace_system is None:
         yield ("subsystem",), "tracepoints, but no trace-system"
     bare = {point.event for point in spec.tracepoint if point.kind == "bare"}
+    formatted = {point.event for point in spec.tracepoint} - bare
     for position, point in enumerate(spec.tracepoint):
         if point.reads and point.kind != "bare":
             yield ("tracepoint", position, "reads"), "only bare tracepoints have reads"
@@ -568,6 +571,8 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
         here = ("workload", position)
         for event in sorted(bare.intersection(workload.events)):
             yield (*here, "events"), f"{event} is bare: ftrace has no such event"
+        if workload.decode and not formatted.intersection(workload.events):
+            yield (*here, "decode"), "none of its events is new"
         program = project.scripts / workload.program
         files = (program, program.with_suffix(".c"))
         if workload.from_tree is None and not any(map(Path.is_file, files)):

@@ -35,7 +35,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .errors import GuestError, HelperError, LostEvents, MissingEvent, TracerFailed
+from .errors import (
+    GuestError,
+    HelperError,
+    LostEvents,
+    MissingEvent,
+    TracerFailed,
+    last_words,
+)
 
 _ATTACHED = b"__BPFTRACE_NOTIFY_PROBES_ATTACHED\n"
 _MISSING = re.compile(r"tracepoints? not found: (\S+:\S+)")
@@ -321,5 +328,4 @@ def _stderr(tracer: Tracer) -> str:
 
 
 def _tail(tracer: Tracer) -> str:
-    tail = "\n".join(_stderr(tracer).strip().splitlines()[-8:])
-    return f":\n{tail}" if tail else ""
+    return last_words(_stderr(tracer))

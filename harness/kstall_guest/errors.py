@@ -16,6 +16,12 @@ class GuestError(Exception):
         return {"kind": self.kind, "message": str(self)}
 
 
+def last_words(text: str) -> str:
+    """The end of what a program said before it failed, to be put behind a message."""
+    tail = "\n".join(text.strip().splitlines()[-8:])
+    return f":\n{tail}" if tail else ""
+
+
 class BadJob(GuestError):
     """The job file does not say what it must; the text starts with the place in it."""
 
@@ -60,7 +66,7 @@ class TracefsError(GuestError):
 
 
 class TracerFailed(GuestError):
-    """A bpftrace process: it did not compile, attach, stay, or stop."""
+    """bpftrace, perf or trace-cmd: it did not compile, attach, stay, or stop."""
 
     kind = "tracer-failed"
 
@@ -87,6 +93,12 @@ class StepFailed(GuestError):
     """The host could not do what a workload asked of it."""
 
     kind = "step-failed"
+
+
+class StressFailed(GuestError):
+    """What should have stressed the kernel did not."""
+
+    kind = "stress-failed"
 
 
 class Unkillable(GuestError):

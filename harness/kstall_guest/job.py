@@ -39,7 +39,8 @@ class Workload:
     """A program and what watches it.
 
     ``events`` go to an ftrace instance of its own, ``record`` and the hooks in
-    ``bare`` to the generated bpftrace recorder.  ``deadline_s`` bounds the program,
+    ``bare`` to the generated bpftrace recorder; perf and trace-cmd decode those of
+    ``events`` that are in ``decode``, too.  ``deadline_s`` bounds the program,
     ``attach_s`` the time that all bpftrace processes together may take to attach
     (TCG: seconds each).  ``buffer_kb`` is ftrace's buffer per CPU, ``ring_pages``
     bpftrace's ring (a power of two, 4 KiB each).
@@ -51,11 +52,31 @@ class Workload:
     events: tuple[str, ...] = ()
     record: tuple[str, ...] = ()
     bare: tuple[Bare, ...] = ()
+    decode: tuple[str, ...] = ()
     bpftrace: tuple[Script, ...] = ()
     deadline_s: float = 60.0
     attach_s: float = 300.0
     buffer_kb: int = 8192
     ring_pages: int = 2048
+
+
+@dataclass(frozen=True)
+class Stress:
+    """What is done to the kernel while, and after, the workloads run.
+
+    ``program`` switches ``events`` and the hooks in ``bare`` on and off all the time;
+    those that the kernel has not are left out.  Each has to be switched ``toggles``
+    times by each reader, each CPU taken away ``cycles`` times, and the modules in
+    ``reload``, in this order, unloaded ``reloads`` times.
+    """
+
+    program: Path
+    events: tuple[str, ...]
+    bare: tuple[str, ...]
+    reload: tuple[str, ...]
+    toggles: int
+    cycles: int
+    reloads: int
 
 
 @dataclass(frozen=True)
@@ -69,6 +90,7 @@ class Job:
     modules: Path | None
     formats: tuple[str, ...]
     workloads: tuple[Workload, ...]
+    stress: Stress | None = None
 
     def all_formats(self) -> tuple[str, ...]:
         """Every event whose format file the results must hold, without repeats."""
@@ -110,6 +132,7 @@ def parse(value: object) -> Job:
         modules=None if modules is None else Path(modules),
         formats=top.events("formats"),
         workloads=tuple(_workload(table) for table in top.tables("workloads")),
+        stress=_stress(top.table("stress")),
     )
     top.done()
     if not job.workloads:
@@ -128,6 +151,7 @@ def _workload(table: _Table) -> Workload:
         events=table.events("events"),
         record=table.events("record"),
         bare=tuple(_bare(entry) for entry in table.tables("bare")),
+        decode=table.events("decode"),
         bpftrace=tuple(_script(entry) for entry in table.tables("bpftrace")),
         deadline_s=table.positive("deadline_s", Workload.deadline_s),
         attach_s=table.positive("attach_s", Workload.attach_s),
@@ -139,10 +163,29 @@ def _workload(table: _Table) -> Workload:
         raise BadJob(f"{table.place}.argv: empty")
     if load.name in _TAKEN:
         raise BadJob(f"{table.place}.name: {load.name!r} is taken by the results")
+    for event in load.decode:
+        if event not in load.events:
+            raise BadJob(f"{table.place}.decode: {event} is not among its events")
     if load.ring_pages & (load.ring_pages - 1):
         raise BadJob(f"{table.place}.ring_pages: must be a power of two")
     _distinct([script.name for script in load.bpftrace], f"{table.place}.bpftrace")
     return load
+
+
+def _stress(table: _Table | None) -> Stress | None:
+    if table is None:
+        return None
+    stress = Stress(
+        program=Path(table.take("program", str)),
+        events=table.events("events"),
+        bare=table.events("bare"),
+        reload=table.strings("reload", default=()),
+        toggles=int(table.positive("toggles", 0)),
+        cycles=int(table.positive("cycles", 0)),
+        reloads=int(table.positive("reloads", 0)),
+    )
+    table.done()
+    return stress
 
 
 def _bare(table: _Table) -> Bare:
@@ -237,6 +280,11 @@ class _Table:
                     f"{self.place}.{key}[{index}]: expected system:event, got {value!r}"
                 )
         return values
+
+    def table(self, key: str) -> _Table | None:
+        """An object, or None if there is none."""
+        value = self.take(key, dict, default=None)
+        return None if value is None else _Table(value, f"{self.place}.{key}")
 
     def tables(self, key: str) -> list[_Table]:
         values = self.take(key, list, default=[])

@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import bpftrace, kmsg, recorder, script, workload
+from . import bpftrace, decoders, kmsg, recorder, script, workload
 from .bare import Bare
 from .errors import CannotStart, GuestError, LostEvents, MissingEvent
 from .files import write_bytes, write_json, write_text
 from .job import Workload
 from .layout import Layout
 from .tracefs import Instance, Tracefs, lost
+
+# What ftrace's buffers held, a file for each CPU.
+_PAGES = "pages"
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,8 @@ class Machine:
     bpftrace_version: str = "unknown"
     # In memory: bpftrace flushes each line, and over 9p each flush is a round trip.
     scratch: Path = Path("/run/kstall-scratch")
+    # The same for files of perf and trace-cmd, of which only what they print is kept.
+    decoding: Path = Path("/run/kstall-decoding")
 
 
 def run(
@@ -40,12 +46,13 @@ def run(
     The answer is the workload's entry in agent.json: name, status ("exited",
     "timeout", "failed-to-start" or "tracer-failed"), exit_status, seconds, began_ns
     and ended_ns (CLOCK_MONOTONIC), strays, trace {entries, lost}, tracers {name:
-    `bpftrace.Outcome`}, error (null, or kind and message) and all errors.
+    `bpftrace.Outcome`}, decoded {perf and trace-cmd: seconds it took when all was
+    over}, error (null, or kind and message) and all errors.
     """
     results.mkdir(parents=True, exist_ok=True)
     entry: dict[str, Any] = {"name": load.name, "status": "tracer-failed"}
     entry |= {"exit_status": None, "seconds": None, "began_ns": None, "ended_ns": None}
-    entry |= {"strays": 0, "trace": None, "tracers": {}}
+    entry |= {"strays": 0, "trace": None, "tracers": {}, "decoded": {}}
     errors: list[GuestError] = []
     try:
         errors += _watched(machine, load, scripts, results, entry)
@@ -91,7 +98,10 @@ def _watched(
             ),
             *load.bare,
         ]
+        perf = _perf(machine, load, stack)
         tracers = _attach(machine, load, layouts, scripts, results, stack)
+        if perf is not None:
+            perf.wait_attached(load.attach_s)
         if instance is not None:
             instance.start()
         ended = workload.run(
@@ -117,6 +127,8 @@ def _watched(
                 write_text(results / "record.jsonl", recorder.lines(raw, layouts))
         if instance is not None:
             errors += _collect(instance, results, entry)
+        if perf is not None:
+            _decode(machine, load, perf, results, entry)
         if tracers and not _room(machine.scratch):
             errors.append(LostEvents(f"{machine.scratch} is full: output is cut off"))
     return errors
@@ -193,12 +205,46 @@ def _checked(machine: Machine, name: str, path: Path, results: Path) -> Path:
     return copy
 
 
+def _perf(machine: Machine, load: Workload, stack: ExitStack) -> decoders.Perf | None:
+    if not load.decode:
+        return None
+    machine.decoding.mkdir(parents=True, exist_ok=True)
+    perf = decoders.perf(load.decode, machine.decoding)
+    stack.callback(perf.kill)
+    return perf
+
+
+def _decode(
+    machine: Machine,
+    load: Workload,
+    perf: decoders.Perf,
+    results: Path,
+    entry: dict[str, Any],
+) -> None:
+    began = time.monotonic()
+    perf.stop()
+    decoders.printed_by_perf(perf, load.decode, results)
+    between = time.monotonic()
+    pages = sorted((results / _PAGES).iterdir(), key=_cpu)
+    decoders.printed_by_trace_cmd(pages, machine.decoding, results)
+    entry["decoded"] = {
+        "perf": round(between - began, 3),
+        "trace-cmd": round(time.monotonic() - between, 3),
+    }
+
+
+def _cpu(pages: Path) -> int:
+    return int(pages.name.removeprefix("cpu"))
+
+
 def _collect(
     instance: Instance, results: Path, entry: dict[str, Any]
 ) -> list[GuestError]:
     stats = instance.stats()
     write_bytes(results / "trace.txt", instance.text())
     write_json(results / "trace-stats.json", stats)
+    for name, pages in instance.pages().items():
+        write_bytes(results / _PAGES / name, pages)
     missing = lost(stats)
     entries = sum(cpu["entries"] for cpu in stats.values())
     entry["trace"] = {"entries": entries, "lost": missing}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from .layout import Layout, parse
 # Names of tasks are kept by pid in a table of this many entries; the kernel's 128
 # let short-lived tasks of a workload turn into "<...>".
 _CMDLINES = 4096
+# A buffer consists of such pages, and a read that asks for less gets less than one.
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,16 @@ class Instance:
         """The whole buffer as the kernel prints it, oldest first, left in place."""
         return (self.path / "trace").read_bytes()
 
+    def pages(self) -> dict[str, bytes]:
+        """What each CPU's buffer holds, as it is there in memory, page after page.
+
+        This empties the buffer.
+        """
+        found = {}
+        for directory in sorted((self.path / "per_cpu").glob("cpu*"), key=_number):
+            found[directory.name] = _drained(directory / "trace_pipe_raw")
+        return found
+
     def stats(self) -> dict[str, dict[str, int]]:
         """Per CPU: entries, overrun (overwritten), commit overrun, dropped."""
         found = {}
@@ -116,6 +129,20 @@ def lost(stats: dict[str, dict[str, int]]) -> int:
         cpu["overrun"] + cpu["commit_overrun"] + cpu["dropped"]
         for cpu in stats.values()
     )
+
+
+def _drained(path: Path) -> bytes:
+    """All of a file that gives a page a read, and waits when it has no more."""
+    chunks = []
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while chunk := os.read(handle, _PAGE):
+            chunks.append(chunk)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(handle)
+    return b"".join(chunks)
 
 
 def _number(path: Path) -> int:

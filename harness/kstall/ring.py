@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""ftrace's ring buffer as it is in memory: the bytes that nobody has printed yet.
+
+The layout of a page and of the entries in it is what tracefs says in
+``events/header_page`` and ``events/header_event``, on 64-bit little endian kernels; it
+has been the same since Linux 2.6.31, and time stamps of type 31 came with 4.16.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+
+from .cexpr import Member
+from .records import Event, Field, Layout, Malformed
+
+PAGE = 4096
+_HEAD = struct.Struct("<QQ")
+_WORD = struct.Struct("<I")
+# Above the length, the commit word tells of events that were lost before this page.
+_LENGTH = (1 << 20) - 1
+_PADDING, _EXTEND, _STAMP = 29, 30, 31
+# A time stamp has 59 bits; the upper ones are those of the page's own.
+_STAMPED = (1 << 59) - 1
+
+
+def records(pages: bytes, cpu: int, layouts: Iterable[Layout]) -> Iterator[Event]:
+    """The records in ``pages`` of ``cpu``'s buffer, in the order they were reserved.
+
+    Each is an `Event` without a task's name and without text; ``ts_ns`` is exact.
+    Raises `Malformed` on pages that are cut off, and on a record of no known layout.
+    """
+    known = {layout.id: layout for layout in layouts}
+    if len(pages) % PAGE:
+        raise Malformed(f"cpu{cpu}: {len(pages)} bytes are no whole pages")
+    for start in range(0, len(pages), PAGE):
+        for when, data in _entries(pages[start : start + PAGE], cpu):
+            number = int.from_bytes(data[:2], "little")
+            layout = known.get(number)
+            if layout is None:
+                raise Malformed(
+                    f"cpu{cpu}: a record of event {number}, which has no format"
+                )
+            yield Event(
+                ts_ns=when,
+                cpu=cpu,
+                pid=int.from_bytes(data[4:8], "little", signed=True),
+                comm="",
+                system=layout.system,
+                name=layout.name,
+                fields=members(layout, data),
+            )
+
+
+def members(layout: Layout, record: bytes) -> Mapping[str, Member]:
+    """The members of ``record``, each as its declared type says.
+
+    Raises `Malformed` if the record is shorter than its layout.
+    """
+    return {field.name: _member(layout, field, record) for field in layout.fields}
+
+
+def _entries(page: bytes, cpu: int) -> Iterator[tuple[int, bytes]]:
+    """(time stamp in ns, record) of each entry that is one."""
+    now, commit = _HEAD.unpack_from(page)
+    at, end = _HEAD.size, _HEAD.size + (commit & _LENGTH)
+    if end > PAGE:
+        raise Malformed(f"cpu{cpu}: a page that says it holds {end} bytes")
+    while at < end:
+        (word,) = _WORD.unpack_from(page, at)
+        kind, delta = word & 31, word >> 5
+        at += _WORD.size
+        # All but a short record have another word: a length, or the rest of a time.
+        more = _WORD.unpack_from(page, at)[0] if not 0 < kind < _PADDING else 0
+        if kind == _PADDING:
+            if delta == 0:
+                return
+            # An entry that was reserved and thrown away; its length counts itself.
+            now, at = now + delta, at + more
+        elif kind == _EXTEND:
+            now, at = now + (more << 27) + delta, at + _WORD.size
+        elif kind == _STAMP:
+            now, at = (now & ~_STAMPED) | ((more << 27) + delta), at + _WORD.size
+        else:
+            now += delta
+            size = kind * 4 if kind else more - _WORD.size
+            at += 0 if kind else _WORD.size
+            if size < _WORD.size or at + size > end:
+                raise Malformed(f"cpu{cpu}: a record that is cut off")
+            yield now, page[at : at + size]
+            at += (size + 3) & ~3
+
+
+def _member(layout: Layout, field: Field, record: bytes) -> Member:
+    data = record[field.offset : field.offset + field.size]
+    if len(data) < field.size:
+        raise Malformed(
+            f"{layout.event}: a record without {field.name}: {record.hex()}"
+        )
+    if field.ctype.startswith(("__data_loc ", "__rel_loc ")):
+        word = int.from_bytes(data, "little")
+        begin, size = word & 0xFFFF, word >> 16
+        if field.ctype.startswith("__rel_loc "):
+            begin += field.offset + field.size
+        return _array(field, record[begin : begin + size])
+    if "[" in field.ctype:
+        return _array(field, data)
+    return int.from_bytes(data, "little", signed=field.signed)
+
+
+def _array(field: Field, data: bytes) -> Member:
+    """Text up to its end, or numbers; of a length that no format says: single bytes."""
+    if "char" in field.ctype.split("[")[0].split():
+        return data.partition(b"\0")[0].decode("utf-8", "replace")
+    length = re.search(r"\[(\d+)\]", field.ctype)
+    step = len(data) // int(length[1]) if length and int(length[1]) else 1
+    return tuple(
+        int.from_bytes(data[at : at + step], "little", signed=field.signed)
+        for at in range(0, len(data), step)
+    )

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""perf and trace-cmd, which print a record by what its format file says.
+
+Neither asks the kernel for text: libtraceevent in them evaluates the print fmt itself,
+over the record's bytes, and not all that a TP_printk may hold can it evaluate.  perf
+watches the workload beside ftrace; trace-cmd reads the very pages that ftrace filled.
+"""
+
+from __future__ import annotations
+
+import selectors
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .errors import TracerFailed, last_words
+
+#: What each prints into the results of a workload.
+PERF, TRACE_CMD, LISTED = "perf.txt", "trace-cmd.txt", "perf-list.txt"
+
+_ATTACHED = b"attached"
+# perf enables all events and then starts its child, so what that says comes after; and
+# it ends when the child does, which is when our end of the pipe is closed.
+_CHILD = ("sh", "-c", f"echo {_ATTACHED.decode()}; exec cat")
+# Of what is no tracepoint perf would read every process, binary and BPF program.
+_PERF = ("perf", "record", "--all-cpus", "--clockid=mono", "--synth=no")
+_QUIET = ("--no-buildid", "--no-buildid-cache", "--no-bpf-event")
+_STEP_S = 120.0
+
+
+@dataclass
+class Perf:
+    """A ``perf record`` that runs; its data and complaints are in scratch files."""
+
+    process: subprocess.Popen[bytes]
+    data: Path
+    stderr: Path
+    began: float = field(default_factory=time.monotonic)
+
+    def wait_attached(self, timeout: float) -> None:
+        """Return when every event is enabled.  Raises `TracerFailed`."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            if not selector.select(timeout):
+                raise TracerFailed(f"perf record: not attached after {timeout:g} s")
+        if not self.process.stdout.readline().startswith(_ATTACHED):
+            said = self._said()
+            raise TracerFailed(f"perf record: ended before it was attached{said}")
+
+    def stop(self) -> None:
+        """End the recording.  Raises `TracerFailed`."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            status = self.process.wait(_STEP_S)
+        except subprocess.TimeoutExpired:
+            raise TracerFailed(f"perf record: did not stop{self._said()}") from None
+        if status != 0:
+            raise TracerFailed(f"perf record: exit status {status}{self._said()}")
+
+    def kill(self) -> None:
+        """End a recording that nobody wants any more, and drop what it wrote."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        for path in (self.data, self.stderr):
+            path.unlink(missing_ok=True)
+
+    def _said(self) -> str:
+        return last_words(self.stderr.read_text(encoding="utf-8", errors="replace"))
+
+
+def perf(events: Sequence[str], scratch: Path) -> Perf:
+    """Start to record ``events`` on all CPUs.  Raises `TracerFailed`."""
+    data, stderr = scratch / "perf.data", scratch / "perf.stderr"
+    wanted = [f"--event={event}" for event in events]
+    with stderr.open("wb") as errors:
+        try:
+            process = subprocess.Popen(
+                [*_PERF, *_QUIET, *wanted, f"--output={data}", "--", *_CHILD],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise TracerFailed(f"perf: {error.strerror}") from error
+    return Perf(process, data, stderr)
+
+
+def printed_by_perf(recorded: Perf, events: Sequence[str], results: Path) -> None:
+    """What perf prints of its records and, by ``perf list``, knows of ``events``.
+
+    Each record is a line ``[cpu] seconds.nanoseconds: system:event: text``.  Raises
+    `TracerFailed`.
+    """
+    script = ("perf", "script", f"--input={recorded.data}", "--ns")
+    _run((*script, "--fields=trace:cpu,time,event,trace"), results / PERF)
+    _run(("perf", "list", "--no-desc", *events), results / LISTED)
+
+
+def printed_by_trace_cmd(pages: Sequence[Path], scratch: Path, results: Path) -> None:
+    """What trace-cmd prints of ftrace's ``pages``, a file for each CPU, in order.
+
+    Each record is a line ``task-pid [cpu] flags seconds.nanoseconds: event: text``.
+    Raises `TracerFailed`.
+    """
+    data, log = scratch / "trace.dat", scratch / "trace-cmd.log"
+    try:
+        _run(("trace-cmd", "restore", "-o", str(data), *map(str, pages)), log)
+        # Plugins print what they like instead of the print fmt.
+        report = ("trace-cmd", "report", "-N", "-t", "-i", str(data))
+        _run(report, results / TRACE_CMD)
+    finally:
+        data.unlink(missing_ok=True)
+        log.unlink(missing_ok=True)
+
+
+def _run(argv: Sequence[str], output: Path) -> None:
+    """Run ``argv``, its standard output into a file.  Raises `TracerFailed`."""
+    what = " ".join(argv[:2])
+    try:
+        with output.open("wb") as stdout:
+            done = subprocess.run(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                timeout=_STEP_S,
+            )
+    except OSError as error:
+        raise TracerFailed(f"{what}: {error.strerror}") from error
+    except subprocess.TimeoutExpired:
+        raise TracerFailed(f"{what}: not done after {_STEP_S:g} s") from None
+    if done.returncode != 0:
+        said = last_words(done.stderr.decode(errors="replace"))
+        raise TracerFailed(f"{what}: exit status {done.returncode}{said}")
