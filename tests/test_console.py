@@ -98,8 +98,10 @@ def test_stalls_and_lockups() -> None:
         ("lockdep", "WARNING: lock held when returning to user space!"),
         ("lockdep", "INFO: trying to register non-static key."),
         ("kasan", "BUG: KASAN: slab-use-after-free in foo+0x1/0x2"),
-        ("kasan", "BUG: KCSAN: data-race in foo / bar"),
+        ("kcsan", "BUG: KCSAN: data-race in foo / bar"),
         ("kasan", "BUG: KFENCE: out-of-bounds read in foo+0x1/0x2"),
+        ("warning", "ODEBUG: Out of memory. ODEBUG disabled"),
+        ("warning", "kmemleak: Kernel memory leak detector disabled"),
         ("ubsan", "UBSAN: array-index-out-of-bounds in drivers/foo.c:12:3"),
         ("bug", "BUG kmalloc-64 (Not tainted): Redzone overwritten"),
         ("bug", "BUG: Bad page state in process sh  pfn:12345"),
@@ -145,3 +147,8 @@ def test_report_without_end_is_cut_short() -> None:
     text = "[    1.000000] WARNING: x\n" + "[    1.000001]  noise\n" * 500
     (splat,) = console.scan(text)
     assert len(splat.excerpt.splitlines()) == 60
+
+
+def test_reports_between_rules_are_told_apart() -> None:
+    assert kinds("kcsan.log") == [("kcsan", 2), ("kcsan", 20)]
+    assert kinds("lockdep.log") == [("lockdep", 3), ("lockdep", 63)]

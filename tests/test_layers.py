@@ -28,6 +28,7 @@ ORDER = (
     "extra",
     "root",
     "console",
+    "splats",
     "monitor",
     "dump",
     "guest",

@@ -15,6 +15,7 @@ from typing import Literal
 Kind = Literal[
     "panic",
     "kasan",
+    "kcsan",
     "lockup",
     "rcu-stall",
     "hung-task",
@@ -38,7 +39,8 @@ _LOCKDEP_WARNING = (
 # In order: the first that matches names the kind.
 _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     ("panic", r"Kernel panic - not syncing"),
-    ("kasan", r"BUG: K(?:A|C|M)SAN: |BUG: KFENCE: "),
+    ("kasan", r"BUG: K(?:A|M)SAN: |BUG: KFENCE: "),
+    ("kcsan", r"BUG: KCSAN: "),
     ("lockup", r"(?:watchdog: )?BUG: soft lockup - "),
     ("lockup", r"(?:NMI )?watchdog: (?:Watchdog detected hard|CPU\d+: Watchdog)"),
     ("lockup", r"(?:workqueue: )?BUG: workqueue lockup - "),
@@ -56,9 +58,14 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     # printk's own words for a WARN, and what drivers give as much weight.
     ("warning", r"WARNING: "),
     ("warning", r"kmemleak: \d+ new suspected memory leaks"),
+    # What watched no longer does, so that silence proves nothing from here on.
+    ("warning", r"ODEBUG: Out of memory\. ODEBUG disabled"),
+    ("warning", r"kmemleak: Kernel memory leak detector disabled"),
     ("warning", r"unregister_netdevice: waiting for "),
 )
 _LAST_LINE = re.compile(r"---\[ end (?:trace|Kernel panic)")
+# Sanitizers end with it, and lockdep begins with it: one more report is under way.
+_RULE = re.compile(r"={20,}")
 # These kinds end with a stack and have no line of their own for the end.
 _END_WITH_STACK: frozenset[Kind] = frozenset(("hung-task", "lockdep", "lockup"))
 # What a WARN or a BUG has to say comes before the line that names it.
@@ -72,6 +79,8 @@ _SAME_INCIDENT: dict[Kind, frozenset[Kind]] = {
     "kasan": frozenset(("kasan",)),
 }
 _MOST_LINES = 60
+# A chain of locks has a stack for each, and memory has one for who got and who freed it.
+_MOST_LINES_OF: dict[Kind, int] = {"lockdep": 250, "kasan": 150, "kcsan": 150}
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ def _reports(lines: Sequence[str]) -> Iterator[Splat]:
 
 def _end(lines: Sequence[str], start: int, kind: Kind) -> int:
     """The index behind the last line of the report that starts at ``start``."""
-    most = min(len(lines), start + _MOST_LINES)
+    most = min(len(lines), start + _MOST_LINES_OF.get(kind, _MOST_LINES))
     for number in range(start + 1, most):
         text = _message(lines[number])
         if text is None:
@@ -127,7 +136,7 @@ def _end(lines: Sequence[str], start: int, kind: Kind) -> int:
         other = _kind(text)
         if other is not None and other not in _SAME_INCIDENT.get(kind, frozenset()):
             return number
-        if _CUT_HERE in text:
+        if _CUT_HERE in text or _RULE.fullmatch(text.strip()):
             # A BUG has its cut before it, and so has what comes next.
             return number
     return most

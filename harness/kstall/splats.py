@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which of a kernel's complaints are the same: those of two kernels are compared.
+
+Two boots never print the same bytes: addresses, processors, tasks, line numbers and the
+way to the place differ.  What is left of a report without them is its signature.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .console import Splat
+
+# Printers of reports, allocators, and entries of the sanitizers: on every stack.
+_MACHINERY = re.compile(
+    r"_*(?:dump_stack\w*|show_stack|print_\w+|report_\w+|kasan_\w+|asan_\w+|kcsan_\w+"
+    r"|tsan_\w+|ubsan_\w+|might_(?:sleep|resched|fault)|lockdep_\w+|warn_\w+|debug_\w+"
+    r"|check_\w+_access|kmemleak_\w+|k[mvz]*alloc\w*|kmem_cache_alloc\w*|kvmalloc\w*"
+    r"|kmalloc_\w+|vmalloc\w*|pcpu_alloc\w*|alloc_percpu\w*|alloc_pages\w*)"
+)
+# A line of a stack; what may be a left-over has a question mark, and is none.
+_FRAME = re.compile(
+    r"\s*(?:RIP: \w+:)?(?P<name>[A-Za-z_][\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+"
+)
+# lockdep's locks: `(&rq->__lock){-.-.}-{2:2}`.
+_LOCK = re.compile(r"\((?P<lock>(?:[^()]|\([^()]*\))+)\)\{[^}]*\}")
+# From there on lockdep lists what else was held.
+_ELSE = "other info that might help us debug this"
+_CLONE = re.compile(r"\.(?:constprop|isra|part|cold|llvm)(?:\.\d+)*")
+_STAMP = re.compile(r"^.*?\[\s*\d+\.\d{6}\](?:\[\s*[TC]\d+\])? ?")
+_LEAK = re.compile(r"^unreferenced object.* \(size (?P<size>\d+)\):$")
+# Deep enough to tell two uses of one function apart.
+_FRAMES = 3
+_LEAK_FRAMES = 5
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """A report in a form that can be compared: equal ``signature``, same complaint.
+
+    ``functions`` are all that are on its stacks; ``excerpt`` is what was printed.
+    """
+
+    kind: str
+    signature: str
+    functions: frozenset[str]
+    excerpt: str
+
+
+def complaint(splat: Splat) -> Complaint:
+    """The complaint that a console's report is."""
+    frames = tuple(_frames(splat.excerpt))
+    parts = [splat.kind, _plain(splat.headline)]
+    if splat.kind == "lockdep" and (locks := sorted(set(_locks(splat.excerpt)))):
+        parts.append(", ".join(locks))
+    elif splat.kind not in ("kcsan", "ubsan"):
+        # Those two say in their first line where they were.
+        parts.append(" < ".join(_telling(frames)[:_FRAMES]))
+    signature = ": ".join(part for part in parts if part)
+    return Complaint(splat.kind, signature, frozenset(frames), splat.excerpt)
+
+
+def leaks(text: str) -> tuple[Complaint, ...]:
+    """What ``/sys/kernel/debug/kmemleak`` says, a complaint each object."""
+    found = []
+    for block in re.split(r"(?m)^(?=unreferenced object)", text):
+        head = _LEAK.match(block.partition("\n")[0])
+        if head is None:
+            continue
+        frames = tuple(_frames(block))
+        where = " < ".join(_telling(frames)[:_LEAK_FRAMES]) or "(no stack)"
+        signature = f"leak: {head['size']} bytes: {where}"
+        found.append(Complaint("leak", signature, frozenset(frames), block.rstrip()))
+    return tuple(found)
+
+
+def _frames(excerpt: str) -> Iterator[str]:
+    """The functions on the stacks, top first."""
+    for line in excerpt.splitlines():
+        text = _STAMP.sub("", line)
+        if found := _FRAME.match(text):
+            yield _CLONE.sub("", found["name"])
+
+
+def _telling(frames: tuple[str, ...]) -> list[str]:
+    found = [name for name in frames if not _MACHINERY.fullmatch(name)]
+    # A WARN names its function in the line above the stack as well.
+    return list(dict.fromkeys(found))
+
+
+def _locks(excerpt: str) -> Iterator[str]:
+    for found in _LOCK.finditer(excerpt.partition(_ELSE)[0]):
+        yield found["lock"].partition("#")[0]
+
+
+def _plain(headline: str) -> str:
+    """``headline`` without what differs from boot to boot and from build to build."""
+    text = re.sub(r"CPU: \d+ (?:UID: \d+ )?PID: \d+ at ", "at ", headline)
+    text = re.sub(r",? CPU#?:? ?\d+.*$", "", text)
+    text = re.sub(r"\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?", "", text)
+    # `insmod/62/0x00000002` and `sh/77`: a task, and how deep it is in what.
+    text = re.sub(r": \S+/\d+(?:/0x[0-9a-f]+)?$", "", text)
+    text = _CLONE.sub("", text)
+    text = re.sub(r"\b(?:0x)?[0-9a-f]{8,}\b|\b0x[0-9a-f]+\b", "X", text)
+    text = re.sub(r"(\.[chS]):\d+(?::\d+)?", r"\1", text)
+    return re.sub(r"\b\d+\b", "N", text)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Splats: which complaints of two kernels are the same.
+
+The texts have the form in which 7.3's sources print them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kstall import console, splats
+
+DATA = Path(__file__).parent / "data/console"
+
+
+def complaints(text: str) -> list[splats.Complaint]:
+    return [splats.complaint(one) for one in console.scan(text)]
+
+
+def printed(*lines: str, start: float = 1.0) -> str:
+    return "".join(f"[{start + n / 1000:12.6f}] {one}\n" for n, one in enumerate(lines))
+
+
+def sleeping(task: str, function: str, line: int, offset: int) -> str:
+    return printed(
+        f"BUG: sleeping function called from invalid context at mm/slab.c:{line}",
+        f"in_atomic(): 1, irqs_disabled(): 0, non_block: 0, pid: 7, name: {task}",
+        f"CPU: 0 UID: 0 PID: 7 Comm: {task} Not tainted 7.3.4-kstall #1",
+        "Call Trace:",
+        " <TASK>",
+        " dump_stack_lvl+0x5d/0x80",
+        " __might_resched.cold+0x9e/0xbb",
+        " ? left_over+0x1/0x2",
+        f" {function}.constprop.{offset}+{offset:#x}/0x100 [gpu_sched]",
+        " process_one_work+0x2ec/0x520",
+        " </TASK>",
+    )
+
+
+def test_boots_and_builds_differ_and_the_complaint_is_the_same() -> None:
+    (one,) = complaints(sleeping("kworker/0:1", "trace_wait", 301, 16))
+    (two,) = complaints(sleeping("sh", "trace_wait", 317, 64))
+    assert one.signature == two.signature
+    assert one.signature == (
+        "bug: BUG: sleeping function called from invalid context at mm/slab.c: "
+        "trace_wait < process_one_work"
+    )
+    assert one.functions == two.functions
+    assert "trace_wait" in one.functions and "left_over" not in one.functions
+
+
+def test_another_place_is_another_complaint() -> None:
+    (one,) = complaints(sleeping("sh", "trace_wait", 301, 16))
+    (two,) = complaints(sleeping("sh", "trace_done", 301, 16))
+    assert one.signature != two.signature
+
+
+def test_races_that_follow_each_other_are_told_apart() -> None:
+    one, two = complaints((DATA / "kcsan.log").read_text())
+    assert one.signature == (
+        "kcsan: BUG: KCSAN: data-race in tick_nohz_stop_tick / tick_sched_timer"
+    )
+    assert {"tick_sched_timer", "do_idle"} < one.functions
+    assert "drm_sched_job_trace_wait" not in one.functions
+    assert two.signature == (
+        "kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]"
+    )
+    assert "drm_sched_run_job_work" in two.functions
+    assert "value changed: 0x0000000000000001" in two.excerpt
+
+
+def test_deadlocks_are_told_apart_by_their_locks() -> None:
+    deadlock, rcu = complaints((DATA / "lockdep.log").read_text())
+    assert deadlock.kind == rcu.kind == "lockdep"
+    assert deadlock.signature == (
+        "lockdep: WARNING: possible circular locking dependency detected: "
+        "&entity->lock, &rq->lock"
+    )
+    assert deadlock.excerpt.endswith("</TASK>")
+    assert rcu.signature == (
+        "lockdep: WARNING: suspicious RCU usage: drm_sched_job_init"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "signature"),
+    [
+        (
+            "WARNING: CPU: 1 PID: 77 at mm/slub.c:12 free_pages+0x1/0x2",
+            "warning: WARNING: at mm/slub.c free_pages",
+        ),
+        (
+            "WARNING: mm/slub.c:12 at free_pages+0x1/0x2, CPU#1: sh/77",
+            "warning: WARNING: mm/slub.c at free_pages",
+        ),
+        (
+            "BUG: KASAN: slab-use-after-free in foo+0x1/0x2",
+            "kasan: BUG: KASAN: slab-use-after-free in foo",
+        ),
+        (
+            "UBSAN: array-index-out-of-bounds in drivers/foo.c:12:3",
+            "ubsan: UBSAN: array-index-out-of-bounds in drivers/foo.c",
+        ),
+        (
+            "BUG: unable to handle page fault for address: ffffffffa0000091",
+            "oops: BUG: unable to handle page fault for address: X",
+        ),
+    ],
+)
+def test_what_is_left_of_a_headline(text: str, signature: str) -> None:
+    (one,) = complaints(f"[    1.000000] {text}\n")
+    assert one.signature == signature
+
+
+LEAKS = """\
+unreferenced object 0xffff888004a1b2c0 (size 64):
+  comm "modprobe", pid 123, jiffies 4294892296
+  hex dump (first 32 bytes):
+    00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00  ................
+  backtrace (crc 1f2e3d4c):
+    kmemleak_alloc+0x4b/0x80
+    __kmalloc_cache_noprof+0x2c4/0x340
+    aer_inject_init+0x44/0x90 [aer_inject]
+    do_one_initcall+0x84/0x2e0
+unreferenced object 0xffff888004a1ffc0 (size 64):
+  comm "modprobe", pid 124, jiffies 4294892299
+  backtrace (crc 0):
+    kmemleak_alloc+0x4b/0x80
+    __kmalloc_cache_noprof+0x2c4/0x340
+    aer_inject_init+0x48/0x90 [aer_inject]
+    do_one_initcall+0x84/0x2e0
+"""
+
+
+def test_leaks_of_one_place_are_one_complaint() -> None:
+    one, two = splats.leaks(LEAKS)
+    assert one.signature == two.signature
+    assert one.signature == "leak: 64 bytes: aer_inject_init < do_one_initcall"
+    assert "aer_inject_init" in one.functions
+    assert one.excerpt.startswith("unreferenced object 0xffff888004a1b2c0")
+    assert splats.leaks("") == ()
