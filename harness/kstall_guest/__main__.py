@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from . import job as jobs
-from . import session
+from . import session, stress
 from .errors import GuestError, NoModule, TracefsError, WrongKernel
 from .files import write_json
 from .tracefs import Tracefs
@@ -95,16 +95,42 @@ def _do(job: jobs.Job, report: Report) -> None:
     machine = session.Machine(Tracefs(_TRACEFS), bpftrace_version=versions["bpftrace"])
     formats = session.save_formats(machine.tracefs, job.all_formats(), job.results)
     report.update(formats=formats)
-    for load in job.workloads:
-        report.workload({"name": load.name, "status": "running"})
-        broken = [name for name in load.modules if name in unloadable]
-        if broken:
-            error = NoModule(unloadable[broken[0]]).as_json()
-            entry = {"name": load.name, "status": "failed-to-start"}
-            report.workload({**entry, "error": error, "errors": [error]})
-            continue
-        results = job.results / load.name
-        report.workload(session.run(machine, load, job.scripts, results))
+
+    def run(load: jobs.Workload, name: str) -> None:
+        report.workload({"name": name, "status": "running"})
+        entry = _run(job, machine, unloadable, load, job.results / name)
+        report.workload({**entry, "name": name})
+
+    def workloads() -> None:
+        for load in job.workloads:
+            run(load, load.name)
+
+    if job.stress is None:
+        workloads()
+        return
+    stress.run(
+        job,
+        job.stress,
+        stress.System(machine.tracefs),
+        workloads,
+        lambda name: run(job.workloads[0], name),
+        lambda facts: report.update(stress=facts),
+    )
+
+
+def _run(
+    job: jobs.Job,
+    machine: session.Machine,
+    unloadable: dict[str, str],
+    load: jobs.Workload,
+    results: Path,
+) -> dict[str, Any]:
+    """Run a workload; what became of it, for agent.json."""
+    broken = [name for name in load.modules if name in unloadable]
+    if broken:
+        error = NoModule(unloadable[broken[0]]).as_json()
+        return {"status": "failed-to-start", "error": error, "errors": [error]}
+    return session.run(machine, load, job.scripts, results)
 
 
 def gnu_build_id(notes: bytes) -> str:

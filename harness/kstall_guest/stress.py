@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a kernel that watches itself is put through while its workloads run.
+
+A program of ours switches every event on and off through ftrace, perf and BPF at once,
+bpftrace comes and goes, and then processors and modules do, with the events on.  Here
+is no verdict: what was done and what failed is in agent.json, rewritten after each
+step, and what the kernel had to say is on its console.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import bpftrace
+from .errors import GuestError, MissingEvent, StressFailed
+from .files import write_text
+from .job import Job, Stress
+from .layout import Layout
+from .tracefs import Tracefs
+
+# A value that no field of ours has, so that a filter lets all pass after comparing.
+_NEVER = 123456789
+# Beyond this the rest is done without, and the judge sees that it is too little.
+_MORE_S = 240.0
+# An unload fails as long as anything holds the module.
+_UNLOAD_S = 30.0
+_ANSWER_S = 60.0
+_BPFTRACE_ON_S = 1.0
+_ATTACH_S = 300.0
+# kmemleak leaves out what is younger than five seconds, and what has just changed.
+_LEAK_AGE_S = 6.0
+
+
+@dataclass(frozen=True)
+class System:
+    """Where the kernel lets itself be stressed; tests point it elsewhere."""
+
+    tracefs: Tracefs
+    cpus: Path = Path("/sys/devices/system/cpu")
+    loaded: Path = Path("/sys/module")
+    kmemleak: Path = Path("/sys/kernel/debug/kmemleak")
+    lockdep: Path = Path("/proc/lockdep_stats")
+    modprobe: tuple[str, ...] = ("modprobe",)
+    bpftrace: tuple[str, ...] = ("bpftrace",)
+    # In memory, as bpftrace flushes each line.
+    scratch: Path = Path("/run/kstall-scratch")
+
+
+def run(
+    job: Job,
+    stress: Stress,
+    system: System,
+    workloads: Callable[[], None],
+    again: Callable[[str], None],
+    update: Callable[[dict[str, Any]], None],
+) -> None:
+    """Do it all.
+
+    ``workloads`` runs each workload once, ``again`` the first one, with its results
+    under another name.  ``update`` is told what is known so far: seconds a step,
+    readers {ftrace, perf, bpf, raw: {event: counts}}, bpftrace {rounds, seen, errors},
+    cpus {cycles: {number: count}, errors}, modules {unloads: {name: count}, errors},
+    leaks (bool: looked for), lockdep (null, or whether it still watches).  Raises
+    `StressFailed` if nothing can be switched at all.
+    """
+    facts: dict[str, Any] = {
+        "seconds": {},
+        "readers": {},
+        "bpftrace": {},
+        "cpus": {"cycles": {}, "errors": []},
+        "modules": {"unloads": {}, "errors": []},
+        "leaks": False,
+        "lockdep": None,
+    }
+    results = job.results / "stress"
+    hooks = hooks_of(stress, system.tracefs)
+    with Toggler.running(stress.program, hooks, results) as toggler:
+        visitor = Visitor(stress, hooks, system)
+
+        @contextmanager
+        def step(name: str) -> Iterator[None]:
+            began = time.monotonic()
+            try:
+                yield
+            finally:
+                facts["seconds"][name] = round(time.monotonic() - began, 1)
+                facts["readers"] = toggler.readers()
+                facts["bpftrace"] = visitor.facts()
+                update(facts)
+
+        with visitor.coming_and_going():
+            with step("workloads"):
+                workloads()
+            with step("cpus"):
+                _cpus(stress.cycles, system, again, facts["cpus"])
+        if stress.reload:
+            with step("modules"):
+                _modules(job, stress, system, toggler, again, facts["modules"])
+        with step("more"):
+            _more(stress.toggles, toggler, again)
+        with step("end"):
+            toggler.stop()
+    with step("leaks"):
+        facts["leaks"] = _leaks(system.kmemleak, job.results / "kmemleak.txt")
+        facts["lockdep"] = _lockdep(system.lockdep)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """Something to be switched; ``layout`` is None for what only BPF knows."""
+
+    name: str
+    layout: Layout | None
+
+    @property
+    def line(self) -> str:
+        """As the program reads it."""
+        if self.layout is None:
+            return f"raw {self.name}"
+        system, name = self.name.split(":")
+        return f"event {system} {name} {filter_of(self.layout)}"
+
+    @property
+    def probe(self) -> str:
+        """As bpftrace spells it."""
+        kind = "rawtracepoint" if self.layout is None else "tracepoint"
+        return f"{kind}:{self.name}"
+
+
+def hooks_of(stress: Stress, tracefs: Tracefs) -> tuple[Hook, ...]:
+    """The hooks to switch, without the events that this kernel has not.
+
+    Of those in ``stress.bare`` nobody can tell before they are switched.
+    """
+    found = []
+    for event in stress.events:
+        try:
+            found.append(Hook(event, tracefs.layout(event, reader="stress")))
+        except MissingEvent:
+            continue
+    bare = [Hook(f"{event.partition(':')[2]}_tp", None) for event in stress.bare]
+    return (*found, *bare)
+
+
+def filter_of(layout: Layout) -> str:
+    """A filter that looks at every field, and lets nearly all records pass."""
+    parts = []
+    for one in layout.fields:
+        if "char[" in one.ctype:
+            parts.append(f'{one.name} ~ "*"')
+        elif "[" not in one.ctype and one.size in (1, 2, 4, 8):
+            # What a byte can hold cannot be compared with more.
+            parts.append(f"{one.name} != {_NEVER if one.size > 2 else 119}")
+    return " && ".join(parts) or f"common_pid != {_NEVER}"
+
+
+@dataclass
+class Toggler:
+    """The program that switches, see ``toggle.c``."""
+
+    process: subprocess.Popen[bytes]
+    status: Path
+    stderr: Path
+
+    @classmethod
+    @contextmanager
+    def running(
+        cls, program: Path, hooks: Sequence[Hook], results: Path
+    ) -> Iterator[Toggler]:
+        """A program that has switched for the first time; killed afterwards."""
+        write_text(results / "list", "".join(f"{hook.line}\n" for hook in hooks))
+        status, stderr = results / "status.json", results / "stderr"
+        with stderr.open("wb") as errors:
+            argv = [str(program), str(status), str(results / "list")]
+            try:
+                process = subprocess.Popen(argv, stdout=errors, stderr=errors)
+            except OSError as error:
+                raise StressFailed(f"{program}: {error.strerror}") from error
+        toggler = cls(process, status, stderr)
+        try:
+            toggler.wait_for(lambda _: True)
+            yield toggler
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Return when the status is as ``wanted``; raises `StressFailed`."""
+        limit = time.monotonic() + _ANSWER_S
+        while not ((status := self._status()) and wanted(status)):
+            if self.process.poll() is not None:
+                raise StressFailed(f"what switches events ended{self._complaint()}")
+            if time.monotonic() > limit:
+                raise StressFailed("what switches events does not answer")
+            time.sleep(0.1)
+
+    def hold(self) -> None:
+        """Have all readers but ftrace let go of the events, and of their modules."""
+        self.process.send_signal(signal.SIGUSR1)
+        self.wait_for(lambda status: status["parked"] == len(status["readers"]) - 1)
+
+    def go_on(self) -> None:
+        """Have all readers switch again."""
+        self.process.send_signal(signal.SIGUSR2)
+        self.wait_for(lambda status: status["parked"] == 0)
+
+    def stop(self) -> None:
+        """End it; everything is switched off then."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(_ANSWER_S)
+        except subprocess.TimeoutExpired as error:
+            raise StressFailed("what switches events does not stop") from error
+        if status != 0:
+            raise StressFailed(
+                f"what switches events exited {status}{self._complaint()}"
+            )
+
+    def readers(self) -> dict[str, Any]:
+        """Counts by reader and event, as last told."""
+        readers: dict[str, Any] = self._status().get("readers", {})
+        return readers
+
+    def least(self) -> int:
+        """How often the event and reader with the fewest turns was switched."""
+        counts = [
+            count["toggles"]
+            for reader in self.readers().values()
+            for count in reader.values()
+            # Of what was never there nobody can ask any.
+            if count["toggles"] or not count["absent"]
+        ]
+        return min(counts, default=0)
+
+    def _status(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self.status.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _complaint(self) -> str:
+        said = self.stderr.read_text(encoding="utf-8", errors="replace").strip()
+        return f": {said}" if said else ""
+
+
+@dataclass
+class Visitor:
+    """bpftrace itself, which attaches to all hooks, stays for a while, and leaves."""
+
+    stress: Stress
+    hooks: Sequence[Hook]
+    system: System
+    rounds: int = 0
+    seen: dict[str, int] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def facts(self) -> dict[str, Any]:
+        """As `run` tells it."""
+        return {
+            "rounds": self.rounds,
+            "seen": dict(self.seen),
+            # Hundreds of the same would say no more.
+            "errors": self.errors[:10],
+        }
+
+    @contextmanager
+    def coming_and_going(self) -> Iterator[None]:
+        """Until the block ends; a visit that is under way comes to its own end."""
+        thread = threading.Thread(target=self._visit_all, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+
+    def _visit_all(self) -> None:
+        if not self.hooks:
+            return
+        while not self._over.is_set():
+            try:
+                self._visit()
+            except (GuestError, OSError, ValueError) as error:
+                self.errors.append(str(error))
+                self._over.wait(_BPFTRACE_ON_S)
+
+    def _visit(self) -> None:
+        """One visit.  A hook that is not there is left out from then on."""
+        scratch = self.system.scratch
+        scratch.mkdir(parents=True, exist_ok=True)
+        script = scratch / "visit.bt"
+        write_text(script, script_for(self.hooks))
+        tracer = bpftrace.start(
+            "visit",
+            script,
+            (),
+            results=scratch,
+            ring_pages=64,
+            program=self.system.bpftrace,
+        )
+        try:
+            bpftrace.wait_attached([tracer], _ATTACH_S)
+            self._over.wait(_BPFTRACE_ON_S)
+            (outcome,) = bpftrace.stop([tracer])
+        finally:
+            bpftrace.kill([tracer])
+        if outcome.exit_status != 0:
+            raise StressFailed(str(outcome.errors[0]))
+        self.rounds += 1
+        for name, count in _counted(outcome.output).items():
+            self.seen[name] = self.seen.get(name, 0) + count
+
+
+def script_for(hooks: Sequence[Hook]) -> str:
+    """What bpftrace runs: a count and a stack for each hook."""
+    body = "{\n    @[probe] = count();\n    @last[probe] = kstack(8);\n}\n"
+    return "".join(f"{hook.probe}\n{body}" for hook in hooks)
+
+
+def _counted(output: Path) -> dict[str, int]:
+    """The counts by probe in what bpftrace printed."""
+    for line in output.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith('{"type": "map"'):
+            counts = json.loads(line)["data"].get("@")
+            if isinstance(counts, dict):
+                return {name.partition(":")[2]: int(n) for name, n in counts.items()}
+    return {}
+
+
+def _more(wanted: int, toggler: Toggler, again: Callable[[str], None]) -> None:
+    """Go on until everything was switched often enough, or too much time has passed."""
+    limit = time.monotonic() + _MORE_S
+    while toggler.least() < wanted and time.monotonic() < limit:
+        again("more")
+
+
+def _cpus(
+    cycles: int, system: System, again: Callable[[str], None], facts: dict[str, Any]
+) -> None:
+    """Take away each processor but the first, many times, while a workload runs."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            again("cpus")
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        switches = sorted(system.cpus.glob("cpu[1-9]*/online"))
+        for _ in range(cycles):
+            for switch in switches:
+                try:
+                    switch.write_text("0")
+                    time.sleep(0.05)
+                    switch.write_text("1")
+                except OSError as error:
+                    facts["errors"].append(f"{switch}: {error.strerror}")
+                    continue
+                number = switch.parent.name.removeprefix("cpu")
+                facts["cycles"][number] = facts["cycles"].get(number, 0) + 1
+                time.sleep(0.05)
+    finally:
+        over.set()
+        worker.join()
+
+
+def _modules(
+    job: Job,
+    stress: Stress,
+    system: System,
+    toggler: Toggler,
+    again: Callable[[str], None],
+    facts: dict[str, Any],
+) -> None:
+    """Unload modules while ftrace has their events, load them again, and use them."""
+    for _ in range(stress.reloads):
+        toggler.hold()
+        gone = []
+        for name in stress.reload:
+            complaint = _unload(name, job, system)
+            if complaint:
+                facts["errors"].append(complaint)
+            else:
+                gone.append(name)
+        for name in job.all_modules():
+            done = _modprobe(system, job, name)
+            if done.returncode != 0:
+                facts["errors"].append(f"modprobe {name}: {done.stdout.strip()}")
+        for name in gone:
+            facts["unloads"][name] = facts["unloads"].get(name, 0) + 1
+        toggler.go_on()
+        again("modules")
+
+
+def _unload(name: str, job: Job, system: System) -> str:
+    """Unload ``name`` and what nothing else needs then; a complaint, or nothing."""
+    limit = time.monotonic() + _UNLOAD_S
+    while True:
+        done = _modprobe(system, job, "-r", name)
+        if done.returncode == 0 and not (system.loaded / name).exists():
+            return ""
+        if time.monotonic() > limit:
+            return f"modprobe -r {name}: {done.stdout.strip() or 'still loaded'}"
+        time.sleep(0.2)
+
+
+def _modprobe(
+    system: System, job: Job, *words: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*system.modprobe, "-d", str(job.modules), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _leaks(kmemleak: Path, results: Path) -> bool:
+    """Save what kmemleak suspects; false if this kernel has none, or it gave up."""
+    try:
+        # A second scan is the first to name anything; a third takes back what was
+        # only on its way from one list to another.
+        for _ in range(3):
+            kmemleak.write_text("scan")
+            found = kmemleak.read_text(encoding="utf-8", errors="replace")
+            time.sleep(_LEAK_AGE_S)
+    except OSError:
+        return False
+    write_text(results, found)
+    return True
+
+
+def _lockdep(stats: Path) -> bool | None:
+    """Whether lockdep still watches; None if this kernel has none."""
+    try:
+        text = stats.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"debug_locks:\s+(\d+)", text)
+    return found is not None and found[1] != "0"

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the guest does to a kernel that watches itself, on a made-up one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall_guest import job as jobs
+from kstall_guest import stress
+from kstall_guest.errors import BadJob, StressFailed
+from kstall_guest.tracefs import Tracefs
+
+HERE = Path(__file__).parent
+SWITCH = "sched:sched_switch"
+QUEUE = "workqueue:workqueue_queue_work"
+MODPROBE = """\
+#!/bin/sh
+# modprobe -d DIR [-r] MODULE, of modules that are files
+shift 2
+if [ "$1" = -r ]; then
+	[ "$2" != stuck ] || { echo "Module stuck is in use."; exit 1; }
+	rm "$0.loaded/$2"
+else
+	touch "$0.loaded/$1"
+fi
+"""
+
+
+def spec(results: Path, **changed: Any) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "series": "s",
+        "build_id": "ab" * 20,
+        "results": str(results),
+        "scripts": "/s",
+        "modules": "/m",
+        "formats": [],
+        "workloads": [{"name": "w", "argv": ["true"], "modules": ["one", "two"]}],
+        "stress": {
+            "program": str(HERE / "fake_toggle.py"),
+            "events": [SWITCH, QUEUE, "not:here"],
+            "bare": ["sched:sched_hook"],
+            "reload": ["two", "one"],
+            "toggles": 200,
+            "cycles": 3,
+            "reloads": 2,
+        }
+        | changed,
+    }
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> stress.System:
+    """A machine of files, with three processors and modules one and two loaded."""
+    monkeypatch.setattr(stress, "_LEAK_AGE_S", 0.0)
+    monkeypatch.setattr(stress, "_BPFTRACE_ON_S", 0.01)
+    monkeypatch.setattr(stress, "_UNLOAD_S", 0.1)
+    for event in (SWITCH, QUEUE):
+        name = event.replace(":", "/")
+        target = tmp_path / "tracing/events" / name / "format"
+        target.parent.mkdir(parents=True)
+        target.write_text((HERE / "data/formats" / name).read_text())
+    for number in (1, 2):
+        (tmp_path / f"cpu/cpu{number}").mkdir(parents=True)
+        (tmp_path / f"cpu/cpu{number}/online").write_text("1")
+    modprobe = tmp_path / "modprobe"
+    modprobe.write_text(MODPROBE)
+    modprobe.chmod(0o755)
+    loaded = tmp_path / "modprobe.loaded"
+    loaded.mkdir()
+    for name in ("one", "two", "stuck"):
+        (loaded / name).touch()
+    (tmp_path / "kmemleak").write_text("")
+    (tmp_path / "lockdep").write_text(" debug_locks:                             1\n")
+    return stress.System(
+        Tracefs(tmp_path / "tracing"),
+        cpus=tmp_path / "cpu",
+        loaded=loaded,
+        kmemleak=tmp_path / "kmemleak",
+        lockdep=tmp_path / "lockdep",
+        modprobe=(str(modprobe),),
+        bpftrace=(sys.executable, str(HERE / "fake_bpftrace.py")),
+        scratch=tmp_path / "scratch",
+    )
+
+
+def run(
+    system: stress.System, results: Path, **changed: Any
+) -> tuple[dict[str, Any], list[str]]:
+    """The facts in the end, and which workloads were run, in this order."""
+    job = jobs.parse(spec(results, **changed))
+    assert job.stress is not None
+    told: list[dict[str, Any]] = []
+    ran: list[str] = []
+    stress.run(
+        job,
+        job.stress,
+        system,
+        lambda: ran.append("all"),
+        ran.append,
+        told.append,
+    )
+    return told[-1], list(dict.fromkeys(ran))
+
+
+def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
+    facts, ran = run(system, tmp_path / "r")
+    assert ran[:3] == ["all", "cpus", "modules"]
+    assert list(facts["seconds"]) == [
+        "workloads",
+        "cpus",
+        "modules",
+        "more",
+        "end",
+        "leaks",
+    ]
+    assert set(facts["readers"]) == {"ftrace", "perf", "bpf", "raw"}
+    assert facts["readers"]["ftrace"][SWITCH]["toggles"] >= 200
+    assert "not:here" not in facts["readers"]["ftrace"]
+    assert facts["bpftrace"]["rounds"] >= 1 and facts["bpftrace"]["errors"] == []
+    assert facts["cpus"] == {"cycles": {"1": 3, "2": 3}, "errors": []}
+    assert facts["modules"] == {"unloads": {"two": 2, "one": 2}, "errors": []}
+    assert facts["leaks"] is True and facts["lockdep"] is True
+    assert (system.kmemleak).read_text() == "scan"
+    assert (tmp_path / "r/kmemleak.txt").exists()
+    assert {one.name for one in system.loaded.iterdir()} == {"one", "two", "stuck"}
+
+
+def test_what_is_switched_and_how_it_is_filtered(
+    system: stress.System, tmp_path: Path
+) -> None:
+    run(system, tmp_path / "r")
+    event, queue, raw = (tmp_path / "r/stress/list").read_text().splitlines()
+    assert event == (
+        'event sched sched_switch prev_comm ~ "*" && prev_pid != 123456789 && '
+        "prev_prio != 123456789 && prev_state != 123456789 && "
+        'next_comm ~ "*" && next_pid != 123456789 && next_prio != 123456789'
+    )
+    assert queue.startswith("event workqueue workqueue_queue_work ")
+    assert raw == "raw sched_hook_tp"
+    script = (system.scratch / "visit.bt").read_text()
+    assert f"tracepoint:{SWITCH}\n{{" in script
+    assert "rawtracepoint:sched_hook_tp\n{" in script
+
+
+def test_a_module_that_stays_is_told(system: stress.System, tmp_path: Path) -> None:
+    facts, _ = run(system, tmp_path / "r", reload=["stuck", "one"])
+    assert facts["modules"]["unloads"] == {"one": 2}
+    assert facts["modules"]["errors"][0] == (
+        "modprobe -r stuck: Module stuck is in use."
+    )
+
+
+def test_a_processor_that_stays_is_told(system: stress.System, tmp_path: Path) -> None:
+    switch = system.cpus / "cpu2/online"
+    switch.unlink()
+    switch.mkdir()
+    facts, _ = run(system, tmp_path / "r")
+    assert facts["cpus"]["cycles"] == {"1": 3}
+    assert facts["cpus"]["errors"][0].endswith("cpu2/online: Is a directory")
+
+
+def test_a_kernel_that_does_not_look_is_told(
+    system: stress.System, tmp_path: Path
+) -> None:
+    system.kmemleak.unlink()
+    system.kmemleak.mkdir()
+    system.lockdep.unlink()
+    facts, _ = run(system, tmp_path / "r")
+    assert facts["leaks"] is False and facts["lockdep"] is None
+    assert not (tmp_path / "r/kmemleak.txt").exists()
+
+
+def test_lockdep_that_gave_up_is_told(system: stress.System, tmp_path: Path) -> None:
+    system.lockdep.write_text(" debug_locks:                             0\n")
+    facts, _ = run(system, tmp_path / "r")
+    assert facts["lockdep"] is False
+
+
+def test_bpftrace_that_fails_is_told(system: stress.System, tmp_path: Path) -> None:
+    failing = stress.System(
+        **{**vars(system), "bpftrace": (sys.executable, "-c", "raise SystemExit(3)")}
+    )
+    facts, _ = run(failing, tmp_path / "r")
+    assert facts["bpftrace"]["rounds"] == 0
+    assert "exit status 3 before it was attached" in facts["bpftrace"]["errors"][0]
+
+
+def test_too_few_toggles_are_waited_for_and_then_told(
+    system: stress.System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stress, "_MORE_S", 0.2)
+    facts, ran = run(system, tmp_path / "r", toggles=10**9, reload=[])
+    assert "more" in ran and "modules" not in ran
+    assert 0 < facts["readers"]["perf"][QUEUE]["toggles"] < 10**9
+
+
+@pytest.mark.parametrize(
+    ("program", "complaint"),
+    [("/nowhere/toggle", "No such file"), ("/bin/false", "ended")],
+)
+def test_nothing_that_switches_is_an_error(
+    system: stress.System, tmp_path: Path, program: str, complaint: str
+) -> None:
+    with pytest.raises(StressFailed, match=complaint):
+        run(system, tmp_path / "r", program=program)
+
+
+def test_its_last_words_are_told(system: stress.System, tmp_path: Path) -> None:
+    source = system.tracefs.root / "events/sched/sched_switch/format"
+    target = system.tracefs.root / "events/sched/die/format"
+    target.parent.mkdir()
+    target.write_text(source.read_text().replace("sched_switch", "die"))
+    with pytest.raises(StressFailed, match="ended: no such thing"):
+        run(system, tmp_path / "r", events=["sched:die"])
+
+
+def test_what_bpftrace_counted(tmp_path: Path) -> None:
+    output = tmp_path / "out.json"
+    output.write_text(
+        '{"type": "attached_probes", "data": {"probes": 2}}\n'
+        '{"type": "map", "data": {"@": {"tracepoint:a:b": 3, "rawtracepoint:c_tp": 4}}}\n'
+        '{"type": "map", "data": {"@last": {"tracepoint:a:b": "\\n  f+1\\n"}}}\n'
+    )
+    assert stress._counted(output) == {"a:b": 3, "c_tp": 4}
+    output.write_text("")
+    assert stress._counted(output) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"toggles": 0}, "job.stress.toggles: expected a positive number"),
+        ({"events": ["x"]}, r"job.stress.events\[0\]: expected system:event"),
+        ({"more": 1}, "job.stress: unknown keys: more"),
+    ],
+)
+def test_a_bad_job_is_refused_by_place(
+    tmp_path: Path, change: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(BadJob, match=complaint):
+        jobs.parse(spec(tmp_path, **change))
