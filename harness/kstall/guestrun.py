@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from .run import Opened
 from .series import Project, Series
 from .ui import Ui
 
-_GUEST = Path("/run/kstall")
+#: Where a guest finds what it was given.
+GUEST = Path("/run/kstall")
 #: Seconds of a guest beyond its workloads' deadlines: boot, and bpftrace's start-up,
 #: which takes seconds a script under emulation.
 _MARGIN = 60.0
@@ -78,14 +80,14 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
         "schema": 1,
         "series": series.name,
         "build_id": built.build_id,
-        "modules": str(_GUEST / "modules"),
-        "results": str(_GUEST / "results"),
-        "scripts": str(_GUEST / "scripts"),
+        "modules": str(GUEST / "modules"),
+        "results": str(GUEST / "results"),
+        "scripts": str(GUEST / "scripts"),
         "formats": [p.event for p in spec.tracepoint if p.event not in bare],
         "workloads": [
             {
                 "name": load.name,
-                "argv": [str(_GUEST / "scripts" / load.program), *load.args],
+                "argv": [str(GUEST / "scripts" / load.program), *load.args],
                 "modules": list(load.modules),
                 "events": list(load.events),
                 "record": [event for event in load.record if event not in bare],
@@ -114,7 +116,7 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
     }
 
 
-def _inputs(project: Project, series: Series) -> tuple[Path, ...]:
+def inputs(project: Project, series: Series) -> tuple[Path, ...]:
     """The project's files that have a say in what happens in the guest."""
     spec = series.spec
     programs = {(project.scripts / load.program).parent for load in spec.workload}
@@ -137,7 +139,7 @@ def key_of(project: Project, series: Series, where: Guest) -> str:
         [dataclasses.asdict(step) for step in steps_for(series)],
         [
             (str(path.relative_to(project.root)), cache.file_digest(path))
-            for path in _inputs(project, series)
+            for path in inputs(project, series)
         ],
     )
 
@@ -170,7 +172,7 @@ def run_guest(
             stage.summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return results
         share = run_dir / series.name / "share"
-        _fill(share, project, series, where, stage.log)
+        fill(share, project, series, where, job_for(series, where.kernel), stage.log)
         try:
             ran = _boot(series, where, share, run_dir / series.name, stage, ui)
         finally:
@@ -184,9 +186,18 @@ def run_guest(
     return results
 
 
-def _fill(
-    share: Path, project: Project, series: Series, where: Guest, log: Path
+def fill(
+    share: Path,
+    project: Project,
+    series: Series,
+    where: Guest,
+    job: Mapping[str, Any],
+    log: Path,
 ) -> None:
+    """Put everything that ``job`` needs below ``share``, and make room for results.
+
+    Raises `FailedCheck` for a workload that does not compile.
+    """
     (share / "results").mkdir(parents=True)
     for one in where.programs:
         target = share / "scripts" / one.name
@@ -196,12 +207,12 @@ def _fill(
         compile_program(
             project.scripts / load.program, share / "scripts" / load.program, log
         )
-    for path in _inputs(project, series):
+    for path in inputs(project, series):
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
     shutil.copytree(where.kernel.modules, share / "modules", symlinks=True)
-    cache.write_json(share / "job.json", job_for(series, where.kernel))
+    cache.write_json(share / "job.json", job)
 
 
 def compile_program(program: Path, target: Path, log: Path) -> None:
@@ -224,27 +235,7 @@ def _boot(
     loads = series.spec.workload
     tracers = sum(len(load.scripts) + bool(load.record) for load in loads)
     deadline = _MARGIN + _PER_TRACER * tracers + sum(load.deadline_s for load in loads)
-    ran = guest.boot(
-        where.kernel.image,
-        where.root,
-        where.accel,
-        where.machine,
-        (guest.Share(str(_GUEST), share, writable=True),),
-        (
-            "env",
-            f"PYTHONPATH={_GUEST / 'harness'}",
-            "python3",
-            "-m",
-            "kstall_guest",
-            str(_GUEST / "job.json"),
-        ),
-        out=out,
-        deadline=deadline,
-        say=ui.say,
-        steps=steps_for(series),
-        scripts=share / "scripts",
-    )
-    _keep_performed(ran, share / "results")
+    ran = start(series, where, share, out, deadline, ui)
     stage.summary = (
         f"{len(loads)} workloads in {ran.seconds:.0f} s, first line after "
         f"{ran.first_line_seconds:.1f} s"
@@ -256,6 +247,34 @@ def _boot(
         stage.figure(
             "guest start to first line of the job", ran.first_line_seconds, "s"
         )
+    return ran
+
+
+def start(
+    series: Series, where: Guest, share: Path, out: Path, deadline: float, ui: Ui
+) -> guest.GuestRun:
+    """Boot ``where`` with the job in ``share``; the results are below that."""
+    ran = guest.boot(
+        where.kernel.image,
+        where.root,
+        where.accel,
+        where.machine,
+        (guest.Share(str(GUEST), share, writable=True),),
+        (
+            "env",
+            f"PYTHONPATH={GUEST / 'harness'}",
+            "python3",
+            "-m",
+            "kstall_guest",
+            str(GUEST / "job.json"),
+        ),
+        out=out,
+        deadline=deadline,
+        say=ui.say,
+        steps=steps_for(series),
+        scripts=share / "scripts",
+    )
+    _keep_performed(ran, share / "results")
     return ran
 
 
@@ -296,7 +315,8 @@ def _refuse(ran: guest.GuestRun, results: Path) -> None:
         )
 
 
-def _agent(results: Path) -> dict[str, Any]:
+def agent(results: Path) -> dict[str, Any]:
+    """agent.json; nothing if it is not there, or cut off."""
     try:
         found = json.loads((results / "agent.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -306,12 +326,12 @@ def _agent(results: Path) -> dict[str, Any]:
 
 def _doing(results: Path) -> str:
     """Which workload ran when the guest ended, as far as it could say."""
-    for entry in _agent(results).get("workloads", []):
+    for entry in agent(results).get("workloads", []):
         if entry.get("status") == "running":
             return f" in workload {entry['name']}"
     return ""
 
 
 def _agent_error(results: Path) -> str:
-    error = _agent(results).get("error")
+    error = agent(results).get("error")
     return f": {error['message']}" if error else ""
