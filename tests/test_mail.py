@@ -21,6 +21,7 @@ from kstall import (
     checkpatch,
     cli,
     contributor,
+    costs,
     cover,
     export,
     mail,
@@ -33,7 +34,7 @@ from kstall import (
 )
 from kstall.am import read
 from kstall.errors import KstallError
-from kstall.report import Comparison
+from kstall.report import Check, Comparison
 from kstall.series import Project, Series
 from kstall.source import Base
 
@@ -212,6 +213,48 @@ def test_the_letter_quotes_the_run(desk: Desk) -> None:
     assert "  demo: trace naps\n" in text
     prose = [line for line in text.splitlines() if not line.startswith("  ")]
     assert max(map(len, prose)) <= cover.WIDTH
+
+
+def test_what_is_argued_is_printed_with_its_reason(desk: Desk) -> None:
+    desk.edit("series.toml", "[[mail.cc]]\n", ARGUED)
+    run = desk.prove()
+    found = report.read(run / "report.json")
+    why = "argued: TRAILING_WHITESPACE 1: the blank is part of the joke"
+    shown = Comparison(
+        label="0001",
+        relation="holds",
+        expected=True,
+        observed=True,
+        ok=True,
+        detail=why,
+    )
+    found.series[0].checks.append(
+        Check(
+            name="checkpatch_strict",
+            kind="patch",
+            claim="It is clean.",
+            status="pass",
+            comparisons=[shown],
+        )
+    )
+    report.write(found, run / "report.json")
+    text = " ".join(_mail(desk.export().letters[0]).get_content().split())
+    assert "checkpatch strict. All pass, but for what is argued here:" in text
+    assert (
+        "- checkpatch strict, TRAILING_WHITESPACE in demo.c: the blank is part of the "
+        "joke" in text
+    )
+
+
+def test_allowances_of_one_reason_are_one_line() -> None:
+    one = costs.Exemption(function="a", allowed=1, because="it is cold")
+    both = [one, one.model_copy(update={"function": "b"})]
+    other = costs.Exemption(struct="bed", allowed=8, because="sheets")
+    found = costs.Overhead(base_kernel="k", exemptions=[*both, other])
+    assert cover.allowances(found) == [
+        "allowed for a(), b(): 1 instruction, because it is cold",
+        "allowed for struct bed: 8 bytes, because sheets",
+    ]
 
 
 def test_what_was_not_measured_is_said(desk: Desk) -> None:
@@ -600,6 +643,67 @@ def test_a_b4_branch_is_made_without_touching_the_work_tree(
     assert names[5] == "demo: Trace naps"
     with pytest.raises(KstallError, match="has a branch b4/demo already"):
         prep.branch(done, linux)
+
+
+ARGUED = """\
+[[exemption]]
+check = "checkpatch_strict"
+kinds = ["TRAILING_WHITESPACE"]
+files = ["demo.c"]
+because = "the blank is part of the joke"
+
+[[mail.cc]]
+"""
+
+
+def test_b4_passes_over_what_is_argued_on_this_branch_only(
+    tmp_path: Path, home: Path
+) -> None:
+    desk = _desk(tmp_path, kerneltree.checkout)
+    desk.edit("0001-demo.patch", "/* Größe */", "/* Größe */ ")
+    desk.edit("series.toml", "[[mail.cc]]\n", ARGUED)
+    desk.prove()
+    done = _certified(desk)
+    assert [one.kind for one in done.remarks] == ["TRAILING_WHITESPACE"]
+    assert set(done.argued) == set(done.remarks)
+    (outcome,) = summary.export_all(desk.request, [desk.series], desk.base)
+    assert not any("checkpatch" in text for text in outcome.missing)
+    assert "argued: TRAILING_WHITESPACE: the blank is part of the joke" in (
+        summary.page([outcome], desk.base, desk.out)
+    )
+    linux = desk.root / "linux"
+    name = prep.branch(done, linux)
+    asked = (
+        "git",
+        "config",
+        "--get",
+        "--default",
+        "none",
+        "b4.prep-perpatch-check-cmd",
+    )
+    assert postbox.run(asked, linux, home) == "none\n"
+    postbox.run(("git", "switch", "-q", name), linux, home)
+    assert "--ignore TRAILING_WHITESPACE\n" in postbox.run(asked, linux, home)
+
+
+def test_a_remark_in_another_file_is_not_argued(tmp_path: Path, home: Path) -> None:
+    desk = _desk(tmp_path, kerneltree.checkout)
+    desk.edit("0001-demo.patch", "/* Größe */", "/* Größe */ ")
+    desk.edit("0001-demo.patch", "+TRACE_EVENT(demo_nap,", "+TRACE_EVENT(demo_nap, ")
+    desk.edit("series.toml", "[[mail.cc]]\n", ARGUED)
+    desk.prove()
+    done = _certified(desk)
+    assert len(done.remarks) == 2
+    assert len(done.argued) == 1
+    (outcome,) = summary.export_all(desk.request, [desk.series], desk.base)
+    assert any(
+        text.startswith("a reason for what checkpatch says: 1 warning")
+        for text in outcome.missing
+    )
+    linux = desk.root / "linux"
+    name = prep.branch(done, linux)
+    postbox.run(("git", "switch", "-q", name), linux, home)
+    assert "perpatch" not in postbox.run(("git", "config", "--list"), linux, home)
 
 
 def _files(linux: Path) -> list[Path]:

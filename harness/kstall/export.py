@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -24,6 +24,7 @@ from . import (
     excerpts,
     figures,
     mail,
+    patchcheck,
     patchfile,
     proof,
     recipients,
@@ -33,7 +34,7 @@ from . import (
 from . import thread as threads
 from .contributor import Person
 from .errors import KstallError
-from .series import Project, Series
+from .series import PatchExemption, Project, Series
 
 #: Who drafts are from: mail cannot be sent as them, or answered.
 DRAFTER = Person("kstall", "noreply@kstall.invalid")
@@ -66,7 +67,8 @@ class Request:
 class Exported:
     """A thread on disk, and what is to be known of it; ``signed`` is None for a draft.
 
-    ``body`` is the cover letter without what git makes of the patches.
+    ``body`` is the cover letter without what git makes of the patches, ``argued`` has
+    those of the ``remarks`` that the series says why it does not follow.
     """
 
     series: Series
@@ -80,6 +82,7 @@ class Exported:
     proof: proof.Proof
     unfounded: tuple[str, ...]
     remarks: tuple[checkpatch.Remark, ...]
+    argued: Mapping[checkpatch.Remark, PatchExemption]
     signed: Person | None
 
     @property
@@ -164,10 +167,23 @@ def _export(
         files = [directory / one.name for one in letters[1:]]
         _require_same(plan, files, scratch)
         remarks = checkpatch.run(base, files, scratch, signed=signed is not None)
+        argued = _argued(series, remarks, directory)
     return Exported(
         *(series, plan, target, thread, letters, tuple(messages), body),
-        *(who, found, doubts, remarks, signed),
+        *(who, found, doubts, remarks, argued, signed),
     )
+
+
+def _argued(
+    series: Series, remarks: Sequence[checkpatch.Remark], directory: Path
+) -> dict[checkpatch.Remark, PatchExemption]:
+    found = {}
+    for remark in remarks:
+        about = patchcheck.finding(directory / remark.file, remark)
+        for one in series.spec.exemption:
+            if one.check == "checkpatch_strict" and patchcheck.covers(one, about):
+                found[remark] = one
+    return found
 
 
 def _doubts(quoted: Sequence[excerpts.Replaced], found: proof.Proof) -> tuple[str, ...]:

@@ -118,10 +118,8 @@ def verdict(
     files.append(series.spec.cover)
     exempt = [one for one in series.spec.exemption if one.check == name]
     for file, found in zip(files, findings, strict=False):
-        left = [one for one in found if not any(_covers(e, one) for e in exempt)]
-        argued = [
-            _argued(e, found) for e in exempt if any(_covers(e, f) for f in found)
-        ]
+        left = [one for one in found if not any(covers(e, one) for e in exempt)]
+        argued = [_argued(e, found) for e in exempt if any(covers(e, f) for f in found)]
         shown = [
             f"{one.file}:{one.line}: {one.kind}: {one.text}" for one in left[:_SHOWN]
         ]
@@ -145,14 +143,21 @@ def _short(file: str) -> str:
     return number[1] if number else file
 
 
-def _covers(exempt: PatchExemption, found: Finding) -> bool:
+def finding(patch: Path, remark: checkpatch.Remark) -> Finding:
+    """A remark of checkpatch on the mail ``patch``, by the file that it is about."""
+    place = _place(patch, remark.line)
+    return Finding(place, remark.line, remark.kind, f"{remark.level}: {remark.text}")
+
+
+def covers(exempt: PatchExemption, found: Finding) -> bool:
+    """Whether ``found`` is what ``exempt`` argues about."""
     return found.kind in exempt.kinds and (
         not exempt.files or found.file in exempt.files
     )
 
 
 def _argued(exempt: PatchExemption, found: Sequence[Finding]) -> str:
-    kinds = Counter(one.kind for one in found if _covers(exempt, one))
+    kinds = Counter(one.kind for one in found if covers(exempt, one))
     what = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
     return f"argued: {what}: {' '.join(exempt.because.split())}"
 
@@ -172,10 +177,7 @@ def checkpatch_strict(subject: Subject) -> list[list[Finding]]:
         for one in checkpatch.run(
             subject.plan.base, files, subject.scratch, signed=signed
         ):
-            place = _place(paths[one.file], one.line)
-            found[one.file].append(
-                Finding(place, one.line, one.kind, f"{one.level}: {one.text}")
-            )
+            found[one.file].append(finding(paths[one.file], one))
     return list(found.values())
 
 

@@ -23,6 +23,8 @@ from .recipients import Recipient
 
 # b4's own, with which it finds the commit again.
 _MARKER = "--- b4-submit-tracking ---"
+# What b4 runs on each patch if nothing is configured.
+_CHECK = "./scripts/checkpatch.pl -q --terse --no-summary --mailback --showfile"
 
 
 def branch(done: Exported, named: Path) -> str:
@@ -68,7 +70,39 @@ def branch(done: Exported, named: Path) -> str:
     setting = f"branch.{name}.b4-prep-cover-strategy"
     git.git("config", setting, "commit", cwd=checkout.top)
     git.git("update-ref", "-m", "kstall series", reference, tip, "", cwd=checkout.top)
+    _leave_out_what_is_argued(done, checkout.top, name)
     return name
+
+
+def _leave_out_what_is_argued(done: Exported, top: Path, name: str) -> None:
+    """Have `b4 prep --check` on the branch ``name``, and on no other, pass over it.
+
+    It cannot be told of files, so a kind of remark is only left out if each of them is
+    argued.  The letter has the reasons; so has the file of settings.
+    """
+    left = {one.kind for one in done.remarks if one not in done.argued}
+    reasons = {
+        remark.kind: " ".join(one.because.split())
+        for remark, one in done.argued.items()
+        # b4 does without --strict.
+        if remark.level != "CHECK" and remark.kind not in left
+    }
+    if not reasons:
+        return
+    ours = f"kstall/b4-{done.series.name}"
+    said = git.git("rev-parse", "--git-common-dir", cwd=top).decode()
+    file = top / said.strip() / ours
+    file.parent.mkdir(exist_ok=True)
+    kinds = ",".join(sorted(reasons))
+    lines = [
+        f"# For the branch {name}: what checkpatch says and the series argues.",
+        *(f"# {kind}: {why}" for kind, why in sorted(reasons.items())),
+        "[b4]",
+        f"\tprep-perpatch-check-cmd = {_CHECK} --ignore {kinds}",
+    ]
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    setting = f"includeIf.onbranch:{name}.path"
+    git.git("config", "--replace-all", setting, ours, cwd=top)
 
 
 class _Writer:

@@ -37,6 +37,11 @@ class Outcome:
         if self.exported.unfounded:
             doubts = ", ".join(self.exported.unfounded)
             found.append(f"in the texts, and not shown by the run: {doubts}")
+        left = [x for x in self.exported.remarks if x not in self.exported.argued]
+        if left:
+            found.append(
+                f"a reason for what checkpatch says: {checkpatch.summary(left)}"
+            )
         if self.exported.signed is None:
             found.append("a sign-off: `kstall series --sign-off` shows what it means")
         return tuple(found)
@@ -120,6 +125,7 @@ def _details(done: export.Exported, out: Path) -> list[str]:
         "them skipped",
         f"- change-id: {done.thread.change_id}",
         f"- checkpatch --strict: {checkpatch.summary(done.remarks)}",
+        *(f"  - argued: {text}" for text in _reasons(done)),
         f"- to: {shown(done.recipients.cover, lists=False, to=True)}",
         f"- to, lists: {shown(done.recipients.cover, lists=True, to=True)}",
         "",
@@ -140,6 +146,14 @@ def _details(done: export.Exported, out: Path) -> list[str]:
             for one in done.recipients.omitted
         ]
     return [*lines, ""]
+
+
+def _reasons(done: export.Exported) -> list[str]:
+    """Why remarks of checkpatch are not followed, each reason once."""
+    found: dict[str, set[str]] = {}
+    for remark, one in done.argued.items():
+        found.setdefault(" ".join(one.because.split()), set()).add(remark.kind)
+    return [f"{', '.join(sorted(kinds))}: {why}" for why, kinds in found.items()]
 
 
 def _gets(done: export.Exported, one: Recipient) -> str:
