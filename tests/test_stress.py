@@ -223,7 +223,8 @@ def test_what_bpftrace_counted(tmp_path: Path) -> None:
     output = tmp_path / "out.json"
     output.write_text(
         '{"type": "attached_probes", "data": {"probes": 2}}\n'
-        '{"type": "map", "data": {"@": {"tracepoint:a:b": 3, "rawtracepoint:c_tp": 4}}}\n'
+        '{"type": "map", "data": {"@": {"tracepoint:a:b": 3, '
+        '"rawtracepoint:c_tp": 4}}}\n'
         '{"type": "map", "data": {"@last": {"tracepoint:a:b": "\\n  f+1\\n"}}}\n'
     )
     assert stress._counted(output) == {"a:b": 3, "c_tp": 4}

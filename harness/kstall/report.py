@@ -127,7 +127,14 @@ class Check(_Model):
 
     name: str
     kind: Literal[
-        "patch", "harness", "positive", "negative", "invariant", "overhead", "abi"
+        "patch",
+        "harness",
+        "positive",
+        "negative",
+        "invariant",
+        "overhead",
+        "abi",
+        "debug",
     ]
     claim: str
     status: Status

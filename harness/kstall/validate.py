@@ -16,6 +16,7 @@ from . import (
     accel,
     cache,
     common,
+    debugging,
     evidence,
     extra,
     kernel,
@@ -37,6 +38,8 @@ from .series import Project, Series
 from .ui import Ui
 
 _JUDGING = ("judge", "gate")
+# Kinds of checks that `judge_again` leaves as they are.
+_KEPT = ("patch", "abi", "debug")
 Level = Literal["quick", "full", "deep"]
 
 
@@ -96,6 +99,8 @@ def validate(
             for series, entry in zip(request.series, run.report.series, strict=True):
                 with contextlib.suppress(runs.StageStopped):
                     _prove(request, run, shared, series, entry)
+            if request.level == "deep":
+                _debug(request, run, shared)
         run.report.settle()
     except KeyboardInterrupt:
         run.report.status = "interrupted"
@@ -176,6 +181,20 @@ def _prove(
         overhead.prove(request.project, series, both, speed, request.cache, run, entry)
 
 
+def _debug(request: Request, run: runs.Run, shared: _Shared) -> None:
+    """All series that apply, on kernels that watch themselves."""
+    wanted = [
+        (series, entry)
+        for series, entry in zip(request.series, run.report.series, strict=True)
+        if any(one.name == "apply" and one.status == "pass" for one in entry.stages)
+    ]
+    if wanted:
+        ground = debugging.Ground(
+            request.project, shared.base, shared.root, shared.tools, request.cache
+        )
+        debugging.prove(ground, wanted, run)
+
+
 def _events(series: Series, saved: evidence.Evidence) -> Iterator[report.Event]:
     """The declared events; offsets and sizes are those of the booted kernel."""
     for point in series.spec.tracepoint:
@@ -234,8 +253,8 @@ def judge_again(project: Project, directory: Path) -> report.Report:
             (series,) = project.load([entry.name])
             saved = evidence.load(directory / entry.evidence)
             entry.events = list(_events(series, saved))
-            # Those of patches and formats read no results.
-            kept = [one for one in entry.checks if one.kind in ("patch", "abi")]
+            # They read no results, or those of other guests.
+            kept = [one for one in entry.checks if one.kind in _KEPT]
             entry.checks = [*kept, *_judge(series, saved)]
             if entry.overhead is not None:
                 entry.checks += overhead.judge(series, entry.overhead)

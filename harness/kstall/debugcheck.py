@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The verdict on a series under kernels that watch themselves; pure.
+
+Nothing is hidden: each complaint of either kernel is a line of a check.  Held against
+the series is what its kernel says and the base, which was put through the same, does
+not.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from .debugguest import CYCLES, RELOADS, TOGGLES, Flavour, Watched
+from .evidence import CheckResult, Verdict, run_check
+from .series import Series, Tracepoint
+from .splats import Complaint
+
+# The line that a function's definition begins with: nothing else starts at its margin.
+_DEFINITION = re.compile(r"(?m)^[A-Za-z_][\w\s*]*?\b(\w+)\([^;]*$")
+_LINES = 40
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both guests of one flavour.
+
+    ``known`` has the signatures that any guest of the base complained with.
+    """
+
+    patched: Watched
+    base: Watched
+    known: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """All that was seen of a series; ``functions`` are those of files it touches."""
+
+    pairs: Mapping[Flavour, Pair]
+    functions: frozenset[str]
+
+
+def functions_in(sources: Collection[str]) -> frozenset[str]:
+    """The names of functions that C files define, as far as their layout tells."""
+    return frozenset(
+        found[1] for text in sources for found in _DEFINITION.finditer(text)
+    )
+
+
+def judge(series: Series, saved: Saved) -> tuple[CheckResult, ...]:
+    """All checks of kind ``debug``."""
+    return tuple(
+        run_check(
+            function.__name__,
+            "debug",
+            " ".join((function.__doc__ or "").split()),
+            functools.partial(function, series),
+            saved,
+        )
+        for function in _CHECKS
+    )
+
+
+def clean(series: Series, watched: Watched) -> bool:
+    """Whether nothing is wrong with a guest, whatever the base may say."""
+    return watched.status == "completed" and not watched.signatures
+
+
+def no_new_splats(series: Series, saved: Saved) -> Verdict:
+    """The guest comes to its end, watched to the last, and its kernel complains of
+    nothing that the base's does not."""
+    verdict = Verdict()
+    for flavour, pair in saved.pairs.items():
+        _came_to_its_end(verdict, f"{flavour}: guest", pair.patched)
+        if pair.patched.facts.get("lockdep") is not None:
+            verdict.true(f"{flavour}: lockdep watched to the end", _lockdep(pair))
+        counts = [len(one.complaints) for one in (pair.patched, pair.base)]
+        verdict.true(
+            f"{flavour}: reports were compared",
+            True,
+            f"{counts[0]} of this kernel, {counts[1]} of the base",
+        )
+        for one in _distinct(pair.patched.complaints):
+            _hold(verdict, series, saved, flavour, one)
+        for one in _distinct(pair.base.complaints):
+            verdict.true(f"{flavour}: the base's own: {one.signature}", True)
+    return verdict
+
+
+def _came_to_its_end(verdict: Verdict, label: str, watched: Watched) -> None:
+    """Comparisons of how the guest and its agent ended."""
+    verdict.equal(f"{label} ended as", watched.status, "completed")
+    error = watched.agent.get("error") or {}
+    said = str(watched.agent.get("status", "no word"))
+    if error:
+        said += f": {error.get('message')}"
+    verdict.equal(f"{label}'s agent", said, "completed")
+
+
+def _lockdep(pair: Pair) -> bool:
+    return bool(pair.patched.facts["lockdep"])
+
+
+def _hold(
+    verdict: Verdict, series: Series, saved: Saved, flavour: Flavour, one: Complaint
+) -> None:
+    """Put a complaint down, and hold it against the series if that can be its own.
+
+    KCSAN samples, so that a race of the base's may show in one boot and not in the
+    next: of those that the base's guests did not show, it is the series' if a function
+    of its files is on either stack.  An access that a patch adds or moves always is.
+    """
+    label = f"{flavour}: {one.signature}"
+    if one.signature in saved.pairs[flavour].known:
+        verdict.true(label, True, "the base has it as well")
+    elif one.kind == "kcsan" and not _ours(series, saved, one):
+        verdict.true(label, True, "on neither stack is a function of a touched file")
+    else:
+        verdict.true(label, False, "\n".join(one.excerpt.splitlines()[:_LINES]))
+
+
+def _ours(series: Series, saved: Saved, one: Complaint) -> bool:
+    names = [point.name for point in series.spec.tracepoint]
+    return bool(one.functions & saved.functions) or any(
+        name in function for function in one.functions for name in names
+    )
+
+
+def _distinct(complaints: Collection[Complaint]) -> Iterator[Complaint]:
+    yield from {one.signature: one for one in complaints}.values()
+
+
+def no_leaks(series: Series, saved: Saved) -> Verdict:
+    """After all that, kmemleak finds nothing lost that it does not find in the base."""
+    verdict = Verdict()
+    for flavour, pair in saved.pairs.items():
+        if flavour != "debug":
+            continue
+        verdict.true(
+            f"{flavour}: kmemleak looked for leaks", pair.patched.leaked is not None
+        )
+        for one in _distinct(pair.patched.leaked or ()):
+            known = one.signature in pair.known
+            what = "the base has it as well" if known else one.excerpt
+            verdict.true(f"{flavour}: {one.signature}", known, what)
+        for one in _distinct(pair.base.leaked or ()):
+            verdict.true(f"{flavour}: the base's own: {one.signature}", True)
+    if not verdict.comparisons:
+        verdict.skip("no kernel with kmemleak was run")
+    return verdict
+
+
+def toggles_survived(series: Series, saved: Saved) -> Verdict:
+    """Each new event was switched on and off hundreds of times by each reader, all at
+    once, with stack traces and filters on, and was seen meanwhile."""
+    verdict = Verdict()
+    if not series.spec.tracepoint:
+        verdict.skip("the series adds no event")
+        return verdict
+    for flavour, pair in saved.pairs.items():
+        readers = pair.patched.facts.get("readers", {})
+        visits = pair.patched.facts.get("bpftrace", {})
+        for point in series.spec.tracepoint:
+            key = f"{point.name}_tp" if point.kind == "bare" else point.event
+            for reader in _readers_of(point):
+                count = readers.get(reader, {}).get(key, {})
+                label = f"{flavour}: {point.name}: {reader}"
+                verdict.at_least(
+                    f"{label}: on and off", count.get("toggles", 0), TOGGLES
+                )
+                failed = f"{count.get('failed', 0)} {count.get('error', '')}".strip()
+                verdict.equal(f"{label}: failures", failed, "0")
+            seen = [one.get(key, {}).get("seen", 0) for one in readers.values()]
+            verdict.at_least(
+                f"{flavour}: {point.name}: seen",
+                sum(seen) + visits.get("seen", {}).get(key, 0),
+                1,
+            )
+        verdict.at_least(f"{flavour}: visits of bpftrace", visits.get("rounds", 0), 3)
+        errors = visits.get("errors", ["it was not started"])
+        verdict.equal(f"{flavour}: errors of bpftrace", "; ".join(errors), "")
+    return verdict
+
+
+def _readers_of(point: Tracepoint) -> tuple[str, ...]:
+    """A bare tracepoint is known to BPF alone."""
+    return ("raw",) if point.kind == "bare" else ("ftrace", "perf", "bpf", "raw")
+
+
+def cpu_hotplug_survived(series: Series, saved: Saved) -> Verdict:
+    """Each processor but the first was taken away and given back, many times, while a
+    workload ran and the events were switched."""
+    verdict = Verdict()
+    for flavour, pair in saved.pairs.items():
+        facts = pair.patched.facts.get("cpus", {})
+        cycles = facts.get("cycles", {})
+        verdict.at_least(f"{flavour}: processors", len(cycles), 1)
+        for number, count in cycles.items():
+            verdict.at_least(f"{flavour}: processor {number}: away", count, CYCLES)
+        _no_errors(verdict, flavour, facts)
+    return verdict
+
+
+def modules_reloaded(series: Series, saved: Saved) -> Verdict:
+    """Each module of the workloads was unloaded, with events on, loaded, and used."""
+    verdict = Verdict()
+    names = {name for load in series.spec.workload for name in load.modules}
+    if not names:
+        verdict.skip("no workload needs a module")
+        return verdict
+    for flavour, pair in saved.pairs.items():
+        facts = pair.patched.facts.get("modules", {})
+        for name in sorted(names):
+            count = facts.get("unloads", {}).get(name, 0)
+            verdict.at_least(f"{flavour}: {name}: unloaded", count, RELOADS)
+        _no_errors(verdict, flavour, facts)
+    return verdict
+
+
+def _no_errors(verdict: Verdict, flavour: Flavour, facts: Mapping[str, object]) -> None:
+    errors = facts.get("errors", ["it did not come to that"])
+    assert isinstance(errors, list)
+    verdict.equal(f"{flavour}: errors", "; ".join(map(str, errors)), "")
+
+
+def workloads_come_to_their_end(series: Series, saved: Saved) -> Verdict:
+    """Each workload ends by itself; its exit status is told and not judged, as what it
+    expects of time does not hold there."""
+    verdict = Verdict()
+    for flavour, pair in saved.pairs.items():
+        ends = {one["name"]: one for one in pair.patched.agent.get("workloads", [])}
+        for load in series.spec.workload:
+            facts = ends.get(load.name, {})
+            verdict.true(
+                f"{flavour}: {load.name}",
+                facts.get("status") == "exited",
+                f"{facts.get('status', 'not run')}, "
+                f"exit status {facts.get('exit_status')}",
+            )
+    return verdict
+
+
+_Check = Callable[[Series, Saved], Verdict]
+_CHECKS: tuple[_Check, ...] = (
+    no_new_splats,
+    no_leaks,
+    toggles_survived,
+    cpu_hotplug_survived,
+    modules_reloaded,
+    workloads_come_to_their_end,
+)

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A guest whose kernel watches itself: what it is put through, and what it said.
+
+The same guest as of a full run, but that nothing is recorded: while the workloads run,
+their events are switched on and off all the time (see ``kstall_guest/stress.py``), and
+complaints do not end it, for they are what is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from . import cache, console, guest, guestrun, kernel, splats
+from .errors import KstallError
+from .guestrun import Guest
+from .run import Opened
+from .series import Project, Series
+from .splats import Complaint
+from .ui import Ui
+
+#: Two builds, because KASAN and KCSAN cannot be in one.
+Flavour = Literal["debug", "kcsan"]
+Side = Literal["patched", "base"]
+#: How often each reader has to switch each event, and each processor and module goes.
+TOGGLES = 200
+CYCLES = 20
+RELOADS = 5
+_TOGGLE = "workloads/debug/toggle"
+# An emulated kernel under KASAN and lockdep takes so many times as long as without.
+_SLOWER = 5
+# Boot, processors, modules, what is done until all was switched often enough, leaks.
+_MARGIN = 1500.0
+_MEMORY_MB = 3072
+_APPEND = (
+    # Else the first bug is the last one that is told.
+    "kasan_multi_shot",
+    # What takes long here takes long because it is emulated.
+    "watchdog_thresh=60",
+    "workqueue.watchdog_thresh=180",
+    "sysctl.kernel.hung_task_timeout_secs=300",
+)
+_FACTS = "debug.json"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What became of a guest; ``facts`` are those of ``kstall_guest.stress.run``.
+
+    ``lockdep`` and ``leaked`` are None if this kernel does not look for that.
+    """
+
+    status: str
+    exit_status: int | None
+    agent: Mapping[str, Any]
+    complaints: tuple[Complaint, ...]
+    leaked: tuple[Complaint, ...] | None
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What was done to the kernel; empty if it did not come to that."""
+        found: Mapping[str, Any] = self.agent.get("stress", {})
+        return found
+
+    @property
+    def signatures(self) -> frozenset[str]:
+        """Of all complaints, and of all that leaked."""
+        return frozenset(
+            one.signature for one in (*self.complaints, *(self.leaked or ()))
+        )
+
+
+def machine_for(series: Series) -> guest.Machine:
+    """The machine of ``series`` with a processor to take away, and room for shadows."""
+    usual = guestrun.machine_for(series)
+    unit = {"M": 1, "G": 1024}[usual.memory[-1]]
+    memory = max(int(usual.memory[:-1]) * unit, _MEMORY_MB)
+    return dataclasses.replace(
+        usual,
+        cpus=max(usual.cpus, 2),
+        memory=f"{memory}M",
+        append=(*usual.append, *_APPEND),
+    )
+
+
+def job_for(series: Series, built: kernel.Kernel, side: Side) -> dict[str, Any]:
+    """The job: all workloads, nothing recorded, and what is done meanwhile.
+
+    The base has not the new events, so that others that the workloads are about are
+    switched there.
+    """
+    job = guestrun.job_for(series, built)
+    loads = series.spec.workload
+    points = series.spec.tracepoint
+    ours = [one.event for one in points]
+    theirs = [event for load in loads for event in load.events if event not in ours]
+    if side == "patched" and points:
+        events = [one.event for one in points if one.kind == "event"]
+        bare = [one.event for one in points if one.kind == "bare"]
+    else:
+        events, bare = list(dict.fromkeys(theirs)), []
+    modules = list(dict.fromkeys(name for load in loads for name in load.modules))
+    for load in job["workloads"]:
+        load.update(events=[], record=[], bare=[], bpftrace=[], decode=[])
+        load["deadline_s"] *= _SLOWER
+    job["formats"] = []
+    job["stress"] = {
+        "program": str(guestrun.GUEST / "scripts" / _TOGGLE),
+        "events": events,
+        "bare": bare,
+        # The last one loaded is the first that nothing needs.
+        "reload": modules[::-1],
+        "toggles": TOGGLES,
+        "cycles": CYCLES,
+        "reloads": RELOADS,
+    }
+    return job
+
+
+def _key(project: Project, series: Series, where: Guest, job: Mapping[str, Any]) -> str:
+    toggle = (project.scripts / _TOGGLE).with_suffix(".c")
+    return cache.digest(
+        guestrun.key_of(project, series, where), job, cache.file_digest(toggle)
+    )
+
+
+def run(
+    project: Project,
+    series: Series,
+    where: Guest,
+    side: Side,
+    out: Path,
+    cache_dir: Path,
+    stage: Opened,
+    ui: Ui,
+    *,
+    clean: Callable[[Watched], bool],
+) -> Watched:
+    """Boot ``where``, which has the machine of `machine_for`, and do it all.
+
+    ``out`` gets the console, and in ``results`` what the guest brought back.  A guest
+    that came to its end and is ``clean`` is kept, and not run again.  Raises
+    `KstallError` if it went away without a word.
+    """
+    job = job_for(series, where.kernel, side)
+    kept = cache_dir / "watched" / _key(project, series, where, job)
+    results = out / "results"
+    with cache.lock(
+        cache_dir / "locks" / f"watched-{kept.name}",
+        waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
+    ):
+        if stage_reused := kept.is_dir():
+            shutil.copytree(kept, results)
+        else:
+            _boot(project, series, where, job, out, stage.log, ui)
+        stage.reused = stage_reused
+        found = load(results)
+        if found.status == "lost":
+            raise KstallError(
+                "the guest went away, and its kernel did not say why",
+                log=out / "console.log",
+                next="if QEMU was killed (memory?), run the same command again",
+            )
+        if not stage_reused and found.exit_status == 0 and clean(found):
+            with cache.publish(kept) as scratch:
+                shutil.copytree(results, scratch, dirs_exist_ok=True)
+    kernel.prune(cache_dir / "watched", keep=100)
+    _sum_up(found, json.loads((results / _FACTS).read_text())["seconds"], stage)
+    return found
+
+
+def _boot(
+    project: Project,
+    series: Series,
+    where: Guest,
+    job: Mapping[str, Any],
+    out: Path,
+    log: Path,
+    ui: Ui,
+) -> None:
+    share = out / "share"
+    guestrun.fill(share, project, series, where, job, log)
+    guestrun.compile_program(
+        project.scripts / _TOGGLE, share / "scripts" / _TOGGLE, log
+    )
+    deadline = _MARGIN + sum(load["deadline_s"] for load in job["workloads"])
+    try:
+        ran = guestrun.start(series, where, share, out, deadline, ui)
+    finally:
+        (share / "results").rename(out / "results")
+        cache.remove(share)
+    shutil.copy2(ran.console, out / "results/console.txt")
+    facts = {
+        "status": ran.status,
+        "exit_status": ran.exit_status,
+        "seconds": round(ran.seconds, 1),
+    }
+    cache.write_json(out / "results" / _FACTS, facts)
+
+
+def _sum_up(found: Watched, seconds: float, stage: Opened) -> None:
+    turns = sum(
+        one["toggles"]
+        for reader in found.facts.get("readers", {}).values()
+        for one in reader.values()
+    )
+    leaked = "" if found.leaked is None else f", {len(found.leaked)} leaks"
+    stage.summary = (
+        f"{found.status} after {seconds:.0f} s, {turns} toggles, "
+        f"{len(found.complaints)} reports{leaked}"
+    )
+    stage.figure("guest", seconds, "s")
+    stage.figure("toggles", turns, "")
+    for name, value in found.facts.get("seconds", {}).items():
+        stage.figure(f"guest: {name}", value, "s")
+
+
+def load(results: Path) -> Watched:
+    """What a guest left in ``results``; raises `KstallError` if that is not whole."""
+    try:
+        facts = json.loads((results / _FACTS).read_text(encoding="utf-8"))
+        text = (results / "console.txt").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError) as error:
+        raise KstallError(f"{results}: no results of a guest: {error}") from error
+    leaked = None
+    if (file := results / "kmemleak.txt").exists():
+        leaked = splats.leaks(file.read_text(encoding="utf-8", errors="replace"))
+    return Watched(
+        facts["status"],
+        facts["exit_status"],
+        guestrun.agent(results),
+        tuple(splats.complaint(one) for one in console.scan(text)),
+        leaked,
+    )

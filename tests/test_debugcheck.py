@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Each check of a kernel that watches itself can fail, and says by what."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall import console, debugcheck, splats
+from kstall.debugguest import CYCLES, RELOADS, TOGGLES, Watched
+from kstall.evidence import CheckResult
+from kstall.series import Project, Series
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = Path(__file__).parent / "data/console"
+LEAK = (
+    "unreferenced object 0xffff888004a1b2c0 (size 64):\n"
+    "  backtrace (crc 0):\n    kmemleak_alloc+0x4b/0x80\n    lose+0x4/0x9 [m]\n"
+)
+
+
+def load(name: str) -> Series:
+    (series,) = Project(ROOT).load([name])
+    return series
+
+
+def facts_of(series: Series) -> dict[str, Any]:
+    """What a guest says in which all went well."""
+    count = {"toggles": TOGGLES, "seen": 1, "absent": 0, "failed": 0, "error": ""}
+    points = series.spec.tracepoint
+    events = [one.event for one in points if one.kind == "event"]
+    bare = [f"{one.name}_tp" for one in points if one.kind == "bare"]
+    readers = {
+        reader: {event: dict(count) for event in events}
+        for reader in ("ftrace", "perf", "bpf")
+    }
+    readers["raw"] = {event: dict(count) for event in (*events, *bare)}
+    modules = {name for one in series.spec.workload for name in one.modules}
+    return {
+        "readers": readers,
+        "bpftrace": {"rounds": 3, "seen": {}, "errors": []},
+        "cpus": {"cycles": {"1": CYCLES}, "errors": []},
+        "modules": {"unloads": dict.fromkeys(modules, RELOADS), "errors": []},
+        "leaks": True,
+        "lockdep": True,
+    }
+
+
+def watched(
+    series: Series,
+    *,
+    text: str = "",
+    leaked: str | None = "",
+    status: str = "completed",
+    agent: str = "completed",
+    facts: dict[str, Any] | None = None,
+) -> Watched:
+    loads = [
+        {"name": one.name, "status": "exited", "exit_status": 0}
+        for one in series.spec.workload
+    ]
+    return Watched(
+        status,
+        0,
+        {
+            "status": agent,
+            "workloads": loads,
+            "stress": facts_of(series) if facts is None else facts,
+        },
+        tuple(splats.complaint(one) for one in console.scan(text)),
+        None if leaked is None else splats.leaks(leaked),
+    )
+
+
+def judged(
+    series: Series,
+    patched: Watched,
+    base: Watched | None = None,
+    functions: frozenset[str] = frozenset(),
+) -> dict[str, CheckResult]:
+    base = base or watched(series)
+    pair = debugcheck.Pair(patched, base, base.signatures)
+    found = debugcheck.judge(series, debugcheck.Saved({"debug": pair}, functions))
+    assert {one.kind for one in found} == {"debug"}
+    return {one.name: one for one in found}
+
+
+def failing(checks: dict[str, CheckResult]) -> dict[str, str]:
+    return {
+        name: "\n".join(
+            f"{one.label}: {one.observed} {one.detail}"
+            for one in check.comparisons
+            if not one.ok
+        )
+        for name, check in checks.items()
+        if check.status not in ("pass", "skip")
+    }
+
+
+@pytest.mark.parametrize("name", Project(ROOT).names())
+def test_a_kernel_without_a_word_is_fine(name: str) -> None:
+    series = load(name)
+    checks = judged(series, watched(series))
+    assert failing(checks) == {}
+    skipped = {one.name: one.detail for one in checks.values() if one.status == "skip"}
+    assert ("toggles_survived" in skipped) == (not series.spec.tracepoint)
+    assert all(skipped.values())
+
+
+def test_a_new_splat_is_held_against_the_series() -> None:
+    series = load("drm-sched")
+    text = (DATA / "lockdep.log").read_text()
+    said = failing(judged(series, watched(series, text=text)))
+    assert set(said) == {"no_new_splats"}
+    assert "&entity->lock, &rq->lock" in said["no_new_splats"]
+    assert "suspicious RCU usage: drm_sched_job_init" in said["no_new_splats"]
+    assert "drm_sched_entity_push_job+0x9c" in said["no_new_splats"]
+
+
+def test_what_the_base_says_as_well_is_not_but_is_told() -> None:
+    series = load("drm-sched")
+    both = watched(series, text=(DATA / "lockdep.log").read_text(), leaked=LEAK)
+    checks = judged(series, both, both)
+    assert failing(checks) == {}
+    labels = [one.label for one in checks["no_new_splats"].comparisons]
+    assert sum("the base's own: " in one for one in labels) == 2
+    assert sum("possible circular locking" in one for one in labels) == 2
+    leaks = [one.label for one in checks["no_leaks"].comparisons]
+    assert "debug: the base's own: leak: 64 bytes: lose" in leaks
+
+
+def test_a_race_elsewhere_is_told_and_one_of_ours_is_held() -> None:
+    series = load("drm-sched")
+    racing = watched(series, text=(DATA / "kcsan.log").read_text())
+    functions = debugcheck.functions_in(
+        ["static void drm_sched_run_job_work(struct work_struct *w)\n{\n"]
+    )
+    check = judged(series, racing, functions=functions)["no_new_splats"]
+    bad = [one.label for one in check.comparisons if not one.ok]
+    assert bad == [
+        "debug: kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]"
+    ]
+    (elsewhere,) = (one for one in check.comparisons if "tick_sched_timer" in one.label)
+    assert elsewhere.ok and "on neither stack" in elsewhere.detail
+
+
+def test_a_race_in_the_code_of_a_tracepoint_is_ours() -> None:
+    series = load("drm-sched")
+    name = f"trace_event_raw_event_{series.spec.tracepoint[0].name}"
+    text = (
+        f"[    1.000000] BUG: KCSAN: data-race in {name} / other\n"
+        f"[    1.000001]  {name}+0x1/0x2\n"
+    )
+    assert "no_new_splats" in failing(judged(series, watched(series, text=text)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"status": "hang"}, "guest ended as: hang"),
+        ({"status": "panic"}, "guest ended as: panic"),
+        ({"agent": "running"}, "agent: running"),
+    ],
+)
+def test_a_guest_that_does_not_come_back(change: dict[str, str], said: str) -> None:
+    series = load("drm-sched")
+    found = failing(judged(series, watched(series, **change)))  # type: ignore[arg-type]
+    assert said in found["no_new_splats"]
+
+
+def test_a_watcher_that_gave_up_is_no_silence() -> None:
+    series = load("drm-sched")
+    facts = facts_of(series) | {"lockdep": False, "leaks": False}
+    found = failing(judged(series, watched(series, facts=facts, leaked=None)))
+    assert "lockdep watched to the end" in found["no_new_splats"]
+    assert "kmemleak looked for leaks" in found["no_leaks"]
+
+
+def test_a_leak() -> None:
+    series = load("drm-sched")
+    found = failing(judged(series, watched(series, leaked=LEAK)))
+    assert set(found) == {"no_leaks"}
+    assert "lose+0x4/0x9 [m]" in found["no_leaks"]
+
+
+def test_a_kernel_without_kmemleak_is_skipped_with_the_reason() -> None:
+    series = load("drm-sched")
+    pair = debugcheck.Pair(watched(series), watched(series), frozenset())
+    saved = debugcheck.Saved({"kcsan": pair}, frozenset())
+    (check,) = (o for o in debugcheck.judge(series, saved) if o.name == "no_leaks")
+    assert (check.status, check.detail) == (
+        "skip",
+        "no kernel with kmemleak was run",
+    )
+
+
+def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
+    series = load("sched-throttle")
+    facts = facts_of(series)
+    facts["readers"]["raw"]["sched_cfs_throttle_tp"]["toggles"] = TOGGLES - 1
+    count = facts["readers"]["perf"]["sched:sched_stat_throttled"]
+    count.update(failed=2, error="Invalid argument")
+    for reader in facts["readers"].values():
+        if "sched:sched_stat_throttled" in reader:
+            reader["sched:sched_stat_throttled"]["seen"] = 0
+    del facts["readers"]["raw"]["sched_cfs_unthrottle_tp"]
+    facts["bpftrace"] = {"rounds": 0, "seen": {}, "errors": ["no memory"]}
+    said = failing(judged(series, watched(series, facts=facts)))["toggles_survived"]
+    for part in (
+        f"sched_cfs_throttle: raw: on and off: {TOGGLES - 1}",
+        "sched_stat_throttled: perf: failures: 2 Invalid argument",
+        "sched_stat_throttled: seen: 0",
+        "sched_cfs_unthrottle: raw: on and off: 0",
+        "visits of bpftrace: 0",
+        "no memory",
+    ):
+        assert part in said
+
+
+def test_a_processor_that_stays() -> None:
+    series = load("drm-sched")
+    facts = facts_of(series)
+    facts["cpus"] = {"cycles": {"1": CYCLES - 1}, "errors": ["cpu1: Device busy"]}
+    said = failing(judged(series, watched(series, facts=facts)))
+    assert set(said) == {"cpu_hotplug_survived"}
+    assert "processor 1: away: 19" in said["cpu_hotplug_survived"]
+    assert "Device busy" in said["cpu_hotplug_survived"]
+
+
+def test_a_module_that_stays() -> None:
+    series = load("drm-sched")
+    facts = facts_of(series)
+    facts["modules"] = {
+        "unloads": {},
+        "errors": ["modprobe -r drm_sched_tests: in use"],
+    }
+    said = failing(judged(series, watched(series, facts=facts)))
+    assert set(said) == {"modules_reloaded"}
+    assert "drm_sched_tests: unloaded: 0" in said["modules_reloaded"]
+    assert "in use" in said["modules_reloaded"]
+
+
+def test_nothing_done_is_nothing_survived() -> None:
+    series = load("drm-sched")
+    found = failing(judged(series, watched(series, facts={})))
+    assert set(found) == {
+        "toggles_survived",
+        "cpu_hotplug_survived",
+        "modules_reloaded",
+    }
+
+
+def test_a_workload_that_does_not_end() -> None:
+    series = load("drm-sched")
+    patched = watched(series)
+    agent = copy.deepcopy(dict(patched.agent))
+    agent["workloads"][0] |= {"status": "timeout", "exit_status": None}
+    late = Watched("completed", 0, agent, (), ())
+    found = failing(judged(series, late))
+    assert set(found) == {"workloads_come_to_their_end"}
+    assert "credits: False timeout" in found["workloads_come_to_their_end"]
+
+
+def test_functions_are_those_that_are_defined() -> None:
+    source = """\
+#define foo(x) (x)
+static int declared(void);
+static inline struct page *
+on_its_own_line(struct page *page,
+		int order)
+{
+	called(page);
+}
+int plain(void)
+{
+}
+"""
+    assert debugcheck.functions_in([source]) == {"on_its_own_line", "plain"}
