@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,86 @@ def test_a_killed_attempt_is_swept_by_the_next(tmp_path: Path) -> None:
     with cache.publish(tmp_path / "entry") as scratch:
         (scratch / "whole").write_text("x")
     assert [p.name for p in tmp_path.iterdir()] == ["entry"]
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> Path:
+    with cache.keep(tmp_path / "kind" / "entry") as scratch:
+        (scratch / "small").write_text("text\n")
+        (scratch / "large").write_bytes(bytes(range(256)) * 2000)
+        (scratch / "below").mkdir()
+        (scratch / "below/link").symlink_to("../small")
+        (scratch / "below/raw\udcff").touch()
+    return tmp_path / "kind" / "entry"
+
+
+def _append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def _swap_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("elsewhere")
+
+
+DAMAGES: list[tuple[str, Callable[[Path], None]]] = [
+    ("small", lambda path: os.truncate(path, 2)),
+    ("small", lambda path: path.unlink()),
+    ("small", lambda path: path.write_bytes(bytes(5)) and None),
+    ("large", lambda path: os.truncate(path, path.stat().st_size - 1)),
+    ("large", lambda path: path.write_bytes(bytes(path.stat().st_size)) and None),
+    ("large", _append),
+    ("strange", lambda path: path.touch()),
+    ("below/link", _swap_link),
+    (cache.LIST, lambda path: os.truncate(path, 20)),
+    (cache.LIST, lambda path: os.truncate(path, 0)),
+    (cache.LIST, lambda path: path.write_text("[]") and None),
+    (cache.LIST, lambda path: path.write_bytes(b"\xff") and None),
+]
+
+
+def test_an_entry_is_known_again(entry: Path) -> None:
+    with cache.remarked() as said:
+        assert cache.kept(entry)
+        assert not cache.kept(entry.parent / "another")
+    assert said == []
+
+
+@pytest.mark.fault("truncated", "any file of an entry, and the list of them")
+@pytest.mark.fault("corrupted", "any file of an entry, and the list of them")
+@pytest.mark.parametrize(("name", "damage"), DAMAGES)
+def test_a_damaged_entry_is_none(
+    entry: Path, name: str, damage: Callable[[Path], None]
+) -> None:
+    damage(entry / name)
+    with cache.remarked() as said:
+        assert not cache.kept(entry)
+    (line,) = said
+    assert line.startswith(f"{entry} is damaged ({name} ")
+    with cache.keep(entry) as scratch:
+        (scratch / "new").touch()
+    assert cache.kept(entry)
+    assert [path.name for path in entry.parent.iterdir()] == ["entry"]
+
+
+def test_an_entry_of_before_there_were_lists_gets_one(entry: Path) -> None:
+    (entry / cache.LIST).unlink()
+    assert cache.kept(entry)
+    os.truncate(entry / "small", 0)
+    assert not cache.kept(entry)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_result_counts_without_being_kept(tmp_path: Path, whole: bool) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")
+    error = shutil.Error([("from", "to", str(full))]) if whole else full
+    with cache.remarked() as said, cache.keep_if_possible(tmp_path / "entry"):
+        raise error
+    assert "could not be kept (No space left on device)" in said[0]
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(OSError), cache.keep_if_possible(tmp_path / "entry"):
+        raise OSError(errno.EIO, "broken")
 
 
 def _hold(path: Path, held: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ from kstall import cache, listing, outputs, space
 from kstall.tree import Ever
 
 PRISTINE = "the base's\n"
+#: The head of a 64-bit ELF file with one section header of 64 bytes right behind it.
+OBJECT = b"\x7fELF\2".ljust(40, b"\0") + struct.pack("<Q10xHH2x", 64, 64, 1) + bytes(64)
 
 
 class Lab:
@@ -249,7 +252,7 @@ def test_what_a_killed_make_left_half_made_is_made_again(lab: Lab) -> None:
         ("module.ko", 20, 10),
     ):
         for path, when in ((output / name, target), (output / f".{name}.cmd", command)):
-            path.touch()
+            path.write_bytes(OBJECT)
             os.utime(path, (when, when))
     lab.use("one", lab.checkout())
     assert {path.name for path in output.glob("*.*o")} == {"whole.o", "module.ko"}

@@ -384,6 +384,19 @@ def test_a_workspace_that_somebody_changed_is_not_built(lab: Lab, how: str) -> N
     assert str(lab.base.path.parent) in str(caught.value.next)
 
 
+def test_what_was_kept_aside_and_is_damaged_is_not_put_back(lab: Lab) -> None:
+    one = lab.patches("one", change("drivers/sched.c", "line 7\n", "line seven\n"))
+    other = lab.patches("other", change("Kbuild", "drivers", "mm"))
+    lab.checkout(lab.plan(one))
+    home = lab.base.path.parent
+    aside = home / "pristine/drivers/sched.c"
+    aside.write_bytes(bytes(aside.stat().st_size))
+    with pytest.raises(KstallError, match=r"drivers/sched\.c") as caught:
+        lab.checkout(lab.plan(other))
+    assert f"remove {home}" in str(caught.value)
+    assert "\0" not in (lab.base.path / "drivers/sched.c").read_text()
+
+
 def test_a_plan_does_not_take_edited_text_for_pristine(lab: Lab) -> None:
     patches = lab.patches("one", change("drivers/sched.c", "line 9\n", "nine\n"))
     (lab.base.path / "drivers/sched.c").write_text(LINES + "by hand\n")

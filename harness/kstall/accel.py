@@ -96,9 +96,11 @@ def _cpu() -> str:
 def _read(answers: Path) -> dict[str, str]:
     try:
         known = json.loads(answers.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+    except (OSError, ValueError):
         return {}
-    return dict(known) if isinstance(known, dict) else {}
+    if not isinstance(known, dict):
+        return {}
+    return {key: why for key, why in known.items() if isinstance(why, str)}
 
 
 def _why_not(cache_dir: Path, image: Path, root: Root) -> str:

@@ -87,13 +87,22 @@ def _recall(package: str, store: Path) -> tuple[Deb | None, float]:
     try:
         kept = json.loads((store / f"{package}.json").read_text(encoding="utf-8"))
         deb = Deb(package, kept["version"], store / kept["file"])
-        return (deb if deb.path.is_file() else None), float(kept["checked"])
+        size = deb.path.stat().st_size
+        if size != kept.get("bytes", size):
+            cache.damaged(deb.path, f"{size} bytes, and had {kept['bytes']}")
+            return None, 0.0
+        return deb, float(kept["checked"])
     except (OSError, ValueError, KeyError, TypeError):
         return None, 0.0
 
 
 def _remember(deb: Deb, store: Path, now: float) -> None:
-    kept = {"version": deb.version, "file": deb.path.name, "checked": now}
+    kept = {
+        "version": deb.version,
+        "file": deb.path.name,
+        "bytes": deb.path.stat().st_size,
+        "checked": now,
+    }
     cache.write_json(store / f"{deb.package}.json", kept)
     older = sorted(store.glob(f"{deb.package}_*.deb"), key=lambda p: p.stat().st_mtime)
     for path in [path for path in older if path != deb.path][: -(_KEPT - 1)]:

@@ -4,11 +4,17 @@
 An entry is made in a temporary sibling and renamed into place, so what a name leads
 to is always complete.  One `flock` per thing that changes keeps two runs apart; the
 kernel drops it when its holder dies, however it dies.
+
+Complete is not yet undamaged: disks fill up, lose power and rot.  So an entry that is
+to be used again has a list of what is in it, and one that is not as listed is as good
+as none (`keep`, `kept`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import errno
 import fcntl
 import hashlib
 import json
@@ -17,7 +23,38 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from .errors import cause
+
+#: What lists the content of an entry, in the entry.
+LIST = "kstall-entry.json"
+# Of a larger file only so much of both ends is read: a kernel has hundreds of
+# megabytes, and what is cut short or was never written out shows at the end.
+_END = 2**15
+_NO_KEEPING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+_remarks: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
+    "remarks", default=None
+)
+
+
+@contextlib.contextmanager
+def remarked() -> Iterator[list[str]]:
+    """What there is to say of the cache while the block runs: entries that were found
+    damaged, and those that could not be kept."""
+    remarks: list[str] = []
+    token = _remarks.set(remarks)
+    try:
+        yield remarks
+    finally:
+        _remarks.reset(token)
+
+
+def remark(text: str) -> None:
+    """Have ``text`` said to whoever listens with `remarked`."""
+    if (remarks := _remarks.get()) is not None and text not in remarks:
+        remarks.append(text)
 
 
 def default_dir() -> Path:
@@ -60,6 +97,98 @@ def publish(target: Path) -> Iterator[Path]:
     except BaseException:
         remove(scratch)
         raise
+
+
+@contextlib.contextmanager
+def keep(target: Path) -> Iterator[Path]:
+    """As `publish`, with a list of what is in it, by which `kept` knows it again."""
+    with publish(target) as scratch:
+        yield scratch
+        write_json(scratch / LIST, _listed(scratch))
+
+
+@contextlib.contextmanager
+def keep_if_possible(target: Path) -> Iterator[Path]:
+    """As `keep`, for a result that counts without being kept.
+
+    A disk that is full or read-only costs the entry, with a `remark`, and no more.
+    """
+    try:
+        with keep(target) as scratch:
+            yield scratch
+    except OSError as error:
+        number = cause(error)
+        if number not in _NO_KEEPING:
+            raise
+        remark(
+            f"{target} could not be kept ({os.strerror(number)}): this result counts, "
+            "but the next run has to find it out again"
+        )
+
+
+def kept(target: Path) -> bool:
+    """Whether ``target`` is an entry as `keep` left it.
+
+    One that is damaged counts as none, with a `remark`; whoever makes it anew replaces
+    it.  One without a list is from before there were any, and gets one as it is.
+    """
+    if not target.is_dir():
+        return False
+    try:
+        wanted = json.loads((target / LIST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        with contextlib.suppress(OSError):
+            write_json(target / LIST, _listed(target))
+        return True
+    except (OSError, ValueError):
+        return damaged(target, f"{LIST} cannot be read")
+    try:
+        found = _listed(target)
+    except OSError as error:
+        return damaged(target, f"{error.filename} cannot be read")
+    if found == wanted:
+        return True
+    if not isinstance(wanted, dict):
+        return damaged(target, f"{LIST} cannot be read")
+    strange = min(dict(found.items() ^ wanted.items()))
+    return damaged(target, f"{strange} is not what it was")
+
+
+def damaged(target: Path, how: str) -> Literal[False]:
+    """Have said that ``target`` is damaged; the answer is that it is no entry."""
+    remark(f"{target} is damaged ({how}): it is not used, but made anew")
+    return False
+
+
+def _listed(top: Path) -> dict[str, str]:
+    """What each file and link below ``top`` is, by path; the list itself is left out.
+
+    Sizes, digests of what is small, and of both ends of what is not.
+    """
+    found = {}
+    pending = [os.fspath(top)]
+    start = len(pending[0]) + 1
+    while pending:
+        with os.scandir(pending.pop()) as items:
+            for item in items:
+                name = item.path[start:]
+                if item.is_dir(follow_symlinks=False):
+                    pending.append(item.path)
+                elif item.is_symlink():
+                    found[name] = f"-> {os.readlink(item.path)}"  # noqa: PTH115
+                elif not name.removeprefix(".").startswith(LIST):
+                    found[name] = _print_of(Path(item.path))
+    return found
+
+
+def _print_of(path: Path) -> str:
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        text = file.read(2 * _END if size <= 2 * _END else _END)
+        if size > 2 * _END:
+            file.seek(-_END, os.SEEK_END)
+            text += file.read(_END)
+    return f"{size} {hashlib.sha256(text).hexdigest()}"
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -145,11 +145,11 @@ def measure(
         cache_dir / "locks" / f"instructions-{key}",
         waiting=lambda who: ui.say(f"waiting: {who} counts this very thing"),
     ):
-        if stage_reused := (kept / "counts.json").exists():
+        if stage_reused := cache.kept(kept):
             counts = json.loads((kept / "counts.json").read_text(encoding="utf-8"))
         else:
             counts = _count(project, series, kernels, run_dir, stage, ui)
-            with cache.publish(kept) as scratch:
+            with cache.keep_if_possible(kept) as scratch:
                 cache.write_json(scratch / "counts.json", counts)
                 traceabi.keep(run_dir / series.name / "instructions", scratch)
     stage.reused = stage_reused

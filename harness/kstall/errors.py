@@ -7,6 +7,9 @@ the series wanting is no exception: it is a result (exit 1).
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from pathlib import Path
 
 
@@ -35,3 +38,17 @@ class KstallError(Exception):
 
 class FailedCheck(KstallError):
     """The tree or the series is at fault, not the machine: a verdict (exit 1)."""
+
+
+def cause(error: OSError) -> int:
+    """The errno of ``error``; 0 where there is none.
+
+    What copies a whole directory raises one error for all of its files, and has only
+    texts of theirs.
+    """
+    if isinstance(error, shutil.Error) and error.errno is None:
+        texts = [str(one[-1]) for one in error.args[0] if isinstance(one, tuple)]
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            if any(os.strerror(number) in text for text in texts):
+                return number
+    return error.errno or 0

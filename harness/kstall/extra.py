@@ -12,10 +12,12 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import cache, kernel, process
+from . import cache, kernel, process, space
 from .errors import FailedCheck
 from .kernel import Configured, Kernel, Toolchain
 from .tree import AppliedTree
+
+_BYTES = 10**8
 
 
 def key_of(built: Kernel, sources: Sequence[Path]) -> str:
@@ -45,8 +47,8 @@ def obtain(
     `FailedCheck` with the compiler's words.
     """
     target = cache_dir / "extra" / key_of(built, sources)
-    if not target.is_dir():
-        with cache.publish(target) as scratch:
+    if not cache.kept(target):
+        with cache.keep(target) as scratch:
             tree = checkout()
             command = kernel.prepare_make(cache_dir, tree, slot, config, tools)
             _compile(sources, tree, command, tools, scratch, log)
@@ -71,18 +73,18 @@ def _compile(
         shutil.copy2(one, work)
     objects = " ".join(f"{one.stem}.o" for one in sources)
     (work / "Kbuild").write_text(f"obj-m := {objects}\n", encoding="utf-8")
+    env = {**dict(tools.env), "LC_ALL": "C"}
     try:
-        # What is built there may be another series, or nothing at all yet.
-        process.run(
-            [*command, "modules_prepare"], cwd=tree.path, env=dict(tools.env), log=log
-        )
-        process.run(
-            # Symbols of modules are looked up when ours is loaded.
-            [*command, f"M={work}", "KBUILD_MODPOST_WARN=1", "modules"],
-            cwd=tree.path,
-            env=dict(tools.env),
-            log=log,
-        )
+        with space.guarded(scratch, _BYTES, "a module that measures"):
+            # What is built there may be another series, or nothing at all yet.
+            process.run([*command, "modules_prepare"], cwd=tree.path, env=env, log=log)
+            process.run(
+                # Symbols of modules are looked up when ours is loaded.
+                [*command, f"M={work}", "KBUILD_MODPOST_WARN=1", "modules"],
+                cwd=tree.path,
+                env=env,
+                log=log,
+            )
     except process.CommandError as error:
         raise FailedCheck(
             f"a module that measures does not compile:\n{error.what}", log=log

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import accel, cache, guest, kernel, monitor, process, programs, root
+from . import accel, cache, guest, kernel, monitor, process, programs, root, space
 from .errors import FailedCheck, KstallError
 from .run import Opened
 from .series import Project, Series
@@ -27,6 +27,7 @@ GUEST = Path("/run/kstall")
 #: which takes seconds a script under emulation.
 _MARGIN = 60.0
 _PER_TRACER = 30.0
+_PROGRAM_BYTES = 10**7
 _CC = ("gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
@@ -166,8 +167,8 @@ def run_guest(
         cache_dir / "locks" / f"evidence-{key}",
         waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
     ):
-        if kept.is_dir():
-            shutil.copytree(kept, results)
+        if cache.kept(kept):
+            shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
             stage.reused = True
             stage.summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return results
@@ -180,7 +181,7 @@ def run_guest(
             cache.remove(share)
         shutil.copy2(ran.console, results / "console.txt")
         _refuse(ran, results)
-        with cache.publish(kept) as scratch:
+        with cache.keep_if_possible(kept) as scratch:
             shutil.copytree(results, scratch, dirs_exist_ok=True)
     kernel.prune(cache_dir / "evidence", keep=200)
     return results
@@ -222,7 +223,10 @@ def compile_program(program: Path, target: Path, log: Path) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        process.run([*_CC, "-o", target, source], log=log)
+        with space.guarded(
+            target.parent, _PROGRAM_BYTES, f"the workload {source.name}"
+        ):
+            process.run([*_CC, "-o", target, source], env={"LC_ALL": "C"}, log=log)
     except process.CommandError as error:
         raise FailedCheck(
             f"the workload {source.name} does not compile:\n{error.what}", log=log

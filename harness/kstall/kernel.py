@@ -19,7 +19,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
-from . import cache, kconfig, outputs, process
+from . import cache, kconfig, outputs, process, space
 from .am import File
 from .errors import FailedCheck, KstallError
 from .tree import AppliedTree, Plan
@@ -29,6 +29,16 @@ _STEP = re.compile(
 )
 _WARNING = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? warning: ")
 _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: ")
+# Image, symbols and modules, as a guest needs them.
+_KERNEL_BYTES = 5 * 10**8
+_CONFIG_BYTES = 10**7
+# What make says when files are newer than the present.
+_SKEWED = "Clock skew detected"
+# What binutils say of an object that is cut short or overwritten.
+_DAMAGED = re.compile(
+    r"\.[oa]\b.*: file (?:(?:format )?not recognized|truncated|too short|"
+    r"in wrong format)"
+)
 # Two kernels of one key have to be the same bytes, whoever builds them and when.
 _REPRODUCIBLE = (
     "KBUILD_BUILD_TIMESTAMP=Thu Jan  1 00:00:00 UTC 1970",
@@ -45,6 +55,18 @@ class BuildError(FailedCheck):
 
 class TouchedFileWarns(FailedCheck):
     """The compiler warned about a file that the series touches."""
+
+
+class SpoiltOutput(KstallError):
+    """What make left from before is not what make goes by: it has to begin anew."""
+
+    def __init__(self, what: str, log: Path) -> None:
+        super().__init__(
+            what,
+            log=log,
+            next="run the same command again: it begins from nothing, with the help of "
+            "ccache where that is installed",
+        )
 
 
 @dataclass(frozen=True)
@@ -179,8 +201,8 @@ def added_symbols(plan: Plan) -> frozenset[str]:
 
 def find_config(key: str, cache_dir: Path) -> Configured | None:
     """The configuration with that key, if it was made before."""
-    file = cache_dir / "configs" / key / ".config"
-    return Configured(file, reused=True) if file.exists() else None
+    entry = cache_dir / "configs" / key
+    return Configured(entry / ".config", reused=True) if cache.kept(entry) else None
 
 
 def configure(
@@ -200,7 +222,10 @@ def configure(
     if (found := find_config(key, cache_dir)) is not None:
         return found  # another run made it while we waited for the tree
     target = cache_dir / "configs" / key
-    with cache.publish(target) as scratch:
+    with (
+        space.guarded(target.parent, _CONFIG_BYTES, "a configuration"),
+        cache.keep(target) as scratch,
+    ):
         output = scratch / "o"
         kconfig.configure(
             applied.path, output, fragments, tools.make, log=log, absent=absent
@@ -220,7 +245,7 @@ def key_of(content: str, config: Configured, tools: Toolchain) -> str:
 def find(key: str, cache_dir: Path) -> Kernel | None:
     """The kernel with that key, if it was built before."""
     path = cache_dir / "kernels" / key
-    if not path.is_dir():
+    if not cache.kept(path):
         return None
     facts = json.loads((path / "kernel.json").read_text(encoding="utf-8"))
     os.utime(path)  # `prune` drops what was not used for longest
@@ -247,7 +272,11 @@ def build(
         return found  # another run built it while we waited for the tree
     output = outputs.use(applied, slot, config.file, cache_dir)
     outputs.unjudged(output, applied)
-    warnings = _make(applied, output, tools, log, progress)
+    try:
+        warnings = _make(applied, output, tools, log, progress)
+    except SpoiltOutput:
+        outputs.forget(output)
+        raise
     if warnings:
         raise TouchedFileWarns(
             "the compiler warns about a file that the series touches:\n"
@@ -256,7 +285,8 @@ def build(
             next="mend the patch",
         )
     _require_own_image(output, log)
-    kernel = _collect(applied.path, output, tools, key, cache_dir, log)
+    with space.guarded(cache_dir / "kernels", _KERNEL_BYTES, "a kernel"):
+        kernel = _collect(applied.path, output, tools, key, cache_dir, log)
     outputs.judged(output)
     prune(cache_dir / "kernels", keep=32)
     return kernel
@@ -273,10 +303,12 @@ def _make(
     count = output / "kstall-steps.json"
     total = _expected_steps(count, output / ".config")
     done = 0
+    skewed = False
     warnings: list[str] = []
 
     def on_line(line: str) -> None:
-        nonlocal done
+        nonlocal done, skewed
+        skewed = skewed or _SKEWED in line
         if _STEP.match(line):
             done += 1
             progress(Progress(done, max(total, done), line.split()[-1]))
@@ -296,6 +328,10 @@ def _make(
         )
     except process.CommandError as error:
         raise _explain(error, log) from error
+    if skewed:
+        raise SpoiltOutput(
+            "the clock went back during the build, and make goes by time", log
+        )
     cache.write_json(count, max(done, total))
     return warnings
 
@@ -317,9 +353,7 @@ def prepare_make(
 
 def _expected_steps(count: Path, config: Path) -> int:
     """The steps of the fullest build here so far, else a guess from the config."""
-    if count.exists():
-        return int(json.loads(count.read_text(encoding="utf-8")))
-    return 2 * len(kconfig.parse_config(config))
+    return outputs.read(count, int) or 2 * len(kconfig.parse_config(config))
 
 
 def _inside(file: str, applied: AppliedTree) -> str:
@@ -341,6 +375,9 @@ def _explain(error: process.CommandError, log: Path) -> KstallError:
             next="free some, or point KSTALL_CACHE at a larger disk",
         )
     lines = error.output.splitlines()
+    for line in lines:
+        if _DAMAGED.search(line):
+            return SpoiltOutput(f"what was built before is damaged: {line}", log)
     for number, line in enumerate(lines):
         if (
             _ERROR.match(line)
@@ -359,7 +396,7 @@ def _collect(
     command = [*_make_argv(output, tools), "-s"]
     release = process.run([*command, "kernelrelease"], cwd=tree).stdout.split()[-1]
     target = cache_dir / "kernels" / key
-    with cache.publish(target) as scratch:
+    with cache.keep(target) as scratch:
         process.run(
             [
                 *command,

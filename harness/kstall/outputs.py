@@ -16,6 +16,11 @@ the same content gets that time stamp back, any other one gets the present time.
 
 A new one begins as a copy of the one of which most can be kept: kbuild finds for
 itself what a changed symbol of the configuration has to have compiled again.
+
+Directories for a few objects only, of kernels that nobody boots, are no such copies.
+They are small, all series share them, and each has a path of its own::
+
+    variants/<base id>/<name>
 """
 
 from __future__ import annotations
@@ -23,10 +28,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import struct
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from . import cache, kconfig, process, space
 from .tree import AppliedTree, Ever
@@ -36,9 +42,12 @@ _KEEP = 8
 # A new directory, and what a build adds to one that is there: measured 1.9 and 0.3 GB.
 _NEW_BYTES = 25 * 10**8
 _MORE_BYTES = 10**9
+# Of one for a few objects: the programs and headers that kbuild makes before any.
+_FEW_BYTES = 3 * 10**8
 _SLOT = "kstall-slot.json"
 _SEEN = "kstall-sources.json"
 _UNJUDGED = "kstall-unjudged.json"
+_Kind = TypeVar("_Kind", bound=object)
 
 
 def use(applied: AppliedTree, slot: str, config: Path, cache_dir: Path) -> Path:
@@ -60,10 +69,42 @@ def use(applied: AppliedTree, slot: str, config: Path, cache_dir: Path) -> Path:
                 _seed(aside / slot, config, applied)
             (aside / slot).rename(active)
         os.utime(active)  # `_make_room` drops what was not used for longest
-        _drop_torn(active)
-        _stamp(applied, active)
-        _install_config(config, active / ".config")
+        _get_ready(active, slot, applied, config)
     return active
+
+
+def apart(applied: AppliedTree, name: str, config: Path, cache_dir: Path) -> Path:
+    """The output directory ``name`` for a few objects, ready for make.
+
+    As `use`, but it begins empty, has its own path, and stays as long as its base.
+    """
+    variants = cache_dir / "variants"
+    output = variants / applied.base.id / name
+    _drop_orphans(variants, cache_dir / "trees")
+    space.require(cache_dir, _FEW_BYTES, "a build of a few objects")
+    with space.guarded(cache_dir, _FEW_BYTES, "a build of a few objects"):
+        if not _is_ours(output, applied):
+            _begin_anew(output, name, applied)
+        _get_ready(output, name, applied, config)
+    return output
+
+
+def _get_ready(output: Path, slot: str, applied: AppliedTree, config: Path) -> None:
+    """Have make see in ``output`` what is there, and what changed since."""
+    if _drop_torn(output) > _outwait_the_clock(output / _SLOT):
+        # What changes now would look older than what was made of it before.
+        cache.remark(
+            f"the clock went back since {output} was last built in: nothing that is "
+            "there is used"
+        )
+        _begin_anew(output, slot, applied)
+    _stamp(applied, output)
+    _install_config(config, output / ".config")
+
+
+def forget(output: Path) -> None:
+    """Delete an output directory that cannot be trusted; the next `use` begins anew."""
+    _discard(output)
 
 
 def unjudged(output: Path, applied: AppliedTree) -> None:
@@ -91,10 +132,11 @@ def _tree_mark(applied: AppliedTree) -> str:
 
 def _slot_of(output: Path, applied: AppliedTree) -> str | None:
     """Whose directory it is; None if it was not made from this tree, or is broken."""
-    facts = _read(output / _SLOT, {})
-    if facts.get("tree") != _tree_mark(applied) or _read(output / _SEEN, None) is None:
+    facts = read(output / _SLOT, dict) or {}
+    seen = read(output / _SEEN, dict)
+    if facts.get("tree") != _tree_mark(applied) or seen is None:
         return None
-    slot: str = facts["slot"]
+    slot: str | None = facts.get("slot")
     return slot
 
 
@@ -102,11 +144,13 @@ def _is_ours(output: Path, applied: AppliedTree) -> bool:
     return _slot_of(output, applied) == output.name
 
 
-def _read(path: Path, otherwise: Any) -> Any:
-    """What the JSON in ``path`` says; ``otherwise`` if there is none, or half of it."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        return json.loads(path.read_text(encoding="utf-8"))
-    return otherwise
+def read(path: Path, kind: type[_Kind]) -> _Kind | None:
+    """What the JSON in ``path`` says; None if there is none, half of it, or another
+    ``kind`` of it."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found if isinstance(found, kind) else None
+    return None
 
 
 def _discard(output: Path) -> None:
@@ -164,14 +208,25 @@ def _seed(wanted: Path, config: Path, applied: AppliedTree) -> None:
             )
         else:
             cache.write_json(scratch / _SEEN, {})
-        facts = {"slot": wanted.name, "tree": _tree_mark(applied)}
-        cache.write_json(scratch / _SLOT, facts)
+        _claim(scratch, wanted.name, applied)
+
+
+def _begin_anew(active: Path, slot: str, applied: AppliedTree) -> None:
+    """Make ``active`` an empty directory of ``slot``."""
+    _discard(active)
+    with cache.publish(active) as scratch:
+        cache.write_json(scratch / _SEEN, {})
+        _claim(scratch, slot, applied)
+
+
+def _claim(output: Path, slot: str, applied: AppliedTree) -> None:
+    cache.write_json(output / _SLOT, {"slot": slot, "tree": _tree_mark(applied)})
 
 
 def _stale(output: Path, symbols: Mapping[str, str], applied: AppliedTree) -> int:
     """How many objects in ``output`` would be compiled again for these ``symbols``."""
     theirs = kconfig.parse_config(output / ".config")
-    seen = _read(output / _SEEN, {})
+    seen = read(output / _SEEN, dict) or {}
     # As fixdep writes them, one to a line.
     changed = [
         f"$(wildcard include/config/{name}) "
@@ -198,20 +253,40 @@ def _seen_blob(seen: Mapping[str, Any], path: str, file: Ever) -> str | None:
     return blob
 
 
-def _drop_torn(output: Path) -> None:
+def _drop_torn(output: Path) -> int:
     """Remove targets that a killed make may have left half made, such as without ORC.
 
     kbuild writes a target's .cmd after it: an older one is of the make before.  Only
-    modules are newer by right, as their types are added later.
+    modules are newer by right, as their types are added later.  Objects that are cut
+    short go as well, for a linker takes an empty one without a word.  Returns the time
+    stamp of the newest .cmd in ns, that is of what was built last.
     """
     killed = (output / _UNJUDGED).exists()
+    newest = 0
     for command in output.rglob(".*.cmd"):
         target = command.with_name(command.name[1:-4])
-        if target.suffix == ".ko" and not killed:
-            continue
         with contextlib.suppress(FileNotFoundError):
-            if target.stat().st_mtime_ns > command.stat().st_mtime_ns:
+            made = command.stat().st_mtime_ns
+            newest = max(newest, made)
+            if target.suffix == ".ko" and not killed:
+                continue
+            torn = target.stat().st_mtime_ns > made
+            if torn or (target.suffix == ".o" and not _is_whole(target)):
                 target.unlink()
+    return newest
+
+
+def _is_whole(target: Path) -> bool:
+    """Whether the section headers of an object, which come last, lie within it."""
+    with target.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        head = file.read(64)
+    if len(head) < 52 or head[:4] != b"\x7fELF":
+        return False
+    wide = head[4] == 2
+    (start,) = struct.unpack_from("<Q" if wide else "<I", head, 40 if wide else 32)
+    each, count = struct.unpack_from("<HH", head, 58 if wide else 46)
+    return bool(start + each * count <= size)
 
 
 def _stamp(applied: AppliedTree, output: Path) -> None:
@@ -220,9 +295,12 @@ def _stamp(applied: AppliedTree, output: Path) -> None:
     A file that a build may have warned about without anyone reading it counts as
     changed.
     """
-    seen = _read(output / _SEEN, {})
+    seen = read(output / _SEEN, dict) or {}
     unread = output / _UNJUDGED
-    again = set(_read(unread, applied.ever) if unread.exists() else ())
+    again: set[str] = set()
+    if unread.exists():
+        known = read(unread, list)
+        again = set(applied.ever if known is None else known)
     now = _outwait_the_clock(output / _SLOT)
     stamps: dict[str, tuple[str | None, int]] = {}
     for path, file in applied.ever.items():

@@ -136,12 +136,12 @@ def _footprint(
         sorted(wanted.hot),
     )
     kept = cache_dir / "footprints" / key / "footprint.json"
-    if kept.exists():
+    if cache.kept(kept.parent):
         found = costs.Footprint.model_validate_json(kept.read_text(encoding="utf-8"))
         stage.reused = True
     else:
         found = footprint.compare(kernels.base, kernels.patched, wanted)
-        with cache.publish(kept.parent) as scratch:
+        with cache.keep_if_possible(kept.parent) as scratch:
             cache.write_text(scratch / kept.name, found.model_dump_json(indent=1))
         kernel.prune(cache_dir / "footprints", keep=200)
     nops = sum(site.nop > 0 for site in found.sites)

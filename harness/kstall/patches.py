@@ -30,7 +30,7 @@ def prove(
     """
     with run.stage("patches", entry) as stage:
         kept = cache_dir / "patchchecks" / key_of(series, plan) / "checks.json"
-        if kept.exists():
+        if cache.kept(kept.parent):
             found = json.loads(kept.read_text(encoding="utf-8"))
             checks = [report.Check.model_validate(one) for one in found]
             stage.reused = True
@@ -43,7 +43,7 @@ def prove(
                     for one in patchcheck.judge(series, plan, Path(place))
                 ]
             if not any(one.status == "error" for one in checks):
-                with cache.publish(kept.parent) as made:
+                with cache.keep_if_possible(kept.parent) as made:
                     found = [one.model_dump(mode="json") for one in checks]
                     cache.write_json(made / kept.name, found)
             kernel.prune(cache_dir / "patchchecks", keep=200)

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import cache, process
+from . import cache, process, space
 from .errors import FailedCheck
 from .kernel import Toolchain
 from .series import Series, Workload
 from .tree import AppliedTree, Plan
+
+_BYTES = 10**7
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def obtain(
         if load.from_tree is not None and load.program not in found:
             key = cache.digest(plan.content, load.from_tree.model_dump(), tools.id)
             target = cache_dir / "programs" / key
-            reused = target.is_dir()
+            reused = cache.kept(target)
             if not reused:
                 _compile(load, checkout(), target, log)
             found[load.program] = Program(load.program, target / "program", reused)
@@ -57,17 +59,20 @@ def obtain(
 def _compile(load: Workload, tree: AppliedTree, target: Path, log: Path) -> None:
     wanted = load.from_tree
     assert wanted is not None
-    with cache.publish(target) as scratch:
+    with cache.keep(target) as scratch:
         try:
-            process.run(
-                # What tools/testing/selftests/lib.mk and its users have in common.
-                ["gcc", "-O2", "-static", "-pthread", "-D_GNU_SOURCE="]
-                + ["-U_FORTIFY_SOURCE", "-w", "-o", str(scratch / "program")]
-                + [f"-I{folder}" for folder in wanted.include]
-                + [*wanted.sources, *(f"-l{library}" for library in wanted.libraries)],
-                cwd=tree.path,
-                log=log,
-            )
+            with space.guarded(target.parent, _BYTES, "a test program"):
+                process.run(
+                    # What tools/testing/selftests/lib.mk and its users have in common.
+                    ["gcc", "-O2", "-static", "-pthread", "-D_GNU_SOURCE="]
+                    + ["-U_FORTIFY_SOURCE", "-w", "-o", str(scratch / "program")]
+                    + [f"-I{folder}" for folder in wanted.include]
+                    + list(wanted.sources)
+                    + [f"-l{library}" for library in wanted.libraries],
+                    cwd=tree.path,
+                    env={"LC_ALL": "C"},
+                    log=log,
+                )
         except process.CommandError as error:
             raise FailedCheck(
                 f"workload {load.name} does not compile from the tree:\n{error.what}",

@@ -96,10 +96,10 @@ def obtain(
         cache_dir / "roots" / f"{key}.lock",
         waiting=lambda holder: say(f"waiting for {holder}, which makes the same root"),
     ):
-        if reused := target.is_dir():
+        if reused := cache.kept(target):
             os.utime(target)
         else:
-            with cache.publish(target) as scratch:
+            with cache.keep(target) as scratch:
                 _make(tuple(sorted({*wanted, *_ALWAYS})), suite, scratch, say, log)
     facts = json.loads((target / "root.json").read_text(encoding="utf-8"))
     return Root(key, target, tuple(facts["packages"]), facts["versions"], reused)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import __version__, html, junit, kcidb, ktap, process, report
+from . import __version__, cache, html, junit, kcidb, ktap, process, report
 from .errors import FailedCheck, KstallError
 from .report import Report, SeriesReport
 from .ui import Ui
@@ -89,7 +89,7 @@ class Run:
         (series.stages if series else self.report.stages).append(entry)
         self.ui.begin(series.name if series else None, name)
         began = time.monotonic()
-        with process.recorded() as commands:
+        with process.recorded() as commands, cache.remarked() as remarks:
             try:
                 yield opened
                 entry.status, entry.error = opened.status, opened.error
@@ -112,7 +112,7 @@ class Run:
                 raise
             finally:
                 entry.seconds = round(time.monotonic() - began, 3)
-                entry.summary = opened.summary
+                entry.summary = "; ".join(filter(None, (opened.summary, *remarks)))
                 entry.reused = opened.reused
                 entry.figures = opened.figures
                 if opened.log.exists():

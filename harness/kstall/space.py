@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from .errors import KstallError
+from .errors import KstallError, cause
 from .process import CommandError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -44,7 +44,7 @@ def guarded(cache: Path, needed: int, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if cause(error) in _FULL:
             raise NoSpace(what, needed, cache) from error
         raise
     except CommandError as error:

@@ -5,7 +5,8 @@ One is a directory ``trees/<id>/``, published whole::
 
     src/        the sources; `tree` applies series here and takes them off again
     files       what each file was when it was made: mode, blob id, size, mtime
-    base.json   the version; its mtime is when the copy was last used
+    base.json   the version, and the digest of ``files``; its mtime is when the copy
+                was last used
     lock        held by whoever changes ``src``
 
 ``trees/.lock`` is held while one is being made, in ``trees/.import-*``.
@@ -131,9 +132,27 @@ def _make(job: Job, scratch: Path, cache_dir: Path) -> str:
         made.chmod(0o755)
         source.rename(made / "src")
         listing.save(made / "files", entries, blobs)
-        cache.write_json(made / "base.json", {"version": version})
+        facts = {"version": version, "files": cache.file_digest(made / "files")}
+        cache.write_json(made / "base.json", facts)
+        _drop_damaged(base, cache_dir)
         made.rename(place(base, cache_dir))
     return base
+
+
+def _drop_damaged(base: str, cache_dir: Path) -> None:
+    """Remove a copy that `is_there` does not take for one."""
+    home = place(base, cache_dir)
+    if not home.exists():
+        return
+    with _try_lock(home / "lock") as ours:
+        if not ours:
+            raise KstallError(
+                f"{home} is damaged, and another run is using it",
+                next="run it again when that one has ended",
+            )
+        doomed = _trees(cache_dir) / f".removed-{base}"
+        home.rename(doomed)
+        cache.remove(doomed)
 
 
 def _named(job: Job, error: process.CommandError) -> KstallError:
@@ -200,8 +219,31 @@ def place(base: str, cache_dir: Path) -> Path:
 
 
 def is_there(base: str, cache_dir: Path) -> bool:
-    """Whether the copy called ``base`` has been made."""
-    return (place(base, cache_dir) / "base.json").is_file()
+    """Whether the copy called ``base`` has been made, and what is known of it is whole.
+
+    Its ``src`` is looked at by who uses it: it is compared with ``files``.
+    """
+    home = place(base, cache_dir)
+    if not home.is_dir():
+        return False
+    try:
+        facts = _facts(home)
+        for other in home.glob("*.json"):
+            json.loads(other.read_text(encoding="utf-8"))
+        # Older copies have no digest there.
+        wanted = facts.get("files", "")
+        whole = not wanted or cache.file_digest(home / "files") == wanted
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return cache.damaged(home, str(error))
+    return whole or cache.damaged(home, "files is not what it was")
+
+
+def _facts(home: Path) -> dict[str, str]:
+    """What ``base.json`` says; raises `ValueError` and others if it is damaged."""
+    facts: dict[str, str] = json.loads((home / "base.json").read_text(encoding="utf-8"))
+    if not isinstance(facts["version"], str):
+        raise TypeError("base.json names no version")
+    return facts
 
 
 def owner(path: Path, cache_dir: Path) -> str | None:
@@ -216,8 +258,7 @@ def use(base: str, cache_dir: Path) -> str:
     """The version of the copy called ``base``, which is now the last one used."""
     path = place(base, cache_dir) / "base.json"
     os.utime(path)
-    version: str = json.loads(path.read_text(encoding="utf-8"))["version"]
-    return version
+    return _facts(path.parent)["version"]
 
 
 def recall(cache_dir: Path, key: str) -> dict[str, Any]:

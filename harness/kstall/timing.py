@@ -65,7 +65,7 @@ def measure(
     )
     kept = cache_dir / "timings" / key
     try:
-        if (kept / "rows.json").exists():
+        if cache.kept(kept):
             rows = json.loads((kept / "rows.json").read_text(encoding="utf-8"))
             stage.reused = True
         else:
@@ -74,7 +74,7 @@ def measure(
             rows = interleaved(
                 kernels, boot, lambda n: ui.progress(n, 2 * _PAIRS, "boots")
             )
-            with cache.publish(kept) as scratch:
+            with cache.keep_if_possible(kept) as scratch:
                 cache.write_json(scratch / "rows.json", rows)
         kernel.prune(cache_dir / "timings", keep=200)
         found = timings(series, rows)

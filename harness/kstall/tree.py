@@ -178,7 +178,9 @@ def _sync(plan: Plan, say: Callable[[str], None]) -> dict[str, Ever]:
     records = listing.load(home / "files")
     _require_untouched(plan.base, records)
     _keep_pristine(plan.base, plan.files, records)
-    wanted = {**_kept_files(home, _kept_modes(home)), **plan.files}
+    # By content: what is aside may have been damaged there.
+    kept = _read_pristine(plan.base, _kept_modes(home), records)
+    wanted = {**kept, **plan.files}
     # Deletions first: one series' file may be where another has a directory.
     order = sorted(wanted, key=lambda path: (wanted[path] is not None, path))
     changed = [path for path in order if _write(home, path, wanted[path])]
@@ -246,15 +248,6 @@ def _kept_modes(home: Path) -> dict[str, str | None]:
         return {}
     kept: dict[str, str | None] = json.loads(path.read_text(encoding="utf-8"))
     return kept
-
-
-def _kept_files(home: Path, modes: Mapping[str, str | None]) -> dict[str, File | None]:
-    return {
-        path: None
-        if mode is None
-        else File((home / "pristine" / path).read_bytes(), mode == "100755")
-        for path, mode in modes.items()
-    }
 
 
 def _read_pristine(

@@ -1,0 +1,466 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""All that a run needs, small and false: only kstall, make, gcc and git are real.
+
+The kernel is a Makefile and a few files, Debian a shell script, and QEMU a program
+that writes what a guest would.  So a whole run, from a tree to a verdict, takes a
+second or two, and can be broken at any point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+
+from kstall import cli, report
+from kstall.series import Project
+from kstall.ui import Ui
+
+ROOT = Path(__file__).resolve().parents[1]
+MAKEFILE = """\
+VERSION = 7
+PATCHLEVEL = 3
+SUBLEVEL = 4
+S := $(dir $(abspath $(firstword $(MAKEFILE_LIST))))
+B := $(O)/arch/x86/boot
+OBJECTS := $(O)/demo.o $(O)/other.o
+ifdef M
+modules: $(patsubst %.c,%.ko,$(wildcard $(M)/*.c))
+$(M)/%.ko: $(M)/%.c
+\t@gcc -c -o $@ $<
+else
+modules: ;
+endif
+bzImage: $(O)/vmlinux
+\t@mkdir -p $(B)/compressed && cp $(O)/vmlinux $(B)/compressed/vmlinux.bin
+\t@cp $(B)/compressed/vmlinux.bin $(B)/compressed/vmlinux.bin.lz4
+\t@cp $(B)/compressed/vmlinux.bin.lz4 $(B)/bzImage
+\t@touch $(O)/System.map
+$(O)/vmlinux: $(OBJECTS)
+\t@echo "  LD      vmlinux"
+\t@gcc -nostdlib -shared -Wl,--build-id -o $@ $^
+\t@objcopy --add-section .BTF=$(S)btf $@
+\t@echo "cmd" >$(O)/.vmlinux.cmd
+$(O)/%.o: $(S)%.c $(O)/.config
+\t@echo "  CC      $*.o"
+\t@gcc -Wall -O1 -fPIC -c -o $@ $<
+\t@echo "cmd" >$(O)/.$*.o.cmd
+allnoconfig:
+\t@cp $(KCONFIG_ALLCONFIG) $(O)/.config
+modules_prepare:
+\t@mkdir -p $(O)
+kernelrelease:
+\t@echo 7.3.4-fake
+modules_install:
+\t@mkdir -p $(INSTALL_MOD_PATH)/lib/modules/7.3.4-fake
+\t@echo module >$(INSTALL_MOD_PATH)/lib/modules/7.3.4-fake/modules.order
+"""
+KERNEL = {
+    "Makefile": MAKEFILE,
+    "Kbuild": "obj-y += demo.o\n",
+    "Kconfig": "config DEMO\n\tbool demo\n",
+    "MAINTAINERS": "DEMO\nF:\t*\n",
+    "scripts/checkpatch.pl": "#!/usr/bin/perl\n",
+    "scripts/kernel-doc": "#!/bin/sh\n",
+    "demo.c": "int demo(void)\n{\n\treturn 1;\n}\n",
+    "other.c": "int other(void)\n{\n\treturn 2;\n}\n",
+    "selftest.c": "int main(void)\n{\n\treturn 0;\n}\n",
+}
+#: Types of a kernel that has none: magic, version, flags, and empty sections.
+NO_TYPES = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, 0, 0, 1) + b"\0"
+PATCH = """\
+From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
+From: kstall <noreply@kstall.invalid>
+Date: Thu, 1 Jan 2026 00:00:00 +0000
+Subject: [PATCH] demo: Return what was asked for
+
+Nobody asked for one.
+
+Assisted-by: LLM
+---
+ demo.c | 2 +-
+ 1 file changed, 1 insertion(+), 1 deletion(-)
+
+diff --git a/demo.c b/demo.c
+--- a/demo.c
++++ b/demo.c
+@@ -1,4 +1,4 @@
+ int demo(void)
+ {
+-\treturn 1;
++\treturn 3;
+ }
+--
+2.39.5
+
+"""
+TOML = """\
+schema = 1
+title = "demo: Return what was asked for"
+patches = ["0001-demo.patch"]
+cover = "cover.txt"
+kconfig = "demo.config"
+
+[subsystem]
+name = "DEMO"
+prefix = "demo"
+tree = "https://example.org/demo.git"
+branch = "next"
+list = "demo@lists.example.org"
+
+[[workload]]
+name = "doze"
+program = "workloads/demo/doze"
+deadline-s = 5
+
+[[workload]]
+name = "selftest"
+program = "workloads/demo/selftest"
+deadline-s = 5
+[workload.from-tree]
+sources = ["selftest.c"]
+
+[[check]]
+name = "dozes"
+kind = "positive"
+workloads = ["doze", "selftest"]
+claim = "It dozes."
+
+[overhead]
+[[overhead.workload]]
+name = "nap"
+program = "workloads/demo/nap"
+module = "workloads/demo/kstall_nap.c"
+operation = "nap"
+"""
+CHECKS = """\
+from kstall.evidence import Evidence, Verdict
+
+
+def dozes(ev: Evidence) -> Verdict:
+    verdict = Verdict()
+    verdict.equal("said", ev.workload("doze").stdout, "dozed\\n")
+    return verdict
+"""
+PROJECT = {
+    "patches/demo/series.toml": TOML,
+    "patches/demo/0001-demo.patch": PATCH,
+    "patches/demo/cover.txt": "What was asked for is returned.\n",
+    "patches/demo/checks.py": CHECKS,
+    "kconfigs/base.config": "CONFIG_BASE=y\n",
+    "kconfigs/demo.config": "CONFIG_DEMO=y\n",
+    "scripts/guest-packages.txt": "bpftrace\ndwarves\n",
+    "scripts/workloads/demo/doze": "#!/bin/sh\necho dozed\n",
+    "scripts/workloads/demo/nap": "#!/bin/sh\n",
+    "scripts/workloads/demo/kstall_nap.c": "int nap;\n",
+    "scripts/workloads/overhead/trace-events": "#!/bin/sh\n",
+    "harness/kstall_guest/agent.py": "",
+}
+MMDEBSTRAP = """\
+#!/bin/sh -e
+for word; do case $word in *root.tar) archive=$word ;; esac; done
+echo "I: installing packages"
+test ! -e "$WORLD/no-mirror" || {
+    echo "E: apt-get update failed: Could not connect to the mirror"; exit 100; }
+cd "$WORLD" && rm -rf debian && mkdir debian && cd debian
+mkdir -p usr/bin var/lib/dpkg lib64 usr/lib etc
+for package in bpftrace dwarves; do
+    printf 'Package: %s\\nStatus: install ok installed\\nVersion: 1\\n\\n' $package
+done >var/lib/dpkg/status
+# It is run as `ld.so --library-path PATH pahole --version`.
+printf '#!/bin/sh\\necho v1.30\\n' >lib64/ld-linux-x86-64.so.2
+chmod +x lib64/ld-linux-x86-64.so.2
+touch usr/bin/pahole
+tar -cf "$archive" .
+"""
+#: QEMU, virtme-ng and the guest's agent.
+VNG = """\
+#!{python} -IS
+import json, os, pathlib, signal, sys, time
+words = dict(
+    word.split("=", 1) if word.count("=") == 1 else
+    ("=".join(word.split("=")[:2]), word.split("=")[2])
+    for word in sys.argv[1:] if word.startswith("--rwdir=")
+)
+control = pathlib.Path(words["--rwdir=/run/kstall-control"])
+share = pathlib.Path(words.get("--rwdir=/run/kstall", "/nowhere"))
+(qemu,) = [word for word in sys.argv if word.startswith("--qemu-opts=")]
+console = pathlib.Path(qemu.split("chardev.console.logfile=")[1].split()[0])
+world = pathlib.Path(os.environ["WORLD"])
+job = json.loads((share / "job.json").read_text())
+with (world / "guests").open("a") as log:
+    log.write(job["workloads"][0]["name"] + "\\n")
+fault = world / "guest-fault.py"
+text = "[    0.000000] Linux version 7.3.4-fake\\n"
+console.write_text(text)
+(control / "began").touch()
+results = share / "results"
+agent = {{"status": "completed", "versions": {{"kernel": "7.3.4-fake"}}}}
+agent["workloads"] = []
+for load in job["workloads"]:
+    place = results / load["name"]
+    place.mkdir(parents=True)
+    said = "dozed\\n"
+    if load["name"].startswith("nap"):
+        said = "operations 10\\n" + "1000\\n" * 5
+    if load["name"] == "all-trace-events":
+        said = "==> sched/nap/format <==\\nname: nap\\nID: 1\\nformat:\\n"
+        said += "\\tfield:unsigned short common_type;\\toffset:0;\\tsize:2;"
+        said += "\\tsigned:0;\\n\\nprint fmt: \\"x\\"\\n"
+    (place / "stdout").write_text(said)
+    (place / "stderr").write_text("")
+    (place / "kmsg.txt").write_text("")
+    agent["workloads"].append(
+        {{"name": load["name"], "status": "exited", "exit_status": 0, "seconds": 1}})
+    if fault.exists():
+        exec(fault.read_text())
+(results / "agent.json").write_text(json.dumps(agent))
+(control / "output").write_text("")
+(control / "status").write_text("0\\n")
+"""
+#: Programs that can be held while they run.
+HELD = ("cp", "gcc", "git", "make", "mmdebstrap", "perl", "tar", "vng")
+HOLD = """\
+#!/bin/sh
+if test "$(cat "$WORLD/stage")" = "$HOLD_AT"; then
+    echo held >"$WORLD/held"
+    exec sleep 600
+fi
+PATH=${PATH#*"$WORLD/hold":}
+exec {program} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A ``kstall validate`` that ended, and what it left; ``report`` if any."""
+
+    exit_code: int | None
+    said: str
+    dir: Path
+    report: report.Report | None
+
+    def stage(self, name: str) -> report.Stage:
+        """A stage that all series share, or one of the first series."""
+        assert self.report is not None, self.said
+        stages = [*self.report.stages, *self.report.series[0].stages]
+        return next(stage for stage in stages if stage.name == name)
+
+    @property
+    def reused(self) -> set[str]:
+        """The stages whose result was there."""
+        assert self.report is not None, self.said
+        stages = [*self.report.stages, *self.report.series[0].stages]
+        return {stage.name for stage in stages if stage.reused}
+
+
+@dataclass
+class World:
+    """A place below ``root`` with a project, a kernel tree, a cache and ``out``."""
+
+    root: Path
+    prepare: list[Callable[[], None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        write(self.root / "project", PROJECT)
+        write(self.kernel, KERNEL)
+        (self.kernel / "btf").write_bytes(NO_TYPES)
+        write(
+            self.root / "bin",
+            {
+                "mmdebstrap": MMDEBSTRAP,
+                "mkfs.erofs": '#!/bin/sh\necho image >"$3"\n',
+                "qemu-system-x86_64": "#!/bin/sh\necho QEMU emulator version 10.0.2\n",
+                "python3": f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+                "vng": VNG.format(python=Path(sys.executable).resolve()),
+                "depmod": "#!/bin/sh\n",
+            },
+        )
+        write(
+            self.root / "hold",
+            {name: HOLD.replace("{program}", name) for name in HELD},
+        )
+        (self.root / "tmp").mkdir(exist_ok=True)
+
+    @property
+    def project(self) -> Project:
+        return Project(self.root / "project")
+
+    @property
+    def kernel(self) -> Path:
+        return self.root / "linux"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    @property
+    def out(self) -> Path:
+        return self.root / "out"
+
+    @property
+    def guests(self) -> list[str]:
+        """The guests that were started, by their first workload."""
+        log = self.root / "guests"
+        return log.read_text().split() if log.exists() else []
+
+    def argv(self) -> list[str]:
+        out = ["--out", str(self.out)]
+        return ["--project", str(self.project.root), "validate", *out, "--kernel"]
+
+    def validate(self, *words: str, kernel: Path | None = None) -> Ran:
+        """Run ``kstall validate`` to its end, in a process of its own."""
+        child = self.start(*words, kernel=kernel)
+        child.join(120)
+        assert child.exitcode is not None, "it does not end"
+        return self.outcome(child)
+
+    def start(
+        self, *words: str, kernel: Path | None = None, hold: str | None = None
+    ) -> ForkProcess:
+        """Begin ``kstall validate``; ``hold`` is the stage in which it stands still."""
+        argv = [*self.argv(), str(kernel or self.kernel), *words]
+        child = ForkProcess(target=self._main, args=(argv, hold))
+        child.start()
+        return child
+
+    def outcome(self, child: ForkProcess) -> Ran:
+        """What a process that has ended left."""
+        said = (self.root / f"said-{child.pid}").read_text(errors="replace")
+        latest = (self.out / "latest").resolve()
+        try:
+            found = report.read(latest / "report.json")
+        except OSError:
+            found = None
+        return Ran(child.exitcode, said, latest, found)
+
+    def held(self, stage: str, *, inside: bool = False) -> ForkProcess:
+        """A run that stands still in ``stage``, or ``inside`` of it in a program."""
+        fifo = self.root / "held"
+        os.mkfifo(fifo)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            child = self.start(hold=f"{stage}{' inside' if inside else ''}")
+            ready = wait([reader, child.sentinel], 60)
+            assert reader in ready, f"never held: {self._said(child)}"
+        finally:
+            os.close(reader)
+        return child
+
+    def kill(self, child: ForkProcess) -> None:
+        """SIGKILL to kstall alone; returns when all that it started is gone."""
+        begun = [os.pidfd_open(pid) for pid in self.processes()]
+        child.kill()
+        child.join()
+        try:
+            for one in begun:
+                assert select.select([one], [], [], 20)[0], "a process outlived us"
+        finally:
+            for one in begun:
+                os.close(one)
+        (self.root / "held").unlink()
+
+    def processes(self) -> list[int]:
+        """Processes that have our cache in their environment, whoever's they are."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                mark = f"WORLD={self.root}\0".encode()
+                # A forked child has the environment of its parent there.
+                if mark in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+        return found
+
+    def free(self) -> bool:
+        """Whether nobody holds a lock in the cache."""
+        for path in self.cache.rglob("*lock*"):
+            if path.is_file():
+                with path.open() as file:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        return False
+        return True
+
+    def leftovers(self) -> list[str]:
+        """What only a run that is under way may have in the cache."""
+        marks = (".tmp-", ".import-", ".removed-", ".apt-")
+        return [
+            str(path.relative_to(self.cache))
+            for path in self.cache.rglob(".*")
+            if any(mark in path.name for mark in marks)
+        ]
+
+    def _said(self, child: ForkProcess) -> str:
+        path = self.root / f"said-{child.pid}"
+        return path.read_text() if path.exists() else "nothing"
+
+    def _main(self, argv: list[str], hold: str | None) -> None:
+        """What the child does; it never returns."""
+        status = 99
+        try:
+            os.setsid()
+            said = (self.root / f"said-{os.getpid()}").open("w", buffering=1)
+            for number in (1, 2):
+                os.dup2(said.fileno(), number)
+            sys.stdout = sys.stderr = said
+            path = f"{self.root / 'bin'}:{os.environ['PATH']}"
+            if hold is not None and hold.endswith(" inside"):
+                path = f"{self.root / 'hold'}:{path}"
+            os.environ.update(
+                KSTALL_CACHE=str(self.cache),
+                KSTALL_ACCEL="tcg",
+                WORLD=str(self.root),
+                TMPDIR=str(self.root / "tmp"),
+                HOLD_AT=(hold or "").removesuffix(" inside"),
+                PATH=path,
+            )
+            # virtme-ng is looked for beside the interpreter.
+            held = "hold" if hold == "guest inside" else "bin"
+            if hold is not None and hold == "instructions inside":
+                held = "hold"
+            sys.executable = str(self.root / held / "python3")
+            cli.Ui = _ui(self.root, hold)  # type: ignore[misc]
+            for act in self.prepare:
+                act()
+            status = cli.main(argv)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+
+
+def _ui(world: Path, hold: str | None) -> type[Ui]:
+    """A Ui that writes down the stage, and stops in the one that is to be held."""
+
+    class Holding(Ui):
+        def begin(self, series: str | None, stage: str) -> None:
+            super().begin(series, stage)
+            (world / "stage").write_text(stage)
+            if hold == stage:
+                (world / "held").write_text("held")
+                while True:
+                    signal.pause()
+
+    return Holding
+
+
+def write(top: Path, files: dict[str, str]) -> None:
+    """Write ``files`` below ``top``; those that begin with #! can be run."""
+    for name, text in files.items():
+        path = top / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if text.startswith("#!"):
+            path.chmod(0o755)
