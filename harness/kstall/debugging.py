@@ -86,14 +86,22 @@ class Made:
 
 
 def prove(
-    ground: Ground, wanted: Sequence[tuple[Series, SeriesReport]], run: Run
+    ground: Ground,
+    wanted: Sequence[tuple[Series, SeriesReport]],
+    run: Run,
+    *,
+    beside: Sequence[Series] = (),
+    flavours: Sequence[Flavour] = _FLAVOURS,
 ) -> None:
     """Build, boot, and add to each series' entry the checks of kind ``debug``.
 
-    Raises `StageStopped` if there is no kernel to boot.
+    ``beside`` are series that are in the kernel, too, and have no guest.  Raises
+    `StageStopped` if there is no kernel to boot.
     """
     with run.stage("debug-apply") as stage:
-        groups = grouped(ground.base, [one for one, _ in wanted], run.dir / "shared")
+        # In any other order it would be another kernel.
+        every = sorted((*(one for one, _ in wanted), *beside), key=lambda s: s.name)
+        groups = grouped(ground.base, every, run.dir / "shared")
         stage.summary = (
             f"{len(groups[0].series)} series in one kernel"
             if len(groups) == 1
@@ -102,19 +110,20 @@ def prove(
     made = {
         (group.name, flavour): _make(ground, group, flavour, run)
         for group in groups
-        for flavour in _FLAVOURS
+        for flavour in flavours
     }
     guests = [
         Wanted(one, group, flavour, side)
         # What can fail first: what the base says is needed only to judge that.
         for side in _SIDES
-        for flavour in _FLAVOURS
+        for flavour in flavours
         for group in groups
         for one in group.series
+        if one not in beside
     ]
     with run.stage("debug-guests") as stage:
         found = _boot_all(ground, made, guests, run, stage)
-    known = {flavour: _known(found, flavour) for flavour in _FLAVOURS}
+    known = {flavour: _known(found, flavour) for flavour in flavours}
     for group, (series, entry) in itertools.product(groups, wanted):
         if series in group.series:
             with contextlib.suppress(StageStopped), run.stage("debug", entry) as stage:
@@ -124,7 +133,7 @@ def prove(
                         _came_back(found[Wanted(series, group, flavour, "base")]),
                         known[flavour],
                     )
-                    for flavour in _FLAVOURS
+                    for flavour in flavours
                 }
                 saved = debugcheck.Saved(pairs, group.functions(series))
                 _judge(series, saved, entry, stage)

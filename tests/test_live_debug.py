@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Mutants that only a kernel that watches itself can catch."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kstall import cache, debugging, kernel, report, root, source
+from kstall import run as runs
+from kstall.series import Project
+from kstall.ui import Ui
+
+pytestmark = [pytest.mark.live, pytest.mark.deep]
+
+SERIES = "drm-sched"
+CREDITS = "0003-drm-sched-Trace-jobs-held-back-by-missing-credits.patch"
+
+
+def _mutate(project: Project, old: str, new: str) -> None:
+    path = project.patches / SERIES / CREDITS
+    text = path.read_text()
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
+    assert old.count("\n") == new.count("\n"), "the hunk's line count would be wrong"
+    path.write_text(text.replace(old, new))
+
+
+def _debugged(project: Project, tmp_path: Path) -> dict[str, report.Check]:
+    """The checks of the series, in the kernel with all others, under KASAN and lockdep.
+
+    So only what the mutant changes is compiled, and the base's guest is there.
+    """
+    ui = Ui(Console(file=io.StringIO()))
+    run = runs.begin(tmp_path / "out", ["pytest"], ui)
+    log = run.dir / "shared/setup.log"
+    home = cache.default_dir()
+    base = source.obtain(None, home, ui.say)
+    packages = root.packages(project.scripts / "guest-packages.txt")
+    guest_root = root.obtain(packages, home, ui.say, log=log)
+    tools = kernel.toolchain(guest_root.pahole, home)
+    (series,) = project.load([SERIES])
+    entry = report.SeriesReport(name=SERIES, title="t", digest=series.digest)
+    run.report.series = [entry]
+    debugging.prove(
+        debugging.Ground(project, base, guest_root, tools, home),
+        [(series, entry)],
+        run,
+        beside=[one for one in project.load() if one.name != SERIES],
+        flavours=("debug",),
+    )
+    return {one.name: one for one in entry.checks}
+
+
+def _said(check: report.Check) -> str:
+    assert check.status == "fail"
+    return "\n".join(f"{o.label}\n{o.detail}" for o in check.comparisons if not o.ok)
+
+
+def test_a_sleeping_call_in_a_probe(project_copy: Project, tmp_path: Path) -> None:
+    line = "+\t\t    __entry->credits = sched_job->credits;\n"
+    _mutate(project_copy, line, line.replace("__entry", "might_sleep(); __entry", 1))
+    said = _said(_debugged(project_copy, tmp_path)["no_new_splats"])
+    assert "BUG: sleeping function called from invalid context" in said
+    assert "drm_sched_job_no_credits" in said
+
+
+def test_a_lock_taken_in_the_wrong_order(project_copy: Project, tmp_path: Path) -> None:
+    # The order is entity, then run queue, whose lock is held here.
+    _mutate(
+        project_copy,
+        "+\tu32 count = atomic_read(&sched->credit_count);\n",
+        "+\tu32 count = ({ spin_lock(&entity->lock); spin_unlock(&entity->lock); "
+        "atomic_read(&sched->credit_count); });\n",
+    )
+    said = _said(_debugged(project_copy, tmp_path)["no_new_splats"])
+    assert "WARNING: possible circular locking dependency detected" in said
+    assert "&entity->lock" in said and "&rq->lock" in said
