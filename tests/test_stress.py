@@ -39,7 +39,11 @@ def spec(results: Path, **changed: Any) -> dict[str, Any]:
         "scripts": "/s",
         "modules": "/m",
         "formats": [],
-        "workloads": [{"name": "w", "argv": ["true"], "modules": ["one", "two"]}],
+        "workloads": [
+            {"name": "w", "argv": ["true"], "modules": ["one", "two"]},
+            {"name": "long", "argv": ["true"]},
+            {"name": "v", "argv": ["true"]},
+        ],
         "stress": {
             "program": str(HERE / "fake_toggle.py"),
             "events": [SWITCH, QUEUE, "not:here"],
@@ -91,25 +95,30 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> stress.System:
 def run(
     system: stress.System, results: Path, **changed: Any
 ) -> tuple[dict[str, Any], list[str]]:
-    """The facts in the end, and which workloads were run, in this order."""
+    """The facts in the end, and what was run under which names, in this order."""
     job = jobs.parse(spec(results, **changed))
     assert job.stress is not None
     told: list[dict[str, Any]] = []
     ran: list[str] = []
-    stress.run(
-        job,
-        job.stress,
-        system,
-        lambda: ran.append("all"),
-        ran.append,
-        told.append,
-    )
+
+    def execute(load: jobs.Workload, name: str) -> float:
+        ran.append(f"{load.name} as {name}")
+        return 99.0 if load.name == "long" else 1.0
+
+    stress.run(job, job.stress, system, execute, told.append)
     return told[-1], list(dict.fromkeys(ran))
 
 
 def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
     facts, ran = run(system, tmp_path / "r")
-    assert ran[:3] == ["all", "cpus", "modules"]
+    assert ran[:5] == [
+        "w as w",
+        "long as long",
+        "v as v",
+        "w as cpus",
+        "v as cpus",
+    ]
+    assert {"w as modules", "v as modules"} == set(ran[5:7])
     assert list(facts["seconds"]) == [
         "workloads",
         "cpus",
@@ -195,7 +204,7 @@ def test_too_few_toggles_are_waited_for_and_then_told(
 ) -> None:
     monkeypatch.setattr(stress, "_MORE_S", 0.2)
     facts, ran = run(system, tmp_path / "r", toggles=10**9, reload=[])
-    assert "more" in ran and "modules" not in ran
+    assert "w as more" in ran and "w as modules" not in ran
     assert 0 < facts["readers"]["perf"][QUEUE]["toggles"] < 10**9
 
 

@@ -96,26 +96,23 @@ def _do(job: jobs.Job, report: Report) -> None:
     formats = session.save_formats(machine.tracefs, job.all_formats(), job.results)
     report.update(formats=formats)
 
-    def run(load: jobs.Workload, name: str) -> None:
+    def run(load: jobs.Workload, name: str) -> float:
         report.workload({"name": name, "status": "running"})
         entry = _run(job, machine, unloadable, load, job.results / name)
         report.workload({**entry, "name": name})
-
-    def workloads() -> None:
-        for load in job.workloads:
-            run(load, load.name)
+        return entry.get("seconds") or 0.0
 
     if job.stress is None:
-        workloads()
-        return
-    stress.run(
-        job,
-        job.stress,
-        stress.System(machine.tracefs),
-        workloads,
-        lambda name: run(job.workloads[0], name),
-        lambda facts: report.update(stress=facts),
-    )
+        for load in job.workloads:
+            run(load, load.name)
+    else:
+        stress.run(
+            job,
+            job.stress,
+            stress.System(machine.tracefs),
+            run,
+            lambda facts: report.update(stress=facts),
+        )
 
 
 def _run(

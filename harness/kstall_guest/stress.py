@@ -9,6 +9,7 @@ step, and what the kernel had to say is on its console.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import signal
@@ -24,7 +25,7 @@ from typing import Any
 from . import bpftrace
 from .errors import GuestError, MissingEvent, StressFailed
 from .files import write_text
-from .job import Job, Stress
+from .job import Job, Stress, Workload
 from .layout import Layout
 from .tracefs import Tracefs
 
@@ -32,6 +33,8 @@ from .tracefs import Tracefs
 _NEVER = 123456789
 # Beyond this the rest is done without, and the judge sees that it is too little.
 _MORE_S = 240.0
+# A workload that takes no longer is worth running again and again.
+_QUICK_S = 30.0
 # An unload fails as long as anything holds the module.
 _UNLOAD_S = 30.0
 _ANSWER_S = 60.0
@@ -60,14 +63,13 @@ def run(
     job: Job,
     stress: Stress,
     system: System,
-    workloads: Callable[[], None],
-    again: Callable[[str], None],
+    execute: Callable[[Workload, str], float],
     update: Callable[[dict[str, Any]], None],
 ) -> None:
     """Do it all.
 
-    ``workloads`` runs each workload once, ``again`` the first one, with its results
-    under another name.  ``update`` is told what is known so far: seconds a step,
+    ``execute`` runs a workload, with its results under a name, and says how many
+    seconds that took.  ``update`` is told what is known so far: seconds {step},
     readers {ftrace, perf, bpf, raw: {event: counts}}, bpftrace {rounds, seen, errors},
     cpus {cycles: {number: count}, errors}, modules {unloads: {name: count}, errors},
     leaks (bool: looked for), lockdep (null, or whether it still watches).  Raises
@@ -83,6 +85,14 @@ def run(
         "lockdep": None,
     }
     results = job.results / "stress"
+    took: dict[str, float] = {}
+    turns = itertools.cycle(job.workloads)
+
+    def again(name: str) -> None:
+        """The next workload in turn, but for those that take long."""
+        most = max(_QUICK_S, min(took.values()))
+        execute(next(load for load in turns if took[load.name] <= most), name)
+
     hooks = hooks_of(stress, system.tracefs)
     with Toggler.running(stress.program, hooks, results) as toggler:
         visitor = Visitor(stress, hooks, system)
@@ -100,7 +110,8 @@ def run(
 
         with visitor.coming_and_going():
             with step("workloads"):
-                workloads()
+                for load in job.workloads:
+                    took[load.name] = execute(load, load.name)
             with step("cpus"):
                 _cpus(stress.cycles, system, again, facts["cpus"])
         if stress.reload:
