@@ -78,6 +78,34 @@ def test_a_fault_is_named(
         assert word in faults(found[check])
 
 
+@pytest.mark.parametrize(
+    ("macro", "check", "words"),
+    [
+        ("CLOCK", "off_runs_nothing_else", "reads a clock"),
+        ("GROWN", "structs_do_not_grow", "struct job: +submitted: 24"),
+    ],
+)
+def test_somebody_else_s_costs_are_told_and_not_judged(
+    series: Series, build: Build, macro: str, check: str, words: str
+) -> None:
+    spec = series.spec.model_copy(update={"discovered": True})
+    found = judged(dataclasses.replace(series, spec=spec), build, macro)[check]
+    assert found.status == "skip"
+    assert found.detail.startswith("somebody else's patches: ")
+    assert words in found.detail
+
+
+def test_somebody_else_s_sites_need_not_be_where_sources_have_them(
+    series: Series, build: Build
+) -> None:
+    spec = series.spec.model_copy(update={"discovered": True})
+    theirs = dataclasses.replace(series, spec=spec)
+    assert judged(theirs, build, "INLINE")["off_is_a_nop"].status == "pass"
+    found = judged(theirs, build, "BROKEN")["off_is_a_nop"]
+    assert found.status == "fail"
+    assert "job_wait: sites: 0, not 1" in faults(found)
+
+
 def test_an_exemption_counts_instructions(series: Series, build: Build) -> None:
     allowed = exempting(series, function="submit", instructions=9, calls=["estimate"])
     found = judged(allowed, build, "ARGUMENT")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +17,10 @@ import synthetic
 from kstall import (
     adopt,
     cli,
+    common,
     compare,
     discover,
+    evidence,
     export,
     incoming,
     mail,
@@ -422,6 +425,84 @@ def test_tracepoints_are_found_and_become_a_series(
     (tmp_path / "my.config").write_text("CONFIG_MINE=m\n")
     incoming.adopted(came, project, tmp_path / "my.config", trusted=True)
     assert fragment.read_text() == "CONFIG_MINE=m\n"
+
+
+FORMAT = """\
+name: {name}
+ID: 7
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:int depth;\toffset:8;\tsize:4;\tsigned:1;
+
+print fmt: "depth=%d", REC->depth
+"""
+
+
+def _results(place: Path, load: str, *fired: str) -> evidence.Evidence:
+    """What a guest leaves whose kernel has all events of ``STRANGE``."""
+    (place / "formats/dream").mkdir(parents=True)
+    for name in ("dream_begin", "dream_end"):
+        text = FORMAT.format(name=name)
+        (place / "formats/dream" / name).write_text(text)
+    (place / load).mkdir()
+    lines = [
+        f"            load-178     [000] .....    85.2391{n:02}: {name}: depth=3\n"
+        for n, name in enumerate(fired)
+    ]
+    (place / load / "trace.txt").write_text("".join(lines))
+    facts = {"name": load, "status": "exited", "exit_status": 0, "trace": {"lost": 0}}
+    agent = {"status": "completed", "workloads": [facts]}
+    (place / "agent.json").write_text(json.dumps(agent))
+    return evidence.load(place)
+
+
+def test_events_that_nobody_knows_how_to_fire_are_skipped(
+    tmp_path: Path, base: Base, project: Project
+) -> None:
+    came = _receive(tmp_path, [STRANGE.encode()], base, project)
+    series = incoming.adopted(came, project, None, trusted=True)
+    saved = _results(tmp_path / "idle", "idle", "dream_begin")
+    listed, fire = evidence.judge(series, saved)
+    assert listed.status == "pass"
+    assert "int depth; holes: none" in listed.comparisons[0].detail
+    assert fire.status == "skip"
+    assert fire.detail.endswith("would make them: dream:dream_end")
+    # Of what nobody knows there is nothing to compare, and no error.
+    checks = {one.name: one.status for one in common.judge(series, saved)}
+    assert checks == {"booted_kernel": "pass", "nothing_lost": "pass"}
+
+
+def test_a_workload_that_is_named_has_to_make_them_fire(
+    tmp_path: Path, base: Base, project: Project
+) -> None:
+    came = _receive(tmp_path, [STRANGE.encode()], base, project)
+    program = tmp_path / "sleep.c"
+    with pytest.raises(KstallError, match=r"sleep\.c: No such file"):
+        incoming.adopted(came, project, None, program, trusted=True)
+    program.write_text("int main(void) { return 0; }\n")
+    series = incoming.adopted(came, project, None, program, trusted=True)
+    scripts = came.dir / "project/scripts"
+    assert (scripts / "workloads/arrived/named.c").read_text() == program.read_text()
+    both = _results(tmp_path / "both", "named", "dream_begin", "dream_end")
+    assert evidence.judge(series, both)[1].status == "pass"
+    one = _results(tmp_path / "one", "named", "dream_begin")
+    assert evidence.judge(series, one)[1].status == "fail"
+
+
+def test_a_kernel_without_the_event_fails(
+    tmp_path: Path, base: Base, project: Project
+) -> None:
+    came = _receive(tmp_path, [STRANGE.encode()], base, project)
+    series = incoming.adopted(came, project, None, trusted=True)
+    saved = _results(tmp_path / "idle", "idle")
+    (tmp_path / "idle/formats/dream/dream_end").unlink()
+    listed = evidence.judge(series, evidence.load(saved.dir))[0]
+    assert listed.status == "fail"
+    assert listed.comparisons[1].detail == "the kernel has no such event"
 
 
 def test_nothing_to_look_for_is_one_error(

@@ -3,7 +3,8 @@
 
 A project of their own is written for them: of a series that is known, with our
 workloads and checks and their patches; of any other, with the tracepoints that were
-found in them, and a workload that has the kernel list them.
+found in them, and a workload that has the kernel list them: one that does nothing, or
+what somebody has named who knows what makes them fire.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from .series import Project, Series
 
 #: The name of a series that nobody here has seen before.
 UNKNOWN = "arrived"
+_IDLE, _NAMED = "idle", "named"
+_DEADLINE_S = 120
 _OBJECT = re.compile(r"(?m)^[ \t]*[\w-]*obj-\$\((CONFIG_\w+)\)\s*[+:]?=(.*(?:\\\n.*)*)")
 
 
@@ -44,11 +47,13 @@ def unknown(
     points: Sequence[Found],
     title: str,
     kconfig: Path | None,
+    workload: Path | None = None,
 ) -> Series:
     """A series of ``plan``'s patches that declares ``points``.
 
     ``kconfig`` is a fragment that has what they touch built; without it, the symbols
-    are taken from the Makefiles beside those files.  Raises `KstallError` if there is
+    are taken from the Makefiles beside those files.  ``workload`` is a program, or a C
+    file, that makes the events fire in the guest.  Raises `KstallError` if there is
     nothing to look for.
     """
     if not points:
@@ -68,12 +73,24 @@ def unknown(
         fragment = "".join(f"{symbol}=y\n" for symbol in symbols(plan))
     (target / "kconfigs" / f"{UNKNOWN}.config").write_text(fragment)
     (here / "cover.txt").write_text(f"{title}\n")
+    load = _IDLE if workload is None else _NAMED
     events = [point.event for point in points if not point.bare]
-    (here / "checks.py").write_text(_CHECKS.replace("@EVENTS@", json.dumps(events)))
-    (here / "series.toml").write_text(_metadata(plan, points, title))
-    program = target / "scripts" / "workloads" / UNKNOWN / "idle"
+    checks = _CHECKS.replace("@EVENTS@", json.dumps(events))
+    checks = checks.replace("@BARE@", json.dumps([x.name for x in points if x.bare]))
+    checks = checks.replace("@LOAD@", load).replace("@IDLE@", _IDLE)
+    (here / "checks.py").write_text(checks)
+    (here / "series.toml").write_text(_metadata(plan, points, title, load))
+    program = target / "scripts" / "workloads" / UNKNOWN / load
     program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\n# Nothing is known of what would make them fire.\n")
+    if workload is None:
+        program.write_text("#!/bin/sh\n# Nobody has said what makes them fire.\n")
+    else:
+        if workload.suffix == ".c":
+            program = program.with_suffix(".c")
+        try:
+            shutil.copyfile(workload, program)
+        except OSError as error:
+            raise KstallError(f"{workload}: {error.strerror}") from error
     program.chmod(0o755)
     (series,) = Project(target).load([UNKNOWN])
     return series
@@ -113,7 +130,7 @@ def _copy(project: Project, target: Path) -> None:
         )
 
 
-def _metadata(plan: tree.Plan, points: Sequence[Found], title: str) -> str:
+def _metadata(plan: tree.Plan, points: Sequence[Found], title: str, load: str) -> str:
     """``series.toml``; JSON's strings and arrays are TOML's as well."""
     quoted = json.dumps
     names = [patch.path.name for patch in plan.patches]
@@ -149,16 +166,21 @@ def _metadata(plan: tree.Plan, points: Sequence[Found], title: str) -> str:
     events = [point.event for point in points if not point.bare]
     lines += [
         "[[workload]]",
-        'name = "idle"',
-        f'program = "workloads/{UNKNOWN}/idle"',
+        f'name = "{load}"',
+        f'program = "workloads/{UNKNOWN}/{load}"',
         f"events = {quoted(events)}",
-        "deadline-s = 60",
+        f"deadline-s = {_DEADLINE_S}",
         "[[check]]",
         'name = "kernel_lists_them"',
         'kind = "positive"',
-        'workloads = ["idle"]',
+        f'workloads = ["{load}"]',
         'claim = "The kernel has each event that was found in the patches, with a '
         'record."',
+        "[[check]]",
+        'name = "they_fire"',
+        'kind = "positive"',
+        f'workloads = ["{load}"]',
+        'claim = "Each event that was found in the patches fires."',
         "[overhead]",
     ]
     return "\n".join(lines) + "\n"
@@ -171,6 +193,8 @@ _CHECKS = '''\
 from kstall.evidence import Evidence, Verdict
 
 EVENTS = @EVENTS@
+BARE = @BARE@
+LOAD = "@LOAD@"
 
 
 def kernel_lists_them(ev: Evidence) -> Verdict:
@@ -185,5 +209,26 @@ def kernel_lists_them(ev: Evidence) -> Verdict:
         verdict.true(event, True, f"{fields}; holes: {holes or 'none'}")
     if not EVENTS:
         verdict.skip("bare tracepoints have no format")
+    return verdict
+
+
+def they_fire(ev: Evidence) -> Verdict:
+    """Only who names a program that should make them fire can say that they do not."""
+    verdict = Verdict()
+    load = ev.workload(LOAD)
+    silent = []
+    for event in EVENTS:
+        count = len(load.events(event.partition(":")[2]))
+        if count or LOAD != "@IDLE@":
+            verdict.at_least(event, count, 1, "events")
+        else:
+            silent.append(event)
+    if silent:
+        verdict.skip(
+            f"did not fire, and no workload is named that would make them: "
+            f"{', '.join(silent)}"
+        )
+    elif BARE and not EVENTS:
+        verdict.skip(f"ftrace does not see bare tracepoints: {', '.join(BARE)}")
     return verdict
 '''

@@ -255,12 +255,23 @@ def _add_check_thread(
         help="fragment that has it built; it is then taken for an unknown series",
     )
     incoming.add_argument(
+        "--workload",
+        type=Path,
+        help="script or C program that makes its events fire; as --kconfig",
+    )
+    incoming.add_argument(
         "--trusted",
         action="store_true",
         help="its changes to Makefiles, Kconfig and scripts may run on this machine",
     )
     incoming.add_argument(
         "--no-validate", action="store_true", help="build and boot nothing"
+    )
+    incoming.add_argument(
+        "--level",
+        choices=get_args(validate.Level),
+        default="full",
+        help="as for validate (default: %(default)s)",
     )
     incoming.add_argument(
         "--out",
@@ -462,7 +473,8 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.no_validate:
         return 0
     series = incoming.adopted(
-        came, project, arguments.kconfig, trusted=arguments.trusted
+        *(came, project, arguments.kconfig, arguments.workload),
+        trusted=arguments.trusted,
     )
     request = validate.Request(
         project=Project(came.dir / "project"),
@@ -470,6 +482,7 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
         kernel=arguments.kernel,
         cache=_cache(),
         out=out,
+        level=arguments.level,
     )
     return _prove(request, console)
 

@@ -45,9 +45,9 @@ def _checks_for(series: Series) -> Iterator[_Check]:
         unknown = fixes or series.spec.discovered
         if unknown and check in (record_layout, events_fire):
             continue
-        if fixes and check is nothing_lost and not watched:
+        if unknown and check is nothing_lost and not watched:
             continue
-        if fixes and check is readers_agree and not twice:
+        if unknown and check is readers_agree and not twice:
             continue
         # Without a record and a print fmt there is nothing to read.
         if check in _READERS and (series.spec.discovered or not formatted):

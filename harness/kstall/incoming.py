@@ -104,11 +104,18 @@ def runs_here(came: Incoming) -> tuple[str, ...]:
 
 
 def adopted(
-    came: Incoming, project: Project, kconfig: Path | None, *, trusted: bool
+    came: Incoming,
+    project: Project,
+    kconfig: Path | None,
+    workload: Path | None = None,
+    *,
+    trusted: bool,
 ) -> Series:
     """The series to validate, in a project of its own below the thread's directory.
 
-    Unless it is ``trusted``, it may not change what would run on this machine.
+    One that is known has its own configuration and workloads, unless some are given;
+    it is then taken for an unknown one.  Unless it is ``trusted``, it may not change
+    what would run on this machine.
     """
     if (risky := runs_here(came)) and not trusted:
         raise KstallError(
@@ -118,10 +125,13 @@ def adopted(
         )
     target = came.dir / "project"
     cache.remove(target)
-    if came.found is not None and came.found.complete and kconfig is None:
+    ours = kconfig is None and workload is None
+    if came.found is not None and came.found.complete and ours:
         return adopt.known(project, target, came.found)
-    title = came.thread.title
-    return adopt.unknown(project, target, came.plan, came.points, title, kconfig)
+    return adopt.unknown(
+        *(project, target, came.plan, came.points, came.thread.title),
+        *(kconfig, workload),
+    )
 
 
 def _fetch(what: str, scratch: Path) -> Path:
