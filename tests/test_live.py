@@ -194,6 +194,25 @@ def test_a_record_with_a_hole(project_copy: Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
+def test_a_print_fmt_that_only_the_kernel_can_evaluate(
+    project_copy: Project, tmp_path: Path
+) -> None:
+    _patch(
+        project_copy,
+        "+\t\t  __get_str(ring), __entry->wait_ns, __entry->dep_ns,\n",
+        "+\t\t  __get_str(ring), __entry->wait_ns, ktime_to_ns(__entry->dep_ns),\n",
+    )
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert found.exit_code == 1
+    for reader in ("decoded_by_perf", "decoded_by_trace_cmd"):
+        assert "[FAILED TO PARSE]" in found.failed()[reader]
+    assert (
+        "cannot be told: ktime_to_ns(REC->dep_ns)"
+        in found.failed()["text_is_the_record"]
+    )
+
+
+@pytest.mark.deep
 def test_a_kernel_that_warns(project_copy: Project, tmp_path: Path) -> None:
     comment = (
         "+\t/* A fence can be signalled with a timestamp of the driver's choice. */"

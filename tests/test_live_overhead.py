@@ -100,6 +100,27 @@ def test_a_grown_struct(project_copy: Project, proven: Outcome, tmp_path: Path) 
     assert "struct drm_sched_job: +waited: 160 bytes, expected <= 152 bytes" in said
 
 
+def test_a_renamed_field_of_an_existing_event(
+    project_copy: Project, proven: Outcome, tmp_path: Path
+) -> None:
+    done = (
+        "\t\t    __field(u64, fence_seqno)\n"
+        "\t\t    ),\n\n"
+        "\t    TP_fast_assign(\n"
+        "\t\t    __entry->fence_context = fence->finished.context;\n"
+        "\t\t    __entry->fence_seqno = fence->finished.seqno;\n"
+        "\t\t    ),\n"
+        '\t    TP_printk("fence=%llu:%llu signaled",\n'
+        "\t\t      __entry->fence_context, __entry->fence_seqno)\n"
+    )
+    renamed = done.replace("fence_seqno", "number")
+    header = "drivers/gpu/drm/scheduler/gpu_scheduler_trace.h"
+    _add_patch(project_copy, proven, header, done, renamed)
+    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    said = _said(found, "existing_events_are_kept")
+    assert "drm_sched_job_done" in said and "fence_seqno is gone" in said
+
+
 def test_a_tracepoint_in_a_header(
     project_copy: Project, proven: Outcome, tmp_path: Path
 ) -> None:

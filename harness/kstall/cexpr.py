@@ -52,7 +52,10 @@ def evaluate(text: str, members: Mapping[str, Member]) -> int | str:
     Numbers are not cut to a width but by casts: the caller knows how many bits count.
     Raises `Unknown` on calls, on what is no C, and on members that are not there.
     """
-    return _value(_parsed(text), members)
+    try:
+        return _value(_parsed(text), members)
+    except Unknown as error:
+        raise Unknown(f"{text}: {error}") from None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -61,7 +64,7 @@ def _parsed(text: str) -> Any:
     try:
         unit = c_parser.CParser().parse(source)
     except c_parser.ParseError as error:
-        raise Unknown(f"{text}: not a C expression") from error
+        raise Unknown("not a C expression") from error
     return unit.ext[-1].body.block_items[0].expr
 
 
