@@ -154,8 +154,8 @@ def run(
         cache_dir / "locks" / f"watched-{kept.name}",
         waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
     ):
-        if stage_reused := kept.is_dir():
-            shutil.copytree(kept, results)
+        if stage_reused := cache.kept(kept):
+            shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
         else:
             _boot(project, series, where, job, out, stage.log, ui)
         stage.reused = stage_reused
@@ -167,7 +167,7 @@ def run(
                 next="if QEMU was killed (memory?), run the same command again",
             )
         if not stage_reused and found.exit_status == 0 and clean(found):
-            with cache.publish(kept) as scratch:
+            with cache.keep_if_possible(kept) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
     kernel.prune(cache_dir / "watched", keep=100)
     _sum_up(found, json.loads((results / _FACTS).read_text())["seconds"], stage)
