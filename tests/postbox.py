@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A mail server of our own, and what sends to it and applies what came.
+"""A contributor, a mail server of our own, and what sends to it and applies what came.
 
 Nothing here reaches a network: git is told of this server only, and b4 is offline.
 """
@@ -9,18 +9,23 @@ from __future__ import annotations
 import email
 import email.policy
 import os
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from email.message import EmailMessage
 from pathlib import Path
 
+import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
+from kstall import contributor, export
 from kstall.am import File
+from kstall.source import Base
 
 NAME = "Ünïcode-O'Toole, Åse"
 ADDRESS = "ase@example.org"
@@ -154,3 +159,15 @@ def tracked(path: Path, home: Path) -> set[str]:
     """The files that git tracks there."""
     said = run(("git", "ls-files", "-z"), path, home)
     return set(said.split("\0")[:-1])
+
+
+def sign_off(request: export.Request, name: str, base: Base) -> export.Exported:
+    """Export what a contributor sends: look at what a sign-off means, and sign off."""
+    (series,) = request.project.load([name])
+    with pytest.raises(contributor.NotCertified) as shown:
+        export.export(replace(request, sign_off=""), series, base)
+    assert "Developer's Certificate of Origin 1.1" in str(shown.value)
+    assert "Assisted-by: LLM" in str(shown.value)
+    match = re.search(r"--sign-off=(\w+)", str(shown.value))
+    assert match is not None
+    return export.export(replace(request, sign_off=match[1]), series, base)

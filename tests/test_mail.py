@@ -792,6 +792,25 @@ def _call(desk: Desk, *words: str) -> int:
     )
 
 
+def test_the_summary_names_skipped_checks_and_moderated_lists(desk: Desk) -> None:
+    run = desk.prove()
+    found = report.read(run / "report.json")
+    found.series[0].checks[1].status = "skip"
+    found.series[0].checks[1].detail = "needs a bed"
+    report.write(found, run / "report.json")
+    done = desk.export()
+    open_page = summary.page([summary.Outcome(desk.series, done)], desk.base, desk.out)
+    assert "moderator" not in open_page
+    strict = recipients.Recipient(
+        "", "strict@example.org", True, False, ("moderated list:DEMO SUBSYSTEM",)
+    )
+    cc = replace(done.recipients, cover=(*done.recipients.cover, strict))
+    outcome = summary.Outcome(desk.series, replace(done, recipients=cc))
+    page = summary.page([outcome], desk.base, desk.out)
+    assert "- held for a moderator if you do not read it: strict@example.org\n" in page
+    assert "1 of them skipped\n  - skipped: naps: needs a bed\n" in page
+
+
 def test_the_command_writes_mails_and_a_summary(
     desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

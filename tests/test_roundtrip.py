@@ -11,7 +11,7 @@ import pytest
 
 import postbox
 import synthetic
-from kstall import adopt, cache, contributor, export, incoming, prep, source, tree
+from kstall import adopt, cache, export, incoming, prep, source, tree
 from kstall.am import read
 from kstall.series import Project
 from kstall.source import Base
@@ -52,23 +52,6 @@ def _finished(project: Project) -> Project:
     return project
 
 
-def _signed(request: export.Request, name: str, base: Base) -> export.Exported:
-    """What a contributor does: look at what a sign-off means, and then sign off."""
-    (series,) = request.project.load([name])
-    with pytest.raises(contributor.NotCertified) as shown:
-        export.export(vars_with(request, ""), series, base)
-    assert "Developer's Certificate of Origin 1.1" in str(shown.value)
-    assert "Assisted-by: LLM" in str(shown.value)
-    match = re.search(r"--sign-off=(\w+)", str(shown.value))
-    assert match is not None
-    return export.export(vars_with(request, match[1]), series, base)
-
-
-def vars_with(request: export.Request, key: str) -> export.Request:
-    """``request`` with a sign-off."""
-    return export.Request(**{**vars(request), "sign_off": key})
-
-
 @pytest.mark.parametrize("name", Project(ROOT).names())
 def test_there_and_back(
     base: Base,
@@ -89,7 +72,7 @@ def test_there_and_back(
     out = tmp_path / "out"
     synthetic.prove(series, ours, out)
     request = export.Request(project, linux, tmp_path / "cache", out)
-    done = _signed(request, name, ours)
+    done = postbox.sign_off(request, name, ours)
     assert f"\nbase-commit: {ours.commit}\n" in done.letters[0].content.decode()
     # What was proven is what the whole kernel becomes.
     plan = tree.plan(base, series.patches, tmp_path)

@@ -56,4 +56,3 @@ def test_messages_are_no_wider_than_a_mail(series: Series) -> None:
     for text in _texts(series)[1:]:
         wide = [line for line in text.splitlines() if len(line) > patchtext.WIDTH]
         assert not wide
-

@@ -117,17 +117,23 @@ def _count(recipients: Sequence[Recipient], *, to: bool) -> int:
 def _details(done: export.Exported, out: Path) -> list[str]:
     largest = max(len(letter.content) for letter in done.letters)
     checks = done.proof.entry.checks
-    skipped = sum(one.status == "skip" for one in checks)
+    skipped = [one for one in checks if one.status == "skip"]
+    held = [one.shown for one in done.recipients.cover if _is_held(one)]
     lines = [
         f"- mails: `{done.dir.relative_to(out)}`, the largest {largest} bytes of "
         f"{mail.LARGEST}",
-        f"- proven by run {done.proof.dir.name}: {len(checks)} checks, {skipped} of "
-        "them skipped",
+        f"- proven by run {done.proof.dir.name}: {len(checks)} checks, {len(skipped)} "
+        "of them skipped",
+        *(f"  - skipped: {one.name}: {one.detail}" for one in skipped),
         f"- change-id: {done.thread.change_id}",
         f"- checkpatch --strict: {checkpatch.summary(done.remarks)}",
         *(f"  - argued: {text}" for text in _reasons(done)),
         f"- to: {shown(done.recipients.cover, lists=False, to=True)}",
         f"- to, lists: {shown(done.recipients.cover, lists=True, to=True)}",
+        *(
+            [f"- held for a moderator if you do not read it: {', '.join(held)}"]
+            * bool(held)
+        ),
         "",
         "| who | as | gets | because |",
         "|---|---|---|---|",
@@ -146,6 +152,11 @@ def _details(done: export.Exported, out: Path) -> list[str]:
             for one in done.recipients.omitted
         ]
     return [*lines, ""]
+
+
+def _is_held(one: Recipient) -> bool:
+    """Whether MAINTAINERS says that a list does not take mail from everybody."""
+    return one.is_list and any("moderated" in role for role in one.because)
 
 
 def _reasons(done: export.Exported) -> list[str]:
