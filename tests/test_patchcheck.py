@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,12 +15,12 @@ from rich.console import Console
 
 import kerneltree
 from kstall import (
+    compilecheck,
     includes,
     kerneldoc,
     maintainers,
     patchcheck,
     patches,
-    patchfile,
     patchtext,
     report,
     rst,
@@ -29,9 +28,11 @@ from kstall import (
 )
 from kstall import run as runs
 from kstall.evidence import CheckResult
-from kstall.series import PatchExemption, Project, Series, Spec
+from kstall.series import PatchExemption, Project, Series
 from kstall.source import Base
 from kstall.ui import Ui
+from steps import MESSAGE, NOBODY, Step, write
+from steps import series as patch_series
 
 # Warns of each line with UNDOCUMENTED, twice, as the real one does for two passes.
 KERNEL_DOC = """\
@@ -92,29 +93,11 @@ FILES = {
     "include/trace/events/other.h": OTHER,
     "Documentation/demo.rst": DOCUMENT,
 }
-MESSAGE = """\
-demo: trace naps
-
-A nap is not seen.
-
-    a sample of a trace is as wide as the kernel printed it, and nobody wraps it here
-
-From here on it is.
-
-Assisted-by: LLM
-"""
-NOBODY = "kstall <noreply@kstall.invalid>"
 
 
-@dataclass(frozen=True)
-class Step:
-    """A patch: files as it leaves them, its message, and who wrote it."""
-
-    files: Mapping[str, str] = field(
-        default_factory=lambda: {"demo.c": SOURCE + "int nap;\n"}
-    )
-    message: str = MESSAGE
-    author: str = NOBODY
+def nap(message: str = MESSAGE, author: str = NOBODY) -> Step:
+    """A patch that is right, but maybe for how it is told and by whom."""
+    return Step({"demo.c": SOURCE + "int nap;\n"}, message, author)
 
 
 Judged = dict[str, CheckResult]
@@ -129,38 +112,7 @@ class Bench:
 
     def series(self, *steps: Step, cover: str = "A nap.\n", **spec: Any) -> Series:
         """A series of ``steps``, as `git format-patch` writes it."""
-        work = self.root / "work"
-        place = self.root / "patches" / "demo"
-        place.mkdir(parents=True, exist_ok=True)
-        _write(work, FILES)
-
-        def git(*words: str) -> None:
-            identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-            subprocess.run(["git", *identity, *words], cwd=work, check=True)
-
-        git("init", "-q")
-        git("add", ".")
-        git("commit", "-q", "-m", "base")
-        for step in steps:
-            _write(work, step.files)
-            git("add", ".")
-            git("commit", "-q", f"--author={step.author}", "-m", step.message)
-        git("format-patch", "-q", "-o", str(place), f"-{len(steps)}")
-        (place / "cover.txt").write_text(cover)
-        found = tuple(patchfile.parse(one) for one in sorted(place.glob("*.patch")))
-        home = dict.fromkeys(("name", "prefix", "tree", "branch", "list"), "x")
-        made = Spec.model_validate(
-            {
-                "schema": 1,
-                "title": "demo",
-                "patches": [one.path.name for one in found],
-                "cover": "cover.txt",
-                "kconfig": "demo.config",
-                "subsystem": home,
-                **spec,
-            }
-        )
-        return Series("demo", place, made, found)
+        return patch_series(self.root, FILES, *steps, cover=cover, **spec)
 
     def plan(self, series: Series) -> tree.Plan:
         """``series`` on the tree."""
@@ -174,17 +126,9 @@ class Bench:
         return {one.name: one for one in found}
 
 
-def _write(root: Path, files: Mapping[str, str]) -> None:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755 if text.startswith("#!") else 0o644)
-
-
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    _write(tmp_path / "tree", FILES)
+    write(tmp_path / "tree", FILES)
     return Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
 
 
@@ -257,34 +201,34 @@ MUTANTS: list[tuple[str, Step, str]] = [
     ),
     (
         "tags",
-        Step(message=MESSAGE + "Signed-off-by: kstall <noreply@kstall.invalid>\n"),
+        nap(message=MESSAGE + "Signed-off-by: kstall <noreply@kstall.invalid>\n"),
         "nobody has signed",
     ),
     (
         "tags",
-        Step(message=MESSAGE + "Fixes: abc123 (demo: break naps)\n"),
+        nap(message=MESSAGE + "Fixes: abc123 (demo: break naps)\n"),
         r"tag: not of the form Fixes: <12 digits>",
     ),
-    ("tags", Step(message=MESSAGE + "Change-Id: I123\n"), "Change-Id: is no tag"),
-    ("tags", Step(message=MESSAGE + "Link: see below\n"), "without an address"),
+    ("tags", nap(message=MESSAGE + "Change-Id: I123\n"), "Change-Id: is no tag"),
+    ("tags", nap(message=MESSAGE + "Link: see below\n"), "without an address"),
     (
         "tags",
-        Step(message=MESSAGE.replace("A nap", "Fixes: a nap")),
+        nap(message=MESSAGE.replace("A nap", "Fixes: a nap")),
         "is not in the last paragraph",
     ),
     (
         "tags",
-        Step(author="Zoë Demo <zoe@example.org>"),
+        nap(author="Zoë Demo <zoe@example.org>"),
         "no Signed-off-by: of its author, Zoë Demo",
     ),
     (
         "prose_is_wrapped",
-        Step(message=MESSAGE.replace("From here", "From here and now " * 5 + "here")),
+        nap(message=MESSAGE.replace("From here", "From here and now " * 5 + "here")),
         "columns, 75 are wanted: From here",
     ),
     (
         "nothing_to_fill_in",
-        Step(message=MESSAGE.replace("From here", "@@SAMPLE@@")),
+        nap(message=MESSAGE.replace("From here", "@@SAMPLE@@")),
         "@@SAMPLE@@ is to be filled in",
     ),
 ]
@@ -307,7 +251,7 @@ def test_what_is_wrong_is_caught_by_its_check(
 
 @pytest.mark.parametrize("name", ["prose_is_wrapped", "nothing_to_fill_in"])
 def test_the_cover_letter_is_read_too(bench: Bench, name: str) -> None:
-    found = bench.judge(bench.series(Step(), cover="A nap " * 20 + "\n\n@@COST@@\n"))
+    found = bench.judge(bench.series(nap(), cover="A nap " * 20 + "\n\n@@COST@@\n"))
     assert [one.label for one in found[name].comparisons if not one.ok] == [
         "cover.txt: clean"
     ]
@@ -371,7 +315,8 @@ def test_an_argument_is_for_its_check_kinds_and_files(
 
 def test_nothing_to_fill_in_cannot_be_argued_away() -> None:
     names = set(get_args(PatchExemption.model_fields["check"].annotation))
-    assert names == set(patchcheck.CHECKS) - {"nothing_to_fill_in"}
+    known = {*patchcheck.CHECKS, *compilecheck.CHECKS}
+    assert names == known - {"nothing_to_fill_in"}
 
 
 def test_of_somebody_else_s_patches_findings_are_told_and_decide_nothing(
@@ -384,16 +329,16 @@ def test_of_somebody_else_s_patches_findings_are_told_and_decide_nothing(
 
 def test_who_wrote_a_patch_may_sign_it(bench: Bench) -> None:
     author = "Zoë Demo <zoe@example.org>"
-    step = Step(author=author, message=f"{MESSAGE}Signed-off-by: {author}\n")
+    step = nap(author=author, message=f"{MESSAGE}Signed-off-by: {author}\n")
     assert _states(bench.judge(bench.series(step))) == {}
 
 
 @pytest.mark.parametrize("missing", ["scripts/checkpatch.pl", "tools/docs/kernel-doc"])
 def test_a_tree_without_its_scripts_is_no_pass(tmp_path: Path, missing: str) -> None:
     files = {path: text for path, text in FILES.items() if path != missing}
-    _write(tmp_path / "tree", files)
+    write(tmp_path / "tree", files)
     bench = Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
-    states = _states(bench.judge(bench.series(Step())))
+    states = _states(bench.judge(bench.series(nap())))
     assert list(states.values()) == ["error"]
 
 
@@ -456,7 +401,7 @@ def test_an_error_is_not_kept(
     def broken(_: patchcheck.Subject) -> Sequence[Sequence[patchcheck.Finding]]:
         raise OSError("no perl")
 
-    series = bench.series(Step())
+    series = bench.series(nap())
     monkeypatch.setattr(patchcheck, "CHECKS", {"broken": broken})
     assert _prove(bench, run, series).checks[0].status == "error"
     monkeypatch.undo()
@@ -464,7 +409,7 @@ def test_an_error_is_not_kept(
 
 
 def test_checks_of_patches_alone_prove_nothing(bench: Bench, run: runs.Run) -> None:
-    run.report.series = [_prove(bench, run, bench.series(Step()))]
+    run.report.series = [_prove(bench, run, bench.series(nap()))]
     run.report.settle()
     assert run.report.status == "could-not-run"
 

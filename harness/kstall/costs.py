@@ -42,7 +42,7 @@ class Site(_Model):
 class FunctionSize(_Model):
     """A function whose size changed; None where it does not exist."""
 
-    binary: str
+    binary: str = Field(description="vmlinux, a module's name, or an object's path")
     section: str
     part: Part = Field(
         description="cold: split off by the compiler; event: made by TRACE_EVENT()"
@@ -234,4 +234,9 @@ class Overhead(_Model):
     footprint: Footprint | None = None
     measurements: list[Measurement] = []
     timings: list[Timing] = []
+    worst: list[FunctionSize] | None = Field(
+        default=None,
+        description="functions whose size changed in the touched objects when nothing "
+        "can be patched at run time (CONFIG_JUMP_LABEL=n); None: not looked at",
+    )
     exemptions: list[Exemption] = []

@@ -69,6 +69,32 @@ def binaries(name: str, base: Path, patched: Path, wanted: Wanted) -> costs.Foot
     return _Pair(name, Code(elf.load(base)), Code(elf.load(patched)), wanted).compare()
 
 
+def sizes(name: str, base: Binary, patched: Binary) -> Iterator[costs.FunctionSize]:
+    """The functions of a binary whose size changed."""
+    ours, theirs = _by_key(base), _by_key(patched)
+    _rejoin(ours, theirs)
+    return _sizes(name, ours, theirs)
+
+
+def _sizes(
+    name: str, ours: Mapping[Key, Function], theirs: Mapping[Key, Function]
+) -> Iterator[costs.FunctionSize]:
+    for key in sorted({*ours, *theirs}):
+        one, other = ours.get(key), theirs.get(key)
+        either = other or one
+        assert either is not None
+        bytes_ = [function.size if function else None for function in (one, other)]
+        if bytes_[0] != bytes_[1]:
+            yield costs.FunctionSize(
+                binary=name,
+                section=either.section,
+                part=_part(either),
+                name=either.name,
+                base=bytes_[0],
+                patched=bytes_[1],
+            )
+
+
 def _add(whole: costs.Footprint, part: costs.Footprint) -> None:
     whole.sites += part.sites
     whole.functions += part.functions
@@ -120,7 +146,7 @@ class _Pair:
         changed = list(self._changed())
         found = costs.Footprint(
             sites=list(self._sites()),
-            functions=list(self._sizes()),
+            functions=list(_sizes(self.name, self._ours, self._theirs)),
             sections=list(self._sections()),
         )
         found.unchanged = len(set(self._ours) & set(self._theirs)) - len(changed)
@@ -271,24 +297,6 @@ class _Pair:
 
     def _shown(self, one: Instruction) -> str:
         return f"{_where(self.patched.binary, one.address)}: {one.text}"
-
-    # -- sizes -------------------------------------------------------------------------
-
-    def _sizes(self) -> Iterator[costs.FunctionSize]:
-        for key in sorted({*self._ours, *self._theirs}):
-            ours, theirs = self._ours.get(key), self._theirs.get(key)
-            either = theirs or ours
-            assert either is not None
-            sizes = [one.size if one else None for one in (ours, theirs)]
-            if sizes[0] != sizes[1]:
-                yield costs.FunctionSize(
-                    binary=self.name,
-                    section=either.section,
-                    part=_part(either),
-                    name=either.name,
-                    base=sizes[0],
-                    patched=sizes[1],
-                )
 
     def _sections(self) -> Iterator[costs.SectionSize]:
         ours, theirs = (

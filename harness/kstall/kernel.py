@@ -312,7 +312,7 @@ def _make(
         if _STEP.match(line):
             done += 1
             progress(Progress(done, max(total, done), line.split()[-1]))
-        elif (found := _WARNING.match(line)) and _inside(
+        elif (found := _WARNING.match(line)) and inside(
             found["file"], applied
         ) in applied.touched:
             warnings.append(line)
@@ -327,7 +327,7 @@ def _make(
             on_line=on_line,
         )
     except process.CommandError as error:
-        raise _explain(error, log) from error
+        raise explain(error, log) from error
     if skewed:
         raise SpoiltOutput(
             "the clock went back during the build, and make goes by time", log
@@ -356,7 +356,7 @@ def _expected_steps(count: Path, config: Path) -> int:
     return outputs.read(count, int) or 2 * len(kconfig.parse_config(config))
 
 
-def _inside(file: str, applied: AppliedTree) -> str:
+def inside(file: str, applied: AppliedTree) -> str:
     """``file`` as the compiler names it, relative to the tree."""
     path = Path(os.path.normpath(applied.path / file))
     return (
@@ -366,7 +366,8 @@ def _inside(file: str, applied: AppliedTree) -> str:
     )
 
 
-def _explain(error: process.CommandError, log: Path) -> KstallError:
+def explain(error: process.CommandError, log: Path) -> KstallError:
+    """What a make that failed has failed of."""
     if "No space left on device" in error.output:
         # First, for the compiler says so as of an error in the source.
         return KstallError(

@@ -277,6 +277,17 @@ class PatchExemption(_Table):
         "event_names_are_new",
         "tags",
         "prose_is_wrapped",
+        "compiles_as_configured",
+        "no_new_warnings",
+        "sparse_is_content",
+        "headers_stand_alone",
+        "tracepoints_are_called",
+        "compiles_without_tracing",
+        "compiles_without_options",
+        "compiles_built_in",
+        "compiles_with_clang",
+        "compiles_for_arm64",
+        "compiles_for_i386",
     ]
     kinds: Annotated[tuple[Word, ...], Field(min_length=1)]
     files: tuple[Word, ...] = ()

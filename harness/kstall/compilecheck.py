@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What compilers say of each patch, as checks; pure.
+
+Each patch is held against the state before it, as in `patchcheck`: neither what the
+base has already nor what the patch before broke is its fault.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from . import compiling, patchcheck
+from .compiling import Outcome, Said
+from .evidence import CheckResult, Verdict, run_check
+from .patchcheck import Finding
+from .series import Series
+
+_FATAL = (compiling.ERROR, compiling.NO_SOURCE)
+_APART = (
+    *(*_FATAL, compiling.SPARSE, compiling.ALONE, compiling.UNUSED),
+    compiling.DIVISION,
+)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A variant of which there are outcomes, one for each state from the base on.
+
+    With ``lacking``, why there are none.
+    """
+
+    name: str
+    title: str
+    outcomes: tuple[Outcome, ...] = ()
+    lacking: str | None = None
+
+
+@dataclass(frozen=True)
+class _Check:
+    """``variants`` is the name of one, or with "-" at its end how their names begin;
+    ``counts`` is what of that which is said counts."""
+
+    claim: str
+    variants: str
+    counts: Callable[[Said], bool]
+
+
+def _fatal(one: Said) -> bool:
+    return one.kind in _FATAL
+
+
+def _warning(one: Said) -> bool:
+    return one.kind not in _APART
+
+
+def _either(one: Said) -> bool:
+    return _fatal(one) or _warning(one)
+
+
+def _also_linked(one: Said) -> bool:
+    return _either(one) or one.kind == compiling.DIVISION
+
+
+def _only(kind: str) -> Callable[[Said], bool]:
+    return lambda one: one.kind == kind
+
+
+_TOUCHED = "all touched code compiles after each patch, without a new warning at W=1"
+#: The checks, in the order in which a reader would ask; `series.PatchExemption` has
+#: the same names.
+CHECKS: Mapping[str, _Check] = {
+    "compiles_as_configured": _Check(
+        "All touched code compiles after each patch, in the series' own configuration.",
+        *("modules", _fatal),
+    ),
+    "no_new_warnings": _Check(
+        "No patch makes the compiler, at W=1, or objtool warn of anything new.",
+        *("modules", _warning),
+    ),
+    "sparse_is_content": _Check(
+        "No patch makes sparse, at C=1, say anything new.",
+        *("sparse", _only(compiling.SPARSE)),
+    ),
+    "headers_stand_alone": _Check(
+        "Each touched header includes what it uses, and can be included twice.",
+        *("modules", _only(compiling.ALONE)),
+    ),
+    "tracepoints_are_called": _Check(
+        "No patch defines a tracepoint that nothing calls, as make UT=1 would tell.",
+        *("modules", _only(compiling.UNUSED)),
+    ),
+    "compiles_without_tracing": _Check(
+        f"Without ftrace and tracepoints {_TOUCHED}.", "untraced", _either
+    ),
+    "compiles_without_options": _Check(
+        f"Without any one option that it hangs on, {_TOUCHED}.", "without-", _either
+    ),
+    "compiles_built_in": _Check(
+        f"With all modules built in, {_TOUCHED}.", "builtin", _either
+    ),
+    "compiles_with_clang": _Check(f"With clang, {_TOUCHED}.", "clang", _either),
+    "compiles_for_arm64": _Check(f"For arm64, {_TOUCHED}.", "arm64", _either),
+    "compiles_for_i386": _Check(
+        f"For 32-bit x86, {_TOUCHED}, or a division that only libgcc has.",
+        *("i386", _also_linked),
+    ),
+}
+
+
+def judge(series: Series, tried: Sequence[Tried]) -> tuple[CheckResult, ...]:
+    """The checks of which there is a variant in ``tried``."""
+    results = []
+    for name, check in CHECKS.items():
+        mine = [one for one in tried if _is_one_of(one.name, check.variants)]
+        if mine:
+            judging = functools.partial(_judge, name, check, mine)
+            result = run_check(name, "patch", check.claim, judging, series)
+            if result.status in ("pass", "fail"):
+                result = dataclasses.replace(result, detail=_limits(mine))
+            results.append(result)
+    return tuple(results)
+
+
+def _limits(tried: Sequence[Tried]) -> str:
+    """What was not compiled."""
+    said = []
+    for one in tried:
+        if reason := _says_nothing(one):
+            said.append(f"{one.title}: {reason}")
+        elif out := one.outcomes[-1].left_out:
+            said.append(f"{one.title}: without {', '.join(out)}")
+    return "; ".join(said)
+
+
+def _is_one_of(name: str, wanted: str) -> bool:
+    return name.startswith(wanted) if wanted.endswith("-") else name == wanted
+
+
+def _judge(name: str, check: _Check, tried: Sequence[Tried], series: Series) -> Verdict:
+    findings: list[list[Finding]] = [[] for _ in series.patches]
+    stray = check.counts is _fatal
+    useful = [one for one in tried if _says_nothing(one, stray=stray) is None]
+    for one in useful:
+        where = f"{one.title}: " if check.variants.endswith("-") else ""
+        told = [_findings(outcome, check.counts, where) for outcome in one.outcomes]
+        for number, found in enumerate(findings):
+            # What a patch before this one has hidden may be the base's, too.
+            before = [*told[number], *patchcheck.new(told[number], told[0])]
+            found += patchcheck.new(before, told[number + 1])
+            if stray:
+                touches = series.patches[number].touches
+                found += _never_compiled(one.outcomes[number + 1], touches)
+    verdict = patchcheck.verdict(name, findings, series)
+    if not useful:
+        verdict.skip(_limits(tried))
+    return verdict
+
+
+def _says_nothing(tried: Tried, *, stray: bool = False) -> str | None:
+    """Why a variant says nothing, if it does not.
+
+    If ``stray`` sources are told of, it does when it compiles none.
+    """
+    if tried.lacking is not None:
+        return tried.lacking
+    for outcome in tried.outcomes:
+        if outcome.impossible is not None:
+            return outcome.impossible
+    if any(outcome.compiled for outcome in tried.outcomes):
+        return None
+    if not any(outcome.left_out for outcome in tried.outcomes):
+        return "no code of the kernel is touched"
+    return None if stray else "this configuration has none of the touched sources"
+
+
+def _findings(
+    outcome: Outcome, counts: Callable[[Said], bool], where: str
+) -> list[Finding]:
+    return [
+        Finding(one.file, one.line, one.kind, f"{where}{one.text}")
+        for one in outcome.said
+        if counts(one)
+    ]
+
+
+def _never_compiled(outcome: Outcome, touches: Collection[str]) -> list[Finding]:
+    """Touched sources that the series' own fragment does not have compiled."""
+    return [
+        Finding(path, 0, compiling.NOT_COMPILED, "no fragment has it compiled")
+        for path in outcome.left_out
+        if path in touches
+    ]

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What kbuild compiles of a few directories under a configuration.
+
+Single objects can be asked for whatever the configuration says, and then fail for
+reasons that nobody has who configures as the Makefiles want it.  So the Makefiles are
+asked first.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from . import process
+
+_LISTING = Path(__file__).parent / "objects.mk"
+_CODE = (".c", ".S")
+# Directories that have programs for the host or for user space, and no kernel code.
+_OUTSIDE = ("Documentation/", "tools/", "scripts/", "samples/", "usr/", "rust/")
+# Where a header is included by a path that leaves this much of its own out.
+_ROOTS = re.compile(r"^(?:include|arch/\w+/include)/(?:uapi/)?")
+# With more users than that a header is everybody's: those near the series count.
+_MANY = 40
+_FEW = 6
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What kbuild makes of directories: ``objects`` by path, and those of them that
+    have ``no_source`` to be made of."""
+
+    objects: frozenset[str]
+    no_source: frozenset[str]
+
+
+def listed(
+    tree: Path, config: Path, arch: str, folders: Iterable[str], scratch: Path
+) -> Listed:
+    """The objects of ``folders`` of ``tree`` under the file ``config``.
+
+    ``arch`` is the name that the architecture's directory has; ``scratch`` is a
+    directory that the caller removes.  A folder that kbuild does not come to has none.
+    """
+    place = scratch / "include/config"
+    place.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(config, place / "auto.conf")
+    wanted = {str(PurePosixPath(one)) for one in folders}
+    found: set[str] = set()
+    waiting, seen = ["."], {"."}
+    while waiting:
+        here = waiting.pop()
+        for line in _list(tree, arch, here, scratch):
+            kind, _, name = line.partition(" ")
+            name = name.strip("/")
+            if kind == "object" and here in wanted and name.endswith(".o"):
+                found.add(name)
+            elif kind == "folder" and name not in seen:
+                seen.add(name)
+                if any(_is_in(one, name) for one in wanted):
+                    waiting.append(name)
+    missing = {
+        name
+        for name in found
+        if not any((tree / name).with_suffix(end).exists() for end in _CODE)
+    }
+    return Listed(frozenset(found - missing), frozenset(missing))
+
+
+def _is_in(folder: str, top: str) -> bool:
+    return folder == top or folder.startswith(f"{top}/")
+
+
+def _list(tree: Path, arch: str, folder: str, scratch: Path) -> list[str]:
+    done = process.run(
+        (
+            *("make", "-rR", "-s", "-f", _LISTING, "kstall-objects"),
+            *(f"srctree={tree}", f"srcroot={tree}", "objtree=.", f"obj={folder}"),
+            *(f"SRCARCH={arch}", "need-modorder=1"),
+        ),
+        cwd=scratch,
+        # A Makefile that is broken is a finding of whoever builds by it.
+        check=False,
+    )
+    return done.stdout.splitlines()
+
+
+def object_of(source: str) -> str:
+    """The path of the object that kbuild makes of ``source``."""
+    return str(PurePosixPath(source).with_suffix(".o"))
+
+
+def is_compiled(path: str) -> bool:
+    """Whether ``path`` is a source of the kernel itself, C or assembler."""
+    return path.endswith(_CODE) and not path.startswith(_OUTSIDE)
+
+
+def is_header(path: str) -> bool:
+    """Whether ``path`` is a header of the kernel itself."""
+    return path.endswith(".h") and not path.startswith(_OUTSIDE)
+
+
+def users(tree: Path, touched: Collection[str]) -> tuple[str, ...]:
+    """Other C files of ``tree`` to compile, because they include a touched file.
+
+    All of them for a C file that others include, and all that make a header's
+    tracepoints.  Else a few small ones: whoever includes it may stumble, and all that
+    is configured is compiled when the whole kernel is built.
+    """
+    near = {str(PurePosixPath(one).parent) for one in touched if is_compiled(one)}
+    found: dict[str, None] = {}
+    for path in sorted(touched):
+        if not (is_header(path) or is_compiled(path)):
+            continue
+        others = [one for one in including(tree, path) if one not in touched]
+        if is_header(path):
+            others = list(_chosen(tree, others, near))
+        found |= dict.fromkeys(others)
+    return tuple(sorted(found))
+
+
+def _chosen(tree: Path, users: list[str], near: set[str]) -> Iterator[str]:
+    if len(users) > _MANY:
+        users = [one for one in users if str(PurePosixPath(one).parent) in near]
+    sizes: Mapping[str, int] = {one: (tree / one).stat().st_size for one in users}
+    others = []
+    for one in sorted(users, key=lambda one: (sizes[one], one)):
+        if b"#define CREATE_TRACE_POINTS" in (tree / one).read_bytes():
+            yield one
+        else:
+            others.append(one)
+    others.sort(key=lambda one: str(PurePosixPath(one).parent) not in near)
+    yield from others[:_FEW]
+
+
+def including(tree: Path, path: str) -> list[str]:
+    """The C files that include ``path``, as far as they name it."""
+    home = str(PurePosixPath(path).parent)
+    if _ROOTS.match(path):
+        name, where = _ROOTS.sub("", path), ["."]
+        pattern = rf"^\s*#\s*include\s*<{_quoted(name)}>"
+    else:
+        # A private one, from its own directory or from one below.
+        name = _quoted(PurePosixPath(path).name)
+        pattern = rf'^\s*#\s*include\s*"(\.\.?/)*{name}"'
+        where = [home]
+    done = process.run(
+        ["grep", "-rlE", "--include=*.c", "-e", pattern, "--", *where],
+        cwd=tree,
+        env={"LC_ALL": "C"},
+        check=False,  # 1 is for none
+    )
+    names = (str(PurePosixPath(line)) for line in done.stdout.splitlines())
+    return sorted(name for name in names if is_compiled(name))
+
+
+def _quoted(name: str) -> str:
+    return name.replace(".", r"\.")

@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Each patch compiled in each variant: what is right passes, what is wrong is caught.
+
+The tree is a few files; make and gcc are real.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import kbuildtree
+import kerneltree
+from kstall import builds, cache, compilecheck, report, sparse, tree, variants
+from kstall import run as runs
+from kstall.kernel import Toolchain
+from kstall.root import Root
+from kstall.series import Series
+from kstall.source import Base
+from kstall.sparse import Checker
+from kstall.ui import Ui
+from steps import Step, series, write
+
+SOURCE, HEADER = kbuildtree.SOURCE, kbuildtree.HEADER
+TOOLS = Toolchain(("CC=gcc", "PAHOLE=pahole"), "gcc 12", "v1.30", False, ())
+# Finds fault with every line that says so.
+CHECK = """\
+#!/bin/sh
+for file; do :; done
+grep -n BITWISE "$file" |
+	sed "s|^\\([0-9]*\\):.*|sparse: $file:\\1:3: warning: bad|" >&2
+"""
+GOOD = Step(
+    {
+        "drivers/demo.c": SOURCE.replace("seconds + 1", "seconds + 2"),
+        "include/linux/demo.h": HEADER.replace("return 0", "return 1"),
+    }
+)
+
+
+def _source(text: str) -> str:
+    """The source with ``text`` in its function."""
+    return SOURCE.replace("\tTRACE(demo_old);\n", f"\tTRACE(demo_old);\n{text}")
+
+
+def _demo(text: str) -> Step:
+    """A patch that adds ``text`` to the function."""
+    return Step({"drivers/demo.c": _source(text)})
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A tree, and what comes of patches to it."""
+
+    root: Path
+    base: Base
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
+
+    def series(self, *steps: Step, **spec: Any) -> Series:
+        """A series of ``steps``."""
+        return series(self.root, kbuildtree.FILES, *steps, **spec)
+
+    def prove(
+        self, made: Series, *, everything: bool = True
+    ) -> tuple[report.SeriesReport, list[Any]]:
+        """The stage, and what grew in the worst configuration."""
+        run = runs.begin(self.root / "out", ["test"], Ui(Console(file=io.StringIO())))
+        entry = report.SeriesReport(name="demo", title="t", digest="d")
+        run.report.series = [entry]
+        plan = tree.plan(self.base, made.patches, self.root / "am")
+        project = SimpleNamespace(kconfigs=self.root / "kconfigs", load=lambda: (made,))
+        request = builds.Request(
+            project=project,  # type: ignore[arg-type]
+            series=made,
+            plan=plan,
+            tools=TOOLS,
+            root=Root("root", self.root, (), {}, True),
+            cache=self.cache,
+            everything=everything,
+        )
+        with tree.workspace(self.base, lambda _: None) as put:
+            grown = builds.prove(request, put, run, entry)
+        return entry, grown
+
+    def judge(self, *steps: Step, everything: bool = True) -> dict[str, report.Check]:
+        """All checks of ``steps``, by name."""
+        entry, _ = self.prove(self.series(*steps), everything=everything)
+        return {one.name: one for one in entry.checks}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    write(tmp_path / "tree", kbuildtree.FILES)
+    write(tmp_path / "kconfigs", kbuildtree.FRAGMENTS)
+    write(tmp_path, {"check": CHECK})
+
+    def cross(name: str) -> Any:
+        return lambda *_: variants.Variant(name, name, TOOLS, name)
+
+    checker = Checker(tmp_path / "check", "1")
+    monkeypatch.setattr(sparse, "obtain", lambda *_: checker)
+    for name in ("clang", "arm64", "i386"):
+        monkeypatch.setattr(variants, name, cross(name))
+    return Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
+
+
+def _not_passed(found: Mapping[str, report.Check]) -> dict[str, str]:
+    return {name: one.status for name, one in found.items() if one.status != "pass"}
+
+
+def _failed(check: report.Check) -> dict[str, str]:
+    """What is wrong with which patch."""
+    return {one.label[:4]: one.detail for one in check.comparisons if not one.ok}
+
+
+def test_a_series_that_is_right_passes_every_check(bench: Bench) -> None:
+    found = bench.judge(GOOD, _demo("\tseconds++;\n"))
+    assert _not_passed(found) == {}
+    assert tuple(found) == tuple(compilecheck.CHECKS)
+    assert {len(one.comparisons) for one in found.values()} == {2}
+
+
+def test_a_run_that_is_not_deep_tries_what_takes_seconds(bench: Bench) -> None:
+    entry, _ = bench.prove(bench.series(GOOD), everything=False)
+    assert [one.name for one in entry.checks] == [
+        *("compiles_as_configured", "no_new_warnings", "sparse_is_content"),
+        *("headers_stand_alone", "tracepoints_are_called", "compiles_without_tracing"),
+    ]
+    assert "LEVEL=deep" in entry.stages[0].summary
+
+
+# -- what each check catches -----------------------------------------------------------
+
+# The one option that the code of that test hangs on has it compiled at all.
+COMPILED = {
+    *("compiles_as_configured", "compiles_without_tracing", "compiles_built_in"),
+    *("compiles_with_clang", "compiles_for_arm64", "compiles_for_i386"),
+}
+
+
+def test_a_patch_in_the_middle_does_not_compile(bench: Bench) -> None:
+    later = Step({"include/linux/demo.h": f"#define LATER 1\n{HEADER}"})
+    found = bench.judge(_demo("\tseconds++;\n"), _demo("\tseconds += LATER;\n"), later)
+    assert set(_not_passed(found)) == COMPILED
+    said = _failed(found["compiles_as_configured"])
+    assert set(said) == {"0002"}
+    assert said["0002"].startswith("drivers/demo.c:8: error: 'LATER' undeclared")
+
+
+@pytest.mark.parametrize(
+    ("files", "checks", "said"),
+    [
+        (
+            {"drivers/demo.c": f"{SOURCE}#define UNUSED 1\n"},
+            ["no_new_warnings", "compiles_without_tracing"],
+            "drivers/demo.c:10: -Wunused-macros: ",
+        ),
+        (
+            {"drivers/demo.c": _source("\tseconds++; /* BITWISE */\n")},
+            ["sparse_is_content"],
+            "drivers/demo.c:8: sparse: bad",
+        ),
+        (
+            {
+                "drivers/demo.c": SOURCE.replace("#in", "typedef int nap_t;\n\n#in"),
+                "drivers/user.c": kbuildtree.USER.replace(
+                    "#in", "typedef int nap_t;\n\n#in"
+                ),
+                "drivers/nap.c": kbuildtree.NAP.replace(
+                    "#in", "typedef int nap_t;\n\n#in"
+                ),
+                "include/linux/demo.h": HEADER.replace("int nap)", "nap_t nap)"),
+            },
+            ["headers_stand_alone"],
+            "include/linux/demo.h:12: not-self-contained: unknown type name 'nap_t'",
+        ),
+        (
+            {
+                "include/linux/demo.h": HEADER.replace(
+                    "ifndef DEMO_H", "ifdef __unix__"
+                )
+                + "enum { DEMO };\n"
+            },
+            ["headers_stand_alone"],
+            "redeclaration of enumerator 'DEMO'",
+        ),
+        (
+            {
+                "drivers/demo.c": SOURCE.replace(
+                    "old);", "old);\nDEFINE_TRACE(demo_new);", 1
+                )
+            },
+            ["tracepoints_are_called"],
+            "tracepoint demo_new is defined, and nothing calls it",
+        ),
+        (
+            {"drivers/demo.c": _source("\tseconds += sizeof(used_demo_old);\n")},
+            ["compiles_without_tracing"],
+            "drivers/demo.c:8: error: ",
+        ),
+        (
+            {"drivers/Makefile": f"{kbuildtree.DRIVERS}obj-y += gone.o\n"},
+            ["compiles_as_configured", "compiles_without_tracing"],
+            "drivers/gone.o:0: no-source: ",
+        ),
+    ],
+)
+def test_mutants(
+    bench: Bench, files: dict[str, str], checks: list[str], said: str
+) -> None:
+    found = bench.judge(GOOD, Step(files), everything=False)
+    assert set(_not_passed(found)) == set(checks)
+    for name in checks:
+        failed = _failed(found[name])
+        assert set(failed) == {"0002"}
+        assert said in failed["0002"]
+
+
+def test_a_mutant_without_an_option(bench: Bench) -> None:
+    header = HEADER.replace("static inline", "static")
+    found = bench.judge(Step({"include/linux/demo.h": header}))
+    assert _not_passed(found) == {"compiles_without_options": "fail"}
+    said = _failed(found["compiles_without_options"])["0001"]
+    assert "-Wunused-function: NAP=n: 'nap' defined but not used" in said
+
+
+@pytest.mark.parametrize("name", ["clang", "arm64", "i386", "builtin"])
+def test_mutants_of_one_variant(
+    bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that only one of the variants does not bear."""
+    asks = {"MUTANT": "y"}
+    variant = variants.Variant(name, name, TOOLS, name, asks=asks)
+    monkeypatch.setattr(variants, name, lambda *_: variant)
+    found = bench.judge(
+        GOOD,
+        Step({"drivers/demo.c": f"{SOURCE}#ifdef CONFIG_MUTANT\n#error no\n#endif\n"}),
+    )
+    check = {"builtin": "compiles_built_in", "clang": "compiles_with_clang"}.get(
+        name, f"compiles_for_{name}"
+    )
+    # The option is one that the line hangs on, too.
+    assert _not_passed(found) == {check: "fail"}
+    assert "drivers/demo.c:11: error: #error no" in _failed(found[check])["0002"]
+
+
+def test_a_division_that_only_a_library_has(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = replace(TOOLS, make=("CC=gcc -m32",), compiler="gcc -m32")
+    variant = variants.Variant("i386", "32 bits", tools, "i386")
+    monkeypatch.setattr(variants, "i386", lambda *_: variant)
+    text = SOURCE.replace("int demo(", "long long naps;\nint demo(").replace(
+        "seconds + 1", "(int)(naps / seconds)"
+    )
+    found = bench.judge(GOOD, Step({"drivers/demo.c": text}))
+    assert _not_passed(found) == {"compiles_for_i386": "fail"}
+    said = _failed(found["compiles_for_i386"])["0002"]
+    assert "drivers/demo.o:0: 64-bit-division: __divdi3() is called" in said
+
+
+# -- what is not a patch's fault, and what is argued -----------------------------------
+
+
+def test_what_the_base_has_is_not_held_against_a_patch(bench: Bench) -> None:
+    """Also when a patch in between has hidden it."""
+    noisy = SOURCE + "#define UNUSED 1\n"
+    write(bench.root / "tree", {"drivers/demo.c": noisy})
+    base = kerneltree.base(bench.root / "tree", bench.cache)
+    files = {**kbuildtree.FILES, "drivers/demo.c": noisy}
+    made = series(
+        bench.root,
+        files,
+        Step({"drivers/demo.c": noisy.replace("linux/demo", "linux/none")}),
+        Step({"drivers/demo.c": noisy.replace("+ 1", "+ 2")}),
+    )
+    entry, _ = replace(bench, base=base).prove(made, everything=False)
+    found = {one.name: one for one in entry.checks}
+    assert _failed(found["no_new_warnings"]) == {}
+    assert set(_failed(found["compiles_as_configured"])) == {"0001"}
+
+
+def test_a_finding_that_is_argued_passes_and_is_shown(bench: Bench) -> None:
+    argument = {
+        "check": "no_new_warnings",
+        "kinds": ["-Wunused-macros"],
+        "because": "it is for debuggers",
+    }
+    noisy = Step({"drivers/demo.c": f"{SOURCE}#define UNUSED 1\n"})
+    made = bench.series(noisy, exemption=[argument])
+    entry, _ = bench.prove(made, everything=False)
+    found = {one.name: one for one in entry.checks}
+    assert found["no_new_warnings"].status == "pass"
+    (told,) = found["no_new_warnings"].comparisons
+    assert "argued: -Wunused-macros 1: it is for debuggers" in told.detail
+    # Only for that check.
+    assert found["compiles_without_tracing"].status == "fail"
+
+
+def test_a_source_that_no_fragment_has_compiled_is_a_finding(bench: Bench) -> None:
+    stray = Step({"drivers/stray.c": "int stray;\n"})
+    found = bench.judge(stray, everything=False)
+    said = _failed(found["compiles_as_configured"])["0001"]
+    assert said == "drivers/stray.c:0: not-compiled: no fragment has it compiled"
+
+
+# -- what is skipped -------------------------------------------------------------------
+
+
+def test_what_a_check_needs_and_has_not_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_checker(*_: object) -> Checker:
+        raise sparse.NoChecker("no sparse", next="install sparse")
+
+    def no_compiler(*_: object) -> variants.Variant:
+        raise variants.Lacking("no compiler", next="apt-get install it")
+
+    monkeypatch.setattr(sparse, "obtain", no_checker)
+    monkeypatch.setattr(variants, "arm64", no_compiler)
+    found = bench.judge(GOOD)
+    assert _not_passed(found) == {
+        "sparse_is_content": "skip",
+        "compiles_for_arm64": "skip",
+    }
+    assert found["sparse_is_content"].detail == "sparse: no sparse; install sparse"
+    assert (
+        found["compiles_for_arm64"].detail == "arm64: no compiler; apt-get install it"
+    )
+
+
+def test_an_option_that_cannot_be_off_is_named(bench: Bench) -> None:
+    text = f"{SOURCE}#ifdef CONFIG_X86\nextern int x86;\n#endif\n"
+    found = bench.judge(GOOD, Step({"drivers/demo.c": text}))
+    assert _not_passed(found) == {}
+    detail = found["compiles_without_options"].detail
+    assert "X86=n: X86 cannot be off: it is kept on by its own default" in detail
+
+
+# -- what is found again ---------------------------------------------------------------
+
+
+def _compiled(bench: Bench) -> set[str]:
+    return {path.name for path in (bench.cache / "compiled").iterdir()}
+
+
+def test_what_was_compiled_is_found_again(bench: Bench) -> None:
+    made = bench.series(GOOD, _demo("\tseconds++;\n"))
+    first, grown = bench.prove(made)
+    known = _compiled(bench)
+    again, same = bench.prove(made)
+    assert (first.stages[0].reused, again.stages[0].reused) == (False, True)
+    assert (again.checks, same) == (first.checks, grown)
+    assert _compiled(bench) == known
+
+
+def test_after_an_edit_only_what_is_behind_it_is_compiled(bench: Bench) -> None:
+    bench.prove(bench.series(GOOD, _demo("\tseconds++;\n")), everything=False)
+    known = _compiled(bench)
+    edited = replace(bench, root=bench.root / "edited")
+    made = edited.series(GOOD, _demo("\tseconds--;\n"))
+    entry, _ = bench.prove(made, everything=False)
+    assert not entry.stages[0].reused
+    # The last state in each of the three variants.
+    assert len(_compiled(bench) - known) == 3
+
+
+def test_a_warning_is_not_lost_with_a_run_that_was_killed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objects are there, and up to date; what was said of them is not."""
+    noisy = bench.series(Step({"drivers/demo.c": f"{SOURCE}#define UNUSED 1\n"}))
+    bench.prove(noisy, everything=False)
+    for entry in (bench.cache / "compiled").iterdir():
+        cache.remove(entry)
+    for store in (bench.cache / "variants").rglob("kstall-said.json"):
+        store.unlink()
+    entry, _ = bench.prove(noisy, everything=False)
+    found = {one.name: one for one in entry.checks}
+    assert found["no_new_warnings"].status == "fail"
+
+
+def test_what_is_up_to_date_is_not_compiled_again(bench: Bench) -> None:
+    made = bench.series(GOOD)
+    bench.prove(made, everything=False)
+    for entry in (bench.cache / "compiled").iterdir():
+        cache.remove(entry)
+    place = bench.cache / "variants" / bench.base.id / "modules"
+    before = (place / "drivers/nap.o").stat().st_mtime_ns
+    entry, _ = bench.prove(made, everything=False)
+    assert entry.status != "fail"
+    assert _not_passed({one.name: one for one in entry.checks}) == {}
+    assert (place / "drivers/user.o").stat().st_mtime_ns > before
+
+
+# -- the worst configuration -----------------------------------------------------------
+
+
+def test_growth_without_jump_labels_is_told_by_function(bench: Bench) -> None:
+    bulky = "\tfor (int n = 0; n < seconds; n++)\n\t\tseconds -= n / 3;\n"
+    entry, grown = bench.prove(bench.series(_demo(bulky)), everything=False)
+    assert entry.stages[0].status == "pass"
+    (one,) = grown
+    assert (one.binary, one.name, one.part) == ("drivers/demo.o", "demo", "code")
+    assert one.base is not None
+    assert one.patched is not None
+    assert one.patched > one.base
