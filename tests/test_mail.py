@@ -215,6 +215,26 @@ def test_the_letter_quotes_the_run(desk: Desk) -> None:
     assert max(map(len, prose)) <= cover.WIDTH
 
 
+def test_messages_quote_the_run_and_their_doubts_are_named(desk: Desk) -> None:
+    told = """A nap is not seen.
+
+  doze-9 [000] ..... 1.000000: demo_nap: nap_ns=1 who=2
+
+Nor is a snore, of 4321 ns:
+
+  doze-9 [000] ..... 2.000000: demo_snore: loud=1
+"""
+    desk.edit("0001-demo.patch", "A nap is not seen.\n", told)
+    desk.prove()
+    done = desk.export()
+    text = _mail(done.letters[1]).get_content()
+    assert "\n  load-178 [000] ..... 85.239137: demo_nap: nap_ns=17 who=7\n" in text
+    assert "\n  doze-9 [000] ..... 2.000000: demo_snore: loud=1\n" in text
+    assert done.unfounded == ("1234", "0001: 4321", "0001: demo_snore: loud=1")
+    with pytest.raises(contributor.NotCertified, match="0001: 4321"):
+        desk.export(sign_off="")
+
+
 def test_what_is_argued_is_printed_with_its_reason(desk: Desk) -> None:
     desk.edit("series.toml", "[[mail.cc]]\n", ARGUED)
     run = desk.prove()
