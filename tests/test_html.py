@@ -148,6 +148,7 @@ def full(text: str = "n") -> Report:
         ),
         measurements=[measurement(workload=text, operation=text, because=text)],
         timings=[timing(text)],
+        worst=[size(text, 10, 47), size("made", None, 300, "event")],
         exemptions=[costs.Exemption(function=text, allowed=1, because=text)],
     )
     stage = Stage(
@@ -283,6 +284,8 @@ def test_every_word_of_a_report_is_on_the_page() -> None:
         "what runs when it is on",
         "Together they are 5 bytes that run while the events are off, and 13 that",
         "Why more than the NOPs",
+        "In the touched objects, functions grow by +37 bytes together; what "
+        "TRACE_EVENT() makes, which runs for an event that is on, by +300",
         "What this does not say",
     ):
         assert expected in shown, expected

@@ -146,11 +146,23 @@ def test_terminal_shows_costs_and_what_they_are_judged_by() -> None:
                 confidence=0.95,
             )
         ],
+        worst=[
+            costs.FunctionSize(
+                binary="cat.o",
+                section=".text",
+                part=part,
+                name="nap",
+                base=9,
+                patched=n,
+            )
+            for part, n in (("code", 21), ("event", 99))
+        ],
         exemptions=[costs.Exemption(struct="cat", allowed=8, because="[it] purrs")],
     )
     shown = _shown(made)
     assert "0.25" in shown
     assert "+1.00 % [-1.00, +3.00] per nap of a cat; under KVM" in shown
+    assert "worst    +12 bytes of code (functions: 1) without jump labels" in shown
     assert "exempt   struct cat: 8 bytes: [it] purrs" in shown
 
 

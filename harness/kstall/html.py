@@ -77,6 +77,7 @@ def page(report: Report) -> str:
         above_base=above_base,
         crossing=crossing,
         needed=needed,
+        growth=growth,
         too_much=too_much,
     )
     environment.tests["unusual"] = lambda check: check.status != "pass"

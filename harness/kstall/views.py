@@ -163,6 +163,14 @@ def _costs(found: Overhead, console: Console) -> None:
             "by no check",
             highlight=False,
         )
+    if found.worst is not None:
+        own = [one for one in found.worst if one.part != "event"]
+        more = sum((one.patched or 0) - (one.base or 0) for one in own)
+        console.print(
+            f"worst    {more:+,} bytes of code (functions: {len(own)}) without jump "
+            "labels, where each site is a load, a test and a branch",
+            highlight=False,
+        )
     for exempt in found.exemptions:
         name = exempt.function or f"struct {exempt.struct}"
         what = "instructions" if exempt.function else "bytes"
