@@ -214,9 +214,10 @@ def _slug(title: str) -> str:
 def text(came: Incoming) -> str:
     """What was found, for people."""
     moved = len(came.plan.offsets)
+    count = len(came.thread.patches)
     lines = [
         f"{came.thread.title} (v{came.thread.version}), "
-        f"{len(came.thread.patches)} patches",
+        f"{count} patch{'' if count == 1 else 'es'}",
         *(f"left out: {one}" for one in came.thread.ignored),
         "",
         f"applies to {came.plan.base.id} ({came.plan.base.describe}): "
