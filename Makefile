@@ -9,7 +9,7 @@ VERSION = 1
 LEVEL ?= full
 PYTHON ?=
 # Handed on by the environment: a path or a branch's name is no shell code.
-export PYTHON KERNEL SERIES VERSION
+export PYTHON KERNEL SERIES VERSION LEVEL
 
 ifeq ($(filter quick full deep,$(LEVEL)),)
 $(error LEVEL=$(LEVEL): choose quick, full or deep)

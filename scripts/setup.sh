@@ -3,17 +3,29 @@
 #
 # Bring a machine to where kstall runs: Debian packages (as root on Debian and
 # Ubuntu), then a virtual environment in .venv.  Quick when all is there already.
+# With LEVEL=deep in the environment it also installs what only that level uses.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
-wanted=$(sed 's/#.*//' "$top/scripts/host-packages.txt" | tr '\n' ' ')
 
-missing=
-if command -v dpkg-query >/dev/null; then
-	for package in $wanted; do
+missing_of() {
+	missing=
+	for package in $(sed 's/#.*//' "$top/scripts/$1"); do
 		status=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true)
 		[ "$status" = "install ok installed" ] || missing="$missing $package"
 	done
+}
+
+install() {
+	echo "setup: installing$*"
+	export DEBIAN_FRONTEND=noninteractive
+	# shellcheck disable=SC2086 # one word a package
+	apt-get -qq update && apt-get -qq install -y --no-install-recommends $* >/dev/null
+}
+
+missing=
+if command -v dpkg-query >/dev/null; then
+	missing_of host-packages.txt
 else
 	for program in bc bison flex gcc git make mmdebstrap qemu-system-x86_64 xz; do
 		command -v "$program" >/dev/null || missing="$missing $program"
@@ -22,12 +34,7 @@ fi
 
 if [ -n "$missing" ]; then
 	if command -v apt-get >/dev/null && [ "$(id -u)" -eq 0 ]; then
-		echo "setup: installing$missing"
-		export DEBIAN_FRONTEND=noninteractive
-		# shellcheck disable=SC2086 # one word a package
-		if ! apt-get -qq update ||
-			! apt-get -qq install -y --no-install-recommends $missing >/dev/null
-		then
+		if ! install "$missing"; then
 			echo "setup: apt-get failed, see above; missing:$missing" >&2
 			exit 2
 		fi
@@ -37,6 +44,15 @@ if [ -n "$missing" ]; then
 	else
 		echo "setup: missing$missing; install them with your package manager" >&2
 		exit 2
+	fi
+fi
+
+# Checks that lack one of these are skipped, so what cannot be had stops nothing.
+if [ "${LEVEL:-}" = deep ] && command -v dpkg-query >/dev/null; then
+	missing_of host-packages-deep.txt
+	if [ -n "$missing" ] && { [ "$(id -u)" -ne 0 ] || ! install "$missing"; }; then
+		echo "setup: LEVEL=deep skips what needs$missing;" \
+			"to have it: apt-get install$missing" >&2
 	fi
 fi
 

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""scripts/setup.sh: what it installs, and what it makes of what it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = {
+    # No package is installed that $LACKING names.
+    "dpkg-query": 'case " $LACKING " in *" $4 "*) exit 1;; esac\n'
+    "printf 'install ok installed'",
+    "apt-get": 'echo "$@" >> "$CALLS"\nexit "${APT_FAILS:-0}"',
+    "id": 'echo "${USER_ID:-0}"',
+    "python3": "exit 0",
+}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A checkout that is set up, and programs that only say what they are told."""
+
+    top: Path
+
+    def setup(self, **environment: str) -> tuple[int, str, list[str]]:
+        """Exit status, what was printed, and the packages that apt-get had to get."""
+        calls = self.top / "calls"
+        calls.unlink(missing_ok=True)
+        done = subprocess.run(
+            [self.top / "scripts/setup.sh"],
+            env={
+                "PATH": f"{self.top / 'bin'}:{os.environ['PATH']}",
+                "CALLS": str(calls),
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+        )
+        lines = calls.read_text().splitlines() if calls.exists() else []
+        wanted = [
+            word
+            for line in lines
+            for word in line.partition("--no-install-recommends ")[2].split()
+        ]
+        return done.returncode, done.stdout + done.stderr, wanted
+
+
+@pytest.fixture
+def machine(project_root: Path, tmp_path: Path) -> Machine:
+    shutil.copytree(project_root / "scripts", tmp_path / "scripts")
+    shutil.copy(project_root / "pyproject.toml", tmp_path)
+    for folder in (tmp_path / "bin", tmp_path / ".venv/bin"):
+        folder.mkdir(parents=True)
+        for name, text in PROGRAMS.items():
+            (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+            (folder / name).chmod(0o755)
+    shutil.copy(tmp_path / "bin/python3", tmp_path / ".venv/bin/python")
+    state = subprocess.run(
+        ["cksum", tmp_path / "pyproject.toml"], capture_output=True, text=True
+    )
+    (tmp_path / ".venv/.kstall-setup").write_text(state.stdout)
+    (tmp_path / ".venv/.kstall-no-qemu").touch()
+    return Machine(tmp_path)
+
+
+def test_what_is_there_is_not_installed(machine: Machine) -> None:
+    assert machine.setup(LEVEL="deep") == (0, "", [])
+
+
+def test_what_is_missing_is_installed(machine: Machine) -> None:
+    status, _, wanted = machine.setup(LACKING="bison zstd clang-19")
+    assert (status, wanted) == (0, ["bison", "zstd"])
+
+
+def test_without_what_every_level_needs_nothing_goes_on(machine: Machine) -> None:
+    status, said, _ = machine.setup(LACKING="bison", APT_FAILS="100")
+    assert status == 2
+    assert "missing: bison" in said
+
+
+def test_only_deep_installs_what_only_it_uses(machine: Machine) -> None:
+    status, _, wanted = machine.setup(LACKING="clang-19 lld-19", LEVEL="deep")
+    assert (status, wanted) == (0, ["clang-19", "lld-19"])
+    assert machine.setup(LACKING="clang-19 lld-19", LEVEL="full") == (0, "", [])
+
+
+@pytest.mark.parametrize("why", [{"APT_FAILS": "100"}, {"USER_ID": "1000"}])
+def test_deep_goes_on_without_what_only_it_uses(
+    machine: Machine, why: dict[str, str]
+) -> None:
+    status, said, _ = machine.setup(LACKING="clang-19", LEVEL="deep", **why)
+    assert status == 0
+    assert "LEVEL=deep skips what needs clang-19; to have it: apt-get install" in said
