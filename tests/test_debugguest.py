@@ -268,3 +268,48 @@ def test_series_that_do_not_apply_together_have_a_kernel_each(
     monkeypatch.setattr(debugging.tree, "plan", plan)
     groups = debugging.grouped(Any, [one, two], tmp_path)  # type: ignore[arg-type,list-item]
     assert [group.series for group in groups] == [(one,), (two,)]
+
+
+def test_base_and_patched_are_built_in_one_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = kerneltree.project(tmp_path / "project")
+    (series,) = project.load(["demo"])
+    for name in ("base", "debug"):
+        (project.kconfigs / f"{name}.config").write_text(f"# {name}\n")
+    base = kerneltree.base(kerneltree.directory(tmp_path / "linux"), tmp_path / "cache")
+    (group,) = debugging.grouped(base, [series], tmp_path)
+    told: list[tuple[str, ...]] = []
+
+    def configure(
+        tree: Any, _: str, fragments: Any, *__: Any, absent: Any, **___: Any
+    ) -> Any:
+        names = (path.name for path in fragments)
+        told.append(("config", *names, *tree.touched, *absent))
+        return SimpleNamespace(file=fragments[0])
+
+    def build(tree: Any, slot: str, *_: Any, **__: Any) -> Kernel:
+        told.append(("build", slot, *tree.touched))
+        return kernel_at(tmp_path / "kernel")
+
+    monkeypatch.setattr(debugging.kernel, "added_symbols", lambda _: {"NEW"})
+    monkeypatch.setattr(debugging.kernel, "configure", configure)
+    monkeypatch.setattr(debugging.kernel, "build", build)
+    monkeypatch.setattr(debugging.programs, "obtain", lambda *_, **__: ())
+    run = runs.begin(tmp_path / "out", ["kstall"], ui())
+    tools: Any = SimpleNamespace(id="t")
+    root: Any = None
+    ground = debugging.Ground(project, base, root, tools, tmp_path / "cache")
+    made = debugging._make(ground, group, "debug", run)
+    fragments = ("base.config", "demo.config", "debug.config")
+    assert told == [
+        ("config", *fragments, "demo.c", "demo_trace.h"),
+        ("build", "+debug", "demo.c", "demo_trace.h"),
+        ("config", *fragments, "NEW"),
+        ("build", "+debug"),
+    ]
+    assert set(made.kernels) == {"patched", "base"} and made.programs == {"demo": ()}
+    assert [one.name for one in run.report.stages] == [
+        "debug-patched-demo",
+        "debug-base-demo",
+    ]
