@@ -688,9 +688,9 @@ def test_b4_passes_over_what_is_argued_on_this_branch_only(
     assert set(done.argued) == set(done.remarks)
     (outcome,) = summary.export_all(desk.request, [desk.series], desk.base)
     assert not any("checkpatch" in text for text in outcome.missing)
-    assert "argued: TRAILING_WHITESPACE: the blank is part of the joke" in (
-        summary.page([outcome], desk.base, desk.out)
-    )
+    page = summary.page([outcome], desk.base, desk.out)
+    assert "1 warning (TRAILING_WHITESPACE 1), all argued\n" in page
+    assert "  - argued: TRAILING_WHITESPACE: the blank is part of the joke\n" in page
     linux = desk.root / "linux"
     name = prep.branch(done, linux)
     asked = (

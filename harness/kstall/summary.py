@@ -126,7 +126,7 @@ def _details(done: export.Exported, out: Path) -> list[str]:
         "of them skipped",
         *(f"  - skipped: {one.name}: {one.detail}" for one in skipped),
         f"- change-id: {done.thread.change_id}",
-        f"- checkpatch --strict: {checkpatch.summary(done.remarks)}",
+        f"- checkpatch --strict: {_said(done)}",
         *(f"  - argued: {text}" for text in _reasons(done)),
         f"- to: {shown(done.recipients.cover, lists=False, to=True)}",
         f"- to, lists: {shown(done.recipients.cover, lists=True, to=True)}",
@@ -152,6 +152,12 @@ def _details(done: export.Exported, out: Path) -> list[str]:
             for one in done.recipients.omitted
         ]
     return [*lines, ""]
+
+
+def _said(done: export.Exported) -> str:
+    """What checkpatch says, and whether the series argues all of that."""
+    argued = done.remarks and all(one in done.argued for one in done.remarks)
+    return checkpatch.summary(done.remarks) + (", all argued" if argued else "")
 
 
 def _is_held(one: Recipient) -> bool:
@@ -195,7 +201,7 @@ def tell(outcomes: Sequence[Outcome], say: Callable[[str], None]) -> None:
         say(
             f"{one.series.name}: {len(done.letters)} mails in {done.dir}, to {people} "
             f"people and {len(everyone) - people} lists; checkpatch: "
-            f"{checkpatch.summary(done.remarks)}"
+            f"{_said(done)}"
         )
         for text in one.missing:
             say(f"  missing: {text}")
