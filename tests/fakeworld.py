@@ -15,14 +15,17 @@ import select
 import signal
 import struct
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
+from typing import Any
 
 from kstall import cli, report
+from kstall import run as runs
 from kstall.series import Project
 from kstall.ui import Ui
 
@@ -232,9 +235,9 @@ for load in job["workloads"]:
 HELD = ("cp", "gcc", "git", "make", "mmdebstrap", "perl", "tar", "vng")
 HOLD = """\
 #!/bin/sh
-if test "$(cat "$WORLD/stage")" = "$HOLD_AT"; then
+if test -p "$WORLD/held" && test "$(cat "$WORLD/stage")" = "$HOLD_AT"; then
     echo held >"$WORLD/held"
-    exec sleep 600
+    cat "$WORLD/release"
 fi
 PATH=${PATH#*"$WORLD/hold":}
 exec {program} "$@"
@@ -314,15 +317,26 @@ class World:
         log = self.root / "guests"
         return log.read_text().split() if log.exists() else []
 
+    def guest(self, fault: str | None) -> None:
+        """What guests do after each workload, as a program; see `VNG`."""
+        path = self.root / "guest-fault.py"
+        if fault is None:
+            path.unlink()
+        else:
+            path.write_text(textwrap.dedent(fault))
+
     def argv(self) -> list[str]:
         out = ["--out", str(self.out)]
         return ["--project", str(self.project.root), "validate", *out, "--kernel"]
 
     def validate(self, *words: str, kernel: Path | None = None) -> Ran:
         """Run ``kstall validate`` to its end, in a process of its own."""
-        child = self.start(*words, kernel=kernel)
+        return self.end(self.start(*words, kernel=kernel))
+
+    def end(self, child: ForkProcess) -> Ran:
+        """Wait for a run to end."""
         child.join(120)
-        assert child.exitcode is not None, "it does not end"
+        assert child.exitcode is not None, f"it does not end: {self._said(child)}"
         return self.outcome(child)
 
     def start(
@@ -337,7 +351,10 @@ class World:
     def outcome(self, child: ForkProcess) -> Ran:
         """What a process that has ended left."""
         said = (self.root / f"said-{child.pid}").read_text(errors="replace")
-        latest = (self.out / "latest").resolve()
+        begun = self.root / f"run-{child.pid}"
+        latest = self.out / "latest"
+        if begun.exists():
+            latest = Path(os.fsdecode(begun.read_bytes()))
         try:
             found = report.read(latest / "report.json")
         except OSError:
@@ -345,17 +362,27 @@ class World:
         return Ran(child.exitcode, said, latest, found)
 
     def held(self, stage: str, *, inside: bool = False) -> ForkProcess:
-        """A run that stands still in ``stage``, or ``inside`` of it in a program."""
+        """A run that stands still in ``stage``, or ``inside`` of it in a program.
+
+        "waiting" is no stage: that one has said that it waits for another run.
+        """
         fifo = self.root / "held"
         os.mkfifo(fifo)
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(self.root / "release")
         reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
         try:
             child = self.start(hold=f"{stage}{' inside' if inside else ''}")
             ready = wait([reader, child.sentinel], 60)
             assert reader in ready, f"never held: {self._said(child)}"
         finally:
+            fifo.unlink()
             os.close(reader)
         return child
+
+    def release(self) -> None:
+        """Let the program go on that `held` holds."""
+        (self.root / "release").write_text("go on")
 
     def kill(self, child: ForkProcess) -> None:
         """SIGKILL to kstall alone; returns when all that it started is gone."""
@@ -368,7 +395,6 @@ class World:
         finally:
             for one in begun:
                 os.close(one)
-        (self.root / "held").unlink()
 
     def processes(self) -> list[int]:
         """Processes that have our cache in their environment, whoever's they are."""
@@ -426,11 +452,10 @@ class World:
                 PATH=path,
             )
             # virtme-ng is looked for beside the interpreter.
-            held = "hold" if hold == "guest inside" else "bin"
-            if hold is not None and hold == "instructions inside":
-                held = "hold"
-            sys.executable = str(self.root / held / "python3")
+            held = hold in ("guest inside", "instructions inside")
+            sys.executable = str(self.root / ("hold" if held else "bin") / "python3")
             cli.Ui = _ui(self.root, hold)  # type: ignore[misc]
+            runs.begin = _begin(self.root, runs.begin)
             for act in self.prepare:
                 act()
             status = cli.main(argv)
@@ -441,17 +466,39 @@ class World:
             os._exit(status)
 
 
+def _begin(world: Path, begin: Callable[..., runs.Run]) -> Callable[..., runs.Run]:
+    """`run.begin` that writes down where the run directory of this process is."""
+
+    def written_down(*words: Any) -> runs.Run:
+        run = begin(*words)
+        (world / f"run-{os.getpid()}").write_bytes(os.fsencode(run.dir))
+        return run
+
+    return written_down
+
+
 def _ui(world: Path, hold: str | None) -> type[Ui]:
     """A Ui that writes down the stage, and stops in the one that is to be held."""
+
+    fifo = world / "held"
 
     class Holding(Ui):
         def begin(self, series: str | None, stage: str) -> None:
             super().begin(series, stage)
             (world / "stage").write_text(stage)
             if hold == stage:
-                (world / "held").write_text("held")
+                fifo.write_text("held")
                 while True:
                     signal.pause()
+
+        def say(self, text: str) -> None:
+            super().say(text)
+            if hold == "waiting" and text.startswith("waiting"):
+                # Nobody looks at it any more when another message comes.
+                with contextlib.suppress(OSError):
+                    number = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+                    os.write(number, b"held")
+                    os.close(number)
 
     return Holding
 

@@ -141,11 +141,16 @@ def test_another_machine_is_tried_anew(
     assert len(json.loads((tmp_path / "cache/accel.json").read_text())) == 2
 
 
+@pytest.mark.fault("truncated", "what is remembered of the accelerator")
+@pytest.mark.fault("corrupted", "what is remembered of the accelerator")
+@pytest.mark.parametrize(
+    "text", [b"{", b"", b"\xff\0", b"[]", b'{"this-machine": 1}', bytes(40)]
+)
 def test_broken_memory_is_made_anew(
-    tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch, text: bytes
 ) -> None:
     (tmp_path / "cache").mkdir()
-    (tmp_path / "cache/accel.json").write_text("{")
+    (tmp_path / "cache/accel.json").write_bytes(text)
     guest = Guest("completed", 0, "")
     monkeypatch.setattr(accel, "boot", guest.boot)
     assert probe(tmp_path).kind == "kvm"

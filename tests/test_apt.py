@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall import apt
+from kstall import apt, cache
 from kstall.errors import KstallError
 
 PACKAGE = "linux-source-7.3"
@@ -113,6 +113,30 @@ def test_a_newer_one_is_taken_and_said(archive: Archive) -> None:
     assert not old.path.exists()  # the store keeps two
 
 
+@pytest.mark.fault("truncated", "the package with the kernel's sources")
+def test_one_that_was_cut_short_is_fetched_again(archive: Archive) -> None:
+    archive.has("7.3.4-1")
+    known = archive.newest(0)
+    os.truncate(known.path, 3)
+    with cache.remarked() as said:
+        assert archive.newest(60) == known
+    assert known.path.read_text() == "7.3.4-1\n"
+    assert archive.asked() == 2
+    assert said[0].startswith(f"{known.path} is damaged (3 bytes, and had 8)")
+
+
+@pytest.mark.fault("clock", "it goes back a day after the mirror was asked")
+def test_the_mirror_is_asked_again_when_the_clock_went_back(archive: Archive) -> None:
+    archive.has("7.3.4-1")
+    known = archive.newest(10 * DAY)
+    archive.has("7.3.5-1")
+    assert archive.newest(9 * DAY).version == "7.3.5-1"
+    assert known.path.exists()
+    assert archive.newest(9 * DAY + 60).version == "7.3.5-1"
+    assert archive.asked() == 2
+
+
+@pytest.mark.fault("no mirror", "for the kernel's sources, of which there are some")
 def test_without_a_mirror_the_last_one_is_used_and_said(archive: Archive) -> None:
     archive.has("7.3.4-1")
     known = archive.newest(0)
@@ -127,6 +151,7 @@ def test_without_a_mirror_the_last_one_is_used_and_said(archive: Archive) -> Non
     assert archive.asked() == asked + 1
 
 
+@pytest.mark.fault("no mirror", "for the kernel's sources, of which there are none")
 def test_without_a_mirror_and_without_a_package(archive: Archive) -> None:
     archive.down()
     with pytest.raises(KstallError, match="cannot be read: Err:1") as caught:

@@ -152,3 +152,57 @@ def test_report_without_end_is_cut_short() -> None:
 def test_reports_between_rules_are_told_apart() -> None:
     assert kinds("kcsan.log") == [("kcsan", 2), ("kcsan", 18)]
     assert kinds("lockdep.log") == [("lockdep", 3), ("lockdep", 59)]
+
+
+def _file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "console"
+    path.write_bytes(text.encode())
+    return path
+
+
+def test_a_file_is_read_as_its_text_is(tmp_path: Path) -> None:
+    """Wherever a report lies to the places where reading makes a pause."""
+    report = (
+        "[    1.000000] ------------[ cut here ]------------\n"
+        "[    1.000001] WARNING: mm/x.c:1 at f+0x1/0x2\n"
+        "[    1.000002] RIP: 0010:f+0x1/0x2\r\n"
+        "[    1.000003] ---[ end trace 0000000000000000 ]---\n"
+    )
+    panic = "[    9.000000] Kernel panic - not syncing: no\n"
+    for before in range(console._AT_ONCE - 300, console._AT_ONCE + 10, 7):
+        text = "noise\n" * before + report + "noise\n" * 290 + report + panic
+        found = console.scan_file(_file(tmp_path, text))
+        assert found == console.scan(text)
+        assert [one.kind for one in found] == ["warning", "warning", "panic"]
+
+
+@pytest.mark.fault("endless console", "more reports than anyone reads")
+def test_of_very_many_reports_the_panic_is_told(tmp_path: Path) -> None:
+    text = "[    1.000000] WARNING: at x\n" * 3000
+    text += "[    9.000000] Kernel panic - not syncing: no\n"
+    found = console.scan_file(_file(tmp_path, text))
+    assert len(found) == console._MOST_REPORTS + 1
+    assert (found[-1].kind, found[-1].line) == ("panic", 3001)
+
+
+def test_a_long_console_is_kept_without_its_middle(tmp_path: Path) -> None:
+    size = 3 * console._ABRIDGED
+    long = _file(tmp_path, "a" + "b" * (size - 2) + "c")
+    console.abridge(long, tmp_path / "kept")
+    kept = (tmp_path / "kept").read_text()
+    assert kept[0] == "a" and kept[-1] == "c"
+    assert f"[kstall: {console._ABRIDGED} bytes are left out here]" in kept
+    assert len(kept) < size - console._ABRIDGED + 100
+    console.abridge(_file(tmp_path, "short\n"), tmp_path / "kept")
+    assert (tmp_path / "kept").read_text() == "short\n"
+
+
+@pytest.mark.fault("guest out of memory", "as the kernel tells it")
+def test_who_was_killed_for_want_of_memory(tmp_path: Path) -> None:
+    path = _file(
+        tmp_path,
+        "[    1.0] Memory cgroup out of memory: Killed process 5 (wanted) total-vm:1\n"
+        "[    2.0] Out of memory: Killed process 7 (python3) total-vm:1kB\n"
+        "user space says Out of memory: Killed process\n",
+    )
+    assert console.victims(path) == ("python3",)

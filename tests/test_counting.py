@@ -147,7 +147,7 @@ def test_a_boot_gets_its_accelerator_and_machine(
         (results / "stdout").write_text("operations 10\n70\n80\n")
         done = {"name": "call-base", "exit_status": 0, "errors": []}
         cache.write_json(results.parent / "agent.json", {"workloads": [done]})
-        return SimpleNamespace(status="completed", exit_status=0, splats=())
+        return SimpleNamespace(status="completed", exit_status=0, splats=(), victims=())
 
     monkeypatch.setattr(guest, "boot", boot)
     kernels.base.modules.mkdir(parents=True)

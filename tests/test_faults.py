@@ -8,16 +8,23 @@ have to be covered; tests elsewhere count as well if they are marked as a fault.
 
 from __future__ import annotations
 
+import ast
 import ctypes
+import itertools
 import os
+import resource
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
-from fakeworld import Ran, World
+from fake_kernel import commit, git, snapshot
+from fakeworld import Ran, World, write
+from kstall import guestrun
 
 #: Kinds of faults, each with at least one test.
 CLASSES = frozenset(
@@ -51,12 +58,29 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def proven(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A world in which the series was proven, and all that this makes is kept."""
+def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
     made = World(tmp_path_factory.mktemp("proven") / "world")
-    ran = made.validate()
-    assert ran.exit_code == 0, ran.said
+    _require_proven(made.validate())
     return made
+
+
+@pytest.fixture
+def proven(shared: World) -> Iterator[World]:
+    """A world in which the series was proven, and all that this makes is kept.
+
+    It is that of other tests, too: what a test breaks, it has to see mended.
+    """
+    before = _mounts()
+    yield shared
+    shared.prepare.clear()
+    _settled(shared)
+    assert _mounts() == before
+
+
+def _forget(world: World, *kinds: str) -> None:
+    """Remove all entries of these ``kinds`` from the cache."""
+    for kind in kinds:
+        shutil.rmtree(world.cache / kind, ignore_errors=True)
 
 
 def _require_proven(ran: Ran) -> None:
@@ -202,7 +226,7 @@ def test_a_damaged_output_directory_is_built_in_all_the_same(
     kernels = sorted(proven.cache.glob("kernels/*/vmlinux"))
     before = [path.read_bytes() for path in kernels]
     damage(output / file)
-    shutil.rmtree(proven.cache / "kernels")
+    _forget(proven, "kernels")
     _require_proven(proven.validate())
     assert [path.read_bytes() for path in kernels] == before
     _settled(proven)
@@ -221,7 +245,7 @@ def test_a_damaged_object_is_not_linked(
     damage(output / "other.o")
     os.utime(output / "other.o", ns=(when.st_atime_ns, when.st_mtime_ns))
     (output / "vmlinux").unlink()
-    shutil.rmtree(proven.cache / "kernels")
+    _forget(proven, "kernels")
     _require_proven(proven.validate())
     assert [path.read_bytes() for path in kernels] == before
     _settled(proven)
@@ -238,7 +262,7 @@ def test_an_object_that_the_linker_refuses_is_no_fault_of_the_series(
     (output / "other.o").write_bytes(text)
     os.utime(output / "other.o", ns=(when.st_atime_ns, when.st_mtime_ns))
     (output / "vmlinux").unlink()
-    shutil.rmtree(proven.cache / "kernels")
+    _forget(proven, "kernels")
     ran = proven.validate()
     _require_stopped(ran, "base", "is damaged", "other.o", "base.log", "run the same")
     _require_proven(proven.validate())
@@ -272,18 +296,28 @@ def test_a_damaged_pristine_file_does_not_get_into_a_kernel(world: World) -> Non
 # -- a full disk ---------------------------------------------------------------------
 
 
+def _own_mounts() -> None:
+    """From here on, what this process mounts nobody else sees."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.unshare(_NEW_MOUNTS) == 0, os.strerror(ctypes.get_errno())
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+
+
+def _small_disk(place: Path, size: str) -> Callable[[], None]:
+    def mount() -> None:
+        _own_mounts()
+        place.mkdir(parents=True, exist_ok=True)
+        words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+        subprocess.run(words, check=True)
+
+    return mount
+
+
 def _tiny_disk(place: Path) -> Callable[[], None]:
-    """What gives a process a full disk at ``place``, which nobody else sees."""
+    """What gives a process a full disk at ``place``."""
 
     def mount() -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.unshare(_NEW_MOUNTS) == 0, os.strerror(ctypes.get_errno())
-        place.mkdir(parents=True, exist_ok=True)
-        for words in (
-            ["--make-rprivate", "/"],
-            ["-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)],
-        ):
-            subprocess.run(["mount", *words], check=True)
+        _small_disk(place, "64k")()
         with (place / "filler").open("wb", buffering=0) as file:
             try:
                 while True:
@@ -314,21 +348,21 @@ needs_mounts = pytest.mark.skipif(
     ],
 )
 def test_a_full_disk_stops_a_run_and_is_said(
-    world: World, cache: str, stage: str
+    proven: World, cache: str, stage: str
 ) -> None:
-    world.prepare.append(_tiny_disk(world.cache / cache))
-    ran = world.validate()
-    world.prepare.clear()
+    if cache == "builds":  # where nothing is done for a kernel that is there
+        _forget(proven, "kernels")
+    proven.prepare.append(_tiny_disk(proven.cache / cache))
+    ran = proven.validate()
+    proven.prepare.clear()
     _require_stopped(ran, stage, "KSTALL_CACHE")
     assert "no room for" in ran.said or "no space left" in ran.said
     assert ran.report is not None and ran.report.status == "could-not-run"
-    done = {one.name for one in ran.report.stages} | {
-        one.name for one in ran.report.series[0].stages if one.status == "pass"
-    }
-    after = world.validate()
+    after = proven.validate()
     _require_proven(after)
     # Nothing that had been done is done again.
-    assert set(_KEPT) & done - {stage} <= after.reused
+    assert set(_KEPT) - {"base", "build"} <= after.reused
+    assert cache == "builds" or {"base", "build"} <= after.reused
 
 
 @needs_mounts
@@ -343,14 +377,489 @@ def test_a_full_disk_stops_a_run_and_is_said(
     ],
 )
 def test_a_full_disk_costs_no_result_that_is_there(
-    world: World, cache: str, stage: str
+    proven: World, cache: str, stage: str
 ) -> None:
-    world.prepare.append(_tiny_disk(world.cache / cache))
-    ran = world.validate()
-    world.prepare.clear()
+    _forget(proven, cache)
+    proven.prepare.append(_tiny_disk(proven.cache / cache))
+    ran = proven.validate()
+    proven.prepare.clear()
     _require_proven(ran)
     said = ran.stage(stage).summary
     assert "could not be kept (No space left on device)" in said, said
+    after = proven.validate()
+    _require_proven(after)
+    assert set(_KEPT) - {stage} == after.reused & set(_KEPT)
+
+
+@needs_mounts
+@pytest.mark.fault("disk full", "where the run directories are, from the start")
+def test_a_place_for_runs_that_is_full(world: World) -> None:
+    world.prepare.append(_tiny_disk(world.out))
+    ran = world.validate()
+    world.prepare.clear()
+    assert ran.exit_code == 2
+    assert f"{world.out} cannot hold run directories: No space left" in ran.said
+    assert "next: name another directory with --out" in ran.said
+    assert "Traceback" not in ran.said
+    _require_proven(world.validate())
+
+
+@needs_mounts
+@pytest.mark.fault("disk full", "where the run directories are, by what a guest writes")
+def test_a_guest_that_fills_the_disk(world: World) -> None:
+    world.prepare += [_small_disk(world.out, "2m")]
+    world.guest(
+        """
+        with (results / "huge").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+        """
+    )
+    ran = world.validate()
+    world.prepare.clear()
+    assert ran.exit_code == 2, ran.said
+    assert "Traceback" not in ran.said, ran.said
+    assert "no room for what the guest writes" in ran.said
+    assert "next: free some" in ran.said and "--out" in ran.said
+    world.guest(None)
     after = world.validate()
     _require_proven(after)
-    assert stage not in after.reused
+    assert {"root", "base", "build", "programs"} <= after.reused
+
+
+# -- read-only -----------------------------------------------------------------------
+
+
+def _read_only(place: Path) -> Callable[[], None]:
+    def mount() -> None:
+        _own_mounts()
+        words = ["mount", "--bind", str(place), str(place)]
+        subprocess.run(words, check=True)
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
+
+    return mount
+
+
+@needs_mounts
+@pytest.mark.fault("read-only", "the kernel tree and the checkout of kstall")
+def test_what_is_only_read_may_be_read_only(world: World) -> None:
+    world.prepare += [_read_only(world.kernel), _read_only(world.project.root)]
+    _require_proven(world.validate())
+
+
+@needs_mounts
+@pytest.mark.fault("read-only", "the cache")
+def test_a_read_only_cache_is_said_before_any_stage(world: World) -> None:
+    _require_proven(world.validate())
+    world.prepare.append(_read_only(world.cache))
+    ran = world.validate()
+    world.prepare.clear()
+    assert ran.exit_code == 2
+    assert f"{world.cache} cannot hold the cache" in ran.said
+    assert "next: set KSTALL_CACHE" in ran.said and "Traceback" not in ran.said
+
+
+@needs_mounts
+@pytest.mark.fault("read-only", "a part of the cache")
+@pytest.mark.parametrize(
+    ("part", "stage"), [("kernels", "base"), ("roots", "root"), ("trees", "tree")]
+)
+def test_a_read_only_part_of_the_cache_is_said(
+    world: World, part: str, stage: str
+) -> None:
+    (world.cache / part).mkdir(parents=True)
+    world.prepare.append(_read_only(world.cache / part))
+    ran = world.validate()
+    world.prepare.clear()
+    _require_stopped(ran, stage, "Read-only file system", f"{world.cache / part}")
+    _require_proven(world.validate())
+
+
+@needs_mounts
+@pytest.mark.fault("read-only", "where the run directories are")
+def test_a_read_only_place_for_runs(world: World) -> None:
+    world.out.mkdir()
+    world.prepare.append(_read_only(world.out))
+    ran = world.validate()
+    world.prepare.clear()
+    assert ran.exit_code == 2
+    assert f"{world.out} cannot hold run directories: Read-only" in ran.said
+    assert "--out" in ran.said and "Traceback" not in ran.said
+
+
+# -- guests --------------------------------------------------------------------------
+
+_RUNNING = """
+agent["workloads"][-1]["status"] = "running"
+(results / "agent.json").write_text(json.dumps(agent))
+"""
+_PANIC = """
+with console.open("a") as file:
+    file.write("[    1.000000] Kernel panic - not syncing: out of ideas\\n")
+sys.exit()
+"""
+_KILLED = """
+# It is the first of its PID namespace, which no signal of its own would end.
+qemu = os.fork()
+if qemu == 0:
+    signal.pause()
+os.kill(qemu, signal.SIGKILL)
+os.waitpid(qemu, 0)
+sys.exit("QEMU is gone")
+"""
+_STARVED = """
+with console.open("a") as file:
+    file.write("[    1.000000] Out of memory: Killed process 7 (python3) anon-rss:1\\n")
+(control / "status").write_text("137\\n")
+sys.exit()
+"""
+
+
+@pytest.mark.fault("guest panics", "in a workload")
+@pytest.mark.fault("guest hangs", "in a workload")
+@pytest.mark.fault("guest out of memory", "the agent is killed")
+@pytest.mark.fault("QEMU killed", "while a workload runs")
+@pytest.mark.parametrize(
+    ("what", "code", "says"),
+    [
+        (
+            _PANIC,
+            1,
+            ("the guest panicked in workload doze", "out of ideas", "console.log"),
+        ),
+        ("signal.pause()", 1, ("the guest hung", "in workload doze", "console.log")),
+        (
+            _STARVED,
+            2,
+            ("the guest ran out of memory", "python3", "[machine]", "console.log"),
+        ),
+        (
+            _KILLED,
+            2,
+            ("the guest went away", "run the same command again", "console.log"),
+        ),
+    ],
+    ids=["panic", "hang", "memory", "killed"],
+)
+def test_a_guest_that_does_not_end_well(
+    proven: World, what: str, code: int, says: tuple[str, ...]
+) -> None:
+    _forget(proven, "evidence")
+    proven.guest(_RUNNING + what)
+    proven.prepare.append(_impatient)
+    ran = proven.validate()
+    proven.guest(None)
+    proven.prepare.clear()
+    assert ran.exit_code == code, ran.said
+    stage = ran.stage("guest")
+    assert stage.status == ("fail" if code == 1 else "error")
+    for text in says:
+        assert text in (stage.error or ""), stage.error
+    # What it had brought until then is there, and is not taken for a result.
+    assert (ran.dir / "demo/results/doze/stdout").read_text() == "dozed\n"
+    assert not list(proven.cache.glob("evidence/*"))
+    after = proven.validate()
+    _require_proven(after)
+    assert set(_KEPT) - {"guest"} == after.reused & set(_KEPT)
+
+
+def _impatient() -> None:
+    """A guest's deadline is a second, not a minute."""
+    guestrun._MARGIN = -9.0
+
+
+@pytest.mark.fault("QEMU killed", "while instructions are counted")
+def test_a_guest_that_is_killed_while_it_is_measured(proven: World) -> None:
+    _forget(proven, "instructions")
+    proven.guest(f"if load['name'].startswith('nap'):\n{indent(_KILLED, '    ')}")
+    ran = proven.validate()
+    proven.guest(None)
+    _require_stopped(ran, "instructions", "boot ", "went away", "console.log")
+    after = proven.validate()
+    _require_proven(after)
+    assert set(_KEPT) - {"instructions"} == after.reused & set(_KEPT)
+
+
+@pytest.mark.fault("endless console", "100 MB of it, with a panic at the end")
+@pytest.mark.parametrize(
+    "line",
+    ["x" * 79 + "\n", "[    1.000000] WARNING: at y\n", "[    1.000000] z"],
+    ids=["lines", "reports", "one line"],
+)
+def test_a_guest_that_prints_without_end(proven: World, line: str) -> None:
+    _forget(proven, "evidence")
+    proven.guest(
+        _RUNNING
+        + f"""
+with console.open("a") as file:
+    for _ in range(100):
+        file.write({line!r} * (10**6 // {len(line)}))
+    file.write("\\n")
+"""
+        + _PANIC
+    )
+    proven.prepare.append(_little_memory)
+    ran = proven.validate()
+    proven.guest(None)
+    proven.prepare.clear()
+    assert ran.exit_code == 1, ran.said
+    stage = ran.stage("guest")
+    assert stage.seconds < 60
+    assert "the guest panicked" in (stage.error or "")
+    assert "console.log" in (stage.error or "")
+    assert (ran.dir / "demo/console.log").stat().st_size > 99 * 10**6
+    assert (ran.dir / "demo/results/console.txt").stat().st_size < 10**7
+    for name in ("report.json", "report.html", "junit.xml", "results.ktap"):
+        assert (ran.dir / name).stat().st_size < 10**6, name
+    shutil.rmtree(ran.dir)
+    _require_proven(proven.validate())
+
+
+def _little_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (2**28, 2**28))
+
+
+# -- two runs at once ----------------------------------------------------------------
+
+
+@pytest.mark.fault("two runs", "both need what is made only once")
+@pytest.mark.parametrize(
+    ("stage", "gone"),
+    [
+        ("tree", ("trees", "sources")),
+        ("root", ("roots",)),
+        ("base", ("kernels", "configs")),
+        ("guest", ("evidence",)),
+        ("instructions", ("instructions",)),
+    ],
+)
+def test_of_two_runs_one_waits_and_takes_what_the_other_made(
+    proven: World, stage: str, gone: tuple[str, ...]
+) -> None:
+    _forget(proven, *gone)
+    guests = len(proven.guests)
+    first = proven.held(stage, inside=True)
+    second = proven.held("waiting")
+    assert first.is_alive() and second.is_alive()
+    proven.release()
+    one, other = proven.end(first), proven.end(second)
+    _require_proven(one)
+    _require_proven(other)
+    assert one.dir != other.dir
+    assert f"waiting for process {first.pid}" in other.said or (
+        f"waiting: process {first.pid}" in other.said
+    )
+    if stage in _KEPT:
+        assert stage not in one.reused and stage in other.reused
+    assert len(proven.guests) - guests == {"guest": 1, "instructions": 6}.get(stage, 0)
+
+
+# -- clocks --------------------------------------------------------------------------
+
+
+@pytest.mark.fault("clock", "it went back a day since the last build")
+def test_what_was_built_in_the_future_is_not_built_upon(proven: World) -> None:
+    kernels = sorted(proven.cache.glob("kernels/*/vmlinux"))
+    before = [path.read_bytes() for path in kernels]
+    _forget(proven, "kernels")
+    _require_proven(proven.validate())  # so that there is something to build upon
+    (output,) = proven.cache.glob("builds/7*")
+    tomorrow = time.time() + 24 * 3600
+    for path in output.rglob("*"):
+        os.utime(path, (tomorrow, tomorrow), follow_symlinks=False)
+    _forget(proven, "kernels")
+    ran = proven.validate()
+    _require_proven(ran)
+    assert f"the clock went back since {output} was last built in" in ran.said
+    # Of the base nothing was left, and the series has only its own file to compile.
+    assert [path.read_bytes() for path in kernels] == before
+    _forget(proven, "kernels")
+    again = proven.validate()
+    _require_proven(again)
+    assert "the clock" not in again.said
+
+
+@pytest.mark.fault("clock", "it goes back during a build")
+def test_a_build_during_which_the_clock_goes_back_is_not_used(proven: World) -> None:
+    _forget(proven, "kernels")
+    # As make meets it: a file that another step has just written is of the future.
+    real = shutil.which("make")
+    write(
+        proven.root / "bin",
+        {
+            "make": "#!/bin/sh\n"
+            "for word; do case $word in O=*builds*) o=${word#O=} ;; esac; done\n"
+            'test -z "$o" || touch -d tomorrow "$o/.config"\n'
+            f'exec {real} "$@"\n'
+        },
+    )
+    ran = proven.validate()
+    (proven.root / "bin/make").unlink()
+    _require_stopped(ran, "base", "the clock went back", "base.log", "set the clock")
+    assert not list(proven.cache.glob("kernels/*"))
+    _require_proven(proven.validate())
+
+
+@pytest.mark.fault("clock", "it goes back and forth during a run")
+def test_a_run_measures_by_a_clock_that_nobody_sets(proven: World) -> None:
+    def erratic() -> None:
+        days = itertools.cycle((0, -4000, 4000, -1))
+        real = time.time
+        time.time = lambda: real() + 86400 * next(days)
+
+    proven.prepare.append(erratic)
+    _forget(proven, "evidence")
+    ran = proven.validate()
+    _require_proven(ran)
+    assert ran.report is not None
+    stages = [*ran.report.stages, *ran.report.series[0].stages]
+    times = [ran.report.seconds, *(one.seconds for one in stages)]
+    times += [one.value for stage in stages for one in stage.figures]
+    assert min(times) >= 0 and max(times) < 100
+
+
+@pytest.mark.fault("clock", "the tree has files of the future")
+def test_files_of_the_future_in_a_tree(world: World) -> None:
+    """As where a tree was unpacked by a machine whose clock is ahead."""
+    tomorrow = time.time() + 24 * 3600
+    os.utime(world.kernel / "other.c", (tomorrow, tomorrow))
+    before = snapshot(world.kernel)
+    _require_proven(world.validate())
+    assert snapshot(world.kernel) == before
+
+
+# -- what only looks like a name, or a path ------------------------------------------
+
+_NAMES = ["-rf", "a\nb", 'it\'s; $(false) `x` "y"', "latin-\udce9", "%s{}[b]\\ "]
+
+
+@pytest.mark.fault("hostile name", "of the kernel tree and of files in it")
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_tree_and_its_files_may_be_called_anything(world: World, name: str) -> None:
+    top = world.root / "trees of mine" / name
+    top.parent.mkdir()
+    world.kernel.rename(top)
+    (top / name).write_text("text\n")
+    (top / "-n").symlink_to(name)
+    before = snapshot(top)
+    ran = world.validate(kernel=top)
+    _require_proven(ran)
+    assert snapshot(top) == before
+    (copied,) = world.cache.glob("trees/7*/src")
+    assert (copied / name).read_text() == "text\n"
+    _require_proven(world.validate(kernel=top))
+
+
+@pytest.mark.fault("hostile name", "of branches, tags and files of a checkout")
+def test_a_checkout_may_have_branches_of_any_name(world: World) -> None:
+    top = world.kernel
+    commit(top)
+    for name in ("-f", 'it\'s;$(false)`x`"y"', "latin-\udce9", "HEAD", "7.3.4"):
+        git(top, "update-ref", f"refs/heads/{name}", "HEAD")
+        git(top, "update-ref", f"refs/tags/{name}", "HEAD")
+    git(top, "symbolic-ref", "HEAD", "refs/heads/latin-\udce9")
+    for name in _NAMES:
+        (top / name).write_text("text\n")
+    commit(top)
+    for name in _NAMES:
+        (top / name).write_text("changed\n")
+    before = snapshot(top)
+    ran = world.validate()
+    _require_proven(ran)
+    assert snapshot(top) == before
+    assert ran.report is not None and ran.report.tree is not None
+    assert len(ran.report.tree.dirty) == len(_NAMES)
+
+
+@pytest.mark.fault("hostile name", "of the place for runs")
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_place_for_runs_may_be_called_anything(proven: World, name: str) -> None:
+    _forget(proven, "evidence")
+    ran = proven.validate("--out", str(proven.root / "runs" / name))
+    _require_proven(ran)
+    assert ran.dir.parent == proven.root / "runs" / name
+    assert "guest" not in ran.reused
+
+
+@pytest.mark.fault("outside the tree", "a patch that names a path beyond it")
+@pytest.mark.parametrize(
+    "path", ["../evil.c", "a/../../../evil.c", "/tmp/evil.c", ".git/hooks/evil"]
+)
+def test_a_patch_that_leads_out_of_the_tree_is_refused(world: World, path: str) -> None:
+    patch = world.project.patches / "demo/0001-demo.patch"
+    patch.write_text(
+        patch.read_text()
+        .replace("demo.c b", f"{path} b", 1)
+        .replace("b/demo.c", f"b/{path}")
+        .replace("a/demo.c", f"a/{path}")
+    )
+    before = _paths(world.root)
+    ran = world.validate()
+    assert ran.exit_code == 2
+    assert f"{patch}:" in ran.said and path in ran.said, ran.said
+    assert "leads out of the kernel tree" in ran.said or "git's own" in ran.said
+    assert "next: " in ran.said and "Traceback" not in ran.said
+    assert {one for one in _paths(world.root) - before if "evil" in one} == set()
+    assert not Path("/tmp/evil.c").exists()
+
+
+@pytest.mark.fault("outside the tree", "a patch through a link that leads beyond it")
+def test_a_patch_through_a_link_is_refused(world: World) -> None:
+    target = world.root / "precious"
+    target.mkdir()
+    (target / "demo.c").write_text((world.kernel / "demo.c").read_text())
+    (world.kernel / "away").symlink_to(target)
+    patch = world.project.patches / "demo/0001-demo.patch"
+    patch.write_text(patch.read_text().replace("/demo.c", "/away/demo.c"))
+    before = snapshot(target)
+    ran = world.validate()
+    assert ran.exit_code == 1, ran.said
+    assert "cannot change away/demo.c: away is a symbolic link" in ran.said
+    assert snapshot(target) == before
+
+
+def _paths(top: Path) -> set[str]:
+    return {str(path) for path in top.rglob("*")}
+
+
+# -- no mirror -----------------------------------------------------------------------
+
+
+@pytest.mark.fault("no mirror", "for the guest's packages")
+def test_without_a_mirror_there_is_no_root(world: World) -> None:
+    (world.root / "no-mirror").touch()
+    ran = world.validate()
+    _require_stopped(ran, "root", "Could not connect to the mirror", "root.log", "apt")
+    assert not [path for path in world.cache.glob("roots/*") if path.is_dir()]
+    (world.root / "no-mirror").unlink()
+    _require_proven(world.validate())
+    # Now that it is there, nobody is asked.
+    (world.root / "no-mirror").touch()
+    _require_proven(world.validate())
+
+
+# -- the catalogue -------------------------------------------------------------------
+
+
+def _catalogue() -> dict[tuple[str, str], str]:
+    """Every fault that some test injects, by kind and what, with the test's name."""
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            for one in node.decorator_list:
+                if ast.unparse(one).startswith("pytest.mark.fault("):
+                    assert isinstance(one, ast.Call)
+                    kind, what = (ast.literal_eval(word) for word in one.args)
+                    found[kind, what] = f"{path.name}::{node.name}"
+    return found
+
+
+def test_every_kind_of_fault_is_injected_by_a_test() -> None:
+    faults = _catalogue()
+    assert {kind for kind, _ in faults} == CLASSES
+    assert len(faults) >= 20

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +109,40 @@ def test_steps_come_through_a_port_of_their_own(desk: guest._Desk) -> None:
         "-device virtserialport,bus=kstall-serial.0,chardev=kstall-steps,"
         "name=kstall.monitor"
     )
+
+
+class _Child:
+    """QEMU, as far as `_wait` looks at it: at each look the next thing happens."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        self.steps = list(steps)
+
+    def poll(self) -> int | None:
+        if not self.steps:
+            return 0
+        self.steps.pop(0)()
+        return None
+
+    def wait(self, timeout: float) -> int:
+        return 0
+
+
+@pytest.mark.fault("clock", "it is set while a guest boots")
+@pytest.mark.parametrize("when", [0, 2**33])
+def test_a_clock_that_is_set_does_not_tell_how_long_a_guest_took(
+    desk: guest._Desk, when: int
+) -> None:
+    def began() -> None:
+        desk.control.mkdir()
+        (desk.control / "began").touch()
+        os.utime(desk.control / "began", (when, when))
+
+    child: Any = _Child(desk.monitor.touch, began)
+    said: list[str] = []
+    watch = guest._wait(child, desk, time.monotonic() + 60, said.append)
+    assert not watch.hung
+    assert watch.first_line is not None and 0 <= watch.first_line < 30
+    assert said == [f"booted in {watch.first_line:.1f} s"]
 
 
 def test_an_old_emulator_gets_one_thread(desk: guest._Desk) -> None:

@@ -113,6 +113,7 @@ def test_tmp_takes_files_without_a_name(bench: Bench) -> None:
     assert (run.status, run.exit_status) == ("completed", 0)
 
 
+@pytest.mark.fault("guest panics", "a real kernel")
 def test_panic_ends_the_guest_at_once(bench: Bench) -> None:
     run = bench.boot("sh", "-c", "echo c > /proc/sysrq-trigger; sleep 600")
     assert (run.status, run.exit_status) == ("panic", None)
@@ -121,6 +122,7 @@ def test_panic_ends_the_guest_at_once(bench: Bench) -> None:
     assert "sysrq triggered crash" in run.splats[0].headline
 
 
+@pytest.mark.fault("guest hangs", "a real kernel")
 def test_hang_is_ended_after_a_dump(bench: Bench) -> None:
     run = bench.boot("sleep", "1000", deadline=30.0)
     assert (run.status, run.exit_status) == ("hang", None)
@@ -133,6 +135,7 @@ def test_hang_is_ended_after_a_dump(bench: Bench) -> None:
     assert not (bench.out / "out/registers.txt").exists()
 
 
+@pytest.mark.fault("QEMU killed", "a real one")
 def test_killed_qemu_is_lost(bench: Bench) -> None:
     def kill() -> None:
         bench.await_job(bench.share / "up")
@@ -147,6 +150,7 @@ def test_killed_qemu_is_lost(bench: Bench) -> None:
     assert run.seconds < 60
 
 
+@pytest.mark.fault("killed", "while a real guest runs")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_guest_outlives_us(bench: Bench, number: signal.Signals) -> None:
     parent = subprocess.Popen(

@@ -117,6 +117,7 @@ def test_a_warning_fails_the_second_time_as_well(
         assert "unused variable" in (found.stage("build").error or "")
 
 
+@pytest.mark.fault("guest panics", "a real kernel in a run")
 @pytest.mark.deep
 def test_a_guest_that_panics(project_copy: Project, tmp_path: Path) -> None:
     _program(project_copy, "#!/bin/sh\necho c >/proc/sysrq-trigger\n")
@@ -128,6 +129,7 @@ def test_a_guest_that_panics(project_copy: Project, tmp_path: Path) -> None:
     assert "console.log" in said
 
 
+@pytest.mark.fault("guest hangs", "a real kernel in a run")
 @pytest.mark.deep
 def test_a_guest_that_hangs(project_copy: Project, tmp_path: Path) -> None:
     path = project_copy.patches / SERIES / "series.toml"
@@ -242,6 +244,7 @@ def _qemus(directory: Path) -> list[int]:
     return found
 
 
+@pytest.mark.fault("killed", "a real build and a real guest")
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("stage", "how"),

@@ -111,6 +111,7 @@ def test_a_truncated_hunk_is_refused(tmp_path: Path) -> None:
         parse(path)
 
 
+@pytest.mark.fault("outside the tree", "each way in which a path is unsafe")
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -138,6 +139,7 @@ def test_a_rename_that_hides_its_target_is_refused(tmp_path: Path) -> None:
         parse(mail(tmp_path, bad))
 
 
+@pytest.mark.fault("outside the tree", "a patch that makes a link")
 @pytest.mark.parametrize("mode", ["120000", "160000"])
 def test_links_are_refused(tmp_path: Path, mode: str) -> None:
     with pytest.raises(NotAPatch, match=mode):

@@ -283,6 +283,7 @@ def test_an_unchanged_directory_is_not_read(
     assert said == []
 
 
+@pytest.mark.fault("read-only", "a source directory")
 def test_a_read_only_directory(tmp_path: Path, cache: Path) -> None:
     top = write(tmp_path / "linux")
     expected = clean(tmp_path)
@@ -416,6 +417,7 @@ def test_too_little_room_is_found_before_copying(
     assert bases(cache) == []
 
 
+@pytest.mark.fault("disk full", "while sources are copied")
 @pytest.mark.parametrize("kind", ["directory", "git", "tarball"])
 def test_a_disk_that_fills_up_meanwhile(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -459,6 +461,7 @@ def in_a_child(act: Callable[[], None]) -> ForkProcess:
     return child
 
 
+@pytest.mark.fault("killed", "while sources are copied")
 def test_a_killed_import_is_cleared_away_by_the_next_run(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

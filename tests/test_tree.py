@@ -304,6 +304,7 @@ def test_only_what_differs_gets_a_new_mtime(lab: Lab) -> None:
     assert mtimes()["Kbuild"] > after["Kbuild"]
 
 
+@pytest.mark.fault("killed", "between any two writes to the sources")
 def test_a_run_killed_between_any_two_writes_is_healed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,6 +385,7 @@ def test_a_workspace_that_somebody_changed_is_not_built(lab: Lab, how: str) -> N
     assert str(lab.base.path.parent) in str(caught.value.next)
 
 
+@pytest.mark.fault("corrupted", "what was kept aside of a file of another series")
 def test_what_was_kept_aside_and_is_damaged_is_not_put_back(lab: Lab) -> None:
     one = lab.patches("one", change("drivers/sched.c", "line 7\n", "line seven\n"))
     other = lab.patches("other", change("Kbuild", "drivers", "mm"))
@@ -404,6 +406,7 @@ def test_a_plan_does_not_take_edited_text_for_pristine(lab: Lab) -> None:
         lab.plan(patches)
 
 
+@pytest.mark.fault("two runs", "both want the workspace")
 def test_a_second_run_waits_for_the_workspace(lab: Lab) -> None:
     plan = lab.plan(lab.patches("one", change("Kbuild", "obj-y", "obj-m")))
     with tree.checkout(plan, lab.said.append):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -33,7 +34,7 @@ from . import (
     validate,
     views,
 )
-from .errors import FailedCheck, KstallError
+from .errors import FailedCheck, KstallError, explain
 from .run import command_line
 from .series import Project, Series, Spec
 from .ui import Ui
@@ -69,13 +70,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     for name in _NOT_FOR_KBUILD:
         os.environ.pop(name, None)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A path may hold bytes that are no text, and is to be named all the same.
+        sys.stdout.reconfigure(errors="backslashreplace")
     console = _console()
     signal.signal(signal.SIGTERM, _as_interrupt)
     signal.signal(signal.SIGHUP, _as_interrupt)
     try:
         return int(arguments.verb(arguments, console))
     except (KstallError, OSError) as error:
-        _complain(str(error))
+        _complain(explain(error))
     except KeyboardInterrupt:
         _complain(
             "interrupted; what was finished is kept, run the same command again to "

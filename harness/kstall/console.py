@@ -7,10 +7,15 @@ taken for the kernel's word.  Shapes are those of 5.15 to 7.3.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import BinaryIO, Literal
 
 Kind = Literal[
     "panic",
@@ -63,6 +68,7 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     ("warning", r"kmemleak: Kernel memory leak detector disabled"),
     ("warning", r"unregister_netdevice: waiting for "),
 )
+_ANY_FIRST_LINE = re.compile("|".join(pattern for _, pattern in _FIRST_LINES))
 _LAST_LINE = re.compile(r"---\[ end (?:trace|Kernel panic)")
 # Sanitizers end with it, and lockdep begins with it: one more report is under way.
 _RULE = re.compile(r"={20,}")
@@ -79,8 +85,17 @@ _SAME_INCIDENT: dict[Kind, frozenset[Kind]] = {
     "kasan": frozenset(("kasan",)),
 }
 _MOST_LINES = 60
-# A chain of locks has a stack for each, and memory has one for who got and who freed it.
+# A chain of locks has a stack for each, and memory one for who got and who freed it.
 _MOST_LINES_OF: dict[Kind, int] = {"lockdep": 250, "kasan": 150, "kcsan": 150}
+# Of what a guest prints without end; no report is longer, and no line of one.
+_LONGEST_REPORT = max(_MOST_LINES, *_MOST_LINES_OF.values())
+_LONGEST_LINE = 2**12
+_MOST_REPORTS = 1000
+_AT_ONCE = 2**14
+_ABRIDGED = 2**22
+_STARVED = b"Out of memory: Killed process "
+_VICTIM = re.compile(rb"\] Out of memory: Killed process \d+ \(([^)]*)\)")
+_SHOWN_VICTIMS = 3
 
 
 @dataclass(frozen=True)
@@ -100,7 +115,88 @@ class Splat:
 def scan(text: str) -> tuple[Splat, ...]:
     """Every report in a console's text, in order of appearance."""
     lines = text.replace("\r", "").split("\n")
-    return tuple(_reports(lines))
+    return tuple(splat for splat, _ in _reports(lines))
+
+
+def scan_file(path: Path) -> tuple[Splat, ...]:
+    """As `scan`, of a file of any size: a guest may print without end.
+
+    Of more than a thousand reports the others are left out, but for a panic.
+    """
+    with path.open("rb") as file:
+        found = tuple(itertools.islice(_streamed(file), _MOST_REPORTS))
+        if len(found) < _MOST_REPORTS or panicked(found):
+            return found
+        file.seek(0)
+        return (*found, *_panic(file))
+
+
+def _streamed(file: BinaryIO) -> Iterator[Splat]:
+    lines: list[str] = []
+    before = 0  # lines of the file that are no longer in ``lines``
+    begin = 0
+    while True:
+        more = [_text(raw) for raw in itertools.islice(_raw(file), _AT_ONCE)]
+        lines += more
+        # A report that may go on in what is not read yet is left for then.
+        settled = len(lines) - (_LONGEST_REPORT if more else 0)
+        for splat, end in _reports(lines, begin):
+            if splat.line > settled:
+                break
+            begin = end
+            yield dataclasses.replace(splat, line=before + splat.line)
+        if not more:
+            return
+        begin = max(begin, settled)
+        done = max(0, begin - _LINES_TO_CUT)
+        del lines[:done]
+        before, begin = before + done, begin - done
+
+
+def _panic(file: BinaryIO) -> Iterator[Splat]:
+    """The first panic, whatever else is there."""
+    rest = enumerate(_raw(file))
+    for number, raw in rest:
+        if b"Kernel panic - not syncing" in raw:
+            more = itertools.islice(rest, _LONGEST_REPORT)
+            lines = [_text(raw), *(_text(one) for _, one in more)]
+            for splat, _ in _reports(lines):
+                if splat.kind == "panic":
+                    yield dataclasses.replace(splat, line=number + splat.line)
+                    return
+
+
+def _raw(file: BinaryIO) -> Iterator[bytes]:
+    while line := file.readline(_LONGEST_LINE):
+        yield line
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace").replace("\r", "").rstrip("\n")
+
+
+def victims(path: Path) -> tuple[str, ...]:
+    """What the kernel killed because memory had run out, by name; the first few.
+
+    That of a control group, which a workload may want, is none of these.
+    """
+    with path.open("rb") as file:
+        killed = (_VICTIM.search(raw) for raw in _raw(file) if _STARVED in raw)
+        names = (found[1].decode("utf-8", "replace") for found in killed if found)
+        return tuple(itertools.islice(names, _SHOWN_VICTIMS))
+
+
+def abridge(console: Path, target: Path) -> None:
+    """Copy ``console``; of a very long one its beginning and its end."""
+    size = console.stat().st_size
+    if size <= 2 * _ABRIDGED:
+        shutil.copy2(console, target)
+        return
+    with console.open("rb") as whole, target.open("wb") as file:
+        file.write(whole.read(_ABRIDGED))
+        file.write(b"\n[kstall: %d bytes are left out here]\n" % (size - 2 * _ABRIDGED))
+        whole.seek(-_ABRIDGED, os.SEEK_END)
+        file.write(whole.read())
 
 
 def panicked(splats: Sequence[Splat]) -> bool:
@@ -108,8 +204,8 @@ def panicked(splats: Sequence[Splat]) -> bool:
     return any(splat.kind == "panic" for splat in splats)
 
 
-def _reports(lines: Sequence[str]) -> Iterator[Splat]:
-    start = 0
+def _reports(lines: Sequence[str], start: int = 0) -> Iterator[tuple[Splat, int]]:
+    """Reports from the line ``start`` on, and the index behind each."""
     while start < len(lines):
         text = _message(lines[start])
         kind = _kind(text) if text is not None else None
@@ -118,7 +214,7 @@ def _reports(lines: Sequence[str]) -> Iterator[Splat]:
             continue
         end = _end(lines, start, kind)
         excerpt = "\n".join(lines[_cut(lines, start) : end]).rstrip()
-        yield Splat(kind, start + 1, text, excerpt)
+        yield Splat(kind, start + 1, text, excerpt), end
         start = end
 
 
@@ -156,6 +252,8 @@ def _message(line: str) -> str | None:
 
 
 def _kind(text: str) -> Kind | None:
+    if not _ANY_FIRST_LINE.match(text):
+        return None
     for kind, pattern in _FIRST_LINES:
         if re.match(pattern, text):
             return kind

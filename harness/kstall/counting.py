@@ -335,6 +335,12 @@ def _modules(one: Measure) -> list[str]:
 
 
 def _refuse(ran: guest.GuestRun, boot: Boot) -> None:
+    try:
+        guestrun.require_witness(ran)
+    except KstallError as error:
+        raise KstallError(
+            f"boot {boot.name}: {error.what}", log=error.log, next=error.next
+        ) from error
     if ran.status == "completed" and ran.exit_status == 0 and not ran.splats:
         return
     excerpt = ran.splats[0].excerpt if ran.splats else ""

@@ -40,6 +40,27 @@ class FailedCheck(KstallError):
     """The tree or the series is at fault, not the machine: a verdict (exit 1)."""
 
 
+def explain(error: KstallError | OSError) -> str:
+    """What happened and what to do next, also where the system says only the first."""
+    if isinstance(error, KstallError):
+        return str(error)
+    number = cause(error)
+    where = error.filename or "the cache or the run directory"
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"no space left on the device that holds {where}\n"
+            "  next: free some, or point KSTALL_CACHE and --out at a larger disk"
+        )
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return (
+            f"{where}: {os.strerror(number)}\n"
+            "  next: point KSTALL_CACHE and --out to where you may write"
+        )
+    if number == errno.EIO:
+        return f"{where}: {os.strerror(number)}\n  next: look after that disk (`dmesg`)"
+    return str(error)
+
+
 def cause(error: OSError) -> int:
     """The errno of ``error``; 0 where there is none.
 

@@ -152,7 +152,8 @@ def describe(checkout: Checkout) -> str:
     """`git describe` of HEAD, or its id where that takes too long."""
     words = ("describe", "--always", "--abbrev=12", checkout.commit)
     try:
-        return git(*words, cwd=checkout.top, timeout=_DESCRIBE_S).decode().strip()
+        answer = git(*words, cwd=checkout.top, timeout=_DESCRIBE_S)
+        return os.fsdecode(answer).strip()
     except (GitError, process.Deadline):
         return checkout.commit[:12]
 

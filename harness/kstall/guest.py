@@ -113,6 +113,8 @@ class GuestRun:
     splats: tuple[Splat, ...]
     argv: tuple[str, ...]
     performed: tuple[monitor.Performed, ...] = ()
+    # What the kernel killed for want of memory.
+    victims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def boot(
             monitor.answering(desk.steps, desk.monitor, steps)
         )
         with (out / "guest.log").open("wb") as log:
-            log.write(f"$ {shlex.join(argv)}\n".encode())
+            log.write(os.fsencode(f"$ {shlex.join(argv)}\n"))
             log.flush()
             began = time.monotonic()
             with process.start(argv, env=_environment(desk)) as child:
@@ -348,10 +350,10 @@ def _pump(child: subprocess.Popen[bytes], log: BinaryIO) -> None:
 
 @dataclass(frozen=True)
 class _Watch:
-    """What was seen of a guest from outside; ``started`` is when QEMU made a socket."""
+    """What was seen of a guest from outside; ``first_line`` as in `GuestRun`."""
 
     hung: bool
-    started: float | None
+    first_line: float | None
 
 
 def _wait(
@@ -361,31 +363,25 @@ def _wait(
     say: Callable[[str], None],
 ) -> _Watch:
     """Watch until the guest came to an end, or ``limit`` on the monotonic clock."""
-    started = None
-    told = False
-    while child.poll() is None:
-        # Looked at early and kept: QEMU removes its sockets when it ends.
+    # When QEMU made its socket, and when the command began.  As seen by us: files have
+    # the time of a clock that may be set meanwhile.
+    started = first = None
+    hung = False
+    while child.poll() is None and not hung:
+        now = time.monotonic()
         if started is None and desk.monitor.exists():
-            started = desk.monitor.stat().st_mtime
+            started = now
+        if first is None and started is not None and (desk.control / "began").exists():
+            first = now - started
+            say(f"booted in {first:.1f} s")
         if (desk.control / "status").exists():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(_GRACE)
             break
-        if not told and (first := _first_line(desk, started)) is not None:
-            told = True
-            say(f"booted in {first:.1f} s")
-        if time.monotonic() >= limit:
-            return _Watch(True, started)
-        time.sleep(_POLL)
-    return _Watch(False, started)
-
-
-def _first_line(desk: _Desk, started: float | None) -> float | None:
-    """Seconds from QEMU's start to the command's, both by the host's clock."""
-    began = desk.control / "began"
-    if started is None or not began.exists():
-        return None
-    return began.stat().st_mtime - started
+        hung = now >= limit
+        if not hung:
+            time.sleep(_POLL)
+    return _Watch(hung, first)
 
 
 def _judge(
@@ -396,7 +392,7 @@ def _judge(
     watch: _Watch,
     performed: tuple[monitor.Performed, ...],
 ) -> GuestRun:
-    splats = console_text.scan(console.read_text(encoding="utf-8", errors="replace"))
+    splats = console_text.scan_file(console)
     exit_status = None
     if (file := desk.control / "status").exists():
         status: Literal["completed", "panic", "hang", "lost"] = "completed"
@@ -405,9 +401,16 @@ def _judge(
         status = "panic"
     else:
         status = "hang" if watch.hung else "lost"
-    first = _first_line(desk, watch.started)
     return GuestRun(
-        status, exit_status, console, seconds, first, splats, argv, performed
+        status,
+        exit_status,
+        console,
+        seconds,
+        watch.first_line,
+        splats,
+        argv,
+        performed,
+        console_text.victims(console),
     )
 
 

@@ -15,7 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import accel, cache, guest, kernel, monitor, process, programs, root, space
+from . import (
+    accel,
+    cache,
+    console,
+    guest,
+    kernel,
+    monitor,
+    process,
+    programs,
+    root,
+    space,
+)
 from .errors import FailedCheck, KstallError
 from .run import Opened
 from .series import Project, Series
@@ -179,7 +190,7 @@ def run_guest(
         finally:
             (share / "results").rename(results)
             cache.remove(share)
-        shutil.copy2(ran.console, results / "console.txt")
+        console.abridge(ran.console, results / "console.txt")
         _refuse(ran, results)
         with cache.keep_if_possible(kept) as scratch:
             shutil.copytree(results, scratch, dirs_exist_ok=True)
@@ -294,15 +305,29 @@ def _keep_performed(ran: guest.GuestRun, results: Path) -> None:
             )
 
 
-def _refuse(ran: guest.GuestRun, results: Path) -> None:
-    """Raise unless the guest came to its end and the kernel had nothing to say."""
+def require_witness(ran: guest.GuestRun) -> None:
+    """Raise if the guest ended in a way that says nothing of its kernel."""
     if ran.status == "lost":
+        # QEMU does not say so, and what a guest writes over 9p fails there.
+        space.require(ran.console.parent, _PROGRAM_BYTES, "what the guest writes")
         raise KstallError(
             "the guest went away before the job had ended, and its kernel did not "
             "say why",
             log=ran.console,
             next="if QEMU was killed (memory?), run the same command again",
         )
+    if ran.victims:
+        raise KstallError(
+            f"the guest ran out of memory, and killed {', '.join(ran.victims)}",
+            log=ran.console,
+            next="give it more with `memory` of [machine] in series.toml; if that does "
+            "not help, something in its kernel leaks",
+        )
+
+
+def _refuse(ran: guest.GuestRun, results: Path) -> None:
+    """Raise unless the guest came to its end and the kernel had nothing to say."""
+    require_witness(ran)
     if ran.status != "completed" or ran.splats:
         excerpt = ran.splats[0].excerpt if ran.splats else "(nothing on the console)"
         what = {

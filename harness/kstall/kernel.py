@@ -60,12 +60,12 @@ class TouchedFileWarns(FailedCheck):
 class SpoiltOutput(KstallError):
     """What make left from before is not what make goes by: it has to begin anew."""
 
-    def __init__(self, what: str, log: Path) -> None:
+    def __init__(self, what: str, log: Path, first: str = "") -> None:
         super().__init__(
             what,
             log=log,
-            next="run the same command again: it begins from nothing, with the help of "
-            "ccache where that is installed",
+            next=f"{first}run the same command again: it begins from nothing, with the "
+            "help of ccache where that is installed",
         )
 
 
@@ -330,7 +330,9 @@ def _make(
         raise explain(error, log) from error
     if skewed:
         raise SpoiltOutput(
-            "the clock went back during the build, and make goes by time", log
+            "the clock went back during the build, and make goes by time",
+            log,
+            "set the clock, if it is wrong now (`date`); then ",
         )
     cache.write_json(count, max(done, total))
     return warnings

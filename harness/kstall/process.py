@@ -176,7 +176,10 @@ def run(
         sink = None
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
-            sink = stack.enter_context(log.open("a", encoding="utf-8"))
+            # With the bytes of a name that is no text: the command can be pasted.
+            sink = stack.enter_context(
+                log.open("a", encoding="utf-8", errors="surrogateescape")
+            )
             sink.write(f"$ {shlex.join(words)}\n")
             sink.flush()
         child = stack.enter_context(

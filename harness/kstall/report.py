@@ -22,6 +22,7 @@ from pydantic import (
     StrictInt,
     StrictStr,
 )
+from pydantic_core import PydanticSerializationError
 
 from . import cache, costs
 from .evidence import CheckResult
@@ -286,6 +287,28 @@ def worst(states: list[Status]) -> Status:
         if state in states:
             return state
     return "error"
+
+
+def printable(report: Report) -> Report:
+    """``report``, with names that are no text in any encoding as escapes.
+
+    A path may hold any bytes, and neither JSON nor HTML can.
+    """
+    try:
+        report.model_dump_json()
+    except (PydanticSerializationError, UnicodeEncodeError):
+        return Report.model_validate(_printable(report.model_dump()))
+    return report
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_printable(key): _printable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(one) for one in value]
+    return value
 
 
 def write(report: Report, path: Path) -> None:

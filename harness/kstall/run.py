@@ -5,7 +5,6 @@ on disk, so that a run that is cut short has lost nothing that it knew."""
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import platform
@@ -18,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from . import __version__, cache, html, junit, kcidb, ktap, process, report
-from .errors import FailedCheck, KstallError
+from .errors import FailedCheck, KstallError, explain
 from .report import Report, SeriesReport
 from .ui import Ui
 
@@ -56,23 +55,25 @@ class Run:
         """Write ``report.json``, ``junit.xml`` and ``results.ktap`` as things stand,
         and when the run is over ``report.html`` and ``kcidb.json``."""
         self.report.seconds = round(time.monotonic() - self.began, 3)
-        report.write(self.report, self.dir / "report.json")
-        junit.write(self.report, self.dir / "junit.xml")
-        ktap.write(self.report, self.dir / "results.ktap")
+        printed = report.printable(self.report)
+        report.write(printed, self.dir / "report.json")
+        junit.write(printed, self.dir / "junit.xml")
+        ktap.write(printed, self.dir / "results.ktap")
         if self.report.status != "running":
             again = f"; `kstall html {self.dir}` tries again"
-            self._draw(html.write, "report.html", again)
+            self._draw(html.write, printed, "report.html", again)
             # Half a run is nothing to submit.
-            self._draw(kcidb.write, "kcidb.json")
+            self._draw(kcidb.write, printed, "kcidb.json")
 
     def _draw(
         self,
         write: Callable[[Report, Path], None],
+        printed: Report,
         name: str,
         again: str = "",
     ) -> None:
         try:
-            write(self.report, self.dir / name)
+            write(printed, self.dir / name)
         except Exception as error:
             # The verdict stands in report.json: what draws it must not cost it.
             self.ui.say(f"{name} could not be made: {error!r}{again}")
@@ -98,7 +99,7 @@ class Run:
                 opened.summary = error.what.splitlines()[0]
                 raise StageStopped from error
             except (KstallError, OSError) as error:
-                entry.error = _explain(error)
+                entry.error = explain(error)
                 opened.summary = entry.error.splitlines()[0]
                 raise StageStopped from error
             except KeyboardInterrupt:
@@ -127,15 +128,6 @@ class Run:
                 ]
                 self.ui.end(entry)
                 self.save()
-
-
-def _explain(error: KstallError | OSError) -> str:
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return (
-            f"no space left on the device that holds {error.filename or 'the cache'}\n"
-            "  next: free some, or point KSTALL_CACHE and --out at a larger disk"
-        )
-    return str(error)
 
 
 def begin(out: Path, command: Sequence[str], ui: Ui) -> Run:

@@ -26,7 +26,8 @@ class NoSpace(KstallError):
         super().__init__(
             f"no room for {what}: it needs about {size(needed)}, and {cache} has "
             f"{size(free)} free",
-            next="free some space, or set KSTALL_CACHE to a directory on a larger disk",
+            next="free some space, or use a larger disk: KSTALL_CACHE names the cache, "
+            "and --out the place for runs",
         )
         self.needed = needed
         self.free = free
