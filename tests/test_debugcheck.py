@@ -132,6 +132,16 @@ def test_what_the_base_says_as_well_is_not_but_is_told() -> None:
     assert "debug: the base's own: leak: 64 bytes: lose" in leaks
 
 
+def test_a_base_that_was_not_asked_excuses_nothing() -> None:
+    series = load("drm-sched")
+    pair = debugcheck.Pair(watched(series), None, frozenset())
+    saved = debugcheck.Saved({"debug": pair}, frozenset())
+    checks = {one.name: one for one in debugcheck.judge(series, saved)}
+    assert failing(checks) == {}
+    details = [one.detail for one in checks["no_new_splats"].comparisons]
+    assert "0 of this kernel, and the base was not asked" in details
+
+
 def test_a_race_elsewhere_is_told_and_one_of_ours_is_held() -> None:
     series = load("drm-sched")
     racing = watched(series, text=(DATA / "kcsan.log").read_text())

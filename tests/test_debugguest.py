@@ -15,13 +15,23 @@ import pytest
 from rich.console import Console
 
 import kerneltree
-from kstall import am, debugging, debugguest, guest, guestrun, report
+from kstall import (
+    am,
+    console,
+    debugging,
+    debugguest,
+    debugkernel,
+    guest,
+    guestrun,
+    report,
+    splats,
+)
 from kstall import run as runs
 from kstall.errors import KstallError
 from kstall.kernel import Kernel
 from kstall.root import Root
 from kstall.run import Opened
-from kstall.series import Project, Series
+from kstall.series import Project
 from kstall.ui import Ui
 from kstall_guest import job as jobs
 
@@ -174,85 +184,106 @@ def test_results_that_are_not_whole(tmp_path: Path) -> None:
 # --- the stages ---
 
 
-def _stages(
-    project: Project,
-    series: tuple[Series, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    boot: Callable[..., Any],
-) -> report.Report:
-    """What `debugging.prove` reports when nothing is really built or booted."""
-    run = runs.begin(tmp_path / "out", ["kstall"], ui())
-    run.report.series = [
-        report.SeriesReport(name=one.name, title="t", digest="d") for one in series
+class Stages:
+    """`debugging.prove` of a series, with nothing really built or booted."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.project = kerneltree.project(tmp_path / "project")
+        self.series = self.project.load(["demo"])
+        self.run = runs.begin(tmp_path / "out", ["kstall"], ui())
+        self.report = self.run.report
+        self.report.series = [
+            report.SeriesReport(name=one.name, title="t", digest="d")
+            for one in self.series
+        ]
+        home, tree = tmp_path / "cache", kerneltree.directory(tmp_path / "linux")
+        root: Any = None
+        tools: Any = SimpleNamespace(id="t")
+        base = kerneltree.base(tree, home)
+        self.ground = debugkernel.Ground(self.project, base, root, tools, home)
+        # What guests say, by the names of their directories; and which were booted.
+        self.said: dict[str, str | Exception] = {}
+        self.booted: list[str] = []
+        self.built: list[tuple[str, str]] = []
+        self.path = tmp_path
+        monkeypatch.setattr(debugging.debugguest, "run", self._boot)
+        monkeypatch.setattr(debugging.debugkernel, "build", self._build)
+        speed = guest.Accel("tcg", "for the test", one_thread=True)
+        monkeypatch.setattr(debugging.accel, "probe", lambda *_: speed)
+
+    def _build(self, _: Any, __: Any, flavour: str, side: str, ___: Any) -> Kernel:
+        self.built.append((flavour, side))
+        return kernel_at(self.path / flavour / side)
+
+    def _boot(self, *words: Any, **_: Any) -> debugguest.Watched:
+        name = words[4].name
+        self.booted.append(name)
+        said = self.said.get(name, "")
+        if isinstance(said, Exception):
+            raise said
+        complaints = tuple(map(splats.complaint, console.scan(said)))
+        agent = {"status": "completed"}
+        return debugguest.Watched("completed", 0, agent, complaints, ())
+
+    def prove(self) -> dict[str, report.Check]:
+        """The checks of the series."""
+        with contextlib.suppress(runs.StageStopped):
+            pairs = list(zip(self.series, self.report.series, strict=True))
+            debugging.prove(self.ground, pairs, self.run)
+        return {one.name: one for one in self.report.series[0].checks}
+
+
+@pytest.fixture
+def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stages:
+    return Stages(tmp_path, monkeypatch)
+
+
+def test_where_no_kernel_complains_the_base_is_not_asked(stages: Stages) -> None:
+    checks = stages.prove()
+    assert sorted(stages.booted) == ["debug-patched", "kcsan-patched"]
+    assert stages.built == [("debug", "patched"), ("kcsan", "patched")]
+    found = {one.name: one for one in stages.report.stages}
+    assert list(found) == [
+        "debug-apply",
+        "debug-programs",
+        "debug-guests",
+        "debug-base-guests",
     ]
-    base = kerneltree.base(kerneltree.directory(tmp_path / "linux"), tmp_path / "cache")
-
-    def make(_: Any, group: debugging.Group, __: str, ___: Any) -> debugging.Made:
-        kernels = {side: kernel_at(tmp_path / side) for side in ("patched", "base")}
-        names = [one.name for one in group.series]
-        return debugging.Made(kernels, dict.fromkeys(names, ()))  # type: ignore[arg-type]
-
-    monkeypatch.setattr(debugging, "_make", make)
-    monkeypatch.setattr(debugging.debugguest, "run", boot)
-    speed = guest.Accel("tcg", "for the test", one_thread=True)
-    monkeypatch.setattr(debugging.accel, "probe", lambda *_: speed)
-    ground: Any = SimpleNamespace(
-        project=project, base=base, root=None, tools=None, cache=tmp_path / "cache"
-    )
-    with contextlib.suppress(runs.StageStopped):
-        debugging.prove(ground, list(zip(series, run.report.series, strict=True)), run)
-    return run.report
-
-
-def _came(text: str = "") -> debugguest.Watched:
-    return debugguest.Watched("completed", 0, {"status": "completed"}, (), ())
-
-
-def test_each_series_gets_the_checks_of_both_flavours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = kerneltree.project(tmp_path / "project")
-    series = project.load(["demo"])
-    booted: list[tuple[str, str]] = []
-
-    def boot(*words: Any, **_: Any) -> debugguest.Watched:
-        booted.append((words[4].name, words[3]))
-        return _came()
-
-    found = _stages(project, series, tmp_path, monkeypatch, boot)
-    assert sorted(booted) == [
-        ("debug-base", "base"),
-        ("debug-patched", "patched"),
-        ("kcsan-base", "base"),
-        ("kcsan-patched", "patched"),
-    ]
-    checks = {one.name: one for one in found.series[0].checks}
+    assert found["debug-base-guests"].status == "skip"
+    assert "nothing to compare" in found["debug-base-guests"].summary
     assert checks["no_new_splats"].status == "pass"
     labels = [one.label for one in checks["no_new_splats"].comparisons]
     assert "debug: guest ended as" in labels and "kcsan: guest ended as" in labels
-    assert [one.name for one in found.stages] == ["debug-apply", "debug-guests"]
-    (stage,) = found.series[0].stages
+    (stage,) = stages.report.series[0].stages
     assert stage.name == "debug" and "of 6 checks pass" in stage.summary
 
 
-def test_a_guest_that_is_lost_stops_its_series_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = kerneltree.project(tmp_path / "project")
-    series = project.load(["demo"])
+def test_the_base_is_asked_about_what_a_kernel_says(stages: Stages) -> None:
+    text = (DATA / "lockdep.log").read_text()
+    stages.said = {"debug-patched": text, "debug-base": text}
+    checks = stages.prove()
+    assert sorted(stages.booted) == ["debug-base", "debug-patched", "kcsan-patched"]
+    assert stages.built[2:] == [("debug", "base")]
+    assert checks["no_new_splats"].status == "pass"
+    labels = [one.label for one in checks["no_new_splats"].comparisons]
+    assert sum("the base's own: " in one for one in labels) == 2
 
-    def boot(*words: Any, **_: Any) -> debugguest.Watched:
-        if words[4].name == "debug-patched":
-            raise KstallError("the guest went away")
-        return _came()
 
-    found = _stages(project, series, tmp_path, monkeypatch, boot)
-    assert found.stages[-1].summary == "3 guests came back, 1 did not"
-    (stage,) = found.series[0].stages
+def test_what_the_base_does_not_say_is_held_against_the_series(stages: Stages) -> None:
+    stages.said = {"debug-patched": (DATA / "lockdep.log").read_text()}
+    checks = stages.prove()
+    assert checks["no_new_splats"].status == "fail"
+
+
+@pytest.mark.parametrize("name", ["debug-patched", "debug-base"])
+def test_a_guest_that_is_lost_is_no_verdict(stages: Stages, name: str) -> None:
+    stages.said = {"debug-patched": (DATA / "lockdep.log").read_text()}
+    stages.said[name] = KstallError("the guest went away")
+    assert stages.prove() == {}
+    (stage,) = stages.report.series[0].stages
     assert (stage.name, stage.status) == ("debug", "error")
     assert "the guest went away" in (stage.error or "")
-    assert found.series[0].checks == []
+    assert any("1 did not" in one.summary for one in stages.report.stages)
 
 
 def test_series_that_do_not_apply_together_have_a_kernel_each(
@@ -265,8 +296,8 @@ def test_series_that_do_not_apply_together_have_a_kernel_each(
             raise am.ApplyError("no", patch=Path("a"), file="f")
         return tuple(patches)
 
-    monkeypatch.setattr(debugging.tree, "plan", plan)
-    groups = debugging.grouped(Any, [one, two], tmp_path)  # type: ignore[arg-type,list-item]
+    monkeypatch.setattr(debugkernel.tree, "plan", plan)
+    groups = debugkernel.grouped(Any, [one, two], tmp_path)  # type: ignore[arg-type,list-item]
     assert [group.series for group in groups] == [(one,), (two,)]
 
 
@@ -278,7 +309,7 @@ def test_base_and_patched_are_built_in_one_directory(
     for name in ("base", "debug"):
         (project.kconfigs / f"{name}.config").write_text(f"# {name}\n")
     base = kerneltree.base(kerneltree.directory(tmp_path / "linux"), tmp_path / "cache")
-    (group,) = debugging.grouped(base, [series], tmp_path)
+    (group,) = debugkernel.grouped(base, [series], tmp_path)
     told: list[tuple[str, ...]] = []
 
     def configure(
@@ -292,15 +323,15 @@ def test_base_and_patched_are_built_in_one_directory(
         told.append(("build", slot, *tree.touched))
         return kernel_at(tmp_path / "kernel")
 
-    monkeypatch.setattr(debugging.kernel, "added_symbols", lambda _: {"NEW"})
-    monkeypatch.setattr(debugging.kernel, "configure", configure)
-    monkeypatch.setattr(debugging.kernel, "build", build)
-    monkeypatch.setattr(debugging.programs, "obtain", lambda *_, **__: ())
+    monkeypatch.setattr(debugkernel.kernel, "added_symbols", lambda _: {"NEW"})
+    monkeypatch.setattr(debugkernel.kernel, "configure", configure)
+    monkeypatch.setattr(debugkernel.kernel, "build", build)
     run = runs.begin(tmp_path / "out", ["kstall"], ui())
     tools: Any = SimpleNamespace(id="t")
     root: Any = None
-    ground = debugging.Ground(project, base, root, tools, tmp_path / "cache")
-    made = debugging._make(ground, group, "debug", run)
+    ground = debugkernel.Ground(project, base, root, tools, tmp_path / "cache")
+    debugkernel.build(ground, group, "debug", "patched", run)
+    debugkernel.build(ground, group, "debug", "base", run)
     fragments = ("base.config", "demo.config", "debug.config")
     assert told == [
         ("config", *fragments, "demo.c", "demo_trace.h"),
@@ -308,7 +339,6 @@ def test_base_and_patched_are_built_in_one_directory(
         ("config", *fragments, "NEW"),
         ("build", "+debug"),
     ]
-    assert set(made.kernels) == {"patched", "base"} and made.programs == {"demo": ()}
     assert [one.name for one in run.report.stages] == [
         "debug-patched-demo",
         "debug-base-demo",

@@ -85,6 +85,7 @@ ORDER = (
     "compilecheck",
     "worst",
     "builds",
+    "debugkernel",
     "debugging",
     "validate",
     "commits",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kstall import cache, debugging, kernel, report, root, source
+from kstall import cache, debugging, debugkernel, kernel, report, root, source
 from kstall import run as runs
 from kstall.series import Project
 from kstall.ui import Ui
@@ -45,7 +45,7 @@ def _debugged(project: Project, tmp_path: Path) -> dict[str, report.Check]:
     entry = report.SeriesReport(name=SERIES, title="t", digest=series.digest)
     run.report.series = [entry]
     debugging.prove(
-        debugging.Ground(project, base, guest_root, tools, home),
+        debugkernel.Ground(project, base, guest_root, tools, home),
         [(series, entry)],
         run,
         beside=[one for one in project.load() if one.name != SERIES],

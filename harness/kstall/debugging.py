@@ -1,88 +1,66 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kernels that watch themselves, as stages of a run (``LEVEL=deep``).
+"""Guests on kernels that watch themselves, as stages of a run (``LEVEL=deep``).
 
-A kernel with KASAN and lockdep is twenty minutes of compiling on two processors, so all
-series are put into one, as long as they apply together; a second one has KCSAN.  Each
-series then has guests of its own on them and on the same kernels of the bare base,
-whose complaints are no series' fault.
+Each series has guests of its own, on a kernel with KASAN and lockdep and on one with
+KCSAN.  Where one of them has something to say, the base is put through the same, for
+what it says as well is no series' fault; where none has, there is nothing to compare,
+and the time is saved.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
 from . import (
     accel,
-    am,
     debugcheck,
     debugguest,
+    debugkernel,
     guestrun,
     kernel,
     programs,
     report,
-    root,
-    source,
-    tree,
 )
 from .debugguest import Flavour, Side, Watched
+from .debugkernel import Ground, Group
 from .errors import KstallError
 from .report import SeriesReport
 from .run import Opened, Run, StageStopped
-from .series import Project, Series
+from .series import Series
 
 _FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
-_SIDES: tuple[Side, ...] = get_args(Side)
 
 
-@dataclass(frozen=True)
-class Ground:
-    """What all kernels of a run are made from."""
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """A guest to boot."""
 
-    project: Project
-    base: source.Base
-    root: root.Root
-    tools: kernel.Toolchain
-    cache: Path
-
-
-@dataclass(frozen=True)
-class Group:
-    """Series that are in one kernel, and the plan that applies them all."""
-
-    series: tuple[Series, ...]
-    plan: tree.Plan
+    series: Series
+    group: Group
+    flavour: Flavour
+    side: Side
+    kernel: kernel.Kernel
+    programs: tuple[programs.Program, ...]
 
     @property
     def name(self) -> str:
-        """What tells its stages from others'."""
-        return self.series[0].name if len(self.series) == 1 else "all"
+        """What its directory in that of the series is called."""
+        return f"{self.flavour}-{self.side}"
 
-    def functions(self, series: Series) -> frozenset[str]:
-        """Those of the files that ``series`` touches."""
-        files = self.plan.files
-        return debugcheck.functions_in(
-            [
-                file.data.decode("utf-8", "replace")
-                for path in series.touches
-                if path.endswith((".c", ".h")) and (file := files.get(path)) is not None
-            ]
-        )
+    @property
+    def key(self) -> tuple[str, Flavour]:
+        """What a guest of either side has in common with that of the other."""
+        return self.series.name, self.flavour
 
 
-@dataclass(frozen=True)
-class Made:
-    """A group's kernels of one flavour, and the programs that its trees have."""
-
-    kernels: dict[Side, kernel.Kernel]
-    programs: dict[str, tuple[programs.Program, ...]]
+_Came = Watched | KstallError
+_All = dict[tuple[str, Flavour], _Came]
 
 
 def prove(
@@ -101,185 +79,125 @@ def prove(
     with run.stage("debug-apply") as stage:
         # In any other order it would be another kernel.
         every = sorted((*(one for one, _ in wanted), *beside), key=lambda s: s.name)
-        groups = grouped(ground.base, every, run.dir / "shared")
+        groups = debugkernel.grouped(ground.base, every, run.dir / "shared")
         stage.summary = (
             f"{len(groups[0].series)} series in one kernel"
             if len(groups) == 1
             else "the series do not apply together: a kernel for each"
         )
-    made = {
-        (group.name, flavour): _make(ground, group, flavour, run)
-        for group in groups
-        for flavour in flavours
-    }
-    guests = [
-        Wanted(one, group, flavour, side)
-        # What can fail first: what the base says is needed only to judge that.
-        for side in _SIDES
-        for flavour in flavours
-        for group in groups
-        for one in group.series
-        if one not in beside
+    pairs = [
+        (group, one) for group in groups for one in group.series if one not in beside
     ]
+    guests = _patched(ground, groups, pairs, flavours, run)
     with run.stage("debug-guests") as stage:
-        found = _boot_all(ground, made, guests, run, stage)
-    known = {flavour: _known(found, flavour) for flavour in flavours}
-    for group, (series, entry) in itertools.product(groups, wanted):
-        if series in group.series:
-            with contextlib.suppress(StageStopped), run.stage("debug", entry) as stage:
-                pairs = {
-                    flavour: debugcheck.Pair(
-                        _came_back(found[Wanted(series, group, flavour, "patched")]),
-                        _came_back(found[Wanted(series, group, flavour, "base")]),
-                        known[flavour],
-                    )
-                    for flavour in flavours
-                }
-                saved = debugcheck.Saved(pairs, group.functions(series))
-                _judge(series, saved, entry, stage)
-
-
-def grouped(
-    base: source.Base, wanted: Sequence[Series], scratch: Path
-) -> tuple[Group, ...]:
-    """All of ``wanted`` in one group, or each in one of its own.
-
-    Raises `am.ApplyError` for a series that does not apply by itself.
-    """
-    try:
-        every = [patch for series in wanted for patch in series.patches]
-        return (Group(tuple(wanted), tree.plan(base, every, scratch)),)
-    except am.ApplyError:
-        return tuple(
-            Group((one,), tree.plan(base, one.patches, scratch)) for one in wanted
-        )
-
-
-def _make(ground: Ground, group: Group, flavour: Flavour, run: Run) -> Made:
-    """Build both kernels, one after the other in one output directory.
-
-    Its name is none that a series can have.
-    """
-    fragments = [
-        ground.project.kconfigs / name
-        for name in dict.fromkeys(
-            [
-                "base.config",
-                *(one.spec.kconfig for one in group.series),
-                f"{flavour}.config",
-            ]
-        )
-    ]
-    kernels: dict[Side, kernel.Kernel] = {}
-    made: dict[str, tuple[programs.Program, ...]] = {}
-    with contextlib.ExitStack() as held:
-
-        @functools.cache
-        def put() -> Callable[[tree.Plan], tree.AppliedTree]:
-            return held.enter_context(tree.workspace(ground.base, run.ui.say))
-
-        for side in _SIDES:
-            plan = group.plan if side == "patched" else group.plan.upto(0)
-            absent = kernel.added_symbols(group.plan) if side == "base" else frozenset()
-            checkout = functools.cache(lambda plan=plan: put()(plan))
-            with run.stage(f"{flavour}-{side}-{group.name}") as stage:
-                kernels[side] = _build(
-                    ground, plan, absent, fragments, f"+{flavour}", checkout, run, stage
+        patched = _boot_all(ground, guests, run, stage)
+    base = _base(ground, guests, patched, run)
+    entries = {series.name: entry for series, entry in wanted}
+    for group, series in pairs:
+        entry = entries[series.name]
+        with contextlib.suppress(StageStopped), run.stage("debug", entry) as stage:
+            found = {
+                flavour: debugcheck.Pair(
+                    _came_back(patched[series.name, flavour]),
+                    _came_back(came)
+                    if (came := base.get((series.name, flavour)))
+                    else None,
+                    _known(base, flavour),
                 )
-                if side == "patched":
-                    made = {
-                        one.name: programs.obtain(
-                            one, plan, ground.tools, ground.cache, checkout,
-                            log=stage.log,
-                        )
-                        for one in group.series
-                    }  # fmt: skip
-    return Made(kernels, made)
+                for flavour in flavours
+            }
+            saved = debugcheck.Saved(found, group.functions(series))
+            checks = [report.Check.of(one) for one in debugcheck.judge(series, saved)]
+            entry.checks += checks
+            good = sum(check.status == "pass" for check in checks)
+            stage.summary = f"{good} of {len(checks)} checks pass"
 
 
-def _build(
+def _patched(
     ground: Ground,
-    plan: tree.Plan,
-    absent: frozenset[str],
-    fragments: Sequence[Path],
-    slot: str,
-    checkout: Callable[[], tree.AppliedTree],
+    groups: Sequence[Group],
+    pairs: Sequence[tuple[Group, Series]],
+    flavours: Sequence[Flavour],
     run: Run,
-    stage: Opened,
-) -> kernel.Kernel:
-    key = kernel.config_key(plan, fragments, ground.tools)
-    config = kernel.find_config(key, ground.cache) or kernel.configure(
-        checkout(),
-        key,
-        fragments,
-        ground.tools,
-        ground.cache,
-        log=stage.log,
-        absent=absent,
-    )
-    key = kernel.key_of(plan.content, config, ground.tools)
-    built = kernel.find(key, ground.cache) or kernel.build(
-        checkout(),
-        slot,
-        config,
-        ground.tools,
-        ground.cache,
-        log=stage.log,
-        progress=lambda p: run.ui.progress(p.done, p.total, p.step),
-    )
-    stage.reused = built.reused
-    stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
-    return built
+) -> list[Wanted]:
+    """The guests on the kernels with the patches, which are built now."""
+    with run.stage("debug-programs") as stage:
+        made = {
+            series.name: debugkernel.tree_programs(ground, group, series, run, stage)
+            for group, series in pairs
+        }
+        theirs = [one for each in made.values() for one in each]
+        stage.reused = all(one.reused for one in theirs)
+        stage.summary = ", ".join(one.name for one in theirs) or "none"
+    kernels = {
+        (group.name, flavour): debugkernel.build(ground, group, flavour, "patched", run)
+        for flavour, group in itertools.product(flavours, groups)
+    }
+    return [
+        Wanted(
+            series,
+            group,
+            flavour,
+            "patched",
+            kernels[group.name, flavour],
+            made[series.name],
+        )
+        for flavour, (group, series) in itertools.product(flavours, pairs)
+    ]
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A guest to boot."""
-
-    series: Series
-    group: Group
-    flavour: Flavour
-    side: Side
-
-    @property
-    def name(self) -> str:
-        """What its directory in that of the series is called."""
-        return f"{self.flavour}-{self.side}"
-
-    def __hash__(self) -> int:
-        return hash((self.series.name, self.name))
-
-
-_Came = Watched | KstallError
+def _base(ground: Ground, guests: Sequence[Wanted], patched: _All, run: Run) -> _All:
+    """What the base says where a kernel with patches said something."""
+    asked = [
+        one
+        for one in guests
+        if isinstance(came := patched[one.key], Watched)
+        and not debugcheck.clean(one.series, came)
+    ]
+    if not asked:
+        with run.stage("debug-base-guests") as stage:
+            stage.status = "skip"
+            stage.summary = "no kernel complained: there is nothing to compare"
+        return {}
+    kernels = {}
+    for one in asked:
+        if (key := (one.group.name, one.flavour)) not in kernels:
+            kernels[key] = debugkernel.build(
+                ground, one.group, one.flavour, "base", run
+            )
+    again = [
+        Wanted(
+            one.series,
+            one.group,
+            one.flavour,
+            "base",
+            kernels[one.group.name, one.flavour],
+            one.programs,
+        )
+        for one in asked
+    ]
+    with run.stage("debug-base-guests") as stage:
+        return _boot_all(ground, again, run, stage)
 
 
 def _boot_all(
-    ground: Ground,
-    made: dict[tuple[str, Flavour], Made],
-    guests: Sequence[Wanted],
-    run: Run,
-    stage: Opened,
-) -> dict[Wanted, _Came]:
+    ground: Ground, guests: Sequence[Wanted], run: Run, stage: Opened
+) -> _All:
     """Boot all guests, as many at once as there are processors for."""
-    first = next(iter(made.values())).kernels["patched"]
-    speed = accel.probe(ground.cache, first.image, ground.root, run.ui.say)
-    found: dict[Wanted, _Came] = {}
+    speed = accel.probe(ground.cache, guests[0].kernel.image, ground.root, run.ui.say)
+    found: _All = {}
     threads = 1 if speed.one_thread else 2
     workers = max(1, len(os.sched_getaffinity(0)) // threads)
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         waiting = {
-            pool.submit(
-                _boot, ground, made[one.group.name, one.flavour], one, speed, run, stage
-            ): one
-            for one in guests
+            pool.submit(_boot, ground, one, speed, run, stage): one for one in guests
         }
         try:
             for done in concurrent.futures.as_completed(waiting):
                 one = waiting[done]
-                found[one] = done.result()
-                run.ui.progress(
-                    len(found), len(guests), f"{one.series.name} {one.name}"
-                )
+                found[one.key] = done.result()
+                step = f"{one.series.name} {one.name}"
+                run.ui.progress(len(found), len(guests), step)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -291,20 +209,15 @@ def _boot_all(
 
 
 def _boot(
-    ground: Ground,
-    made: Made,
-    one: Wanted,
-    speed: accel.Accel,
-    run: Run,
-    stage: Opened,
+    ground: Ground, one: Wanted, speed: accel.Accel, run: Run, stage: Opened
 ) -> _Came:
     """One guest; what stops it is told where the series is judged."""
     where = guestrun.Guest(
-        made.kernels[one.side],
+        one.kernel,
         ground.root,
         speed,
         debugguest.machine_for(one.series),
-        made.programs[one.series.name],
+        one.programs,
     )
     out = run.dir / one.series.name / one.name
     out.mkdir(parents=True)
@@ -330,26 +243,17 @@ def _boot(
     return watched
 
 
-def _known(found: Mapping[Wanted, _Came], flavour: Flavour) -> frozenset[str]:
+def _known(base: _All, flavour: Flavour) -> frozenset[str]:
     """What any guest of the base said, whatever series' workloads it ran."""
     return frozenset(
         signature
-        for one, came in found.items()
-        if one.side == "base" and one.flavour == flavour and isinstance(came, Watched)
+        for (_, other), came in base.items()
+        if other == flavour and isinstance(came, Watched)
         for signature in came.signatures
     )
 
 
 def _came_back(came: _Came) -> Watched:
-    if isinstance(came, Watched):
-        return came
-    raise came
-
-
-def _judge(
-    series: Series, saved: debugcheck.Saved, entry: SeriesReport, stage: Opened
-) -> None:
-    checks = [report.Check.of(one) for one in debugcheck.judge(series, saved)]
-    entry.checks += checks
-    good = sum(check.status == "pass" for check in checks)
-    stage.summary = f"{good} of {len(checks)} checks pass"
+    if isinstance(came, KstallError):
+        raise came
+    return came

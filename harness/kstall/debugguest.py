@@ -224,7 +224,7 @@ def load(results: Path) -> Watched:
     """What a guest left in ``results``; raises `KstallError` if that is not whole."""
     try:
         facts = json.loads((results / _FACTS).read_text(encoding="utf-8"))
-        text = (results / "console.txt").read_text(encoding="utf-8", errors="replace")
+        reports = console.scan_file(results / "console.txt")
     except (OSError, ValueError) as error:
         raise KstallError(f"{results}: no results of a guest: {error}") from error
     leaked = None
@@ -234,6 +234,6 @@ def load(results: Path) -> Watched:
         facts["status"],
         facts["exit_status"],
         guestrun.agent(results),
-        tuple(splats.complaint(one) for one in console.scan(text)),
+        tuple(map(splats.complaint, reports)),
         leaked,
     )

@@ -17,6 +17,7 @@ from . import (
     cache,
     common,
     debugging,
+    debugkernel,
     evidence,
     extra,
     kernel,
@@ -189,7 +190,7 @@ def _debug(request: Request, run: runs.Run, shared: _Shared) -> None:
         if any(one.name == "apply" and one.status == "pass" for one in entry.stages)
     ]
     if wanted:
-        ground = debugging.Ground(
+        ground = debugkernel.Ground(
             request.project, shared.base, shared.root, shared.tools, request.cache
         )
         debugging.prove(ground, wanted, run)

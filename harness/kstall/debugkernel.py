@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Kernels that watch themselves: which series are in one, and how it is built.
+
+One with KASAN and lockdep is twenty minutes of compiling on two processors, so all
+series are put into one, as long as they apply together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import am, debugcheck, kernel, programs, root, source, tree
+from .debugguest import Flavour, Side
+from .run import Opened, Run
+from .series import Project, Series
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all kernels of a run are made from."""
+
+    project: Project
+    base: source.Base
+    root: root.Root
+    tools: kernel.Toolchain
+    cache: Path
+
+
+@dataclass(frozen=True)
+class Group:
+    """Series that are in one kernel, and the plan that applies them all."""
+
+    series: tuple[Series, ...]
+    plan: tree.Plan
+
+    @property
+    def name(self) -> str:
+        """What tells its stages from others'."""
+        return self.series[0].name if len(self.series) == 1 else "all"
+
+    def functions(self, series: Series) -> frozenset[str]:
+        """Those of the files that ``series`` touches."""
+        files = self.plan.files
+        return debugcheck.functions_in(
+            [
+                file.data.decode("utf-8", "replace")
+                for path in series.touches
+                if path.endswith((".c", ".h")) and (file := files.get(path)) is not None
+            ]
+        )
+
+
+def grouped(
+    base: source.Base, wanted: Sequence[Series], scratch: Path
+) -> tuple[Group, ...]:
+    """All of ``wanted`` in one group, or each in one of its own.
+
+    Raises `am.ApplyError` for a series that does not apply by itself.
+    """
+    try:
+        every = [patch for series in wanted for patch in series.patches]
+        return (Group(tuple(wanted), tree.plan(base, every, scratch)),)
+    except am.ApplyError:
+        return tuple(
+            Group((one,), tree.plan(base, one.patches, scratch)) for one in wanted
+        )
+
+
+def build(
+    ground: Ground, group: Group, flavour: Flavour, side: Side, run: Run
+) -> kernel.Kernel:
+    """The kernel of ``group`` with its patches, or of the same symbols without them.
+
+    Both are built in one output directory, one of a name that no series can have.
+    Raises `StageStopped`.
+    """
+    plan = group.plan if side == "patched" else group.plan.upto(0)
+    configs = [
+        "base.config",
+        *(one.spec.kconfig for one in group.series),
+        f"{flavour}.config",
+    ]
+    fragments = [ground.project.kconfigs / name for name in dict.fromkeys(configs)]
+    absent = kernel.added_symbols(group.plan) if side == "base" else frozenset()
+    with (
+        run.stage(f"{flavour}-{side}-{group.name}") as stage,
+        _checkout(plan, run) as checkout,
+    ):
+        key = kernel.config_key(plan, fragments, ground.tools)
+        config = kernel.find_config(key, ground.cache) or kernel.configure(
+            checkout(),
+            key,
+            fragments,
+            ground.tools,
+            ground.cache,
+            log=stage.log,
+            absent=absent,
+        )
+        key = kernel.key_of(plan.content, config, ground.tools)
+        built = kernel.find(key, ground.cache) or kernel.build(
+            checkout(),
+            f"+{flavour}",
+            config,
+            ground.tools,
+            ground.cache,
+            log=stage.log,
+            progress=lambda p: run.ui.progress(p.done, p.total, p.step),
+        )
+        stage.reused = built.reused
+        stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
+    return built
+
+
+def tree_programs(
+    ground: Ground, group: Group, series: Series, run: Run, stage: Opened
+) -> tuple[programs.Program, ...]:
+    """The programs that ``series`` has from the tree with all patches of ``group``."""
+    with _checkout(group.plan, run) as checkout:
+        return programs.obtain(
+            series, group.plan, ground.tools, ground.cache, checkout, log=stage.log
+        )
+
+
+@contextlib.contextmanager
+def _checkout(plan: tree.Plan, run: Run) -> Iterator[Callable[[], tree.AppliedTree]]:
+    """What checks ``plan`` out when that is asked for, and keeps it until the end."""
+    with contextlib.ExitStack() as held:
+        yield functools.cache(
+            lambda: held.enter_context(tree.checkout(plan, run.ui.say))
+        )
