@@ -56,7 +56,7 @@ $(O)/vmlinux: $(OBJECTS)
 \t@echo "cmd" >$(O)/.vmlinux.cmd
 $(O)/%.o: $(S)%.c $(O)/.config
 \t@echo "  CC      $*.o"
-\t@gcc -Wall -O1 -fPIC -c -o $@ $<
+\t@$(CC) -Wall -O1 -fPIC -c -o $@ $<
 \t@echo "cmd" >$(O)/.$*.o.cmd
 allnoconfig:
 \t@cp $(KCONFIG_ALLCONFIG) $(O)/.config

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import fake_kernel
 from kstall import cli
 
 
@@ -64,6 +65,33 @@ def test_make_s_own_variables_stay_outside(
     monkeypatch.setenv("KBUILD_OUTPUT", str(tmp_path))
     assert cli.main(["list"]) == 0
     assert not {"MAKEFLAGS", "KBUILD_OUTPUT"} & set(os.environ)
+
+
+def test_compilers_speak_a_language_that_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG", "LANGUAGE"):
+        monkeypatch.setenv(name, "de_DE.UTF-8")
+    assert cli.main(["list"]) == 0
+    assert os.environ["LC_MESSAGES"] == os.environ["LANG"] == "C.UTF-8"
+    assert not {"LC_ALL", "LANGUAGE"} & set(os.environ)
+
+
+@pytest.mark.fault("corrupted", "a private copy of sources, named where no run is")
+def test_a_damaged_entry_is_named_outside_of_runs(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    top = fake_kernel.write(tmp_path / "linux")
+    argv = ["series", "drm-sched", "--kernel", str(top), "--out", str(tmp_path / "out")]
+    cli.main(argv)
+    capsys.readouterr()
+    (base,) = (tmp_path / "cache/trees").glob("7*")
+    os.truncate(base / "files", 10)
+    cli.main(argv)
+    assert f"{base} is damaged (files is not what it was)" in capsys.readouterr().err
 
 
 def test_line_numbers_are_not_taken_for_emoji(

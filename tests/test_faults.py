@@ -100,6 +100,10 @@ def _require_stopped(ran: Ran, stage: str, *says: str) -> None:
         assert text in error, error
 
 
+needs_ccache = pytest.mark.skipif(
+    shutil.which("ccache") is None, reason="no ccache is installed"
+)
+
 # -- killed --------------------------------------------------------------------------
 
 #: In their order; of the last ones nothing is kept.
@@ -269,6 +273,35 @@ def test_an_object_that_the_linker_refuses_is_no_fault_of_the_series(
     _settled(proven)
 
 
+@needs_ccache
+@pytest.mark.fault("truncated", "the compiler's cache")
+@pytest.mark.fault("corrupted", "the compiler's cache")
+@pytest.mark.parametrize("damage", [_cut, _overwrite])
+def test_a_damaged_compiler_cache_gets_into_no_kernel(
+    proven: World, damage: Callable[[Path], None]
+) -> None:
+    kernels = sorted(proven.cache.glob("kernels/*/vmlinux"))
+    before = [path.read_bytes() for path in kernels]
+    for path in (proven.cache / "ccache").rglob("*"):
+        if path.is_file() and not path.name.startswith("inode-cache"):
+            damage(path)
+    _forget(proven, "kernels", "builds")
+    _require_proven(proven.validate())
+    assert [path.read_bytes() for path in kernels] == before
+
+
+@needs_ccache
+@pytest.mark.fault("truncated", "what the compiler's cache maps into memory")
+def test_a_compiler_cache_that_dies_of_its_own_files_loses_them(proven: World) -> None:
+    (index,) = (proven.cache / "ccache").rglob("inode-cache*")
+    _cut(index)
+    _forget(proven, "kernels", "builds")
+    ran = proven.validate()
+    _require_stopped(ran, "base", f"{index}, is damaged", "base.log", "run the same")
+    assert not index.exists()
+    _require_proven(proven.validate())
+
+
 @pytest.mark.fault("corrupted", "what a run remembers of sources")
 def test_a_damaged_memory_of_sources_costs_a_copy_at_most(proven: World) -> None:
     memories = list(proven.cache.glob("sources/seen/*.json"))
@@ -389,6 +422,18 @@ def test_a_full_disk_costs_no_result_that_is_there(
     after = proven.validate()
     _require_proven(after)
     assert set(_KEPT) - {stage} == after.reused & set(_KEPT)
+
+
+@needs_ccache
+@needs_mounts
+@pytest.mark.fault("disk full", "in the compiler's cache")
+def test_a_full_compiler_cache_costs_only_time(proven: World) -> None:
+    kernels = sorted(proven.cache.glob("kernels/*/vmlinux"))
+    before = [path.read_bytes() for path in kernels]
+    _forget(proven, "kernels", "builds", "ccache")
+    proven.prepare.append(_tiny_disk(proven.cache / "ccache"))
+    _require_proven(proven.validate())
+    assert [path.read_bytes() for path in kernels] == before
 
 
 @needs_mounts

@@ -57,6 +57,8 @@ _NOT_FOR_KBUILD = (
     "KCONFIG_CONFIG",
     "KCONFIG_ALLCONFIG",
     "LOCALVERSION",
+    "LANGUAGE",
+    "LC_ALL",
     "INSTALL_MOD_PATH",
     "O",
     "C",
@@ -70,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     for name in _NOT_FOR_KBUILD:
         os.environ.pop(name, None)
+    # What compilers say is read; kbuild unsets LC_ALL, and goes by the others.
+    os.environ.update(LANG="C.UTF-8", LC_MESSAGES="C.UTF-8")
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A path may hold bytes that are no text, and is to be named all the same.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -77,7 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _as_interrupt)
     signal.signal(signal.SIGHUP, _as_interrupt)
     try:
-        return int(arguments.verb(arguments, console))
+        with cache.remarked() as remarks:
+            try:
+                return int(arguments.verb(arguments, console))
+            finally:
+                # Those of a run's stages are said, and in its report.
+                for remark in remarks:
+                    _complain(remark)
     except (KstallError, OSError) as error:
         _complain(explain(error))
     except KeyboardInterrupt:

@@ -327,6 +327,8 @@ def _make(
             on_line=on_line,
         )
     except process.CommandError as error:
+        if "Bus error" in error.output:
+            _drop_mapped(tools, log)
         raise explain(error, log) from error
     if skewed:
         raise SpoiltOutput(
@@ -336,6 +338,18 @@ def _make(
         )
     cache.write_json(count, max(done, total))
     return warnings
+
+
+def _drop_mapped(tools: Toolchain, log: Path) -> None:
+    """Delete what ccache maps into memory, and raise; it dies of that if it is cut."""
+    place = dict(tools.env).get("CCACHE_DIR")
+    for path in Path(place).rglob("inode-cache*") if place is not None else ():
+        path.unlink()
+        raise KstallError(
+            f"what ccache knows of files, {path}, is damaged and was removed",
+            log=log,
+            next="run the same command again",
+        )
 
 
 def _make_argv(output: Path, tools: Toolchain) -> list[str]:

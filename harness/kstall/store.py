@@ -21,7 +21,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,8 +122,9 @@ def _make(job: Job, scratch: Path, cache_dir: Path) -> str:
     version = require_kernel(source, job.named)
     if job.tree is None and is_built(source):
         _clean(source)
-    _bring_to_present(source)
     entries = listing.scan(source)
+    if _brought_to_present(source, entries):
+        entries = listing.scan(source)
     if blobs is None:
         blobs = listing.blobs(source, entries)
     base = name(version, job.tree or listing.tree_id(entries, blobs))
@@ -140,12 +141,13 @@ def _make(job: Job, scratch: Path, cache_dir: Path) -> str:
     return base
 
 
-def _bring_to_present(source: Path) -> None:
+def _brought_to_present(source: Path, entries: Iterable[listing.Entry]) -> bool:
     """Take time stamps of the future from files of ours, by which make would go."""
     now = time.time_ns()
-    for entry in listing.scan(source):
-        if entry.mtime_ns > now:
-            os.utime(source / entry.path, ns=(now, now), follow_symlinks=False)
+    ahead = [entry.path for entry in entries if entry.mtime_ns > now]
+    for path in ahead:
+        os.utime(source / path, ns=(now, now), follow_symlinks=False)
+    return bool(ahead)
 
 
 def _drop_damaged(base: str, cache_dir: Path) -> None:
