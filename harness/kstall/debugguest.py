@@ -27,8 +27,9 @@ from .ui import Ui
 #: Two builds, because KASAN and KCSAN cannot be in one.
 Flavour = Literal["debug", "kcsan"]
 Side = Literal["patched", "base"]
-#: How often each reader has to switch each event, and each processor and module goes.
-TOGGLES = 200
+#: How often each of four readers has to switch each event, which takes a tenth of a
+#: second in a kernel that is not slow; and how often each processor and module goes.
+TOGGLES = 100
 CYCLES = 20
 RELOADS = 5
 _TOGGLE = "workloads/debug/toggle"

@@ -7,8 +7,9 @@
  * LIST has one hook a line: "event SYSTEM NAME FILTER", or "raw NAME" for one that
  * only BPF knows.  Readers are threads, each with a rhythm of its own:
  *
- *	ftrace	an instance with stack traces, a trigger and, every other time, the
- *		filter; what it prints is read, so that printing is run as well
+ *	ftrace	an instance with stack traces, half of the time with the filter, and
+ *		every fourth time with a trigger; what it prints is read, so that
+ *		printing is run as well
  *	perf	a sampling event with call chain on each CPU, every other time filtered
  *	bpf	a program that takes a stack trace, attached as bpftrace attaches to
  *		tracepoint:
@@ -169,6 +170,8 @@ static void drain(int pipe)
 
 static void ftrace_round(unsigned long round, int pipe)
 {
+	/* Each of these waits for all readers: not every time, or little is switched. */
+	const bool triggers = round % 4 == 3;
 	bool on[MAX_HOOKS] = { false };
 	int error;
 
@@ -177,8 +180,11 @@ static void ftrace_round(unsigned long round, int pipe)
 
 		if (hook->raw_only)
 			continue;
-		error = put(event_file(hook, "filter"), round % 2 ? hook->filter : "0");
-		if (!error)
+		error = 0;
+		if (round % 2 == 0)
+			error = put(event_file(hook, "filter"),
+				    round % 4 ? hook->filter : "0");
+		if (!error && triggers)
 			error = put(event_file(hook, "trigger"), "stacktrace:5");
 		if (!error)
 			error = put(event_file(hook, "enable"), "1");
@@ -192,7 +198,8 @@ static void ftrace_round(unsigned long round, int pipe)
 			continue;
 		error = put(event_file(hook, "enable"), "0");
 		/* Also where switching on failed half way. */
-		put(event_file(hook, "trigger"), "!stacktrace:5");
+		if (triggers)
+			put(event_file(hook, "trigger"), "!stacktrace:5");
 		if (on[i] && !failed(hook, FTRACE, error))
 			atomic_fetch_add(&hook->count[FTRACE].toggles, 1);
 	}
