@@ -207,7 +207,7 @@ def test_the_letter_quotes_the_run(desk: Desk) -> None:
     assert done.unfounded == ("1234",)
     assert "2,982.5" in text
     assert "0.25" in text
-    assert "allowed for struct bed: 8 bytes, because sheets" in text
+    assert "allowed for struct bed, 8 bytes: sheets" in text
     assert "change-id: 20260101-demo-" in text
     assert " demo.c       | 3 ++-" in text
     assert "  demo: trace naps\n" in text
@@ -272,8 +272,8 @@ def test_allowances_of_one_reason_are_one_line() -> None:
     other = costs.Exemption(struct="bed", allowed=8, because="sheets")
     found = costs.Overhead(base_kernel="k", exemptions=[*both, other])
     assert cover.allowances(found) == [
-        "allowed for a(), b(): 1 instruction, because it is cold",
-        "allowed for struct bed: 8 bytes, because sheets",
+        "allowed for a(), b(), 1 instruction: it is cold",
+        "allowed for struct bed, 8 bytes: sheets",
     ]
 
 

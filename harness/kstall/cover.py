@@ -236,9 +236,10 @@ def allowances(found: costs.Overhead) -> list[str]:
         name = f"{one.function}()" if one.function else f"struct {one.struct}"
         unit = "instruction" if one.function else "byte"
         much = f"{one.allowed} {unit}{'' if one.allowed == 1 else 's'}"
-        grouped.setdefault((much, one.because), []).append(name)
+        because = " ".join(one.because.split()).rstrip(".")
+        grouped.setdefault((much, because), []).append(name)
     return [
-        f"allowed for {', '.join(names)}: {much}, because {because}"
+        f"allowed for {', '.join(names)}, {much}: {because}"
         for (much, because), names in grouped.items()
     ]
 
