@@ -221,7 +221,7 @@ class _State:
         return tuple(path for path, file in files if file is not None)
 
     @functools.cached_property
-    def users(self) -> tuple[str, ...]:
+    def users(self) -> kbuild.Users:
         return kbuild.users(self.applied.path, self.touched)
 
 

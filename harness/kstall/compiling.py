@@ -97,7 +97,7 @@ class Job:
 
     tree: AppliedTree
     touched: tuple[str, ...]
-    users: tuple[str, ...]
+    users: kbuild.Users
     variant: Variant
     config: Configured
     cache: Path
@@ -123,13 +123,14 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
     sources = [path for path in job.touched if kbuild.is_compiled(path)]
     folders = {
         str(folder)
-        for path in (*sources, *job.users)
+        for path in (*sources, *job.users.all)
         for folder in list(PurePosixPath(path).parents)[:2]
     }
     listed = kbuild.listed(
         job.tree.path, job.config.file, job.variant.arch, folders, job.scratch
     )
-    objects = {path: kbuild.object_of(path) for path in (*sources, *job.users)}
+    wanted = (*sources, *job.users.chosen(listed.objects))
+    objects = {path: kbuild.object_of(path) for path in wanted}
     targets = {path: one for path, one in objects.items() if one in listed.objects}
     output = outputs.apart(job.tree, job.variant.place, job.config.file, job.cache)
     said = [

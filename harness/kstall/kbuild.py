@@ -8,9 +8,10 @@ asked first.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -102,37 +103,65 @@ def is_header(path: str) -> bool:
     return path.endswith(".h") and not path.startswith(_OUTSIDE)
 
 
-def users(tree: Path, touched: Collection[str]) -> tuple[str, ...]:
-    """Other C files of ``tree`` to compile, because they include a touched file.
+@dataclass(frozen=True)
+class Users:
+    """Other C files that include what a series touches, and have to be compiled.
 
-    All of them for a C file that others include, and all that make a header's
-    tracepoints.  Else a few small ones: whoever includes it may stumble, and all that
-    is configured is compiled when the whole kernel is built.
+    All of ``always``, and of each of ``some`` the first few that are configured:
+    whoever includes it may stumble, and all is compiled when the kernel is built.
+    """
+
+    always: tuple[str, ...] = ()
+    some: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Whatever may be chosen."""
+        return tuple(dict.fromkeys([*self.always, *itertools.chain(*self.some)]))
+
+    def chosen(self, objects: Collection[str]) -> tuple[str, ...]:
+        """Those to compile where ``objects`` are configured."""
+        found = dict.fromkeys(self.always)
+        for group in self.some:
+            there = [one for one in group if object_of(one) in objects]
+            found |= dict.fromkeys(there[:_FEW])
+        return tuple(found)
+
+
+def users(tree: Path, touched: Collection[str]) -> Users:
+    """Those of ``tree`` that include a file which is ``touched``.
+
+    Always compiled are those that include a C file, and those that make the tracepoints
+    of a header.
     """
     near = {str(PurePosixPath(one).parent) for one in touched if is_compiled(one)}
-    found: dict[str, None] = {}
+    always: dict[str, None] = {}
+    some = []
     for path in sorted(touched):
         if not (is_header(path) or is_compiled(path)):
             continue
         others = [one for one in including(tree, path) if one not in touched]
-        if is_header(path):
-            others = list(_chosen(tree, others, near))
-        found |= dict.fromkeys(others)
-    return tuple(sorted(found))
+        if is_compiled(path):
+            always |= dict.fromkeys(others)
+            continue
+        if "trace" in path:
+            made = [one for one in others if _makes_tracepoints(tree / one)]
+            always |= dict.fromkeys(made)
+        if len(others) > _MANY:
+            others = [one for one in others if str(PurePosixPath(one).parent) in near]
+        others.sort(key=lambda one: _order(tree, one, near))
+        some.append(tuple(others))
+    return Users(tuple(always), tuple(some))
 
 
-def _chosen(tree: Path, users: list[str], near: set[str]) -> Iterator[str]:
-    if len(users) > _MANY:
-        users = [one for one in users if str(PurePosixPath(one).parent) in near]
-    sizes: Mapping[str, int] = {one: (tree / one).stat().st_size for one in users}
-    others = []
-    for one in sorted(users, key=lambda one: (sizes[one], one)):
-        if b"#define CREATE_TRACE_POINTS" in (tree / one).read_bytes():
-            yield one
-        else:
-            others.append(one)
-    others.sort(key=lambda one: str(PurePosixPath(one).parent) not in near)
-    yield from others[:_FEW]
+def _makes_tracepoints(path: Path) -> bool:
+    return b"#define CREATE_TRACE_POINTS" in path.read_bytes()
+
+
+def _order(tree: Path, path: str, near: Collection[str]) -> tuple[bool, int, str]:
+    """Near ones first, and of these small ones."""
+    far = str(PurePosixPath(path).parent) not in near
+    return far, (tree / path).stat().st_size, path
 
 
 def including(tree: Path, path: str) -> list[str]:
