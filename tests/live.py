@@ -50,8 +50,13 @@ def kstall(project: Path) -> list[str]:
 
 def validate(project: Path, out: Path, *arguments: str) -> Outcome:
     """Run ``kstall validate`` on ``project``; the cache is the user's own."""
+    return run(project, "validate", out, *arguments)
+
+
+def run(project: Path, verb: str, out: Path, *arguments: str) -> Outcome:
+    """Run a verb of ``kstall`` that makes a run directory below ``out``."""
     done = subprocess.run(
-        [*kstall(project), "validate", "--out", str(out), *arguments],
+        [*kstall(project), verb, "--out", str(out), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
