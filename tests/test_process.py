@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +71,34 @@ def test_commands_are_recorded() -> None:
         (("true",), 0),
         (("false",), 1),
     ]
+
+
+@pytest.mark.fault("killed", "between two steps of starting a program")
+def test_sigkill_while_a_child_starts_leaves_nothing(tmp_path: Path) -> None:
+    """The child asks to die with its parent when that is dead already."""
+    real = shutil.which("setpriv")
+    if real is None:
+        pytest.skip("no setpriv is installed")
+    for name in ("begun", "go"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "setpriv").write_text(
+        f'#!/bin/sh\ncase "$*" in *mark*) echo $$ >{tmp_path}/begun\n'
+        f'cat {tmp_path}/go ;; esac\nexec {real} "$@"\n'
+    )
+    (tmp_path / "setpriv").chmod(0o755)
+    mark = tmp_path / "mark"
+    code = f"from kstall import process; process.run(['touch', {str(mark)!r}])"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    child = os.pidfd_open(int((tmp_path / "begun").read_text()))
+    parent.kill()
+    parent.wait()
+    (tmp_path / "go").write_text("go on")
+    assert select.select([child], [], [], 20)[0]
+    os.close(child)
+    assert not mark.exists()
 
 
 def test_sigkill_of_the_parent_leaves_nothing(tmp_path: Path) -> None:

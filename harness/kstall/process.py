@@ -81,6 +81,9 @@ def recorded() -> Iterator[list[Completed]]:
         _record.reset(token)
 
 
+_IF_PARENT_LIVES = ("sh", "-c", 'test "$PPID" = "$0" || exit 125; exec "$@"')
+
+
 @functools.cache
 def _namespaces() -> tuple[str, ...]:
     """The widest containment this machine grants, as an argv prefix."""
@@ -102,8 +105,10 @@ def contained(argv: Sequence[str | Path], *, namespace: bool = True) -> list[str
 
     Without a ``namespace`` only the child itself is sure to die with us.
     """
-    prefix = _namespaces() if namespace else _namespaces()[:3]
-    return [*prefix, *map(str, argv)]
+    prefix = _namespaces()
+    # Who was killed before the child asked to be told of it is not told of.
+    alive = (*_IF_PARENT_LIVES, str(os.getpid())) if prefix else ()
+    return [*prefix[:3], *alive, *(prefix[3:] if namespace else ()), *map(str, argv)]
 
 
 @contextlib.contextmanager
