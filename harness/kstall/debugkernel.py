@@ -90,19 +90,18 @@ def build(
         run.stage(f"{flavour}-{side}-{group.name}") as stage,
         _checkout(plan, run) as checkout,
     ):
-        key = kernel.config_key(plan, fragments, ground.tools)
-        config = kernel.find_config(key, ground.cache) or kernel.configure(
-            checkout(),
-            key,
+        config = kernel.configured(
+            plan,
+            checkout,
             fragments,
             ground.tools,
             ground.cache,
             log=stage.log,
             absent=absent,
         )
-        key = kernel.key_of(plan.content, config, ground.tools)
-        built = kernel.find(key, ground.cache) or kernel.build(
-            checkout(),
+        built = kernel.built(
+            plan,
+            checkout,
             f"+{flavour}",
             config,
             ground.tools,

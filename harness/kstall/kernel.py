@@ -205,6 +205,26 @@ def find_config(key: str, cache_dir: Path) -> Configured | None:
     return Configured(entry / ".config", reused=True) if cache.kept(entry) else None
 
 
+def configured(
+    plan: Plan,
+    checkout: Callable[[], AppliedTree],
+    fragments: Sequence[Path],
+    tools: Toolchain,
+    cache_dir: Path,
+    *,
+    log: Path,
+    absent: Collection[str] = (),
+) -> Configured:
+    """The configuration of ``plan``, found or made; see `configure`.
+
+    ``checkout`` is called only if there is something to make.
+    """
+    key = config_key(plan, fragments, tools)
+    return find_config(key, cache_dir) or configure(
+        checkout(), key, fragments, tools, cache_dir, log=log, absent=absent
+    )
+
+
 def configure(
     applied: AppliedTree,
     key: str,
@@ -250,6 +270,26 @@ def find(key: str, cache_dir: Path) -> Kernel | None:
     facts = json.loads((path / "kernel.json").read_text(encoding="utf-8"))
     os.utime(path)  # `prune` drops what was not used for longest
     return Kernel(key, path, facts["release"], facts["build_id"], reused=True)
+
+
+def built(
+    plan: Plan,
+    checkout: Callable[[], AppliedTree],
+    slot: str,
+    config: Configured,
+    tools: Toolchain,
+    cache_dir: Path,
+    *,
+    log: Path,
+    progress: Callable[[Progress], None],
+) -> Kernel:
+    """The kernel of ``plan``, found or built; see `build`.
+
+    ``checkout`` is called only if there is something to build.
+    """
+    return find(key_of(plan.content, config, tools), cache_dir) or build(
+        checkout(), slot, config, tools, cache_dir, log=log, progress=progress
+    )
 
 
 def build(

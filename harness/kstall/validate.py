@@ -388,10 +388,9 @@ def _configure(
         request.project.kconfigs / "base.config",
         request.project.kconfigs / series.spec.kconfig,
     )
-    key = kernel.config_key(checkout.plan, fragments, shared.tools)
-    return kernel.find_config(key, request.cache) or kernel.configure(
-        checkout.tree(),
-        key,
+    return kernel.configured(
+        checkout.plan,
+        checkout.tree,
         fragments,
         shared.tools,
         request.cache,
@@ -409,9 +408,9 @@ def _build(
     stage: runs.Opened,
 ) -> kernel.Kernel:
     config = _configure(request, shared, series, checkout, stage)
-    key = kernel.key_of(checkout.plan.content, config, shared.tools)
-    built = kernel.find(key, request.cache) or kernel.build(
-        checkout.tree(),
+    built = kernel.built(
+        checkout.plan,
+        checkout.tree,
         series.name,
         config,
         shared.tools,
