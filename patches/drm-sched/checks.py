@@ -345,7 +345,9 @@ def _wrong_figures(load: WorkloadResult) -> Counter[str]:
     reports: list[tuple[int, Event, int]] = []
     by_thread: dict[int, list[int]] = {}
     for at, event in enumerate(load.events()):
-        by_thread.setdefault(event.pid, []).append(at)
+        # That a job is done is told by an interrupt, on top of whatever thread.
+        if event.name != "drm_sched_job_done":
+            by_thread.setdefault(event.pid, []).append(at)
         fence = _fence(event)
         if event.name == "drm_sched_job_queue":
             pushed[fence] = event
