@@ -86,7 +86,7 @@ def _arrived(found: Outcome) -> Path:
 def test_one_line_that_was_changed_is_shown_and_is_what_is_judged(
     project_root: Path, tmp_path: Path, received: Path
 ) -> None:
-    old, new = b"__entry->left\t\t= left;", b"__entry->left\t\t= left+1;"
+    old, new = b"__entry->left\t\t= left;", b"__entry->left\t\t= left + 1;"
     text = received.read_bytes()
     assert text.count(old) == 1
     changed = tmp_path / "changed.mbox"
@@ -96,7 +96,7 @@ def test_one_line_that_was_changed_is_shown_and_is_what_is_judged(
     assert "changed  io_uring: add trace event for short submissions" in found.said
     assert "range-diff, ours against theirs:" in found.said
     assert re.search(r"-\+\s+__entry->left\s+= left;", found.said)
-    assert re.search(r"\+\+\s+__entry->left\s+= left\+1;", found.said)
+    assert re.search(r"\+\+\s+__entry->left\s+= left \+ 1;", found.said)
     # What came is built and run, and says one too many.
     assert found.exit_code == 1, found.said
     assert not found.stage("build").reused or not found.stage("guest").reused
