@@ -319,7 +319,8 @@ def test_base_and_patched_are_built_in_one_directory(
         told.append(("config", *names, *tree.touched, *absent))
         return SimpleNamespace(file=fragments[0])
 
-    def build(tree: Any, slot: str, *_: Any, **__: Any) -> Kernel:
+    def build(tree: Any, slot: str, *_: Any, strict: bool, **__: Any) -> Kernel:
+        assert not strict
         told.append(("build", slot, *tree.touched))
         return kernel_at(tmp_path / "kernel")
 

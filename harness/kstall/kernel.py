@@ -282,13 +282,21 @@ def built(
     *,
     log: Path,
     progress: Callable[[Progress], None],
+    strict: bool = True,
 ) -> Kernel:
     """The kernel of ``plan``, found or built; see `build`.
 
     ``checkout`` is called only if there is something to build.
     """
     return find(key_of(plan.content, config, tools), cache_dir) or build(
-        checkout(), slot, config, tools, cache_dir, log=log, progress=progress
+        checkout(),
+        slot,
+        config,
+        tools,
+        cache_dir,
+        log=log,
+        progress=progress,
+        strict=strict,
     )
 
 
@@ -301,11 +309,13 @@ def build(
     *,
     log: Path,
     progress: Callable[[Progress], None],
+    strict: bool = True,
 ) -> Kernel:
     """Build image and modules of ``applied``, which the caller has checked out.
 
     ``slot`` names the output directory; builds of one slot profit from each other.
-    Raises `BuildError` with the compiler's first error, or `TouchedFileWarns`.
+    Raises `BuildError` with the compiler's first error, or, if it is ``strict``,
+    `TouchedFileWarns`.
     """
     key = key_of(applied.content, config, tools)
     if (found := find(key, cache_dir)) is not None:
@@ -317,7 +327,7 @@ def build(
     except SpoiltOutput:
         outputs.forget(output)
         raise
-    if warnings:
+    if warnings and strict:
         raise TouchedFileWarns(
             "the compiler warns about a file that the series touches:\n"
             + "\n".join(warnings[:10]),
