@@ -23,6 +23,7 @@ from kstall import (
     debugkernel,
     guest,
     guestrun,
+    kconfig,
     report,
     splats,
 )
@@ -344,3 +345,14 @@ def test_base_and_patched_are_built_in_one_directory(
         "debug-patched-demo",
         "debug-base-demo",
     ]
+
+
+@pytest.mark.parametrize("flavour", ["debug", "kcsan"])
+def test_its_configuration_contradicts_no_other(flavour: str) -> None:
+    project = Project(ROOT)
+    names = ["base.config", *(one.spec.kconfig for one in project.load())]
+    paths = [project.kconfigs / name for name in (*names, f"{flavour}.config")]
+    wanted = kconfig.combine(paths)
+    # bpftrace needs types, and processors have to go away.
+    assert wanted["DEBUG_INFO_BTF"].value == wanted["SMP"].value == "y"
+    assert ("KASAN" in wanted) != ("KCSAN" in wanted)
