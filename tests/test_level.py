@@ -7,7 +7,7 @@ import contextlib
 import io
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,15 +23,27 @@ from kstall.series import Overhead, Project
 from kstall.ui import Ui
 
 
+@dataclass(frozen=True)
+class _Made:
+    """Stages, the kernels that were built, what they are compared by, and for each time
+    that patches were compiled whether it was in every variant."""
+
+    report: report.Report
+    kernels: list[str]
+    both: object
+    compiled: list[bool]
+
+
 def _built(
     level: validate.Level,
     project_root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> tuple[report.Report, list[str], object]:
-    """Stages and the kernels that are built at ``level``, with nothing really made."""
+) -> _Made:
+    """What is done at ``level``, with nothing really made."""
     (series,) = Project(project_root).load(["drm-sched"])
     made: list[str] = []
+    compiled: list[bool] = []
     plan = SimpleNamespace(touched=(), offsets=(), upto=lambda _: "base")
 
     @contextlib.contextmanager
@@ -47,6 +59,7 @@ def _built(
         "tree.plan": lambda *_: plan,
         "kernel.added_symbols": lambda _: frozenset(),
         "patches.prove": lambda *_: None,
+        "builds.prove": lambda request, *_: compiled.append(request.everything),
         "_workspace": workspace,
         "_build": build,
         "_extra": lambda *_: None,
@@ -60,27 +73,44 @@ def _built(
     request = validate.Request(
         *(Project(project_root), (series,), None, tmp_path, tmp_path, level)
     )
-    shared: Any = SimpleNamespace(base=None, root=None)
-    both, _, _ = validate._kernels(request, run, shared, series, entry)
-    return run.report, made, both
+    shared: Any = SimpleNamespace(base=None, root=None, tools=None)
+    both, *_ = validate._kernels(request, run, shared, series, entry)
+    return _Made(run.report, made, both, compiled)
 
 
 def test_a_full_run_builds_both_kernels(
     project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, made, both = _built("full", project_root, tmp_path, monkeypatch)
-    assert made == ["base", "patched"]
-    assert both is not None
+    made = _built("full", project_root, tmp_path, monkeypatch)
+    assert made.kernels == ["base", "patched"]
+    assert made.both is not None
 
 
 def test_a_quick_run_builds_one_and_says_what_it_skips(
     project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, made, both = _built("quick", project_root, tmp_path, monkeypatch)
-    assert made == ["patched"]
-    assert both is None
-    said = "stage.base # SKIP LEVEL=quick: nothing is said of what the events cost"
-    assert said in ktap.text(found)
+    made = _built("quick", project_root, tmp_path, monkeypatch)
+    assert made.kernels == ["patched"]
+    assert made.both is None
+    assert made.compiled == []
+    said = ktap.text(made.report)
+    for skipped in (
+        "stage.base # SKIP LEVEL=quick: nothing is said of what the events cost",
+        "stage.compile # SKIP LEVEL=quick: patches are not compiled one by one",
+    ):
+        assert skipped in said
+
+
+@pytest.mark.parametrize(("level", "everything"), [("full", [False]), ("deep", [True])])
+def test_only_deep_compiles_in_every_variant(
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    level: validate.Level,
+    everything: list[bool],
+) -> None:
+    found = _built(level, project_root, tmp_path, monkeypatch)
+    assert found.compiled == everything
 
 
 def test_a_quick_run_is_no_proof_for_mails(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from . import (
     accel,
+    builds,
     cache,
     common,
     debugging,
@@ -31,6 +32,7 @@ from . import (
     tree,
 )
 from . import run as runs
+from .costs import FunctionSize
 from .counting import Kernels
 from .errors import KstallError
 from .guestrun import Guest, machine_for, run_guest
@@ -157,7 +159,7 @@ def _prove(
     series: Series,
     entry: SeriesReport,
 ) -> None:
-    both, built, made = _kernels(request, run, shared, series, entry)
+    both, built, made, grown = _kernels(request, run, shared, series, entry)
     entry.kernel = built.key
     with run.stage("accelerator", entry) as stage:
         speed = accel.probe(request.cache, built.image, shared.root, run.ui.say)
@@ -180,6 +182,8 @@ def _prove(
         stage.summary = f"{good} of {len(checks)} checks pass"
     if both is not None:
         overhead.prove(request.project, series, both, speed, request.cache, run, entry)
+        assert entry.overhead is not None
+        entry.overhead.worst = grown
 
 
 def _debug(request: Request, run: runs.Run, shared: _Shared) -> None:
@@ -271,8 +275,15 @@ def _kernels(
     shared: _Shared,
     series: Series,
     entry: SeriesReport,
-) -> tuple[Kernels | None, kernel.Kernel, tuple[programs.Program, ...]]:
+) -> tuple[
+    Kernels | None,
+    kernel.Kernel,
+    tuple[programs.Program, ...],
+    list[FunctionSize] | None,
+]:
     """Apply, configure and build; only what is not there yet is made.
+
+    Also returned is what code grows by in the worst configuration, where that was seen.
 
     First the base, which series of one configuration share: then the workspace changes
     once, and what the patches do not touch is compiled once.
@@ -285,6 +296,7 @@ def _kernels(
             stage.summary += f", {len(plan.offsets)} hunks at an offset"
     patches.prove(series, plan, request.cache, run, entry)
     with _workspace(shared.base, run.ui) as checkout:
+        grown = _compile(request, run, shared, series, plan, checkout, entry)
         base = extra_base = extra_built = None
         if series.spec.overhead is not None and request.level == "quick":
             with run.stage("base", entry) as stage:
@@ -322,7 +334,34 @@ def _kernels(
     both = None
     if base is not None:
         both = Kernels(base, built, shared.root, extra_base, extra_built)
-    return both, built, made
+    return both, built, made, grown
+
+
+def _compile(
+    request: Request,
+    run: runs.Run,
+    shared: _Shared,
+    series: Series,
+    plan: tree.Plan,
+    checkout: Callable[[tree.Plan], _Checkout],
+    entry: SeriesReport,
+) -> list[FunctionSize] | None:
+    """Compile what each patch touches, as `builds.prove` does."""
+    if request.level == "quick":
+        with run.stage("compile", entry) as stage:
+            stage.status = "skip"
+            stage.summary = "LEVEL=quick: patches are not compiled one by one"
+        return None
+    wanted = builds.Request(
+        project=request.project,
+        series=series,
+        plan=plan,
+        tools=shared.tools,
+        root=shared.root,
+        cache=request.cache,
+        everything=request.level == "deep",
+    )
+    return builds.prove(wanted, lambda state: checkout(state).tree(), run, entry)
 
 
 def _extra(
