@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -374,7 +374,7 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         v.equal(f"{name}: @stalls", _map(maps, "@stalls"), stalls)
         v.equal(f"{name}: @left_queued", _map(maps, "@left_queued"), queued)
         v.equal(f"{name}: @lost", _map(maps, "@lost"), lost)
-        found = _map(maps, "@overwritten")
+        found = _map(maps, "@overwritten", together=max)
         v.equal(f"{name}: @overwritten", found, overwritten)
         printed = [
             text
@@ -401,11 +401,10 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         pid = str(seen.ring[0])
         counted[PROGRAM, pid, str(_int(seen.event, "sq_entries"))] += 1
         total[PROGRAM, pid] += _int(seen.event, "wait_ns")
-    hist = {
-        tuple(key.split(",")): sum(bucket.count for bucket in buckets)
-        for key, buckets in short.hists["@wait_us"].items()
-    }
-    v.equal("wait: events in @wait_us", hist, dict(counted))
+    hist = Counter[tuple[str, ...]]()
+    for key, buckets in short.hists["@wait_us"].items():
+        hist[_without_thread(key)] += sum(bucket.count for bucket in buckets)
+    v.equal("wait: events in @wait_us", dict(hist), dict(counted))
     v.equal("wait: @total_ns", _map(short.maps, "@total_ns"), dict(total))
     return v
 
@@ -619,9 +618,21 @@ def _key(load: WorkloadResult, ring: RingId) -> tuple[str, ...]:
 
 
 def _map(
-    maps: Mapping[str, Mapping[str, int]], name: str
+    maps: Mapping[str, Mapping[str, int]],
+    name: str,
+    together: Callable[[Iterable[int]], int] = sum,
 ) -> dict[tuple[str, ...], int]:
-    return {tuple(key.split(",")): int(n) for key, n in maps.get(name, {}).items()}
+    """A map of a script, the threads of each process taken ``together``."""
+    found: dict[tuple[str, ...], list[int]] = {}
+    for key, n in maps.get(name, {}).items():
+        found.setdefault(_without_thread(key), []).append(int(n))
+    return {key: together(numbers) for key, numbers in found.items()}
+
+
+def _without_thread(key: str) -> tuple[str, ...]:
+    """A key as bpftrace prints it: name, process, thread, and what else there is."""
+    name, process, _, *rest = key.split(",")
+    return name, process, *rest
 
 
 def _int(event: Event, name: str) -> int:
