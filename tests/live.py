@@ -63,6 +63,7 @@ def run(project: Path, verb: str, out: Path, *arguments: str) -> Outcome:
         text=True,
     )
     directory = (out / "latest").resolve()
+    assert directory.exists(), done.stdout
     saved = report.read(directory / "report.json")
     return Outcome(done.returncode, done.stdout, directory, saved)
 

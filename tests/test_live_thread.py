@@ -17,7 +17,7 @@ from live import Outcome
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
-SERIES = "io_uring-sq"
+SERIES = "drm-sched"
 STRANGE = Path(__file__).parent / "data/thread/pipe-resize.mbox"
 RESIZE = """\
 #!/usr/bin/python3
@@ -86,22 +86,25 @@ def _arrived(found: Outcome) -> Path:
 def test_one_line_that_was_changed_is_shown_and_is_what_is_judged(
     project_root: Path, tmp_path: Path, received: Path
 ) -> None:
-    old, new = b"__entry->left\t\t= left;", b"__entry->left\t\t= left + 1;"
+    old = b"ktime_sub(now, job->submit_ts),"
     text = received.read_bytes()
     assert text.count(old) == 1
     changed = tmp_path / "changed.mbox"
-    changed.write_bytes(text.replace(old, new))
-    found = _check(project_root, tmp_path / "out", changed, "--level=quick")
+    changed.write_bytes(text.replace(old, old[:-1] + b" >> 10,"))
+    # It has a Makefile, which runs here: of ours it is known, of others to be read.
+    words = ("--level=quick", "--trusted")
+    found = _check(project_root, tmp_path / "out", changed, *words)
     assert f"it is {SERIES}, and another tree" in found.said
-    assert "changed  io_uring: add trace event for short submissions" in found.said
+    assert "changed  drm/sched: Trace how long a job waited and for what" in found.said
     assert "range-diff, ours against theirs:" in found.said
-    assert re.search(r"-\+\s+__entry->left\s+= left;", found.said)
-    assert re.search(r"\+\+\s+__entry->left\s+= left \+ 1;", found.said)
-    # What came is built and run, and says one too many.
+    call = r"\s+trace_call__\w+\(job, ktime_sub\(now, job->submit_ts\)"
+    assert re.search(rf"-\+{call},", found.said)
+    assert re.search(rf"\+\+{call} >> 10,", found.said)
+    # What came is built and run, and says too little.
     assert found.exit_code == 1, found.said
     assert not found.stage("build").reused or not found.stage("guest").reused
     failed = {x.name for x in found.report.series[0].checks if x.status == "fail"}
-    assert "sqe_error_stops_the_batch" in failed, found.failed()
+    assert "second_job_waits_for_credits" in failed, found.failed()
 
 
 def test_a_series_that_nobody_here_has_seen(project_root: Path, tmp_path: Path) -> None:

@@ -333,6 +333,14 @@ def test_who_wrote_a_patch_may_sign_it(bench: Bench) -> None:
     assert _states(bench.judge(bench.series(step))) == {}
 
 
+def test_a_name_in_a_tag_is_not_quoted() -> None:
+    message = "It naps.\n\nSigned-off-by: Demo, Zoë <zoe@example.org>\n"
+    author = '"Demo, Zoë" <zoe@example.org>'
+    assert list(patchtext.tag_faults(message, author)) == []
+    (fault,) = patchtext.tag_faults(message, "Other <other@example.org>")
+    assert fault[1].startswith("no Signed-off-by: of its author, Other")
+
+
 @pytest.mark.parametrize("missing", ["scripts/checkpatch.pl", "tools/docs/kernel-doc"])
 def test_a_tree_without_its_scripts_is_no_pass(tmp_path: Path, missing: str) -> None:
     files = {path: text for path, text in FILES.items() if path != missing}

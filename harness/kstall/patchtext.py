@@ -19,6 +19,7 @@ _KNOWN = frozenset(
     )
 )
 _FIXES = re.compile(r'Fixes: [0-9a-f]{12,40} \("[^"].*"\)')
+_ADDRESS = re.compile(r"<([^<>\s]+)>")
 _URL = re.compile(r"(?:Link|Closes): https?://\S+( # .*)?")
 
 Fault = tuple[int, str]
@@ -66,7 +67,9 @@ def tag_faults(message: str, author: str) -> Iterator[Fault]:
         elif name in ("Link", "Closes") and not _URL.fullmatch(line):
             yield number, f"{name}: without an address of the web"
         elif name == "Signed-off-by":
-            signed.append(parseaddr(line.partition(":")[2])[1].lower())
+            # A name in a tag is not quoted, whatever it contains.
+            found = _ADDRESS.search(line)
+            signed.append(found[1].lower() if found else "")
     address = parseaddr(author)[1].lower()
     if nobody(author):
         if signed:
