@@ -375,6 +375,16 @@ def test_after_an_edit_only_what_is_behind_it_is_compiled(bench: Bench) -> None:
     assert len(_compiled(bench) - known) == 3
 
 
+def test_a_patch_of_documentation_has_nothing_compiled(bench: Bench) -> None:
+    bench.prove(bench.series(GOOD), everything=False)
+    known = _compiled(bench)
+    told = replace(bench, root=bench.root / "told")
+    made = told.series(GOOD, Step({"Documentation/demo.rst": "Demo\n====\n"}))
+    entry, _ = bench.prove(made, everything=False)
+    assert entry.stages[0].reused
+    assert _compiled(bench) == known
+
+
 def test_a_warning_is_not_lost_with_a_run_that_was_killed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,11 +87,14 @@ def prove(
     """
     with run.stage("compile", entry) as stage:
         turns, lacking = _variants(request, run)
+        paths = [path for path, _ in request.plan.states[-1]]
+        # None of them is touched itself, so they are the same for all states.
+        users = functools.cache(lambda tree: kbuild.users(tree, paths))
         total = sum(len(_states(request, one)) for turn in turns for one in turn)
         results: dict[tuple[str, int], _Result] = {}
         stage.reused = True
         for turn in turns:
-            for variant, number, result in _turn(request, turn, checkout, stage):
+            for variant, number, result in _turn(request, turn, checkout, users, stage):
                 results[variant.name, number] = result
                 named = f"patch {number}" if number else "the base"
                 step = f"{variant.title}: {named}"
@@ -178,12 +181,13 @@ def _turn(
     request: Request,
     turn: Sequence[Variant],
     checkout: Callable[[Plan], AppliedTree],
+    users: Callable[[Path], kbuild.Users],
     stage: Opened,
 ) -> Iterator[tuple[Variant, int, _Result]]:
     """All states in all variants of a turn, one state after the other."""
     fragments = _fragments(request)
     for number in range(len(request.plan.states)):
-        state = _State(request, number, checkout)
+        state = _State(request, number, checkout, users)
         for variant in turn:
             if number not in _states(request, variant):
                 continue
@@ -205,6 +209,7 @@ class _State:
     request: Request
     number: int
     checkout: Callable[[Plan], AppliedTree]
+    find_users: Callable[[Path], kbuild.Users]
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -222,7 +227,7 @@ class _State:
 
     @functools.cached_property
     def users(self) -> kbuild.Users:
-        return kbuild.users(self.applied.path, self.touched)
+        return self.find_users(self.applied.path)
 
 
 def _fragments(request: Request) -> list[Path]:
@@ -246,6 +251,8 @@ def _key_of(
         [
             (path, None if file is None else file.facts())
             for path, file in request.plan.states[number]
+            # A patch of documentation leaves what was compiled before it as it is.
+            if not kbuild.is_prose(path)
         ],
         [cache.file_digest(path) for path in fragments],
         variant.id,

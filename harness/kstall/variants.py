@@ -198,14 +198,24 @@ def configure(
     asked = _asked(kconfig.combine(fragments), variant)
     file = scratch / f"{variant.name}.config"
     cache.write_text(file, _text(asked))
-    plain = _configured(variant, applied, plan, file, asked, cache_dir, log)
+    key = kernel.config_key(plan, [file], variant.tools)
+
+    def configured(key: str) -> Configured:
+        return kernel.configure(
+            applied, key, [file], variant.tools, cache_dir, log=log, absent=set(asked)
+        )
+
     if not variant.off:
-        return plain
+        return configured(key)
+    key_off = cache.digest(key, sorted(variant.off))
+    if (found := kernel.find_config(key_off, cache_dir)) is not None:
+        return found  # reading all of Kconfig takes seconds
     variables = dict(word.split("=", 1) for word in variant.tools.make if "=" in word)
+    plain = configured(key)
     off = kconfig.without(applied.path, plain.file, variant.off, variables)
     asked |= dict.fromkeys(off, "n")
     cache.write_text(file, _text(asked))
-    made = _configured(variant, applied, plan, file, asked, cache_dir, log)
+    made = configured(key_off)
     symbols = kconfig.parse_config(made.file)
     if left := [name for name in variant.off if name in symbols]:
         raise kconfig.CannotBeOff(f"{', '.join(left)} cannot be off")
@@ -225,19 +235,4 @@ def _text(asked: Mapping[str, str]) -> str:
     return "".join(
         f"# CONFIG_{name} is not set\n" if value == "n" else f"CONFIG_{name}={value}\n"
         for name, value in sorted(asked.items())
-    )
-
-
-def _configured(
-    variant: Variant,
-    applied: AppliedTree,
-    plan: Plan,
-    file: Path,
-    asked: Mapping[str, str],
-    cache_dir: Path,
-    log: Path,
-) -> Configured:
-    key = kernel.config_key(plan, [file], variant.tools)
-    return kernel.configure(
-        applied, key, [file], variant.tools, cache_dir, log=log, absent=set(asked)
     )
