@@ -204,6 +204,7 @@ def _agree(
     wanted = Counter(printed.read(event.text) for event in ran.events(name))
     if not wanted and not lines:
         return 0
+    names = _names(ran, name, printed)
     found: Counter[_Values | None] = Counter()
     outside: Counter[_Values | None] = Counter()
     unread = []
@@ -213,6 +214,7 @@ def _agree(
             unread.append(line.body)
             continue
         inside = _within(ran, line.ts_ns)
+        values = tuple(names.get(value, value) for value in values)
         (found if inside else outside)[values] += 1
     verdict.equal(f"{label}: not decoded", _first(unread), _NONE)
     # perf watches a little longer, so what it saw before and after may be there.
@@ -223,6 +225,25 @@ def _agree(
         f"{label}: nobody else's", _first(map(str, surplus.elements())), _NONE
     )
     return found.total()
+
+
+def _names(
+    ran: WorkloadResult, name: str, printed: Printed
+) -> dict[int | str, int | str]:
+    """What the kernel calls the functions that it prints, by address as in text.
+
+    perf looks symbols up when it begins, and prints the address of a function in a
+    module that was loaded later: that is what the record holds.
+    """
+    texts, raws = _by_cpu(ran.events(name)), _by_cpu(ran.raw(name))
+    names: set[tuple[int | str, int | str]] = set()
+    for cpu in sorted({*texts, *raws}):
+        for text, raw in zip_longest(texts.get(cpu, ()), raws.get(cpu, ())):
+            for _ in _differences(text, raw, printed, names):
+                pass
+    return {
+        f"{address:#x}": said for said, address in names if isinstance(address, int)
+    }
 
 
 def _within(ran: WorkloadResult, ts_ns: int) -> bool:
