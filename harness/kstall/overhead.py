@@ -59,8 +59,9 @@ def prove(
     with run.stage("binaries", entry) as stage:
         found.footprint = _footprint(series, kernels, cache_dir, stage)
         found.footprint.limits.append(
-            "one configuration and one compiler; not CONFIG_JUMP_LABEL=n, where a site "
-            "is a load, a test and a branch, nor CONFIG_LOCKDEP, which asks RCU as well"
+            "one configuration and one compiler; of CONFIG_JUMP_LABEL=n, where a site "
+            "is a load, a test and a branch, only sizes, and nothing of "
+            "CONFIG_LOCKDEP, which asks RCU as well"
         )
     if series.measures:
         with run.stage("instructions", entry) as stage:
