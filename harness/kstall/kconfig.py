@@ -125,9 +125,9 @@ def configure(
     merged.write_text("".join(f"{one.line_of_config}\n" for one in requests.values()))
     # Not olddefconfig: that takes the default of every symbol that the fragments make
     # visible, and CONFIG_NET alone brings IPv6 and wireless with it.
+    wanted = (f"KCONFIG_ALLCONFIG={merged}", "allnoconfig")
     process.run(
-        ["make", "-s", f"O={build}", *make, f"KCONFIG_ALLCONFIG={merged}"]
-        + ["allnoconfig"],
+        ["make", "-s", f"O={build}", *make, *wanted],
         cwd=tree,
         log=log,
     )
