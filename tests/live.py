@@ -94,8 +94,11 @@ def _lines(hunk: str) -> tuple[int, int]:
     return sum(one[0] in " -" for one in lines), sum(one[0] in " +" for one in lines)
 
 
-def keep_only(folder: Path, checks: Sequence[str]) -> None:
-    """Drop the other checks, workloads that none of ``checks`` needs, and costs."""
+def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) -> None:
+    """Drop the other checks, workloads that none of ``checks`` needs, and costs.
+
+    ``binaries`` has them compared all the same, but no instruction counted.
+    """
     toml = folder / "series.toml"
     text = toml.read_text()
     whole = tomllib.loads(text)
@@ -119,7 +122,7 @@ def keep_only(folder: Path, checks: Sequence[str]) -> None:
         if found := re.match(r"\[\[?(\w+)(\.)?", part):
             table, below = found.groups()
             if table == "overhead":
-                keep = False
+                keep = binaries and not part.startswith("[[overhead.workload]]")
             elif not below:
                 name = re.search(r'(?m)^name = "(.*)"$', part)
                 keep = table not in kept or (
@@ -127,4 +130,6 @@ def keep_only(folder: Path, checks: Sequence[str]) -> None:
                 )
         if keep:
             parts.append(part)
+    if binaries and not any(part.startswith("[[overhead.") for part in parts):
+        parts.append("\n[overhead]\n")
     toml.write_text("".join(parts))
