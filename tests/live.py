@@ -131,5 +131,7 @@ def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) ->
         if keep:
             parts.append(part)
     if binaries and not any(part.startswith("[[overhead.") for part in parts):
-        parts.append("\n[overhead]\n")
+        # Tables for mail have to be the last.
+        first = next(n for n, part in enumerate(parts) if part.startswith("[[check]]"))
+        parts.insert(first, "[overhead]\n\n")
     toml.write_text("".join(parts))
