@@ -18,7 +18,16 @@ from rich.console import Console
 
 import kbuildtree
 import kerneltree
-from kstall import builds, cache, compilecheck, report, sparse, tree, variants
+from kstall import (
+    builds,
+    cache,
+    compilecheck,
+    kbuild,
+    report,
+    sparse,
+    tree,
+    variants,
+)
 from kstall import run as runs
 from kstall.kernel import Toolchain
 from kstall.root import Root
@@ -425,3 +434,19 @@ def test_growth_without_jump_labels_is_told_by_function(bench: Bench) -> None:
     assert one.base is not None
     assert one.patched is not None
     assert one.patched > one.base
+
+
+def test_libraries_are_listed_too(tmp_path: Path) -> None:
+    """kbuild goes to them from the top Makefile, and not from any other directory."""
+    libraries = {
+        "lib/Makefile": "obj-$(CONFIG_DEMO) += list.o\n",
+        "lib/list.c": "int list;\n",
+    }
+    write(tmp_path / "tree", {**kbuildtree.FILES, **libraries})
+    config = tmp_path / "config"
+    config.write_text("CONFIG_DEMO=m\n")
+    found = kbuild.listed(
+        tmp_path / "tree", config, "x86", ["lib", "drivers"], tmp_path / "scratch"
+    )
+    assert found.objects == {"lib/list.o", "drivers/demo.o", "drivers/user.o"}
+    assert not found.no_source

@@ -50,7 +50,9 @@ def listed(
     shutil.copyfile(config, place / "auto.conf")
     wanted = {str(PurePosixPath(one)) for one in folders}
     found: set[str] = set()
-    waiting, seen = ["."], {"."}
+    # The top Makefile goes to the libraries by itself.
+    waiting = [".", "lib", f"arch/{arch}/lib"]
+    seen = set(waiting)
     while waiting:
         here = waiting.pop()
         for line in _list(tree, arch, here, scratch):
