@@ -336,9 +336,9 @@ class World:
         """Run ``kstall validate`` to its end, in a process of its own."""
         return self.end(self.start(*words, kernel=kernel))
 
-    def end(self, child: ForkProcess) -> Ran:
-        """Wait for a run to end."""
-        child.join(120)
+    def end(self, child: ForkProcess, within: float = 120) -> Ran:
+        """Wait for a run to end, ``within`` so many seconds."""
+        child.join(within)
         assert child.exitcode is not None, f"it does not end: {self._said(child)}"
         return self.outcome(child)
 

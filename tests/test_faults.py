@@ -14,6 +14,7 @@ import itertools
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -29,7 +30,14 @@ from kstall import cache, guestrun
 #: Kinds of faults, each with at least one test.
 CLASSES = frozenset(
     (
-        *("disk full", "killed", "guest panics", "guest hangs", "guest out of memory"),
+        *(
+            "disk full",
+            "killed",
+            "interrupted",
+            "guest panics",
+            "guest hangs",
+            "guest out of memory",
+        ),
         *("QEMU killed", "truncated", "corrupted", "no mirror", "clock", "two runs"),
         *("read-only", "hostile name", "outside the tree", "endless console"),
     )
@@ -159,6 +167,32 @@ def test_the_run_after_a_killed_one_goes_on_where_that_stopped(
     if guests:  # of tests that ran before
         assert set(_KEPT) <= after.reused
         assert len(stumbling.guests) == guests
+
+
+@pytest.fixture(scope="module")
+def halting(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A world whose runs are interrupted, one after the other, each a stage later."""
+    return World(tmp_path_factory.mktemp("halting") / "world")
+
+
+@pytest.mark.fault("interrupted", "Ctrl-C or SIGTERM in each stage that runs a program")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stage", _PROGRAMS)
+def test_a_run_that_is_interrupted_ends_at_once(
+    halting: World, stage: str, number: signal.Signals
+) -> None:
+    before = _mounts()
+    child = halting.held(stage, inside=True)
+    # The program stands still, so that nothing can end but by being ended.
+    os.kill(child.pid or 0, number)
+    ran = halting.end(child, within=10)
+    assert ran.exit_code == 2
+    assert "interrupted; what was finished is kept" in ran.said
+    assert "Traceback" not in ran.said
+    assert ran.report is not None and ran.report.status == "interrupted"
+    assert ran.stage(stage).error == "interrupted"
+    _settled(halting)
+    assert _mounts() == before
 
 
 # -- damaged entries -----------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 ORDER = (
     "errors",
     "process",
+    "parallel",
     "cache",
     "space",
     "listing",

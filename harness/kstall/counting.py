@@ -8,8 +8,8 @@ on a busy host as on an idle one, and on any processor that QEMU runs on.
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -27,6 +27,7 @@ from . import (
     guest,
     guestrun,
     kernel,
+    parallel,
     process,
     root,
     traceabi,
@@ -193,21 +194,21 @@ def _count(
     boots = _boots(kernels)
     # Each guest has one processor and is emulated by one thread.
     workers = max(1, min(len(boots), len(os.sched_getaffinity(0))))
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        waiting = {
-            pool.submit(
-                run, project, series, kernels, boot, out, _COUNTED, _machine(series)
-            ): boot
-            for boot in boots
-        }
-        try:
-            for done in concurrent.futures.as_completed(waiting):
-                counts += done.result()
-                names = {one["boot"] for one in counts}
-                ui.progress(len(names), len(boots), waiting[done].name)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    speed, machine = _COUNTED, _machine(series)
+    names: set[str] = set()
+
+    def done(name: str, counted: list[dict[str, Any]]) -> None:
+        counts.extend(counted)
+        names.add(name)
+        ui.progress(len(names), len(boots), name)
+
+    tasks = {
+        boot.name: functools.partial(
+            run, project, series, kernels, boot, out, speed, machine
+        )
+        for boot in boots
+    }
+    parallel.each(tasks, workers, done)
     return sorted(counts, key=lambda one: (one["boot"], one["workload"], one["mode"]))
 
 

@@ -9,8 +9,8 @@ and the time is saved.
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
+import functools
 import itertools
 import os
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ from . import (
     debugkernel,
     guestrun,
     kernel,
+    parallel,
     programs,
     report,
 )
@@ -188,19 +189,15 @@ def _boot_all(
     found: _All = {}
     threads = 1 if speed.one_thread else 2
     workers = max(1, len(os.sched_getaffinity(0)) // threads)
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        waiting = {
-            pool.submit(_boot, ground, one, speed, run, stage): one for one in guests
-        }
-        try:
-            for done in concurrent.futures.as_completed(waiting):
-                one = waiting[done]
-                found[one.key] = done.result()
-                step = f"{one.series.name} {one.name}"
-                run.ui.progress(len(found), len(guests), step)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+
+    def done(one: Wanted, came: _Came) -> None:
+        found[one.key] = came
+        run.ui.progress(len(found), len(guests), f"{one.series.name} {one.name}")
+
+    tasks = {
+        one: functools.partial(_boot, ground, one, speed, run, stage) for one in guests
+    }
+    parallel.each(tasks, workers, done)
     lost = sum(isinstance(came, KstallError) for came in found.values())
     stage.summary = f"{len(found) - lost} guests came back" + (
         f", {lost} did not" if lost else ""

@@ -81,6 +81,60 @@ def recorded() -> Iterator[list[Completed]]:
         _record.reset(token)
 
 
+class Ended(KstallError):
+    """A child was not started, for those that it belongs to have been ended."""
+
+
+class Children:
+    """Children of several threads that are ended together."""
+
+    def __init__(self) -> None:
+        # Held while a child is born, lest it be missed by `end`.
+        self._lock = threading.Lock()
+        self._alive: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+
+    @contextlib.contextmanager
+    def born(
+        self, make: Callable[[], subprocess.Popen[bytes]]
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """What ``make`` starts, ended with the others; raises `Ended` after `end`."""
+        with self._lock:
+            if self._ended:
+                raise Ended("not started, as the run is ending")
+            child = make()
+            self._alive.add(child)
+        try:
+            yield child
+        finally:
+            end(child)
+            with self._lock:
+                self._alive.discard(child)
+
+    def end(self) -> None:
+        """Kill all that run; from now on none is started."""
+        with self._lock:
+            self._ended = True
+            for child in self._alive:
+                _kill(child)
+
+
+_children: contextvars.ContextVar[Children | None] = contextvars.ContextVar(
+    "children", default=None
+)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[Children]:
+    """The children that are started in this context, and in copies of it."""
+    children = Children()
+    token = _children.set(children)
+    try:
+        yield children
+    finally:
+        _children.reset(token)
+
+
 _IF_PARENT_LIVES = ("sh", "-c", 'test "$PPID" = "$0" || exit 125; exec "$@"')
 
 
@@ -128,19 +182,22 @@ def start(
             f"{argv[0]}: command not found", next="run `make setup`, or install it"
         )
     began = time.monotonic()
-    child = subprocess.Popen(
-        contained(argv, namespace=namespace),
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        start_new_session=True,
-    )
+
+    def make() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            contained(argv, namespace=namespace),
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+
     try:
-        yield child
+        with (_children.get() or Children()).born(make) as child:
+            yield child
     finally:
-        end(child)
         if (commands := _record.get()) is not None:
             words = tuple(map(str, argv))
             seconds = time.monotonic() - began
@@ -149,10 +206,14 @@ def start(
 
 def end(child: subprocess.Popen[bytes]) -> None:
     """Kill ``child``'s whole session, then wait for it."""
+    _kill(child)
+    child.wait()
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def run(

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Several guests at once, and none left behind when the run ends early."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextvars
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from . import process
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def each(
+    tasks: Mapping[K, Callable[[], V]], workers: int, done: Callable[[K, V], None]
+) -> None:
+    """Call all ``tasks``, ``workers`` at once, and ``done`` here as they come back.
+
+    Whatever is raised, by a task, by ``done`` or by Ctrl-C while waiting, ends the
+    others' children before it goes on: a pool waits for its threads when it is left,
+    and they for their children.
+    """
+    with (
+        process.together() as children,
+        concurrent.futures.ThreadPoolExecutor(workers) as pool,
+    ):
+        waiting = {
+            # A thread begins with no context of ours.
+            pool.submit(contextvars.copy_context().run, task): key
+            for key, task in tasks.items()
+        }
+        try:
+            for future in concurrent.futures.as_completed(waiting):
+                done(waiting[future], future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            children.end()
+            raise

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Several at once, and none left behind when it ends early."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from kstall import parallel, process
+
+
+def _sleeps(began: threading.Barrier) -> None:
+    process.run(["sh", "-c", "echo; sleep 60"], on_line=lambda _: began.wait(10))
+
+
+def _nothing(key: str, value: object) -> None:
+    pass
+
+
+def test_each_is_told_of_as_it_comes_back() -> None:
+    later = threading.Event()
+    found = []
+
+    def second() -> int:
+        assert later.wait(10)
+        return 2
+
+    def done(key: str, value: int) -> None:
+        found.append((key, value))
+        later.set()
+
+    parallel.each({"late": second, "early": lambda: 1}, 2, done)
+    assert found == [("early", 1), ("late", 2)]
+
+
+def test_no_more_at_once_than_asked_for() -> None:
+    running: list[int] = []
+    most = []
+
+    def one() -> None:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.02)
+        running.pop()
+
+    parallel.each({str(n): one for n in range(8)}, 3, _nothing)
+    assert max(most) == 3
+
+
+def _fails(began: threading.Barrier) -> None:
+    began.wait(10)
+    raise RuntimeError("the task")
+
+
+def _comes_back(began: threading.Barrier) -> None:
+    began.wait(10)
+
+
+def _raises(key: str, value: object) -> None:
+    raise KeyboardInterrupt(key)
+
+
+@pytest.mark.parametrize(
+    ("other", "done", "expected"),
+    [
+        (_fails, _nothing, RuntimeError),
+        (_comes_back, _raises, KeyboardInterrupt),
+    ],
+    ids=["a task fails", "who is told raises"],
+)
+def test_the_others_children_are_ended(
+    other: Callable[[threading.Barrier], None],
+    done: Callable[[str, object], None],
+    expected: type[BaseException],
+) -> None:
+    barrier = threading.Barrier(2)
+    tasks = {
+        "sleeps": functools.partial(_sleeps, barrier),
+        "other": functools.partial(other, barrier),
+    }
+    began = time.monotonic()
+    with pytest.raises(expected):
+        parallel.each(tasks, 2, done)
+    assert time.monotonic() - began < 30
+
+
+def test_nothing_is_started_after_the_end() -> None:
+    def make() -> subprocess.Popen[bytes]:
+        raise AssertionError("started")
+
+    with process.together() as children:
+        children.end()
+        with pytest.raises(process.Ended, match="the run is ending"):
+            process.run(["true"])
+        with pytest.raises(process.Ended), children.born(make):
+            pass
+    assert process.run(["true"]).returncode == 0
