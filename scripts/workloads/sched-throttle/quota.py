@@ -20,8 +20,8 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 MS = 1_000_000
-#: Off the CPU for longer than this is a gap; a tick is 4 ms.
-GAP_NS = 20 * MS
+#: Off the CPU for longer than this is a gap; two looks at a clock are far closer.
+GAP_NS = MS
 #: Without progress for this long a task is throttled, not merely waiting for its CPU:
 #: nothing else that runs for long is bound to the CPU that the tasks here use.
 STILL_S = 0.2
@@ -183,7 +183,7 @@ def spin(seconds: float) -> dict[str, object]:
     """Use the CPU until ``seconds`` have passed; measure when it was not ours.
 
     ``gaps`` are the times [from, to] between two looks at the clock that are longer
-    than a task can have been interrupted for, up to the last one.  CPU time is that
+    than ``gap_ns``, up to the last one.  CPU time is that
     within the run, the run_delay that of a little more, so that each can be a limit.
     """
     delay = _run_delay()
@@ -202,6 +202,7 @@ def spin(seconds: float) -> dict[str, object]:
         "end_ns": mono(),
         "run_ns": run,
         "run_delay_ns": _run_delay() - delay,
+        "gap_ns": GAP_NS,
         "gaps": gaps,
     }
 
