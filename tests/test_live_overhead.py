@@ -50,7 +50,7 @@ def _add_patch(
         "From: A Mutant <mutant@example.org>\n"
         "Date: Thu, 1 Jan 1970 00:00:00 +0000\n"
         "Subject: [PATCH 5/5] drm/sched: Cost more\n\n"
-        f"---\n{diff}-- \n2.39.5\n\n"
+        f"---\ndiff --git a/{file} b/{file}\n{diff}-- \n2.39.5\n\n"
     )
     toml = project.patches / SERIES / "series.toml"
     last = "0004-drm-sched-Add-tests-for-the-wait-time-trace-events.patch"

@@ -140,8 +140,9 @@ def task_saw_the_gaps_itself(ev: Evidence) -> Verdict:
     v.equal("of which in no gap", len(longer), 0)
     rests = [pair.gap[1] - pair.gap[0] - _delta(pair.end) for pair in seen if pair.gap]
     v.at_least("gap - delta, least", min(rests, default=-1), 0, "ns")
-    throttled = sum(_delta(pair.end) for pair in _gaps(run, task))
-    wall = task["end_ns"] - task["begin_ns"]
+    every = _gaps(run, task)
+    throttled = sum(_delta(pair.end) for pair in every)
+    wall = task["end_ns"] - task["begin_ns"] + sum(_both(run, task, every))
     v.at_most("run + throttled", task["run_ns"] + throttled, wall, "ns")
     return v
 
@@ -187,20 +188,11 @@ def older_events_do_not_tell(ev: Evidence) -> Verdict:
         and task["begin_ns"] <= event.ts_ns - _int(event, "delay")
         and event.ts_ns <= task["end_ns"]
     )
-    rest = task["end_ns"] - task["begin_ns"] - task["run_ns"] - throttled
+    both = _both(run, task, seen)
+    rest = task["end_ns"] - task["begin_ns"] - task["run_ns"] - throttled + sum(both)
     v.at_most("sched_stat_{wait,sleep,iowait,blocked}", told, rest, "ns")
-    # Its clock starts when the task is switched out: no later than this after the
-    # task's last look at its own, which is before it was throttled.
-    least = 0
-    for pair in seen:
-        out = next(
-            switch.ts_ns
-            for switch in switches
-            if switch.fields["prev_pid"] == pid
-            and switch.ts_ns >= pair.start.ts_ns - ROUNDING_NS
-        )
-        since = pair.gap[0] if pair.gap else pair.start.ts_ns
-        least += _delta(pair.end) - (out + ROUNDING_NS - since)
+    # Its clock starts only when the task is switched out.
+    least = throttled - sum(both)
     v.at_least("run_delay", task["run_delay_ns"], least, "ns")
     v.at_least("of that known to be throttled", least, throttled // 2, "ns")
     return v
@@ -560,6 +552,25 @@ def _gaps(run: Run, task: Mapping[str, Any]) -> list[Seen]:
         )
         for start, end in pairs
         if task["begin_ns"] <= start.ts_ns and end.ts_ns <= task["last_ns"]
+    ]
+
+
+def _both(run: Run, task: Mapping[str, Any], pairs: Sequence[Seen]) -> list[int]:
+    """For how long at most each throttled time is CPU time as well, in ns.
+
+    The task is taken off its queue on the way to user space, and uses the CPU until it
+    is switched out: no earlier than its last look at the clock, which precedes both.
+    """
+    switches = run.load.events("sched_switch")
+    return [
+        next(
+            switch.ts_ns + ROUNDING_NS
+            for switch in switches
+            if switch.fields["prev_pid"] == task["pid"]
+            and switch.ts_ns >= pair.start.ts_ns - ROUNDING_NS
+        )
+        - (pair.gap[0] if pair.gap else pair.start.ts_ns - task["gap_ns"])
+        for pair in pairs
     ]
 
 
