@@ -165,8 +165,10 @@ def _parser() -> argparse.ArgumentParser:
         "--level",
         choices=get_args(validate.Level),
         default="full",
-        help="quick: all but what the events cost, without a kernel to compare with; "
-        "it is not enough for mails; deep: also what takes long (default: %(default)s)",
+        help="quick: does it build, boot, fire and tell the truth; full: also each "
+        "patch by itself, and what the events cost while off, as mails want it; deep: "
+        "also more compilers and architectures, and kernels with sanitizers, for hours "
+        "(default: %(default)s)",
     )
     prove.set_defaults(verb=_validate)
 
