@@ -193,13 +193,22 @@ def _turn(
                 continue
             key = _key_of(request, number, variant, fragments)
             entry = request.cache / "compiled" / key
-            if cache.kept(entry):
+            if _is_there(entry, state):
                 os.utime(entry)  # `kernel.prune` drops what was not used for longest
             else:
                 stage.reused = False
                 _compile(request, state, variant, fragments, entry, stage)
             raw = json.loads((entry / _OUTCOME).read_text(encoding="utf-8"))
             yield variant, number, _Result(Outcome.of_json(raw), entry)
+
+
+def _is_there(entry: Path, state: _State) -> bool:
+    """Whether ``entry`` is there; if it is not, the workspace is ours from here on."""
+    if cache.kept(entry):
+        return True
+    # Who had the workspace while we waited for it may have made it.
+    _ = state.applied
+    return cache.kept(entry)
 
 
 @dataclass(frozen=True)
