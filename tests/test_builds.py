@@ -363,6 +363,25 @@ def _compiled(bench: Bench) -> set[str]:
     return {path.name for path in (bench.cache / "compiled").iterdir()}
 
 
+@pytest.mark.fault("killed", "a compiler, at a header that it has alone")
+def test_a_compiler_that_is_killed_says_nothing_of_a_header(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = bench.root / "killed"
+    text = '#!/bin/sh\ncase $* in *-fsyntax-only*) exit 1 ;; esac\nexec gcc "$@"\n'
+    write(bench.root, {killed.name: text})
+    variant = variants.modules(replace(TOOLS, make=(f"CC={killed}",)), None)
+    monkeypatch.setattr(variants, "modules", lambda *_: variant)
+    made = bench.series(GOOD)
+    with pytest.raises(runs.StageStopped):
+        bench.prove(made, everything=False)
+    (stage,) = report.read(bench.root / "out/latest/report.json").series[0].stages
+    assert stage.status == "error" and "compiler was killed" in (stage.error or "")
+    write(bench.root, {killed.name: '#!/bin/sh\nexec gcc "$@"\n'})
+    entry, _ = bench.prove(made, everything=False)
+    assert {one.status for one in entry.checks} == {"pass"}
+
+
 def test_what_was_compiled_is_found_again(bench: Bench) -> None:
     made = bench.series(GOOD, _demo("\tseconds++;\n"))
     first, grown = bench.prove(made)
@@ -402,7 +421,7 @@ def test_a_warning_is_not_lost_with_a_run_that_was_killed(
     bench.prove(noisy, everything=False)
     for entry in (bench.cache / "compiled").iterdir():
         cache.remove(entry)
-    for store in (bench.cache / "variants").rglob("kstall-said.json"):
+    for store in (bench.cache / "variants").rglob("kstall-objects.json"):
         store.unlink()
     entry, _ = bench.prove(noisy, everything=False)
     found = {one.name: one for one in entry.checks}

@@ -3,7 +3,8 @@
 
 make says something of an object when it compiles it, and nothing when it is up to date.
 So what was said is kept beside the objects, in the output directory of the variant, and
-an object of which nobody knows what was said is compiled again.
+an object of which nobody knows what was said, or which is not as it was then, is
+compiled again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .kernel import Configured
 from .tree import AppliedTree
 from .variants import Variant
 
-_SAID = "kstall-said.json"
+_KNOWN = "kstall-objects.json"
 _STEP = re.compile(r"^  (?P<what>[A-Z][A-Z0-9_]*)(?: \[M\])? +(?P<name>\S+)$")
 _LINE = re.compile(
     r"^(?P<sparse>sparse: )?(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? "
@@ -113,6 +114,14 @@ class _Heard:
     made: set[str] = field(default_factory=set)
 
 
+@dataclass(frozen=True)
+class _Known:
+    """An object that was made: its ``digest``, and what was said of it then."""
+
+    digest: str
+    said: tuple[Said, ...]
+
+
 def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outcome:
     """Compile what the series touches, and who includes it.
 
@@ -172,32 +181,40 @@ def _copy(output: Path, objects: Iterable[str], target: Path) -> None:
 
 
 def _make(job: Job, output: Path, targets: Sequence[str]) -> list[Said]:
-    store = output / _SAID
-    known = {
-        name: [Said(**one) for one in said]
-        for name, said in (outputs.read(store, dict) or {}).items()
-    }
+    store = output / _KNOWN
+    known = _read(store)
     for name in targets:
-        if name not in known:
+        if name not in known or not _is_as_known(output / name, known[name]):
             (output / name).unlink(missing_ok=True)
-    before = {name: known.pop(name, []) for name in targets}
+    before = {name: known.pop(name).said for name in targets if name in known}
     # Until make has ended nobody knows what is said of them: if we are killed, the next
     # one has them compiled again.
     _write(store, known)
     heard = _run(job, output, targets)
+    said = list(heard.said.get("", ()))
     for name in targets:
-        said = heard.said.get(name, []) if name in heard.made else before[name]
+        remade = name in heard.made
+        now = heard.said.get(name, ()) if remade else before.get(name, ())
         if (output / name).exists():
-            known[name] = said
-        before[name] = said
+            known[name] = _Known(cache.file_digest(output / name), tuple(now))
+        said += now
     _write(store, known)
-    return [*heard.said.get("", []), *(one for name in targets for one in before[name])]
+    return said
 
 
-def _write(store: Path, known: Mapping[str, Sequence[Said]]) -> None:
-    cache.write_json(
-        store, {name: [asdict(one) for one in said] for name, said in known.items()}
-    )
+def _is_as_known(path: Path, known: _Known) -> bool:
+    return path.exists() and cache.file_digest(path) == known.digest
+
+
+def _read(store: Path) -> dict[str, _Known]:
+    return {
+        name: _Known(one["digest"], tuple(Said(**said) for said in one["said"]))
+        for name, one in (outputs.read(store, dict) or {}).items()
+    }
+
+
+def _write(store: Path, known: Mapping[str, _Known]) -> None:
+    cache.write_json(store, {name: asdict(one) for name, one in known.items()})
 
 
 def _run(job: Job, output: Path, targets: Sequence[str]) -> _Heard:
