@@ -20,7 +20,7 @@ from typing import Any
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from . import cache, kbuild, kernel, outputs, process
+from . import cache, kbuild, kernel, outputs, process, space
 from .errors import KstallError
 from .kernel import Configured
 from .tree import AppliedTree
@@ -32,6 +32,7 @@ _LINE = re.compile(
     r"^(?P<sparse>sparse: )?(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? "
     r"(?P<level>(?:fatal )?[eE]rror|[wW]arning): (?P<text>.*)$"
 )
+_FAILED = re.compile(r"^make(?:\[\d+\])?: \*\*\* \[(?:[^\]]*: )?(?P<name>[^\]]+)\] ")
 _OBJTOOL = re.compile(r"^(?P<file>\S+\.o): (?:warning|error): objtool: (?P<text>.*)$")
 _FLAG = re.compile(r" \[-W(?:error[=,])?-?W?(?P<flag>[\w+=-]+)\]$")
 # What gcc calls for a division of 64 bits where the machine has none of that width, and
@@ -108,10 +109,19 @@ class Job:
 
 @dataclass
 class _Heard:
-    """What make printed, by object; "" is for what belongs to none."""
+    """What make printed, by object; "" is for what belongs to none.
+
+    ``made`` are the objects that it set about to make, ``failed`` what it did not.
+    """
 
     said: dict[str, list[Said]] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+
+    def has_error(self, *names: str) -> bool:
+        """Whether an error was told of one of these."""
+        said = (one for name in names for one in self.said.get(name, ()))
+        return any(one.kind == ERROR for one in said)
 
 
 @dataclass(frozen=True)
@@ -227,16 +237,27 @@ def _run(job: Job, output: Path, targets: Sequence[str]) -> _Heard:
     argv += ["KERNELDOC=/dev/null", "--keep-going", "--output-sync=target"]
     argv += [f"-j{len(os.sched_getaffinity(0))}", *targets]
     heard = _Heard()
-    hear = _hearer(job.tree, set(targets), heard)
+    hear = _hearer(job.tree, output, set(targets), heard)
     env = {**dict(variant.tools.env), "LC_ALL": "C"}
     try:
         process.run(argv, cwd=job.tree.path, env=env, log=job.log, on_line=hear)
     except process.CommandError as error:
-        said = [one for some in heard.said.values() for one in some]
-        if not any(one.kind == ERROR for one in said):
+        failed = [name for name in targets if name in heard.failed]
+        untold = [name for name in failed if not heard.has_error(name, "")]
+        # A full disk shows itself as an error in a source, too.
+        if untold or space.missed(error) or not heard.has_error(*heard.said):
             reason = kernel.explain(error, job.log)
             if isinstance(reason, kernel.SpoiltOutput):
                 outputs.forget(output)
+            elif isinstance(reason, kernel.BuildError):
+                # Of others: what would have been said of these, nobody knows.
+                reason = KstallError(
+                    f"there is no {', '.join(untold[:3])}, and no error in a source "
+                    "tells why",
+                    log=job.log,
+                    next="if a compiler was killed (memory?), run the same command "
+                    "again",
+                )
             raise reason from error
     else:
         if missing := [name for name in targets if not (output / name).exists()]:
@@ -249,7 +270,7 @@ def _run(job: Job, output: Path, targets: Sequence[str]) -> _Heard:
 
 
 def _hearer(
-    tree: AppliedTree, targets: Collection[str], heard: _Heard
+    tree: AppliedTree, output: Path, targets: Collection[str], heard: _Heard
 ) -> Callable[[str], None]:
     current = ""
 
@@ -262,6 +283,9 @@ def _hearer(
             current = name if name in targets else ""
             if current and step["what"] in ("CC", "AS"):
                 heard.made.add(current)
+            return
+        if failed := _FAILED.match(line):
+            heard.failed.add(failed["name"].removeprefix(f"{output}/"))
             return
         if (one := _heard(line, tree)) is None:
             return
@@ -367,7 +391,15 @@ def _alone(
             errors = [one for one in heard if one is not None and one.kind == ERROR]
             said += [Said(one.file, one.line, ALONE, one.text) for one in errors[:3]]
             if not errors:
-                said.append(Said(header, 0, ALONE, done.stdout.strip()[-200:]))
+                # Such as one that was killed, which says nothing of the header.
+                raise process.CommandError(
+                    done.argv,
+                    done.returncode,
+                    done.stdout,
+                    log=job.log,
+                    next="if the compiler was killed (memory?), run the same command "
+                    "again",
+                )
     return said
 
 

@@ -84,9 +84,16 @@ def _list(tree: Path, arch: str, folder: str, scratch: Path) -> list[str]:
             *(f"SRCARCH={arch}", "need-modorder=1"),
         ),
         cwd=scratch,
-        # A Makefile that is broken is a finding of whoever builds by it.
         check=False,
     )
+    # A Makefile that is broken, which is 2, is a finding of whoever builds by it.
+    if done.returncode not in (0, 2):
+        raise process.CommandError(
+            done.argv,
+            done.returncode,
+            done.stdout,
+            next="if make was killed (memory?), run the same command again",
+        )
     return done.stdout.splitlines()
 
 

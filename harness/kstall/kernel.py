@@ -434,7 +434,7 @@ def inside(file: str, applied: AppliedTree) -> str:
 
 def explain(error: process.CommandError, log: Path) -> KstallError:
     """What a make that failed has failed of."""
-    if "No space left on device" in error.output:
+    if space.missed(error):
         # First, for the compiler says so as of an error in the source.
         return KstallError(
             "no space left while building",

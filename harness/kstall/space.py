@@ -50,10 +50,14 @@ def guarded(cache: Path, needed: int, what: str) -> Iterator[None]:
         raise
     except CommandError as error:
         # Git says "unable to write file", and not why.
-        said = any(message in error.output for message in _MESSAGES)
-        if said or available(cache) < _NOTHING:
+        if missed(error) or available(cache) < _NOTHING:
             raise NoSpace(what, needed, cache) from error
         raise
+
+
+def missed(error: CommandError) -> bool:
+    """Whether a program that failed says that it had no room."""
+    return any(message in error.output for message in _MESSAGES)
 
 
 def available(path: Path) -> int:
