@@ -9,7 +9,6 @@ have to be covered; tests elsewhere count as well if they are marked as a fault.
 from __future__ import annotations
 
 import ast
-import ctypes
 import itertools
 import os
 import resource
@@ -24,7 +23,26 @@ from textwrap import indent
 import pytest
 
 from fake_kernel import commit, git, snapshot
-from fakeworld import Ran, World, write
+from fakeworld import World, write
+from faulty import (
+    KILLED,
+    PANIC,
+    RUNNING,
+    STARVED,
+    cut,
+    empty,
+    forget,
+    mounts,
+    needs_mounts,
+    overwrite,
+    own_mounts,
+    require_proven,
+    require_stopped,
+    settled,
+    settling,
+    small_disk,
+    tiny_disk,
+)
 from kstall import cache, guestrun
 
 #: Kinds of faults, each with at least one test.
@@ -42,33 +60,18 @@ CLASSES = frozenset(
         *("read-only", "hostile name", "outside the tree", "endless console"),
     )
 )
-_NEW_MOUNTS = 0x00020000  # CLONE_NEWNS of <sched.h>
-
-
-def _mounts() -> str:
-    return Path("/proc/self/mountinfo").read_text()
-
-
-def _settled(world: World) -> None:
-    """Nothing of any run is left but what the next one uses."""
-    assert world.processes() == []
-    assert world.free()
-    assert world.leftovers() == []
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    before = _mounts()
-    made = World(tmp_path / "world")
-    yield made
-    _settled(made)
-    assert _mounts() == before
+    with settling(World(tmp_path / "world")) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
     made = World(tmp_path_factory.mktemp("proven") / "world")
-    _require_proven(made.validate())
+    require_proven(made.validate())
     return made
 
 
@@ -78,34 +81,8 @@ def proven(shared: World) -> Iterator[World]:
 
     It is that of other tests, too: what a test breaks, it has to see mended.
     """
-    before = _mounts()
-    yield shared
-    shared.prepare.clear()
-    _settled(shared)
-    assert _mounts() == before
-
-
-def _forget(world: World, *kinds: str) -> None:
-    """Remove all entries of these ``kinds`` from the cache."""
-    for kind in kinds:
-        shutil.rmtree(world.cache / kind, ignore_errors=True)
-
-
-def _require_proven(ran: Ran) -> None:
-    assert ran.exit_code == 0, ran.said
-    assert "verdict  PROVEN" in ran.said
-    assert "a bug in kstall" not in ran.said
-
-
-def _require_stopped(ran: Ran, stage: str, *says: str) -> None:
-    """It could not run: ``stage`` says why and what to do, and is no traceback."""
-    assert ran.exit_code == 2, ran.said
-    assert "Traceback" not in ran.said and "a bug in kstall" not in ran.said, ran.said
-    found = ran.stage(stage)
-    assert found.status == "error"
-    error = found.error or ""
-    for text in (*says, "next: "):
-        assert text in error, error
+    with settling(shared):
+        yield shared
 
 
 needs_ccache = pytest.mark.skipif(
@@ -116,19 +93,19 @@ needs_ccache = pytest.mark.skipif(
 
 #: In their order; of the last ones nothing is kept.
 STAGES = (
-    *("tree", "root", "toolchain", "apply", "patches", "base", "config", "build"),
-    *("programs", "accelerator", "guest", "judge", "binaries", "instructions"),
-    *("time", "events", "gate"),
+    *("tree", "root", "toolchain", "apply", "patches", "compile", "base", "config"),
+    *("build", "programs", "accelerator", "guest", "judge", "binaries"),
+    *("instructions", "time", "events", "gate"),
 )
 #: Those that run a program which takes its time.
 _PROGRAMS = (
-    *("tree", "root", "toolchain", "apply", "patches", "base", "build", "programs"),
-    *("guest", "instructions"),
+    *("tree", "root", "toolchain", "apply", "patches", "compile", "base", "build"),
+    *("programs", "guest", "instructions"),
 )
 #: Those whose result is found again.
 _KEPT = (
-    *("root", "patches", "base", "config", "build", "programs", "guest", "binaries"),
-    "instructions",
+    *("root", "patches", "compile", "base", "config", "build", "programs", "guest"),
+    *("binaries", "instructions"),
 )
 
 
@@ -143,12 +120,12 @@ def stumbling(tmp_path_factory: pytest.TempPathFactory) -> World:
 def test_a_run_that_is_killed_leaves_nothing_running(
     stumbling: World, stage: str
 ) -> None:
-    before = _mounts()
+    before = mounts()
     child = stumbling.held(stage, inside=stage in _PROGRAMS)
     stumbling.kill(child)
     assert stumbling.processes() == []
     assert stumbling.free()
-    assert _mounts() == before
+    assert mounts() == before
     killed = stumbling.outcome(child)
     assert killed.report is not None and killed.report.status == "running"
     series = killed.report.series[:1]
@@ -162,8 +139,8 @@ def test_the_run_after_a_killed_one_goes_on_where_that_stopped(
 ) -> None:
     guests = len(stumbling.guests)
     after = stumbling.validate()
-    _require_proven(after)
-    _settled(stumbling)
+    require_proven(after)
+    settled(stumbling)
     if guests:  # of tests that ran before
         assert set(_KEPT) <= after.reused
         assert len(stumbling.guests) == guests
@@ -181,7 +158,7 @@ def halting(tmp_path_factory: pytest.TempPathFactory) -> World:
 def test_a_run_that_is_interrupted_ends_at_once(
     halting: World, stage: str, number: signal.Signals
 ) -> None:
-    before = _mounts()
+    before = mounts()
     child = halting.held(stage, inside=True)
     # The program stands still, so that nothing can end but by being ended.
     os.kill(child.pid or 0, number)
@@ -191,23 +168,11 @@ def test_a_run_that_is_interrupted_ends_at_once(
     assert "Traceback" not in ran.said
     assert ran.report is not None and ran.report.status == "interrupted"
     assert ran.stage(stage).error == "interrupted"
-    _settled(halting)
-    assert _mounts() == before
+    settled(halting)
+    assert mounts() == before
 
 
 # -- damaged entries -----------------------------------------------------------------
-
-
-def _cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def _empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def _overwrite(path: Path) -> None:
-    path.write_bytes(b"\0" * path.stat().st_size)
 
 
 @pytest.mark.fault("truncated", "a file of each kind of cache entry is cut short")
@@ -215,31 +180,35 @@ def _overwrite(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage", "stage"),
     [
-        ("trees/*/base.json", _cut, "tree"),
-        ("trees/*/files", _empty, "tree"),
-        ("roots/*/root.json", _empty, "root"),
-        ("roots/*/root.erofs", _overwrite, "root"),
-        ("patchchecks/*/checks.json", _cut, "patches"),
-        ("configs/*/.config", _cut, "base"),
-        ("kernels/*/vmlinux", _cut, "build"),
-        ("kernels/*/kernel.json", _empty, "build"),
-        ("kernels/*/kstall-entry.json", _cut, "build"),
-        ("extra/*/kstall_nap.ko", _overwrite, "build"),
-        ("programs/*/program", _cut, "programs"),
-        ("evidence/*/doze/stdout", _empty, "guest"),
-        ("footprints/*/footprint.json", _cut, "binaries"),
-        ("instructions/*/counts.json", _overwrite, "instructions"),
+        ("trees/*/base.json", cut, "tree"),
+        ("trees/*/files", empty, "tree"),
+        ("roots/*/root.json", empty, "root"),
+        ("roots/*/root.erofs", overwrite, "root"),
+        ("patchchecks/*/checks.json", cut, "patches"),
+        ("compiled/*/outcome.json", cut, "compile"),
+        ("compiled/*/objects/demo.o", overwrite, "compile"),
+        ("configs/*/.config", cut, "compile"),
+        ("kernels/*/vmlinux", cut, "build"),
+        ("kernels/*/kernel.json", empty, "build"),
+        ("kernels/*/kstall-entry.json", cut, "build"),
+        ("extra/*/kstall_nap.ko", overwrite, "build"),
+        ("programs/*/program", cut, "programs"),
+        ("evidence/*/doze/stdout", empty, "guest"),
+        ("footprints/*/footprint.json", cut, "binaries"),
+        ("instructions/*/counts.json", overwrite, "instructions"),
     ],
 )
 def test_a_damaged_entry_is_named_and_made_anew(
     proven: World, file: str, damage: Callable[[Path], None], stage: str
 ) -> None:
+    if file.startswith("configs/"):
+        forget(proven, "compiled")  # Most of them are looked at for nothing else.
     paths = sorted(proven.cache.glob(file))
     before = [path.read_bytes() for path in paths]
     for path in paths:
         damage(path)
     ran = proven.validate()
-    _require_proven(ran)
+    require_proven(ran)
     said = ran.stage(stage).summary
     entries = {path.relative_to(proven.cache).parts[:2] for path in paths}
     assert "made anew" in said
@@ -256,10 +225,10 @@ def test_a_damaged_entry_is_named_and_made_anew(
 @pytest.mark.parametrize(
     ("file", "damage"),
     [
-        ("kstall-steps.json", _empty),
-        ("kstall-slot.json", _cut),
-        ("kstall-sources.json", _overwrite),
-        (".config", _cut),
+        ("kstall-steps.json", empty),
+        ("kstall-slot.json", cut),
+        ("kstall-sources.json", overwrite),
+        (".config", cut),
     ],
 )
 def test_a_damaged_output_directory_is_built_in_all_the_same(
@@ -269,14 +238,14 @@ def test_a_damaged_output_directory_is_built_in_all_the_same(
     kernels = sorted(proven.cache.glob("kernels/*/vmlinux"))
     before = [path.read_bytes() for path in kernels]
     damage(output / file)
-    _forget(proven, "kernels")
-    _require_proven(proven.validate())
+    forget(proven, "kernels")
+    require_proven(proven.validate())
     assert [path.read_bytes() for path in kernels] == before
-    _settled(proven)
+    settled(proven)
 
 
 @pytest.mark.fault("truncated", "an object of an earlier build")
-@pytest.mark.parametrize("damage", [_cut, _empty, _overwrite])
+@pytest.mark.parametrize("damage", [cut, empty, overwrite])
 def test_a_damaged_object_is_not_linked(
     proven: World, damage: Callable[[Path], None]
 ) -> None:
@@ -288,10 +257,10 @@ def test_a_damaged_object_is_not_linked(
     damage(output / "other.o")
     os.utime(output / "other.o", ns=(when.st_atime_ns, when.st_mtime_ns))
     (output / "vmlinux").unlink()
-    _forget(proven, "kernels")
-    _require_proven(proven.validate())
+    forget(proven, "kernels")
+    require_proven(proven.validate())
     assert [path.read_bytes() for path in kernels] == before
-    _settled(proven)
+    settled(proven)
 
 
 @pytest.mark.fault("corrupted", "an object whose headers look right")
@@ -305,17 +274,17 @@ def test_an_object_that_the_linker_refuses_is_no_fault_of_the_series(
     (output / "other.o").write_bytes(text)
     os.utime(output / "other.o", ns=(when.st_atime_ns, when.st_mtime_ns))
     (output / "vmlinux").unlink()
-    _forget(proven, "kernels")
+    forget(proven, "kernels")
     ran = proven.validate()
-    _require_stopped(ran, "base", "is damaged", "other.o", "base.log", "run the same")
-    _require_proven(proven.validate())
-    _settled(proven)
+    require_stopped(ran, "base", "is damaged", "other.o", "base.log", "run the same")
+    require_proven(proven.validate())
+    settled(proven)
 
 
 @needs_ccache
 @pytest.mark.fault("truncated", "the compiler's cache")
 @pytest.mark.fault("corrupted", "the compiler's cache")
-@pytest.mark.parametrize("damage", [_cut, _overwrite])
+@pytest.mark.parametrize("damage", [cut, overwrite])
 def test_a_damaged_compiler_cache_gets_into_no_kernel(
     proven: World, damage: Callable[[Path], None]
 ) -> None:
@@ -324,8 +293,8 @@ def test_a_damaged_compiler_cache_gets_into_no_kernel(
     for path in (proven.cache / "ccache").rglob("*"):
         if path.is_file() and not path.name.startswith("inode-cache"):
             damage(path)
-    _forget(proven, "kernels", "builds")
-    _require_proven(proven.validate())
+    forget(proven, "kernels", "builds")
+    require_proven(proven.validate())
     assert [path.read_bytes() for path in kernels] == before
 
 
@@ -333,12 +302,12 @@ def test_a_damaged_compiler_cache_gets_into_no_kernel(
 @pytest.mark.fault("truncated", "what the compiler's cache maps into memory")
 def test_a_compiler_cache_that_dies_of_its_own_files_loses_them(proven: World) -> None:
     (index,) = (proven.cache / "ccache").rglob("inode-cache*")
-    _cut(index)
-    _forget(proven, "kernels", "builds")
+    cut(index)
+    forget(proven, "kernels", "builds")
     ran = proven.validate()
-    _require_stopped(ran, "base", f"{index}, is damaged", "base.log", "run the same")
+    require_stopped(ran, "base", f"{index}, is damaged", "base.log", "run the same")
     assert not index.exists()
-    _require_proven(proven.validate())
+    require_proven(proven.validate())
 
 
 @pytest.mark.fault("corrupted", "what a run remembers of sources")
@@ -346,63 +315,26 @@ def test_a_damaged_memory_of_sources_costs_a_copy_at_most(proven: World) -> None
     memories = list(proven.cache.glob("sources/seen/*.json"))
     assert memories
     for path in memories:
-        _cut(path)
+        cut(path)
     ran = proven.validate()
-    _require_proven(ran)
+    require_proven(ran)
     assert set(_KEPT) <= ran.reused
-    _settled(proven)
+    settled(proven)
 
 
 @pytest.mark.fault("corrupted", "the pristine copy of a file that a series touches")
 def test_a_damaged_pristine_file_does_not_get_into_a_kernel(world: World) -> None:
     world.validate()
     (home,) = world.cache.glob("trees/7*")
-    _overwrite(home / "pristine/demo.c")
+    overwrite(home / "pristine/demo.c")
     shutil.rmtree(world.cache / "kernels")
     ran = world.validate()
-    _require_stopped(ran, "apply", "demo.c", f"remove {home}")
+    require_stopped(ran, "apply", "demo.c", f"remove {home}")
     shutil.rmtree(home)
-    _require_proven(world.validate())
+    require_proven(world.validate())
 
 
 # -- a full disk ---------------------------------------------------------------------
-
-
-def _own_mounts() -> None:
-    """From here on, what this process mounts nobody else sees."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.unshare(_NEW_MOUNTS) == 0, os.strerror(ctypes.get_errno())
-    subprocess.run(["mount", "--make-rprivate", "/"], check=True)
-
-
-def _small_disk(place: Path, size: str) -> Callable[[], None]:
-    def mount() -> None:
-        _own_mounts()
-        place.mkdir(parents=True, exist_ok=True)
-        words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
-        subprocess.run(words, check=True)
-
-    return mount
-
-
-def _tiny_disk(place: Path) -> Callable[[], None]:
-    """What gives a process a full disk at ``place``."""
-
-    def mount() -> None:
-        _small_disk(place, "64k")()
-        with (place / "filler").open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
-
-    return mount
-
-
-needs_mounts = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root can mount a small disk"
-)
 
 
 @needs_mounts
@@ -423,15 +355,15 @@ def test_a_full_disk_stops_a_run_and_is_said(
     proven: World, kind: str, stage: str
 ) -> None:
     if kind == "builds":  # where nothing is done for a kernel that is there
-        _forget(proven, "kernels")
-    proven.prepare.append(_tiny_disk(proven.cache / kind))
+        forget(proven, "kernels")
+    proven.prepare.append(tiny_disk(proven.cache / kind))
     ran = proven.validate()
     proven.prepare.clear()
-    _require_stopped(ran, stage, "KSTALL_CACHE")
+    require_stopped(ran, stage, "KSTALL_CACHE")
     assert "no room for" in ran.said or "no space left" in ran.said
     assert ran.report is not None and ran.report.status == "could-not-run"
     after = proven.validate()
-    _require_proven(after)
+    require_proven(after)
     # Nothing that had been done is done again.
     assert set(_KEPT) - {"base", "build"} <= after.reused
     assert kind == "builds" or {"base", "build"} <= after.reused
@@ -451,15 +383,15 @@ def test_a_full_disk_stops_a_run_and_is_said(
 def test_a_full_disk_costs_no_result_that_is_there(
     proven: World, kind: str, stage: str
 ) -> None:
-    _forget(proven, kind)
-    proven.prepare.append(_tiny_disk(proven.cache / kind))
+    forget(proven, kind)
+    proven.prepare.append(tiny_disk(proven.cache / kind))
     ran = proven.validate()
     proven.prepare.clear()
-    _require_proven(ran)
+    require_proven(ran)
     said = ran.stage(stage).summary
     assert "could not be kept (No space left on device)" in said, said
     after = proven.validate()
-    _require_proven(after)
+    require_proven(after)
     assert set(_KEPT) - {stage} == after.reused & set(_KEPT)
 
 
@@ -469,29 +401,29 @@ def test_a_full_disk_costs_no_result_that_is_there(
 def test_a_full_compiler_cache_costs_only_time(proven: World) -> None:
     kernels = sorted(proven.cache.glob("kernels/*/vmlinux"))
     before = [path.read_bytes() for path in kernels]
-    _forget(proven, "kernels", "builds", "ccache")
-    proven.prepare.append(_tiny_disk(proven.cache / "ccache"))
-    _require_proven(proven.validate())
+    forget(proven, "kernels", "builds", "ccache")
+    proven.prepare.append(tiny_disk(proven.cache / "ccache"))
+    require_proven(proven.validate())
     assert [path.read_bytes() for path in kernels] == before
 
 
 @needs_mounts
 @pytest.mark.fault("disk full", "where the run directories are, from the start")
 def test_a_place_for_runs_that_is_full(world: World) -> None:
-    world.prepare.append(_tiny_disk(world.out))
+    world.prepare.append(tiny_disk(world.out))
     ran = world.validate()
     world.prepare.clear()
     assert ran.exit_code == 2
     assert f"{world.out} cannot hold run directories: No space left" in ran.said
     assert "next: name another directory with --out" in ran.said
     assert "Traceback" not in ran.said
-    _require_proven(world.validate())
+    require_proven(world.validate())
 
 
 @needs_mounts
 @pytest.mark.fault("disk full", "where the run directories are, by what a guest writes")
 def test_a_guest_that_fills_the_disk(world: World) -> None:
-    world.prepare += [_small_disk(world.out, "2m")]
+    world.prepare += [small_disk(world.out, "2m")]
     world.guest(
         """
         with (results / "huge").open("wb", buffering=0) as file:
@@ -510,7 +442,7 @@ def test_a_guest_that_fills_the_disk(world: World) -> None:
     assert "next: free some" in ran.said and "--out" in ran.said
     world.guest(None)
     after = world.validate()
-    _require_proven(after)
+    require_proven(after)
     assert {"root", "base", "build", "programs"} <= after.reused
 
 
@@ -519,7 +451,7 @@ def test_a_guest_that_fills_the_disk(world: World) -> None:
 
 def _read_only(place: Path) -> Callable[[], None]:
     def mount() -> None:
-        _own_mounts()
+        own_mounts()
         words = ["mount", "--bind", str(place), str(place)]
         subprocess.run(words, check=True)
         subprocess.run(["mount", "-o", "remount,bind,ro", str(place)], check=True)
@@ -531,13 +463,13 @@ def _read_only(place: Path) -> Callable[[], None]:
 @pytest.mark.fault("read-only", "the kernel tree and the checkout of kstall")
 def test_what_is_only_read_may_be_read_only(world: World) -> None:
     world.prepare += [_read_only(world.kernel), _read_only(world.project.root)]
-    _require_proven(world.validate())
+    require_proven(world.validate())
 
 
 @needs_mounts
 @pytest.mark.fault("read-only", "the cache")
 def test_a_read_only_cache_is_said_before_any_stage(world: World) -> None:
-    _require_proven(world.validate())
+    require_proven(world.validate())
     world.prepare.append(_read_only(world.cache))
     ran = world.validate()
     world.prepare.clear()
@@ -556,8 +488,8 @@ def test_a_read_only_part_of_the_cache_is_said(
     world.prepare.append(_read_only(world.cache / part))
     ran = world.validate()
     world.prepare.clear()
-    _require_stopped(ran, stage, "Read-only file system", f"{world.cache / part}")
-    _require_proven(world.validate())
+    require_stopped(ran, stage, "Read-only file system", f"{world.cache / part}")
+    require_proven(world.validate())
 
 
 @needs_mounts
@@ -574,31 +506,6 @@ def test_a_read_only_place_for_runs(world: World) -> None:
 
 # -- guests --------------------------------------------------------------------------
 
-_RUNNING = """
-agent["workloads"][-1]["status"] = "running"
-(results / "agent.json").write_text(json.dumps(agent))
-"""
-_PANIC = """
-with console.open("a") as file:
-    file.write("[    1.000000] Kernel panic - not syncing: out of ideas\\n")
-sys.exit()
-"""
-_KILLED = """
-# It is the first of its PID namespace, which no signal of its own would end.
-qemu = os.fork()
-if qemu == 0:
-    signal.pause()
-os.kill(qemu, signal.SIGKILL)
-os.waitpid(qemu, 0)
-sys.exit("QEMU is gone")
-"""
-_STARVED = """
-with console.open("a") as file:
-    file.write("[    1.000000] Out of memory: Killed process 7 (python3) anon-rss:1\\n")
-(control / "status").write_text("137\\n")
-sys.exit()
-"""
-
 
 @pytest.mark.fault("guest panics", "in a workload")
 @pytest.mark.fault("guest hangs", "in a workload")
@@ -608,18 +515,18 @@ sys.exit()
     ("what", "code", "says"),
     [
         (
-            _PANIC,
+            PANIC,
             1,
             ("the guest panicked in workload doze", "out of ideas", "console.log"),
         ),
         ("signal.pause()", 1, ("the guest hung", "in workload doze", "console.log")),
         (
-            _STARVED,
+            STARVED,
             2,
             ("the guest ran out of memory", "python3", "[machine]", "console.log"),
         ),
         (
-            _KILLED,
+            KILLED,
             2,
             ("the guest went away", "run the same command again", "console.log"),
         ),
@@ -629,8 +536,8 @@ sys.exit()
 def test_a_guest_that_does_not_end_well(
     proven: World, what: str, code: int, says: tuple[str, ...]
 ) -> None:
-    _forget(proven, "evidence")
-    proven.guest(_RUNNING + what)
+    forget(proven, "evidence")
+    proven.guest(RUNNING + what)
     proven.prepare.append(_impatient)
     ran = proven.validate()
     proven.guest(None)
@@ -644,7 +551,7 @@ def test_a_guest_that_does_not_end_well(
     assert (ran.dir / "demo/results/doze/stdout").read_text() == "dozed\n"
     assert not list(proven.cache.glob("evidence/*"))
     after = proven.validate()
-    _require_proven(after)
+    require_proven(after)
     assert set(_KEPT) - {"guest"} == after.reused & set(_KEPT)
 
 
@@ -655,13 +562,13 @@ def _impatient() -> None:
 
 @pytest.mark.fault("QEMU killed", "while instructions are counted")
 def test_a_guest_that_is_killed_while_it_is_measured(proven: World) -> None:
-    _forget(proven, "instructions")
-    proven.guest(f"if load['name'].startswith('nap'):\n{indent(_KILLED, '    ')}")
+    forget(proven, "instructions")
+    proven.guest(f"if load['name'].startswith('nap'):\n{indent(KILLED, '    ')}")
     ran = proven.validate()
     proven.guest(None)
-    _require_stopped(ran, "instructions", "boot ", "went away", "console.log")
+    require_stopped(ran, "instructions", "boot ", "went away", "console.log")
     after = proven.validate()
-    _require_proven(after)
+    require_proven(after)
     assert set(_KEPT) - {"instructions"} == after.reused & set(_KEPT)
 
 
@@ -672,16 +579,16 @@ def test_a_guest_that_is_killed_while_it_is_measured(proven: World) -> None:
     ids=["lines", "reports", "one line"],
 )
 def test_a_guest_that_prints_without_end(proven: World, line: str) -> None:
-    _forget(proven, "evidence")
+    forget(proven, "evidence")
     proven.guest(
-        _RUNNING
+        RUNNING
         + f"""
 with console.open("a") as file:
     for _ in range(100):
         file.write({line!r} * (10**6 // {len(line)}))
     file.write("\\n")
 """
-        + _PANIC
+        + PANIC
     )
     proven.prepare.append(_little_memory)
     ran = proven.validate()
@@ -697,7 +604,7 @@ with console.open("a") as file:
     for name in ("report.json", "report.html", "junit.xml", "results.ktap"):
         assert (ran.dir / name).stat().st_size < 10**6, name
     shutil.rmtree(ran.dir)
-    _require_proven(proven.validate())
+    require_proven(proven.validate())
 
 
 def _little_memory() -> None:
@@ -713,6 +620,7 @@ def _little_memory() -> None:
     [
         ("tree", ("trees", "sources")),
         ("root", ("roots",)),
+        ("compile", ("compiled", "variants")),
         ("base", ("kernels", "configs")),
         ("guest", ("evidence",)),
         ("instructions", ("instructions",)),
@@ -721,15 +629,15 @@ def _little_memory() -> None:
 def test_of_two_runs_one_waits_and_takes_what_the_other_made(
     proven: World, stage: str, gone: tuple[str, ...]
 ) -> None:
-    _forget(proven, *gone)
+    forget(proven, *gone)
     guests = len(proven.guests)
     first = proven.held(stage, inside=True)
     second = proven.held("waiting")
     assert first.is_alive() and second.is_alive()
     proven.release()
     one, other = proven.end(first), proven.end(second)
-    _require_proven(one)
-    _require_proven(other)
+    require_proven(one)
+    require_proven(other)
     assert one.dir != other.dir
     assert f"waiting for process {first.pid}" in other.said or (
         f"waiting: process {first.pid}" in other.said
@@ -746,27 +654,27 @@ def test_of_two_runs_one_waits_and_takes_what_the_other_made(
 def test_what_was_built_in_the_future_is_not_built_upon(proven: World) -> None:
     kernels = sorted(proven.cache.glob("kernels/*/vmlinux"))
     before = [path.read_bytes() for path in kernels]
-    _forget(proven, "kernels")
-    _require_proven(proven.validate())  # so that there is something to build upon
+    forget(proven, "kernels")
+    require_proven(proven.validate())  # so that there is something to build upon
     (output,) = proven.cache.glob("builds/7*")
     tomorrow = time.time() + 24 * 3600
     for path in output.rglob("*"):
         os.utime(path, (tomorrow, tomorrow), follow_symlinks=False)
-    _forget(proven, "kernels")
+    forget(proven, "kernels")
     ran = proven.validate()
-    _require_proven(ran)
+    require_proven(ran)
     assert f"the clock went back since {output} was last built in" in ran.said
     # Of the base nothing was left, and the series has only its own file to compile.
     assert [path.read_bytes() for path in kernels] == before
-    _forget(proven, "kernels")
+    forget(proven, "kernels")
     again = proven.validate()
-    _require_proven(again)
+    require_proven(again)
     assert "the clock" not in again.said
 
 
 @pytest.mark.fault("clock", "it goes back during a build")
 def test_a_build_during_which_the_clock_goes_back_is_not_used(proven: World) -> None:
-    _forget(proven, "kernels")
+    forget(proven, "kernels")
     # As make meets it: a file that another step has just written is of the future.
     real = shutil.which("make")
     write(
@@ -780,9 +688,9 @@ def test_a_build_during_which_the_clock_goes_back_is_not_used(proven: World) -> 
     )
     ran = proven.validate()
     (proven.root / "bin/make").unlink()
-    _require_stopped(ran, "base", "the clock went back", "base.log", "set the clock")
+    require_stopped(ran, "base", "the clock went back", "base.log", "set the clock")
     assert not list(proven.cache.glob("kernels/*"))
-    _require_proven(proven.validate())
+    require_proven(proven.validate())
 
 
 @pytest.mark.fault("clock", "it goes back and forth during a run")
@@ -793,9 +701,9 @@ def test_a_run_measures_by_a_clock_that_nobody_sets(proven: World) -> None:
         time.time = lambda: real() + 86400 * next(days)
 
     proven.prepare.append(erratic)
-    _forget(proven, "evidence")
+    forget(proven, "evidence")
     ran = proven.validate()
-    _require_proven(ran)
+    require_proven(ran)
     assert ran.report is not None
     stages = [*ran.report.stages, *ran.report.series[0].stages]
     times = [ran.report.seconds, *(one.seconds for one in stages)]
@@ -809,7 +717,7 @@ def test_files_of_the_future_in_a_tree(world: World) -> None:
     tomorrow = time.time() + 24 * 3600
     os.utime(world.kernel / "other.c", (tomorrow, tomorrow))
     before = snapshot(world.kernel)
-    _require_proven(world.validate())
+    require_proven(world.validate())
     assert snapshot(world.kernel) == before
 
 
@@ -828,7 +736,7 @@ def test_a_tree_and_its_files_may_be_called_anything(world: World, name: str) ->
     (top / "-n").symlink_to(name)
     before = snapshot(top)
     ran = world.validate(kernel=top)
-    _require_proven(ran)
+    require_proven(ran)
     assert snapshot(top) == before
     (copied,) = world.cache.glob("trees/7*/src")
     assert (copied / name).read_text() == "text\n"
@@ -849,7 +757,7 @@ def test_a_checkout_may_have_branches_of_any_name(world: World) -> None:
         (top / name).write_text("changed\n")
     before = snapshot(top)
     ran = world.validate()
-    _require_proven(ran)
+    require_proven(ran)
     assert snapshot(top) == before
     assert ran.report is not None and ran.report.tree is not None
     assert len(ran.report.tree.dirty) == len(_NAMES)
@@ -858,9 +766,9 @@ def test_a_checkout_may_have_branches_of_any_name(world: World) -> None:
 @pytest.mark.fault("hostile name", "of the place for runs")
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_place_for_runs_may_be_called_anything(proven: World, name: str) -> None:
-    _forget(proven, "evidence")
+    forget(proven, "evidence")
     ran = proven.validate("--out", str(proven.root / "runs" / name))
-    _require_proven(ran)
+    require_proven(ran)
     assert ran.dir.parent == proven.root / "runs" / name
     assert "guest" not in ran.reused
 
@@ -913,13 +821,13 @@ def _paths(top: Path) -> set[str]:
 def test_without_a_mirror_there_is_no_root(world: World) -> None:
     (world.root / "no-mirror").touch()
     ran = world.validate()
-    _require_stopped(ran, "root", "Could not connect to the mirror", "root.log", "apt")
+    require_stopped(ran, "root", "Could not connect to the mirror", "root.log", "apt")
     assert not [path for path in world.cache.glob("roots/*") if path.is_dir()]
     (world.root / "no-mirror").unlink()
-    _require_proven(world.validate())
+    require_proven(world.validate())
     # Now that it is there, nobody is asked.
     (world.root / "no-mirror").touch()
-    _require_proven(world.validate())
+    require_proven(world.validate())
 
 
 # -- the catalogue -------------------------------------------------------------------
