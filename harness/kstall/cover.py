@@ -27,6 +27,8 @@ from .source import Base
 WIDTH = patchtext.WIDTH
 _ITEM = re.compile(r"(?:[-*] |\d+(?: and \d+| to \d+)? )")
 _SHORT = 28
+#: Packages of the guest, and what the programs are called that read events there.
+_READERS = {"bpftrace": "bpftrace", "linux-perf": "perf", "trace-cmd": "trace-cmd"}
 
 
 class Unfinished(KstallError):
@@ -113,6 +115,18 @@ def _tells(check: Check) -> bool:
     )
 
 
+def watchers(versions: Mapping[str, str]) -> str:
+    """Who reads events in a guest with programs of these ``versions``, as a clause."""
+    known = [
+        f"{name} {versions[package]}"
+        for package, name in _READERS.items()
+        if package in versions
+    ]
+    if not known:
+        return ""
+    return f", watched by {', '.join(['ftrace', *known[:-1]])} and {known[-1]}"
+
+
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -131,6 +145,7 @@ def _environment() -> jinja2.Environment:
         medians=medians,
         structs=structs,
         paths=paths,
+        watchers=watchers,
     )
     return made
 

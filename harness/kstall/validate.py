@@ -149,6 +149,7 @@ def _shared(request: Request, run: runs.Run) -> _Shared:
         environment.virtme_ng = metadata.version("virtme-ng")
         environment.pahole = tools.pahole
         environment.guest_root = guest_root.key
+        environment.guest.update((name, guest_root.versions[name]) for name in wanted)
     return _Shared(base, guest_root, tools)
 
 
