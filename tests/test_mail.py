@@ -259,7 +259,10 @@ def test_what_is_argued_is_printed_with_its_reason(desk: Desk) -> None:
     )
     report.write(found, run / "report.json")
     text = " ".join(_mail(desk.export().letters[0]).get_content().split())
-    assert "checkpatch strict. All pass, but for what is argued here:" in text
+    assert (
+        "checkpatch --strict (without the Signed-off-by: that the sender adds). All "
+        "hold, but for what is argued here:" in text
+    )
     assert (
         "- checkpatch strict, TRAILING_WHITESPACE in demo.c: the blank is part of the "
         "joke" in text
@@ -275,6 +278,38 @@ def test_allowances_of_one_reason_are_one_line() -> None:
         "allowed for a(), b(), 1 instruction: it is cold",
         "allowed for struct bed, 8 bytes: sheets",
     ]
+
+
+def test_a_path_is_told_by_the_figure_it_is_judged_by() -> None:
+    cold = costs.FunctionPaths(
+        binary="vmlinux",
+        name="doze",
+        hot=False,
+        proven=True,
+        most=3,
+        work=1,
+        least=0,
+        nops=1,
+        sites=1,
+    )
+    hot = cold.model_copy(update={"hot": True})
+    found = costs.Footprint.model_construct(paths=[cold, hot])
+    assert cover.paths(found) == [
+        "doze() [vmlinux]: 1 NOP, other instructions on a path: +1 at most, and 2 "
+        "unconditional jumps",
+        "doze() [vmlinux, hot]: 1 NOP, other instructions on a path: +3 at most",
+    ]
+
+
+def test_why_an_operation_costs_more_is_said() -> None:
+    plain = costs.Measurement(
+        workload="doze", operation="doze", resolution=0, samples=[], predicted=1
+    )
+    one = plain.model_copy(
+        update={"operation": "nap", "predicted": 17.0, "because": "it\ndreams."}
+    )
+    found = costs.Overhead(base_kernel="k", measurements=[one, plain])
+    assert cover.reasons(found) == ["nap: +17 predicted: it dreams"]
 
 
 def test_what_was_not_measured_is_said(desk: Desk) -> None:
@@ -362,6 +397,8 @@ def test_the_change_id_stays(desk: Desk) -> None:
     ("kind", "figures", "shown"),
     [
         ("negative", [(3, 3), (0, 0), (True, True)], 0),
+        ("negative", [("Counter()", "Counter()"), (5, 5)], "Counter()"),
+        ("negative", [(3, 3), ("{(clear, 0)}", "{(clear, 0)}")], "{(clear, 0)}"),
         ("positive", [(3, 3), (64, 64), (0, 0)], 64),
         ("invariant", [("a" * 99, "a" * 99)], None),
     ],

@@ -27,6 +27,25 @@ from .source import Base
 WIDTH = patchtext.WIDTH
 _ITEM = re.compile(r"(?:[-*] |\d+(?: and \d+| to \d+)? )")
 _SHORT = 28
+#: As a comparison has them: no events, none by name, no counter that grew.
+_NOTHING = (0, "Counter()", "{}", "[]", "set()")
+#: Checks of patches, in the words of who reads the mail.
+_PATCH_CHECKS = {
+    "checkpatch_strict": "checkpatch --strict (without the Signed-off-by: that the "
+    "sender adds)",
+    "documents": "documents are well-formed",
+    "include_order": "the order of includes",
+    "new_files_are_maintained": "MAINTAINERS has new files",
+    "event_names_are_new": "no event has the name of another",
+    "prose_is_wrapped": "messages are wrapped",
+    "nothing_to_fill_in": "and complete",
+    "compiles_as_configured": "each patch compiles",
+    "no_new_warnings": "without a new warning at W=1",
+    "sparse_is_content": "or by sparse",
+    "headers_stand_alone": "each header by itself",
+    "tracepoints_are_called": "no tracepoint is unused",
+    "compiles_without_tracing": "and all that without tracing, too",
+}
 #: Packages of the guest, and what the programs are called that read events there.
 _READERS = {"bpftrace": "bpftrace", "linux-perf": "perf", "trace-cmd": "trace-cmd"}
 
@@ -143,6 +162,8 @@ def _environment() -> jinja2.Environment:
         deciding=deciding,
         growth=growth,
         medians=medians,
+        patch_checks=patch_checks,
+        reasons=reasons,
         structs=structs,
         paths=paths,
         watchers=watchers,
@@ -201,8 +222,8 @@ def _item(lines: list[str]) -> str:
 def deciding(check: Check) -> Comparison | None:
     """The comparison of a check that says most in a line, if there is one that fits.
 
-    That is one with a figure: of a check that nothing happens the last that has to be
-    nought, else the one about most events.
+    Of a check that nothing happens that is the last that has to be nothing, or else
+    the last that has to be equal; of others the one about most events.
     """
     figures = [
         one
@@ -211,13 +232,14 @@ def deciding(check: Check) -> Comparison | None:
         and not isinstance(one.observed, bool)
         and one.relation != "holds"
     ]
-    if check.kind == "negative":
-        if silent := [one for one in figures if one.expected == 0]:
-            return silent[-1]
-    elif figures:
-        return max(figures, key=_telling)
     short = [one for one in check.comparisons if len(one.seen) <= _SHORT]
-    return next(iter((figures or short)[-1:]), None)
+    if check.kind == "negative":
+        silent = [one for one in check.comparisons if one.expected in _NOTHING]
+        equal = [one for one in short if one.relation == "="]
+        return next(iter((silent or equal or short)[-1:]), None)
+    if figures:
+        return max(figures, key=_telling)
+    return next(iter(short[-1:]), None)
 
 
 def _telling(one: Comparison) -> tuple[bool, float]:
@@ -273,16 +295,38 @@ def growth(found: costs.Footprint) -> list[str]:
 
 
 def paths(found: costs.Footprint) -> list[str]:
-    """What each changed function runs more while the events are off."""
+    """What each changed function runs more while the events are off, as judged."""
     lines = []
     for one in found.paths:
         heat = ", hot" if one.hot else ""
         where = "on a path" if one.proven else "not reached before"
+        most = one.most if one.hot else one.work
+        jumps = one.most - most
         lines.append(
             f"{one.name}() [{one.binary}{heat}]: {one.nops} NOP, other instructions "
-            f"{where}: {one.most:+} at most"
+            f"{where}: {most:+} at most"
+            + (f", and {jumps} unconditional jumps" if jumps else "")
         )
     return lines
+
+
+def reasons(found: costs.Overhead) -> list[str]:
+    """Why measured operations execute more than a NOP, where the series says so."""
+    return [
+        f"{one.operation}: {one.predicted:+g} predicted: "
+        + " ".join(one.because.split()).rstrip(".")
+        for one in found.measurements
+        if one.because is not None
+    ]
+
+
+def patch_checks(checks: Sequence[Check]) -> str:
+    """What held for the patches before they were built, as a list in one line."""
+    return ", ".join(
+        _PATCH_CHECKS.get(one.name, one.name.replace("_", " "))
+        for one in checks
+        if one.kind == "patch" and one.status == "pass"
+    )
 
 
 def structs(found: costs.Footprint) -> list[str]:
