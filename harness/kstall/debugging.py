@@ -197,6 +197,7 @@ def _boot_all(
     tasks = {
         one: functools.partial(_boot, ground, one, speed, run, stage) for one in guests
     }
+    stage.reused = True
     parallel.each(tasks, workers, done)
     lost = sum(isinstance(came, KstallError) for came in found.values())
     stage.summary = f"{len(found) - lost} guests came back" + (
@@ -233,6 +234,9 @@ def _boot(
         )
     except KstallError as error:
         return error
+    finally:
+        if not mine.reused:
+            stage.reused = False
     for figure in mine.figures:
         label = f"{one.series.name} {one.name}: {figure.name}"
         stage.figure(label, figure.value, figure.unit)
