@@ -111,7 +111,14 @@ def prove(
             checks = [report.Check.of(one) for one in debugcheck.judge(series, saved)]
             entry.checks += checks
             good = sum(check.status == "pass" for check in checks)
-            stage.summary = f"{good} of {len(checks)} checks pass"
+            ends = [
+                f"{one.name}: {came.status}, see {series.name}/{one.name}/console.log"
+                for one in guests
+                if isinstance(came := patched[one.key], Watched)
+                and one.series is series
+                and came.status != "completed"
+            ]
+            stage.summary = "; ".join([f"{good} of {len(checks)} checks pass", *ends])
 
 
 def _patched(
