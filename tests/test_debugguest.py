@@ -110,7 +110,7 @@ class Bench:
             console=out / "console.log",
             seconds=3.0,
             first_line_seconds=2.0,
-            splats=(),
+            splats=console.scan(self.console),
             argv=("vng",),
             **facts,
         )
@@ -154,6 +154,16 @@ def test_one_that_complains_is(bench: Bench) -> None:
     assert [one.kind for one in first.complaints] == ["lockdep", "lockdep"]
     bench.run(clean=lambda came: not came.complaints)
     assert bench.boots == 2
+
+
+def test_older_results_are_read_from_their_console(bench: Bench) -> None:
+    bench.console = (DATA / "lockdep.log").read_text()
+    found = bench.run()
+    (results,) = bench.home.glob("run*/results")
+    facts = json.loads((results / "debug.json").read_text())
+    assert len(facts.pop("reports")) == 2
+    (results / "debug.json").write_text(json.dumps(facts))
+    assert debugguest.load(results) == found
 
 
 def test_another_program_that_switches_is_another_guest(bench: Bench) -> None:

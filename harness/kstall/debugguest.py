@@ -190,11 +190,13 @@ def _boot(
         (share / "results").rename(out / "results")
         cache.remove(share)
     guestrun.require_witness(ran)
-    shutil.copy2(ran.console, out / "results/console.txt")
+    console.abridge(ran.console, out / "results/console.txt")
     facts = {
         "status": ran.status,
         "exit_status": ran.exit_status,
         "seconds": round(ran.seconds, 1),
+        # Of all that was printed: what is kept of it may be without its middle.
+        "reports": [dataclasses.asdict(one) for one in ran.splats],
     }
     cache.write_json(out / "results" / _FACTS, facts)
 
@@ -220,7 +222,12 @@ def load(results: Path) -> Watched:
     """What a guest left in ``results``; raises `KstallError` if that is not whole."""
     try:
         facts = json.loads((results / _FACTS).read_text(encoding="utf-8"))
-        reports = console.scan_file(results / "console.txt")
+        # Older results have no list of them, and a whole console.
+        reports = (
+            tuple(console.Splat(**one) for one in facts["reports"])
+            if "reports" in facts
+            else console.scan_file(results / "console.txt")
+        )
     except (OSError, ValueError) as error:
         raise KstallError(f"{results}: no results of a guest: {error}") from error
     leaked = None
