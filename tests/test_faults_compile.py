@@ -145,6 +145,18 @@ def test_a_list_that_nobody_wrote_is_not_empty(world: World) -> None:
     require_proven(world.validate())
 
 
+@pytest.mark.fault("killed", "sparse, by a fault of its own")
+def test_a_checker_that_dies_is_not_content(world: World) -> None:
+    sparse = world.root / "bin/sparse"
+    before = sparse.read_text()
+    dies = "#!/bin/sh\ntest $1 = --version || kill -SEGV $$\n"
+    write(world.root / "bin", {"sparse": dies})
+    ran = world.validate()
+    require_stopped(ran, "compile", "compile.log")
+    write(world.root / "bin", {"sparse": before})
+    require_proven(world.validate())
+
+
 # -- damaged -------------------------------------------------------------------------
 
 

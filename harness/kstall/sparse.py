@@ -25,10 +25,14 @@ root={root}
 exec "$root/lib64/ld-linux-x86-64.so.2" \\
 	--library-path "$root/usr/lib/x86_64-linux-gnu" "{program}" "$@"
 """
-# Each line is told from those of the compiler, which have the same form.
+# Each line is told from those of the compiler, which have the same form.  One that dies
+# has not looked at all of the file.
 _MARKED = """\
 #!/bin/sh
-{program} "$@" 2>&1 | sed 's/^/sparse: /' >&2
+said=$({program} "$@" 2>&1)
+status=$?
+test -z "$said" || printf '%s\\n' "$said" | sed 's/^/sparse: /' >&2
+test $status -lt 128 || exit $status
 """
 
 
