@@ -176,6 +176,29 @@ PROJECT = {
     "scripts/workloads/overhead/trace-events": "#!/bin/sh\n",
     "harness/kstall_guest/agent.py": "",
 }
+#: What ``LEVEL=deep`` asks for, and a second series, which costs nothing to measure.
+DEEP = {
+    "patches/other/series.toml": TOML[: TOML.index('[[workload]]\nname = "selftest"')]
+    .replace("demo", "other")
+    .replace("deadline-s = 5", "deadline-s = 10")
+    + """
+[[check]]
+name = "dozes"
+kind = "positive"
+workloads = ["doze"]
+claim = "It dozes."
+""",
+    "patches/other/0001-other.patch": PATCH.replace("demo", "other")
+    .replace("return 1", "return 2")
+    .replace("return 3", "return 4"),
+    "patches/other/cover.txt": "What was asked for is returned.\n",
+    "patches/other/checks.py": CHECKS,
+    "kconfigs/other.config": "CONFIG_OTHER=y\n",
+    "kconfigs/debug.config": "CONFIG_KASAN=y\n",
+    "kconfigs/kcsan.config": "CONFIG_KCSAN=y\n",
+    "scripts/workloads/other/doze": "#!/bin/sh\necho dozed\n",
+    "scripts/workloads/debug/toggle.c": "int main(void)\n{\n\treturn 0;\n}\n",
+}
 MMDEBSTRAP = """\
 #!/bin/sh -e
 for word; do case $word in *root.tar) archive=$word ;; esac; done
@@ -208,8 +231,12 @@ share = pathlib.Path(words.get("--rwdir=/run/kstall", "/nowhere"))
 console = pathlib.Path(qemu.split("chardev.console.logfile=")[1].split()[0])
 world = pathlib.Path(os.environ["WORLD"])
 job = json.loads((share / "job.json").read_text())
+name = job["workloads"][0]["name"]
+if "stress" in job:
+    # Such as "demo/debug-patched".
+    name = "/".join(console.parent.resolve().parts[-2:])
 with (world / "guests").open("a") as log:
-    log.write(job["workloads"][0]["name"] + "\\n")
+    log.write(name + "\\n")
 fault = world / "guest-fault.py"
 text = "[    0.000000] Linux version 7.3.4-fake\\n"
 console.write_text(text)
@@ -234,6 +261,11 @@ for load in job["workloads"]:
         {{"name": load["name"], "status": "exited", "exit_status": 0, "seconds": 1}})
     if fault.exists():
         exec(fault.read_text())
+if "stress" in job:
+    said = {{"rounds": 3, "seen": {{}}, "errors": []}}
+    agent["stress"] = {{"readers": {{}}, "bpftrace": said, "lockdep": True,
+        "cpus": {{"cycles": {{"1": 20}}, "errors": []}}}}
+    (results / "kmemleak.txt").write_text("")
 (results / "agent.json").write_text(json.dumps(agent))
 (control / "output").write_text("")
 (control / "status").write_text("0\\n")
@@ -282,9 +314,12 @@ class World:
 
     root: Path
     prepare: list[Callable[[], None]] = field(default_factory=list)
+    level: str = "full"
 
     def __post_init__(self) -> None:
         write(self.root / "project", PROJECT)
+        if self.level == "deep":
+            write(self.root / "project", DEEP)
         write(self.kernel, KERNEL)
         (self.kernel / "btf").write_bytes(NO_TYPES)
         write(
@@ -323,7 +358,7 @@ class World:
 
     @property
     def guests(self) -> list[str]:
-        """The guests that were started, by their first workload."""
+        """The guests that were started, by their first workload, or by their place."""
         log = self.root / "guests"
         return log.read_text().split() if log.exists() else []
 
@@ -336,8 +371,9 @@ class World:
             path.write_text(textwrap.dedent(fault))
 
     def argv(self) -> list[str]:
+        project = ["--project", str(self.project.root)]
         out = ["--out", str(self.out)]
-        return ["--project", str(self.project.root), "validate", *out, "--kernel"]
+        return [*project, "validate", "--level", self.level, *out, "--kernel"]
 
     def validate(self, *words: str, kernel: Path | None = None) -> Ran:
         """Run ``kstall validate`` to its end, in a process of its own."""
@@ -474,7 +510,8 @@ class World:
                 PATH=path,
             )
             # virtme-ng is looked for beside the interpreter.
-            inside = hold in ("guest inside", "instructions inside")
+            guests = ("guest", "instructions", "debug-guests", "debug-base-guests")
+            inside = hold in [f"{stage} inside" for stage in guests]
             sys.executable = str(self.root / ("hold" if inside else "bin") / "python3")
             vars(cli)["Ui"] = _ui(self.root, hold, held)
             runs.begin = _begin(self.root, runs.begin)

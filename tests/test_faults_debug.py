@@ -1,0 +1,445 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What becomes of kernels that watch themselves, and their guests, when something goes
+wrong.
+
+As in `test_faults`, but at ``LEVEL=deep``, and with two series in one kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import indent
+from typing import Literal
+
+import pytest
+
+from fakeworld import Ran, World
+from faulty import (
+    KILLED,
+    PANIC,
+    RUNNING,
+    STARVED,
+    cut,
+    empty,
+    forget,
+    mounts,
+    needs_mounts,
+    overwrite,
+    require_proven,
+    require_stopped,
+    settled,
+    settling,
+    small_disk,
+    tiny_disk,
+)
+from kstall import debugguest
+from kstall.report import SeriesReport, Stage
+
+#: Guests of a run in which no kernel complains.
+_GUESTS = {
+    f"{series}/{flavour}-patched"
+    for series in ("demo", "other")
+    for flavour in ("debug", "kcsan")
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
+    made = World(tmp_path_factory.mktemp("deep") / "world", level="deep")
+    require_proven(made.validate())
+    assert _booted(made) == sorted(_GUESTS)
+    return made
+
+
+@pytest.fixture
+def deep(shared: World) -> Iterator[World]:
+    """A world in which two series were proven; what a test breaks, it sees mended."""
+    with settling(shared):
+        yield shared
+
+
+def _booted(world: World, since: int = 0) -> list[str]:
+    """The guests that watched themselves, but for the first so many of all guests."""
+    return sorted(name for name in world.guests[since:] if "/" in name)
+
+
+def _series(ran: Ran, name: str) -> SeriesReport:
+    assert ran.report is not None, ran.said
+    return next(one for one in ran.report.series if one.name == name)
+
+
+def _debug(ran: Ran, name: str) -> Stage:
+    """The stage in which a series is judged."""
+    return next(one for one in _series(ran, name).stages if one.name == "debug")
+
+
+def _checks(ran: Ran, name: str) -> dict[str, str]:
+    """The status of each check on these guests."""
+    checks = _series(ran, name).checks
+    return {one.name: one.status for one in checks if one.kind == "debug"}
+
+
+def _only(series: str, what: str, *, guest: str = "debug-patched") -> str:
+    """``what`` a guest does, for one guest of ``series``."""
+    return f'if name == "{series}/{guest}":\n{indent(what, "    ")}'
+
+
+# -- killed --------------------------------------------------------------------------
+
+_PROGRAMS = (
+    *("debug-apply", "debug-programs", "debug-patched-all", "kcsan-patched-all"),
+    "debug-guests",
+)
+
+
+@pytest.fixture(scope="module")
+def stumbling(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A world whose runs are ended, one after the other, each a stage later."""
+    return World(tmp_path_factory.mktemp("stumbling") / "world", level="deep")
+
+
+@pytest.mark.fault("killed", "SIGKILL in each stage of a kernel that watches itself")
+@pytest.mark.fault("interrupted", "Ctrl-C in each stage of such a kernel")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("stage", _PROGRAMS)
+def test_a_run_that_is_ended_leaves_nothing_running(
+    stumbling: World, stage: str, number: signal.Signals
+) -> None:
+    before = mounts()
+    child = stumbling.held(stage, inside=True)
+    if number == signal.SIGKILL:
+        stumbling.kill(child)
+        assert stumbling.processes() == [] and stumbling.free()
+        ran = stumbling.outcome(child)
+        assert ran.report is not None and ran.report.status == "running"
+    else:
+        os.kill(child.pid or 0, number)
+        ran = stumbling.end(child, within=10)
+        assert "interrupted; what was finished is kept" in ran.said
+        assert "Traceback" not in ran.said
+        assert ran.stage(stage).error == "interrupted"
+        settled(stumbling)
+    assert mounts() == before
+
+
+@pytest.mark.fault("killed", "the run after the ended ones")
+def test_the_run_after_them_goes_on_where_they_stopped(stumbling: World) -> None:
+    require_proven(after := stumbling.validate())
+    settled(stumbling)
+    if len(_booted(stumbling)) == len(_GUESTS):  # not of a test that runs alone
+        assert {"debug-programs", *_PROGRAMS[2:4]} <= after.reused
+
+
+@pytest.mark.fault("killed", "SIGKILL between guests")
+@pytest.mark.fault("interrupted", "Ctrl-C between guests, and in two at once")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("processors", [1, 4])
+def test_a_guest_that_came_back_is_not_booted_again(
+    deep: World, number: signal.Signals, processors: int
+) -> None:
+    forget(deep, "watched")
+    start = len(deep.guests)
+    deep.prepare.append(lambda: vars(os).update(sched_getaffinity=_set_of(processors)))
+    # When the first two are kept.
+    kept = 'test "$(ls "$WORLD/cache/watched" 2>/dev/null | wc -l)" -ge 2'
+    child = deep.held("debug-guests", inside=True, when=kept)
+    if number == signal.SIGKILL:
+        deep.kill(child)
+    else:
+        os.kill(child.pid or 0, number)
+        assert "interrupted; what was finished is kept" in deep.end(child, 10).said
+    assert deep.processes() == [] and deep.free()
+    before = _booted(deep, start)
+    assert len(set(before)) == len(before) >= 2
+    known = {path.name for path in deep.cache.glob("watched/*")}
+    start = len(deep.guests)
+    require_proven(deep.validate())
+    assert len(_booted(deep, start)) == len(_GUESTS) - len(known)
+
+
+def _set_of(processors: int) -> Callable[[int], set[int]]:
+    return lambda _: set(range(processors))
+
+
+# -- damaged -------------------------------------------------------------------------
+
+
+@pytest.mark.fault("truncated", "what is kept of a guest that watched itself")
+@pytest.mark.fault("corrupted", "what is kept of a guest that watched itself")
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [("debug.json", cut), ("agent.json", overwrite), ("console.txt", empty)],
+)
+def test_a_damaged_guest_is_named_and_booted_again(
+    deep: World, file: str, damage: Callable[[Path], None]
+) -> None:
+    kept = sorted(deep.cache.glob("watched/*"))
+    assert len(kept) == len(_GUESTS)
+    damage(kept[0] / file)
+    start = len(deep.guests)
+    ran = deep.validate()
+    require_proven(ran)
+    said = ran.stage("debug-guests").summary
+    assert f"{kept[0]} is damaged ({file} is not what it was)" in said
+    assert "made anew" in said
+    assert len(_booted(deep, start)) == 1
+    assert "debug-guests" not in ran.reused
+    assert "debug-guests" in deep.validate().reused
+
+
+# -- a full disk ---------------------------------------------------------------------
+
+
+@needs_mounts
+@pytest.mark.fault("disk full", "where guests that watched themselves are kept")
+def test_a_full_disk_costs_no_guest_that_came_back(deep: World) -> None:
+    forget(deep, "watched")
+    deep.prepare.append(tiny_disk(deep.cache / "watched"))
+    ran = deep.validate()
+    deep.prepare.clear()
+    require_proven(ran)
+    said = ran.stage("debug-guests").summary
+    assert "could not be kept (No space left on device)" in said
+    require_proven(deep.validate())
+
+
+@needs_mounts
+@pytest.mark.fault("disk full", "by what a guest that watches itself writes")
+def test_a_guest_that_fills_the_disk_is_no_verdict(deep: World) -> None:
+    forget(deep, "watched")
+    deep.prepare.append(small_disk(deep.out, "8m"))
+    deep.guest(
+        _only(
+            "demo",
+            """
+with (results / "huge").open("wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        sys.exit()
+""",
+        )
+    )
+    ran = deep.validate()
+    deep.guest(None)
+    deep.prepare.clear()
+    assert ran.exit_code == 2, ran.said
+    assert "Traceback" not in ran.said, ran.said
+    assert "no room for what the guest writes" in ran.said
+    assert "next: free some" in ran.said and "--out" in ran.said
+    require_proven(deep.validate())
+
+
+@needs_mounts
+@pytest.mark.fault("disk full", "as a kernel that watches itself is built")
+def test_a_full_disk_stops_such_a_kernel_and_is_said(deep: World) -> None:
+    config = deep.project.kconfigs / "debug.config"
+    text = config.read_text()
+    config.write_text(f"{text}CONFIG_MORE=y\n")
+    deep.prepare.append(tiny_disk(deep.cache / "builds"))
+    ran = deep.validate()
+    deep.prepare.clear()
+    require_stopped(ran, "debug-patched-all", "KSTALL_CACHE")
+    # All that the series' own kernels have said stands.
+    checks = [one for each in ("demo", "other") for one in _series(ran, each).checks]
+    assert checks and {one.status for one in checks} == {"pass"}
+    require_proven(deep.validate())
+    config.write_text(text)
+    require_proven(deep.validate())
+
+
+# -- guests --------------------------------------------------------------------------
+
+
+def _impatient() -> None:
+    """A guest's deadline is six seconds, not half an hour: others have to end by then."""
+    debugguest._MARGIN = -44.0
+
+
+@pytest.mark.fault("guest panics", "while its kernel watches itself")
+@pytest.mark.fault("guest hangs", "while its kernel watches itself")
+@pytest.mark.parametrize(
+    ("what", "status", "says"),
+    [(PANIC, "panic", "out of ideas"), ("signal.pause()", "hang", "")],
+    ids=["panic", "hang"],
+)
+def test_a_kernel_that_ends_is_held_against_its_series(
+    deep: World, what: str, status: Literal["panic", "hang"], says: str
+) -> None:
+    forget(deep, "watched")
+    deep.guest(_only("demo", RUNNING + what))
+    deep.prepare.append(_impatient)
+    start = len(deep.guests)
+    ran = deep.validate()
+    deep.guest(None)
+    deep.prepare.clear()
+    assert ran.exit_code == 1, ran.said
+    assert _checks(ran, "demo")["no_new_splats"] == "fail"
+    assert _checks(ran, "demo")["workloads_come_to_their_end"] == "fail"
+    assert f"debug: guest ended as: observed {status}" in ran.said
+    assert says in ran.said
+    stage = _debug(ran, "demo")
+    assert f"debug-patched: {status}, see demo/debug-patched/console.log" in (
+        stage.summary
+    )
+    assert (ran.dir / "demo/debug-patched/console.log").stat().st_size > 0
+    # The other one has its verdict, and the base was asked about this one alone.
+    assert set(_checks(ran, "other").values()) == {"pass", "skip"}
+    assert _debug(ran, "other").status == "pass"
+    assert _booted(deep, start) == sorted({*_GUESTS, "demo/debug-base"})
+    start = len(deep.guests)
+    require_proven(deep.validate())
+    assert _booted(deep, start) == ["demo/debug-patched"]
+
+
+@pytest.mark.fault("guest out of memory", "while its kernel watches itself")
+@pytest.mark.fault("QEMU killed", "while its kernel watches itself")
+@pytest.mark.parametrize("processors", [1, 4])
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        (STARVED, ("the guest ran out of memory", "python3", "[machine]")),
+        (KILLED, ("the guest went away", "run the same command again")),
+    ],
+    ids=["memory", "killed"],
+)
+def test_a_guest_that_says_nothing_of_its_kernel_is_no_verdict(
+    deep: World, what: str, says: tuple[str, ...], processors: int
+) -> None:
+    forget(deep, "watched")
+    deep.guest(_only("demo", RUNNING + what))
+    deep.prepare.append(lambda: vars(os).update(sched_getaffinity=_set_of(processors)))
+    start = len(deep.guests)
+    ran = deep.validate()
+    deep.guest(None)
+    deep.prepare.clear()
+    require_stopped(ran, "debug", *says, "demo/debug-patched/console.log")
+    assert _checks(ran, "demo") == {}
+    assert "3 guests came back, 1 did not" in ran.stage("debug-guests").summary
+    assert set(_checks(ran, "other").values()) == {"pass", "skip"}
+    assert _booted(deep, start) == sorted(_GUESTS)
+    start = len(deep.guests)
+    require_proven(deep.validate())
+    assert _booted(deep, start) == ["demo/debug-patched"]
+
+
+@pytest.mark.fault("guest panics", "as the base is asked what it says of itself")
+def test_a_base_that_is_lost_is_no_verdict(deep: World) -> None:
+    """The series' kernel complained, and nobody knows whether the base does."""
+    forget(deep, "watched")
+    complains = """
+with console.open("a") as file:
+    file.write("[    1.000000] WARNING: lost and found\\n")
+"""
+    base = _only("demo", KILLED, guest="debug-base")
+    deep.guest(_only("demo", complains) + base)
+    ran = deep.validate()
+    deep.guest(None)
+    require_stopped(ran, "debug", "went away", "demo/debug-base/console.log")
+    assert "0 guests came back, 1 did not" in ran.stage("debug-base-guests").summary
+    assert set(_checks(ran, "other").values()) == {"pass", "skip"}
+    require_proven(deep.validate())
+
+
+@pytest.mark.fault("endless console", "100 MB of it, of a kernel that watches itself")
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_kernel_that_prints_without_end(deep: World, ends: bool) -> None:
+    """With a complaint in the middle of it, where no end of it is."""
+    forget(deep, "watched")
+    talks = """
+if load["name"] == "doze":
+    with console.open("a") as file:
+        for number in range(100):
+            file.write("x" * 99 + "\\n" + "y" * 10**6 + "\\n")
+            if number == 50:
+                file.write("[    1.000000] WARNING: lost and found\\n")
+"""
+    deep.guest(_only("demo", talks + ("" if ends else PANIC)))
+    deep.prepare.append(_little_memory)
+    ran = deep.validate()
+    deep.guest(None)
+    deep.prepare.clear()
+    assert ran.exit_code == 1, ran.said
+    assert ran.stage("debug-guests").seconds < 60
+    assert "lost and found" in ran.said
+    assert ("out of ideas" in ran.said) != ends
+    place = ran.dir / "demo/debug-patched"
+    assert (place / "console.log").stat().st_size > 99 * 10**6
+    assert (place / "results/console.txt").stat().st_size < 10**7
+    for name in ("report.json", "report.html", "junit.xml", "results.ktap"):
+        assert (ran.dir / name).stat().st_size < 10**6, name
+    assert set(_checks(ran, "other").values()) == {"pass", "skip"}
+    shutil.rmtree(ran.dir)
+    require_proven(deep.validate())
+
+
+@pytest.mark.fault("endless console", "100 MB of it, of a base that watches itself")
+def test_what_a_base_says_among_much_is_known_the_next_time(deep: World) -> None:
+    """A base's guest is kept with its complaints, and they count as often as it is."""
+    forget(deep, "watched")
+    complains = """
+if load["name"] == "doze":
+    with console.open("a") as file:
+        for number in range(100):
+            file.write("y" * (10**6 if name.endswith("base") else 9) + "\\n")
+            if number == 50:
+                file.write("[    1.000000] WARNING: lost and found\\n")
+"""
+    both = [
+        _only("demo", complains, guest=f"debug-{side}") for side in ("patched", "base")
+    ]
+    deep.guest("".join(both))
+    deep.prepare.append(_little_memory)
+    require_proven(deep.validate())
+    kept = sum(path.stat().st_size for path in deep.cache.glob("watched/*/console.txt"))
+    assert kept < 10**7
+    start = len(deep.guests)
+    again = deep.validate()
+    deep.guest(None)
+    deep.prepare.clear()
+    require_proven(again)
+    assert _booted(deep, start) == ["demo/debug-patched"]
+    assert "the base's own: warning: WARNING: lost and found" in str(again.report)
+    require_proven(deep.validate())
+
+
+def _little_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (2**28, 2**28))
+
+
+# -- two runs at once ----------------------------------------------------------------
+
+
+@pytest.mark.fault("two runs", "both need guests that watch themselves")
+def test_of_two_runs_one_takes_the_guests_of_the_other(deep: World) -> None:
+    forget(deep, "watched")
+    start = len(deep.guests)
+    first = deep.held("debug-guests", inside=True)
+    second = deep.held("waiting")
+    deep.release()
+    one, other = deep.end(first), deep.end(second)
+    require_proven(one)
+    require_proven(other)
+    assert f"waiting: process {first.pid} runs this very guest" in other.said
+    assert _booted(deep, start) == sorted(_GUESTS)
+
+
+@pytest.mark.fault("two runs", "both need a kernel that watches itself")
+def test_of_two_runs_one_takes_the_kernel_of_the_other(deep: World) -> None:
+    forget(deep, "kernels", "configs")
+    first = deep.held("debug-patched-all", inside=True)
+    second = deep.held("waiting")
+    deep.release()
+    one, other = deep.end(first), deep.end(second)
+    require_proven(one)
+    require_proven(other)
+    assert "debug-patched-all" not in one.reused
+    assert "debug-patched-all" in other.reused
+    # Between the two kernels whoever waits may come first.
+    assert ("kcsan-patched-all" in one.reused) != ("kcsan-patched-all" in other.reused)
