@@ -258,7 +258,7 @@ def test_a_full_disk_stops_such_a_kernel_and_is_said(deep: World) -> None:
 
 
 def _impatient() -> None:
-    """A guest's deadline is six seconds, not half an hour: others have to end by then."""
+    """Deadlines are six seconds, not half an hour; others have to end by then."""
     debugguest._MARGIN = -44.0
 
 
