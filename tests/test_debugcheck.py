@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,19 @@ def test_a_workload_that_does_not_end() -> None:
     found = failing(judged(series, late))
     assert set(found) == {"workloads_come_to_their_end"}
     assert "credits: False timeout" in found["workloads_come_to_their_end"]
+
+
+def test_a_workload_that_is_left_out_is_told_with_the_reason() -> None:
+    series = load("io_uring-sq")
+    whole = judged(series, watched(series))["no_workload_is_left_out"]
+    assert whole.status == "pass"
+    first, *rest = series.spec.workload
+    without = first.model_copy(update={"not_debugged": "it never ends there"})
+    spec = series.spec.model_copy(update={"workload": (without, *rest)})
+    left = dataclasses.replace(series, spec=spec)
+    found = judged(left, watched(left))["no_workload_is_left_out"]
+    assert found.status == "skip"
+    assert found.detail == f"{first.name}: it never ends there"
 
 
 def test_functions_are_those_that_are_defined() -> None:

@@ -96,7 +96,9 @@ def job_for(series: Series, built: kernel.Kernel, side: Side) -> dict[str, Any]:
     switched there.
     """
     job = guestrun.job_for(series, built)
-    loads = series.spec.workload
+    loads = [load for load in series.spec.workload if load.not_debugged is None]
+    run = {load.name for load in loads}
+    job["workloads"] = [one for one in job["workloads"] if one["name"] in run]
     points = series.spec.tracepoint
     ours = [one.event for one in points]
     theirs = [event for load in loads for event in load.events if event not in ours]

@@ -178,6 +178,7 @@ class Workload(_Table):
     path that the tree's own program gets.  With ``decode`` perf and trace-cmd print
     the records of new events, too; that takes seconds, and one workload for each event
     will do.  ``inject`` are the steps that it may ask for by `kstall_guest.monitor`.
+    ``not_debugged`` says why it is not run on kernels that watch themselves.
     """
 
     name: Name
@@ -190,6 +191,7 @@ class Workload(_Table):
     decode: bool = False
     scripts: tuple[str, ...] = ()
     inject: tuple[Inject, ...] = ()
+    not_debugged: Text | None = None
     deadline_s: Annotated[float, Field(gt=0, le=3600)]
 
 
