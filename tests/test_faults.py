@@ -480,7 +480,15 @@ def test_a_read_only_cache_is_said_before_any_stage(world: World) -> None:
 
 @needs_mounts
 @pytest.mark.fault("read-only", "a part of the cache")
-@pytest.mark.parametrize(("part", "stage"), [("kernels", "base"), ("trees", "tree")])
+@pytest.mark.parametrize(
+    ("part", "stage"),
+    [
+        ("kernels", "base"),
+        ("trees", "tree"),
+        ("variants", "compile"),
+        ("compiled", "compile"),
+    ],
+)
 def test_a_read_only_part_of_the_cache_is_said(
     world: World, part: str, stage: str
 ) -> None:

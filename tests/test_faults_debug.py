@@ -40,6 +40,7 @@ from faulty import (
 from kstall import debugguest
 from kstall.report import SeriesReport, Stage
 
+_SIDES = ("patched", "base")
 #: Guests of a run in which no kernel complains.
 _GUESTS = {
     f"{series}/{flavour}-patched"
@@ -257,6 +258,12 @@ def test_a_full_disk_stops_such_a_kernel_and_is_said(deep: World) -> None:
 # -- guests --------------------------------------------------------------------------
 
 
+_COMPLAINS = """
+with console.open("a") as file:
+    file.write("[    1.000000] WARNING: lost and found\\n")
+"""
+
+
 def _impatient() -> None:
     """Deadlines are six seconds, not half an hour; others have to end by then."""
     debugguest._MARGIN = -44.0
@@ -329,21 +336,43 @@ def test_a_guest_that_says_nothing_of_its_kernel_is_no_verdict(
     assert _booted(deep, start) == ["demo/debug-patched"]
 
 
-@pytest.mark.fault("guest panics", "as the base is asked what it says of itself")
+@pytest.mark.fault("QEMU killed", "as the base is asked what it says of itself")
 def test_a_base_that_is_lost_is_no_verdict(deep: World) -> None:
     """The series' kernel complained, and nobody knows whether the base does."""
     forget(deep, "watched")
-    complains = """
-with console.open("a") as file:
-    file.write("[    1.000000] WARNING: lost and found\\n")
-"""
     base = _only("demo", KILLED, guest="debug-base")
-    deep.guest(_only("demo", complains) + base)
+    deep.guest(_only("demo", _COMPLAINS) + base)
     ran = deep.validate()
     deep.guest(None)
     require_stopped(ran, "debug", "went away", "demo/debug-base/console.log")
     assert "0 guests came back, 1 did not" in ran.stage("debug-base-guests").summary
     assert set(_checks(ran, "other").values()) == {"pass", "skip"}
+    require_proven(deep.validate())
+
+
+@pytest.mark.fault("killed", "SIGKILL as the base is asked what it says of itself")
+@pytest.mark.fault("interrupted", "Ctrl-C as the base is asked what it says of itself")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_base_is_asked_when_a_run_is_taken_up_again(
+    deep: World, number: signal.Signals
+) -> None:
+    forget(deep, "watched")
+    both = [_only("demo", _COMPLAINS, guest=f"debug-{side}") for side in _SIDES]
+    deep.guest("".join(both))
+    child = deep.held("debug-base-guests", inside=True)
+    if number == signal.SIGKILL:
+        deep.kill(child)
+    else:
+        os.kill(child.pid or 0, number)
+        assert "interrupted; what was finished is kept" in deep.end(child, 10).said
+    assert deep.processes() == [] and deep.free()
+    start = len(deep.guests)
+    ran = deep.validate()
+    deep.guest(None)
+    require_proven(ran)
+    # What complains is not kept, unless it is the base.
+    assert _booted(deep, start) == ["demo/debug-base", "demo/debug-patched"]
+    assert "debug-patched-all" in ran.reused
     require_proven(deep.validate())
 
 
@@ -391,9 +420,7 @@ if load["name"] == "doze":
             if number == 50:
                 file.write("[    1.000000] WARNING: lost and found\\n")
 """
-    both = [
-        _only("demo", complains, guest=f"debug-{side}") for side in ("patched", "base")
-    ]
+    both = [_only("demo", complains, guest=f"debug-{side}") for side in _SIDES]
     deep.guest("".join(both))
     deep.prepare.append(_little_memory)
     require_proven(deep.validate())
