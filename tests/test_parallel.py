@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import subprocess
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -86,6 +88,30 @@ def test_the_others_children_are_ended(
     began = time.monotonic()
     with pytest.raises(expected):
         parallel.each(tasks, 2, done)
+    assert time.monotonic() - began < 30
+
+
+def test_an_interrupt_while_tasks_are_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one is under way before the last one is known."""
+    barrier = threading.Barrier(2)
+    submit = concurrent.futures.ThreadPoolExecutor.submit
+
+    def interrupted(pool: Any, call: Any, task: Any) -> Any:
+        if task is _fails:
+            barrier.wait(10)
+            raise KeyboardInterrupt
+        return submit(pool, call, task)
+
+    monkeypatch.setattr(concurrent.futures.ThreadPoolExecutor, "submit", interrupted)
+    tasks: dict[str, Any] = {
+        "sleeps": functools.partial(_sleeps, barrier),
+        "other": _fails,
+    }
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        parallel.each(tasks, 2, _nothing)
     assert time.monotonic() - began < 30
 
 

@@ -19,7 +19,7 @@ def each(
 ) -> None:
     """Call all ``tasks``, ``workers`` at once, and ``done`` here as they come back.
 
-    Whatever is raised, by a task, by ``done`` or by Ctrl-C while waiting, ends the
+    Whatever is raised, by a task, by ``done`` or by Ctrl-C, ends the
     others' children before it goes on: a pool waits for its threads when it is left,
     and they for their children.
     """
@@ -27,12 +27,13 @@ def each(
         process.together() as children,
         concurrent.futures.ThreadPoolExecutor(workers) as pool,
     ):
-        waiting = {
-            # A thread begins with no context of ours.
-            pool.submit(contextvars.copy_context().run, task): key
-            for key, task in tasks.items()
-        }
         try:
+            # The first one runs before the last one is handed out.
+            waiting = {
+                # A thread begins with no context of ours.
+                pool.submit(contextvars.copy_context().run, task): key
+                for key, task in tasks.items()
+            }
             for future in concurrent.futures.as_completed(waiting):
                 done(waiting[future], future.result())
         except BaseException:
