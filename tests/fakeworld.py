@@ -9,6 +9,7 @@ second or two, and can be broken at any point.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import fcntl
 import os
 import select
@@ -382,7 +383,10 @@ class World:
     def end(self, child: ForkProcess, within: float = 120) -> Ran:
         """Wait for a run to end, ``within`` so many seconds."""
         child.join(within)
-        assert child.exitcode is not None, f"it does not end: {self._said(child)}"
+        if child.exitcode is None:
+            os.kill(child.pid or 0, signal.SIGABRT)
+            child.join()
+            raise AssertionError(f"it does not end: {self._said(child)}")
         return self.outcome(child)
 
     def start(
@@ -496,6 +500,8 @@ class World:
             for number in (1, 2):
                 os.dup2(said.fileno(), number)
             sys.stdout = sys.stderr = said
+            # So that one that has to be aborted says where it stood.
+            faulthandler.enable(said)
             path = f"{self.root / 'bin'}:{os.environ['PATH']}"
             if hold is not None and hold.endswith(" inside"):
                 path = f"{self.root / 'hold'}:{path}"
