@@ -295,8 +295,8 @@ def test_a_path_is_told_by_the_figure_it_is_judged_by() -> None:
     hot = cold.model_copy(update={"hot": True})
     found = costs.Footprint.model_construct(paths=[cold, hot])
     assert cover.paths(found) == [
-        "doze() [vmlinux]: 1 NOP, other instructions on a path: +1 at most, and 2 "
-        "unconditional jumps",
+        "doze() [vmlinux]: 1 NOP, other instructions on a path: +1 at most, and "
+        "unconditional jumps: 2",
         "doze() [vmlinux, hot]: 1 NOP, other instructions on a path: +3 at most",
     ]
 

@@ -305,7 +305,7 @@ def paths(found: costs.Footprint) -> list[str]:
         lines.append(
             f"{one.name}() [{one.binary}{heat}]: {one.nops} NOP, other instructions "
             f"{where}: {most:+} at most"
-            + (f", and {jumps} unconditional jumps" if jumps else "")
+            + (f", and unconditional jumps: {jumps}" if jumps else "")
         )
     return lines
 
