@@ -219,8 +219,9 @@ class Stages:
         self.path = tmp_path
         monkeypatch.setattr(debugging.debugguest, "run", self._boot)
         monkeypatch.setattr(debugging.debugkernel, "build", self._build)
-        speed = guest.Accel("tcg", "for the test", one_thread=True)
-        monkeypatch.setattr(debugging.accel, "probe", lambda *_: speed)
+        self.speed = guest.Accel("tcg", "for the test", one_thread=True)
+        self.turns: dict[str, bool] = {}
+        monkeypatch.setattr(debugging.accel, "probe", lambda *_: self.speed)
 
     def _build(self, _: Any, __: Any, flavour: str, side: str, ___: Any) -> Kernel:
         self.built.append((flavour, side))
@@ -229,6 +230,7 @@ class Stages:
     def _boot(self, *words: Any, **_: Any) -> debugguest.Watched:
         name = words[4].name
         self.booted.append(name)
+        self.turns[name] = words[2].accel.one_thread
         said = self.said.get(name, "")
         if isinstance(said, Exception):
             raise said
@@ -267,6 +269,18 @@ def test_where_no_kernel_complains_the_base_is_not_asked(stages: Stages) -> None
     assert "debug: guest ended as" in labels and "kcsan: guest ended as" in labels
     (stage,) = stages.report.series[0].stages
     assert stage.name == "debug" and "of 7 checks pass" in stage.summary
+
+
+def test_emulated_processors_take_turns_but_for_races(stages: Stages) -> None:
+    stages.speed = guest.Accel("tcg", "for the test")
+    stages.prove()
+    assert stages.turns == {"debug-patched": True, "kcsan-patched": False}
+
+
+def test_processors_under_kvm_do_not_take_turns(stages: Stages) -> None:
+    stages.speed = guest.Accel("kvm", "for the test")
+    stages.prove()
+    assert stages.turns == {"debug-patched": False, "kcsan-patched": False}
 
 
 def test_the_base_is_asked_about_what_a_kernel_says(stages: Stages) -> None:
