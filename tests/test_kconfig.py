@@ -57,6 +57,21 @@ def test_a_line_that_is_no_assignment(tmp_path: Path) -> None:
         kconfig.parse_fragment(path)
 
 
+def test_one_that_says_so_overrides_those_before(tmp_path: Path) -> None:
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    one.write_text("CONFIG_A=y\nCONFIG_B=y\n")
+    two.write_text("# override: it costs too much\n# CONFIG_A is not set\n")
+    three.write_text("CONFIG_A=y\n")
+    found = kconfig.combine([one, two])
+    assert {name: one.value for name, one in found.items()} == {"A": "n", "B": "y"}
+    with pytest.raises(kconfig.KconfigError, match="three:1: CONFIG_A=y contradicts"):
+        kconfig.combine([one, two, three])
+    # It holds for the next line only.
+    two.write_text("# override: A\n# CONFIG_A is not set\n# CONFIG_B is not set\n")
+    with pytest.raises(kconfig.KconfigError, match="two:3: CONFIG_B=n contradicts"):
+        kconfig.combine([one, two])
+
+
 def test_fragments_that_contradict(tmp_path: Path) -> None:
     one = _fragment(tmp_path / "one", "CONFIG_A=y\n")
     two = _fragment(tmp_path / "two", "CONFIG_A=m\n")

@@ -19,6 +19,8 @@ from .errors import FailedCheck, KstallError
 _SET = re.compile(r"^CONFIG_(\w+)=(.*)$")
 _DEFINED = re.compile(r"^(?:menu)?config[ \t]+(\w+)", re.MULTILINE)
 _UNSET = re.compile(r"^# CONFIG_(\w+) is not set$")
+# Before a line that is meant to contradict fragments before this one.
+_OVERRIDE = "# override:"
 
 
 class KconfigError(KstallError):
@@ -35,12 +37,16 @@ class CannotBeOff(KstallError):
 
 @dataclass(frozen=True)
 class Request:
-    """One line of a fragment: ``value`` is as in ``.config``, with ``n`` for unset."""
+    """One line of a fragment: ``value`` is as in ``.config``, with ``n`` for unset.
+
+    ``overrides``: it stands instead of what fragments before it ask for.
+    """
 
     symbol: str
     value: str
     file: Path
     line: int
+    overrides: bool = False
 
     def __str__(self) -> str:
         return f"{self.file.name}:{self.line}: CONFIG_{self.symbol}={self.value}"
@@ -54,26 +60,37 @@ class Request:
 
 
 def parse_fragment(path: Path) -> tuple[Request, ...]:
-    """The requests of a fragment, in order; raises `KconfigError` with its line."""
+    """The requests of a fragment, in order; raises `KconfigError` with its line.
+
+    One below a comment that begins with ``# override:`` overrides.
+    """
     requests = []
+    above = ""
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         line = text.strip()
+        overrides = above.startswith(_OVERRIDE)
         if found := _SET.match(line):
-            requests.append(Request(found[1], found[2], path, number))
+            requests.append(Request(found[1], found[2], path, number, overrides))
         elif found := _UNSET.match(line):
-            requests.append(Request(found[1], "n", path, number))
+            requests.append(Request(found[1], "n", path, number, overrides))
         elif line and not line.startswith("#"):
             raise KconfigError(f"{path}:{number}: not a kconfig assignment: {line}")
+        above = line
     return tuple(requests)
 
 
 def combine(fragments: Sequence[Path]) -> dict[str, Request]:
-    """All requests by symbol; two that differ raise `KconfigError` naming both."""
+    """All requests by symbol; two that differ raise `KconfigError` naming both.
+
+    The later one may say that it overrides the other.
+    """
     combined: dict[str, Request] = {}
     for path in fragments:
         for request in parse_fragment(path):
             earlier = combined.setdefault(request.symbol, request)
-            if earlier.value != request.value:
+            if request.overrides:
+                combined[request.symbol] = request
+            elif earlier.value != request.value:
                 raise KconfigError(f"{request} contradicts {earlier}")
     return combined
 
