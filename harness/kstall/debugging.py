@@ -223,7 +223,7 @@ def _speed(probed: accel.Accel, flavour: Flavour) -> accel.Accel:
 
     Emulated processors in threads of their own can execute a byte that another one
     has rewritten meanwhile, so that the kernel meets its own breakpoint when nobody
-    rewrites code any more: "Oops: int3", once in some hundred switches of an event.
+    rewrites code any more: "Oops: int3", as was seen after some hundred switches.
     So they take turns, but for KCSAN, which would have no race to see, and whose kernel
     has static keys of another kind instead.
     """

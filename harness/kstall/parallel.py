@@ -19,9 +19,9 @@ def each(
 ) -> None:
     """Call all ``tasks``, ``workers`` at once, and ``done`` here as they come back.
 
-    Whatever is raised, by a task, by ``done`` or by Ctrl-C, ends the
-    others' children before it goes on: a pool waits for its threads when it is left,
-    and they for their children.
+    Whatever is raised, by a task, by ``done`` or by Ctrl-C, ends the others' children
+    before it goes on: a pool waits for its threads when it is left, and they for their
+    children.
     """
     with (
         process.together() as children,
