@@ -98,7 +98,7 @@ def _boots(kernels: Kernels) -> tuple[Boot, ...]:
 
 
 def _inputs(project: Project, series: Series) -> tuple[Path, ...]:
-    files: set[Path] = set((project.harness / "kstall_guest").rglob("*.py"))
+    files = guestrun.agent_files(project)
     for one in series.measures:
         program = project.scripts / one.program
         files |= {program, program.with_suffix(".c"), *program.parent.glob("*.h")}

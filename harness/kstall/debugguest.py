@@ -130,9 +130,11 @@ def job_for(series: Series, built: kernel.Kernel, side: Side) -> dict[str, Any]:
 
 
 def _key(project: Project, series: Series, where: Guest, job: Mapping[str, Any]) -> str:
-    toggle = (project.scripts / _TOGGLE).with_suffix(".c")
     return cache.digest(
-        guestrun.key_of(project, series, where), job, cache.file_digest(toggle)
+        guestrun.key_of(project, series, where),
+        job,
+        cache.file_digest((project.scripts / _TOGGLE).with_suffix(".c")),
+        cache.file_digest(project.root / guestrun.STRESS),
     )
 
 
@@ -186,6 +188,7 @@ def _boot(
 ) -> None:
     share = out / "share"
     guestrun.fill(share, project, series, where, job, log)
+    shutil.copy2(project.root / guestrun.STRESS, share / guestrun.STRESS)
     guestrun.compile_program(
         project.scripts / _TOGGLE, share / "scripts" / _TOGGLE, log
     )

@@ -34,6 +34,8 @@ from .ui import Ui
 
 #: Where a guest finds what it was given.
 GUEST = Path("/run/kstall")
+#: The agent's part that only guests of `debugguest` need, below the project.
+STRESS = "harness/kstall_guest/stress.py"
 #: Seconds of a guest beyond its workloads' deadlines: boot, and bpftrace's start-up,
 #: which takes seconds a script under emulation.
 _MARGIN = 60.0
@@ -134,8 +136,14 @@ def inputs(project: Project, series: Series) -> tuple[Path, ...]:
     programs = {(project.scripts / load.program).parent for load in spec.workload}
     files = {path for folder in programs for path in folder.rglob("*")}
     files |= {project.scripts / script.file for script in spec.script}
-    files |= set((project.harness / "kstall_guest").rglob("*.py"))
+    files |= agent_files(project)
     return tuple(sorted(path for path in files if path.is_file()))
+
+
+def agent_files(project: Project) -> set[Path]:
+    """The agent, but for what only kernels that watch themselves are put through."""
+    files = set((project.harness / "kstall_guest").rglob("*.py"))
+    return files - {project.root / STRESS}
 
 
 def key_of(project: Project, series: Series, where: Guest) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from . import job as jobs
-from . import session, stress
+from . import session
 from .errors import GuestError, NoModule, TracefsError, WrongKernel
 from .files import write_json
 from .tracefs import Tracefs
@@ -106,6 +106,9 @@ def _do(job: jobs.Job, report: Report) -> None:
         for load in job.workloads:
             run(load, load.name)
     else:
+        # Other guests have not got it.
+        from . import stress
+
         stress.run(
             job,
             job.stress,

@@ -39,6 +39,10 @@ _QUICK_S = 30.0
 _UNLOAD_S = 30.0
 _ANSWER_S = 60.0
 _BPFTRACE_ON_S = 1.0
+# Starting it keeps an emulated processor busy for long.  After so many visits it stays
+# away for so many times as long as the last one took.
+_HURRY = 3
+_AWAY = 3.0
 _ATTACH_S = 300.0
 # kmemleak leaves out what is younger than five seconds, and what has just changed.
 _LEAK_AGE_S = 6.0
@@ -302,8 +306,11 @@ class Visitor:
         if not self.hooks:
             return
         while not self._over.is_set():
+            began = time.monotonic()
             try:
                 self._visit()
+                if self.rounds >= _HURRY:
+                    self._over.wait(_AWAY * (time.monotonic() - began))
             except (GuestError, OSError, ValueError) as error:
                 self.errors.append(str(error))
                 self._over.wait(_BPFTRACE_ON_S)

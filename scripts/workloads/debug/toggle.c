@@ -15,6 +15,7 @@
  *		tracepoint:
  *	raw	the same, as bpftrace attaches to rawtracepoint:
  *
+ * They hurry at first, and take it easy when all was switched a hundred times.
  * STATUS is rewritten twice a second, as JSON: for each reader and hook how often it
  * was switched on and off again, how often it was not there, what failed, and how
  * many events were seen.  SIGUSR1 has all but ftrace let go, for they hold a module
@@ -54,6 +55,12 @@ static const char *const reader_names[READERS] = { "ftrace", "perf", "bpf", "raw
 /* How long all hooks stay on, in ms: primes, so that readers meet in all ways. */
 static const int on_ms[READERS] = { 31, 23, 17, 13 };
 #define OFF_MS		5
+/*
+ * After so many rounds most of the time is the workloads', which take long enough where
+ * the kernel watches itself.
+ */
+#define HURRY		100
+#define REST_MS		200
 
 struct count {
 	atomic_ulong toggles, seen, absent, failed;
@@ -204,7 +211,6 @@ static void ftrace_round(unsigned long round, int pipe)
 			atomic_fetch_add(&hook->count[FTRACE].toggles, 1);
 	}
 	drain(pipe);
-	sleep_ms(OFF_MS);
 }
 
 /* -- perf --------------------------------------------------------------------- */
@@ -294,7 +300,6 @@ static void perf_round(unsigned long round)
 			close(ring->fd);
 		}
 	}
-	sleep_ms(OFF_MS);
 }
 
 /* -- BPF ---------------------------------------------------------------------- */
@@ -421,7 +426,6 @@ static void bpf_round(enum reader reader)
 		atomic_fetch_add(&hooks[i].count[reader].toggles, 1);
 		count_bpf(&hooks[i], reader);
 	}
-	sleep_ms(OFF_MS);
 }
 
 /* -- all of them -------------------------------------------------------------- */
@@ -449,6 +453,7 @@ static void *toggle(void *argument)
 			perf_round(round);
 		else
 			bpf_round(reader);
+		sleep_ms(round < HURRY ? OFF_MS : REST_MS);
 	}
 	if (pipe >= 0)
 		close(pipe);
