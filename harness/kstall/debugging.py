@@ -201,16 +201,13 @@ def _boot_all(
         run.ui.progress(len(found), len(guests), f"{one.series.name} {one.name}")
 
     stage.reused = True
-    for flavour in dict.fromkeys(one.flavour for one in guests):
-        speed = _speed(probed, flavour)
-        threads = 1 if speed.one_thread else 2
-        workers = max(1, len(os.sched_getaffinity(0)) // threads)
-        tasks = {
-            one: functools.partial(_boot, ground, one, speed, run, stage)
-            for one in guests
-            if one.flavour == flavour
-        }
-        parallel.each(tasks, workers, done)
+    speed = _speed(probed)
+    threads = 1 if speed.one_thread else 2
+    workers = max(1, len(os.sched_getaffinity(0)) // threads)
+    tasks = {
+        one: functools.partial(_boot, ground, one, speed, run, stage) for one in guests
+    }
+    parallel.each(tasks, workers, done)
     lost = sum(isinstance(came, KstallError) for came in found.values())
     stage.summary = f"{len(found) - lost} guests came back" + (
         f", {lost} did not" if lost else ""
@@ -218,16 +215,16 @@ def _boot_all(
     return found
 
 
-def _speed(probed: accel.Accel, flavour: Flavour) -> accel.Accel:
-    """How guests of a flavour are run.
+def _speed(probed: accel.Accel) -> accel.Accel:
+    """How these guests are run.
 
     Emulated processors in threads of their own can execute a byte that another one
     has rewritten meanwhile, so that the kernel meets its own breakpoint when nobody
     rewrites code any more: "Oops: int3", as was seen after some hundred switches.
-    So they take turns, but for KCSAN, which would have no race to see, and whose kernel
-    has static keys of another kind instead.
+    So they take turns.  KCSAN has races to see all the same: one that waits for
+    somebody else at a watchpoint executes PAUSE, and that is the next one's turn.
     """
-    if probed.kind == "kvm" or flavour == "kcsan":
+    if probed.kind == "kvm":
         return probed
     return dataclasses.replace(probed, one_thread=True)
 
