@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kstall import console, debugcheck, splats
-from kstall.debugguest import CYCLES, RELOADS, TOGGLES, Watched
+from kstall.debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Watched
 from kstall.evidence import CheckResult
 from kstall.series import Project, Series
 
@@ -30,7 +30,8 @@ def load(name: str) -> Series:
 
 def facts_of(series: Series) -> dict[str, Any]:
     """What a guest says in which all went well."""
-    count = {"toggles": TOGGLES, "seen": 1, "absent": 0, "failed": 0, "error": ""}
+    count: dict[str, Any] = {"seen": 1, "absent": 0, "failed": 0, "error": ""}
+    count["toggles"] = TOGGLES // 4
     points = series.spec.tracepoint
     events = [one.event for one in points if one.kind == "event"]
     bare = [f"{one.name}_tp" for one in points if one.kind == "bare"]
@@ -38,7 +39,8 @@ def facts_of(series: Series) -> dict[str, Any]:
         reader: {event: dict(count) for event in events}
         for reader in ("ftrace", "perf", "bpf")
     }
-    readers["raw"] = {event: dict(count) for event in (*events, *bare)}
+    readers["raw"] = {event: dict(count) for event in events}
+    readers["raw"] |= {event: {**count, "toggles": TOGGLES} for event in bare}
     modules = {name for one in series.spec.workload for name in one.modules}
     return {
         "readers": readers,
@@ -213,7 +215,7 @@ def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
     facts = facts_of(series)
     facts["readers"]["raw"]["sched_cfs_throttle_tp"]["toggles"] = TOGGLES - 1
     count = facts["readers"]["perf"]["sched:sched_stat_throttled"]
-    count.update(failed=2, error="Invalid argument")
+    count.update(toggles=SHARE - 1, failed=2, error="Invalid argument")
     for reader in facts["readers"].values():
         if "sched:sched_stat_throttled" in reader:
             reader["sched:sched_stat_throttled"]["seen"] = 0
@@ -221,7 +223,8 @@ def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
     facts["bpftrace"] = {"rounds": 0, "seen": {}, "errors": ["no memory"]}
     said = failing(judged(series, watched(series, facts=facts)))["toggles_survived"]
     for part in (
-        f"sched_cfs_throttle: raw: on and off: {TOGGLES - 1}",
+        f"sched_cfs_throttle: on and off: {TOGGLES - 1}",
+        f"sched_stat_throttled: perf: on and off: {SHARE - 1}",
         "sched_stat_throttled: perf: failures: 2 Invalid argument",
         "sched_stat_throttled: seen: 0",
         "sched_cfs_unthrottle: raw: on and off: 0",

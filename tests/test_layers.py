@@ -11,6 +11,7 @@ ORDER = (
     "process",
     "parallel",
     "cache",
+    "temporary",
     "space",
     "listing",
     "git",

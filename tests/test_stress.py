@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from kstall_guest import job as jobs
-from kstall_guest import stress
+from kstall_guest import session, stress
 from kstall_guest.errors import BadJob, StressFailed
 from kstall_guest.tracefs import Tracefs
 
@@ -128,7 +129,7 @@ def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
         "leaks",
     ]
     assert set(facts["readers"]) == {"ftrace", "perf", "bpf", "raw"}
-    assert facts["readers"]["ftrace"][SWITCH]["toggles"] >= 200
+    assert sum(one[SWITCH]["toggles"] for one in facts["readers"].values()) >= 200
     assert "not:here" not in facts["readers"]["ftrace"]
     assert facts["bpftrace"]["rounds"] >= 1 and facts["bpftrace"]["errors"] == []
     assert facts["cpus"] == {"cycles": {"1": 3, "2": 3}, "errors": []}
@@ -254,3 +255,29 @@ def test_a_bad_job_is_refused_by_place(
 ) -> None:
     with pytest.raises(BadJob, match=complaint):
         jobs.parse(spec(tmp_path, **change))
+
+
+def test_each_reader_has_to_have_its_share(tmp_path: Path) -> None:
+    status = tmp_path / "status.json"
+    readers = {
+        "ftrace": {QUEUE: {"toggles": 90, "absent": 0}},
+        "perf": {QUEUE: {"toggles": 10, "absent": 0}},
+        "raw": {
+            SWITCH: {"toggles": 95, "absent": 0},
+            QUEUE: {"toggles": 0, "absent": 1},
+        },
+    }
+    toggler = stress.Toggler(None, status, tmp_path / "stderr")  # type: ignore[arg-type]
+    assert toggler.least() == 0
+    status.write_text(json.dumps({"readers": readers}))
+    assert toggler.least() == 10 * stress.SHARE
+    readers["perf"][QUEUE]["toggles"] = 40
+    status.write_text(json.dumps({"readers": readers}))
+    assert toggler.least() == 95
+
+
+def test_a_visit_has_files_of_its_own(tmp_path: Path) -> None:
+    tracefs = Tracefs(tmp_path)
+    machine = session.Machine(tracefs, bpftrace_version="0")
+    # What is in that one goes with the workload.
+    assert stress.System(tracefs).scratch != machine.scratch

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from . import (
     options,
     report,
     sparse,
+    temporary,
     variants,
     worst,
 )
@@ -278,10 +278,9 @@ def _compile(
 ) -> None:
     """Compile a state in a variant, and put what came of it into ``entry``."""
     with (
-        tempfile.TemporaryDirectory(prefix="kstall-compile-") as place,
+        temporary.directory("compile") as place,
         cache.keep(entry) as made,
     ):
-        scratch = Path(place)
         try:
             config = variants.configure(
                 variant,
@@ -289,7 +288,7 @@ def _compile(
                 state.plan,
                 fragments,
                 request.cache,
-                scratch,
+                place,
                 log=stage.log,
             )
         except kconfig.CannotBeOff as error:
@@ -302,7 +301,7 @@ def _compile(
                 variant=variant,
                 config=config,
                 cache=request.cache,
-                scratch=scratch,
+                scratch=place,
                 log=stage.log,
             )
             keep = made / _OBJECTS if variant.name == _WORST else None

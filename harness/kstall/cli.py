@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from . import (
     report,
     source,
     summary,
+    temporary,
     traceabi,
     validate,
     views,
@@ -470,13 +470,13 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
 
     base = source.obtain(arguments.kernel, _cache(), say)
     try:
-        with tempfile.TemporaryDirectory(prefix="kstall-thread-") as scratch:
+        with temporary.directory("thread") as place:
             came = incoming.receive(
                 arguments.thread,
                 project,
                 base,
                 out,
-                Path(scratch),
+                place,
                 version=arguments.version,
             )
     except FailedCheck as error:

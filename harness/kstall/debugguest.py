@@ -27,9 +27,11 @@ from .ui import Ui
 #: Two builds, because KASAN and KCSAN cannot be in one.
 Flavour = Literal["debug", "kcsan"]
 Side = Literal["patched", "base"]
-#: How often each of four readers has to switch each event, which takes a tenth of a
-#: second in a kernel that is not slow; and how often each processor and module goes.
-TOGGLES = 100
+#: How often each event has to be switched by all readers together, and how many of that
+#: at least by each: in these kernels a turn can take seconds.  And how often each
+#: processor and module goes.
+TOGGLES = 200
+SHARE = TOGGLES // 8
 CYCLES = 20
 RELOADS = 5
 _TOGGLE = "workloads/debug/toggle"

@@ -8,7 +8,6 @@ them as one mbox.  Nothing is sent here.
 from __future__ import annotations
 
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +28,7 @@ from . import (
     proof,
     recipients,
     source,
+    temporary,
     tree,
 )
 from . import thread as threads
@@ -114,8 +114,8 @@ def export(request: Request, series: Series, base: source.Base) -> Exported:
     cover.require_finished(series)
     _require_changes(request, series)
     found = proof.find(series, base, request.out, request.kernel, request.run)
-    with tempfile.TemporaryDirectory(prefix="kstall-mail-") as name:
-        return _export(request, series, base, found, Path(name))
+    with temporary.directory("mail") as place:
+        return _export(request, series, base, found, place)
 
 
 def _export(

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from . import console as console_text
-from . import dump, monitor, process
+from . import dump, monitor, process, temporary
 from .console import Splat
 from .errors import KstallError
 from .root import Root
@@ -328,8 +328,8 @@ def _desk() -> Iterator[_Desk]:
     base = tempfile.gettempdir()
     if not re.fullmatch(r"[\w/.+-]{1,60}", base):
         base = "/tmp"
-    with tempfile.TemporaryDirectory(prefix="kstall-", dir=base) as name:
-        desk = _Desk(Path(name))
+    with temporary.directory("guest", Path(base)) as place:
+        desk = _Desk(place)
         desk.home.mkdir()
         desk.control.mkdir()
         shutil.copy2(_JOB, desk.control / _JOB.name)

@@ -31,8 +31,10 @@ from .tracefs import Tracefs
 
 # A value that no field of ours has, so that a filter lets all pass after comparing.
 _NEVER = 123456789
+#: Of all turns of an event each reader has to have one in so many.
+SHARE = 8
 # Beyond this the rest is done without, and the judge sees that it is too little.
-_MORE_S = 300.0
+_MORE_S = 600.0
 # A workload that takes no longer is worth running again and again.
 _QUICK_S = 30.0
 # An unload fails as long as anything holds the module.
@@ -59,8 +61,9 @@ class System:
     lockdep: Path = Path("/proc/lockdep_stats")
     modprobe: tuple[str, ...] = ("modprobe",)
     bpftrace: tuple[str, ...] = ("bpftrace",)
-    # In memory, as bpftrace flushes each line.
-    scratch: Path = Path("/run/kstall-scratch")
+    # In memory, as bpftrace flushes each line; and not where that of a workload has its
+    # files, which are taken away when the workload ends.
+    scratch: Path = Path("/run/kstall-visit")
 
 
 def run(
@@ -248,15 +251,15 @@ class Toggler:
         return readers
 
     def least(self) -> int:
-        """How often the event and reader with the fewest turns was switched."""
-        counts = [
-            count["toggles"]
-            for reader in self.readers().values()
-            for count in reader.values()
-            # Of what was never there nobody can ask any.
-            if count["toggles"] or not count["absent"]
-        ]
-        return min(counts, default=0)
+        """How often the event with the fewest turns was switched by all its readers,
+        or `SHARE` times as often as by the one that was slowest."""
+        turns: dict[str, list[int]] = {}
+        for reader in self.readers().values():
+            for name, count in reader.items():
+                # Of what was never there nobody can ask any.
+                if count["toggles"] or not count["absent"]:
+                    turns.setdefault(name, []).append(count["toggles"])
+        return min((min(sum(n), SHARE * min(n)) for n in turns.values()), default=0)
 
     def _status(self) -> dict[str, Any]:
         try:

@@ -15,7 +15,7 @@
  *		tracepoint:
  *	raw	the same, as bpftrace attaches to rawtracepoint:
  *
- * They hurry at first, and take it easy when all was switched a hundred times.
+ * They hurry at first, and take it easy when all was switched often.
  * STATUS is rewritten twice a second, as JSON: for each reader and hook how often it
  * was switched on and off again, how often it was not there, what failed, and how
  * many events were seen.  SIGUSR1 has all but ftrace let go, for they hold a module
@@ -59,7 +59,7 @@ static const int on_ms[READERS] = { 31, 23, 17, 13 };
  * After so many rounds most of the time is the workloads', which take long enough where
  * the kernel watches itself.
  */
-#define HURRY		100
+#define HURRY		50
 #define REST_MS		200
 
 struct count {
