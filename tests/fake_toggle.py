@@ -20,7 +20,7 @@ READERS = ("ftrace", "perf", "bpf", "raw")
 def main() -> int:
     status, listing = map(Path, sys.argv[1:])
     state = {"parked": 0, "over": 0}
-    signal.signal(signal.SIGUSR1, lambda *_: state.update(parked=len(READERS) - 1))
+    signal.signal(signal.SIGUSR1, lambda *_: state.update(parked=len(READERS)))
     signal.signal(signal.SIGUSR2, lambda *_: state.update(parked=0))
     signal.signal(signal.SIGTERM, lambda *_: state.update(over=1))
     hooks = [line.split() for line in listing.read_text().splitlines()]
