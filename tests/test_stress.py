@@ -18,6 +18,14 @@ from kstall_guest.tracefs import Tracefs
 HERE = Path(__file__).parent
 SWITCH = "sched:sched_switch"
 QUEUE = "workqueue:workqueue_queue_work"
+DEBUGFS = {
+    "kmemleak": "",
+    "dma-api/all_errors": "0\n",
+    "dma-api/error_count": "3\n",
+    "dma-api/disabled": "N\n",
+    "debug_objects/stats": "max_chain     : 4\nwarnings      : 2\n",
+    "kcsan": "enabled: 1\nused_watchpoints: 1\nsetup_watchpoints: 77\n",
+}
 MODPROBE = """\
 #!/bin/sh
 # modprobe -d DIR [-r] MODULE, of modules that are files
@@ -79,13 +87,19 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> stress.System:
     loaded.mkdir()
     for name in ("one", "two", "stuck"):
         (loaded / name).touch()
-    (tmp_path / "kmemleak").write_text("")
+    debugfs = tmp_path / "debug"
+    for name, text in DEBUGFS.items():
+        (debugfs / name).parent.mkdir(parents=True, exist_ok=True)
+        (debugfs / name).write_text(text)
+    owned = f"ffff0000 T __traceiter_{QUEUE.partition(':')[2]}\t[two]\n"
+    (tmp_path / "kallsyms").write_text("ffff0000 T __traceiter_sched_switch\n" + owned)
     (tmp_path / "lockdep").write_text(" debug_locks:                             1\n")
     return stress.System(
         Tracefs(tmp_path / "tracing"),
         cpus=tmp_path / "cpu",
         loaded=loaded,
-        kmemleak=tmp_path / "kmemleak",
+        debugfs=debugfs,
+        kallsyms=tmp_path / "kallsyms",
         lockdep=tmp_path / "lockdep",
         modprobe=(str(modprobe),),
         bpftrace=(sys.executable, str(HERE / "fake_bpftrace.py")),
@@ -119,7 +133,8 @@ def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
         "w as cpus",
         "v as cpus",
     ]
-    assert {"w as modules", "v as modules"} == set(ran[5:7])
+    # The others need none of them.
+    assert [one for one in ran if one.endswith(" as modules")] == ["w as modules"]
     assert list(facts["seconds"]) == [
         "workloads",
         "cpus",
@@ -132,10 +147,24 @@ def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
     assert sum(one[SWITCH]["toggles"] for one in facts["readers"].values()) >= 200
     assert "not:here" not in facts["readers"]["ftrace"]
     assert facts["bpftrace"]["rounds"] >= 1 and facts["bpftrace"]["errors"] == []
+    assert facts["cpus"].pop("runs") >= 1
     assert facts["cpus"] == {"cycles": {"1": 3, "2": 3}, "errors": []}
-    assert facts["modules"] == {"unloads": {"two": 2, "one": 2}, "errors": []}
+    assert facts["modules"] == {
+        "unloads": {"two": 2, "one": 2},
+        "owners": {QUEUE: "two"},
+        "runs": 2,
+        "errors": [],
+    }
     assert facts["leaks"] is True and facts["lockdep"] is True
-    assert (system.kmemleak).read_text() == "scan"
+    assert (system.debugfs / "kmemleak").read_text() == "scan"
+    assert (system.debugfs / "dma-api/all_errors").read_text() == "1"
+    assert facts["counters"] == {
+        "dma-errors": 3,
+        "dma-disabled": 0,
+        "object-warnings": 2,
+        "kcsan-enabled": 1,
+        "kcsan-watchpoints": 77,
+    }
     assert (tmp_path / "r/kmemleak.txt").exists()
     assert {one.name for one in system.loaded.iterdir()} == {"one", "two", "stuck"}
 
@@ -177,8 +206,8 @@ def test_a_processor_that_stays_is_told(system: stress.System, tmp_path: Path) -
 def test_a_kernel_that_does_not_look_is_told(
     system: stress.System, tmp_path: Path
 ) -> None:
-    system.kmemleak.unlink()
-    system.kmemleak.mkdir()
+    (system.debugfs / "kmemleak").unlink()
+    (system.debugfs / "kmemleak").mkdir()
     system.lockdep.unlink()
     facts, _ = run(system, tmp_path / "r")
     assert facts["leaks"] is False and facts["lockdep"] is None
@@ -281,3 +310,31 @@ def test_a_visit_has_files_of_its_own(tmp_path: Path) -> None:
     machine = session.Machine(tracefs, bpftrace_version="0")
     # What is in that one goes with the workload.
     assert stress.System(tracefs).scratch != machine.scratch
+
+
+def test_the_module_that_has_the_event_goes_with_another(
+    system: stress.System, tmp_path: Path
+) -> None:
+    # `modprobe -r one` takes two with it, as nothing else needs that.
+    (system.loaded.parent / "modprobe").write_text(
+        MODPROBE.replace('rm "$0.loaded/$2"', 'rm -f "$0.loaded/one" "$0.loaded/two"')
+    )
+    facts, _ = run(system, tmp_path / "r", reload=["one"])
+    assert facts["modules"]["unloads"] == {"one": 2, "two": 2}
+
+
+def test_a_workload_that_cannot_be_run_while_processors_go(
+    system: stress.System, tmp_path: Path
+) -> None:
+    job = jobs.parse(spec(tmp_path / "r"))
+    assert job.stress is not None
+    told: list[dict[str, Any]] = []
+
+    def execute(load: jobs.Workload, name: str) -> float:
+        if name == "cpus":
+            raise KeyError("seconds")
+        return 1.0
+
+    stress.run(job, job.stress, system, execute, told.append)
+    assert told[-1]["cpus"]["runs"] == 0
+    assert told[-1]["cpus"]["errors"] == ["the workload: KeyError('seconds')"]

@@ -47,6 +47,8 @@ _APPEND = (
     # tables seem to be four, and KASAN takes any access of an interrupt for a wild one;
     # printing that takes until the next interrupt, and so on for ever.
     "no5lvl",
+    # Else what lockdep says when it gives up is not printed.
+    "loglevel=8",
     # What takes long here takes long because it is emulated.
     "watchdog_thresh=60",
     "workqueue.watchdog_thresh=180",

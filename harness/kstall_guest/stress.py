@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from . import bpftrace
-from .errors import GuestError, MissingEvent, StressFailed
+from .errors import MissingEvent, StressFailed
 from .files import write_text
 from .job import Job, Stress, Workload
 from .layout import Layout
@@ -56,7 +56,8 @@ class System:
     tracefs: Tracefs
     cpus: Path = Path("/sys/devices/system/cpu")
     loaded: Path = Path("/sys/module")
-    kmemleak: Path = Path("/sys/kernel/debug/kmemleak")
+    debugfs: Path = Path("/sys/kernel/debug")
+    kallsyms: Path = Path("/proc/kallsyms")
     lockdep: Path = Path("/proc/lockdep_stats")
     modprobe: tuple[str, ...] = ("modprobe",)
     bpftrace: tuple[str, ...] = ("bpftrace",)
@@ -77,28 +78,36 @@ def run(
     ``execute`` runs a workload, with its results under a name, and says how many
     seconds that took.  ``update`` is told what is known so far: seconds {step},
     readers {ftrace, perf, bpf, raw: {event: counts}}, bpftrace {rounds, seen, errors},
-    cpus {cycles: {number: count}, errors}, modules {unloads: {name: count}, errors},
-    leaks (bool: looked for), lockdep (null, or whether it still watches).  Raises
-    `StressFailed` if nothing can be switched at all.
+    cpus {cycles: {number: count}, runs, errors}, modules {unloads: {name: count},
+    owners: {event: name}, runs, errors}, leaks (bool: looked for), lockdep (null, or
+    whether it still watches), counters {name: what the kernel has counted by itself}.
+    Raises `StressFailed` if nothing can be switched at all.
     """
     facts: dict[str, Any] = {
         "seconds": {},
         "readers": {},
         "bpftrace": {},
-        "cpus": {"cycles": {}, "errors": []},
-        "modules": {"unloads": {}, "errors": []},
+        "cpus": {"cycles": {}, "runs": 0, "errors": []},
+        "modules": {"unloads": {}, "owners": {}, "runs": 0, "errors": []},
         "leaks": False,
         "lockdep": None,
+        "counters": {},
     }
     results = job.results / "stress"
     took: dict[str, float] = {}
     turns = itertools.cycle(job.workloads)
 
-    def again(name: str) -> None:
-        """The next workload in turn, but for those that take long."""
-        most = max(_QUICK_S, min(took.values()))
-        execute(next(load for load in turns if took[load.name] <= most), name)
+    def again(name: str) -> bool:
+        """The next workload in turn, but for those that take long; whether it ran.
 
+        While modules come and go, only those that need them are worth it.
+        """
+        these = [one for one in job.workloads if one.modules or name != "modules"]
+        most = max(_QUICK_S, min(took[one.name] for one in these))
+        these = [one for one in these if took[one.name] <= most]
+        return execute(next(one for one in turns if one in these), name) > 0
+
+    _all_errors(system.debugfs)
     hooks = hooks_of(stress, system.tracefs)
     with Toggler.running(stress.program, hooks, results) as toggler:
         visitor = Visitor(stress, hooks, system)
@@ -128,8 +137,10 @@ def run(
         with step("end"):
             toggler.stop()
     with step("leaks"):
-        facts["leaks"] = _leaks(system.kmemleak, job.results / "kmemleak.txt")
+        kmemleak = system.debugfs / "kmemleak"
+        facts["leaks"] = _leaks(kmemleak, job.results / "kmemleak.txt")
         facts["lockdep"] = _lockdep(system.lockdep)
+        facts["counters"] = _counters(system.debugfs)
 
 
 @dataclass(frozen=True)
@@ -313,8 +324,8 @@ class Visitor:
             try:
                 self._visit()
                 self._over.wait(_AWAY * (time.monotonic() - began))
-            except (GuestError, OSError, ValueError) as error:
-                self.errors.append(str(error))
+            except Exception as error:  # that of a thread would be lost
+                self.errors.append(str(error) or repr(error))
                 self._over.wait(_BPFTRACE_ON_S)
 
     def _visit(self) -> None:
@@ -360,7 +371,7 @@ def _counted(output: Path) -> dict[str, int]:
     return {}
 
 
-def _more(wanted: int, toggler: Toggler, again: Callable[[str], None]) -> None:
+def _more(wanted: int, toggler: Toggler, again: Callable[[str], bool]) -> None:
     """Go on until everything was switched often enough, or too much time has passed."""
     limit = time.monotonic() + _MORE_S
     while toggler.least() < wanted and time.monotonic() < limit:
@@ -368,14 +379,17 @@ def _more(wanted: int, toggler: Toggler, again: Callable[[str], None]) -> None:
 
 
 def _cpus(
-    cycles: int, system: System, again: Callable[[str], None], facts: dict[str, Any]
+    cycles: int, system: System, again: Callable[[str], bool], facts: dict[str, Any]
 ) -> None:
     """Take away each processor but the first, many times, while a workload runs."""
     over = threading.Event()
 
     def work() -> None:
-        while not over.is_set():
-            again("cpus")
+        try:
+            while not over.is_set():
+                facts["runs"] += again("cpus")
+        except Exception as error:  # that of a thread would be lost
+            facts["errors"].append(f"the workload: {error!r}")
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
@@ -403,10 +417,14 @@ def _modules(
     stress: Stress,
     system: System,
     toggler: Toggler,
-    again: Callable[[str], None],
+    again: Callable[[str], bool],
     facts: dict[str, Any],
 ) -> None:
-    """Unload modules while ftrace has their events, load them again, and use them."""
+    """Unload modules while ftrace has their events, load them again, and use them.
+
+    The one that has the events may be another that goes with them.
+    """
+    facts["owners"] = owners = _owners(stress, system.kallsyms)
     for _ in range(stress.reloads):
         toggler.hold()
         gone = []
@@ -416,6 +434,9 @@ def _modules(
                 facts["errors"].append(complaint)
             else:
                 gone.append(name)
+        for name in dict.fromkeys(owners.values()):
+            if name not in gone and not (system.loaded / name).exists():
+                gone.append(name)
         for name in job.all_modules():
             done = _modprobe(system, job, name)
             if done.returncode != 0:
@@ -423,7 +444,21 @@ def _modules(
         for name in gone:
             facts["unloads"][name] = facts["unloads"].get(name, 0) + 1
         toggler.go_on()
-        again("modules")
+        facts["runs"] += again("modules")
+
+
+def _owners(stress: Stress, kallsyms: Path) -> dict[str, str]:
+    """The module that has the tracepoint of an event, for those of modules."""
+    wanted = {
+        f"__traceiter_{event.partition(':')[2]}": event
+        for event in (*stress.events, *stress.bare)
+    }
+    found = {}
+    for line in kallsyms.read_text(encoding="ascii").splitlines():
+        words = line.split()
+        if len(words) == 4 and words[2] in wanted:
+            found[wanted[words[2]]] = words[3].strip("[]")
+    return found
 
 
 def _unload(name: str, job: Job, system: System) -> str:
@@ -472,3 +507,32 @@ def _lockdep(stats: Path) -> bool | None:
         return None
     found = re.search(r"debug_locks:\s+(\d+)", text)
     return found is not None and found[1] != "0"
+
+
+def _all_errors(debugfs: Path) -> None:
+    """Have the kernel tell all that it does not like of DMA, and not only the first."""
+    file = debugfs / "dma-api/all_errors"
+    if file.exists():
+        file.write_text("1")
+
+
+def _counters(debugfs: Path) -> dict[str, int]:
+    """What the kernel counts beside what it tells, as it may tell only the first few:
+    dma-errors, dma-disabled, object-warnings, kcsan-enabled and kcsan-watchpoints, of
+    those that this kernel has.
+    """
+    found = {}
+    for name, file, pattern in (
+        ("dma-errors", "dma-api/error_count", r"(\d+)"),
+        ("dma-disabled", "dma-api/disabled", r"([YN])"),
+        ("object-warnings", "debug_objects/stats", r"warnings *: *(\d+)"),
+        ("kcsan-enabled", "kcsan", r"enabled: (\d+)"),
+        ("kcsan-watchpoints", "kcsan", r"setup_watchpoints: (\d+)"),
+    ):
+        try:
+            text = (debugfs / file).read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            continue
+        if match := re.search(pattern, text):
+            found[name] = int(match[1].replace("Y", "1").replace("N", "0"))
+    return found

@@ -464,7 +464,8 @@ static void *toggle(void *argument)
 			perf_round(round);
 		else
 			bpf_round(reader);
-		sleep_ms(round < HURRY ? OFF_MS : REST_MS);
+		/* A module shall meet its events switched on. */
+		sleep_ms(round < HURRY || held ? OFF_MS : REST_MS);
 	}
 	if (pipe >= 0)
 		close(pipe);
@@ -536,7 +537,9 @@ static void set_up_instance(void)
 		die(INSTANCE);
 	/* Small, so that it wraps. */
 	put(INSTANCE "buffer_size_kb", "256");
-	put(INSTANCE "options/stacktrace", "1");
+	errno = put(INSTANCE "options/stacktrace", "1");
+	if (errno)
+		die(INSTANCE "options/stacktrace");
 }
 
 /* What reads of it is closed; whatever else the kernel does with it ends soon. */
