@@ -97,6 +97,9 @@ def test_stalls_and_lockups() -> None:
         ("lockdep", "WARNING: sh/77 still has locks held!"),
         ("lockdep", "WARNING: lock held when returning to user space!"),
         ("lockdep", "INFO: trying to register non-static key."),
+        ("lockdep", "[ BUG: Invalid wait context ]"),
+        ("warning", "DMA-API: debugging out of memory - disabling"),
+        ("warning", "DMA-API: cacheline tracking ENOMEM, dma-debug disabled"),
         ("kasan", "BUG: KASAN: slab-use-after-free in foo+0x1/0x2"),
         ("kcsan", "BUG: KCSAN: data-race in foo / bar"),
         ("kasan", "BUG: KFENCE: out-of-bounds read in foo+0x1/0x2"),
@@ -174,6 +177,51 @@ def test_a_file_is_read_as_its_text_is(tmp_path: Path) -> None:
         found = console.scan_file(_file(tmp_path, text))
         assert found == console.scan(text)
         assert [one.kind for one in found] == ["warning", "warning", "panic"]
+
+
+def test_lines_that_printk_lost_are_told() -> None:
+    text = "[    1.000000] one\n** 12 printk messages dropped **\n[    1.000001] two\n"
+    (splat,) = console.scan(text)
+    assert (splat.kind, splat.line) == ("warning", 2)
+
+
+STACK = (
+    "[    1.000001] CPU: 1 UID: 0 PID: 9 Comm: sh Not tainted\n"
+    "[    1.000002] Call Trace:\n"
+    "[    1.000003]  <TASK>\n"
+    "[    1.000004]  dump_stack_lvl+0x5d/0x80\n"
+    "[    1.000005]  somewhere+0x1/0x2\n"
+    "[    1.000006]  </TASK>\n"
+)
+
+
+def test_a_stack_without_words_is_a_report() -> None:
+    (splat,) = console.scan("[    1.000000] Whatever this is\n" + STACK)
+    assert (splat.kind, splat.headline) == ("warning", "Call Trace:")
+    assert splat.excerpt.endswith("</TASK>")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FAULT_INJECTION: forcing a failure.",
+        "hmm-tests: page allocation failure: order:9, mode:0x0",
+        "task:sh  state:S stack:0 pid:9",
+        "NMI backtrace for cpu 1",
+    ],
+)
+def test_a_stack_that_was_asked_for_is_none(text: str) -> None:
+    assert console.scan(f"[    1.000000] {text}\n" + STACK) == ()
+
+
+@pytest.mark.fault("endless console", "more reports than anyone reads")
+def test_of_very_many_reports_a_new_one_is_told(tmp_path: Path) -> None:
+    text = "".join(f"[    1.000000] WARNING: at x, CPU#{n}\n" for n in range(3000))
+    text += "[    2.000000] BUG: KASAN: slab-use-after-free in f+0x1/0x2\n"
+    text += "[    3.000000] WARNING: at x, CPU#0\n"
+    found = console.scan_file(_file(tmp_path, text))
+    assert len(found) == console._MOST_REPORTS + 1
+    assert (found[-1].kind, found[-1].line) == ("kasan", 3001)
 
 
 @pytest.mark.fault("endless console", "more reports than anyone reads")

@@ -45,10 +45,22 @@ def facts_of(series: Series) -> dict[str, Any]:
     return {
         "readers": readers,
         "bpftrace": {"rounds": 3, "seen": {}, "errors": []},
-        "cpus": {"cycles": {"1": CYCLES}, "errors": []},
-        "modules": {"unloads": dict.fromkeys(modules, RELOADS), "errors": []},
+        "cpus": {"cycles": {"1": CYCLES}, "runs": 1, "errors": []},
+        "modules": {
+            "unloads": dict.fromkeys(modules, RELOADS),
+            "owners": {},
+            "runs": 1,
+            "errors": [],
+        },
         "leaks": True,
         "lockdep": True,
+        "counters": {
+            "dma-errors": 0,
+            "dma-disabled": 0,
+            "object-warnings": 0,
+            "kcsan-enabled": 1,
+            "kcsan-watchpoints": 1,
+        },
     }
 
 
@@ -154,7 +166,8 @@ def test_a_race_elsewhere_is_told_and_one_of_ours_is_held() -> None:
     check = judged(series, racing, functions=functions)["no_new_splats"]
     bad = [one.label for one in check.comparisons if not one.ok]
     assert bad == [
-        "debug: kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]"
+        "debug: kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]: "
+        "read of 8 bytes in drm_sched_job_trace_wait"
     ]
     (elsewhere,) = (one for one in check.comparisons if "tick_sched_timer" in one.label)
     assert elsewhere.ok and "on neither stack" in elsewhere.detail
@@ -237,7 +250,8 @@ def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
 def test_a_processor_that_stays() -> None:
     series = load("drm-sched")
     facts = facts_of(series)
-    facts["cpus"] = {"cycles": {"1": CYCLES - 1}, "errors": ["cpu1: Device busy"]}
+    errors = ["cpu1: Device busy"]
+    facts["cpus"] = {"cycles": {"1": CYCLES - 1}, "runs": 0, "errors": errors}
     said = failing(judged(series, watched(series, facts=facts)))
     assert set(said) == {"cpu_hotplug_survived"}
     assert "processor 1: away: 19" in said["cpu_hotplug_survived"]
@@ -249,18 +263,26 @@ def test_a_module_that_stays() -> None:
     facts = facts_of(series)
     facts["modules"] = {
         "unloads": {},
+        "owners": {"gpu_scheduler:drm_sched_job_wait": "gpu_sched"},
+        "runs": 0,
         "errors": ["modprobe -r drm_sched_tests: in use"],
     }
     said = failing(judged(series, watched(series, facts=facts)))
     assert set(said) == {"modules_reloaded"}
-    assert "drm_sched_tests: unloaded: 0" in said["modules_reloaded"]
-    assert "in use" in said["modules_reloaded"]
+    for part in (
+        "drm_sched_tests: unloaded: 0",
+        "gpu_sched: unloaded: 0",
+        "workloads after that: 0",
+        "in use",
+    ):
+        assert part in said["modules_reloaded"]
 
 
 def test_nothing_done_is_nothing_survived() -> None:
     series = load("drm-sched")
     found = failing(judged(series, watched(series, facts={})))
     assert set(found) == {
+        "no_new_splats",
         "toggles_survived",
         "cpu_hotplug_survived",
         "modules_reloaded",
@@ -272,7 +294,7 @@ def test_a_workload_that_does_not_end() -> None:
     patched = watched(series)
     agent = copy.deepcopy(dict(patched.agent))
     agent["workloads"][0] |= {"status": "timeout", "exit_status": None}
-    late = Watched("completed", 0, agent, (), ())
+    late = dataclasses.replace(patched, agent=agent)
     found = failing(judged(series, late))
     assert set(found) == {"workloads_come_to_their_end"}
     assert "credits: False timeout" in found["workloads_come_to_their_end"]
@@ -301,8 +323,67 @@ on_its_own_line(struct page *page,
 {
 	called(page);
 }
+static inline void stub(void) {}
+static void behind_a_stub(void)
+{
+}
 int plain(void)
 {
 }
+SYSCALL_DEFINE6(io_uring_enter, unsigned int, fd, u32, to_submit)
+{
+}
 """
-    assert debugcheck.functions_in([source]) == {"on_its_own_line", "plain"}
+    assert debugcheck.functions_in([source]) == {
+        "on_its_own_line",
+        "stub",
+        "behind_a_stub",
+        "plain",
+        "__do_sys_io_uring_enter",
+        "__se_sys_io_uring_enter",
+        "__x64_sys_io_uring_enter",
+        "__ia32_sys_io_uring_enter",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flavour", "facts", "said"),
+    [
+        ("debug", {"lockdep": None}, "lockdep watched to the end"),
+        ("debug", {"counters": {}}, "dma-errors that were counted: False no word"),
+        ("debug", {"dma-errors": 2}, "dma-errors that were counted: False 2, and 0"),
+        ("debug", {"object-warnings": 9}, "object-warnings that were counted: False 9"),
+        ("debug", {"dma-disabled": 1}, "DMA debugging gave up: 1"),
+        ("kcsan", {"kcsan-enabled": 0}, "KCSAN is on: 0"),
+        ("kcsan", {"kcsan-watchpoints": 0}, "accesses that KCSAN watched: 0"),
+    ],
+)
+def test_one_who_does_not_watch(flavour: Any, facts: dict[str, Any], said: str) -> None:
+    series = load("drm-sched")
+    whole = facts_of(series)
+    for name, value in facts.items():
+        (whole if name in whole else whole["counters"])[name] = value
+    guest = watched(series, facts=whole)
+    assert not debugcheck.worth_keeping(series, flavour, guest)
+    pair = debugcheck.Pair(guest, watched(series), frozenset())
+    found = debugcheck.judge(series, debugcheck.Saved({flavour: pair}, frozenset()))
+    assert said in failing({one.name: one for one in found})["no_new_splats"]
+
+
+def test_only_a_guest_without_fault_is_kept() -> None:
+    series = load("drm-sched")
+    assert debugcheck.worth_keeping(series, "debug", watched(series))
+    facts = facts_of(series)
+    facts["bpftrace"]["errors"] = ["it did not attach"]
+    late = watched(series, facts=facts)
+    assert debugcheck.clean(series, late)
+    assert not debugcheck.worth_keeping(series, "debug", late)
+
+
+def test_suspected_leaks_are_judged_by_what_is_left_of_them() -> None:
+    series = load("drm-sched")
+    text = "[    9.000000] kmemleak: 3 new suspected memory leaks (see /sys/kernel)\n"
+    assert failing(judged(series, watched(series, text=text))) == {}
+    assert "no_leaks" in failing(
+        judged(series, watched(series, text=text, leaked=LEAK))
+    )

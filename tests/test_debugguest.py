@@ -115,7 +115,7 @@ class Bench:
             **facts,
         )
 
-    def run(self, clean: Callable[[Any], bool] = lambda _: True) -> debugguest.Watched:
+    def run(self, keep: Callable[[Any], bool] = lambda _: True) -> debugguest.Watched:
         out = self.home / f"run{len(list(self.home.glob('run*')))}"
         out.mkdir()
         self.stage = Opened(log=out / "guest.log")
@@ -128,7 +128,7 @@ class Bench:
             self.home / "cache",
             self.stage,
             ui(),
-            clean=clean,
+            keep=keep,
         )
 
 
@@ -150,20 +150,24 @@ def test_a_guest_without_a_word_is_not_run_again(bench: Bench) -> None:
 
 def test_one_that_complains_is(bench: Bench) -> None:
     bench.console = (DATA / "lockdep.log").read_text()
-    first = bench.run(clean=lambda came: not came.complaints)
+    first = bench.run(keep=lambda came: not came.complaints)
     assert [one.kind for one in first.complaints] == ["lockdep", "lockdep"]
-    bench.run(clean=lambda came: not came.complaints)
+    bench.run(keep=lambda came: not came.complaints)
     assert bench.boots == 2
 
 
-def test_older_results_are_read_from_their_console(bench: Bench) -> None:
+def test_a_whole_console_is_read_again(bench: Bench) -> None:
     bench.console = (DATA / "lockdep.log").read_text()
     found = bench.run()
     (results,) = bench.home.glob("run*/results")
     facts = json.loads((results / "debug.json").read_text())
-    assert len(facts.pop("reports")) == 2
-    (results / "debug.json").write_text(json.dumps(facts))
+    assert len(facts["reports"]) == 2
+    # As if its words had not been known when it was booted.
+    (results / "debug.json").write_text(json.dumps({**facts, "reports": []}))
     assert debugguest.load(results) == found
+    with (results / "console.txt").open("a") as file:
+        file.write("x" * (2 * console._ABRIDGED))
+    assert debugguest.load(results).complaints == ()
 
 
 def test_another_program_that_switches_is_another_guest(bench: Bench) -> None:
@@ -235,7 +239,15 @@ class Stages:
         if isinstance(said, Exception):
             raise said
         complaints = tuple(map(splats.complaint, console.scan(said)))
-        agent = {"status": "completed"}
+        counters = {
+            "dma-errors": 0,
+            "dma-disabled": 0,
+            "object-warnings": 0,
+            "kcsan-enabled": 1,
+            "kcsan-watchpoints": 1,
+        }
+        stress = {"lockdep": True, "counters": counters}
+        agent = {"status": "completed", "stress": stress}
         return debugguest.Watched("completed", 0, agent, complaints, ())
 
     def prove(self) -> dict[str, report.Check]:

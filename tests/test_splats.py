@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kstall import console, splats
+from kstall.errors import KstallError
 
 DATA = Path(__file__).parent / "data/console"
 
@@ -60,12 +61,14 @@ def test_another_place_is_another_complaint() -> None:
 def test_races_that_follow_each_other_are_told_apart() -> None:
     one, two = complaints((DATA / "kcsan.log").read_text())
     assert one.signature == (
-        "kcsan: BUG: KCSAN: data-race in tick_nohz_stop_tick / tick_sched_timer"
+        "kcsan: BUG: KCSAN: data-race in tick_nohz_stop_tick / tick_sched_timer: "
+        "read of 4 bytes in tick_nohz_stop_tick: write of 4 bytes in tick_sched_timer"
     )
     assert {"tick_sched_timer", "do_idle"} < one.functions
     assert "drm_sched_job_trace_wait" not in one.functions
     assert two.signature == (
-        "kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]"
+        "kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]: "
+        "read of 8 bytes in drm_sched_job_trace_wait"
     )
     assert "drm_sched_run_job_work" in two.functions
     assert "value changed: 0x0000000000000001" in two.excerpt
@@ -141,3 +144,47 @@ def test_leaks_of_one_place_are_one_complaint() -> None:
     assert "aer_inject_init" in one.functions
     assert one.excerpt.startswith("unreferenced object 0xffff888004a1b2c0")
     assert splats.leaks("") == ()
+
+
+def test_another_access_of_the_same_functions_is_another_race() -> None:
+    text = (DATA / "kcsan.log").read_text()
+    one, _ = complaints(text)
+    for other in (
+        text.replace(
+            "read to 0xffffffff82c0f0a0 of 4", "read to 0xffffffff82c0f0a0 of 8"
+        ),
+        text.replace(
+            "write to 0xffffffff82c0f0a0", "write (marked) to 0xffffffff82c0f0a0"
+        ),
+    ):
+        assert complaints(other)[0].signature != one.signature
+    again, _ = complaints(
+        text.replace("82c0f0a0", "82c0f0b8").replace("task 0", "task 9")
+    )
+    assert again.signature == one.signature
+
+
+def test_two_places_of_one_file_are_two() -> None:
+    first, second = (
+        complaints(
+            printed(
+                f"UBSAN: array-index-out-of-bounds in drivers/foo.c:{line}:3",
+                "Call Trace:",
+                " <TASK>",
+                " ubsan_epilogue+0x5/0x30",
+                f" {name}+0x5/0x30",
+                " </TASK>",
+            )
+        )[0]
+        for line, name in ((12, "foo"), (77, "bar"))
+    )
+    assert (
+        first.signature
+        == "ubsan: UBSAN: array-index-out-of-bounds in drivers/foo.c: foo"
+    )
+    assert second.signature.endswith(": bar")
+
+
+def test_what_is_no_leak_is_not_taken_for_none() -> None:
+    with pytest.raises(KstallError, match="not understood"):
+        splats.leaks("unreferenced percpu object\n")

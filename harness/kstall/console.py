@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Reports of trouble in a kernel's console, found in its text.
 
-Only lines that carry printk's time stamp are read: what a program prints cannot be
-taken for the kernel's word.  Shapes are those of 5.15 to 7.3.
+Only lines that carry printk's time stamp are read, and its own word of lines that it
+lost: what a program prints cannot be taken for the kernel's word.  Shapes are those of
+5.15 to 7.3.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ Kind = Literal[
 # User space may leave the cursor in mid-line, so a stamp is looked for everywhere.
 _STAMPED = re.compile(r"\[\s*\d+\.\d{6}\](?:\[\s*[TC]\d+\])? (?P<text>.*)$")
 
+_LOST = re.compile(r"\*\* \d+ printk messages dropped \*\*")
+
 _LOCKDEP_WARNING = (
     r"possible (?:circular locking|recursive locking|irq lock inversion|deadlock)"
     r"|[\w-]+-safe -> [\w-]+-unsafe lock order"
@@ -53,6 +56,7 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     ("hung-task", r"INFO: task .+ blocked (?:in I/O wait )?for more than "),
     ("lockdep", rf"WARNING: (?:{_LOCKDEP_WARNING})"),
     ("lockdep", r"INFO: trying to register non-static key"),
+    ("lockdep", r"\[ BUG: "),
     ("oops", r"BUG: (?:kernel NULL pointer|unable to handle|.* stack guard page)"),
     ("oops", r"(?:Oops|double fault|stack segment): |general protection fault"),
     ("oops", r"PANIC: double fault"),
@@ -66,9 +70,19 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     # What watched no longer does, so that silence proves nothing from here on.
     ("warning", r"ODEBUG: Out of memory\. ODEBUG disabled"),
     ("warning", r"kmemleak: Kernel memory leak detector disabled"),
+    ("warning", r"DMA-API: (?:debugging out of memory|cacheline tracking ENOMEM)"),
+    ("warning", _LOST.pattern),
     ("warning", r"unregister_netdevice: waiting for "),
 )
 _ANY_FIRST_LINE = re.compile("|".join(pattern for _, pattern in _FIRST_LINES))
+# A stack that belongs to none of them is a report whose words are not known here, but
+# for those of memory that was refused and of dumps that somebody asked for.
+_STACK = "Call Trace:"
+_NO_REPORT = re.compile(
+    r"FAULT_INJECTION: |.*(?:page allocation failure|vmalloc error|invoked oom-killer)"
+    r"|task:|NMI backtrace for|sysrq: "
+)
+_LINES_TO_STACK = 25
 _LAST_LINE = re.compile(r"---\[ end (?:trace|Kernel panic)")
 # Sanitizers end with it, and lockdep begins with it: one more report is under way.
 _RULE = re.compile(r"={20,}")
@@ -91,6 +105,7 @@ _MOST_LINES_OF: dict[Kind, int] = {"lockdep": 250, "kasan": 150, "kcsan": 150}
 _LONGEST_REPORT = max(_MOST_LINES, *_MOST_LINES_OF.values())
 _LONGEST_LINE = 2**12
 _MOST_REPORTS = 1000
+_FIGURES = re.compile(r"[0-9a-f]{8,}|\d+")
 _AT_ONCE = 2**14
 _ABRIDGED = 2**22
 _STARVED = b"Out of memory: Killed process "
@@ -121,14 +136,24 @@ def scan(text: str) -> tuple[Splat, ...]:
 def scan_file(path: Path) -> tuple[Splat, ...]:
     """As `scan`, of a file of any size: a guest may print without end.
 
-    Of more than a thousand reports the others are left out, but for a panic.
+    Of more than a thousand reports only those are added that begin like none before,
+    up to a thousand, and a panic.
     """
+    found: list[Splat] = []
+    known: set[str] = set()
     with path.open("rb") as file:
-        found = tuple(itertools.islice(_streamed(file), _MOST_REPORTS))
-        if len(found) < _MOST_REPORTS or panicked(found):
-            return found
-        file.seek(0)
-        return (*found, *_panic(file))
+        for splat in _streamed(file):
+            begins = _FIGURES.sub("", splat.headline)
+            if (
+                len(found) < _MOST_REPORTS
+                or (begins not in known and len(known) < _MOST_REPORTS)
+                or splat.kind == "panic"
+            ):
+                found.append(splat)
+                known.add(begins)
+            if splat.kind == "panic":
+                break
+    return tuple(found)
 
 
 def _streamed(file: BinaryIO) -> Iterator[Splat]:
@@ -151,19 +176,6 @@ def _streamed(file: BinaryIO) -> Iterator[Splat]:
         done = max(0, begin - _LINES_TO_CUT)
         del lines[:done]
         before, begin = before + done, begin - done
-
-
-def _panic(file: BinaryIO) -> Iterator[Splat]:
-    """The first panic, whatever else is there."""
-    rest = enumerate(_raw(file))
-    for number, raw in rest:
-        if b"Kernel panic - not syncing" in raw:
-            more = itertools.islice(rest, _LONGEST_REPORT)
-            lines = [_text(raw), *(_text(one) for _, one in more)]
-            for splat, _ in _reports(lines):
-                if splat.kind == "panic":
-                    yield dataclasses.replace(splat, line=number + splat.line)
-                    return
 
 
 def _raw(file: BinaryIO) -> Iterator[bytes]:
@@ -199,6 +211,11 @@ def abridge(console: Path, target: Path) -> None:
         file.write(whole.read())
 
 
+def is_abridged(kept: Path) -> bool:
+    """Whether `abridge` left something out of what it made."""
+    return kept.stat().st_size > 2 * _ABRIDGED
+
+
 def panicked(splats: Sequence[Splat]) -> bool:
     """Whether one of the reports ended the kernel."""
     return any(splat.kind == "panic" for splat in splats)
@@ -209,6 +226,8 @@ def _reports(lines: Sequence[str], start: int = 0) -> Iterator[tuple[Splat, int]
     while start < len(lines):
         text = _message(lines[start])
         kind = _kind(text) if text is not None else None
+        if text == _STACK and not _is_asked_for(lines, start):
+            kind = "warning"
         if text is None or kind is None:
             start += 1
             continue
@@ -218,16 +237,23 @@ def _reports(lines: Sequence[str], start: int = 0) -> Iterator[tuple[Splat, int]
         start = end
 
 
+def _is_asked_for(lines: Sequence[str], stack: int) -> bool:
+    """Whether the stack is no report's, by what stands before it."""
+    before = map(_message, lines[max(0, stack - _LINES_TO_STACK) : stack])
+    return any(text and _NO_REPORT.match(text) for text in before)
+
+
 def _end(lines: Sequence[str], start: int, kind: Kind) -> int:
     """The index behind the last line of the report that starts at ``start``."""
     most = min(len(lines), start + _MOST_LINES_OF.get(kind, _MOST_LINES))
+    ends_with_stack = kind in _END_WITH_STACK or _message(lines[start]) == _STACK
     for number in range(start + 1, most):
         text = _message(lines[number])
         if text is None:
             continue
         if _LAST_LINE.search(text):
             return number + 1
-        if kind in _END_WITH_STACK and text.strip() == "</TASK>":
+        if ends_with_stack and text.strip() == "</TASK>":
             return number + 1
         other = _kind(text)
         if other is not None and other not in _SAME_INCIDENT.get(kind, frozenset()):
@@ -248,7 +274,9 @@ def _cut(lines: Sequence[str], start: int) -> int:
 
 def _message(line: str) -> str | None:
     found = _STAMPED.search(line)
-    return found["text"] if found else None
+    if found is None:
+        return line if _LOST.match(line) else None
+    return found["text"]
 
 
 def _kind(text: str) -> Kind | None:

@@ -253,7 +253,10 @@ def _boot(
             ground.cache,
             mine,
             run.ui,
-            clean=lambda came: one.side == "base" or debugcheck.clean(one.series, came),
+            keep=lambda came: (
+                one.side == "base"
+                or debugcheck.worth_keeping(one.series, one.flavour, came)
+            ),
         )
     except KstallError as error:
         return error

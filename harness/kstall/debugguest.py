@@ -152,12 +152,12 @@ def run(
     stage: Opened,
     ui: Ui,
     *,
-    clean: Callable[[Watched], bool],
+    keep: Callable[[Watched], bool],
 ) -> Watched:
     """Boot ``where``, which has the machine of `machine_for`, and do it all.
 
     ``out`` gets the console, and in ``results`` what the guest brought back.  A guest
-    that came to its end and is ``clean`` is kept, and not run again.  Raises
+    that came to its end and is one to ``keep`` is not run again.  Raises
     `KstallError` if it ended in a way that says nothing of its kernel.
     """
     job = job_for(series, where.kernel, side)
@@ -173,7 +173,7 @@ def run(
             _boot(project, series, where, job, out, stage.log, ui)
         stage.reused = stage_reused
         found = load(results)
-        if not stage_reused and found.exit_status == 0 and clean(found):
+        if not stage_reused and found.exit_status == 0 and keep(found):
             with cache.keep_if_possible(kept) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
     kernel.prune(cache_dir / "watched", keep=100)
@@ -235,11 +235,12 @@ def load(results: Path) -> Watched:
     """What a guest left in ``results``; raises `KstallError` if that is not whole."""
     try:
         facts = json.loads((results / _FACTS).read_text(encoding="utf-8"))
-        # Older results have no list of them, and a whole console.
+        text = results / "console.txt"
+        # A whole one is read again: we may know more words than we did then.
         reports = (
             tuple(console.Splat(**one) for one in facts["reports"])
-            if "reports" in facts
-            else console.scan_file(results / "console.txt")
+            if console.is_abridged(text)
+            else console.scan_file(text)
         )
     except (OSError, ValueError) as error:
         raise KstallError(f"{results}: no results of a guest: {error}") from error

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .console import Splat
+from .errors import KstallError
 
 # Printers of reports, allocators, and entries of the sanitizers: on every stack.
 _MACHINERY = re.compile(
@@ -30,6 +31,12 @@ _LOCK = re.compile(r"\((?P<lock>(?:[^()]|\([^()]*\))+)\)\{[^}]*\}")
 _ELSE = "other info that might help us debug this"
 _CLONE = re.compile(r"\.(?:constprop|isra|part|cold|llvm)(?:\.\d+)*")
 _STAMP = re.compile(r"^.*?\[\s*\d+\.\d{6}\](?:\[\s*[TC]\d+\])? ?")
+_STAMPS = re.compile(_STAMP.pattern, re.MULTILINE)
+# KCSAN's: `write (marked) to 0xffff... of 8 bytes by task 7 on cpu 0:`.
+_ACCESS = re.compile(
+    r"(?m)^(?:race at unknown origin, with )?"
+    r"([a-z-]+(?: \([^)]*\))?) to 0x[0-9a-f]+ of (\d+) bytes .*$"
+)
 _LEAK = re.compile(r"^unreferenced object.* \(size (?P<size>\d+)\):$")
 # Deep enough to tell two uses of one function apart.
 _FRAMES = 3
@@ -55,15 +62,20 @@ def complaint(splat: Splat) -> Complaint:
     parts = [splat.kind, _plain(splat.headline)]
     if splat.kind == "lockdep" and (locks := sorted(set(_locks(splat.excerpt)))):
         parts.append(", ".join(locks))
-    elif splat.kind not in ("kcsan", "ubsan"):
-        # Those two say in their first line where they were.
+    elif splat.kind == "kcsan":
+        # Another access in the same two functions is another race.
+        parts += sorted(_accesses(splat.excerpt))
+    else:
         parts.append(" < ".join(_telling(frames)[:_FRAMES]))
     signature = ": ".join(part for part in parts if part)
     return Complaint(splat.kind, signature, frozenset(frames), splat.excerpt)
 
 
 def leaks(text: str) -> tuple[Complaint, ...]:
-    """What ``/sys/kernel/debug/kmemleak`` says, a complaint each object."""
+    """What ``/sys/kernel/debug/kmemleak`` says, a complaint each object.
+
+    Raises `KstallError` if it says something else.
+    """
     found = []
     for block in re.split(r"(?m)^(?=unreferenced object)", text):
         head = _LEAK.match(block.partition("\n")[0])
@@ -73,6 +85,8 @@ def leaks(text: str) -> tuple[Complaint, ...]:
         where = " < ".join(_telling(frames)[:_LEAK_FRAMES]) or "(no stack)"
         signature = f"leak: {head['size']} bytes: {where}"
         found.append(Complaint("leak", signature, frozenset(frames), block.rstrip()))
+    if text.strip() and not found:
+        raise KstallError(f"kmemleak says what is not understood: {text[:200]}")
     return tuple(found)
 
 
@@ -88,6 +102,14 @@ def _telling(frames: tuple[str, ...]) -> list[str]:
     found = [name for name in frames if not _MACHINERY.fullmatch(name)]
     # A WARN names its function in the line above the stack as well.
     return list(dict.fromkeys(found))
+
+
+def _accesses(excerpt: str) -> Iterator[str]:
+    """The accesses of a race: how, how many bytes, and where."""
+    stacks = _ACCESS.split(_STAMPS.sub("", excerpt))
+    for how, size, stack in zip(stacks[1::3], stacks[2::3], stacks[3::3], strict=True):
+        top = next(iter(_telling(tuple(_frames(stack)))), "nowhere")
+        yield f"{how} of {size} bytes in {top}"
 
 
 def _locks(excerpt: str) -> Iterator[str]:
