@@ -161,6 +161,29 @@ def test_kcidb_says_when_patches_do_not_apply(run: Report) -> None:
     assert len(made["builds"]) == 2
 
 
+@pytest.mark.parametrize("build", [{}, {"build": "error"}])
+def test_kcidb_keeps_what_was_found_before_a_build_that_is_not_there(
+    run: Report, build: dict[str, Status]
+) -> None:
+    broken = run.series[1]
+    broken.stages = _stages(apply="pass", patches="pass", compile="pass", **build)
+    broken.checks = [_check("gate", "fail").model_copy(update={"kind": "patch"})]
+    made = kcidb.data(run)
+    kcidb.validate(made)
+    assert [one["status"] for one in made["builds"]] == ["PASS", "MISS", "PASS"]
+    found = {one["path"]: one for one in made["tests"] if ".broken." in one["path"]}
+    assert {path: one["status"] for path, one in found.items()} == {
+        "kstall.broken.stage.patches": "PASS",
+        "kstall.broken.stage.compile": "PASS",
+        "kstall.broken.check.gate": "FAIL",
+    }
+    # No guest had a part in that.
+    assert not any("environment" in one for one in found.values())
+    assert all(
+        "environment" in one for one in made["tests"] if one not in found.values()
+    )
+
+
 def test_kcidb_of_a_run_without_a_tree_is_empty_and_valid(run: Report) -> None:
     run.tree = None
     kcidb.validate(kcidb.data(run))

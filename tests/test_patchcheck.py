@@ -54,6 +54,10 @@ F:	demo*
 F:	drivers/demo/
 X:	drivers/demo/old/
 
+TRACING
+M:	Somebody <somebody@example.org>
+F:	include/trace/
+
 THE REST
 M:	Somebody <somebody@example.org>
 F:	*
@@ -91,6 +95,7 @@ FILES = {
     "demo.c": SOURCE,
     "demo_trace.h": HEADER,
     "include/trace/events/other.h": OTHER,
+    "include/ras/ras_event.h": "TRACE_EVENT(ras_nap, TP_PROTO(int a));\n",
     "Documentation/demo.rst": DOCUMENT,
 }
 
@@ -180,7 +185,12 @@ MUTANTS: list[tuple[str, Step, str]] = [
     (
         "new_files_are_maintained",
         Step({"drivers/demo/old/nap.c": "int a;\n"}),
-        r"drivers/demo/old/nap\.c:1: .*THE REST",
+        r"drivers/demo/old/nap\.c:1: .*no section but general ones",
+    ),
+    (
+        "new_files_are_maintained",
+        Step({"include/trace/events/nap.h": "int a;\n"}),
+        r"include/trace/events/nap\.h:1: .*no section but general ones",
     ),
     (
         "event_names_are_new",
@@ -198,6 +208,11 @@ MUTANTS: list[tuple[str, Step, str]] = [
         "event_names_are_new",
         Step({"drivers/demo/x_trace.h": HEADER}),
         r"demo_nap is in demo_trace\.h already",
+    ),
+    (
+        "event_names_are_new",
+        Step({"demo_trace.h": HEADER + "TRACE_EVENT(ras_nap, TP_PROTO(int a));\n"}),
+        r"ras_nap is in include/ras/ras_event\.h already",
     ),
     (
         "tags",
@@ -304,13 +319,25 @@ def test_what_is_argued_passes_and_is_shown_with_its_reason(bench: Bench) -> Non
 
 @pytest.mark.parametrize(
     "changes",
-    [{"kinds": ["LONG_LINE"]}, {"files": ["message"]}, {"check": "kernel_doc"}],
+    [
+        {"kinds": ["LONG_LINE"]},
+        {"files": ["message"]},
+        {"check": "kernel_doc"},
+        {"saying": "^ERROR"},
+    ],
 )
 def test_an_argument_is_for_its_check_kinds_and_files(
     bench: Bench, changes: dict[str, Any]
 ) -> None:
     found = bench.judge(_argue(bench.series(BLANK), **changes))
     assert _states(found) == {"checkpatch_strict": "fail"}
+
+
+def test_an_argument_can_be_about_what_is_said(bench: Bench) -> None:
+    found = bench.judge(_argue(bench.series(BLANK), saying="^WARNING: blank"))
+    assert _states(found) == {}
+    with pytest.raises(ValueError, match="no regular expression"):
+        _argue(bench.series(BLANK), saying="(")
 
 
 def test_nothing_to_fill_in_cannot_be_argued_away() -> None:

@@ -45,6 +45,8 @@ _ANALYSIS = ("compiling.py", "kbuild.py", "kconfig.py", "objects.mk", "variants.
 _OUTCOME = "outcome.json"
 _OBJECTS = "objects"
 _WORST = variants.WORST
+_ONLY_DEEP = ("without-", "builtin", "clang", "arm64", "i386")
+_DEEP = "compiled at LEVEL=deep"
 # Outcomes; those of worst take a megabyte, the others some kilobytes.
 _KEPT = 2000
 
@@ -105,9 +107,10 @@ def prove(
             report.Check.of(one) for one in compilecheck.judge(request.series, tried)
         ]
         entry.checks += checks
-        good = sum(one.status == "pass" for one in checks)
+        judged = [one for one in checks if one.status != "skip"]
+        good = sum(one.status == "pass" for one in judged)
         count = sum(len(one.outcomes) for one in tried)
-        stage.summary = f"{good} of {len(checks)} checks pass, of {count} builds"
+        stage.summary = f"{good} of {len(judged)} checks pass, of {count} builds"
         if not request.everything:
             stage.summary += "; LEVEL=deep has more configurations and compilers"
         base, patched = (
@@ -156,6 +159,7 @@ def _variants(request: Request, run: Run) -> tuple[list[list[Variant]], list[Tri
         variants.worst(tools),
     ]
     if not request.everything:
+        lacking += [Tried(name, name, lacking=_DEEP) for name in _ONLY_DEEP]
         return [first], lacking
     first.append(variants.builtin(tools))
     makers: dict[str, Callable[[], Variant]] = {

@@ -128,6 +128,8 @@ def readers_agree(series: Series, saved: Evidence) -> Verdict:
             verdict.equal(f"{load.name}: {name}: records", len(two), len(one))
             compared[event] += len(two)
             common = set(one[0]) & set(two[0]) if one and two else set()
+            if one and two:
+                verdict.true(f"{load.name}: {name}: both tell a field", bool(common))
             # ftrace prints an enum or a function by name; how often must still agree.
             named = {
                 key

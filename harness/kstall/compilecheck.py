@@ -73,7 +73,8 @@ _TOUCHED = "all touched code compiles after each patch, without a new warning at
 #: the same names.
 CHECKS: Mapping[str, _Check] = {
     "compiles_as_configured": _Check(
-        "All touched code compiles after each patch, in the series' own configuration.",
+        "All touched code compiles after each patch, as all series together are "
+        "configured.",
         *("modules", _fatal),
     ),
     "no_new_warnings": _Check(
@@ -187,7 +188,7 @@ def _findings(
 
 
 def _never_compiled(outcome: Outcome, touches: Collection[str]) -> list[Finding]:
-    """Touched sources that the series' own fragment does not have compiled."""
+    """Touched sources that no series' fragment has compiled."""
     return [
         Finding(path, 0, compiling.NOT_COMPILED, "no fragment has it compiled")
         for path in outcome.left_out

@@ -2,8 +2,9 @@
 """``kcidb.json``: a run as the kernel's common CI database takes it.
 
 kcidb-io has the schema and validates.  A series is a checkout (the base and a
-patchset), its kernel a build, each check and each stage after the build a test.  What
-was not reached is left out: there, no object is the way to say so.
+patchset), its kernel a build, each check and each stage beside the build a test.  A
+build that was not reached, or that an error of the harness stopped, has the status
+MISS, so that what was found out before it is not lost.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ ORIGIN = "kstall"
 _SCHEMA = kcidb_io.schema.V5_3
 _LONGEST = 16384
 _STATUS: dict[Status, str] = {"pass": "PASS", "fail": "FAIL", "skip": "SKIP"}
-_BEFORE_THE_BUILD = ("apply", "patches", "base", "config", "build")
+_OF_THE_BUILD = ("apply", "base", "config", "build")
+_WITHOUT_A_GUEST = ("patches", "compile", "binaries", "programs")
 
 
 def write(report: Report, path: Path) -> None:
@@ -67,9 +69,9 @@ def data(report: Report) -> dict[str, Any]:
             continue
         identity = _identity(report, series)
         found["checkouts"].append(_checkout(report, series, identity))
-        if stages.get("build") in ("pass", "fail"):
+        if stages["apply"] == "pass":
             found["builds"].append(_build(report, series, identity))
-            found["tests"] += _tests(report, cases[series.name], identity)
+            found["tests"] += _tests(report, series, cases[series.name], identity)
     return found
 
 
@@ -104,34 +106,44 @@ def _checkout(report: Report, series: SeriesReport, identity: str) -> dict[str, 
 
 
 def _build(report: Report, series: SeriesReport, identity: str) -> dict[str, Any]:
-    stage = _stage_of(series, "build")
+    stage = next((one for one in series.stages if one.name == "build"), None)
     made: dict[str, Any] = {
         "id": identity,
         "checkout_id": identity,
         "origin": ORIGIN,
         "architecture": "x86_64",
         "config_name": series.name,
-        "duration": stage.seconds,
-        "status": _STATUS[stage.status],
-        "comment": stage.summary,
-        # A build of an earlier run that is used again took its time there.
-        "misc": {"reused": stage.reused, "kernel": series.kernel or ""},
+        "status": "MISS",
+        "comment": "not reached",
     }
     if report.environment.compiler:
         made["compiler"] = report.environment.compiler
-    if stage.error:
-        made["log_excerpt"] = _excerpt(stage.error)
+    if stage is not None:
+        made |= {
+            "duration": stage.seconds,
+            # What stopped without a fault of the sources says nothing of them.
+            "status": _STATUS.get(stage.status, "MISS"),
+            "comment": stage.summary,
+            # A build of an earlier run that is used again took its time there.
+            "misc": {"reused": stage.reused, "kernel": series.kernel or ""},
+        }
+        if stage.error:
+            made["log_excerpt"] = _excerpt(stage.error)
     return made
 
 
-def _tests(report: Report, suite: Suite, identity: str) -> Iterator[dict[str, Any]]:
+def _tests(
+    report: Report, series: SeriesReport, suite: Suite, identity: str
+) -> Iterator[dict[str, Any]]:
     environment = report.environment
     where = {
         "comment": f"QEMU guest, {environment.accelerator or 'not booted'}",
         "misc": {"qemu": environment.qemu or "", "host": environment.host},
     }
+    on_the_host = {one.name for one in series.checks if one.kind == "patch"}
+    on_the_host |= {*_WITHOUT_A_GUEST}
     for case in suite.cases:
-        if case.kind == "stage" and case.name in _BEFORE_THE_BUILD:
+        if case.kind == "stage" and case.name in _OF_THE_BUILD:
             continue
         made: dict[str, Any] = {
             "id": f"{identity}-{case.kind}-{case.name}",
@@ -140,8 +152,9 @@ def _tests(report: Report, suite: Suite, identity: str) -> Iterator[dict[str, An
             "path": f"kstall.{suite.name}.{case.kind}.{case.name}",
             "status": _status(case),
             "comment": _excerpt(case.message),
-            "environment": where,
         }
+        if case.name not in on_the_host:
+            made["environment"] = where
         if case.seconds is not None:
             made["duration"] = case.seconds
         if case.text and case.status in ("fail", "error"):

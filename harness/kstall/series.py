@@ -39,6 +39,17 @@ Event = Annotated[
 ]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from error
+    return text
+
+
+Expression = Annotated[str, AfterValidator(_expression)]
 # Where the tables begin that are about mails, with the comment above them.
 _MAIL = re.compile(rb"(?m)^(?:\n|#.*\n)*\[\[?mail\b")
 TreePath = Annotated[str, StringConstraints(pattern=r"^(\.|\w[\w.-]*(/\w[\w.-]*)*)$")]
@@ -267,7 +278,8 @@ class PatchExemption(_Table):
 
     ``kinds`` are the words that the finding is called by (checkpatch's own, in
     capitals), ``files`` those of the tree that it may be in, or "message"; without them
-    it may be anywhere.
+    it may be anywhere.  Where a kind is broad, ``saying`` is a regular expression that
+    what is found has to have.
     """
 
     check: Literal[
@@ -293,6 +305,7 @@ class PatchExemption(_Table):
     ]
     kinds: Annotated[tuple[Word, ...], Field(min_length=1)]
     files: tuple[Word, ...] = ()
+    saying: Expression | None = None
     because: Text
 
 

@@ -185,6 +185,8 @@ def _prove(
         overhead.prove(request.project, series, both, speed, request.cache, run, entry)
         assert entry.overhead is not None
         entry.overhead.worst = grown
+    elif request.level != "quick":
+        overhead.not_compared(run, entry)
 
 
 def _debug(request: Request, run: runs.Run, shared: _Shared) -> None:
