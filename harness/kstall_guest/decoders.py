@@ -27,6 +27,8 @@ _CHILD = ("sh", "-c", f"echo {_ATTACHED.decode()}; exec cat")
 # Of what is no tracepoint perf would read every process, binary and BPF program.
 _PERF = ("perf", "record", "--all-cpus", "--clockid=mono", "--synth=no")
 _QUIET = ("--no-buildid", "--no-buildid-cache", "--no-bpf-event")
+# What does not fit is lost without an error: sixteen times as much as is usual.
+_ROOM = ("--mmap-pages=8M",)
 _STEP_S = 120.0
 
 
@@ -83,7 +85,7 @@ def perf(events: Sequence[str], scratch: Path) -> Perf:
     with stderr.open("wb") as errors:
         try:
             process = subprocess.Popen(
-                [*_PERF, *_QUIET, *wanted, f"--output={data}", "--", *_CHILD],
+                [*_PERF, *_QUIET, *_ROOM, *wanted, f"--output={data}", "--", *_CHILD],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
