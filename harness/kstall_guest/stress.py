@@ -42,8 +42,8 @@ _UNLOAD_S = 30.0
 _ANSWER_S = 120.0
 _BPFTRACE_ON_S = 10.0
 # Starting it keeps an emulated processor busy for long, so after a visit it stays away
-# for as long as that took.
-_AWAY = 1.0
+# for so many times as long as that took.
+_AWAY = 4.0
 _ATTACH_S = 300.0
 # kmemleak leaves out what is younger than five seconds, and what has just changed.
 _LEAK_AGE_S = 6.0

@@ -61,7 +61,7 @@ static const int on_ms[READERS] = { 31, 23, 17, 13 };
  * the kernel watches itself.
  */
 #define HURRY		50
-#define REST_MS		200
+#define REST_MS		1500
 
 struct count {
 	atomic_ulong toggles, seen, absent, failed;
