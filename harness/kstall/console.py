@@ -105,6 +105,7 @@ _MOST_LINES_OF: dict[Kind, int] = {"lockdep": 250, "kasan": 150, "kcsan": 150}
 _LONGEST_REPORT = max(_MOST_LINES, *_MOST_LINES_OF.values())
 _LONGEST_LINE = 2**12
 _MOST_REPORTS = 1000
+_MOST_SEEN = 10**5
 _FIGURES = re.compile(r"[0-9a-f]{8,}|\d+")
 _AT_ONCE = 2**14
 _ABRIDGED = 2**22
@@ -139,21 +140,12 @@ def scan_file(path: Path) -> tuple[Splat, ...]:
     Of more than a thousand reports only those are added that begin like none before,
     up to a thousand, and a panic.
     """
-    found: list[Splat] = []
-    known: set[str] = set()
     with path.open("rb") as file:
-        for splat in _streamed(file):
-            begins = _FIGURES.sub("", splat.headline)
-            if (
-                len(found) < _MOST_REPORTS
-                or (begins not in known and len(known) < _MOST_REPORTS)
-                or splat.kind == "panic"
-            ):
-                found.append(splat)
-                known.add(begins)
-            if splat.kind == "panic":
-                break
-    return tuple(found)
+        found = tuple(itertools.islice(_streamed(file), _MOST_REPORTS))
+        if len(found) < _MOST_REPORTS or panicked(found):
+            return found
+        file.seek(0)
+        return (*found, *_others(file, {one.headline for one in found}))
 
 
 def _streamed(file: BinaryIO) -> Iterator[Splat]:
@@ -176,6 +168,34 @@ def _streamed(file: BinaryIO) -> Iterator[Splat]:
         done = max(0, begin - _LINES_TO_CUT)
         del lines[:done]
         before, begin = before + done, begin - done
+
+
+def _others(file: BinaryIO, headlines: set[str]) -> Iterator[Splat]:
+    """Reports that begin like none of ``headlines``, to the first panic.
+
+    Of a million lines most are looked at once: what they say was seen before.
+    """
+    known = {_FIGURES.sub("", one) for one in headlines}
+    seen = headlines
+    most = len(known) + _MOST_REPORTS
+    rest = enumerate(_raw(file))
+    for number, raw in rest:
+        text = _message(_text(raw))
+        if text is None or text in seen or _kind(text) is None:
+            continue
+        if len(seen) < _MOST_SEEN:
+            seen.add(text)
+        if _FIGURES.sub("", text) in known:
+            continue
+        more = itertools.islice(rest, _LONGEST_REPORT)
+        lines = [_text(raw), *(_text(one) for _, one in more)]
+        for splat, _ in _reports(lines):
+            begins = _FIGURES.sub("", splat.headline)
+            if splat.kind == "panic" or (begins not in known and len(known) < most):
+                known.add(begins)
+                yield dataclasses.replace(splat, line=number + splat.line)
+            if splat.kind == "panic":
+                return
 
 
 def _raw(file: BinaryIO) -> Iterator[bytes]:
