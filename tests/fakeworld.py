@@ -176,6 +176,7 @@ PROJECT = {
     "scripts/workloads/demo/kstall_nap.c": "int nap;\n",
     "scripts/workloads/overhead/trace-events": "#!/bin/sh\n",
     "harness/kstall_guest/agent.py": "",
+    "harness/kstall_guest/stress.py": "",
 }
 #: What ``LEVEL=deep`` asks for, and a second series, which costs nothing to measure.
 DEEP = {
@@ -265,7 +266,9 @@ for load in job["workloads"]:
 if "stress" in job:
     said = {{"rounds": 3, "seen": {{}}, "errors": []}}
     agent["stress"] = {{"readers": {{}}, "bpftrace": said, "lockdep": True,
-        "cpus": {{"cycles": {{"1": 20}}, "errors": []}}}}
+        "cpus": {{"cycles": {{"1": 20}}, "runs": 1, "errors": []}},
+        "counters": {{"dma-errors": 0, "dma-disabled": 0, "object-warnings": 0,
+            "kcsan-enabled": 1, "kcsan-watchpoints": 1}}}}
     (results / "kmemleak.txt").write_text("")
 (results / "agent.json").write_text(json.dumps(agent))
 (control / "output").write_text("")

@@ -140,7 +140,7 @@ def test_the_run_after_them_goes_on_where_they_stopped(stumbling: World) -> None
 @pytest.mark.fault("killed", "SIGKILL between guests")
 @pytest.mark.fault("interrupted", "Ctrl-C between guests, and in two at once")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-@pytest.mark.parametrize("processors", [1, 4])
+@pytest.mark.parametrize("processors", [1, 2])
 def test_a_guest_that_came_back_is_not_booted_again(
     deep: World, number: signal.Signals, processors: int
 ) -> None:
@@ -233,7 +233,9 @@ with (results / "huge").open("wb", buffering=0) as file:
     deep.prepare.clear()
     assert ran.exit_code == 2, ran.said
     assert "Traceback" not in ran.said, ran.said
-    assert "no room for what the guest writes" in ran.said
+    # Whichever comes first: the guest's own end, or what we write for one beside it.
+    full = ("no room for what the guest writes", "no space left on the device")
+    assert any(words in ran.said for words in full)
     assert "next: free some" in ran.said and "--out" in ran.said
     require_proven(deep.validate())
 
@@ -308,7 +310,7 @@ def test_a_kernel_that_ends_is_held_against_its_series(
 
 @pytest.mark.fault("guest out of memory", "while its kernel watches itself")
 @pytest.mark.fault("QEMU killed", "while its kernel watches itself")
-@pytest.mark.parametrize("processors", [1, 4])
+@pytest.mark.parametrize("processors", [1, 2])
 @pytest.mark.parametrize(
     ("what", "says"),
     [
