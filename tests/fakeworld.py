@@ -450,10 +450,14 @@ class World:
         """SIGKILL to kstall alone; returns when all that it started is gone."""
         child.kill()
         child.join()
-        # Also what it started as it was killed: it can do two things at once.
+        # Also what it started as it was killed, for it can do two things at once; a
+        # process that is about to become another program has no environment to show.
         limit = time.monotonic() + 20
-        while left := self.processes():
+        quiet = 0
+        while quiet < 5:
+            left = self.processes()
             assert time.monotonic() < limit, f"processes outlived us: {left}"
+            quiet = 0 if left else quiet + 1
             time.sleep(0.02)
 
     def processes(self) -> list[int]:
