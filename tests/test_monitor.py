@@ -170,6 +170,10 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """The host's end of the guest's port."""
     host, guest = pty.openpty()
     tty.setraw(guest)
+    # A session without a terminal would take it for its own, and be hung up on at its
+    # end; the port that it stands for is no terminal.
+    plain = os.open
+    monkeypatch.setattr(os, "open", lambda path, how: plain(path, how | os.O_NOCTTY))
     monkeypatch.setattr(guest_side, "_device", lambda: Path(os.ttyname(guest)))
     monkeypatch.setenv(workload._MARK, "merge-42")
     yield host
