@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from kstall import builds
 from kstall.series import Project
 from live import Outcome, kstall, validate
 
@@ -31,7 +32,14 @@ def test_the_series_is_proven(proven: Outcome) -> None:
     assert proven.exit_code == 0, proven.said
     assert proven.report.status == "proven"
     (series,) = proven.report.series
-    assert {check.status for check in series.checks} == {"pass"}
+    # What only another level tries is there with that reason, and nothing else is not.
+    untold = [
+        (one.name, one.status, one.detail)
+        for one in series.checks
+        if one.status != "pass"
+        and not (one.status == "skip" and builds.DEEP in one.detail)
+    ]
+    assert untold == []
     declared = {check.name for check in Project(_root()).load([SERIES])[0].spec.check}
     assert declared < {check.name for check in series.checks}
     assert proven.report.environment.accelerator in ("kvm", "tcg")

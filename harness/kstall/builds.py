@@ -46,7 +46,7 @@ _OUTCOME = "outcome.json"
 _OBJECTS = "objects"
 _WORST = variants.WORST
 _ONLY_DEEP = ("without-", "builtin", "clang", "arm64", "i386")
-_DEEP = "compiled at LEVEL=deep"
+DEEP = "compiled at LEVEL=deep"
 # Outcomes; those of worst take a megabyte, the others some kilobytes.
 _KEPT = 2000
 
@@ -159,7 +159,7 @@ def _variants(request: Request, run: Run) -> tuple[list[list[Variant]], list[Tri
         variants.worst(tools),
     ]
     if not request.everything:
-        lacking += [Tried(name, name, lacking=_DEEP) for name in _ONLY_DEEP]
+        lacking += [Tried(name, name, lacking=DEEP) for name in _ONLY_DEEP]
         return [first], lacking
     first.append(variants.builtin(tools))
     makers: dict[str, Callable[[], Variant]] = {
