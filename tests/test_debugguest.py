@@ -6,7 +6,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -202,9 +204,28 @@ def test_results_that_are_not_whole(tmp_path: Path) -> None:
 class Stages:
     """`debugging.prove` of a series, with nothing really built or booted."""
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        twin: bool = False,
+    ) -> None:
         self.project = kerneltree.project(tmp_path / "project")
-        self.series = self.project.load(["demo"])
+        if twin:
+            patches = self.project.patches
+            shutil.copytree(patches / "demo", patches / "twin")
+            # Its patches are the same, and can be applied only once.
+            grouped = debugkernel.grouped
+            monkeypatch.setattr(
+                debugging.debugkernel,
+                "grouped",
+                lambda base, wanted, scratch: (
+                    replace(
+                        grouped(base, wanted[:1], scratch)[0], series=tuple(wanted)
+                    ),
+                ),
+            )
+        self.series = self.project.load()
         self.run = runs.begin(tmp_path / "out", ["kstall"], ui())
         self.report = self.run.report
         self.report.series = [
@@ -275,7 +296,7 @@ def test_where_no_kernel_complains_the_base_is_not_asked(stages: Stages) -> None
         "debug-base-guests",
     ]
     assert found["debug-base-guests"].status == "skip"
-    assert "nothing to compare" in found["debug-base-guests"].summary
+    assert "no need to ask the base" in found["debug-base-guests"].summary
     assert checks["no_new_splats"].status == "pass"
     labels = [one.label for one in checks["no_new_splats"].comparisons]
     assert "debug: guest ended as" in labels and "kcsan: guest ended as" in labels
@@ -304,6 +325,40 @@ def test_the_base_is_asked_about_what_a_kernel_says(stages: Stages) -> None:
     assert checks["no_new_splats"].status == "pass"
     labels = [one.label for one in checks["no_new_splats"].comparisons]
     assert sum("the base's own: " in one for one in labels) == 2
+
+
+def test_what_the_base_has_said_once_it_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever series' workloads made it speak, the kernel is the same."""
+    monkeypatch.setattr(debugging.os, "sched_getaffinity", lambda _: {0})
+    text = (DATA / "lockdep.log").read_text()
+    both = Stages(tmp_path, monkeypatch, twin=True)
+    both.said = {"debug-patched": text, "debug-base": text}
+    both.prove()
+    assert both.booted.count("debug-base") == 1
+    statuses = [
+        check.status
+        for one in both.report.series
+        for check in one.checks
+        if check.name == "no_new_splats"
+    ]
+    assert statuses == ["pass", "pass"]
+    # What it does not say of one series' workloads it may of another's.
+    silent = Stages(tmp_path / "again", monkeypatch, twin=True)
+    silent.said = {"debug-patched": text}
+    silent.prove()
+    assert silent.booted.count("debug-base") == 2
+
+
+def test_the_base_is_not_asked_about_a_race_of_others(stages: Stages) -> None:
+    text = (DATA / "kcsan.log").read_text()
+    stages.said = {"kcsan-patched": text}
+    checks = stages.prove()
+    assert "kcsan-base" not in stages.booted
+    assert checks["no_new_splats"].status == "pass"
+    told = [one.label for one in checks["no_new_splats"].comparisons]
+    assert any("KCSAN: data-race" in one for one in told)
 
 
 def test_what_the_base_does_not_say_is_held_against_the_series(stages: Stages) -> None:

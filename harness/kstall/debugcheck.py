@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Watched
@@ -31,7 +31,7 @@ _SUSPECTED = re.compile(r"kmemleak: \w+ new suspected memory leaks")
 class Pair:
     """Both guests of one flavour.
 
-    The base is not asked when the other has nothing to say.  ``known`` has the
+    The base is not asked when nothing the other says is in doubt.  ``known`` has the
     signatures that any guest of the base complained with.
     """
 
@@ -61,8 +61,10 @@ def functions_in(sources: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def judge(series: Series, saved: Saved) -> tuple[CheckResult, ...]:
-    """All checks of kind ``debug``."""
+def judge(
+    series: Series, saved: Saved, checks: Sequence[_Check] | None = None
+) -> tuple[CheckResult, ...]:
+    """All checks of kind ``debug``, or some."""
     return tuple(
         run_check(
             function.__name__,
@@ -71,13 +73,14 @@ def judge(series: Series, saved: Saved) -> tuple[CheckResult, ...]:
             functools.partial(function, series),
             saved,
         )
-        for function in _CHECKS
+        for function in checks or _CHECKS
     )
 
 
-def clean(series: Series, watched: Watched) -> bool:
-    """Whether nothing is wrong with a guest, whatever the base may say."""
-    return watched.status == "completed" and not watched.signatures
+def in_doubt(series: Series, saved: Saved) -> bool:
+    """Whether a complaint is held against the series that its base may have as well."""
+    doubtful = judge(series, saved, (no_new_splats, no_leaks))
+    return any(one.status not in ("pass", "skip") for one in doubtful)
 
 
 def worth_keeping(series: Series, flavour: Flavour, watched: Watched) -> bool:

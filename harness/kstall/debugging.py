@@ -2,9 +2,10 @@
 """Guests on kernels that watch themselves, as stages of a run (``LEVEL=deep``).
 
 Each series has guests of its own, on a kernel with KASAN and lockdep and on one with
-KCSAN.  Where one of them has something to say, the base is put through the same, for
-what it says as well is no series' fault; where none has, there is nothing to compare,
-and the time is saved.
+KCSAN.  Where one of them says what would be held against its series, the base is put
+through the same, for what it says as well is no series' fault.  A complaint is the
+base's whichever series' workloads made it complain, so the base is asked until nothing
+is in doubt, and not more often; where nothing is, all that time is saved.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def prove(
     ]
     guests = _patched(ground, groups, pairs, flavours, run)
     with run.stage("debug-guests") as stage:
+        stage.reused = True
         patched = _boot_all(ground, guests, run, stage)
+        stage.summary = _counted(patched)
     base = _base(ground, guests, patched, run)
     entries = {series.name: entry for series, entry in wanted}
     for group, series in pairs:
@@ -157,65 +160,83 @@ def _patched(
 
 def _base(ground: Ground, guests: Sequence[Wanted], patched: _All, run: Run) -> _All:
     """What the base says where a kernel with patches said something."""
-    asked = [
-        one
-        for one in guests
-        if isinstance(came := patched[one.key], Watched)
-        and not debugcheck.clean(one.series, came)
-    ]
-    if not asked:
+    base: _All = {}
+    if not (asked := _in_doubt(guests, patched, base)):
         with run.stage("debug-base-guests") as stage:
             stage.status = "skip"
-            stage.summary = "no kernel complained: there is nothing to compare"
-        return {}
+            stage.summary = "nothing is held against a series: no need to ask the base"
+        return base
     kernels = {}
     for one in asked:
         if (key := (one.group.name, one.flavour)) not in kernels:
             kernels[key] = debugkernel.build(
                 ground, one.group, one.flavour, "base", run
             )
-    again = [
-        Wanted(
-            one.series,
-            one.group,
-            one.flavour,
-            "base",
-            kernels[one.group.name, one.flavour],
-            one.programs,
-        )
-        for one in asked
-    ]
     with run.stage("debug-base-guests") as stage:
-        return _boot_all(ground, again, run, stage)
+        stage.reused = True
+        while asked:
+            # As many as can run at once: what they say may settle the others.
+            turn = [
+                dataclasses.replace(
+                    one, side="base", kernel=kernels[one.group.name, one.flavour]
+                )
+                for one in asked[: _at_once(_speed(ground, asked[0], run))]
+            ]
+            base |= _boot_all(ground, turn, run, stage)
+            asked = _in_doubt(guests, patched, base)
+        stage.summary = _counted(base)
+    return base
+
+
+def _in_doubt(guests: Sequence[Wanted], patched: _All, base: _All) -> list[Wanted]:
+    """The guests of whose complaints nobody knows whether the base has them."""
+    return [
+        one
+        for one in guests
+        if one.key not in base
+        and isinstance(came := patched[one.key], Watched)
+        and debugcheck.in_doubt(
+            one.series,
+            debugcheck.Saved(
+                {one.flavour: debugcheck.Pair(came, None, _known(base, one.flavour))},
+                one.group.functions(one.series),
+            ),
+        )
+    ]
 
 
 def _boot_all(
     ground: Ground, guests: Sequence[Wanted], run: Run, stage: Opened
 ) -> _All:
     """Boot all guests, as many at once as there are processors for."""
-    probed = accel.probe(ground.cache, guests[0].kernel.image, ground.root, run.ui.say)
+    speed = _speed(ground, guests[0], run)
     found: _All = {}
 
     def done(one: Wanted, came: _Came) -> None:
         found[one.key] = came
         run.ui.progress(len(found), len(guests), f"{one.series.name} {one.name}")
 
-    stage.reused = True
-    speed = _speed(probed)
-    threads = 1 if speed.one_thread else 2
-    workers = max(1, len(os.sched_getaffinity(0)) // threads)
     tasks = {
         one: functools.partial(_boot, ground, one, speed, run, stage) for one in guests
     }
-    parallel.each(tasks, workers, done)
-    lost = sum(isinstance(came, KstallError) for came in found.values())
-    stage.summary = f"{len(found) - lost} guests came back" + (
-        f", {lost} did not" if lost else ""
-    )
+    parallel.each(tasks, _at_once(speed), done)
     return found
 
 
-def _speed(probed: accel.Accel) -> accel.Accel:
+def _counted(came: _All) -> str:
+    lost = sum(isinstance(one, KstallError) for one in came.values())
+    return f"{len(came) - lost} guests came back" + (
+        f", {lost} did not" if lost else ""
+    )
+
+
+def _at_once(speed: accel.Accel) -> int:
+    """How many guests there are processors for."""
+    threads = 1 if speed.one_thread else 2
+    return max(1, len(os.sched_getaffinity(0)) // threads)
+
+
+def _speed(ground: Ground, one: Wanted, run: Run) -> accel.Accel:
     """How these guests are run.
 
     Emulated processors in threads of their own can execute a byte that another one
@@ -224,6 +245,7 @@ def _speed(probed: accel.Accel) -> accel.Accel:
     So they take turns.  KCSAN has races to see all the same: one that waits for
     somebody else at a watchpoint executes PAUSE, and that is the next one's turn.
     """
+    probed = accel.probe(ground.cache, one.kernel.image, ground.root, run.ui.say)
     if probed.kind == "kvm":
         return probed
     return dataclasses.replace(probed, one_thread=True)
