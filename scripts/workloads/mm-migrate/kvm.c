@@ -9,6 +9,7 @@
 
 #include <linux/kvm.h>
 #include <spawn.h>
+#include <sys/syscall.h>
 
 static bool modprobe(const char *directory, const char *module)
 {
@@ -25,26 +26,36 @@ static bool modprobe(const char *directory, const char *module)
 int main(int argc, char **argv)
 {
 	size_t pages = argc == 3 ? strtoul(argv[1], NULL, 0) : 0;
+	const char *vendor = "kvm_amd";
 	struct moved m;
-	int kvm, i;
+	int kvm, vm, i;
 	char *at;
 
 	if (!pages) {
 		fprintf(stderr, "usage: kvm PAGES MODULES\n");
 		return 1;
 	}
-	if (!modprobe(argv[2], "kvm_amd") && !modprobe(argv[2], "kvm_intel"))
-		skip("neither kvm_amd nor kvm_intel loads on this processor");
+	if (!modprobe(argv[2], vendor)) {
+		vendor = "kvm_intel";
+		if (!modprobe(argv[2], vendor))
+			skip("neither kvm_amd nor kvm_intel loads on this processor");
+	}
 	kvm = open("/dev/kvm", O_RDWR | O_CLOEXEC);
 	if (kvm < 0)
 		skip("there is no /dev/kvm");
 	at = map_pages(pages);
 	move_to(at, pages, 0);
-	if (ioctl(kvm, KVM_CREATE_VM, 0) < 0)
+	vm = ioctl(kvm, KVM_CREATE_VM, 0);
+	if (vm < 0)
 		skip("KVM_CREATE_VM fails");
 	for (i = 0; i < 2; i++) {
 		m = move_to(at, pages, (i + 1) % 2);
 		say_moved("move", at, pages, (i + 1) % 2, &m);
 	}
+	/* It holds kvm, which is there for others to load and unload. */
+	close(vm);
+	close(kvm);
+	if (syscall(SYS_delete_module, vendor, O_NONBLOCK))
+		die("cannot unload %s", vendor);
 	return 0;
 }

@@ -79,9 +79,9 @@ static unsigned int read_blocks(int instance, unsigned int reads)
 	int fd;
 
 	snprintf(path, sizeof(path), "/dev/nvme%dn1", instance);
-	/* The namespace is looked for in a worker. */
+	/* The namespace is looked for in a worker, and its node is there before it. */
 	while ((fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC)) < 0) {
-		if (errno != ENOENT || now() > limit)
+		if ((errno != ENOENT && errno != ENXIO) || now() > limit)
 			die("%s", path);
 		nap(10 * MS);
 	}
