@@ -328,6 +328,33 @@ def test_a_skipped_check_is_told_with_its_reason(desk: Desk) -> None:
     assert "Not shown by this run:\n\n- Each nap is seen.: needs a bed" in text
 
 
+def test_what_kernels_showed_that_watch_themselves_is_told(desk: Desk) -> None:
+    run = desk.prove()
+    assert "KASAN" not in _mail(desk.export().letters[0]).get_content()
+    found = report.read(run / "report.json")
+    seen = found.series[0].checks[1].comparisons[0]
+    found.series[0].checks += [
+        report.Check(
+            name="quiet",
+            kind="debug",
+            claim="Nobody snores.",
+            status="pass",
+            comparisons=[seen, seen],
+        ),
+        report.Check(
+            name="all",
+            kind="debug",
+            claim="All nap.",
+            status="skip",
+            detail="one sings",
+        ),
+    ]
+    report.write(found, run / "report.json")
+    text = " ".join(_mail(desk.export().letters[0]).get_content().split())
+    assert "one with KCSAN. Nobody snores. All hold, in 2 comparisons." in text
+    assert "Not shown by this run: - All nap.: one sings" in text
+
+
 def test_a_directory_has_no_base_commit_and_says_so(desk: Desk) -> None:
     desk.prove()
     text = _mail(desk.export().letters[0]).get_content()

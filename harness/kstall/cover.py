@@ -117,6 +117,11 @@ def render(
         "day": proof.report.started[:10],
         "checks": [one for one in proof.entry.checks if _tells(one)],
         "harness": [one for one in proof.entry.checks if one.kind == "harness"],
+        "watched": [
+            one
+            for one in proof.entry.checks
+            if one.kind == "debug" and one.status == "pass"
+        ],
         "skipped": [one for one in proof.entry.checks if one.status == "skip"],
         "argued": argued(series, proof.entry.checks),
         "overhead": proof.entry.overhead,
