@@ -61,9 +61,7 @@ config NAP
 config X86
 	def_bool y
 """
-HEADER = """\
-#ifndef DEMO_H
-#define DEMO_H
+TRACEPOINT = """\
 #ifdef CONFIG_TRACEPOINTS
 #define TRACE(name) static const char used_##name[] \\
 	__attribute__((used, section("__tracepoint_check"))) = #name
@@ -73,6 +71,11 @@ HEADER = """\
 #define TRACE(name) extern int none
 #define DEFINE_TRACE(name) extern int none
 #endif
+"""
+HEADER = """\
+#ifndef DEMO_H
+#define DEMO_H
+#include <linux/tracepoint.h>
 int demo(int nap);
 #ifdef CONFIG_NAP
 int nap(void);
@@ -117,6 +120,7 @@ FILES = {
     "drivers/nap.c": NAP,
     "drivers/user.c": USER,
     "include/linux/demo.h": HEADER,
+    "include/linux/tracepoint.h": TRACEPOINT,
 }
 BASE_CONFIG = """\
 CONFIG_MODULES=y

@@ -199,7 +199,7 @@ def test_a_patch_in_the_middle_does_not_compile(bench: Bench) -> None:
                 "include/linux/demo.h": HEADER.replace("int nap)", "nap_t nap)"),
             },
             ["headers_stand_alone"],
-            "include/linux/demo.h:12: not-self-contained: unknown type name 'nap_t'",
+            "include/linux/demo.h:4: not-self-contained: unknown type name 'nap_t'",
         ),
         (
             {
@@ -219,6 +219,11 @@ def test_a_patch_in_the_middle_does_not_compile(bench: Bench) -> None:
             },
             ["tracepoints_are_called"],
             "tracepoint demo_new is defined, and nothing calls it",
+        ),
+        (
+            {"drivers/demo.c": SOURCE.replace("\tTRACE(demo_old);\n", "")},
+            ["tracepoints_are_called"],
+            "tracepoint demo_old is defined, and nothing calls it",
         ),
         (
             {"drivers/demo.c": _source("\tseconds += sizeof(used_demo_old);\n")},
@@ -241,6 +246,40 @@ def test_mutants(
         failed = _failed(found[name])
         assert set(failed) == {"0002"}
         assert said in failed["0002"]
+
+
+def test_each_fault_of_a_header_is_told_as_its_own(bench: Bench) -> None:
+    """However many there are, and also where they lie in what it includes."""
+    bad = "".join(f"extern nap{n}_t nap{n};\n" for n in range(5))
+    first = "".join(f"typedef int nap{n}_t;\n" for n in range(5))
+    sources = {
+        "drivers/demo.c": first + SOURCE,
+        "drivers/user.c": first + kbuildtree.USER,
+        "drivers/nap.c": first + kbuildtree.NAP,
+    }
+    write(bench.root / "tree", {"include/linux/bad.h": bad, **sources})
+    base = kerneltree.base(bench.root / "tree", bench.cache)
+    files = {**kbuildtree.FILES, "include/linux/bad.h": bad, **sources}
+    header = HEADER.replace("int demo(", "#include <linux/bad.h>\nint demo(")
+    made = series(bench.root, files, Step({"include/linux/demo.h": header}))
+    entry, _ = replace(bench, base=base).prove(made, everything=False)
+    found = {one.name: one for one in entry.checks}
+    assert set(_not_passed(found)) == {"headers_stand_alone"}
+    said = _failed(found["headers_stand_alone"])["0001"]
+    assert said.startswith(
+        "include/linux/demo.h:0: not-self-contained: in include/linux/bad.h: unknown "
+        "type name 'nap0_t'; "
+    )
+    assert said.endswith("; and 2 more")
+
+
+def test_a_tree_whose_calls_leave_no_name(bench: Bench) -> None:
+    """There nobody can tell a tracepoint that is called from one that is not."""
+    old = kbuildtree.TRACEPOINT.replace("__tracepoint_check", "__used")
+    write(bench.root / "tree", {"include/linux/tracepoint.h": old})
+    base = kerneltree.base(bench.root / "tree", bench.cache)
+    entry, _ = replace(bench, base=base).prove(bench.series(GOOD), everything=False)
+    assert _not_passed({one.name: one for one in entry.checks}) == {}
 
 
 def test_a_mutant_without_an_option(bench: Bench) -> None:

@@ -41,6 +41,8 @@ _DIVISIONS = (
     *("__divdi3", "__moddi3", "__divmoddi4"),
     *("__udivdi3", "__umoddi3", "__udivmoddi4"),
 )
+# The section, which older trees have not.
+_CALLED = "__tracepoint_check"
 _ONLY_READ = ("-w", "-fsyntax-only", "-x", "c", "/dev/null")
 ERROR = "error"
 NOT_COMPILED = "not-compiled"
@@ -160,7 +162,8 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
         said += _make(job, output, sorted(targets.values()))
         made = [one for one in targets.values() if (output / one).exists()]
         said += _divisions(output, made)
-        said += _unused(output, made)
+        if _tells_of_calls(job.tree.path):
+            said += _unused(output, made)
         if alone and made:
             headers = [path for path in job.touched if kbuild.is_header(path)]
             said += _alone(job, output, headers, made)
@@ -344,7 +347,7 @@ def _unused(output: Path, objects: Iterable[str]) -> list[Said]:
     """The tracepoints that are defined, and called nowhere in ``objects``.
 
     As the tree's own ``make UT=1`` tells of a whole kernel: each call leaves the name
-    in a section, which no image has.
+    in a section, which no image has.  Of a tree whose calls leave none all are unused.
     """
     defined: dict[str, str] = {}
     called: set[str] = set()
@@ -352,14 +355,18 @@ def _unused(output: Path, objects: Iterable[str]) -> list[Said]:
         with (output / name).open("rb") as file:
             elf = ELFFile(file)
             defined |= dict.fromkeys(_strings(elf, "__tracepoints_strings"), name)
-            called |= _strings(elf, "__tracepoint_check")
-    if not called:
-        return []
+            called |= _strings(elf, _CALLED)
     return [
         Said(where, 0, UNUSED, f"tracepoint {name} is defined, and nothing calls it")
         for name, where in sorted(defined.items())
         if name not in called
     ]
+
+
+def _tells_of_calls(tree: Path) -> bool:
+    """Whether a call of a tracepoint leaves its name in an object of ``tree``."""
+    header = tree / "include/linux/tracepoint.h"
+    return header.exists() and _CALLED.encode() in header.read_bytes()
 
 
 def _strings(elf: ELFFile, section: str) -> set[str]:
@@ -389,7 +396,7 @@ def _alone(
         if done.returncode != 0:
             heard = (_heard(line, job.tree) for line in done.stdout.splitlines())
             errors = [one for one in heard if one is not None and one.kind == ERROR]
-            said += [Said(one.file, one.line, ALONE, one.text) for one in errors[:3]]
+            said += [_told_of(header, one) for one in errors]
             if not errors:
                 # Such as one that was killed, which says nothing of the header.
                 raise process.CommandError(
@@ -401,6 +408,14 @@ def _alone(
                     "again",
                 )
     return said
+
+
+def _told_of(header: str, error: Said) -> Said:
+    """An error in ``header`` or in what it includes, as a fault of ``header``."""
+    if error.file == header:
+        return Said(header, error.line, ALONE, error.text)
+    # Without the line, which another patch may move: it would look like a new fault.
+    return Said(header, 0, ALONE, f"in {error.file}: {error.text}")
 
 
 def _flags(output: Path, name: str) -> list[str]:
