@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def _failed(found: dict[str, report.Check]) -> dict[str, dict[str, str]]:
             one.label[:4]: one.detail for one in check.comparisons if not one.ok
         }
         for check in found.values()
-        if check.status != "pass"
+        if check.status not in ("pass", "skip")
     }
 
 
@@ -74,12 +75,13 @@ def test_a_series_as_it_is(project_root: Path, tmp_path: Path) -> None:
 def test_a_warning_under_w_1(project_root: Path, tmp_path: Path) -> None:
     unused = "static const int kstall_unused = 1;\n"
     found = _failed(_checks(project_root, tmp_path, {2: unused, 3: unused}))
-    said = "-Wunused-const-variable=: 'kstall_unused' defined but not used"
+    # Its quotation marks depend on the locale.
+    said = re.compile(r"-Wunused-const-variable=: .kstall_unused. defined but not used")
     for name in ("no_new_warnings", "compiles_without_tracing"):
         told = found.pop(name)
         assert set(told) == {"0002"}
         assert f"{FILE}:" in told["0002"]
-        assert said in told["0002"]
+        assert said.search(told["0002"])
     assert found == {}
 
 
