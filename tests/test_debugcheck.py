@@ -98,7 +98,9 @@ def judged(
 ) -> dict[str, CheckResult]:
     base = base or watched(series)
     pair = debugcheck.Pair(patched, base, base.signatures)
-    found = debugcheck.judge(series, debugcheck.Saved({"debug": pair}, functions))
+    events = frozenset(point.name for point in series.spec.tracepoint)
+    saved = debugcheck.Saved({"debug": pair}, functions, events)
+    found = debugcheck.judge(series, saved)
     assert {one.kind for one in found} == {"debug"}
     return {one.name: one for one in found}
 

@@ -378,6 +378,23 @@ def test_a_guest_that_is_lost_is_no_verdict(stages: Stages, name: str) -> None:
     assert any("1 did not" in one.summary for one in stages.report.stages)
 
 
+def test_a_race_of_any_series_in_the_kernel_is_known() -> None:
+    """It may show in the guest of another one."""
+
+    def one(path: str, event: str) -> Any:
+        spec = SimpleNamespace(tracepoint=[SimpleNamespace(name=event)])
+        return SimpleNamespace(touches=(path,), spec=spec)
+
+    sources = {
+        name: SimpleNamespace(data=f"int {name[0]}(void)\n{{\n}}\n".encode())
+        for name in ("nap.c", "doze.c")
+    }
+    plan: Any = SimpleNamespace(files=sources)
+    group = debugkernel.Group((one("nap.c", "slept"), one("doze.c", "woke")), plan)
+    assert group.functions() == {"n", "d"}
+    assert group.events() == {"slept", "woke"}
+
+
 def test_series_that_do_not_apply_together_have_a_kernel_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

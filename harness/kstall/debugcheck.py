@@ -42,10 +42,15 @@ class Pair:
 
 @dataclass(frozen=True)
 class Saved:
-    """All that was seen of a series; ``functions`` are those of files it touches."""
+    """All that was seen of a series.
+
+    ``functions`` are those of files that are touched, and ``events`` the tracepoints
+    that are new: by all series in the kernel, as each may show in any one's guest.
+    """
 
     pairs: Mapping[Flavour, Pair]
     functions: frozenset[str]
+    events: frozenset[str] = frozenset()
 
 
 def functions_in(sources: Collection[str]) -> frozenset[str]:
@@ -78,20 +83,25 @@ def judge(
 
 
 def in_doubt(series: Series, saved: Saved) -> bool:
-    """Whether a complaint is held against the series that its base may have as well."""
+    """Whether something that the kernel says, or does not, would fail a check, of which
+    the base may say that it has it as well."""
     doubtful = judge(series, saved, (no_new_splats, no_leaks))
     return any(one.status not in ("pass", "skip") for one in doubtful)
 
 
 def worth_keeping(series: Series, flavour: Flavour, watched: Watched) -> bool:
-    """Whether no check finds fault with a guest, so that it need not be run again."""
+    """Whether no check finds fault with a guest, so that it need not be run again.
+
+    A race is none here: it was there, and another boot without it would hide it.
+    """
     saved = Saved({flavour: Pair(watched, None, frozenset())}, frozenset())
     return all(one.status in ("pass", "skip") for one in judge(series, saved))
 
 
 def no_new_splats(series: Series, saved: Saved) -> Verdict:
     """The guest comes to its end, watched to the last, and its kernel complains of
-    nothing that the base's does not."""
+    nothing that the base's does not, but for data races with no function of a touched
+    file on a stack."""
     verdict = Verdict()
     for flavour, pair in saved.pairs.items():
         _came_to_its_end(verdict, f"{flavour}: guest", pair.patched)
@@ -103,7 +113,7 @@ def no_new_splats(series: Series, saved: Saved) -> Verdict:
         )
         verdict.true(f"{flavour}: reports were read", True, count)
         for one in _distinct(pair.patched.complaints):
-            _hold(verdict, series, saved, flavour, one)
+            _hold(verdict, saved, flavour, one)
         if pair.base is not None:
             _tell(verdict, flavour, pair.base.complaints)
     return verdict
@@ -159,31 +169,28 @@ def _was_watched(verdict: Verdict, flavour: Flavour, pair: Pair) -> None:
         )
 
 
-def _hold(
-    verdict: Verdict, series: Series, saved: Saved, flavour: Flavour, one: Complaint
-) -> None:
+def _hold(verdict: Verdict, saved: Saved, flavour: Flavour, one: Complaint) -> None:
     """Put a complaint down, and hold it against the series if that can be its own.
 
     KCSAN samples, so that a race of the base's may show in one boot and not in the
-    next: of those that the base's guests did not show, it is the series' if a function
-    of its files is on either stack.  One that is in such a function under the name of
-    another, which it was made a part of, escapes that.
+    next: of those that the base's guests did not show, it is held against the series if
+    a function of a file that any series touches is on either stack.  One in such a
+    function under the name of another, which it was made a part of, escapes that.
     """
     label = f"{flavour}: {one.signature}"
     if _SUSPECTED.search(one.signature):
         verdict.true(label, True, "what is left of them is for no_leaks to say")
     elif one.signature in saved.pairs[flavour].known:
         verdict.true(label, True, "the base has it as well")
-    elif one.kind == "kcsan" and not _ours(series, saved, one):
+    elif one.kind == "kcsan" and not _ours(saved, one):
         verdict.true(label, True, "on neither stack is a function of a touched file")
     else:
         verdict.true(label, False, "\n".join(one.excerpt.splitlines()[:_LINES]))
 
 
-def _ours(series: Series, saved: Saved, one: Complaint) -> bool:
-    names = [point.name for point in series.spec.tracepoint]
+def _ours(saved: Saved, one: Complaint) -> bool:
     return bool(one.functions & saved.functions) or any(
-        name in function for function in one.functions for name in names
+        name in function for function in one.functions for name in saved.events
     )
 
 
@@ -299,8 +306,8 @@ def _no_errors(verdict: Verdict, flavour: Flavour, facts: Mapping[str, object]) 
 
 
 def workloads_come_to_their_end(series: Series, saved: Saved) -> Verdict:
-    """Each workload ends by itself; its exit status is told and not judged, as what it
-    expects of time does not hold there."""
+    """Each workload that is run there ends by itself; its exit status is told and not
+    judged, as what it expects of time does not hold there."""
     verdict = Verdict()
     for flavour, pair in saved.pairs.items():
         ends = {one["name"]: one for one in pair.patched.agent.get("workloads", [])}

@@ -111,7 +111,7 @@ def prove(
                 )
                 for flavour in flavours
             }
-            saved = debugcheck.Saved(found, group.functions(series))
+            saved = debugcheck.Saved(found, group.functions(), group.events())
             checks = [report.Check.of(one) for one in debugcheck.judge(series, saved)]
             entry.checks += checks
             good = sum(check.status == "pass" for check in checks)
@@ -199,7 +199,8 @@ def _in_doubt(guests: Sequence[Wanted], patched: _All, base: _All) -> list[Wante
             one.series,
             debugcheck.Saved(
                 {one.flavour: debugcheck.Pair(came, None, _known(base, one.flavour))},
-                one.group.functions(one.series),
+                one.group.functions(),
+                one.group.events(),
             ),
         )
     ]

@@ -42,15 +42,22 @@ class Group:
         """What tells its stages from others'."""
         return self.series[0].name if len(self.series) == 1 else "all"
 
-    def functions(self, series: Series) -> frozenset[str]:
-        """Those of the files that ``series`` touches."""
+    def functions(self) -> frozenset[str]:
+        """Those of the files that any of the series touches."""
         files = self.plan.files
+        touched = {path for series in self.series for path in series.touches}
         return debugcheck.functions_in(
             [
                 file.data.decode("utf-8", "replace")
-                for path in series.touches
+                for path in sorted(touched)
                 if path.endswith((".c", ".h")) and (file := files.get(path)) is not None
             ]
+        )
+
+    def events(self) -> frozenset[str]:
+        """The names of all their new tracepoints."""
+        return frozenset(
+            point.name for series in self.series for point in series.spec.tracepoint
         )
 
 
