@@ -17,6 +17,7 @@ from kstall.series import Project, Series
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).parent / "data/console"
+WARNING = "[    9.000000] WARNING: mm/nap.c:3 at nap+0x1/0x2, CPU#0: doze/9\n"
 LEAK = (
     "unreferenced object 0xffff888004a1b2c0 (size 64):\n"
     "  backtrace (crc 0):\n    kmemleak_alloc+0x4b/0x80\n    lose+0x4/0x9 [m]\n"
@@ -372,6 +373,37 @@ def test_one_who_does_not_watch(flavour: Any, facts: dict[str, Any], said: str) 
     assert said in failing({one.name: one for one in found})["no_new_splats"]
 
 
+@pytest.mark.parametrize(
+    ("change", "known", "doubt"),
+    [
+        ({}, (), False),
+        ({"text": WARNING}, (), True),
+        ({"text": WARNING}, ("it",), False),
+        ({"leaked": LEAK}, (), True),
+        ({"leaked": LEAK}, ("it",), False),
+        ({"status": "panic"}, (), True),
+    ],
+)
+def test_what_the_base_is_asked(
+    change: dict[str, Any], known: tuple[str, ...], doubt: bool
+) -> None:
+    guest = watched(load("drm-sched"), **change)
+    told = guest.signatures if known else frozenset()
+    pair = debugcheck.Pair(guest, None, told)
+    saved = debugcheck.Saved({"debug": pair}, frozenset())
+    assert debugcheck.in_doubt(saved) is doubt
+
+
+def test_the_base_is_asked_of_what_is_only_counted_and_not_of_who_watches() -> None:
+    series = load("drm-sched")
+    for change, doubt in (({"dma-errors": 3}, True), ({"dma-disabled": 1}, False)):
+        facts = facts_of(series)
+        facts["counters"].update(change)
+        pair = debugcheck.Pair(watched(series, facts=facts), None, frozenset())
+        saved = debugcheck.Saved({"debug": pair}, frozenset())
+        assert debugcheck.in_doubt(saved) is doubt
+
+
 def test_only_a_guest_without_fault_is_kept() -> None:
     series = load("drm-sched")
     assert debugcheck.worth_keeping(series, "debug", watched(series))
@@ -380,9 +412,7 @@ def test_only_a_guest_without_fault_is_kept() -> None:
     late = watched(series, facts=facts)
     alone = debugcheck.Pair(late, None, frozenset())
     # That it is to be run again is nothing that the base can be asked about.
-    assert not debugcheck.in_doubt(
-        series, debugcheck.Saved({"debug": alone}, frozenset())
-    )
+    assert not debugcheck.in_doubt(debugcheck.Saved({"debug": alone}, frozenset()))
     assert not debugcheck.worth_keeping(series, "debug", late)
 
 

@@ -332,7 +332,7 @@ def test_what_the_base_has_said_once_it_is_not_asked_again(
 ) -> None:
     """Whichever series' workloads made it speak, the kernel is the same."""
     monkeypatch.setattr(debugging.os, "sched_getaffinity", lambda _: {0})
-    text = (DATA / "lockdep.log").read_text()
+    text = (DATA / "warnings.log").read_text()
     both = Stages(tmp_path, monkeypatch, twin=True)
     both.said = {"debug-patched": text, "debug-base": text}
     both.prove()

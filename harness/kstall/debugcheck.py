@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Watched
@@ -24,6 +24,8 @@ _DEFINITION = re.compile(
 )
 _SYSCALL = re.compile(r"(?:COMPAT_)?SYSCALL_DEFINE\d")
 _LINES = 40
+# By the kernel itself; it prints the first few.
+_COUNTED = ("dma-errors", "object-warnings")
 _SUSPECTED = re.compile(r"kmemleak: \w+ new suspected memory leaks")
 
 
@@ -66,10 +68,8 @@ def functions_in(sources: Collection[str]) -> frozenset[str]:
     return frozenset(names)
 
 
-def judge(
-    series: Series, saved: Saved, checks: Sequence[_Check] | None = None
-) -> tuple[CheckResult, ...]:
-    """All checks of kind ``debug``, or some."""
+def judge(series: Series, saved: Saved) -> tuple[CheckResult, ...]:
+    """All checks of kind ``debug``."""
     return tuple(
         run_check(
             function.__name__,
@@ -78,15 +78,26 @@ def judge(
             functools.partial(function, series),
             saved,
         )
-        for function in checks or _CHECKS
+        for function in _CHECKS
     )
 
 
-def in_doubt(series: Series, saved: Saved) -> bool:
-    """Whether something that the kernel says, or does not, would fail a check, of which
-    the base may say that it has it as well."""
-    doubtful = judge(series, saved, (no_new_splats, no_leaks))
-    return any(one.status not in ("pass", "skip") for one in doubtful)
+def in_doubt(saved: Saved) -> bool:
+    """Whether the kernel says, or counts, or ended with, what is held against the
+    series unless the base does the same."""
+    verdict = Verdict()
+    for flavour, pair in saved.pairs.items():
+        counters = pair.patched.facts.get("counters", {})
+        counted = [counters.get(name) for name in _COUNTED]
+        if (
+            pair.patched.status != "completed"
+            or any(one.signature not in pair.known for one in pair.patched.leaked or ())
+            or any(isinstance(count, int) and count > 0 for count in counted)
+        ):
+            return True
+        for one in _distinct(pair.patched.complaints):
+            _hold(verdict, saved, flavour, one)
+    return not all(one.ok for one in verdict.comparisons)
 
 
 def worth_keeping(series: Series, flavour: Flavour, watched: Watched) -> bool:
@@ -159,8 +170,7 @@ def _was_watched(verdict: Verdict, flavour: Flavour, pair: Pair) -> None:
         f"{flavour}: DMA debugging gave up", counters.get("dma-disabled", "no word"), 0
     )
     theirs = pair.base.facts.get("counters", {}) if pair.base else {}
-    # Of some errors only the first few are printed.
-    for name in ("dma-errors", "object-warnings"):
+    for name in _COUNTED:
         count = counters.get(name, "no word")
         verdict.true(
             f"{flavour}: {name} that were counted",

@@ -196,7 +196,6 @@ def _in_doubt(guests: Sequence[Wanted], patched: _All, base: _All) -> list[Wante
         if one.key not in base
         and isinstance(came := patched[one.key], Watched)
         and debugcheck.in_doubt(
-            one.series,
             debugcheck.Saved(
                 {one.flavour: debugcheck.Pair(came, None, _known(base, one.flavour))},
                 one.group.functions(),
