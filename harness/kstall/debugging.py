@@ -5,7 +5,7 @@ Each series has guests of its own, on a kernel with KASAN and lockdep and on one
 KCSAN.  Where one of them says what would be held against its series, the base is put
 through the same, for what it says as well is no series' fault.  A complaint is the
 base's whichever series' workloads made it complain, so the base is asked until nothing
-is in doubt, and not more often; where nothing is, all that time is saved.
+is in doubt, or all that is was asked about; where nothing is, that time is saved.
 """
 
 from __future__ import annotations
