@@ -12,6 +12,7 @@ import pytest
 
 from kstall import console, debugcheck, splats
 from kstall.debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Watched
+from kstall.errors import KstallError
 from kstall.evidence import CheckResult
 from kstall.series import Project, Series
 
@@ -95,12 +96,13 @@ def judged(
     series: Series,
     patched: Watched,
     base: Watched | None = None,
-    functions: frozenset[str] = frozenset(),
+    changed: frozenset[str] = frozenset(),
 ) -> dict[str, CheckResult]:
     base = base or watched(series)
     pair = debugcheck.Pair(patched, base, base.signatures)
     events = frozenset(point.name for point in series.spec.tracepoint)
-    saved = debugcheck.Saved({"debug": pair}, functions, events)
+    code = debugcheck.Code(changed, changed, events)
+    saved = debugcheck.Saved({"debug": pair}, code)
     found = debugcheck.judge(series, saved)
     assert {one.kind for one in found} == {"debug"}
     return {one.name: one for one in found}
@@ -153,7 +155,7 @@ def test_what_the_base_says_as_well_is_not_but_is_told() -> None:
 def test_a_base_that_was_not_asked_excuses_nothing() -> None:
     series = load("drm-sched")
     pair = debugcheck.Pair(watched(series), None, frozenset())
-    saved = debugcheck.Saved({"debug": pair}, frozenset())
+    saved = debugcheck.Saved({"debug": pair})
     checks = {one.name: one for one in debugcheck.judge(series, saved)}
     assert failing(checks) == {}
     details = [one.detail for one in checks["no_new_splats"].comparisons]
@@ -163,17 +165,15 @@ def test_a_base_that_was_not_asked_excuses_nothing() -> None:
 def test_a_race_elsewhere_is_told_and_one_of_ours_is_held() -> None:
     series = load("drm-sched")
     racing = watched(series, text=(DATA / "kcsan.log").read_text())
-    functions = debugcheck.functions_in(
-        ["static void drm_sched_run_job_work(struct work_struct *w)\n{\n"]
-    )
-    check = judged(series, racing, functions=functions)["no_new_splats"]
+    changed = frozenset({"drm_sched_run_job_work"})
+    check = judged(series, racing, changed=changed)["no_new_splats"]
     bad = [one.label for one in check.comparisons if not one.ok]
     assert bad == [
         "debug: kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]: "
         "read of 8 bytes in drm_sched_job_trace_wait"
     ]
     (elsewhere,) = (one for one in check.comparisons if "tick_sched_timer" in one.label)
-    assert elsewhere.ok and "on neither stack" in elsewhere.detail
+    assert elsewhere.ok and "not in code that the patches touch" in elsewhere.detail
 
 
 def test_a_race_in_the_code_of_a_tracepoint_is_ours() -> None:
@@ -316,6 +316,108 @@ def test_a_workload_that_is_left_out_is_told_with_the_reason() -> None:
     assert found.detail == f"{first.name}: it never ends there"
 
 
+# What the patches of `test_the_code_of_patches` make of a file.
+BEFORE = """\
+#define MAX 3
+static inline int stub(void) { return 0; }
+static int changed(int it)
+{
+	return it;
+}
+static int caller(int it)
+{
+	return changed(it) ?: MAX;
+}
+int callers_caller(int it)
+{
+	return caller(it);
+}
+int gone(void)
+{
+	return 1;
+}
+"""
+AFTER = (
+    BEFORE.replace("return it;", "return it + 1;")
+    .replace("return 0; }", "return 2; }")
+    .replace("int gone(", "int added(")
+    .replace("MAX 3", "MAX 4")
+)
+
+
+def test_the_code_of_patches() -> None:
+    code = debugcheck.code_of([(BEFORE, AFTER), ("", "int new(void)\n{\n}\n")], ["e"])
+    untouched = {"callers_caller"}
+    assert code.changed == {"stub", "changed", "caller", "added", "new"}
+    assert code.touched == code.changed | untouched
+    assert code.events == {"e"}
+    same = debugcheck.code_of([(BEFORE, BEFORE)], [])
+    assert same.changed == set() and "gone" in same.touched
+
+
+def race(*stacks: tuple[str, ...]) -> str:
+    """A report of KCSAN with ``stacks``, each with its access on top."""
+    lines = [f"BUG: KCSAN: data-race in {' / '.join(one[0] for one in stacks)}", ""]
+    for one in stacks:
+        lines.append("write to 0xffffffff82c0f0a0 of 4 bytes by task 1 on cpu 0:")
+        lines += [f" {name}+0x1/0x20" for name in one]
+        lines.append("")
+    return "".join(f"[    1.000000] {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "ours"),
+    [
+        ([("other", "sleeps"), ("another",)], False),
+        # Whatever sleeps or faults comes through files like these.
+        ([("other", "touched"), ("another", "touched")], False),
+        ([("other",), ("touched", "sleeps")], True),
+        ([("other",), ("another", "sleeps", "changed")], True),
+        ([("other",), ("another", "trace_event_raw_event_it_waits")], True),
+    ],
+)
+def test_whose_a_race_is(stacks: list[tuple[str, ...]], ours: bool) -> None:
+    series = load("drm-sched")
+    code = debugcheck.Code(
+        frozenset({"touched", "changed"}), frozenset({"changed"}), frozenset({"waits"})
+    )
+    pair = debugcheck.Pair(watched(series, text=race(*stacks)), None, frozenset())
+    saved = debugcheck.Saved({"kcsan": pair}, code)
+    assert debugcheck.in_doubt_of_a_race(saved) is debugcheck.in_doubt(saved) is ours
+    known = dataclasses.replace(pair, known=pair.patched.signatures)
+    saved = debugcheck.Saved({"kcsan": known}, code)
+    assert not debugcheck.in_doubt_of_a_race(saved)
+    assert not debugcheck.in_doubt(saved)
+
+
+@pytest.mark.parametrize("fault", ["lost", "hang"])
+def test_a_base_that_did_not_answer_leaves_no_verdict(fault: str) -> None:
+    series = load("drm-sched")
+    base: Any = watched(series, status="hang")
+    if fault == "lost":
+        base = KstallError("the guest went away")
+
+    def checks(**change: Any) -> dict[str, CheckResult]:
+        pair = debugcheck.Pair(watched(series, **change), base, frozenset())
+        found = debugcheck.judge(series, debugcheck.Saved({"debug": pair}))
+        return {one.name: one for one in found}
+
+    said = "the guest went away" if fault == "lost" else "guest ended as hang"
+    found = checks(text=WARNING)
+    assert found["no_new_splats"].status == "error"
+    assert said in found["no_new_splats"].detail
+    assert found["no_leaks"].status == "pass"
+    found = checks(leaked=LEAK)
+    assert found["no_new_splats"].status == "pass"
+    assert found["no_leaks"].status == "error"
+    assert said in found["no_leaks"].detail
+    # What it could not make good is held all the same.
+    found = checks(text=WARNING, status="panic", leaked=None)
+    assert found["no_new_splats"].status == found["no_leaks"].status == "fail"
+    # And without a need of it nothing is lost.
+    assert failing(checks()) == {}
+
+
 def test_functions_are_those_that_are_defined() -> None:
     source = """\
 #define foo(x) (x)
@@ -337,7 +439,7 @@ SYSCALL_DEFINE6(io_uring_enter, unsigned int, fd, u32, to_submit)
 {
 }
 """
-    assert debugcheck.functions_in([source]) == {
+    assert debugcheck.code_of([("", source)], []).touched == {
         "on_its_own_line",
         "stub",
         "behind_a_stub",
@@ -369,7 +471,7 @@ def test_one_who_does_not_watch(flavour: Any, facts: dict[str, Any], said: str) 
     guest = watched(series, facts=whole)
     assert not debugcheck.worth_keeping(series, flavour, guest)
     pair = debugcheck.Pair(guest, watched(series), frozenset())
-    found = debugcheck.judge(series, debugcheck.Saved({flavour: pair}, frozenset()))
+    found = debugcheck.judge(series, debugcheck.Saved({flavour: pair}))
     assert said in failing({one.name: one for one in found})["no_new_splats"]
 
 
@@ -390,7 +492,7 @@ def test_what_the_base_is_asked(
     guest = watched(load("drm-sched"), **change)
     told = guest.signatures if known else frozenset()
     pair = debugcheck.Pair(guest, None, told)
-    saved = debugcheck.Saved({"debug": pair}, frozenset())
+    saved = debugcheck.Saved({"debug": pair})
     assert debugcheck.in_doubt(saved) is doubt
 
 
@@ -400,7 +502,7 @@ def test_the_base_is_asked_of_what_is_only_counted_and_not_of_who_watches() -> N
         facts = facts_of(series)
         facts["counters"].update(change)
         pair = debugcheck.Pair(watched(series, facts=facts), None, frozenset())
-        saved = debugcheck.Saved({"debug": pair}, frozenset())
+        saved = debugcheck.Saved({"debug": pair})
         assert debugcheck.in_doubt(saved) is doubt
 
 
@@ -412,7 +514,7 @@ def test_only_a_guest_without_fault_is_kept() -> None:
     late = watched(series, facts=facts)
     alone = debugcheck.Pair(late, None, frozenset())
     # That it is to be run again is nothing that the base can be asked about.
-    assert not debugcheck.in_doubt(debugcheck.Saved({"debug": alone}, frozenset()))
+    assert not debugcheck.in_doubt(debugcheck.Saved({"debug": alone}))
     assert not debugcheck.worth_keeping(series, "debug", late)
 
 

@@ -65,6 +65,8 @@ def test_races_that_follow_each_other_are_told_apart() -> None:
         "read of 4 bytes in tick_nohz_stop_tick: write of 4 bytes in tick_sched_timer"
     )
     assert {"tick_sched_timer", "do_idle"} < one.functions
+    assert one.accesses == {"tick_nohz_stop_tick", "tick_sched_timer"}
+    assert two.accesses == {"drm_sched_job_trace_wait"}
     assert "drm_sched_job_trace_wait" not in one.functions
     assert two.signature == (
         "kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]: "
@@ -72,6 +74,24 @@ def test_races_that_follow_each_other_are_told_apart() -> None:
     )
     assert "drm_sched_run_job_work" in two.functions
     assert "value changed: 0x0000000000000001" in two.excerpt
+
+
+def test_a_race_with_a_stack_that_is_missing_may_be_anyones() -> None:
+    text = "".join(
+        f"[    1.000000] {line}\n"
+        for line in (
+            "BUG: KCSAN: data-race in nap / doze",
+            "write to 0xffffffff82c0f0a0 of 4 bytes by task 1 on cpu 0:",
+            " nap+0x1/0x20",
+            " sleep+0x1/0x20",
+            "",
+            "read to 0xffffffff82c0f0a0 of 4 bytes by interrupt on cpu 1:",
+            "",
+            "Reported by Kernel Concurrency Sanitizer on:",
+        )
+    )
+    (one,) = complaints(text)
+    assert one.accesses == {"nap", "sleep"}
 
 
 def test_deadlocks_are_told_apart_by_their_locks() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Watched
+from .errors import KstallError
 from .evidence import CheckResult, Verdict, run_check
 from .series import Series, Tracepoint
 from .splats import Complaint
@@ -33,39 +34,76 @@ _SUSPECTED = re.compile(r"kmemleak: \w+ new suspected memory leaks")
 class Pair:
     """Both guests of one flavour.
 
-    The base is not asked when nothing the other says is in doubt.  ``known`` has the
-    signatures that any guest of the base complained with.
+    The base is not asked when nothing the other says is in doubt, and may be lost: then
+    there is the error.  ``known`` has the signatures that any guest of the base
+    complained with.
     """
 
     patched: Watched
-    base: Watched | None
+    base: Watched | KstallError | None
     known: frozenset[str]
+
+    @property
+    def answer(self) -> Watched | None:
+        """What the base said, if it said anything."""
+        return self.base if isinstance(self.base, Watched) else None
+
+
+@dataclass(frozen=True)
+class Code:
+    """What is in a kernel by its patches: of all series, as each one's may show in any
+    one's guest.
+
+    ``touched`` are the functions of the files that they change, ``changed`` those of
+    them that are not as in the base, and those that a changed one may have been made a
+    part of, because they call it.  ``events`` are the new tracepoints.
+    """
+
+    touched: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
+    events: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Saved:
-    """All that was seen of a series.
-
-    ``functions`` are those of files that are touched, and ``events`` the tracepoints
-    that are new: by all series in the kernel, as each may show in any one's guest.
-    """
+    """All that was seen of a series, in a kernel with ``code``."""
 
     pairs: Mapping[Flavour, Pair]
-    functions: frozenset[str]
-    events: frozenset[str] = frozenset()
+    code: Code = Code()
 
 
-def functions_in(sources: Collection[str]) -> frozenset[str]:
-    """The names of functions that C files define, as far as their layout tells."""
-    names: set[str] = set()
-    for text in sources:
-        for found in _DEFINITION.finditer(text):
-            if _SYSCALL.fullmatch(found[1]):
-                call = re.split(r"[,)]", found["args"])[0].strip()
-                names |= {f"__{how}_sys_{call}" for how in ("do", "se", "x64", "ia32")}
-            else:
-                names.add(found[1])
-    return frozenset(names)
+def code_of(sources: Collection[tuple[str, str]], events: Collection[str]) -> Code:
+    """What the patches made of ``sources``, each a file before and after them."""
+    touched: dict[str, str] = {}
+    changed: set[str] = set()
+    for before, after in sources:
+        old, new = _functions(before), _functions(after)
+        touched |= new
+        changed |= {name for name, text in new.items() if old.get(name) != text}
+    word = re.compile(r"\w+")
+    callers = {
+        name for name, text in touched.items() if changed & {*word.findall(text)}
+    }
+    return Code(frozenset(touched), frozenset(changed | callers), frozenset(events))
+
+
+def _functions(text: str) -> dict[str, str]:
+    """The functions that a C file defines, as far as its layout tells, by name.
+
+    One that is there more than once, for different configurations, is all of them.
+    """
+    bodies: dict[str, str] = {}
+    for found in _DEFINITION.finditer(text):
+        names = {found[1]}
+        if _SYSCALL.fullmatch(found[1]):
+            call = re.split(r"[,)]", found["args"])[0].strip()
+            names = {f"__{how}_sys_{call}" for how in ("do", "se", "x64", "ia32")}
+        line, _, _ = text[found.end() :].partition("\n")
+        # A stub ends in the line in which it begins.
+        body = line if "}" in line else text[found.end() :].partition("\n}")[0]
+        for name in names:
+            bodies[name] = bodies.get(name, "") + found[0] + body
+    return bodies
 
 
 def judge(series: Series, saved: Saved) -> tuple[CheckResult, ...]:
@@ -95,9 +133,19 @@ def in_doubt(saved: Saved) -> bool:
             or any(isinstance(count, int) and count > 0 for count in counted)
         ):
             return True
-        for one in _distinct(pair.patched.complaints):
-            _hold(verdict, saved, flavour, one)
+        _hold(verdict, saved, flavour, pair.patched.complaints)
     return not all(one.ok for one in verdict.comparisons)
+
+
+def in_doubt_of_a_race(saved: Saved) -> bool:
+    """Whether a race is held against the series, which the base may show yet."""
+    return any(
+        one.kind == "kcsan"
+        and one.signature not in pair.known
+        and _ours(saved.code, one)
+        for pair in saved.pairs.values()
+        for one in pair.patched.complaints
+    )
 
 
 def worth_keeping(series: Series, flavour: Flavour, watched: Watched) -> bool:
@@ -105,28 +153,59 @@ def worth_keeping(series: Series, flavour: Flavour, watched: Watched) -> bool:
 
     A race is none here: it was there, and another boot without it would hide it.
     """
-    saved = Saved({flavour: Pair(watched, None, frozenset())}, frozenset())
+    saved = Saved({flavour: Pair(watched, None, frozenset())})
     return all(one.status in ("pass", "skip") for one in judge(series, saved))
 
 
 def no_new_splats(series: Series, saved: Saved) -> Verdict:
     """The guest comes to its end, watched to the last, and its kernel complains of
-    nothing that the base's does not, but for data races with no function of a touched
-    file on a stack."""
+    nothing that the base's does not, but for data races between functions of other
+    files, with none that the patches change on a stack."""
     verdict = Verdict()
     for flavour, pair in saved.pairs.items():
         _came_to_its_end(verdict, f"{flavour}: guest", pair.patched)
         _was_watched(verdict, flavour, pair)
+    # Whatever the base says, it makes none of that good.
+    settled = not _good(verdict)
+    for flavour, pair in saved.pairs.items():
+        _was_counted(verdict, flavour, pair)
         count = f"{len(pair.patched.complaints)} of this kernel, " + (
-            f"{len(pair.base.complaints)} of the base"
-            if pair.base is not None
+            f"{len(pair.answer.complaints)} of the base"
+            if pair.answer is not None
             else "and the base was not asked"
+            if pair.base is None
+            else "and the base's guest was lost"
         )
         verdict.true(f"{flavour}: reports were read", True, count)
-        for one in _distinct(pair.patched.complaints):
-            _hold(verdict, saved, flavour, one)
-        if pair.base is not None:
-            _tell(verdict, flavour, pair.base.complaints)
+        _hold(verdict, saved, flavour, pair.patched.complaints)
+        if pair.answer is not None:
+            _tell(verdict, flavour, pair.answer.complaints)
+            label = f"{flavour}: the base's guest ended as {pair.answer.status}"
+            verdict.true(label, True)
+    return verdict if settled else _answered(verdict, saved.pairs)
+
+
+def _good(verdict: Verdict) -> bool:
+    return all(one.ok for one in verdict.comparisons)
+
+
+def _answered(verdict: Verdict, pairs: Mapping[Flavour, Pair]) -> Verdict:
+    """``verdict``, if it does not hang on what a guest of the base did not say.
+
+    Raises `KstallError` if it does: what is held against the series then may well be
+    the base's own.
+    """
+    bad = [one.label for one in verdict.comparisons if not one.ok]
+    for flavour, pair in pairs.items():
+        if not any(label.startswith(f"{flavour}: ") for label in bad):
+            continue
+        if isinstance(pair.base, KstallError):
+            raise pair.base
+        if pair.base is not None and pair.base.status != "completed":
+            raise KstallError(
+                f"{flavour}: the base's guest ended as {pair.base.status}, see its "
+                f"console.log: nobody knows if the base has this as well: {bad[0]}"
+            )
     return verdict
 
 
@@ -169,7 +248,14 @@ def _was_watched(verdict: Verdict, flavour: Flavour, pair: Pair) -> None:
     verdict.equal(
         f"{flavour}: DMA debugging gave up", counters.get("dma-disabled", "no word"), 0
     )
-    theirs = pair.base.facts.get("counters", {}) if pair.base else {}
+
+
+def _was_counted(verdict: Verdict, flavour: Flavour, pair: Pair) -> None:
+    """Whether there was no more to count than in the base."""
+    if flavour == "kcsan":
+        return
+    counters = pair.patched.facts.get("counters", {})
+    theirs = pair.answer.facts.get("counters", {}) if pair.answer else {}
     for name in _COUNTED:
         count = counters.get(name, "no word")
         verdict.true(
@@ -179,28 +265,35 @@ def _was_watched(verdict: Verdict, flavour: Flavour, pair: Pair) -> None:
         )
 
 
-def _hold(verdict: Verdict, saved: Saved, flavour: Flavour, one: Complaint) -> None:
-    """Put a complaint down, and hold it against the series if that can be its own.
+def _hold(
+    verdict: Verdict, saved: Saved, flavour: Flavour, complaints: Collection[Complaint]
+) -> None:
+    """Put complaints down, and hold against the series what can be its own.
 
     KCSAN samples, so that a race of the base's may show in one boot and not in the
-    next: of those that the base's guests did not show, it is held against the series if
-    a function of a file that any series touches is on either stack.  One in such a
-    function under the name of another, which it was made a part of, escapes that.
+    next.  A new one takes an access that is new, or that is made where nobody made it
+    before: so of those that the base's guests did not show, it is held against the
+    series if it is between functions one of which is in a file that any series touches,
+    or if one that the patches change is on either stack.  One in such a function under
+    the name of another, which it was made a part of in two steps, escapes that.
     """
-    label = f"{flavour}: {one.signature}"
-    if _SUSPECTED.search(one.signature):
-        verdict.true(label, True, "what is left of them is for no_leaks to say")
-    elif one.signature in saved.pairs[flavour].known:
-        verdict.true(label, True, "the base has it as well")
-    elif one.kind == "kcsan" and not _ours(saved, one):
-        verdict.true(label, True, "on neither stack is a function of a touched file")
-    else:
-        verdict.true(label, False, "\n".join(one.excerpt.splitlines()[:_LINES]))
+    for one in _distinct(complaints):
+        label = f"{flavour}: {one.signature}"
+        if _SUSPECTED.search(one.signature):
+            verdict.true(label, True, "what is left of them is for no_leaks to say")
+        elif one.signature in saved.pairs[flavour].known:
+            verdict.true(label, True, "the base has it as well")
+        elif one.kind == "kcsan" and not _ours(saved.code, one):
+            verdict.true(label, True, "it is not in code that the patches touch")
+        else:
+            verdict.true(label, False, "\n".join(one.excerpt.splitlines()[:_LINES]))
 
 
-def _ours(saved: Saved, one: Complaint) -> bool:
-    return bool(one.functions & saved.functions) or any(
-        name in function for function in one.functions for name in saved.events
+def _ours(code: Code, one: Complaint) -> bool:
+    return bool(
+        one.accesses & code.touched
+        or one.functions & code.changed
+        or any(name in function for function in one.functions for name in code.events)
     )
 
 
@@ -211,21 +304,23 @@ def _distinct(complaints: Collection[Complaint]) -> Iterator[Complaint]:
 def no_leaks(series: Series, saved: Saved) -> Verdict:
     """After all that, kmemleak finds nothing lost that it does not find in the base."""
     verdict = Verdict()
+    settled = False
     for flavour, pair in saved.pairs.items():
         if flavour != "debug":
             continue
         verdict.true(
             f"{flavour}: kmemleak looked for leaks", pair.patched.leaked is not None
         )
+        settled = not _good(verdict)
         for one in _distinct(pair.patched.leaked or ()):
             known = one.signature in pair.known
             what = "the base has it as well" if known else one.excerpt
             verdict.true(f"{flavour}: {one.signature}", known, what)
-        if pair.base is not None:
-            _tell(verdict, flavour, pair.base.leaked or ())
+        if pair.answer is not None:
+            _tell(verdict, flavour, pair.answer.leaked or ())
     if not verdict.comparisons:
         verdict.skip("no kernel with kmemleak was run")
-    return verdict
+    return verdict if settled else _answered(verdict, saved.pairs)
 
 
 def toggles_survived(series: Series, saved: Saved) -> Verdict:

@@ -6,6 +6,8 @@ KCSAN.  Where one of them says what would be held against its series, the base i
 through the same, for what it says as well is no series' fault.  A complaint is the
 base's whichever series' workloads made it complain, so the base is asked until nothing
 is in doubt, or all that is was asked about; where nothing is, that time is saved.
+KCSAN samples, so that there the base is put through what the other series do as well,
+before a race is taken for a new one.
 """
 
 from __future__ import annotations
@@ -104,14 +106,12 @@ def prove(
             found = {
                 flavour: debugcheck.Pair(
                     _came_back(patched[series.name, flavour]),
-                    _came_back(came)
-                    if (came := base.get((series.name, flavour)))
-                    else None,
+                    base.get((series.name, flavour)),
                     _known(base, flavour),
                 )
                 for flavour in flavours
             }
-            saved = debugcheck.Saved(found, group.functions(), group.events())
+            saved = debugcheck.Saved(found, group.code)
             checks = [report.Check.of(one) for one in debugcheck.judge(series, saved)]
             entry.checks += checks
             good = sum(check.status == "pass" for check in checks)
@@ -161,11 +161,12 @@ def _patched(
 def _base(ground: Ground, guests: Sequence[Wanted], patched: _All, run: Run) -> _All:
     """What the base says where a kernel with patches said something."""
     base: _All = {}
-    if not (asked := _in_doubt(guests, patched, base)):
+    if not (asked := _to_ask(guests, patched, base)):
         with run.stage("debug-base-guests") as stage:
             stage.status = "skip"
             stage.summary = "nothing is held against a series: no need to ask the base"
         return base
+    # Whoever is asked later runs on one of the same.
     kernels = {}
     for one in asked:
         if (key := (one.group.name, one.flavour)) not in kernels:
@@ -183,25 +184,38 @@ def _base(ground: Ground, guests: Sequence[Wanted], patched: _All, run: Run) -> 
                 for one in asked[: _at_once(_speed(ground, asked[0], run))]
             ]
             base |= _boot_all(ground, turn, run, stage)
-            asked = _in_doubt(guests, patched, base)
+            asked = _to_ask(guests, patched, base)
         stage.summary = _counted(base)
     return base
 
 
-def _in_doubt(guests: Sequence[Wanted], patched: _All, base: _All) -> list[Wanted]:
-    """The guests of whose complaints nobody knows whether the base has them."""
-    return [
+def _to_ask(guests: Sequence[Wanted], patched: _All, base: _All) -> list[Wanted]:
+    """The guests that the base has to be put through next.
+
+    Those come first of whose complaints nobody knows whether the base has them.
+    """
+    seen = {
+        one: debugcheck.Saved(
+            {one.flavour: debugcheck.Pair(came, None, _known(base, one.flavour))},
+            one.group.code,
+        )
+        for one in guests
+        if isinstance(came := patched[one.key], Watched)
+    }
+    own = [
+        one
+        for one, saved in seen.items()
+        if one.key not in base and debugcheck.in_doubt(saved)
+    ]
+    racing = {
+        (one.group.name, one.flavour)
+        for one, saved in seen.items()
+        if debugcheck.in_doubt_of_a_race(saved)
+    }
+    return own or [
         one
         for one in guests
-        if one.key not in base
-        and isinstance(came := patched[one.key], Watched)
-        and debugcheck.in_doubt(
-            debugcheck.Saved(
-                {one.flavour: debugcheck.Pair(came, None, _known(base, one.flavour))},
-                one.group.functions(),
-                one.group.events(),
-            ),
-        )
+        if one.key not in base and (one.group.name, one.flavour) in racing
     ]
 
 

@@ -42,23 +42,22 @@ class Group:
         """What tells its stages from others'."""
         return self.series[0].name if len(self.series) == 1 else "all"
 
-    def functions(self) -> frozenset[str]:
-        """Those of the files that any of the series touches."""
-        files = self.plan.files
-        touched = {path for series in self.series for path in series.touches}
-        return debugcheck.functions_in(
+    @functools.cached_property
+    def code(self) -> debugcheck.Code:
+        """What the patches put into the kernel."""
+        before, after = dict(self.plan.states[0]), self.plan.files
+        return debugcheck.code_of(
             [
-                file.data.decode("utf-8", "replace")
-                for path in sorted(touched)
-                if path.endswith((".c", ".h")) and (file := files.get(path)) is not None
-            ]
+                (_text(before.get(path)), _text(after[path]))
+                for path in self.plan.touched
+                if path.endswith((".c", ".h"))
+            ],
+            [point.name for series in self.series for point in series.spec.tracepoint],
         )
 
-    def events(self) -> frozenset[str]:
-        """The names of all their new tracepoints."""
-        return frozenset(
-            point.name for series in self.series for point in series.spec.tracepoint
-        )
+
+def _text(file: am.File | None) -> str:
+    return "" if file is None else file.data.decode("utf-8", "replace")
 
 
 def grouped(

@@ -37,6 +37,7 @@ _ACCESS = re.compile(
     r"(?m)^(?:race at unknown origin, with )?"
     r"([a-z-]+(?: \([^)]*\))?) to 0x[0-9a-f]+ of (\d+) bytes .*$"
 )
+_NOWHERE = "nowhere"
 _LEAK = re.compile(r"^unreferenced object.* \(size (?P<size>\d+)\):$")
 # Deep enough to tell two uses of one function apart.
 _FRAMES = 3
@@ -48,27 +49,35 @@ class Complaint:
     """A report in a form that can be compared: equal ``signature``, same complaint.
 
     ``functions`` are all that are on its stacks; ``excerpt`` is what was printed.
+    Of a data race, ``accesses`` are the functions that it is between; those are all of
+    them if a stack is missing.
     """
 
     kind: str
     signature: str
     functions: frozenset[str]
     excerpt: str
+    accesses: frozenset[str] = frozenset()
 
 
 def complaint(splat: Splat) -> Complaint:
     """The complaint that a console's report is."""
     frames = tuple(_frames(splat.excerpt))
     parts = [splat.kind, _plain(splat.headline)]
+    accesses: frozenset[str] = frozenset()
     if splat.kind == "lockdep" and (locks := sorted(set(_locks(splat.excerpt)))):
         parts.append(", ".join(locks))
     elif splat.kind == "kcsan":
         # Another access in the same two functions is another race.
-        parts += sorted(_accesses(splat.excerpt))
+        found = list(_accesses(splat.excerpt))
+        parts += sorted(f"{how} in {where}" for how, where in found)
+        accesses = frozenset(where for _, where in found)
+        if not accesses or _NOWHERE in accesses:
+            accesses = frozenset(frames)
     else:
         parts.append(" < ".join(_telling(frames)[:_FRAMES]))
     signature = ": ".join(part for part in parts if part)
-    return Complaint(splat.kind, signature, frozenset(frames), splat.excerpt)
+    return Complaint(splat.kind, signature, frozenset(frames), splat.excerpt, accesses)
 
 
 def leaks(text: str) -> tuple[Complaint, ...]:
@@ -104,12 +113,12 @@ def _telling(frames: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _accesses(excerpt: str) -> Iterator[str]:
-    """The accesses of a race: how, how many bytes, and where."""
+def _accesses(excerpt: str) -> Iterator[tuple[str, str]]:
+    """The accesses of a race: how and of how many bytes, and where."""
     stacks = _ACCESS.split(_STAMPS.sub("", excerpt))
     for how, size, stack in zip(stacks[1::3], stacks[2::3], stacks[3::3], strict=True):
-        top = next(iter(_telling(tuple(_frames(stack)))), "nowhere")
-        yield f"{how} of {size} bytes in {top}"
+        top = next(iter(_telling(tuple(_frames(stack)))), _NOWHERE)
+        yield f"{how} of {size} bytes", top
 
 
 def _locks(excerpt: str) -> Iterator[str]:
