@@ -12,7 +12,6 @@ import pytest
 
 from kstall import console, debugcheck, splats
 from kstall.debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Watched
-from kstall.errors import KstallError
 from kstall.evidence import CheckResult
 from kstall.series import Project, Series
 
@@ -319,7 +318,19 @@ def test_a_workload_that_is_left_out_is_told_with_the_reason() -> None:
 # What the patches of `test_the_code_of_patches` make of a file.
 BEFORE = """\
 #define MAX 3
+#ifdef TWICE
+int twice(void)
+{
+	return 4;
+}
+#else
+int twice(void) { return 3; }
+#endif
+int head(int it)
+{
+}
 static inline int stub(void) { return 0; }
+static inline int same(void) { return 6; }
 static int changed(int it)
 {
 	return it;
@@ -340,16 +351,22 @@ int gone(void)
 AFTER = (
     BEFORE.replace("return it;", "return it + 1;")
     .replace("return 0; }", "return 2; }")
+    .replace("return 4;", "return 5;")
+    .replace("int head(int it)", "int head(long it)")
     .replace("int gone(", "int added(")
     .replace("MAX 3", "MAX 4")
 )
 
 
 def test_the_code_of_patches() -> None:
-    code = debugcheck.code_of([(BEFORE, AFTER), ("", "int new(void)\n{\n}\n")], ["e"])
-    untouched = {"callers_caller"}
-    assert code.changed == {"stub", "changed", "caller", "added", "new"}
-    assert code.touched == code.changed | untouched
+    new = "int new(void)\n{\n}\n"
+    # As a header has it, for where the file is not compiled.
+    header = "static inline int caller(int it) { return 0; }\n"
+    code = debugcheck.code_of([(BEFORE, AFTER), ("", new), (header, header)], ["e"])
+    assert code.changed == {
+        *("stub", "changed", "caller", "added", "new", "twice", "head")
+    }
+    assert code.touched == code.changed | {"callers_caller", "same"}
     assert code.events == {"e"}
     same = debugcheck.code_of([(BEFORE, BEFORE)], [])
     assert same.changed == set() and "gone" in same.touched
@@ -390,32 +407,111 @@ def test_whose_a_race_is(stacks: list[tuple[str, ...]], ours: bool) -> None:
     assert not debugcheck.in_doubt(saved)
 
 
-@pytest.mark.parametrize("fault", ["lost", "hang"])
-def test_a_base_that_did_not_answer_leaves_no_verdict(fault: str) -> None:
+def test_without_the_answer_of_the_base_there_is_no_verdict() -> None:
     series = load("drm-sched")
-    base: Any = watched(series, status="hang")
-    if fault == "lost":
-        base = KstallError("the guest went away")
 
-    def checks(**change: Any) -> dict[str, CheckResult]:
-        pair = debugcheck.Pair(watched(series, **change), base, frozenset())
+    def checks(why: str = "the base is gone", **change: Any) -> dict[str, CheckResult]:
+        pair = debugcheck.Pair(watched(series, **change), None, frozenset(), why)
         found = debugcheck.judge(series, debugcheck.Saved({"debug": pair}))
         return {one.name: one for one in found}
 
-    said = "the guest went away" if fault == "lost" else "guest ended as hang"
-    found = checks(text=WARNING)
-    assert found["no_new_splats"].status == "error"
-    assert said in found["no_new_splats"].detail
-    assert found["no_leaks"].status == "pass"
-    found = checks(leaked=LEAK)
-    assert found["no_new_splats"].status == "pass"
-    assert found["no_leaks"].status == "error"
-    assert said in found["no_leaks"].detail
+    for check, change in (
+        ("no_new_splats", {"text": WARNING}),
+        ("no_leaks", {"leaked": LEAK}),
+    ):
+        found = checks(**change)
+        assert list(failing(found)) == [check]
+        assert found[check].status == "error"
+        assert "is the base's own: debug: " in found[check].detail
+        assert found[check].detail.endswith(": the base is gone")
+        assert not all(one.ok for one in found[check].comparisons)
+        assert checks("", **change)[check].status == "fail"
     # What it could not make good is held all the same.
     found = checks(text=WARNING, status="panic", leaked=None)
     assert found["no_new_splats"].status == found["no_leaks"].status == "fail"
     # And without a need of it nothing is lost.
     assert failing(checks()) == {}
+
+
+def test_what_one_base_said_is_a_verdict_though_another_is_silent() -> None:
+    series = load("drm-sched")
+    warns = watched(series, text=WARNING)
+    silent = debugcheck.Pair(warns, None, frozenset(), "the base is gone")
+    said = debugcheck.Pair(warns, watched(series), frozenset())
+    quiet = debugcheck.Pair(watched(series, leaked=None), None, frozenset())
+    for debug, kcsan, status in (
+        (said, silent, "fail"),
+        (silent, quiet, "error"),
+        (silent, silent, "error"),
+    ):
+        saved = debugcheck.Saved({"debug": debug, "kcsan": kcsan})
+        (check,) = (
+            one
+            for one in debugcheck.judge(series, saved)
+            if one.name == "no_new_splats"
+        )
+        assert check.status == status
+    assert check.detail.count("the base is gone") == 2
+
+
+@pytest.mark.parametrize(
+    ("flavour", "change", "answers"),
+    [
+        ("debug", {}, True),
+        ("debug", {"status": "hang"}, False),
+        ("debug", {"agent": "error"}, False),
+        ("debug", {"leaked": None}, False),
+        ("kcsan", {"leaked": None}, True),
+    ],
+)
+def test_a_base_that_did_not_do_its_work_does_not_answer(
+    flavour: Any, change: dict[str, Any], answers: bool
+) -> None:
+    base = watched(load("drm-sched"), **change)
+    assert debugcheck.answered(flavour, base) is answers
+
+
+def test_a_guest_that_fails_anyway_asks_nobody_of_its_races() -> None:
+    series = load("drm-sched")
+    guest = watched(series, text=race(("touched",), ("other",)), status="hang")
+    pair = debugcheck.Pair(guest, None, frozenset())
+    code = debugcheck.Code(frozenset({"touched"}))
+    assert not debugcheck.in_doubt_of_a_race(debugcheck.Saved({"kcsan": pair}, code))
+
+
+MAKEFILE = """\
+obj-y := nap.o
+KASAN_SANITIZE_doze.o	:= n
+KCSAN_SANITIZE = n
+KCSAN_SANITIZE_snore.o := y
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("bed/nap.c", ["KCSAN_SANITIZE = n"]),
+        ("bed/doze.c", ["KASAN_SANITIZE_doze.o := n", "KCSAN_SANITIZE = n"]),
+        ("bed/snore.c", []),
+    ],
+)
+def test_what_sanitizers_are_left_out_of(path: str, said: list[str]) -> None:
+    assert list(debugcheck.unwatched(path, MAKEFILE)) == said
+
+
+def test_a_file_that_is_not_watched_is_told_with_the_reason() -> None:
+    series = load("drm-sched")
+    whole = judged(series, watched(series))["no_file_is_left_out"]
+    labels = [one.label for one in whole.comparisons]
+    assert whole.status == "pass"
+    assert "drivers/gpu/drm/scheduler/sched_main.c" in labels
+    assert not any(one.startswith(("tools/", "Documentation/")) for one in labels)
+    (first, *_) = labels
+    code = debugcheck.Code(unwatched=((first, "so it says"), ("else.c", "not ours")))
+    pair = debugcheck.Pair(watched(series), None, frozenset())
+    found = debugcheck.judge(series, debugcheck.Saved({"debug": pair}, code))
+    (check,) = (one for one in found if one.name == "no_file_is_left_out")
+    assert (check.status, check.detail) == ("skip", f"{first}: so it says")
 
 
 def test_functions_are_those_that_are_defined() -> None:
@@ -438,6 +534,10 @@ int plain(void)
 SYSCALL_DEFINE6(io_uring_enter, unsigned int, fd, u32, to_submit)
 {
 }
+static int UVERBS_HANDLER(UVERBS_METHOD_CQ_CREATE)(
+	struct uverbs_attr_bundle *attrs)
+{
+}
 """
     assert debugcheck.code_of([("", source)], []).touched == {
         "on_its_own_line",
@@ -448,6 +548,7 @@ SYSCALL_DEFINE6(io_uring_enter, unsigned int, fd, u32, to_submit)
         "__se_sys_io_uring_enter",
         "__x64_sys_io_uring_enter",
         "__ia32_sys_io_uring_enter",
+        "ib_uverbs_handler_UVERBS_METHOD_CQ_CREATE",
     }
 
 

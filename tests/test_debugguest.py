@@ -303,7 +303,7 @@ def test_where_no_kernel_complains_the_base_is_not_asked(stages: Stages) -> None
     labels = [one.label for one in checks["no_new_splats"].comparisons]
     assert "debug: guest ended as" in labels and "kcsan: guest ended as" in labels
     (stage,) = stages.report.series[0].stages
-    assert stage.name == "debug" and "of 7 checks pass" in stage.summary
+    assert stage.name == "debug" and "of 8 checks pass" in stage.summary
 
 
 def test_emulated_processors_take_turns(stages: Stages) -> None:
@@ -387,6 +387,44 @@ def test_before_a_race_is_held_the_base_does_what_the_others_do(
     silent.said = {"demo/kcsan-patched": text}
     assert silent.prove()["no_new_splats"].status == "fail"
     assert silent.booted.count("kcsan-base") == 2
+    # One of them is lost, and might have shown it.
+    lost = Stages(tmp_path / "lost", monkeypatch, twin=True)
+    lost.said = {"demo/kcsan-patched": text, "twin/kcsan-base": KstallError("gone")}
+    check = lost.prove()["no_new_splats"]
+    assert check.status == "error"
+    assert check.detail.endswith("twin kcsan-base: gone")
+
+
+def test_those_who_are_in_doubt_are_asked_before_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the base says there settles it, so that nothing else is booted."""
+    monkeypatch.setattr(debugging.os, "sched_getaffinity", lambda _: {0, 1})
+    text = (DATA / "kcsan.log").read_text()
+    world = Stages(tmp_path, monkeypatch, twin=True)
+    code = debugcheck.Code(frozenset({"drm_sched_job_trace_wait"}))
+    monkeypatch.setattr(debugkernel.Group, "code", code)
+    world.said = {"twin/kcsan-patched": text, "twin/kcsan-base": text}
+    world.prove()
+    assert world.booted.count("kcsan-base") == 1
+
+
+def test_a_base_that_did_not_do_its_work_is_not_kept(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: dict[str, bool] = {}
+    boot = debugging.debugguest.run
+
+    def run(*words: Any, keep: Any, **others: Any) -> debugguest.Watched:
+        came = boot(*words, keep=keep, **others)
+        kept[words[4].name] = keep(replace(came, status="hang"))
+        kept[f"{words[4].name} whole"] = keep(came)
+        return came
+
+    monkeypatch.setattr(debugging.debugguest, "run", run)
+    stages.said = {"debug-patched": (DATA / "lockdep.log").read_text()}
+    stages.prove()
+    assert (kept["debug-base"], kept["debug-base whole"]) == (False, True)
 
 
 def test_a_base_guest_that_is_lost_is_no_verdict_on_what_it_was_asked(
@@ -412,7 +450,9 @@ def test_a_guest_that_is_lost_is_no_verdict(stages: Stages) -> None:
     assert any("1 did not" in one.summary for one in stages.report.stages)
 
 
-def test_a_race_of_any_series_in_the_kernel_is_known() -> None:
+def test_a_race_of_any_series_in_the_kernel_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It may show in the guest of another one."""
 
     def one(path: str, event: str) -> Any:
@@ -424,10 +464,22 @@ def test_a_race_of_any_series_in_the_kernel_is_known() -> None:
         for name in ("nap.c", "doze.c")
     }
     states = ({"nap.c": None, "doze.c": sources["doze.c"]}.items(),)
-    plan: Any = SimpleNamespace(files=sources, states=states, touched=tuple(sources))
+    plan: Any = SimpleNamespace(
+        files=sources, states=states, touched=tuple(sources), base="it"
+    )
+    makefile = SimpleNamespace(data=b"KCSAN_SANITIZE_nap.o := n\n")
+
+    def pristine(base: str, paths: list[str]) -> dict[str, Any]:
+        assert (base, paths) == ("it", ["Makefile"])
+        return {"Makefile": makefile}
+
+    monkeypatch.setattr(debugkernel.tree, "pristine", pristine)
     group = debugkernel.Group((one("nap.c", "slept"), one("doze.c", "woke")), plan)
     assert group.code == debugcheck.Code(
-        frozenset({"n", "d"}), frozenset({"n"}), frozenset({"slept", "woke"})
+        frozenset({"n", "d"}),
+        frozenset({"n"}),
+        frozenset({"slept", "woke"}),
+        (("nap.c", "Makefile: KCSAN_SANITIZE_nap.o := n"),),
     )
 
 

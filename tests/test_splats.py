@@ -76,22 +76,39 @@ def test_races_that_follow_each_other_are_told_apart() -> None:
     assert "value changed: 0x0000000000000001" in two.excerpt
 
 
-def test_a_race_with_a_stack_that_is_missing_may_be_anyones() -> None:
-    text = "".join(
-        f"[    1.000000] {line}\n"
-        for line in (
-            "BUG: KCSAN: data-race in nap / doze",
-            "write to 0xffffffff82c0f0a0 of 4 bytes by task 1 on cpu 0:",
-            " nap+0x1/0x20",
-            " sleep+0x1/0x20",
-            "",
-            "read to 0xffffffff82c0f0a0 of 4 bytes by interrupt on cpu 1:",
-            "",
-            "Reported by Kernel Concurrency Sanitizer on:",
-        )
-    )
+def race(title: str, *stacks: str, how: str = "write", who: str = "task 1") -> str:
+    lines = [f"BUG: KCSAN: {title}", ""]
+    for stack in stacks:
+        lines.append(f"{how} to 0xffffffff82c0f0a0 of 4 bytes by {who} on cpu 0:")
+        lines += [*(f" {name}+0x1/0x20" for name in stack.split()), ""]
+    return "".join(f"[    1.000000] {line}\n" for line in lines)
+
+
+def test_a_race_is_between_those_whom_its_title_names() -> None:
+    # The end of a report can be missing, and any function can be the one.
+    (one,) = complaints(race("data-race in nap [bed] / report_nap.part.3", "nap sleep"))
+    assert one.accesses == {"nap", "report_nap"}
+    assert one.functions == {"nap", "sleep"}
+    (one,) = complaints(race("data-race in nap.isra.0+0x16/0x70 [bed]", "nap sleep"))
+    assert one.accesses == {"nap"}
+
+
+def test_an_assertion_on_the_way_to_a_race_may_be_anyones() -> None:
+    text = race("assert: race in nap / doze", "nap bed", how="assert no writes")
     (one,) = complaints(text)
-    assert one.accesses == {"nap", "sleep"}
+    assert one.accesses == one.functions == {"nap", "bed"}
+    assert "assert no writes of 4 bytes in nap" in one.signature
+
+
+def test_what_was_interrupted_has_no_part_in_a_race() -> None:
+    stack = "tick asm_sysvec_apic_timer_interrupt sleep bed"
+    (one,) = complaints(race("data-race in nap / tick", stack, who="interrupt"))
+    assert one.functions == {"tick", "asm_sysvec_apic_timer_interrupt"}
+    (one,) = complaints(race("data-race in nap / tick", stack))
+    assert {"sleep", "bed"} < one.functions
+    # The next stack is another's.
+    both = race("data-race in nap / tick", stack, "nap quilt", who="interrupt")
+    assert "quilt" in complaints(both)[0].functions
 
 
 def test_deadlocks_are_told_apart_by_their_locks() -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Watched
-from .errors import KstallError
 from .evidence import CheckResult, Verdict, run_check
 from .series import Series, Tracepoint
 from .splats import Complaint
@@ -24,6 +23,9 @@ _DEFINITION = re.compile(
     r"(?m)^(?:[A-Za-z_][\w\s*]*?\b)?(\w+)\((?P<args>[^;{}]*)(?:\{|\n\{)"
 )
 _SYSCALL = re.compile(r"(?:COMPAT_)?SYSCALL_DEFINE\d")
+_SANITIZE = re.compile(
+    r"(?m)^(?P<tool>K[AC]SAN)_SANITIZE(?:_(?P<stem>\S+)\.o)?\s*:?=\s*(?P<what>[ny])\b"
+)
 _LINES = 40
 # By the kernel itself; it prints the first few.
 _COUNTED = ("dma-errors", "object-warnings")
@@ -34,19 +36,15 @@ _SUSPECTED = re.compile(r"kmemleak: \w+ new suspected memory leaks")
 class Pair:
     """Both guests of one flavour.
 
-    The base is not asked when nothing the other says is in doubt, and may be lost: then
-    there is the error.  ``known`` has the signatures that any guest of the base
-    complained with.
+    The base is not asked when nothing the other says is in doubt.  ``known`` has the
+    signatures that any guest of the base complained with.  ``unanswered`` says why the
+    base did not say all that it was asked; nothing if it did.
     """
 
     patched: Watched
-    base: Watched | KstallError | None
+    base: Watched | None
     known: frozenset[str]
-
-    @property
-    def answer(self) -> Watched | None:
-        """What the base said, if it said anything."""
-        return self.base if isinstance(self.base, Watched) else None
+    unanswered: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,12 +54,14 @@ class Code:
 
     ``touched`` are the functions of the files that they change, ``changed`` those of
     them that are not as in the base, and those that a changed one may have been made a
-    part of, because they call it.  ``events`` are the new tracepoints.
+    part of, because they call it.  ``events`` are the new tracepoints.  ``unwatched``
+    has files that a sanitizer is not compiled into, and how the kernel says that.
     """
 
     touched: frozenset[str] = frozenset()
     changed: frozenset[str] = frozenset()
     events: frozenset[str] = frozenset()
+    unwatched: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,38 @@ def code_of(sources: Collection[tuple[str, str]], events: Collection[str]) -> Co
     changed: set[str] = set()
     for before, after in sources:
         old, new = _functions(before), _functions(after)
-        touched |= new
         changed |= {name for name, text in new.items() if old.get(name) != text}
+        # A header has stubs for what is elsewhere.
+        for name, text in new.items():
+            touched[name] = touched.get(name, "") + text
     word = re.compile(r"\w+")
     callers = {
         name for name, text in touched.items() if changed & {*word.findall(text)}
     }
     return Code(frozenset(touched), frozenset(changed | callers), frozenset(events))
+
+
+def in_kernel(path: str) -> bool:
+    """Whether ``path`` is a C source that can be a part of the kernel."""
+    return path.endswith(".c") and not path.startswith("tools/")
+
+
+def unwatched(path: str, makefile: str) -> Iterator[str]:
+    """The words by which ``makefile`` leaves sanitizers out of the source at ``path``.
+
+    What it says of one object goes before what it says of all.
+    """
+    stem = path.rpartition("/")[2].removesuffix(".c")
+    said: dict[str, tuple[bool, re.Match[str]]] = {}
+    for found in _SANITIZE.finditer(makefile):
+        alone = found["stem"] is not None
+        if alone and found["stem"] != stem:
+            continue
+        if found["tool"] not in said or alone >= said[found["tool"]][0]:
+            said[found["tool"]] = (alone, found)
+    for _, found in said.values():
+        if found["what"] == "n":
+            yield " ".join(found[0].split())
 
 
 def _functions(text: str) -> dict[str, str]:
@@ -98,6 +123,8 @@ def _functions(text: str) -> dict[str, str]:
         if _SYSCALL.fullmatch(found[1]):
             call = re.split(r"[,)]", found["args"])[0].strip()
             names = {f"__{how}_sys_{call}" for how in ("do", "se", "x64", "ia32")}
+        elif found[1] == "UVERBS_HANDLER":
+            names = {f"ib_uverbs_handler_{found['args'].partition(')')[0]}"}
         line, _, _ = text[found.end() :].partition("\n")
         # A stub ends in the line in which it begins.
         body = line if "}" in line else text[found.end() :].partition("\n}")[0]
@@ -121,8 +148,8 @@ def judge(series: Series, saved: Saved) -> tuple[CheckResult, ...]:
 
 
 def in_doubt(saved: Saved) -> bool:
-    """Whether the kernel says, or counts, or ended with, what is held against the
-    series unless the base does the same."""
+    """Whether the kernel says or counts what is held against the series unless the base
+    does the same, or did not come to its end, where the base is asked if it does."""
     verdict = Verdict()
     for flavour, pair in saved.pairs.items():
         counters = pair.patched.facts.get("counters", {})
@@ -138,14 +165,32 @@ def in_doubt(saved: Saved) -> bool:
 
 
 def in_doubt_of_a_race(saved: Saved) -> bool:
-    """Whether a race is held against the series, which the base may show yet."""
+    """Whether a race is held against the series that nothing else speaks against."""
     return any(
-        one.kind == "kcsan"
+        finished(pair.patched)
+        and one.kind == "kcsan"
         and one.signature not in pair.known
         and _ours(saved.code, one)
         for pair in saved.pairs.values()
         for one in pair.patched.complaints
     )
+
+
+def finished(watched: Watched) -> bool:
+    """Whether a guest did all that it was to do."""
+    return watched.status == "completed" and _agent_said(watched) == "completed"
+
+
+def answered(flavour: Flavour, base: Watched) -> bool:
+    """Whether a guest of the base did all that it was to do, leaks looked for."""
+    return finished(base) and (flavour != "debug" or base.leaked is not None)
+
+
+def _agent_said(watched: Watched) -> str:
+    said = str(watched.agent.get("status", "no word"))
+    if error := watched.agent.get("error"):
+        said += f": {error.get('message')}"
+    return said
 
 
 def worth_keeping(series: Series, flavour: Flavour, watched: Watched) -> bool:
@@ -170,43 +215,38 @@ def no_new_splats(series: Series, saved: Saved) -> Verdict:
     for flavour, pair in saved.pairs.items():
         _was_counted(verdict, flavour, pair)
         count = f"{len(pair.patched.complaints)} of this kernel, " + (
-            f"{len(pair.answer.complaints)} of the base"
-            if pair.answer is not None
-            else "and the base was not asked"
-            if pair.base is None
-            else "and the base's guest was lost"
+            f"{len(pair.base.complaints)} of the base"
+            if pair.base is not None
+            else f"and {pair.unanswered or 'the base was not asked'}"
         )
         verdict.true(f"{flavour}: reports were read", True, count)
         _hold(verdict, saved, flavour, pair.patched.complaints)
-        if pair.answer is not None:
-            _tell(verdict, flavour, pair.answer.complaints)
-            label = f"{flavour}: the base's guest ended as {pair.answer.status}"
-            verdict.true(label, True)
-    return verdict if settled else _answered(verdict, saved.pairs)
+        if pair.base is not None:
+            _tell(verdict, flavour, pair.base.complaints)
+            ended = f"{pair.base.status}, its agent: {_agent_said(pair.base)}"
+            verdict.true(f"{flavour}: how the base's guest ended", True, ended)
+    if not settled:
+        _undecide(verdict, saved.pairs)
+    return verdict
 
 
 def _good(verdict: Verdict) -> bool:
     return all(one.ok for one in verdict.comparisons)
 
 
-def _answered(verdict: Verdict, pairs: Mapping[Flavour, Pair]) -> Verdict:
-    """``verdict``, if it does not hang on what a guest of the base did not say.
-
-    Raises `KstallError` if it does: what is held against the series then may well be
-    the base's own.
-    """
+def _undecide(verdict: Verdict, pairs: Mapping[Flavour, Pair]) -> None:
+    """Take back what is held only because the base did not say all it was asked."""
     bad = [one.label for one in verdict.comparisons if not one.ok]
+    whys = []
     for flavour, pair in pairs.items():
-        if not any(label.startswith(f"{flavour}: ") for label in bad):
-            continue
-        if isinstance(pair.base, KstallError):
-            raise pair.base
-        if pair.base is not None and pair.base.status != "completed":
-            raise KstallError(
-                f"{flavour}: the base's guest ended as {pair.base.status}, see its "
-                f"console.log: nobody knows if the base has this as well: {bad[0]}"
-            )
-    return verdict
+        mine = [label for label in bad if label.startswith(f"{flavour}: ")]
+        if mine and not pair.unanswered:
+            return
+        if mine:
+            whys.append(f"nobody knows if it is the base's own: {mine[0]}: ")
+            whys[-1] += pair.unanswered
+    if whys:
+        verdict.undecide("; ".join(whys))
 
 
 def _tell(verdict: Verdict, flavour: Flavour, theirs: Collection[Complaint]) -> None:
@@ -218,11 +258,7 @@ def _tell(verdict: Verdict, flavour: Flavour, theirs: Collection[Complaint]) -> 
 def _came_to_its_end(verdict: Verdict, label: str, watched: Watched) -> None:
     """Comparisons of how the guest and its agent ended."""
     verdict.equal(f"{label} ended as", watched.status, "completed")
-    error = watched.agent.get("error") or {}
-    said = str(watched.agent.get("status", "no word"))
-    if error:
-        said += f": {error.get('message')}"
-    verdict.equal(f"{label}'s agent", said, "completed")
+    verdict.equal(f"{label}'s agent", _agent_said(watched), "completed")
 
 
 def _was_watched(verdict: Verdict, flavour: Flavour, pair: Pair) -> None:
@@ -255,7 +291,7 @@ def _was_counted(verdict: Verdict, flavour: Flavour, pair: Pair) -> None:
     if flavour == "kcsan":
         return
     counters = pair.patched.facts.get("counters", {})
-    theirs = pair.answer.facts.get("counters", {}) if pair.answer else {}
+    theirs = pair.base.facts.get("counters", {}) if pair.base else {}
     for name in _COUNTED:
         count = counters.get(name, "no word")
         verdict.true(
@@ -271,11 +307,14 @@ def _hold(
     """Put complaints down, and hold against the series what can be its own.
 
     KCSAN samples, so that a race of the base's may show in one boot and not in the
-    next.  A new one takes an access that is new, or that is made where nobody made it
-    before: so of those that the base's guests did not show, it is held against the
-    series if it is between functions one of which is in a file that any series touches,
-    or if one that the patches change is on either stack.  One in such a function under
-    the name of another, which it was made a part of in two steps, escapes that.
+    next.  A new one takes, as a rule, an access that is new, or that is made where
+    nobody made it before: so of those that the base's guests did not show, it is held
+    against the series if one of the functions that it is between is in a file that any
+    series touches, or if one that the patches change is on either stack.
+
+    What escapes: a race between others that something which the patches took away,
+    say a lock, kept apart; the side of an access that KCSAN does not know; and what has
+    become a part of a function in a file that nobody touches, or in two steps.
     """
     for one in _distinct(complaints):
         label = f"{flavour}: {one.signature}"
@@ -316,11 +355,13 @@ def no_leaks(series: Series, saved: Saved) -> Verdict:
             known = one.signature in pair.known
             what = "the base has it as well" if known else one.excerpt
             verdict.true(f"{flavour}: {one.signature}", known, what)
-        if pair.answer is not None:
-            _tell(verdict, flavour, pair.answer.leaked or ())
+        if pair.base is not None:
+            _tell(verdict, flavour, pair.base.leaked or ())
     if not verdict.comparisons:
         verdict.skip("no kernel with kmemleak was run")
-    return verdict if settled else _answered(verdict, saved.pairs)
+    if not settled:
+        _undecide(verdict, saved.pairs)
+    return verdict
 
 
 def toggles_survived(series: Series, saved: Saved) -> Verdict:
@@ -443,6 +484,24 @@ def no_workload_is_left_out(series: Series, saved: Saved) -> Verdict:
     return verdict
 
 
+def no_file_is_left_out(series: Series, saved: Saved) -> Verdict:
+    """Each source that the series touches is compiled with KASAN, and with KCSAN."""
+    verdict = Verdict()
+    left_out: dict[str, list[str]] = {}
+    for path, how in saved.code.unwatched:
+        if path in series.touches:
+            left_out.setdefault(how, []).append(path)
+    for path in sorted(filter(in_kernel, series.touches)):
+        verdict.true(path, True)
+    if left_out:
+        verdict.skip(
+            "; ".join(f"{', '.join(files)}: {how}" for how, files in left_out.items())
+        )
+    elif not verdict.comparisons:
+        verdict.skip("the series touches no source of the kernel")
+    return verdict
+
+
 _Check = Callable[[Series, Saved], Verdict]
 _CHECKS: tuple[_Check, ...] = (
     no_new_splats,
@@ -452,4 +511,5 @@ _CHECKS: tuple[_Check, ...] = (
     modules_reloaded,
     workloads_come_to_their_end,
     no_workload_is_left_out,
+    no_file_is_left_out,
 )

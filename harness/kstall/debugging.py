@@ -104,12 +104,9 @@ def prove(
         entry = entries[series.name]
         with contextlib.suppress(StageStopped), run.stage("debug", entry) as stage:
             found = {
-                flavour: debugcheck.Pair(
-                    _came_back(patched[series.name, flavour]),
-                    base.get((series.name, flavour)),
-                    _known(base, flavour),
-                )
-                for flavour in flavours
+                one.flavour: _pair(one, _came_back(patched[one.key]), base, guests)
+                for one in guests
+                if one.series is series
             }
             saved = debugcheck.Saved(found, group.code)
             checks = [report.Check.of(one) for one in debugcheck.judge(series, saved)]
@@ -290,8 +287,9 @@ def _boot(
             mine,
             run.ui,
             keep=lambda came: (
-                one.side == "base"
-                or debugcheck.worth_keeping(one.series, one.flavour, came)
+                debugcheck.answered(one.flavour, came)
+                if one.side == "base"
+                else debugcheck.worth_keeping(one.series, one.flavour, came)
             ),
         )
     except KstallError as error:
@@ -304,6 +302,41 @@ def _boot(
         stage.figure(label, figure.value, figure.unit)
     run.ui.say(f"{one.series.name} {one.name}: {mine.summary}")
     return watched
+
+
+def _pair(
+    one: Wanted, came: Watched, base: _All, guests: Sequence[Wanted]
+) -> debugcheck.Pair:
+    """What is known of ``one``, which ``came`` back."""
+    mine = base.get(one.key)
+    pair = debugcheck.Pair(
+        came,
+        mine if isinstance(mine, Watched) else None,
+        _known(base, one.flavour),
+        _unanswered(one, base),
+    )
+    saved = debugcheck.Saved({one.flavour: pair}, one.group.code)
+    if pair.unanswered or not debugcheck.in_doubt_of_a_race(saved):
+        return pair
+    # Of a race all that the base did was asked.
+    others = (
+        _unanswered(other, base)
+        for other in guests
+        if other.group is one.group and other.flavour == one.flavour
+    )
+    return dataclasses.replace(pair, unanswered=next(filter(None, others), ""))
+
+
+def _unanswered(one: Wanted, base: _All) -> str:
+    """Why the base did not say all that it was asked with the guest of ``one``."""
+    came = base.get(one.key)
+    where = f"{one.series.name} {one.flavour}-base"
+    if isinstance(came, KstallError):
+        return f"{where}: {came}"
+    if came is not None and not debugcheck.answered(one.flavour, came):
+        log = f"{one.series.name}/{one.flavour}-base/console.log"
+        return f"{where}: the guest did not come to the end of its work, see {log}"
+    return ""
 
 
 def _known(base: _All, flavour: Flavour) -> frozenset[str]:

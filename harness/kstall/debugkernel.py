@@ -8,10 +8,11 @@ series are put into one, as long as they apply together.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from . import am, debugcheck, kernel, programs, root, source, tree
 from .debugguest import Flavour, Side
@@ -44,16 +45,29 @@ class Group:
 
     @functools.cached_property
     def code(self) -> debugcheck.Code:
-        """What the patches put into the kernel."""
+        """What the patches put into the kernel.  Raises `KstallError` for a base that
+        was meddled with."""
         before, after = dict(self.plan.states[0]), self.plan.files
-        return debugcheck.code_of(
+        code = debugcheck.code_of(
             [
-                (_text(before.get(path)), _text(after[path]))
+                (_text(before[path]), _text(after[path]))
                 for path in self.plan.touched
-                if path.endswith((".c", ".h"))
+                if path.endswith(".h") or debugcheck.in_kernel(path)
             ],
             [point.name for series in self.series for point in series.spec.tracepoint],
         )
+        return dataclasses.replace(code, unwatched=tuple(self._unwatched()))
+
+    def _unwatched(self) -> Iterator[tuple[str, str]]:
+        sources = list(filter(debugcheck.in_kernel, self.plan.touched))
+        makefiles = {
+            path: str(PurePosixPath(path).parent / "Makefile") for path in sources
+        }
+        texts = tree.pristine(self.plan.base, sorted({*makefiles.values()}))
+        texts |= self.plan.files
+        for path, makefile in makefiles.items():
+            for how in debugcheck.unwatched(path, _text(texts.get(makefile))):
+                yield path, f"{makefile}: {how}"
 
 
 def _text(file: am.File | None) -> str:

@@ -59,6 +59,7 @@ class Verdict:
 
     comparisons: list[Comparison] = field(default_factory=list)
     skipped: str | None = None
+    undecided: str | None = None
 
     def equal(self, label: str, observed: object, expected: object) -> None:
         """``observed`` has to be ``expected``."""
@@ -90,6 +91,12 @@ class Verdict:
         if not reason:
             raise ValueError("a skip needs a reason")
         self.skipped = reason
+
+    def undecide(self, reason: str) -> None:
+        """What was compared says nothing without what ``reason`` says is missing."""
+        if not reason:
+            raise ValueError("no verdict needs a reason")
+        self.undecided = reason
 
     def _add(self, comparison: Comparison) -> None:
         self.comparisons.append(comparison)
@@ -291,6 +298,8 @@ def run_check(
             status: Status = "skip"
         elif not verdict.comparisons:
             raise ValueError(f"{name} compared nothing, so it proves nothing")
+        elif verdict.undecided is not None:
+            status = "error"
         else:
             good = all(item.ok for item in verdict.comparisons)
             status = "pass" if good else "fail"
@@ -298,7 +307,7 @@ def run_check(
         return CheckResult(name, kind, claim, "error", (), str(error))
     except Exception:
         return CheckResult(name, kind, claim, "error", (), traceback.format_exc())
-    detail = verdict.skipped or ""
+    detail = verdict.skipped or verdict.undecided or ""
     return CheckResult(name, kind, claim, status, tuple(verdict.comparisons), detail)
 
 

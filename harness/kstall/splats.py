@@ -35,9 +35,15 @@ _STAMPS = re.compile(_STAMP.pattern, re.MULTILINE)
 # KCSAN's: `write (marked) to 0xffff... of 8 bytes by task 7 on cpu 0:`.
 _ACCESS = re.compile(
     r"(?m)^(?:race at unknown origin, with )?"
-    r"([a-z-]+(?: \([^)]*\))?) to 0x[0-9a-f]+ of (\d+) bytes .*$"
+    r"((?:assert no )?[a-z-]+(?: \([^)]*\))?) to 0x[0-9a-f]+ of (\d+) bytes .*$"
 )
-_NOWHERE = "nowhere"
+# It names the functions there, as two, or as one and its place.
+_BETWEEN = re.compile(
+    r"BUG: KCSAN: (?P<what>.*) in (?P<first>\S.*?)(?: / (?P<other>\S.*))?$"
+)
+_PLACE = re.compile(r"(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?(?: \[[^]]*\])?$")
+# Below that it is the stack of what was interrupted, which has no part in it.
+_INTERRUPTED = re.compile(r"asm_(?:sysvec_\w+|common_interrupt)")
 _LEAK = re.compile(r"^unreferenced object.* \(size (?P<size>\d+)\):$")
 # Deep enough to tell two uses of one function apart.
 _FRAMES = 3
@@ -49,8 +55,9 @@ class Complaint:
     """A report in a form that can be compared: equal ``signature``, same complaint.
 
     ``functions`` are all that are on its stacks; ``excerpt`` is what was printed.
-    Of a data race, ``accesses`` are the functions that it is between; those are all of
-    them if a stack is missing.
+    Of a data race, ``accesses`` are the functions that it is between: one only, if
+    KCSAN does not know the other.  Of an assertion that did not hold they are all
+    functions, for it is the way to the place that is wrong then.
     """
 
     kind: str
@@ -69,11 +76,8 @@ def complaint(splat: Splat) -> Complaint:
         parts.append(", ".join(locks))
     elif splat.kind == "kcsan":
         # Another access in the same two functions is another race.
-        found = list(_accesses(splat.excerpt))
-        parts += sorted(f"{how} in {where}" for how, where in found)
-        accesses = frozenset(where for _, where in found)
-        if not accesses or _NOWHERE in accesses:
-            accesses = frozenset(frames)
+        parts += sorted(_accesses(splat.excerpt))
+        accesses = _between(splat.headline) or frozenset(frames)
     else:
         parts.append(" < ".join(_telling(frames)[:_FRAMES]))
     signature = ": ".join(part for part in parts if part)
@@ -101,10 +105,17 @@ def leaks(text: str) -> tuple[Complaint, ...]:
 
 def _frames(excerpt: str) -> Iterator[str]:
     """The functions on the stacks, top first."""
+    by_interrupt = interrupted = False
     for line in excerpt.splitlines():
         text = _STAMP.sub("", line)
-        if found := _FRAME.match(text):
-            yield _CLONE.sub("", found["name"])
+        if access := _ACCESS.match(text):
+            interrupted = False
+            by_interrupt = " by interrupt on " in access[0]
+        elif found := _FRAME.match(text):
+            if not interrupted:
+                yield _CLONE.sub("", found["name"])
+            if by_interrupt and _INTERRUPTED.fullmatch(found["name"]):
+                interrupted = True
 
 
 def _telling(frames: tuple[str, ...]) -> list[str]:
@@ -113,12 +124,21 @@ def _telling(frames: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _accesses(excerpt: str) -> Iterator[tuple[str, str]]:
-    """The accesses of a race: how and of how many bytes, and where."""
+def _accesses(excerpt: str) -> Iterator[str]:
+    """The accesses of a race: how, how many bytes, and where."""
     stacks = _ACCESS.split(_STAMPS.sub("", excerpt))
     for how, size, stack in zip(stacks[1::3], stacks[2::3], stacks[3::3], strict=True):
-        top = next(iter(_telling(tuple(_frames(stack)))), _NOWHERE)
-        yield f"{how} of {size} bytes", top
+        top = next(iter(_telling(tuple(_frames(stack)))), "nowhere")
+        yield f"{how} of {size} bytes in {top}"
+
+
+def _between(headline: str) -> frozenset[str]:
+    """The functions that KCSAN says a race is between; none of an assertion."""
+    found = _BETWEEN.search(headline)
+    if found is None or found["what"].startswith("assert"):
+        return frozenset()
+    names = (found["first"], found["other"])
+    return frozenset(_CLONE.sub("", _PLACE.sub("", one)) for one in names if one)
 
 
 def _locks(excerpt: str) -> Iterator[str]:
