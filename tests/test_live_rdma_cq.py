@@ -48,8 +48,8 @@ WC = "0005-RDMA-core-Add-tracepoint-for-failed-work-completions.patch"
         ),
         pytest.param(
             ROUTE,
-            "+\tif (cq->registered_event_handler)\n",
-            "+\tif (cq->registered_event_handler && !cq->uobject)\n",
+            "+\tcq->registered_event_handler = handler;\n",
+            "+\tcq->registered_event_handler = cq->uobject ? NULL : handler;\n",
             {"each_async_event_was_traced", "each_dropped_completion_is_an_event"},
             id="the program is no longer told",
         ),
