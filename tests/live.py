@@ -76,16 +76,36 @@ def require_caught(
     Only these are run, with the workloads that they look at.  An error in one of them
     is no catch.
     """
+    mutate(project, series, file, old, new)
+    keep_only(project.patches / series, by)
+    found = validate(project.root, out, series)
+    assert found.exit_code == 1, found.said
+    failed = {one.name for one in found.report.series[0].checks if one.status == "fail"}
+    assert set(by) <= failed, found.failed()
+
+
+def mutate(project: Project, series: str, file: str, old: str, new: str) -> None:
+    """Change ``old``, lines of one patch, into ``new``, and what later ones show of it.
+
+    Those have such a line as context, when they change one next to it.
+    """
     folder = project.patches / series
     text = (folder / file).read_text()
     assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}"
     assert _lines(old) == _lines(new), "the hunk's line counts would be wrong"
     (folder / file).write_text(text.replace(old, new))
-    keep_only(folder, by)
-    found = validate(project.root, out, series)
-    assert found.exit_code == 1, found.said
-    failed = {one.name for one in found.report.series[0].checks if one.status == "fail"}
-    assert set(by) <= failed, found.failed()
+    before, after = old.splitlines(), new.splitlines()
+    # What is only moved is what it was.
+    added = [
+        (was[1:], becomes[1:])
+        for was, becomes in zip(before, after, strict=False)
+        if was not in after and was[0] == becomes[0] == "+"
+    ]
+    for later in (path for path in folder.glob("*.patch") if path.name > file):
+        text = later.read_text()
+        for was, becomes in added:
+            text = text.replace(f"\n {was}\n", f"\n {becomes}\n")
+        later.write_text(text)
 
 
 def _lines(hunk: str) -> tuple[int, int]:
