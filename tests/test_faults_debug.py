@@ -347,7 +347,15 @@ def test_a_base_that_is_lost_is_no_verdict(deep: World) -> None:
     deep.guest(_only("demo", _COMPLAINS) + base)
     ran = deep.validate()
     deep.guest(None)
-    require_stopped(ran, "debug", "went away", "demo/debug-base/console.log")
+    assert ran.exit_code == 2, ran.said
+    (check,) = (
+        one
+        for one in _series(ran, "demo").checks
+        if one.kind == "debug" and one.status not in ("pass", "skip")
+    )
+    assert (check.name, check.status) == ("no_new_splats", "error")
+    for text in ("went away", "demo/debug-base/console.log", "next: "):
+        assert text in check.detail, check.detail
     assert "0 guests came back, 1 did not" in ran.stage("debug-base-guests").summary
     assert set(_checks(ran, "other").values()) == {"pass", "skip"}
     require_proven(deep.validate())

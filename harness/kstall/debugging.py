@@ -335,7 +335,10 @@ def _unanswered(one: Wanted, base: _All) -> str:
         return f"{where}: {came}"
     if came is not None and not debugcheck.answered(one.flavour, came):
         log = f"{one.series.name}/{one.flavour}-base/console.log"
-        return f"{where}: the guest did not come to the end of its work, see {log}"
+        return (
+            f"{where}: the guest did not come to the end of its work\n"
+            f"  log: {log}\n  next: read how it ended, and run this again"
+        )
     return ""
 
 
