@@ -369,15 +369,20 @@ def test_what_the_base_does_not_say_is_held_against_the_series(stages: Stages) -
     assert checks["no_new_splats"].status == "fail"
 
 
+def _race_of_ours(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What KCSAN says of code that the patches touch."""
+    code = debugcheck.Code(frozenset({"drm_sched_job_trace_wait"}))
+    monkeypatch.setattr(debugkernel.Group, "code", code)
+    return (DATA / "kcsan.log").read_text()
+
+
 def test_before_a_race_is_held_the_base_does_what_the_others_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KCSAN samples, so that the guest of one series may miss the base's own race."""
     monkeypatch.setattr(debugging.os, "sched_getaffinity", lambda _: {0})
-    text = (DATA / "kcsan.log").read_text()
+    text = _race_of_ours(monkeypatch)
     world = Stages(tmp_path, monkeypatch, twin=True)
-    code = debugcheck.Code(frozenset({"drm_sched_job_trace_wait"}))
-    monkeypatch.setattr(debugkernel.Group, "code", code)
     world.said = {"demo/kcsan-patched": text, "twin/kcsan-base": text}
     checks = world.prove()
     assert world.booted.count("kcsan-base") == 2
@@ -400,10 +405,8 @@ def test_those_who_are_in_doubt_are_asked_before_the_others(
 ) -> None:
     """What the base says there settles it, so that nothing else is booted."""
     monkeypatch.setattr(debugging.os, "sched_getaffinity", lambda _: {0, 1})
-    text = (DATA / "kcsan.log").read_text()
+    text = _race_of_ours(monkeypatch)
     world = Stages(tmp_path, monkeypatch, twin=True)
-    code = debugcheck.Code(frozenset({"drm_sched_job_trace_wait"}))
-    monkeypatch.setattr(debugkernel.Group, "code", code)
     world.said = {"twin/kcsan-patched": text, "twin/kcsan-base": text}
     world.prove()
     assert world.booted.count("kcsan-base") == 1

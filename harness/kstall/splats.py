@@ -38,9 +38,7 @@ _ACCESS = re.compile(
     r"((?:assert no )?[a-z-]+(?: \([^)]*\))?) to 0x[0-9a-f]+ of (\d+) bytes .*$"
 )
 # It names the functions there, as two, or as one and its place.
-_BETWEEN = re.compile(
-    r"BUG: KCSAN: (?P<what>.*) in (?P<first>\S.*?)(?: / (?P<other>\S.*))?$"
-)
+_BETWEEN = re.compile(r"BUG: KCSAN: .* in (?P<first>\S.*?)(?: / (?P<other>\S.*))?$")
 _PLACE = re.compile(r"(?:\+0x[0-9a-f]+/0x[0-9a-f]+)?(?: \[[^]]*\])?$")
 # Below that it is the stack of what was interrupted, which has no part in it.
 _INTERRUPTED = re.compile(r"asm_(?:sysvec_\w+|common_interrupt)")
@@ -56,8 +54,8 @@ class Complaint:
 
     ``functions`` are all that are on its stacks; ``excerpt`` is what was printed.
     Of a data race, ``accesses`` are the functions that it is between: one only, if
-    KCSAN does not know the other.  Of an assertion that did not hold they are all
-    functions, for it is the way to the place that is wrong then.
+    KCSAN does not know the other.  Of an assertion that did not hold they are those
+    and all others, for it is the way to the place that is wrong then.
     """
 
     kind: str
@@ -77,7 +75,9 @@ def complaint(splat: Splat) -> Complaint:
     elif splat.kind == "kcsan":
         # Another access in the same two functions is another race.
         parts += sorted(_accesses(splat.excerpt))
-        accesses = _between(splat.headline) or frozenset(frames)
+        accesses = _between(splat.headline)
+        if not accesses or "assert: " in splat.headline:
+            accesses |= frozenset(frames)
     else:
         parts.append(" < ".join(_telling(frames)[:_FRAMES]))
     signature = ": ".join(part for part in parts if part)
@@ -133,9 +133,9 @@ def _accesses(excerpt: str) -> Iterator[str]:
 
 
 def _between(headline: str) -> frozenset[str]:
-    """The functions that KCSAN says a race is between; none of an assertion."""
+    """The functions that KCSAN says a race is between."""
     found = _BETWEEN.search(headline)
-    if found is None or found["what"].startswith("assert"):
+    if found is None:
         return frozenset()
     names = (found["first"], found["other"])
     return frozenset(_CLONE.sub("", _PLACE.sub("", one)) for one in names if one)
