@@ -143,6 +143,8 @@ def overflow_is_counted(ev: Evidence) -> Verdict:
             for seen in _of_case(load, case, OVERFLOW)
         ]
         v.equal(f"{case}: sq_entries, queued", found, wanted)
+        late = sum(_after_the_first_sqe(load, line) for line in lines)
+        v.equal(f"{case}: told after the first SQE was taken", late, 0)
         batch = lines[0]["batch"]
         told = Counter(data for line in lines for data, _ in line["cqes"])
         v.equal(f"{case}: CQEs of the first SQE", told[batch[0]], 0)
@@ -527,6 +529,20 @@ def _overflows(load: WorkloadResult, line: Line) -> list[tuple[int, int]]:
     """(sq_entries, queued) of each submission that found too much on the ring."""
     size = _rings(load)[_id(line)]["sq_entries"]
     return [(size, line["queued_before"])] if line["queued_before"] > size else []
+
+
+def _after_the_first_sqe(load: WorkloadResult, line: Line) -> int:
+    """Overflows of a submission that come after the older event of its first SQE."""
+    ctx = _int(_created(load)[_id(line)], "ctx")
+    taken = False
+    late = 0
+    for event in load.events():
+        if not line["begin_ns"] <= event.ts_ns <= line["end_ns"]:
+            continue
+        if event.fields.get("ctx") == ctx:
+            taken |= event.name == "io_uring_submit_req"
+            late += taken and event.name == OVERFLOW
+    return late
 
 
 def _stops_match(v: Verdict, load: WorkloadResult, cases: Sequence[str]) -> None:

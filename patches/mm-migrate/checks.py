@@ -27,7 +27,9 @@ RETRIES = 10
 ROUNDING_NS = 1000
 INVALIDATE = "mmu_notifier_invalidate"
 FINISH = "mmu_notifier_invalidate_finish"
+LOCKED = "mmap_lock_acquire_returned"
 CALLBACK = "dmirror_interval_invalidate"
+FLAGS = ("ret", "blockable", "migration", "curr")
 
 Said = dict[str, Any]
 Range = tuple[int, int]
@@ -64,6 +66,9 @@ def one_event_for_each_page(ev: Evidence) -> Verdict:
     v.equal("migration entries without their event", (entries - ranged).total(), 0)
     v.equal("events without a migration entry", (ranged - entries).total(), 0)
     v.equal("mm", len({e.fields["mm"] for e in _invalidations(load)}), 1)
+    for number, move in enumerate(moves, 1):
+        _locked_mm(v, f"round {number}", load, move)
+    _exit(v, load, moves, 1)
     return v
 
 
@@ -135,7 +140,7 @@ def wait_is_the_time_that_the_mutex_was_held(ev: Evidence) -> Verdict:
 
 
 def delay_is_measured(ev: Evidence) -> Verdict:
-    """msleep() never sleeps less, and the move cannot be shorter than its callback."""
+    """The mirror sleeps by the clock; the move cannot be shorter than its callback."""
     v = Verdict()
     load = ev.workload("slow")
     moves = _said(load, "move")
@@ -182,6 +187,25 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
             0,
             "ns",
         )
+    for number, move in enumerate(moves, 1):
+        ended = _during(_migrations(load, FINISH), move)
+        v.equal(
+            f"move {number}: ranges of the second passes",
+            [_range(e) for e in ended],
+            _pages(move) * 2,
+        )
+        v.equal(
+            f"move {number}: function, event, ret, blockable, curr, thread",
+            _kinds(ended),
+            {("dmirror_invalidate_finish", "clear", 0, 1, 1, move["tid"])},
+        )
+    # Whatever it is for, an invalidation has both.
+    once, again = (
+        Counter(_told(e) for e in load.events(name)) for name in (INVALIDATE, FINISH)
+    )
+    v.equal("first passes without a second", (once - again).total(), 0)
+    v.equal("second passes without a first", (again - once).total(), 0)
+    _exit(v, load, moves, 2)
     functions = Counter(map(_function, _traced(load)))
     v.at_least("first passes", functions["dmirror_invalidate_start"], 8)
     v.at_least("second passes", functions["dmirror_invalidate_finish"], 8)
@@ -324,6 +348,7 @@ def reaper_does_not_wait(ev: Evidence) -> Verdict:
         events = [e for e in _invalidations(load) if _of(e, [reap])]
         kinds = {(_int(e, "blockable"), _int(e, "curr")) for e in events}
         v.equal(f"reap {number}: other than blockable=0", kinds - {(0, 0)}, set())
+        _locked_mm(v, f"reap {number}", load, reap)
         waits = sum(_int(e, "ret") == -EAGAIN for e in events)
         v.equal(
             f"reap {number}: a callback that would have had to wait",
@@ -337,6 +362,8 @@ def reaper_does_not_wait(ev: Evidence) -> Verdict:
         )
     others = [e for e in _traced(load) if not any(_of(e, [reap]) for reap in reaps)]
     v.equal("blockable elsewhere", {_int(e, "blockable") for e in others}, {1})
+    # Only a callback that must not wait can have that to say.
+    v.equal("ret elsewhere", {_int(e, "ret") for e in others}, {0})
     return v
 
 
@@ -608,6 +635,41 @@ def _of(event: Event, moves: Sequence[Said]) -> bool:
 
 def _during(events: Iterable[Event], said: Said) -> list[Event]:
     return [e for e in events if _of(e, [said])]
+
+
+def _told(event: Event) -> tuple[object, ...]:
+    """What both passes of an invalidation have to tell alike."""
+    same = ("mm", "subscription", "start", "end", "ret", "event", "blockable")
+    return tuple(event.fields[name] for name in (*same, "migration", "curr"))
+
+
+def _locked_mm(v: Verdict, name: str, load: WorkloadResult, said: Said) -> None:
+    """mmap_lock's older events say whose address space the thread works on."""
+    locked = {e.fields["mm"] for e in _during(load.events(LOCKED), said)}
+    told = {e.fields["mm"] for e in _during(_invalidations(load), said)}
+    # Of a process that is gone already, nothing is locked and nothing invalidated.
+    v.at_most(f"{name}: address spaces that were locked", len(locked), 1)
+    v.equal(f"{name}: mm, other than these", sorted(map(str, told - locked)), [])
+
+
+def _exit(
+    v: Verdict, load: WorkloadResult, moves: Sequence[Said], mirrors: int
+) -> None:
+    """A process that ends has given its address space away, which ends as a whole."""
+    last = max(move["ended"] for move in moves)
+    for name in {INVALIDATE, FINISH} & {e.name for e in load.events()}:
+        told = [
+            (e.fields["event"], *_range(e), *(_int(e, key) for key in FLAGS))
+            for e in load.events(name)
+            if e.ts_ns > last + ROUNDING_NS
+        ]
+        whole = [e for e in told if e[1:3] == (0, (1 << 64) - 1)]
+        wanted = [
+            (cause, 0, (1 << 64) - 1, 0, 1, 0, 0)
+            for cause in ("release", "unmap")
+            for _ in range(mirrors)
+        ]
+        v.equal(f"{name}: at the exit", whole, wanted)
 
 
 def _range(event: Event) -> Range:

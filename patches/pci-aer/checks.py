@@ -97,6 +97,10 @@ def a_message_a_record(ev: Evidence) -> Verdict:
             _said(turn.messages),
             [_message(turn.source(device), nr_dev=1, nr_logged=1)],
         )
+        # Such as 0000:07:00.0
+        domain = int(str(turn.facts["addresses"][device]).partition(":")[0], 16)
+        told = {_int(event, "domain") for event in turn.messages}
+        v.equal(f"{turn.label}: domain", told, {domain})
         _reported(v, turn, (device, CORRECTABLE, RXERR))
         v.equal(f"{turn.label}: {device}", turn.grown(device, "correctable RxErr"), 1)
     sent = [_sender(step) for step in ev.workload("single").injected]
@@ -140,6 +144,7 @@ def dropped_messages_are_told(ev: Evidence) -> Verdict:
     first = min(event.ts_ns for event in kept)
     early = sum(event.ts_ns < first for event in dropped)
     v.equal("of which before the first one that was kept", early, 2)
+    v.equal("of which in the AER driver's interrupt handler", _in_handler(turn), 2)
     v.equal("aer_event", len(turn.reports), 1)
     return v
 
@@ -175,6 +180,10 @@ def several_messages_in_one(ev: Evidence) -> Verdict:
     v.equal("six devices: with an error left", len(left), 1)
     missing = [turn.facts["addresses"][name] for name in left]
     v.equal("six devices: of which reported", len(told.intersection(missing)), 0)
+    for turn in _turns_of(ev, "mixed"):
+        several = sum(_int(event, "multi") for event in turn.messages)
+        wanted = int(turn.facts["name"] == "two-devices")
+        v.equal(f"{turn.label}: multi", several, wanted)
     sent = [len(step.answers) - 2 for step in ev.workload("multi").injected]
     v.equal("errors by QEMU's monitor", sent, [2, 2, 6])
     return v
@@ -391,16 +400,20 @@ def text_names_the_sender(ev: Evidence) -> Verdict:
     v = Verdict()
     for name in _WORKLOADS:
         load = ev.workload(name)
-        text = (load.dir / "trace.txt").read_text(encoding="utf-8")
-        printed = re.findall(
-            r" pcie_aer_msg: (\S+) severity:(\w+), source:([\da-f:.]+), multi:(\d), "
-            r"dropped:(\d), nr_dev:(\d), nr_logged:(\d)\n",
-            text,
-        )
+        lines = [event.text for event in load.events("pcie_aer_msg")]
+        shapes = [
+            re.fullmatch(
+                r"(\S+) severity:(\w+), source:([\da-f:.]+), multi:(\d+), "
+                r"dropped:(\d+), nr_dev:(\d+), nr_logged:(\d+)",
+                line,
+            )
+            for line in lines
+        ]
+        printed = [shape.groups() if shape else () for shape in shapes]
         read = [
             (
                 str(event.fields["root"]),
-                _KINDS[_int(event, "severity")],
+                _KINDS.get(_int(event, "severity"), "?"),
                 _address(_int(event, "domain"), _int(event, "source")),
                 *(str(event.fields[key]) for key in _FLAGS),
             )
@@ -568,6 +581,20 @@ def _handled(turn: Turn) -> int:
             ours = event.fields["name"] == "aerdrv"
         elif event.name == "irq_handler_exit" and ours:
             found += event.fields["ret"] == "handled"
+    return found
+
+
+def _in_handler(turn: Turn) -> int:
+    """How many dropped messages were told of where the driver's handler ran."""
+    found = 0
+    inside: dict[int, bool] = {}
+    for event in turn.load.events():
+        if event.name == "irq_handler_entry":
+            inside[event.cpu] = event.fields["name"] == "aerdrv"
+        elif event.name == "irq_handler_exit":
+            inside[event.cpu] = False
+        elif event.name == "pcie_aer_msg" and event.fields["dropped"]:
+            found += inside.get(event.cpu, False)
     return found
 
 

@@ -177,15 +177,28 @@ def qp_dies_after_its_queue_failed(ev: Evidence) -> Verdict:
     v.equal("its scq_id", events[0].fields["scq_id"], failures[0].fields["cq_id"])
     before = [e for e in failures if e.ts_ns < events[0].ts_ns]
     v.equal("cq_async_event before it", len(before), 3)
+    after = [e for e in failures if e.ts_ns > events[0].ts_ns]
+    v.equal("cq_async_event after it", len(after), 1)
+    return v
+
+
+def script_says_what_a_qp_died_of(ev: Evidence) -> Verdict:
+    """It has seen the queue fail, and looks at the clock by itself."""
+    v = Verdict()
+    load = ev.workload("badkey")
+    facts = {(f["run"], f.get("cq") or f["qp"]): f for f in _facts(load)}
+    send, target = facts["overrun", "send"], facts["overrun", "target"]
+    failures, events = _of_cq(load, send), _of_qp(load, target)
     said = [
         line
         for line in load.bpftrace("rdma-cq-errors").lines
         if line.startswith(f"rxe0 QP {target['number']} ")
     ]
     v.equal("lines of the script about it", len(said), 1)
-    after = [e.ts_ns for e in failures if e.ts_ns > events[0].ts_ns]
-    v.equal("cq_async_event after it", len(after), 1)
+    before = [e for e in failures if events and e.ts_ns < events[0].ts_ns]
+    after = [e.ts_ns for e in failures if events and e.ts_ns > events[0].ts_ns]
     if len(before) < 3 or not after or not said:
+        v.true("events before and after it", False)
         return v
     words = said[0].split()
     # The script looks at the clock by itself, some time within each event: not after
@@ -228,6 +241,14 @@ def kernel_queue_overruns(ev: Evidence) -> Verdict:
     v.equal("events", len(found), len(expected))
     for number, (one, other) in enumerate(zip(found, expected, strict=False), 1):
         v.equal(f"event {number}", one, other)
+    # A case polls once it has overrun its queue, in the same thread.
+    polled: set[int] = set()
+    late = 0
+    for seen in load.events():
+        if seen.name == "cq_poll":
+            polled.add(seen.pid)
+        late += seen.name == "cq_async_event" and seen.pid in polled
+    v.equal("cq_async_event after a cq_poll in the same thread", late, 0)
     v.equal("qp_async_event", len(load.events("qp_async_event")), 0)
     return v
 
@@ -269,6 +290,7 @@ def end_of_a_connection_is_flushes(ev: Evidence) -> Verdict:
         list(Counter(e.fields["cq_id"] for e in receives).values()),
         [fact["sqsize"] + 1 + ADMIN_DEPTH],
     )
+    v.equal("told of without a poll that has it", _unpolled(load), 0)
     drains = [e for e in events if _handler(e) == "ib_drain_qp_done"]
     v.equal("markers of ib_drain_qp(), two a queue pair of both ends", len(drains), 8)
     failed = Counter(e.fields["cq_id"] for e in events)
@@ -287,6 +309,20 @@ def end_of_a_connection_is_flushes(ev: Evidence) -> Verdict:
     v.equal("before the controller was taken away", len(early), 0)
     v.equal("cq_async_event", len(load.events("cq_async_event")), 0)
     return v
+
+
+def _unpolled(load: WorkloadResult) -> int:
+    """Failed completions that the last cq_poll of their thread did not return."""
+    left: dict[int, tuple[object, int]] = {}
+    wrong = 0
+    for event in load.events():
+        if event.name == "cq_poll":
+            left[event.pid] = event.fields["cq_id"], int(str(event.fields["rc"]))
+        elif event.name == "cq_wc_error":
+            queue, count = left.get(event.pid, (None, 0))
+            wrong += queue != event.fields["cq_id"] or not count
+            left[event.pid] = queue, count - 1
+    return wrong
 
 
 def room_enough_is_silent(ev: Evidence) -> Verdict:
