@@ -227,6 +227,11 @@ class Trace:
         """Switch ``system/event`` on or off."""
         (self.path / "events" / event / "enable").write_text("1" if on else "0")
 
+    def count(self) -> int:
+        """How many events there were, with those that found no room any more."""
+        stats = (self.path / "per_cpu/cpu0/stats").read_text()
+        return sum(map(int, re.findall(r"(?m)^(?:entries|overrun): (\d+)$", stats)))
+
     def lines(self) -> list[str]:
         """What was traced; raises if the buffer was too small for it."""
         stats = (self.path / "per_cpu/cpu0/stats").read_text()
@@ -239,34 +244,45 @@ class Trace:
         self.path.rmdir()
 
 
+_GROUP = "kstall"
+
+
+def define(line: str) -> None:
+    """Make or remove a probe, by a line as kprobe_events takes it."""
+    # Python's own append mode seeks to the end, which tracefs does not allow.
+    file = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
+    os.write(file, f"{line}\n".encode())
+    os.close(file)
+
+
 class Probes:
     """Both ends of intel_iommu_tlb_sync(), the driver's part of an invalidation.
 
-    ``calls`` has [begin, end, first IOVA, last IOVA, tables] of each: whole
+    ``calls`` has [begin, end, first IOVA, last IOVA, tables, domain] of each: whole
     microseconds, and whether the list of page tables to free had any.
     """
 
-    _GROUP = "kstall"
     # struct iommu_iotlb_gather: start, end, pgsize, freelist
     _FETCH = (
         "first=+0($arg2):x64 last=+8($arg2):x64 list=+24($arg2):x64 gather=$arg2:x64"
+        " domain=$arg1:x64"
     )
 
     def __init__(self) -> None:
         self.trace = Trace("kstall-probes")
-        self.calls: list[tuple[int, int, int, int, bool]] = []
+        self.calls: list[tuple[int, int, int, int, bool, int]] = []
 
     def __enter__(self) -> Probes:
-        self._define(f"p:{self._GROUP}/in intel_iommu_tlb_sync {self._FETCH}")
-        self._define(f"r:{self._GROUP}/out intel_iommu_tlb_sync")
+        define(f"p:{_GROUP}/in intel_iommu_tlb_sync {self._FETCH}")
+        define(f"r:{_GROUP}/out intel_iommu_tlb_sync")
         self.trace.__enter__()
         for end in ("in", "out"):
-            self.trace.enable(f"{self._GROUP}/{end}", True)
+            self.trace.enable(f"{_GROUP}/{end}", True)
         return self
 
     def __exit__(self, *_: object) -> None:
         for end in ("in", "out"):
-            self.trace.enable(f"{self._GROUP}/{end}", False)
+            self.trace.enable(f"{_GROUP}/{end}", False)
         begun: tuple[int, re.Match[str]] | None = None
         for line in self.trace.lines():
             found = re.search(r" (\d+)\.(\d+): (in|out): (.*)", line)
@@ -277,22 +293,74 @@ class Probes:
                 if begun is None:
                     continue
                 start, values = begun
-                first, last, pages, gather = (
+                first, last, pages, gather, domain = (
                     int(value, 16) for value in re.findall(r"=0x(\w+)", values[4])
                 )
                 # The head of an empty list points to itself, within the gather.
                 tables = not gather <= pages < gather + 64
-                self.calls.append((start, at, first, last, tables))
+                self.calls.append((start, at, first, last, tables, domain))
                 begun = None
             else:
                 begun = (at, found)
         self.trace.__exit__()
         for end in ("in", "out"):
-            self._define(f"-:{self._GROUP}/{end}")
+            define(f"-:{_GROUP}/{end}")
 
-    @staticmethod
-    def _define(line: str) -> None:
-        # Python's own append mode seeks to the end, which tracefs does not allow.
-        file = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
-        os.write(file, f"{line}\n".encode())
-        os.close(file)
+
+_OF_FLUSHES = {
+    "timer": "p:{} fq_flush_timeout",
+    "in": "p:{} intel_flush_iotlb_all domain=$arg1:x64",
+    "out": "r:{} intel_flush_iotlb_all",
+    "free": "p:{} free_iova_fast",
+}
+
+
+class FlushProbes:
+    """What a flush of a queue calls: the driver's flush, and what frees each IOVA.
+
+    ``flushes`` has [timer, domain, begin, end, first, last, freed] of each: when the
+    timer's function began (0: it was not the timer), both ends of the driver's flush,
+    when the first and when the last IOVA was freed (0: none), all in whole
+    microseconds, and how many were.
+    """
+
+    def __init__(self) -> None:
+        self.trace = Trace("kstall-probes")
+        self.flushes: list[list[int]] = []
+
+    def __enter__(self) -> FlushProbes:
+        for name, probe in _OF_FLUSHES.items():
+            define(probe.format(f"{_GROUP}/{name}"))
+        self.trace.__enter__()
+        for name in _OF_FLUSHES:
+            self.trace.enable(f"{_GROUP}/{name}", True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in _OF_FLUSHES:
+            self.trace.enable(f"{_GROUP}/{name}", False)
+        timer = 0
+        ended = False
+        for line in self.trace.lines():
+            found = re.search(r" (\d+)\.(\d+): (timer|in|out|free): (.*)", line)
+            if found is None:
+                raise OSError(f"not an event: {line!r}")
+            at = int(found[1]) * 1_000_000 + int(found[2])
+            if found[3] == "timer":
+                timer, ended = at, False
+            elif found[3] == "in":
+                domain = int(found[4].rpartition("domain=0x")[2], 16)
+                self.flushes.append([timer, domain, at, 0, 0, 0, 0])
+                timer, ended = 0, False
+            elif found[3] == "out" and self.flushes:
+                self.flushes[-1][3] = at
+                ended = True
+            elif found[3] == "free" and ended:
+                # There is one CPU, and nothing else that frees until the next flush.
+                flush = self.flushes[-1]
+                flush[4] = flush[4] or at
+                flush[5] = at
+                flush[6] += 1
+        self.trace.__exit__()
+        for name in _OF_FLUSHES:
+            define(f"-:{_GROUP}/{name}")

@@ -83,7 +83,7 @@ class Firmware:
         os.pwrite(self.memory, bytes(4096), ADDRESS)
         os.pwrite(self.memory, struct.pack("<Q", BLOCK), ADDRESS)
 
-    def report(self, *errors: Error, limit_s: float = 30.0) -> bool:
+    def report(self, *errors: Error, limit_s: float = 120.0) -> bool:
         """Say that devices had these errors; whether that was taken in time."""
         sections = b"".join(error.section() for error in errors)
         worst = min(error.severity for error in errors)

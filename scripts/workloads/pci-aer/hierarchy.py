@@ -32,6 +32,8 @@ RXERR, BADTLP = 0x1, 0x40
 #: Offsets in the AER capability.
 UNCOR_STATUS, COR_STATUS, COR_MASK = 0x4, 0x10, 0x14
 _EXTENDED, _ID_AER = 0x100, 0x1
+# More than a line of a trace, and a number of bytes that nothing else asks for.
+_TRACED = 4093
 
 
 def say(**fact: object) -> None:
@@ -170,6 +172,48 @@ def idle(pid: int) -> bool:
     return text.rpartition(")")[2].split()[0] == "S"
 
 
+@contextlib.contextmanager
+def told(event: str, *, limit_s: float = 45.0) -> Iterator[None]:
+    """Leave the block when ``system/event`` was traced in it, or after that time."""
+    trace = INSTANCES / "kstall-told"
+    trace.mkdir()
+    try:
+        (trace / "events" / event / "enable").write_text("1")
+        yield
+        limit = mono() + int(limit_s * 1e9)
+        while event.partition("/")[2] not in (trace / "trace").read_text():
+            if mono() > limit:
+                break
+            time.sleep(0.05)
+        (trace / "events" / event / "enable").write_text("0")
+    finally:
+        trace.rmdir()
+
+
+@contextlib.contextmanager
+def logged(text: str, *, limit_s: float = 45.0) -> Iterator[None]:
+    """Leave the block when the kernel logged ``text`` in it, or after that time."""
+    log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        os.lseek(log, 0, os.SEEK_END)
+        yield
+        limit = mono() + int(limit_s * 1e9)
+        record = ""
+        while text not in record and mono() < limit:
+            try:
+                record = os.read(log, 16384).decode(errors="replace")
+            except BlockingIOError:
+                time.sleep(0.05)
+    finally:
+        os.close(log)
+
+
+def _reads(pid: int, size: int) -> bool:
+    """Whether a task waits in read(2), for so many bytes."""
+    words = Path(f"/proc/{pid}/syscall").read_text().split()
+    return words[0] == "0" and int(words[3], 0) == size
+
+
 def interrupts(name: str) -> int:
     """How often the interrupts whose line has ``name`` in it were taken."""
     total = 0
@@ -197,7 +241,7 @@ class Watch:
             if name.startswith("total_err_")
         )
 
-    def settle(self, records: int, *, limit_s: float = 60.0) -> None:
+    def settle(self, records: int, *, limit_s: float = 45.0) -> None:
         """Wait until so many records were taken and all is done about them."""
         limit = time.monotonic() + limit_s
         while self.received() < records or not idle(self.thread):
@@ -258,15 +302,14 @@ def before_the_clearing(root: Device, below: dict[str, Device]) -> None:
         if not child:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(ABOVE))
             pipe = os.open(instance / "trace_pipe", os.O_RDONLY)
-            os.read(pipe, 4096)
+            os.read(pipe, _TRACED)
             os._exit(injector.hit(below["ep2"], BADTLP))
         try:
-            while not idle(child):
+            # It also sleeps on the way to there.
+            while not (_reads(child, _TRACED) and idle(child)):
                 time.sleep(0.02)
-            # That may have been something that it did on the way.
-            time.sleep(0.5)
             wrong = [injector.hit(below["ep2"], RXERR)]
-            watch.settle(2, limit_s=20.0)
+            watch.settle(2)
         finally:
             if watch.received() < 2:
                 os.kill(child, signal.SIGKILL)

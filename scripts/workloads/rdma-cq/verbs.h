@@ -47,7 +47,7 @@
 #include <unistd.h>
 
 #define MS	1000000ULL
-#define PATIENCE_MS 20000
+#define PATIENCE_MS 120000
 
 /* Where soft RoCE has its device, and with which address; soft iWARP is on lo. */
 #define NETDEV	"dummy0"
