@@ -140,8 +140,8 @@ def _failed(check: report.Check) -> dict[str, str]:
 def test_a_series_that_is_right_passes_every_check(bench: Bench) -> None:
     found = bench.judge(GOOD, _demo("\tseconds++;\n"))
     assert _not_passed(found) == {}
-    assert tuple(found) == tuple(compilecheck.CHECKS)
-    assert {len(one.comparisons) for one in found.values()} == {2}
+    assert tuple(found) == (*compilecheck.CHECKS, compilecheck.LEFT_OUT)
+    assert {len(found[name].comparisons) for name in compilecheck.CHECKS} == {2}
 
 
 def test_a_run_that_is_not_deep_tries_what_takes_seconds(bench: Bench) -> None:
@@ -149,10 +149,14 @@ def test_a_run_that_is_not_deep_tries_what_takes_seconds(bench: Bench) -> None:
     assert [one.name for one in entry.checks if one.status == "pass"] == [
         *("compiles_as_configured", "no_new_warnings", "sparse_is_content"),
         *("headers_stand_alone", "tracepoints_are_called", "compiles_without_tracing"),
+        compilecheck.LEFT_OUT,
     ]
     left = {one.name for one in entry.checks if one.status == "skip"}
     assert left == set(compilecheck.CHECKS) - {one.name for one in entry.checks[:6]}
-    assert all("LEVEL=deep" in one.detail for one in entry.checks[6:])
+    # In the same words, so that views tell one cause once.
+    skipped = [one for one in entry.checks if one.status == "skip"]
+    assert {one.detail for one in skipped} == {builds.DEEP}
+    assert not any(one.comparisons for one in skipped)
     assert "LEVEL=deep" in entry.stages[0].summary
 
 
@@ -368,6 +372,9 @@ def test_a_source_that_no_fragment_has_compiled_is_a_finding(bench: Bench) -> No
     found = bench.judge(stray, everything=False)
     said = _failed(found["compiles_as_configured"])["0001"]
     assert said == "drivers/stray.c:0: not-compiled: no fragment has it compiled"
+    gap = found[compilecheck.LEFT_OUT]
+    assert (gap.status, gap.comparisons) == ("skip", [])
+    assert gap.detail == "drivers/stray.c: in none of the configurations"
 
 
 # -- what is skipped -------------------------------------------------------------------
@@ -389,18 +396,23 @@ def test_what_a_check_needs_and_has_not_is_named(
         "sparse_is_content": "skip",
         "compiles_for_arm64": "skip",
     }
-    assert found["sparse_is_content"].detail == "sparse: no sparse; install sparse"
-    assert (
-        found["compiles_for_arm64"].detail == "arm64: no compiler; apt-get install it"
-    )
+    assert found["sparse_is_content"].detail == "no sparse; install sparse"
+    assert found["compiles_for_arm64"].detail == "no compiler; apt-get install it"
+    assert found["compiles_for_arm64"].comparisons == []
 
 
 def test_an_option_that_cannot_be_off_is_named(bench: Bench) -> None:
     text = f"{SOURCE}#ifdef CONFIG_X86\nextern int x86;\n#endif\n"
     found = bench.judge(GOOD, Step({"drivers/demo.c": text}))
-    assert _not_passed(found) == {}
-    detail = found["compiles_without_options"].detail
-    assert "X86=n: X86 cannot be off: it is kept on by its own default" in detail
+    # What was compiled is compared, and what cannot be is a skip of its own.
+    assert _not_passed(found) == {compilecheck.LEFT_OUT: "skip"}
+    whole = found["compiles_without_options"]
+    assert whole.comparisons
+    for one in (whole, found[compilecheck.LEFT_OUT]):
+        assert (
+            "X86=n: X86 cannot be off: it is kept on by its own default" in one.detail
+        )
+    assert found[compilecheck.LEFT_OUT].comparisons == []
 
 
 # -- what is found again ---------------------------------------------------------------

@@ -24,6 +24,8 @@ from faulty import (
     overwrite,
     require_proven,
     require_stopped,
+    restored,
+    save,
     settling,
     small_disk,
     tiny_disk,
@@ -40,13 +42,13 @@ def world(tmp_path: Path) -> Iterator[World]:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
     made = World(tmp_path_factory.mktemp("compiled") / "world")
     require_proven(made.validate())
-    return made
+    return save(made)
 
 
 @pytest.fixture
 def compiled(shared: World) -> Iterator[World]:
     """A world in which the series was proven; what a test breaks, it sees mended."""
-    with settling(shared):
+    with settling(restored(shared)):
         yield shared
 
 
@@ -85,7 +87,7 @@ def test_what_was_compiled_is_not_compiled_again(
         world.kill(child)
     else:
         os.kill(child.pid or 0, number)
-        assert "interrupted; what was finished is kept" in world.end(child, 10).said
+        assert "interrupted; what was finished is kept" in world.end(child).said
     assert world.processes() == [] and world.free()
     before = {
         path: path.stat().st_ino for path in world.cache.glob("compiled/*/*.json")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kstall import kconfig
+from kstall.errors import FailedCheck
 
 KCONFIG = """\
 config MODULES
@@ -126,3 +127,11 @@ def test_an_unreadable_kconfig_costs_only_the_explanation(tmp_path: Path) -> Non
     asked = kconfig.parse_fragment(_fragment(tmp_path / "f", "CONFIG_A=y\n"))
     (said,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, {})
     assert "could not be read to say why" in said
+
+
+def test_without_a_kconfig_that_can_be_read_nothing_is_off(tmp_path: Path) -> None:
+    (tmp_path / "Kconfig").write_text("no such keyword\n")
+    (tmp_path / ".config").write_text("")
+    with pytest.raises(kconfig.KconfigError, match="cannot be read") as caught:
+        kconfig.without(tmp_path, tmp_path / ".config", ["A"], {})
+    assert not isinstance(caught.value, FailedCheck)

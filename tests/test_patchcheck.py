@@ -352,6 +352,60 @@ def test_of_somebody_else_s_patches_findings_are_told_and_decide_nothing(
     found = bench.judge(bench.series(BLANK, discovered=True))
     assert _states(found) == {"checkpatch_strict": "skip"}
     assert "TRAILING_WHITESPACE" in found["checkpatch_strict"].detail
+    assert found["checkpatch_strict"].comparisons == ()
+
+
+# Of Assisted-by: 7.2 wants another form than 7.3; nobody has such a rule for Link:.
+RULES = """\
+		print "$file:", $n + 1, ": WARNING:BAD_SIGN_OFF: Assisted-by expects A:B\\n"
+			if $lines[$n] =~ /^Assisted-by: [^:]*$/;
+		print "$file:", $n + 1, ": WARNING:BAD_SIGN_OFF: no tag: Link:\\n"
+			if $lines[$n] =~ /^Link:/;
+"""
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Bench:
+    """A tree whose checkpatch.pl has rules for tags of its own."""
+    loop = "\tfor my $n (0 .. $#lines) {\n"
+    script = kerneltree.CHECKPATCH.replace(loop, loop + RULES)
+    write(tmp_path / "tree", FILES | {"scripts/checkpatch.pl": script})
+    return Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
+
+
+def test_a_form_of_a_tag_that_this_version_alone_wants_is_no_failure(
+    older: Bench,
+) -> None:
+    found = older.judge(older.series(nap()))
+    assert _states(found) == {"checkpatch_tags": "skip"}
+    said = found["checkpatch_tags"]
+    assert said.comparisons == ()
+    assert said.detail == (
+        "7.3.4 wants Assisted-by in another form than other versions do: WARNING: "
+        "Assisted-by expects A:B"
+    )
+
+
+def test_it_hides_no_fault_of_the_code(older: Bench) -> None:
+    found = older.judge(older.series(BLANK))
+    assert _states(found) == {"checkpatch_strict": "fail", "checkpatch_tags": "skip"}
+    (compared,) = found["checkpatch_strict"].comparisons
+    assert "Assisted-by" not in compared.detail
+
+
+def test_nor_of_another_tag(older: Bench) -> None:
+    message = MESSAGE + "Link: https://example.org/nap\n"
+    found = older.judge(older.series(nap(message)))
+    assert _states(found) == {"checkpatch_tags": "fail"}
+    (compared,) = found["checkpatch_tags"].comparisons
+    assert re.search(r"message:\d+: BAD_SIGN_OFF: .*Link:", compared.detail)
+    assert "Assisted-by" not in compared.detail
+
+
+def test_prose_that_begins_like_a_tag_of_nobody_is_no_tag() -> None:
+    assert patchtext.tag("Assisted-by: LLM") == "Assisted-by"
+    assert patchtext.tag("Note: LLM") == ""
+    assert patchtext.tag("+Fixes: a nap") == ""
 
 
 def test_who_wrote_a_patch_may_sign_it(bench: Bench) -> None:
@@ -374,7 +428,9 @@ def test_a_tree_without_its_scripts_is_no_pass(tmp_path: Path, missing: str) -> 
     write(tmp_path / "tree", files)
     bench = Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
     states = _states(bench.judge(bench.series(nap())))
-    assert list(states.values()) == ["error"]
+    names = {"tools/docs/kernel-doc": ["kernel_doc"]}
+    asks = names.get(missing, ["checkpatch_strict", "checkpatch_tags"])
+    assert states == dict.fromkeys(asks, "error")
 
 
 def test_the_tree_and_the_workspace_are_left_alone(bench: Bench) -> None:
@@ -409,7 +465,7 @@ def test_the_stage_goes_on_after_a_failure_and_keeps_what_it_found(
     assert [one.stages[0].status for one in (first, second)] == ["pass", "pass"]
     assert [one.stages[0].reused for one in (first, second)] == [False, True]
     assert first.checks == second.checks
-    assert first.stages[0].summary == "8 of 9 checks of 1 patches pass"
+    assert first.stages[0].summary == "9 of 10 checks of 1 patches pass"
     # What was copied is gone.
     assert list((run.dir / "demo").glob("patches-*")) == []
 
@@ -531,6 +587,32 @@ def test_kernel_doc_s_words_are_read() -> None:
         ),
         "v.h": (),
     }
+
+
+def test_the_lines_of_the_older_kernel_doc() -> None:
+    said = (
+        "t.h:5: warning: Function parameter or struct member 'b' not described in 'f'\n"
+        "t.h:9: warning: missing initial short description on line:\n"
+        " * broken thing\n"
+        "u.h:1: warning: what was not asked for\n"
+    )
+    assert kerneldoc.parse(said, ["t.h"]) == {
+        "t.h": (
+            (5, "Function parameter or struct member 'b' not described in 'f'"),
+            (9, "missing initial short description on line:"),
+        )
+    }
+
+
+def test_a_kernel_doc_whose_words_nobody_knows_is_no_verdict(tmp_path: Path) -> None:
+    strange = KERNEL_DOC.replace('f"Warning: {path}:{number} ', 'f"{path} warning: ')
+    write(tmp_path / "tree", FILES | {"tools/docs/kernel-doc": strange})
+    base = kerneltree.base(tmp_path / "tree", tmp_path / "cache")
+    bench = Bench(tmp_path, base)
+    wrong = Step({"demo.c": SOURCE + "/**\n * UNDOCUMENTED_now\n */\nint nap;\n"})
+    found = bench.judge(bench.series(wrong))
+    assert _states(found) == {"kernel_doc": "error"}
+    assert "cannot be read" in found["kernel_doc"].detail
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import pytest
 from fake_kernel import LINES, commit, contents, git, write
 from kstall import source, tree
 from kstall.am import ApplyError, Offset
-from kstall.errors import FailedCheck, KstallError
+from kstall.errors import DoesNotApply, FailedCheck, KstallError
 from kstall.patchfile import Patch, parse
 from kstall.source import Base
 from kstall.tree import Plan
@@ -175,16 +175,23 @@ def test_a_conflict_names_patch_file_and_hunk(lab: Lab) -> None:
     commit(lab.upstream)
     lab.base = lab.obtain()
     before = contents(lab.base.path)
+    log = lab.place / "apply.log"
     with pytest.raises(ApplyError) as caught:
-        lab.plan(patches)
+        tree.plan(lab.base, patches, lab.place / "scratch", log=log)
     error = caught.value
-    assert isinstance(error, FailedCheck)
+    assert isinstance(error, DoesNotApply)
+    assert not isinstance(error, FailedCheck)
     assert (error.patch, error.file) == (patches[1].path, "drivers/sched.c")
     assert error.hunk is not None
-    assert (error.hunk.number, error.hunk.old[0]) == (2, 27)
+    assert (error.hunk.number, error.hunk.old[0], error.line) == (2, 27, 27)
     assert not error.applied
-    assert f"{patches[1].path}: hunk 2 on drivers/sched.c" in str(error)
-    assert "(line 27)" in str(error)
+    place = f"{patches[1].path.name}, drivers/sched.c:27: hunk 2 does not fit"
+    assert error.what.startswith(place)
+    assert "KERNEL=" in str(error)
+    # The log has the others as well.
+    assert error.log == log
+    assert "Hunk #1 applied cleanly" in log.read_text()
+    assert "Rejected hunk #2" in log.read_text()
     assert contents(lab.base.path) == before
     assert list((lab.place / "scratch").iterdir()) == []
 
@@ -222,9 +229,10 @@ def test_files_that_are_missing_or_in_the_way(lab: Lab) -> None:
     (lab.upstream / "new.c").write_text("theirs\n")
     commit(lab.upstream)
     lab.base = lab.obtain()
-    with pytest.raises(ApplyError, match=r"new\.c: the kernel already has this file"):
+    there = r"0001-\S+, new\.c:1: the kernel already has this file"
+    with pytest.raises(ApplyError, match=there):
         lab.plan(in_the_way)
-    with pytest.raises(ApplyError, match="Kbuild"):
+    with pytest.raises(ApplyError, match=r"0001-\S+, Kbuild:1: "):
         lab.plan(missing)
 
 
@@ -422,7 +430,7 @@ def test_a_second_run_waits_for_the_workspace(lab: Lab) -> None:
 
         waiter = threading.Thread(target=second)
         waiter.start()
-        assert told.wait(10)
+        assert told.wait(60)
         assert "obj-m" in (lab.base.path / "Kbuild").read_text()
     waiter.join()
     assert "obj-y" in (lab.base.path / "Kbuild").read_text()

@@ -216,19 +216,21 @@ def they_fire(ev: Evidence) -> Verdict:
     """Only who names a program that should make them fire can say that they do not."""
     verdict = Verdict()
     load = ev.workload(LOAD)
-    silent = []
-    for event in EVENTS:
-        count = len(load.events(event.partition(":")[2]))
-        if count or LOAD != "@IDLE@":
-            verdict.at_least(event, count, 1, "events")
-        else:
-            silent.append(event)
-    if silent:
+    counts = {event: len(load.events(event.partition(":")[2])) for event in EVENTS}
+    silent = [event for event, count in counts.items() if not count]
+    if silent and LOAD == "@IDLE@":
+        fired = [f"{event} did, {n} times" for event, n in counts.items() if n]
         verdict.skip(
-            f"did not fire, and no workload is named that would make them: "
-            f"{', '.join(silent)}"
+            "; ".join([
+                "did not fire, and no workload is named that would make them: "
+                + ", ".join(silent),
+                *fired,
+            ])
         )
     elif BARE and not EVENTS:
         verdict.skip(f"ftrace does not see bare tracepoints: {', '.join(BARE)}")
+    else:
+        for event, count in counts.items():
+            verdict.at_least(event, count, 1, "events")
     return verdict
 '''

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import git
-from .errors import FailedCheck
+from .errors import DoesNotApply, FailedCheck
 from .patchfile import Hunk, Patch
 
 _IDENTITY = {
@@ -69,27 +69,42 @@ class Offset:
     lines: int
 
 
-class ApplyError(FailedCheck):
-    """A patch that `git am` refuses.
+class ApplyError(DoesNotApply):
+    """A patch that does not fit this tree.
 
     Names the patch, the file of the kernel and, for a conflict, the hunk (its number
     in that file, and the line it looks at).  ``applied``: the tree has this patch.
+    ``said`` is what git says of all hunks.
     """
 
     def __init__(
         self,
-        what: str,
+        patch: Path,
+        file: str,
+        why: str,
         *,
-        patch: Path | None = None,
-        file: str | None = None,
+        line: int | None = None,
         hunk: Hunk | None = None,
         applied: bool = False,
+        said: str = "",
     ) -> None:
-        super().__init__(what)
+        place = file if line is None else f"{file}:{line}"
+        again = (
+            "leave the patch out, or name a tree that lacks it with KERNEL="
+            if applied
+            else "name a tree that the patch was made for with KERNEL=, or rebase it"
+        )
+        super().__init__(f"{patch.name}, {place}: {why}", next=again)
         self.patch = patch
         self.file = file
+        self.line = line
         self.hunk = hunk
         self.applied = applied
+        self.said = said
+
+
+class BadPatch(FailedCheck):
+    """A patch that fits, and that `git am` refuses or that does more than it says."""
 
 
 State = dict[str, File | None]
@@ -101,7 +116,7 @@ def apply(
     """The files after 0, 1, ... patches, and which hunks moved.
 
     ``pristine`` has every path that a patch touches; ``scratch`` is an empty directory
-    that the caller removes.  Raises `ApplyError`.
+    that the caller removes.  Raises `ApplyError` and `BadPatch`.
     """
     work = scratch / "work"
     work.mkdir()
@@ -175,9 +190,9 @@ def _am(patch: Patch, work: Path) -> None:
             *("--", patch.path.absolute()),
         )
     except git.GitError as error:
-        raise ApplyError(
+        raise BadPatch(
             f"{patch.path}: `git am` refuses it: {_first_line(error.output)}",
-            patch=patch.path,
+            next="write patches with `git format-patch`",
         ) from error
 
 
@@ -186,24 +201,27 @@ def _require_announced(patches: Sequence[Patch], work: Path) -> None:
     listed = _git(work, "ls-tree", "-r", "--name-only", "-z", "HEAD")
     announced = {path for patch in patches for path in patch.touches}
     if strange := set(listed.split("\0")[:-1]) - announced:
-        raise ApplyError(
+        raise BadPatch(
             f"{', '.join(str(patch.path) for patch in patches)}: make "
             f"{', '.join(sorted(strange))}, which no diff in them names"
         )
 
 
-def _conflict(patch: Patch, said: str, work: Path, diff: Path) -> ApplyError:
+def _conflict(patch: Patch, said: str, work: Path, diff: Path) -> DoesNotApply:
     """What is wrong with ``patch``, from git's complaint about it."""
+    first = patch.hunks[0] if patch.hunks else None
     try:
         _apply(work, "--check", "--index", "--reverse", diff)
     except git.GitError:
         pass
     else:
         return ApplyError(
-            f"{patch.path}: the kernel already has this patch",
-            patch=patch.path,
-            file=patch.touches[0],
+            patch.path,
+            patch.touches[0],
+            "the kernel already has this patch",
+            line=None if first is None else first.new[0],
             applied=True,
+            said=said,
         )
     if match := _FAILED.search(said):
         file, line = match[1], int(match[2])
@@ -213,21 +231,29 @@ def _conflict(patch: Patch, said: str, work: Path, diff: Path) -> ApplyError:
         )
         which = f"hunk {hunk.number}" if hunk is not None else "a hunk"
         return ApplyError(
-            f"{patch.path}: {which} on {file} does not fit there (line {line}): the "
-            "kernel's lines are not those that the patch expects",
-            patch=patch.path,
-            file=file,
+            patch.path,
+            file,
+            f"{which} does not fit: the kernel's lines are not those that the patch "
+            "expects",
+            line=line,
             hunk=hunk,
+            said=_every_hunk(work, diff),
         )
     if match := _OTHER.search(said):
         why = match[2].replace("does not exist in index", "the kernel has no such file")
         why = why.replace("already exists in index", "the kernel already has this file")
-        return ApplyError(
-            f"{patch.path}: cannot change {match[1]}: {why}",
-            patch=patch.path,
-            file=match[1],
-        )
-    return ApplyError(f"{patch.path}: {_first_line(said)}", patch=patch.path)
+        hunk = next((h for h in patch.hunks if h.file == match[1]), None)
+        at = None if hunk is None else hunk.old[0] or hunk.new[0]
+        return ApplyError(patch.path, match[1], why, line=at, hunk=hunk, said=said)
+    return ApplyError(patch.path, patch.touches[0], _first_line(said), said=said)
+
+
+def _every_hunk(work: Path, diff: Path) -> str:
+    """What git says of each hunk; it leaves half-patched files in ``work``."""
+    try:
+        return _apply(work, "--reject", "-v", diff)
+    except git.GitError as error:
+        return error.output
 
 
 def read(path: Path) -> File | None:

@@ -41,7 +41,10 @@ from .tree import AppliedTree, Plan
 from .variants import Variant
 
 # What has a say in an outcome; another version of it may find something else.
-_ANALYSIS = ("compiling.py", "kbuild.py", "kconfig.py", "objects.mk", "variants.py")
+_ANALYSIS = (
+    *("compiling.py", "kbuild.py", "kconfig.py", "objects.mk", "resolve.py"),
+    "variants.py",
+)
 _OUTCOME = "outcome.json"
 _OBJECTS = "objects"
 _WORST = variants.WORST
@@ -291,6 +294,7 @@ def _compile(
                 state.applied,
                 state.plan,
                 fragments,
+                request.tools,
                 request.cache,
                 place,
                 log=stage.log,

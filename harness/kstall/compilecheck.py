@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import compiling, patchcheck
@@ -111,8 +111,16 @@ CHECKS: Mapping[str, _Check] = {
 }
 
 
+#: The check that tells what of the others was not compiled.
+LEFT_OUT = "no_source_is_left_out"
+
+
 def judge(series: Series, tried: Sequence[Tried]) -> tuple[CheckResult, ...]:
-    """The checks of which there is a variant in ``tried``."""
+    """The checks of which there is a variant in ``tried``.
+
+    What could be compiled is compared, and passes or fails; what could not is for
+    `LEFT_OUT`, which is skipped if there is any.
+    """
     results = []
     for name, check in CHECKS.items():
         mine = [one for one in tried if _is_one_of(one.name, check.variants)]
@@ -120,20 +128,62 @@ def judge(series: Series, tried: Sequence[Tried]) -> tuple[CheckResult, ...]:
             judging = functools.partial(_judge, name, check, mine)
             result = run_check(name, "patch", check.claim, judging, series)
             if result.status in ("pass", "fail"):
-                result = dataclasses.replace(result, detail=_limits(mine))
+                result = dataclasses.replace(result, detail="; ".join(_limits(mine)))
             results.append(result)
+    claim = (
+        "Each configuration that is to be tried can be had, and each touched source is "
+        "compiled in one of them."
+    )
+    # Sparse reads what is compiled, and what is lacking has a skipped check already.
+    real = [one for one in tried if one.outcomes and one.name != compiling.SPARSE]
+    if real:
+        results.append(run_check(LEFT_OUT, "patch", claim, _left_out, real))
     return tuple(results)
 
 
-def _limits(tried: Sequence[Tried]) -> str:
+def _left_out(tried: Sequence[Tried]) -> Verdict:
+    """That a source goes away with an option, or is of one architecture, is no gap: it
+    is one if no configuration has it."""
+    verdict = Verdict()
+    impossible = {
+        one.title: reason
+        for one in tried
+        for reason in [next(filter(None, (o.impossible for o in one.outcomes)), None)]
+        if reason is not None
+    }
+    last = [one.outcomes[-1] for one in tried if one.title not in impossible]
+    compiled = {path for one in last for path in one.compiled}
+    nowhere = sorted({path for one in last for path in one.left_out} - compiled)
+    reasons = [f"{title}: {reason}" for title, reason in impossible.items()]
+    reasons += [f"{path}: in none of the configurations" for path in nowhere]
+    if reasons:
+        verdict.skip("; ".join(reasons))
+        return verdict
+    for one in tried:
+        outcome = one.outcomes[-1]
+        without = ", ".join(outcome.left_out)
+        seen = f"{len(outcome.compiled)} sources"
+        seen += f", without {without}" if without else ""
+        verdict.true(f"{one.title}: can be had", True, seen)
+    return verdict
+
+
+def _limits(tried: Sequence[Tried]) -> Iterator[str]:
     """What was not compiled."""
-    said = []
     for one in tried:
         if reason := _says_nothing(one):
-            said.append(f"{one.title}: {reason}")
+            yield f"{one.title}: {reason}"
         elif out := one.outcomes[-1].left_out:
-            said.append(f"{one.title}: without {', '.join(out)}")
-    return "; ".join(said)
+            yield f"{one.title}: without {', '.join(out)}"
+
+
+def _why_nothing(tried: Sequence[Tried]) -> str:
+    """Why none of the variants says anything.
+
+    Checks that lack the same thing give the same reason, so that views can group them.
+    """
+    reasons = dict.fromkeys(reason for one in tried if (reason := _says_nothing(one)))
+    return next(iter(reasons)) if len(reasons) == 1 else "; ".join(_limits(tried))
 
 
 def _is_one_of(name: str, wanted: str) -> bool:
@@ -144,6 +194,10 @@ def _judge(name: str, check: _Check, tried: Sequence[Tried], series: Series) -> 
     findings: list[list[Finding]] = [[] for _ in series.patches]
     stray = check.counts is _fatal
     useful = [one for one in tried if _says_nothing(one, stray=stray) is None]
+    if not useful:
+        skipped = Verdict()
+        skipped.skip(_why_nothing(tried))
+        return skipped
     for one in useful:
         where = f"{one.title}: " if check.variants.endswith("-") else ""
         told = [_findings(outcome, check.counts, where) for outcome in one.outcomes]
@@ -154,10 +208,7 @@ def _judge(name: str, check: _Check, tried: Sequence[Tried], series: Series) -> 
             if stray:
                 touches = series.patches[number].touches
                 found += _never_compiled(one.outcomes[number + 1], touches)
-    verdict = patchcheck.verdict(name, findings, series)
-    if not useful:
-        verdict.skip(_limits(tried))
-    return verdict
+    return patchcheck.verdict(name, findings, series)
 
 
 def _says_nothing(tried: Tried, *, stray: bool = False) -> str | None:

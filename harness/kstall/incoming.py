@@ -63,8 +63,8 @@ def receive(
 ) -> Incoming:
     """Take in the thread that ``what`` names: a file, a directory or a message-id.
 
-    Raises `thread.BadThread` and `am.ApplyError`, which are verdicts on the series, and
-    `KstallError`.
+    Raises `thread.BadThread`, a verdict on the series, `am.ApplyError` if it is not for
+    this base, and `KstallError`.
     """
     mails = _fetch(what, scratch)
     found = thread.read(mails, scratch, version)

@@ -1,5 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kernel configuration: fragments in, a ``.config`` that holds all of them out."""
+"""Kernel configuration: what fragments ask for, and what a tree's Kconfig says of it.
+
+A fragment is a piece of a ``.config``.  Comments directly above an assignment, each
+in a line of its own, say how far it is meant for trees of all versions:
+
+``# or: CONFIG_OLD=y CONFIG_OTHER=n (before 7.3: why)``
+    what does as well, for the next assignment, where the tree cannot have it.
+``# optional: why``
+    wanted, not needed, for all assignments up to the next comment or empty line.
+``# if known: why``
+    needed where the tree has such a symbol; likewise for a block of assignments.
+``# override: FRAGMENT``
+    the next assignment stands instead of what fragments before it ask for.
+
+All others are needed.  `resolve` makes a ``.config`` of them.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +22,32 @@ import io
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import kconfiglib  # type: ignore[import-untyped]
 
-from . import process
-from .errors import FailedCheck, KstallError
+from .errors import KstallError
 
 _SET = re.compile(r"^CONFIG_(\w+)=(.*)$")
 _DEFINED = re.compile(r"^(?:menu)?config[ \t]+(\w+)", re.MULTILINE)
 _UNSET = re.compile(r"^# CONFIG_(\w+) is not set$")
-# Before a line that is meant to contradict fragments before this one.
 _OVERRIDE = "# override:"
+_OPTIONAL = "# optional:"
+_IF_KNOWN = "# if known:"
+_OR = "# or:"
+_ALTERNATIVE = re.compile(r"# or: ((?:CONFIG_\w+=\S+ )+)\((.*\w.*)\)")
+_TRANSITIONAL = re.compile(
+    r"^config[ \t]+(\w+)\n(?:(?!(?:menu)?config\b|choice\b).*\n)*?[ \t]+transitional$",
+    re.MULTILINE,
+)
+Need = Literal["needed", "if-known", "optional"]
+_STRICTNESS: tuple[Need, ...] = ("optional", "if-known", "needed")
 
 
 class KconfigError(KstallError):
-    """A fragment that cannot be read or that contradicts another."""
-
-
-class UnmetSymbols(FailedCheck):
-    """Requested symbols that are not in the final ``.config``."""
+    """A fragment or a tree's Kconfig that cannot be read, or two that contradict."""
 
 
 class CannotBeOff(KstallError):
@@ -36,10 +55,19 @@ class CannotBeOff(KstallError):
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """Assignments that do where another is not to be had, and ``why``."""
+
+    values: tuple[tuple[str, str], ...]
+    why: str
+
+
+@dataclass(frozen=True)
 class Request:
     """One line of a fragment: ``value`` is as in ``.config``, with ``n`` for unset.
 
     ``overrides``: it stands instead of what fragments before it ask for.
+    ``alternatives`` are in the order in which they are tried.
     """
 
     symbol: str
@@ -47,6 +75,8 @@ class Request:
     file: Path
     line: int
     overrides: bool = False
+    need: Need = "needed"
+    alternatives: tuple[Alternative, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file.name}:{self.line}: CONFIG_{self.symbol}={self.value}"
@@ -60,29 +90,73 @@ class Request:
 
 
 def parse_fragment(path: Path) -> tuple[Request, ...]:
-    """The requests of a fragment, in order; raises `KconfigError` with its line.
-
-    One below a comment that begins with ``# override:`` overrides.
-    """
+    """The requests of a fragment, in order; raises `KconfigError` with its line."""
     requests = []
-    above = ""
+    above = _Above()
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         line = text.strip()
-        overrides = above.startswith(_OVERRIDE)
-        if found := _SET.match(line):
-            requests.append(Request(found[1], found[2], path, number, overrides))
-        elif found := _UNSET.match(line):
-            requests.append(Request(found[1], "n", path, number, overrides))
-        elif line and not line.startswith("#"):
-            raise KconfigError(f"{path}:{number}: not a kconfig assignment: {line}")
-        above = line
+        if not (found := _SET.match(line) or _UNSET.match(line)):
+            if line and not line.startswith("#"):
+                raise KconfigError(f"{path}:{number}: not a kconfig assignment: {line}")
+            above = above.followed_by(line, f"{path}:{number}")
+            continue
+        value = found[2] if found.re is _SET else "n"
+        requests.append(
+            Request(
+                found[1],
+                value,
+                path,
+                number,
+                above.overrides,
+                above.need,
+                above.alternatives,
+            )
+        )
+        above = _Above(need=above.need, closed=True)
+    if above.alternatives:
+        raise KconfigError(f"{path}: ends with what `{_OR}` is to stand instead of")
     return tuple(requests)
+
+
+@dataclass(frozen=True)
+class _Above:
+    """What comments say of the assignment below them; ``closed`` by an assignment."""
+
+    overrides: bool = False
+    need: Need = "needed"
+    alternatives: tuple[Alternative, ...] = ()
+    closed: bool = False
+
+    def followed_by(self, line: str, where: str) -> _Above:
+        """With one more line that is no assignment."""
+        if not line:
+            if self.alternatives:
+                raise KconfigError(f"{where}: `{_OR}` has no assignment below it")
+            return _Above()
+        before = _Above() if self.closed else self
+        if line.startswith(_OR):
+            match = _ALTERNATIVE.fullmatch(line)
+            if match is None:
+                raise KconfigError(
+                    f"{where}: not of the form `{_OR} CONFIG_A=y (reason)`: {line}"
+                )
+            pairs = (word[7:].partition("=") for word in match[1].split())
+            values = tuple((name, value) for name, _, value in pairs)
+            alternatives = (*before.alternatives, Alternative(values, match[2]))
+            return replace(before, alternatives=alternatives)
+        need = before.need
+        if line.startswith(_OPTIONAL):
+            need = "optional"
+        elif line.startswith(_IF_KNOWN):
+            need = "if-known"
+        return replace(before, need=need, overrides=line.startswith(_OVERRIDE))
 
 
 def combine(fragments: Sequence[Path]) -> dict[str, Request]:
     """All requests by symbol; two that differ raise `KconfigError` naming both.
 
-    The later one may say that it overrides the other.
+    The later one may say that it overrides the other.  What several ask for is needed
+    if one of them needs it, and is then that one's.
     """
     combined: dict[str, Request] = {}
     for path in fragments:
@@ -92,7 +166,15 @@ def combine(fragments: Sequence[Path]) -> dict[str, Request]:
                 combined[request.symbol] = request
             elif earlier.value != request.value:
                 raise KconfigError(f"{request} contradicts {earlier}")
+            else:
+                combined[request.symbol] = _both(earlier, request)
     return combined
+
+
+def _both(earlier: Request, later: Request) -> Request:
+    strict = max(earlier, later, key=lambda one: _STRICTNESS.index(one.need))
+    every = dict.fromkeys((*earlier.alternatives, *later.alternatives))
+    return replace(strict, alternatives=tuple(every))
 
 
 def parse_config(path: Path) -> dict[str, str]:
@@ -120,57 +202,21 @@ def defined(text: str) -> set[str]:
     return set(_DEFINED.findall(text))
 
 
-def configure(
-    tree: Path,
-    build: Path,
-    fragments: Sequence[Path],
-    make: Sequence[str],
-    *,
-    log: Path,
-    absent: Collection[str] = (),
-) -> dict[str, str]:
-    """Merge ``fragments`` into ``build/.config`` and return it.
-
-    What nobody asks for is off.  ``make`` holds the variables that the build will use,
-    because the toolchain decides which symbols there are.  ``absent`` are those that
-    this tree need not have.  Raises `UnmetSymbols` naming each unmet dependency.
-    """
-    requests = combine(fragments)
-    build.mkdir(parents=True, exist_ok=True)
-    final = build / ".config"
-    merged = build / "merged.config"
-    merged.write_text("".join(f"{one.line_of_config}\n" for one in requests.values()))
-    # Not olddefconfig: that takes the default of every symbol that the fragments make
-    # visible, and CONFIG_NET alone brings IPv6 and wireless with it.
-    wanted = (f"KCONFIG_ALLCONFIG={merged}", "allnoconfig")
-    process.run(
-        ["make", "-s", f"O={build}", *make, *wanted],
-        cwd=tree,
-        log=log,
-    )
-    config = parse_config(final)
-    variables = dict(word.split("=", 1) for word in make if "=" in word)
-    if lost := missing(requests, config, absent):
-        lines = [
-            f"{request} did not stick (is {config.get(request.symbol, 'n')}): {why}"
-            for request, why in zip(
-                lost, explain(tree, final, lost, variables), strict=True
-            )
-        ]
-        raise UnmetSymbols(
-            "\n".join(lines),
-            log=log,
-            next="add the dependency to the fragment, or drop the symbol",
-        )
-    return config
-
-
 class _Kconfig(kconfiglib.Kconfig):  # type: ignore[misc]
-    """kconfiglib 14.1 with three pieces of syntax that kconfig learnt after it."""
+    """kconfiglib 14.1 with three pieces of syntax that kconfig learnt after it.
+
+    ``transitional`` are the old names of symbols that were renamed: a tree has those
+    for a while, so that the new ones can take their defaults from them.
+    """
+
+    def __init__(self, filename: str, *, warn: bool) -> None:
+        self.transitional: set[str] = set()
+        super().__init__(filename, warn=warn)
 
     def _open(self, filename: str, mode: str) -> Any:
         with super()._open(filename, mode) as file:
             text = file.read()
+        self.transitional.update(_TRANSITIONAL.findall(text))
         text = re.sub(r"(?m)^\s+transitional$", "", text)
         text = re.sub(r"(?m)^\tmodules$", "\toption modules", text)
         text = re.sub(
@@ -187,9 +233,15 @@ def without(
     """All that has to be off for ``symbols`` to be off, as they are among it.
 
     That is whatever selects them, and so on.  ``config`` is a ``.config`` of ``tree``.
-    Raises `CannotBeOff`.
+    Raises `CannotBeOff`, and `KconfigError` for files of a syntax that is not known.
     """
-    kconf = _load(tree, config, variables)
+    try:
+        kconf = load(tree, config, variables)
+    except Exception as error:
+        raise KconfigError(
+            f"the Kconfig files of {tree} cannot be read: {error}",
+            next="LEVEL=quick does not need that",
+        ) from error
     off: dict[str, None] = {}
     waiting = [name for name in symbols if name in kconf.syms]
     while waiting:
@@ -233,7 +285,7 @@ def explain(
 ) -> Iterator[str]:
     """Why each of ``lost`` did not stick, by the tree's own Kconfig files."""
     try:
-        kconf = _load(tree, config, variables)
+        kconf = load(tree, config, variables)
     except Exception as error:  # any failure here only costs the explanation
         for _ in lost:
             yield f"its Kconfig could not be read to say why ({error})"
@@ -242,7 +294,11 @@ def explain(
         yield _explain(kconf, request)
 
 
-def _load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
+def load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
+    """The tree's Kconfig files with the values of ``config``, as kconfiglib has them.
+
+    ``variables`` are those that make gets.  Raises whatever kconfiglib does.
+    """
     # What the top Makefile exports before it runs scripts/kconfig/conf.
     defaults = {
         "srctree": str(tree),

@@ -19,7 +19,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
-from . import cache, kconfig, outputs, process, space
+from . import cache, kconfig, outputs, process, resolve, space
 from .am import File
 from .errors import FailedCheck, KstallError
 from .tree import AppliedTree, Plan
@@ -32,6 +32,9 @@ _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?erro
 # Image, symbols and modules, as a guest needs them.
 _KERNEL_BYTES = 5 * 10**8
 _CONFIG_BYTES = 10**7
+_RESOLVED = "resolved.json"
+# What has a say in a configuration; another version may find something else.
+_RESOLVING = ("kconfig.py", "resolve.py")
 # What make says when files are newer than the present.
 _SKEWED = "Clock skew detected"
 # What binutils say of an object that is cut short or overwritten.
@@ -50,7 +53,13 @@ _REPRODUCIBLE = (
 
 
 class BuildError(FailedCheck):
-    """The compiler refused the tree."""
+    """The compiler refused the tree; ``file`` is the source that it names, or None."""
+
+    file: str | None = None
+
+
+class BaseDoesNotBuild(KstallError):
+    """The compiler refused the tree as it is without any patch."""
 
 
 class TouchedFileWarns(FailedCheck):
@@ -164,13 +173,17 @@ def toolchain(pahole: Path, cache_dir: Path) -> Toolchain:
 
 @dataclass(frozen=True)
 class Configured:
-    """A ``.config`` that holds every requested symbol."""
+    """A ``.config`` that holds what fragments ask for; see `resolve.Resolved`."""
 
     file: Path
     reused: bool
+    added: resolve.Values = ()
+    remarks: tuple[str, ...] = ()
 
 
-def config_key(plan: Plan, fragments: Sequence[Path], tools: Toolchain) -> str:
+def config_key(
+    plan: Plan, fragments: Sequence[Path], tools: Toolchain, *, lenient: bool = False
+) -> str:
     """Changes with all that can change which symbols there are and are set."""
     kconfigs = [
         (path, None if file is None else file.facts())
@@ -182,6 +195,8 @@ def config_key(plan: Plan, fragments: Sequence[Path], tools: Toolchain) -> str:
         kconfigs,
         [cache.file_digest(path) for path in fragments],
         tools.id,
+        [cache.file_digest(Path(__file__).with_name(name)) for name in _RESOLVING],
+        lenient,
     )
 
 
@@ -202,7 +217,11 @@ def added_symbols(plan: Plan) -> frozenset[str]:
 def find_config(key: str, cache_dir: Path) -> Configured | None:
     """The configuration with that key, if it was made before."""
     entry = cache_dir / "configs" / key
-    return Configured(entry / ".config", reused=True) if cache.kept(entry) else None
+    if not cache.kept(entry):
+        return None
+    kept = json.loads((entry / _RESOLVED).read_text(encoding="utf-8"))
+    added = tuple((name, value) for name, value in kept["added"])
+    return Configured(entry / ".config", True, added, tuple(kept["remarks"]))
 
 
 def configured(
@@ -214,14 +233,23 @@ def configured(
     *,
     log: Path,
     absent: Collection[str] = (),
+    lenient: bool = False,
 ) -> Configured:
     """The configuration of ``plan``, found or made; see `configure`.
 
     ``checkout`` is called only if there is something to make.
     """
-    key = config_key(plan, fragments, tools)
+    key = config_key(plan, fragments, tools, lenient=lenient)
     return find_config(key, cache_dir) or configure(
-        checkout(), key, fragments, tools, cache_dir, log=log, absent=absent
+        checkout(),
+        key,
+        fragments,
+        tools,
+        cache_dir,
+        log=log,
+        absent=absent,
+        own=added_symbols(plan),
+        lenient=lenient,
     )
 
 
@@ -234,10 +262,12 @@ def configure(
     *,
     log: Path,
     absent: Collection[str] = (),
+    own: Collection[str] = (),
+    lenient: bool = False,
 ) -> Configured:
     """Configure ``applied``, which the caller has checked out, and keep the outcome.
 
-    ``absent`` are symbols that it need not have.  Raises `kconfig.UnmetSymbols`.
+    For the last three, and what is raised, see `resolve.configure`.
     """
     if (found := find_config(key, cache_dir)) is not None:
         return found  # another run made it while we waited for the tree
@@ -247,12 +277,21 @@ def configure(
         cache.keep(target) as scratch,
     ):
         output = scratch / "o"
-        kconfig.configure(
-            applied.path, output, fragments, tools.make, log=log, absent=absent
+        made = resolve.configure(
+            applied.path,
+            output,
+            fragments,
+            tools.make,
+            log=log,
+            absent=absent,
+            own=own,
+            lenient=lenient,
         )
         (output / ".config").rename(scratch / ".config")
         cache.remove(output)
-    return Configured(target / ".config", reused=False)
+        kept = {"added": made.added, "remarks": made.remarks}
+        cache.write_json(scratch / _RESOLVED, kept)
+    return Configured(target / ".config", False, made.added, made.remarks)
 
 
 def key_of(content: str, config: Configured, tools: Toolchain) -> str:
@@ -314,8 +353,8 @@ def build(
     """Build image and modules of ``applied``, which the caller has checked out.
 
     ``slot`` names the output directory; builds of one slot profit from each other.
-    Raises `BuildError` with the compiler's first error, or, if it is ``strict``,
-    `TouchedFileWarns`.
+    Raises `BuildError` with the compiler's first error, `BaseDoesNotBuild` if no patch
+    is there to have made it, or, if it is ``strict``, `TouchedFileWarns`.
     """
     key = key_of(applied.content, config, tools)
     if (found := find(key, cache_dir)) is not None:
@@ -379,7 +418,17 @@ def _make(
     except process.CommandError as error:
         if "Bus error" in error.output:
             _drop_mapped(tools, log)
-        raise explain(error, log) from error
+        reason = explain(error, log)
+        if isinstance(reason, BuildError):
+            if not applied.touched:
+                raise BaseDoesNotBuild(
+                    f"without any patch, {reason.what}",
+                    log=log,
+                    next="name a tree with KERNEL= that this compiler can build",
+                ) from error
+            if reason.file is not None:
+                reason.file = inside(reason.file, applied)
+        raise reason from error
     if skewed:
         raise SpoiltOutput(
             "the clock went back during the build, and make goes by time",
@@ -432,6 +481,19 @@ def inside(file: str, applied: AppliedTree) -> str:
     )
 
 
+def refused(error: process.CommandError) -> bool:
+    """Whether a compiler or linker found fault with a source: it was not killed."""
+    return any(map(_is_refusal, error.output.splitlines()))
+
+
+def _is_refusal(line: str) -> bool:
+    return (
+        _ERROR.match(line) is not None
+        or "ERROR: modpost" in line
+        or "undefined reference" in line
+    )
+
+
 def explain(error: process.CommandError, log: Path) -> KstallError:
     """What a make that failed has failed of."""
     if space.missed(error):
@@ -446,13 +508,12 @@ def explain(error: process.CommandError, log: Path) -> KstallError:
         if _DAMAGED.search(line):
             return SpoiltOutput(f"what was built before is damaged: {line}", log)
     for number, line in enumerate(lines):
-        if (
-            _ERROR.match(line)
-            or "ERROR: modpost" in line
-            or "undefined reference" in line
-        ):
+        if _is_refusal(line):
             excerpt = "\n".join(lines[number : number + 6])
-            return BuildError(f"the tree does not build:\n{excerpt}", log=log)
+            refused = BuildError(f"the tree does not build:\n{excerpt}", log=log)
+            named = _ERROR.match(line)
+            refused.file = None if named is None else named["file"]
+            return refused
     return KstallError(error.what, log=log, next="the log's end says what make needed")
 
 

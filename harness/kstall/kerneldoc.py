@@ -14,7 +14,13 @@ from .source import Base
 # Where it was, from the newest kernels to the oldest; and what it loads.
 _SCRIPTS = ("tools/docs/kernel-doc", "scripts/kernel-doc.py", "scripts/kernel-doc")
 _LOADS = ("tools/lib/python/", "scripts/lib/")
-_SAID = re.compile(r"(?:Warning|Error|warning|error): (?P<file>\S+?):(?P<line>\d+):? ")
+# The script in Python says "Warning: file:1 text", that in Perl, which kernels had
+# before, "file:1: warning: text".
+_SAID = re.compile(
+    r"(?:[Ww]arning|[Ee]rror): (?P<file>\S+?):(?P<line>\d+):? "
+    r"|(?P<file_>\S+?):(?P<line_>\d+): (?:warning|error): "
+)
+_WARNS = re.compile(r"\b(?:warning|error)\b", re.IGNORECASE)
 _TIMEOUT_S = 120.0
 
 
@@ -70,7 +76,14 @@ class KernelDoc:
         # It exits with 3 for warnings only when they are to be errors.
         if done.returncode not in (0, 3):
             raise process.CommandError(done.argv, done.returncode, done.stdout)
-        return parse(done.stdout, files)
+        found = parse(done.stdout, files)
+        if _WARNS.search(done.stdout) and not any(found.values()):
+            raise KstallError(
+                f"{self._script.name} of this tree says what cannot be read: "
+                f"{done.stdout.splitlines()[0]}",
+                next="a kernel-doc of this form is not known yet: report it",
+            )
+        return found
 
 
 def parse(said: str, files: Iterable[str]) -> dict[str, tuple[tuple[int, str], ...]]:
@@ -78,6 +91,9 @@ def parse(said: str, files: Iterable[str]) -> dict[str, tuple[tuple[int, str], .
     found: dict[str, list[tuple[int, str]]] = {path: [] for path in files}
     # Each is told once for every pass over the file.
     for line in dict.fromkeys(said.splitlines()):
-        if (match := _SAID.match(line)) and match["file"] in found:
-            found[match["file"]].append((int(match["line"]), line[match.end() :]))
+        if match := _SAID.match(line):
+            file = match["file"] or match["file_"]
+            number = match["line"] or match["line_"]
+            if file in found:
+                found[file].append((int(number), line[match.end() :]))
     return {path: tuple(lines) for path, lines in found.items()}

@@ -36,6 +36,9 @@ from .series import PatchExemption, Series
 #: Where a finding is that is in no file of the tree.
 MESSAGE = "message"
 _SHOWN = 3
+# Tags whose value versions of the kernel want in different forms: for this one 7.3
+# takes any text, and 7.2 a name and a version with a colon between them.
+_DISPUTED = ("Assisted-by",)
 _CODE = (".c", ".h", ".rs", ".S")
 # Wherever somebody has declared an event so far: by name, or by directory.
 _TRACE_HEADER = re.compile(
@@ -49,13 +52,15 @@ class Finding:
     """Something that a check does not like about a patch.
 
     ``file`` is in the tree, or `MESSAGE`; ``line`` is the line there, or in the patch
-    file, whichever the check knows; ``kind`` is a word to argue about.
+    file, whichever the check knows; ``kind`` is a word to argue about.  ``tag`` is the
+    tag of the message that it is about, or "".
     """
 
     file: str
     line: int
     kind: str
     text: str
+    tag: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,22 @@ class Subject:
     series: Series
     plan: tree.Plan
     scratch: Path
+
+    @functools.cached_property
+    def checkpatch(self) -> Mapping[str, Sequence[Finding]]:
+        """What checkpatch.pl says of each patch, by the name of its file."""
+        patches = self.series.patches
+        found: dict[str, list[Finding]] = {patch.path.name: [] for patch in patches}
+        for signed in (False, True):
+            files = [one.path for one in patches if _is_signed(one) == signed]
+            if not files:
+                continue
+            paths = {path.name: path for path in files}
+            for one in checkpatch.run(
+                self.plan.base, files, self.scratch, signed=signed
+            ):
+                found[one.file].append(finding(paths[one.file], one))
+        return found
 
     def before(self, number: int) -> dict[str, File | None]:
         """The touched files that the ``number``-th patch (from 0) meets."""
@@ -105,7 +126,22 @@ def judge(series: Series, plan: tree.Plan, scratch: Path) -> tuple[CheckResult, 
 
 
 def _verdict(name: str, finder: Finder, subject: Subject) -> Verdict:
-    return verdict(name, finder(subject), subject.series)
+    findings = finder(subject)
+    decided = [[one for one in many if one.tag not in _DISPUTED] for many in findings]
+    judged = verdict(name, decided, subject.series)
+    disputed = [one for many in findings for one in many if one.tag in _DISPUTED]
+    if disputed and all(one.ok for one in judged.comparisons):
+        said = "; ".join(dict.fromkeys(one.text for one in disputed))
+        judged = Verdict()
+        judged.skip(
+            f"{subject.plan.base.version} wants {_list(disputed)} in another form than "
+            f"other versions do: {said}"
+        )
+    return judged
+
+
+def _list(disputed: Sequence[Finding]) -> str:
+    return ", ".join(sorted({one.tag for one in disputed}))
 
 
 def verdict(
@@ -118,6 +154,7 @@ def verdict(
     why the check decides nothing.
     """
     verdict = Verdict()
+    told = []
     files = [patch.path.name for patch in series.patches]
     files.append(series.spec.cover)
     exempt = [one for one in series.spec.exemption if one.check == name]
@@ -129,15 +166,17 @@ def verdict(
         ]
         if len(left) > _SHOWN:
             shown.append(f"and {len(left) - _SHOWN} more")
+        if left:
+            told.append(f"{_short(file)}: {'; '.join(shown)}")
         verdict.true(
             f"{_short(file)}: clean{' but for what is argued' if argued else ''}",
             not left,
             "; ".join([*shown, *argued]),
         )
-    if series.spec.discovered:
-        told = [f"{c.label}: {c.detail}" for c in verdict.comparisons if not c.ok]
-        if told:
-            verdict.skip(f"somebody else's patches: {'; '.join(told)}")
+    if series.spec.discovered and told:
+        skipped = Verdict()
+        skipped.skip(f"somebody else's patches: {'; '.join(told)}")
+        return skipped
     return verdict
 
 
@@ -149,8 +188,10 @@ def _short(file: str) -> str:
 
 def finding(patch: Path, remark: checkpatch.Remark) -> Finding:
     """A remark of checkpatch on the mail ``patch``, by the file that it is about."""
-    place = _place(patch, remark.line)
-    return Finding(place, remark.line, remark.kind, f"{remark.level}: {remark.text}")
+    place, line = _place(patch, remark.line)
+    tag = patchtext.tag(line) if place == MESSAGE else ""
+    text = f"{remark.level}: {remark.text}"
+    return Finding(place, remark.line, remark.kind, text, tag)
 
 
 def covers(exempt: PatchExemption, found: Finding) -> bool:
@@ -172,19 +213,16 @@ def _argued(exempt: PatchExemption, found: Sequence[Finding]) -> str:
 
 
 def checkpatch_strict(subject: Subject) -> list[list[Finding]]:
-    """checkpatch.pl --strict of the tree has nothing to say."""
-    patches = subject.series.patches
-    found: dict[str, list[Finding]] = {patch.path.name: [] for patch in patches}
-    for signed in (False, True):
-        files = [one.path for one in patches if _is_signed(one) == signed]
-        if not files:
-            continue
-        paths = {path.name: path for path in files}
-        for one in checkpatch.run(
-            subject.plan.base, files, subject.scratch, signed=signed
-        ):
-            found[one.file].append(finding(paths[one.file], one))
-    return list(found.values())
+    """checkpatch.pl --strict of the tree has nothing to say, but of tags."""
+    return [
+        [one for one in many if not one.tag] for many in subject.checkpatch.values()
+    ]
+
+
+def checkpatch_tags(subject: Subject) -> list[list[Finding]]:
+    """checkpatch.pl of the tree has nothing to say of tags in the form that all
+    versions of the kernel want."""
+    return [[one for one in many if one.tag] for many in subject.checkpatch.values()]
 
 
 def kernel_doc(subject: Subject) -> list[list[Finding]]:
@@ -312,6 +350,7 @@ CHECKS: Mapping[str, Finder] = {
     finder.__name__: finder
     for finder in (
         checkpatch_strict,
+        checkpatch_tags,
         kernel_doc,
         documents,
         include_order,
@@ -388,11 +427,11 @@ def _is_signed(patch: Patch) -> bool:
     return not patchtext.nobody(_author(patch))
 
 
-def _place(patch: Path, line: int) -> str:
-    """The file of the tree that a line of a patch is about."""
+def _place(patch: Path, line: int) -> tuple[str, str]:
+    """The file of the tree that a line of a patch is about, and the line itself."""
     place = MESSAGE
-    text = patch.read_text(encoding="utf-8", errors="replace")
-    for row in text.splitlines()[:line]:
+    rows = patch.read_text(encoding="utf-8", errors="replace").splitlines()[:line]
+    for row in rows:
         if row.startswith("diff --git "):
             place = row.rpartition(" b/")[2]
-    return place
+    return place, rows[-1] if rows else ""

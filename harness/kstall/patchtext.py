@@ -78,6 +78,12 @@ def tag_faults(message: str, author: str) -> Iterator[Fault]:
         yield len(lines), f"no Signed-off-by: of its author, {author}"
 
 
+def tag(line: str) -> str:
+    """The tag that ``line`` is, of those that kernel developers use, or ""."""
+    match = _TAG.match(line)
+    return match[1] if match is not None and match[1] in _KNOWN else ""
+
+
 def nobody(author: str) -> bool:
     """Whether ``author`` is an address that no mail can come from."""
     return parseaddr(author)[1].endswith(".invalid")

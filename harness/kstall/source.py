@@ -23,7 +23,9 @@ from . import apt, cache, git, listing, process, space, store
 from .errors import KstallError
 from .store import NotAKernel, Say
 
-DEBIAN_PACKAGE = "linux-source-7.3"
+_DEBIAN_VERSION = "7.3"
+# What names a kernel source of Debian's in the place of a path.
+_OF_DEBIAN = re.compile(r"debian:(\d+\.\d+)")
 _PACKAGE_BYTES = 200 * 10**6
 Kind = Literal["git", "directory", "tarball", "debian"]
 
@@ -59,17 +61,19 @@ class Base:
 def obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
     """The base for what the user named, or for Debian's newest kernel source.
 
-    A copy is made only when there is none yet; ``say`` is told what takes long and
-    what was chosen.  Raises `KstallError`, and leaves nothing half-made.
+    ``debian:6.12`` names the newest ``linux-source-6.12`` that Debian has.  A copy is
+    made only when there is none yet; ``say`` prints what was chosen and the progress of
+    long steps.  Raises `KstallError`, and leaves nothing half-made.
     """
     if re.search(r"[\s:]", str(cache_dir)):
         raise KstallError(
             f"{cache_dir}: kernels cannot be built below a path with a space or colon",
             next="set KSTALL_CACHE to another directory",
         )
-    if kernel is None:
+    version = _DEBIAN_VERSION if kernel is None else debian_version(kernel)
+    if kernel is None or version is not None:
         store.prepare(cache_dir)
-        return _from_debian(cache_dir, say)
+        return _from_debian(f"linux-source-{version}", cache_dir, say)
     named = kernel.expanduser().absolute()
     if not named.exists():
         raise NotAKernel(named, "there is no such file or directory")
@@ -88,13 +92,19 @@ def obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
     return _from_directory(named, cache_dir, say)
 
 
+def debian_version(kernel: Path) -> str | None:
+    """The version in ``debian:7.2``; None for any other path."""
+    named = _OF_DEBIAN.fullmatch(str(kernel))
+    return named[1] if named else None
+
+
 # -- the four places that sources come from --------------------------------------
 
 
-def _from_debian(cache_dir: Path, say: Say) -> Base:
-    with space.guarded(cache_dir, _PACKAGE_BYTES, DEBIAN_PACKAGE):
+def _from_debian(package: str, cache_dir: Path, say: Say) -> Base:
+    with space.guarded(cache_dir, _PACKAGE_BYTES, package):
         debs = cache_dir / "sources"
-        deb = apt.newest(DEBIAN_PACKAGE, debs, say, now=time.time())
+        deb = apt.newest(package, debs, say, now=time.time())
     found = _archive(deb.path, cache_dir, say)
     return _base(found, cache_dir, "debian", deb.package, deb.version)
 

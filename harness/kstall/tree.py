@@ -106,12 +106,15 @@ class AppliedTree:
     ever: Mapping[str, Ever]
 
 
-def plan(base: Base, patches: Sequence[Patch], scratch: Path) -> Plan:
+def plan(
+    base: Base, patches: Sequence[Patch], scratch: Path, *, log: Path | None = None
+) -> Plan:
     """Apply ``patches`` with `git am` to copies of the files they touch.
 
-    ``scratch`` is a directory for a repository that is gone afterwards.  Raises
-    `am.ApplyError` (a failed check), and `KstallError` for a base that was meddled
-    with.  The workspace is only read, and may be in use by another run.
+    ``scratch`` is a directory for a repository that is gone afterwards.  What git says
+    of a patch that does not fit goes to ``log``.  Raises `am.ApplyError`, `am.BadPatch`
+    (a failed check), and `KstallError` for a base that was meddled with.  The workspace
+    is only read, and may be in use by another run.
     """
     if not base.path.is_dir():
         raise _gone(base)
@@ -126,7 +129,13 @@ def plan(base: Base, patches: Sequence[Patch], scratch: Path) -> Plan:
         scratch.mkdir(parents=True, exist_ok=True)
         place = tempfile.TemporaryDirectory(prefix="am-", dir=scratch)
         stack.enter_context(place)
-        states, offsets = am.apply(pristine, patches, Path(place.name))
+        try:
+            states, offsets = am.apply(pristine, patches, Path(place.name))
+        except am.ApplyError as error:
+            if log is not None and error.said:
+                cache.write_text(log, error.said)
+                error.log = log
+            raise
     ordered = tuple(tuple(sorted(state.items())) for state in states)
     return Plan(base, tuple(patches), ordered, tuple(offsets))
 
@@ -292,11 +301,7 @@ def _require_no_link(
         place = "/".join(parts[:count])
         record = records.get(place)
         if record is not None and record.git_mode not in _REGULAR:
-            raise am.ApplyError(
-                f"{patch.path}: cannot change {path}: {place} is a symbolic link",
-                patch=patch.path,
-                file=path,
-            )
+            raise am.ApplyError(patch.path, path, f"{place} is a symbolic link")
 
 
 def _keep_pristine(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import cache, kconfig, kernel, process
+from . import cache, kconfig, kernel, process, resolve
 from .errors import KstallError
 from .kconfig import Request
 from .kernel import Configured, Toolchain
@@ -185,6 +185,7 @@ def configure(
     applied: AppliedTree,
     plan: Plan,
     fragments: Sequence[Path],
+    tools: Toolchain,
     cache_dir: Path,
     scratch: Path,
     *,
@@ -192,10 +193,14 @@ def configure(
 ) -> Configured:
     """The configuration of ``variant`` for ``plan``, which ``applied`` is.
 
-    What of ``fragments`` this variant cannot have is left out.  ``scratch`` is a
-    directory that the caller removes.  Raises `kconfig.CannotBeOff`.
+    What of ``fragments`` this variant cannot have is left out.  ``tools`` are those of
+    the kernels that are booted: what those need on this tree a variant has as well.
+    ``scratch`` is a directory that the caller removes.  Raises `kconfig.CannotBeOff`.
     """
-    asked = _asked(kconfig.combine(fragments), variant)
+    whole = kernel.configured(
+        plan, lambda: applied, fragments, tools, cache_dir, log=log, lenient=True
+    )
+    asked = _asked(kconfig.combine(fragments), whole.added, variant)
     file = scratch / f"{variant.name}.config"
     cache.write_text(file, _text(asked))
     key = kernel.config_key(plan, [file], variant.tools)
@@ -222,10 +227,13 @@ def configure(
     return made
 
 
-def _asked(requests: Mapping[str, Request], variant: Variant) -> dict[str, str]:
+def _asked(
+    requests: Mapping[str, Request], added: resolve.Values, variant: Variant
+) -> dict[str, str]:
+    wanted = {name: one.value for name, one in requests.items()} | dict(added)
     asked = {
-        name: "y" if variant.builtin and one.value == "m" else one.value
-        for name, one in requests.items()
+        name: "y" if variant.builtin and value == "m" else value
+        for name, value in wanted.items()
         if not name.startswith("DEBUG_INFO")
     }
     return {**asked, "DEBUG_INFO_NONE": "y", **variant.asks}

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whole runs on trees that a series was not made for: what they are called, and that
+the other series go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fakeworld import CHECKS, PATCH, TOML, World, write
+from kstall.report import Report, SeriesReport, Stage
+
+#: A tree that has no symbol GONE, whatever asks for it.
+LACKS = "\t@grep -v 'CONFIG_GONE' $(KCONFIG_ALLCONFIG) >$(O)/.config\n"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Two series, demo and later, of which the first is proven."""
+    made = World(tmp_path, level="quick")
+    _add_series(made, PATCH)
+    return made
+
+
+def _add_series(world: World, patch: str, fragment: str = "CONFIG_DEMO=y\n") -> None:
+    files = {
+        "patches/later/series.toml": TOML.replace('"demo.config"', '"later.config"'),
+        "patches/later/0001-demo.patch": patch,
+        "patches/later/cover.txt": "What was asked for is returned.\n",
+        "patches/later/checks.py": CHECKS,
+        "kconfigs/later.config": fragment,
+    }
+    write(world.project.root, files)
+
+
+def _tree(world: World, **files: str) -> None:
+    write(world.kernel, {name.replace("_", "."): text for name, text in files.items()})
+
+
+def _makefile(world: World) -> None:
+    path = world.kernel / "Makefile"
+    copies = "\t@cp $(KCONFIG_ALLCONFIG) $(O)/.config\n"
+    text = path.read_text()
+    assert copies in text
+    path.write_text(text.replace(copies, LACKS))
+
+
+def _entry(found: Report | None, name: str) -> SeriesReport:
+    assert found is not None
+    return next(one for one in found.series if one.name == name)
+
+
+def _stopped(entry: SeriesReport) -> Stage:
+    """The stage that ended the series."""
+    return entry.stages[-1]
+
+
+def test_two_that_fit_are_proven(world: World) -> None:
+    ran = world.validate()
+    assert ran.exit_code == 0, ran.said
+
+
+def test_one_that_does_not_apply_is_told_and_the_other_goes_on(world: World) -> None:
+    _add_series(world, PATCH.replace("-\treturn 1;", "-\treturn 2;"))
+    ran = world.validate("later", "demo")
+    assert ran.exit_code == 3, ran.said
+    entry = _entry(ran.report, "later")
+    assert entry.status == "does-not-apply"
+    stage = _stopped(entry)
+    assert (stage.name, stage.status) == ("apply", "does-not-apply")
+    assert stage.error is not None
+    assert stage.error.startswith("0001-demo.patch, demo.c:1: hunk 1 does not fit")
+    assert "KERNEL=" in stage.error
+    assert stage.log is not None
+    assert "Rejected hunk #1" in (ran.dir / stage.log).read_text()
+    assert _entry(ran.report, "demo").status == "pass"
+    assert ran.report is not None and ran.report.status == "does-not-apply"
+
+
+def test_a_needed_symbol_that_the_tree_lacks_is_no_verdict(world: World) -> None:
+    _makefile(world)
+    _add_series(world, PATCH, "CONFIG_DEMO=y\nCONFIG_GONE=y\n")
+    ran = world.validate("later", "demo")
+    assert ran.exit_code == 2, ran.said
+    entry = _entry(ran.report, "later")
+    assert entry.status == "error"
+    stage = _stopped(entry)
+    assert (stage.name, stage.status) == ("config", "error")
+    assert "later.config:2: CONFIG_GONE=y did not stick" in str(stage.error)
+    assert "this tree has no such symbol" in str(stage.error)
+    assert not any(one.status == "fail" for one in entry.checks)
+    # Only the series that needs it is stopped.
+    assert _entry(ran.report, "demo").status == "pass"
+
+
+def test_one_of_the_base_stops_all_unless_it_can_be_done_without(world: World) -> None:
+    _makefile(world)
+    base = world.project.kconfigs / "base.config"
+    base.write_text("CONFIG_BASE=y\nCONFIG_GONE=y\n")
+    ran = world.validate()
+    assert ran.exit_code == 2, ran.said
+    for name in ("demo", "later"):
+        assert _entry(ran.report, name).status == "error"
+    base.write_text("CONFIG_BASE=y\n# optional: tested by a header\nCONFIG_GONE=y\n")
+    ran = world.validate()
+    assert ran.exit_code == 0, ran.said
+    config = next(
+        one for one in _entry(ran.report, "demo").stages if one.name == "config"
+    )
+    assert config.summary == "cannot be had here, and not needed: GONE"
+
+
+def test_a_symbol_of_its_own_that_the_tree_does_not_take_is_its_failure(
+    world: World,
+) -> None:
+    _makefile(world)
+    adds = (
+        "diff --git a/Kconfig b/Kconfig\n--- a/Kconfig\n+++ b/Kconfig\n"
+        "@@ -1,2 +1,5 @@\n config DEMO\n \tbool demo\n"
+        '+config GONE\n+\tbool "gone"\n+\tdepends on !DEMO\n'
+        "diff --git a/demo.c b/demo.c\n"
+    )
+    patch = PATCH.replace("diff --git a/demo.c b/demo.c\n", adds)
+    _add_series(world, patch, "CONFIG_DEMO=y\nCONFIG_GONE=y\n")
+    ran = world.validate("later", "demo")
+    assert ran.exit_code == 1, ran.said
+    stage = _stopped(_entry(ran.report, "later"))
+    assert (stage.name, stage.status) == ("config", "fail")
+    assert "CONFIG_GONE=y did not stick" in str(stage.error)
+    assert _entry(ran.report, "demo").status == "pass"
+
+
+def test_a_tree_that_does_not_build_by_itself_is_no_verdict(world: World) -> None:
+    _tree(world, other_c="int other(void) { return nothing; }\n")
+    ran = world.validate("demo")
+    assert ran.exit_code == 2, ran.said
+    stage = _stopped(_entry(ran.report, "demo"))
+    assert (stage.name, stage.status) == ("build", "error")
+    assert stage.error is not None
+    assert stage.error.startswith("without any patch, the tree does not build")
+    assert "other.c:1" in stage.error
+    # The same where the base is built first.
+    world.level = "full"
+    ran = world.validate("demo")
+    assert ran.exit_code == 2, ran.said
+    assert _stopped(_entry(ran.report, "demo")).status == "error"
+
+
+def test_what_a_patch_breaks_is_its_failure_wherever_that_shows(world: World) -> None:
+    _tree(world, other_c="int other(void) { return 2; }\n", shared_h="int two(void);\n")
+    touched = PATCH.replace("+\treturn 3;", "+\treturn three;")
+    (world.project.patches / "demo/0001-demo.patch").write_text(touched)
+    ran = world.validate("demo")
+    assert ran.exit_code == 1, ran.said
+    assert "demo.c:3" in str(_stopped(_entry(ran.report, "demo")).error)
+    # In a file that it does not touch, through a header that it does.
+    _tree(world, other_c='#include "shared.h"\nint other(void) { return two(); }\n')
+    shared = PATCH[: PATCH.index("diff --git")] + (
+        "diff --git a/shared.h b/shared.h\n--- a/shared.h\n+++ b/shared.h\n"
+        "@@ -1 +1 @@\n-int two(void);\n+int two(int n);\n--\n2.39.5\n\n"
+    )
+    (world.project.patches / "demo/0001-demo.patch").write_text(shared)
+    ran = world.validate("demo")
+    assert ran.exit_code == 1, ran.said
+    assert "does other.c build without the patches?" in ran.said
+    stage = _stopped(_entry(ran.report, "demo"))
+    assert (stage.name, stage.status) == ("build", "fail")
