@@ -40,8 +40,13 @@ def main() -> int:
             print(argument, file=sys.stderr)
         elif step == "die":
             return int(argument)
+        elif step == "raise":
+            os.kill(os.getpid(), int(argument))
         elif step == "hang":
             time.sleep(1000)
+        elif step == "witness":
+            # Before it says so: from then on it may be stopped.
+            Path(argument).write_text("attached")
         elif step == "params":
             emit({"type": "printf", "data": "|".join(params) + "\n"})
         elif step == "ring":
@@ -51,9 +56,7 @@ def main() -> int:
             late.append((step, argument))
     print("__BPFTRACE_NOTIFY_PROBES_ATTACHED", flush=True)
     for step, argument in late:
-        if step == "witness":
-            Path(argument).write_text("attached")
-        elif step == "leave":
+        if step == "leave":
             return int(argument)
         elif step == "emit":
             write(argument)

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import grp
 import json
+import os
+import pwd
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,6 +57,23 @@ def device(tmp_path: Path) -> Path:
     path = tmp_path / "kvm"
     path.touch()
     return path
+
+
+def test_a_device_of_somebody_else_says_who_may(
+    tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = grp.getgrall()[-1]
+    status = SimpleNamespace(st_gid=group.gr_gid, st_mode=0o20660)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(accel, "_qemu", lambda: "QEMU emulator version 10.0.2")
+    assert probe(tmp_path).why == f"{device} is not ours to open"
+    monkeypatch.setattr(Path, "stat", lambda _: status)
+    user = pwd.getpwuid(os.getuid()).pw_name
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    assert probe(tmp_path).why == (
+        f"{device} is not ours to open (`sudo usermod -aG {group.gr_name} {user}`, "
+        "and a new login, changes that)"
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,14 @@ from pathlib import Path
 import pytest
 
 from kstall_guest import bpftrace
-from kstall_guest.errors import HelperError, LostEvents, MissingEvent, TracerFailed
+from kstall_guest.errors import (
+    HelperBusy,
+    HelperError,
+    LostEvents,
+    MissingEvent,
+    ScriptRefused,
+    TracerFailed,
+)
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_bpftrace.py"))
 Start = Callable[..., bpftrace.Tracer]
@@ -43,14 +52,14 @@ def test_waits_for_the_attachment_and_not_for_the_output(
     while not slow.output.exists() or "attached" not in slow.output.read_text():
         time.sleep(0.01)
     assert not slow.attached
-    bpftrace.wait_attached([slow, quick], 5)
+    bpftrace.wait_attached([slow, quick], 60)
     assert slow.attached_s is not None and slow.attached_s >= 0.4
     assert quick.attached
 
 
 def test_ends_in_its_own_words(start: Start) -> None:
     tracer = start("params", "ring", params=("-1", "a b"))
-    bpftrace.wait_attached([tracer], 5)
+    bpftrace.wait_attached([tracer], 60)
     (outcome,) = bpftrace.stop([tracer])
     assert outcome.errors == () and outcome.exit_status == 0
     lines = tracer.output.read_text().splitlines()
@@ -69,34 +78,36 @@ def test_ends_in_its_own_words(start: Start) -> None:
 def test_names_a_missing_tracepoint(start: Start, complaint: str) -> None:
     tracer = start(f"stderr {complaint}", "die 1")
     with pytest.raises(MissingEvent) as caught:
-        bpftrace.wait_attached([tracer], 5)
+        bpftrace.wait_attached([tracer], 60)
     assert caught.value.event == "sched:nope"
 
 
 def test_a_missing_tracepoint_among_several_is_no_mere_warning(start: Start) -> None:
     tracer = start("stderr /x.bt:4-5: WARNING: tracepoint not found: sched:nope")
     with pytest.raises(MissingEvent, match="sched:nope"):
-        bpftrace.wait_attached([tracer], 5)
+        bpftrace.wait_attached([tracer], 60)
 
 
 def test_a_skipped_probe_is_no_mere_warning(start: Start) -> None:
     tracer = start("stderr WARNING: could not attach probe kprobe:x, skipping.")
     with pytest.raises(TracerFailed, match="kprobe:x"):
-        bpftrace.wait_attached([tracer], 5)
+        bpftrace.wait_attached([tracer], 60)
 
 
 def test_shows_why_a_script_does_not_compile(start: Start) -> None:
     tracer = start("stderr ERROR: no field named 'nope'", "die 1")
     with pytest.raises(TracerFailed, match=r"status 1 before .*\n.*named 'nope'"):
-        bpftrace.wait_attached([tracer], 5)
+        bpftrace.wait_attached([tracer], 60)
 
 
 def test_does_not_wait_for_ever_to_attach(start: Start) -> None:
     hangs, works = start("hang", name="hangs"), start(name="works")
-    began = time.monotonic()
+    # It has said so, and is still to be heard.
+    assert works.process.stdout is not None
+    assert select.select([works.process.stdout], [], [], 60)[0]
     with pytest.raises(TracerFailed, match=r"\(hangs\): not attached after 1 s"):
         bpftrace.wait_attached([hangs, works], 1)
-    assert time.monotonic() - began < 3
+    assert hangs.process.poll() is None
 
 
 def test_counts_lost_events(start: Start) -> None:
@@ -104,7 +115,7 @@ def test_counts_lost_events(start: Start) -> None:
         'emit {"type": "lost_events", "data": {"events": 40}}',
         'emit {"type": "lost_events", "data": {"events": 2}}',
     )
-    bpftrace.wait_attached([tracer], 5)
+    bpftrace.wait_attached([tracer], 60)
     (outcome,) = bpftrace.stop([tracer])
     assert outcome.lost == 42
     assert [type(error) for error in outcome.errors] == [LostEvents]
@@ -116,7 +127,7 @@ def test_a_failed_helper_is_a_failure(start: Start) -> None:
         '"helper": "map_update_elem", "retcode": -7, "line": 2, "col": 3}'
     )
     tracer = start(error, error)
-    bpftrace.wait_attached([tracer], 5)
+    bpftrace.wait_attached([tracer], 60)
     (outcome,) = bpftrace.stop([tracer])
     assert [type(error) for error in outcome.errors] == [HelperError]
     assert "line 2: map_update_elem: Map full" in str(outcome.errors[0])
@@ -125,15 +136,15 @@ def test_a_failed_helper_is_a_failure(start: Start) -> None:
 
 def test_a_non_zero_exit_is_a_failure(start: Start) -> None:
     tracer = start("exit 4")
-    bpftrace.wait_attached([tracer], 5)
+    bpftrace.wait_attached([tracer], 60)
     (outcome,) = bpftrace.stop([tracer])
     assert "exit status 4" in str(outcome.errors[0])
 
 
 def test_one_that_left_early_saw_not_everything(start: Start) -> None:
     tracer = start("leave 0")
-    bpftrace.wait_attached([tracer], 5)
-    tracer.process.wait(5)
+    bpftrace.wait_attached([tracer], 60)
+    tracer.process.wait(60)
     (outcome,) = bpftrace.stop([tracer])
     assert "before the workload did" in str(outcome.errors[0])
 
@@ -143,7 +154,7 @@ def test_one_that_does_not_stop_is_killed(
 ) -> None:
     monkeypatch.setattr(bpftrace, "_STOP_S", 0.3)
     tracer = start("deaf")
-    bpftrace.wait_attached([tracer], 5)
+    bpftrace.wait_attached([tracer], 60)
     (outcome,) = bpftrace.stop([tracer])
     assert outcome.exit_status is None
     assert "did not stop" in str(outcome.errors[0])
@@ -152,7 +163,7 @@ def test_one_that_does_not_stop_is_killed(
 
 def test_events_that_the_kernel_skipped_are_lost(start: Start, tmp_path: Path) -> None:
     tracer = start()
-    bpftrace.wait_attached([tracer], 5)
+    bpftrace.wait_attached([tracer], 60)
     fdinfo = tmp_path / "proc" / str(tracer.process.pid) / "fdinfo"
     fdinfo.mkdir(parents=True)
     (fdinfo / "3").write_text("pos:\t0\n")
@@ -160,7 +171,53 @@ def test_events_that_the_kernel_skipped_are_lost(start: Start, tmp_path: Path) -
     (fdinfo / "13").write_text("prog_type:\t5\nrecursion_misses:\t1\n")
     (outcome,) = bpftrace.stop([tracer], tmp_path / "proc")
     assert outcome.missed == 3
-    assert [type(error) for error in outcome.errors] == [LostEvents]
+    assert [error.as_json() for error in outcome.errors] == [
+        {
+            "kind": "skipped-events",
+            "fault": "apparatus",
+            "message": "bpftrace t: 3 events fired while the CPU ran another BPF "
+            "program and were skipped",
+            "tracer": "t",
+            "count": 3,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("complaint", "end", "kind"),
+    [
+        ("/x.bt:1:30-44: ERROR: no field named 'nope'", "die 1", ScriptRefused),
+        ("ERROR: Unable to load program: Permission denied", "die 1", ScriptRefused),
+        # Nobody's script is at fault for these.
+        ("ERROR: failed to create map: Cannot allocate memory", "die 1", TracerFailed),
+        ("terminate called", "die 1", TracerFailed),
+        ("ERROR: half a line", "raise 9", TracerFailed),
+        ("WARNING: could not attach probe kprobe:x, skipping.", "", ScriptRefused),
+        (
+            "WARNING: Unable to attach probe x: Too many open files, skipping.",
+            "",
+            TracerFailed,
+        ),
+    ],
+)
+def test_whose_fault_a_script_that_does_not_attach_is(
+    start: Start, complaint: str, end: str, kind: type[TracerFailed]
+) -> None:
+    tracer = start(f"stderr {complaint}", *filter(None, [end]))
+    with pytest.raises(TracerFailed) as caught:
+        bpftrace.wait_attached([tracer], 5)
+    assert type(caught.value) is kind
+
+
+def test_a_helper_that_was_busy_is_nobody_s_fault(start: Start) -> None:
+    error = (
+        'emit {"type": "helper_error", "msg": "Device or resource busy", '
+        '"helper": "map_update_elem", "retcode": -16, "line": 2, "col": 3}'
+    )
+    tracer = start(error)
+    bpftrace.wait_attached([tracer], 5)
+    (outcome,) = bpftrace.stop([tracer])
+    assert [type(error) for error in outcome.errors] == [HelperBusy]
 
 
 def test_no_bpftrace_at_all(tmp_path: Path) -> None:
@@ -173,3 +230,32 @@ def test_no_bpftrace_at_all(tmp_path: Path) -> None:
             ring_pages=8,
             program=("/no/such",),
         )
+
+
+def test_it_does_not_run_while_it_is_paused(start: Start) -> None:
+    one, other = start(name="one"), start(name="other")
+    bpftrace.wait_attached([one, other], 5)
+    bpftrace.pause([one, other])
+    for tracer in (one, other):
+        stat = Path(f"/proc/{tracer.process.pid}/stat").read_text()
+        assert stat.rpartition(")")[2].split()[0] == "T"
+    outcomes = bpftrace.stop([one, other])
+    assert [outcome.errors for outcome in outcomes] == [(), ()]
+    assert [outcome.exit_status for outcome in outcomes] == [0, 0]
+
+
+def test_one_that_left_cannot_be_paused(start: Start) -> None:
+    tracer = start("leave 0")
+    bpftrace.wait_attached([tracer], 5)
+    os.waitid(os.P_PID, tracer.process.pid, os.WEXITED | os.WNOWAIT)
+    bpftrace.pause([tracer])
+    (outcome,) = bpftrace.stop([tracer])
+    assert "before the workload did" in str(outcome.errors[0])
+
+
+def test_one_that_is_paused_can_be_killed(start: Start) -> None:
+    tracer = start()
+    bpftrace.wait_attached([tracer], 5)
+    bpftrace.pause([tracer])
+    bpftrace.kill([tracer])
+    assert tracer.process.poll() == -9

@@ -26,12 +26,13 @@ from kstall import (
     debugkernel,
     guest,
     guestrun,
+    hosttime,
     kconfig,
     report,
     splats,
 )
 from kstall import run as runs
-from kstall.errors import KstallError
+from kstall.errors import KstallError, NotJudged
 from kstall.kernel import Kernel
 from kstall.root import Root
 from kstall.run import Opened
@@ -181,7 +182,39 @@ def test_another_program_that_switches_is_another_guest(bench: Bench) -> None:
     assert bench.boots == 2
 
 
+LOCKUP = "[  300.000000] watchdog: BUG: soft lockup - CPU#0 stuck for 130s! [x:7]\n"
+
+
+def _busy(share: float) -> hosttime.Host:
+    return hosttime.Host(
+        tuple(
+            hosttime.Sample(float(at), {"CPU 0/TCG": at * share}, console=at - 300)
+            for at in range(1, 400)
+        )
+    )
+
+
+def test_a_guest_whose_deadline_expires_in_silence_is_no_result(bench: Bench) -> None:
+    bench.ran = {"status": "hang", "exit_status": None}
+    with pytest.raises(NotJudged, match="its kernel did not say why"):
+        bench.run()
+
+
+def test_a_guest_on_a_busy_host_is_no_result(bench: Bench) -> None:
+    bench.console += LOCKUP
+    bench.ran = {"host": _busy(0.9)}
+    with pytest.raises(NotJudged, match="starved of time"):
+        bench.run()
+    # What else its kernel says counts all the same, and only that.
+    bench.console += "[  310.000000] WARNING: CPU: 0 PID: 7 at x.c:3 f+0x1/0x2\n"
+    (found,) = bench.run(keep=lambda _: False).complaints
+    assert found.kind == "warning"
+    bench.ran = {"host": _busy(0.1)}
+    assert [one.kind for one in bench.run().complaints] == ["lockup", "warning"]
+
+
 def test_a_guest_that_hangs_is_a_result_and_is_run_again(bench: Bench) -> None:
+    bench.console += LOCKUP
     bench.ran = {"status": "hang", "exit_status": None}
     assert bench.run().status == "hang"
     bench.run()
@@ -493,7 +526,7 @@ def test_series_that_do_not_apply_together_have_a_kernel_each(
 
     def plan(_: Any, patches: Any, __: Path) -> Any:
         if len(patches) > 1:
-            raise am.ApplyError("no", patch=Path("a"), file="f")
+            raise am.ApplyError(Path("a"), "f", "no")
         return tuple(patches)
 
     monkeypatch.setattr(debugkernel.tree, "plan", plan)

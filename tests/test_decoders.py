@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kstall_guest import decoders, tracefs
-from kstall_guest.errors import TracerFailed
+from kstall_guest.errors import DecoderCrashed, GuestError, LostEvents, TracerFailed
 
 EVENTS = ("demo:demo_nap",)
 # `perf record` as the real one: its child runs once all is enabled, and ends it.
@@ -92,6 +92,28 @@ def test_perf_fails_in_the_end(scratch: Path) -> None:
     tool(scratch, "perf", "echo bad file >&2; exit 1\n")
     with pytest.raises(TracerFailed, match="perf script: exit status 1:\nbad file"):
         decoders.printed_by_perf(perf, EVENTS, scratch.parent / "out")
+    perf.kill()
+
+
+@pytest.mark.parametrize(
+    ("end", "kind", "says"),
+    [
+        ("kill -SEGV $$", DecoderCrashed, "exit status -11"),
+        ("kill -KILL $$", TracerFailed, "exit status -9"),
+        ("echo '   PERF_RECORD_LOST lost 40'", LostEvents, "40 events lost"),
+    ],
+)
+def test_whose_fault_it_is_that_perf_does_not_print_all(
+    scratch: Path, end: str, kind: type[GuestError], says: str
+) -> None:
+    tool(scratch, "perf", RECORD)
+    perf = decoders.perf(EVENTS, scratch)
+    perf.wait_attached(20)
+    perf.stop()
+    tool(scratch, "perf", f'test "$1" = list || {{ {end}; }}\n')
+    with pytest.raises(GuestError, match=says) as caught:
+        decoders.printed_by_perf(perf, EVENTS, scratch.parent / "out")
+    assert type(caught.value) is kind
     perf.kill()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kstall import guest
+from kstall import guest, hosttime
 from kstall.guest import Accel, GuestError, Machine, Share
 from kstall.root import Root
 
@@ -77,6 +77,7 @@ def test_golden_command_line(desk: guest._Desk) -> None:
         "--append=numa=fake=2",
         "--exec=sh /run/kstall-control/guest-job.sh echo 'a b'",
         f"--qemu-opts=-qmp unix:{d}/monitor,server=on,wait=off "
+        "-name debug-threads=on "
         "-set chardev.console.backend=socket "
         f"-set chardev.console.path={d}/serial "
         "-set chardev.console.server=on -set chardev.console.wait=off "
@@ -130,7 +131,7 @@ class _Child:
 @pytest.mark.fault("clock", "it is set while a guest boots")
 @pytest.mark.parametrize("when", [0, 2**33])
 def test_a_clock_that_is_set_does_not_tell_how_long_a_guest_took(
-    desk: guest._Desk, when: int
+    desk: guest._Desk, tmp_path: Path, when: int
 ) -> None:
     def began() -> None:
         desk.control.mkdir()
@@ -139,7 +140,8 @@ def test_a_clock_that_is_set_does_not_tell_how_long_a_guest_took(
 
     child: Any = _Child(desk.monitor.touch, began)
     said: list[str] = []
-    watch = guest._wait(child, desk, time.monotonic() + 60, said.append)
+    times = hosttime.Watch(1, tmp_path / "console", tmp_path / "lost")
+    watch = guest._wait(child, desk, time.monotonic(), 60, times, said.append)
     assert not watch.hung
     assert watch.first_line is not None and 0 <= watch.first_line < 30
     assert said == [f"booted in {watch.first_line:.1f} s"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import guest, guestrun, monitor, records
+from kstall import guest, guestrun, hosttime, monitor, records
 from kstall.console import Splat
-from kstall.errors import KstallError
+from kstall.errors import KstallError, NotJudged
 from kstall.kernel import Kernel
 from kstall.root import Root
 from kstall.run import Opened
@@ -184,6 +185,7 @@ def test_steps_are_handed_to_the_guest_and_what_was_done_is_kept(
     ("ran", "says"),
     [
         ({"status": "panic"}, "the guest panicked in workload credits"),
+        ({"status": "lost"}, "the kernel complained, and the guest went away"),
         ({"status": "hang"}, "the guest hung and was ended at its deadline"),
         ({}, "the kernel complained (1 reports)"),
     ],
@@ -202,6 +204,118 @@ def test_a_kernel_at_fault_is_a_verdict(
         assert bench.boots == boots, "such results must not be kept"
     # What the guest had written until then is there to look at.
     assert list(bench.home.glob("run*/drm-sched/results/agent.json"))
+
+
+def _busy(share: float) -> hosttime.Host:
+    """A host on which each of two processors waits so much of each second."""
+    return hosttime.Host(
+        tuple(
+            hosttime.Sample(
+                float(at),
+                {"CPU 0/TCG": at * share, "CPU 1/TCG": at * share},
+                console=at if at > 100 else 0,
+            )
+            for at in range(1, 200)
+        )
+    )
+
+
+LOCKUP = Splat("lockup", 1, "BUG: soft lockup - CPU#0 stuck for 22s! [x]", "stuck")
+OOPS = Splat("oops", 1, "BUG: kernel NULL pointer dereference", "no pointer")
+LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
+
+
+@pytest.mark.parametrize(
+    ("ran", "verdict", "says"),
+    [
+        ({"splats": (LOCKUP,)}, guestrun.GuestFailed, "complained (1 reports)"),
+        (
+            {"splats": (LOCKUP,), "host": _busy(0.1)},
+            guestrun.GuestFailed,
+            "complained (1 reports)",
+        ),
+        (
+            {"splats": (LOCKUP,), "host": _busy(0.8)},
+            NotJudged,
+            "the guest was starved of time in workload credits: it stood still for 22",
+        ),
+        (
+            {"status": "hang", "splats": (LOCKUP,), "host": _busy(0.8)},
+            NotJudged,
+            "starved of time",
+        ),
+        (
+            {"status": "hang", "splats": (LOCKUP,)},
+            guestrun.GuestFailed,
+            "the guest hung",
+        ),
+        # Nothing excuses what time has no part in.
+        (
+            {"splats": (LOCKUP, OOPS), "host": _busy(0.8)},
+            guestrun.GuestFailed,
+            "no pointer",
+        ),
+        (
+            {"splats": (OOPS,), "victims": ("doze",)},
+            guestrun.GuestFailed,
+            "no pointer",
+        ),
+        ({"status": "panic", "host": _busy(0.9)}, guestrun.GuestFailed, "panicked"),
+        # A deadline, with time enough and without.
+        (
+            {"status": "hang", "deadline": 2.0},
+            NotJudged,
+            "did not end in workload credits in the 2 s that it may take (of 3 s it "
+            "waited 0 s for a processor), and its kernel did not say why",
+        ),
+        (
+            {"status": "hang", "deadline": 2.0, "lost": 1.5},
+            NotJudged,
+            "starved of time in workload credits: of 3 s it waited 2 s for a processor",
+        ),
+        ({"splats": (LOSS,)}, NotJudged, "log lost messages: ** 3 printk"),
+        ({"status": "lost"}, NotJudged, "went away"),
+        (
+            {"victims": ("doze",), "splats": (Splat("warning", 1, "WARNING", "w"),)},
+            NotJudged,
+            "ran out of memory, and killed doze",
+        ),
+        ({"exit_status": 1, "agent": {}}, NotJudged, "exited 1"),
+    ],
+)
+def test_whose_fault_the_end_of_a_guest_is(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    ran: dict[str, Any],
+    verdict: type[KstallError],
+    says: str,
+) -> None:
+    agent = {"workloads": [{"name": "credits", "status": "running"}]}
+    with pytest.raises(KstallError) as caught:
+        bench.run({"agent": agent, **ran}, monkeypatch)
+    assert type(caught.value) is verdict
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["bad-job", "wrong-kernel"])
+def test_a_job_that_is_wrong_is_so_in_another_guest_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    agent = {"error": {"kind": kind, "message": "no such job"}}
+    with pytest.raises(KstallError, match="no such job") as caught:
+        bench.run({"agent": agent, "exit_status": 1}, monkeypatch)
+    assert type(caught.value) is KstallError
+
+
+def test_what_is_not_to_be_kept(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        guestrun,
+        "run_guest",
+        functools.partial(guestrun.run_guest, keep=lambda _: False),
+    )
+    for boots in (1, 2):
+        bench.run({"agent": {"status": "completed"}}, monkeypatch)
+        assert bench.boots == boots
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pty
 import socket
 import tempfile
 import threading
-import time
 import tty
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,14 +154,13 @@ def test_a_guest_asks_and_what_was_done_is_kept(place: Path) -> None:
 
 
 def test_a_guest_that_never_comes_keeps_nobody(place: Path) -> None:
-    began = time.monotonic()
     before = threading.active_count()
     with monitor.answering(place / "port", place / "qmp", [Step("a", "b", ())]) as done:
         assert threading.active_count() == before + 1
     with monitor.answering(place / "port", place / "qmp", []):
         assert threading.active_count() == before
+    assert threading.active_count() == before
     assert done == []
-    assert time.monotonic() - began < 5
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ guest gets through its firmware.  Whoever trusts the device waits for ever there
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import platform
+import pwd
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -52,7 +54,7 @@ def probe(
     if not device.exists():
         return _tcg(f"there is no {device}")
     if not os.access(device, os.R_OK | os.W_OK):
-        return _tcg(f"{device} is not ours to open")
+        return _tcg(f"{device} is not ours to open{_who_may(device)}")
     answers = cache_dir / "accel.json"
     with cache.lock(cache_dir / "accel.lock"):
         key = machine_key()
@@ -64,6 +66,19 @@ def probe(
     if reason := known[key]:
         return _tcg(reason)
     return Accel("kvm", "a guest has run under it")
+
+
+def _who_may(device: Path) -> str:
+    """What gives the user the right to open ``device``, where membership does."""
+    status = device.stat()
+    try:
+        group = grp.getgrgid(status.st_gid).gr_name
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
+    if status.st_gid == 0 or status.st_mode & 0o060 != 0o060:
+        return ""
+    return f" (`sudo usermod -aG {group} {user}`, and a new login, changes that)"
 
 
 def machine_key() -> str:

@@ -207,6 +207,21 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace").replace("\r", "").rstrip("\n")
 
 
+def offsets(path: Path, lines: Sequence[int]) -> dict[int, int]:
+    """How many bytes stand before each of these ``lines``, which are from 1."""
+    found = {}
+    wanted = frozenset(lines)
+    place = 0
+    with path.open("rb") as file:
+        for number, raw in enumerate(_raw(file) if wanted else (), 1):
+            if number in wanted:
+                found[number] = place
+                if len(found) == len(wanted):
+                    break
+            place += len(raw)
+    return found
+
+
 def victims(path: Path) -> tuple[str, ...]:
     """What the kernel killed because memory had run out, by name; the first few.
 
@@ -234,6 +249,11 @@ def abridge(console: Path, target: Path) -> None:
 def is_abridged(kept: Path) -> bool:
     """Whether `abridge` left something out of what it made."""
     return kept.stat().st_size > 2 * _ABRIDGED
+
+
+def is_loss(splat: Splat) -> bool:
+    """Whether it only says that the kernel's log lost messages."""
+    return _LOST.match(splat.headline) is not None
 
 
 def panicked(splats: Sequence[Splat]) -> bool:

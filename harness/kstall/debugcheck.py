@@ -473,14 +473,17 @@ def workloads_come_to_their_end(series: Series, saved: Saved) -> Verdict:
 def no_workload_is_left_out(series: Series, saved: Saved) -> Verdict:
     """Each workload of the series is run on these kernels."""
     verdict = Verdict()
-    left_out = []
-    for load in series.spec.workload:
-        if load.not_debugged is None:
-            verdict.true(load.name, True)
-        else:
-            left_out.append(f"{load.name}: {load.not_debugged}")
+    left_out = [
+        f"{load.name}: {load.not_debugged}"
+        for load in series.spec.workload
+        if load.not_debugged is not None
+    ]
     if left_out:
+        # Those that are run are compared by `workloads_come_to_their_end`.
         verdict.skip("; ".join(left_out))
+        return verdict
+    for load in series.spec.workload:
+        verdict.true(load.name, True)
     return verdict
 
 
@@ -492,15 +495,19 @@ def no_file_is_left_out(series: Series, saved: Saved) -> Verdict:
     for path, how in saved.code.unwatched:
         if path in series.touches:
             left_out.setdefault(how, []).append(path)
-    unseen = {path for paths in left_out.values() for path in paths}
-    for path in sorted({*filter(in_kernel, series.touches)} - unseen):
-        verdict.true(path, True)
+    sources = sorted(filter(in_kernel, series.touches))
     if left_out:
-        verdict.skip(
-            "; ".join(f"{', '.join(files)}: {how}" for how, files in left_out.items())
-        )
-    elif not verdict.comparisons:
+        reasons = [f"{', '.join(files)}: {how}" for how, files in left_out.items()]
+        unseen = {path for paths in left_out.values() for path in paths}
+        seen = [path for path in sources if path not in unseen]
+        if seen:
+            reasons.append(f"left out are none of {', '.join(seen)}")
+        verdict.skip("; ".join(reasons))
+    elif not sources:
         verdict.skip("the series touches no source of the kernel")
+    else:
+        for path in sources:
+            verdict.true(path, True)
     return verdict
 
 

@@ -203,6 +203,9 @@ def _boot(
         (share / "results").rename(out / "results")
         cache.remove(share)
     guestrun.require_witness(ran)
+    limits = guestrun.limits_for(where)
+    if not guestrun.meant(ran, limits):
+        guestrun.require_time(ran, out / "results", limits)
     console.abridge(ran.console, out / "results/console.txt")
     facts = {
         "status": ran.status,
@@ -210,6 +213,8 @@ def _boot(
         "seconds": round(ran.seconds, 1),
         # Of all that was printed: what is kept of it may be without its middle.
         "reports": [dataclasses.asdict(one) for one in ran.splats],
+        # Those that follow from a host that was busy, by their lines.
+        "excused": [ran.splats[number].line for number in ran.excused(limits)],
     }
     cache.write_json(out / "results" / _FACTS, facts)
 
@@ -251,6 +256,10 @@ def load(results: Path) -> Watched:
         facts["status"],
         facts["exit_status"],
         guestrun.agent(results),
-        tuple(map(splats.complaint, reports)),
+        tuple(
+            splats.complaint(one)
+            for one in reports
+            if one.line not in facts.get("excused", ())
+        ),
         leaked,
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What can stop a run, as typed exceptions.
 
-An error here means *kstall could not run* (exit 2).  A check that ran and found
+An error here means *kstall could not judge* (exit 2).  A check that ran and found
 the series wanting is no exception: it is a result (exit 1).
 """
 
@@ -38,6 +38,18 @@ class KstallError(Exception):
 
 class FailedCheck(KstallError):
     """The tree or the series is at fault, not the machine: a verdict (exit 1)."""
+
+
+class NotJudged(KstallError):
+    """The apparatus failed in a way in which it need not fail if it is tried again."""
+
+
+class DoesNotApply(KstallError):
+    """A patch does not fit the tree it was asked about (exit 3).
+
+    Neither the patch nor the machine is at fault, for the same patch may fit another
+    tree.  ``what`` begins with the place, as in ``0001-x.patch, drivers/y.c:12``.
+    """
 
 
 def explain(error: KstallError | OSError) -> str:

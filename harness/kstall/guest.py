@@ -20,12 +20,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from . import cache, dump, hosttime, monitor, process, temporary
 from . import console as console_text
-from . import dump, monitor, process, temporary
 from .console import Splat
 from .errors import KstallError
 from .root import Root
@@ -34,6 +34,8 @@ from .root import Root
 _CONTROL = "/run/kstall-control"
 _JOB = Path(__file__).parent / "guest-job.sh"
 _POLL = 0.05
+# A host that is busy without end must not keep us for ever: so many times a deadline.
+_PATIENCE = 6.0
 # After its job a guest powers off by itself; one that does not is ended.
 _GRACE = 20.0
 # The kernel silently cuts its command line here, and the end is what starts init.
@@ -102,7 +104,11 @@ class GuestRun:
     did.  ``hang``: neither did before the deadline; the console ends with a dump of
     the tasks.  ``lost``: QEMU ended and nothing tells why.  ``first_line_seconds`` is
     from QEMU's start to the command's, or None if it never started.
-    ``performed`` is what the monitor did on the guest's request.
+    ``performed`` is what the monitor did on the guest's request.  ``lost`` seconds of
+    all the host ran something else while the busiest of the guest's processors was
+    runnable; ``host`` has the details.  ``deadline`` is in seconds without those.
+    Reports of which `excused` tells why are no word about the kernel; ``splats`` are
+    all that were printed before tasks were dumped.
     """
 
     status: Literal["completed", "panic", "hang", "lost"]
@@ -115,6 +121,26 @@ class GuestRun:
     performed: tuple[monitor.Performed, ...] = ()
     # What the kernel killed for want of memory.
     victims: tuple[str, ...] = ()
+    host: hosttime.Host = field(default_factory=hosttime.Host)
+    lost: float = 0.0
+    deadline: float = 0.0
+
+    def excused(self, limits: hosttime.Thresholds) -> dict[int, str]:
+        """Reports that follow from a host that was busy: number in ``splats``, why."""
+        stalls = {
+            number: splat
+            for number, splat in enumerate(self.splats)
+            if hosttime.stall(splat, limits) is not None
+        }
+        offsets = console_text.offsets(
+            self.console, [one.line for one in stalls.values()]
+        )
+        found = {}
+        for number, splat in stalls.items():
+            at = self.host.printed(offsets.get(splat.line, 0))
+            if why := hosttime.excuse(splat, at, self.host, limits):
+                found[number] = why
+        return found
 
 
 @dataclass(frozen=True)
@@ -168,13 +194,15 @@ def boot(
     steps: Sequence[monitor.Step] = (),
     scripts: Path | None = None,
 ) -> GuestRun:
-    """Run ``command`` in a guest; ``deadline`` is in seconds, from the start.
+    """Run ``command`` in a guest; ``deadline`` is in seconds that the guest can use:
+    those in which the host let its processors wait are not counted.
 
     ``steps`` are what the guest may ask QEMU's monitor for, see `kstall_guest.monitor`;
     ``scripts`` is what ``{scripts}`` in the machine's devices stands for.
 
     ``out`` gets ``console.log``, ``job.log`` (what the command printed), ``guest.log``
-    (what virtme-ng and QEMU did) and ``registers.txt`` if a hung kernel answers no key.
+    (what virtme-ng and QEMU did), ``host.json`` (see `hosttime`) and ``registers.txt``
+    if a hung kernel answers no key.
     """
     out.mkdir(parents=True, exist_ok=True)
     console = out / "console.log"
@@ -204,7 +232,12 @@ def boot(
             with process.start(argv, env=_environment(desk)) as child:
                 pump = threading.Thread(target=_pump, args=(child, log), daemon=True)
                 pump.start()
-                watch = _wait(child, desk, began + deadline, say)
+                times = hosttime.Watch(child.pid, console, desk.control / hosttime.LOST)
+                with times.watching():
+                    watch = _wait(child, desk, began, deadline, times, say)
+                    # On a full disk there is worse to tell than that.
+                    with contextlib.suppress(OSError):
+                        cache.write_json(out / hosttime.FILE, times.host.as_json())
                 if watch.hung:
                     say(f"no end after {deadline:g} s: dumping the guest's tasks")
                     dump.tasks(
@@ -219,7 +252,10 @@ def boot(
             )
         if (printed := desk.control / "output").exists():
             shutil.copyfile(printed, out / "job.log")
-        return _judge(desk, console, argv, seconds, watch, tuple(performed))
+        ran = _judge(desk, console, argv, seconds, watch, tuple(performed))
+        return dataclasses.replace(
+            ran, host=times.host, lost=times.lost, deadline=deadline
+        )
 
 
 def vng_argv(
@@ -299,6 +335,8 @@ def _qemu_argv(desk: _Desk, out: Path) -> tuple[str, ...]:
         "logfile": out / "console.log",
     }
     argv = ["-qmp", f"unix:{desk.monitor},server=on,wait=off"]
+    # So that it can be told which threads are the guest's processors.
+    argv += ["-name", "debug-threads=on"]
     for name, value in console.items():
         argv += ["-set", f"chardev.console.{name}={value}"]
     return tuple(argv)
@@ -350,19 +388,24 @@ def _pump(child: subprocess.Popen[bytes], log: BinaryIO) -> None:
 
 @dataclass(frozen=True)
 class _Watch:
-    """What was seen of a guest from outside; ``first_line`` as in `GuestRun`."""
+    """What was seen of a guest from outside; ``first_line`` as in `GuestRun`, and how
+    many bytes a hung one had ``printed``."""
 
     hung: bool
     first_line: float | None
+    printed: int | None = None
 
 
 def _wait(
     child: subprocess.Popen[bytes],
     desk: _Desk,
-    limit: float,
+    began: float,
+    deadline: float,
+    times: hosttime.Watch,
     say: Callable[[str], None],
 ) -> _Watch:
-    """Watch until the guest came to an end, or ``limit`` on the monotonic clock."""
+    """Watch until the guest came to an end, or had ``deadline`` seconds since
+    ``began`` on the monotonic clock."""
     # When QEMU made its socket, and when the command began.  As seen by us: files have
     # the time of a clock that may be set meanwhile.
     started = first = None
@@ -378,10 +421,10 @@ def _wait(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(_GRACE)
             break
-        hung = now >= limit
+        hung = now - began >= min(deadline + times.lost, deadline * _PATIENCE)
         if not hung:
             time.sleep(_POLL)
-    return _Watch(hung, first)
+    return _Watch(hung, first, times.printed)
 
 
 def _judge(
@@ -393,6 +436,10 @@ def _judge(
     performed: tuple[monitor.Performed, ...],
 ) -> GuestRun:
     splats = console_text.scan_file(console)
+    if watch.hung and watch.printed is not None:
+        # Not what the dump of the tasks printed, which may overrun the kernel's log.
+        offsets = console_text.offsets(console, [one.line for one in splats])
+        splats = tuple(one for one in splats if offsets[one.line] < watch.printed)
     exit_status = None
     if (file := desk.control / "status").exists():
         status: Literal["completed", "panic", "hang", "lost"] = "completed"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from . import (
     cache,
     console,
     guest,
+    hosttime,
     kernel,
     monitor,
     process,
@@ -27,7 +28,7 @@ from . import (
     root,
     space,
 )
-from .errors import FailedCheck, KstallError
+from .errors import FailedCheck, KstallError, NotJudged
 from .run import Opened
 from .series import Project, Series
 from .ui import Ui
@@ -63,6 +64,12 @@ def machine_for(series: Series) -> guest.Machine:
     """The machine that ``series`` asks for."""
     wanted = series.spec.machine
     return guest.Machine(wanted.cpus, wanted.memory, wanted.append, wanted.devices)
+
+
+def limits_for(where: Guest) -> hosttime.Thresholds:
+    """When the watchdogs of this guest's kernel bite."""
+    parameters = guest.kernel_parameters(where.machine)
+    return hosttime.thresholds(where.kernel.config, parameters)
 
 
 def steps_for(series: Series) -> tuple[monitor.Step, ...]:
@@ -172,38 +179,66 @@ def run_guest(
     run_dir: Path,
     stage: Opened,
     ui: Ui,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    keep: Callable[[Path], bool] = lambda _: True,
 ) -> Path:
     """Boot, run all workloads, and return the directory of the results.
 
+    That is below ``out``, or the series' directory of the run.
+
     Results of a guest that came to its end without a complaint are kept under their
-    key and used again.  Raises `GuestFailed` with the console's excerpt otherwise;
-    what the guest had written until then stays in the run directory.
+    key, if they are to ``keep``, and used again unless ``fresh`` ones are asked for.
+    Raises `GuestFailed` with the console's excerpt if the kernel is at fault, and
+    `NotJudged` if nothing can be said of it; what the guest had written until then
+    stays in the run directory.  Results of before that were kept go with the first.
     """
     key = key_of(project, series, where)
-    results = run_dir / series.name / "results"
+    place = out or run_dir / series.name
+    results = place / "results"
     kept = cache_dir / "evidence" / key
     with cache.lock(
         cache_dir / "locks" / f"evidence-{key}",
         waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
     ):
-        if cache.kept(kept):
+        if not fresh and cache.kept(kept):
             shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
             stage.reused = True
             stage.summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return results
-        share = run_dir / series.name / "share"
+        share = place / "share"
         fill(share, project, series, where, job_for(series, where.kernel), stage.log)
         try:
-            ran = _boot(series, where, share, run_dir / series.name, stage, ui)
+            ran = _boot(series, where, share, place, stage, ui)
         finally:
             (share / "results").rename(results)
             cache.remove(share)
         console.abridge(ran.console, results / "console.txt")
-        _refuse(ran, results)
-        with cache.keep_if_possible(kept) as scratch:
-            shutil.copytree(results, scratch, dirs_exist_ok=True)
+        try:
+            _refuse(ran, results, limits_for(where))
+        except GuestFailed:
+            # What failed now is not proven by a guest of before that did not.
+            cache.remove(kept)
+            raise
+        cache.write_json(results / hosttime.FILE, ran.host.as_json())
+        if keep(results):
+            with cache.keep_if_possible(kept) as scratch:
+                shutil.copytree(results, scratch, dirs_exist_ok=True)
     kernel.prune(cache_dir / "evidence", keep=200)
     return results
+
+
+def forget(
+    project: Project, series: Series, where: Guest, cache_dir: Path, ui: Ui
+) -> None:
+    """Drop the results that were kept of such a guest, if there are any."""
+    key = key_of(project, series, where)
+    with cache.lock(
+        cache_dir / "locks" / f"evidence-{key}",
+        waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
+    ):
+        cache.remove(cache_dir / "evidence" / key)
 
 
 def fill(
@@ -216,7 +251,7 @@ def fill(
 ) -> None:
     """Put everything that ``job`` needs below ``share``, and make room for results.
 
-    Raises `FailedCheck` for a workload that does not compile.
+    Raises `KstallError` for a workload that does not compile.
     """
     (share / "results").mkdir(parents=True)
     for one in where.programs:
@@ -247,8 +282,11 @@ def compile_program(program: Path, target: Path, log: Path) -> None:
         ):
             process.run([*_CC, "-o", target, source], env={"LC_ALL": "C"}, log=log)
     except process.CommandError as error:
-        raise FailedCheck(
-            f"the workload {source.name} does not compile:\n{error.what}", log=log
+        # It is built for this machine from a source that no patch touches.
+        raise KstallError(
+            f"the workload {source.name} does not compile:\n{error.what}",
+            log=log,
+            next="it takes gcc and a static C library (libc6-dev)",
         ) from error
 
 
@@ -318,14 +356,14 @@ def require_witness(ran: guest.GuestRun) -> None:
     if ran.status == "lost":
         # QEMU does not say so, and what a guest writes over 9p fails there.
         space.require(ran.console.parent, _PROGRAM_BYTES, "what the guest writes")
-        raise KstallError(
+        raise NotJudged(
             "the guest went away before the job had ended, and its kernel did not "
             "say why",
             log=ran.console,
             next="if QEMU was killed (memory?), run the same command again",
         )
     if ran.victims:
-        raise KstallError(
+        raise NotJudged(
             f"the guest ran out of memory, and killed {', '.join(ran.victims)}",
             log=ran.console,
             next="give it more with `memory` of [machine] in series.toml; if that does "
@@ -333,23 +371,91 @@ def require_witness(ran: guest.GuestRun) -> None:
         )
 
 
-def _refuse(ran: guest.GuestRun, results: Path) -> None:
+def meant(
+    ran: guest.GuestRun, limits: hosttime.Thresholds
+) -> tuple[console.Splat, ...]:
+    """The reports that say something of the kernel."""
+    excused = ran.excused(limits)
+    return tuple(
+        one
+        for number, one in enumerate(ran.splats)
+        # What the log lost it lost for those who read it: nobody knows what it was.
+        if number not in excused and not console.is_loss(one)
+        # Without memory the best of drivers may warn.
+        if not (ran.victims and one.kind == "warning")
+    )
+
+
+def require_time(
+    ran: guest.GuestRun, results: Path, limits: hosttime.Thresholds
+) -> None:
+    """Raise if a guest stumbled over nothing but its time.
+
+    For those of which the kernel has said something that it `meant` that is no matter.
+    """
+    if excused := ran.excused(limits):
+        number, why = next(iter(excused.items()))
+        raise NotJudged(
+            f"the guest was starved of time{_doing(results)}: {why}:\n"
+            f"{ran.splats[number].excerpt}",
+            log=ran.console,
+            next=_QUIETER,
+        )
+    if ran.status == "hang":
+        raise NotJudged(_late(ran, results), log=ran.console, next=_QUIETER)
+
+
+def _refuse(ran: guest.GuestRun, results: Path, limits: hosttime.Thresholds) -> None:
     """Raise unless the guest came to its end and the kernel had nothing to say."""
-    require_witness(ran)
-    if ran.status != "completed" or ran.splats:
-        excerpt = ran.splats[0].excerpt if ran.splats else "(nothing on the console)"
+    said = meant(ran, limits)
+    if not said:
+        require_witness(ran)
+    if ran.status == "panic" or said:
+        excerpt = said[0].excerpt if said else "(nothing on the console)"
         what = {
             "panic": "the guest panicked",
             "hang": "the guest hung and was ended at its deadline",
-            "completed": f"the kernel complained ({len(ran.splats)} reports)",
+            "lost": "the kernel complained, and the guest went away",
+            "completed": f"the kernel complained ({len(said)} reports)",
         }[ran.status]
-        doing = _doing(results)
-        raise GuestFailed(f"{what}{doing}:\n{excerpt}", log=ran.console)
+        raise GuestFailed(f"{what}{_doing(results)}:\n{excerpt}", log=ran.console)
+    require_time(ran, results, limits)
+    if ran.splats:
+        raise NotJudged(
+            f"the kernel's log lost messages: {ran.splats[0].headline}",
+            log=ran.console,
+            next="look for what printed so much on the console",
+        )
     if ran.exit_status != 0:
-        raise KstallError(
+        error = agent(results).get("error") or {}
+        # What is wrong with the job is so in another guest, too.
+        again = error.get("kind") not in ("bad-job", "wrong-kernel")
+        raise (NotJudged if again else KstallError)(
             f"the job in the guest exited {ran.exit_status}{_agent_error(results)}",
             log=ran.console,
         )
+
+
+_QUIETER = (
+    "host.json beside the console says how busy the host was; on a quiet one, "
+    "`kstall validate --again` boots it afresh"
+)
+
+
+def _late(ran: guest.GuestRun, results: Path) -> str:
+    """The error of a guest that did not end, and whose kernel reported nothing."""
+    had = ran.seconds - ran.lost
+    waited = f"of {ran.seconds:.0f} s it waited {ran.lost:.0f} s for a processor"
+    if had < ran.deadline:
+        return (
+            f"the guest was starved of time{_doing(results)}: {waited}, and had "
+            f"{had:.0f} of the {ran.deadline:.0f} s that it may take"
+        )
+    may = f"the {ran.deadline:.0f} s that it may take ({waited})"
+    return (
+        f"the guest did not end{_doing(results)} in {may}, and its kernel did not say "
+        "why; the end of its console is what each task did then"
+    )
 
 
 def agent(results: Path) -> dict[str, Any]:

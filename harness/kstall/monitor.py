@@ -30,7 +30,7 @@ from .errors import KstallError
 #: What the guest finds the port by; `kstall_guest.monitor` has the other end.
 PORT = "kstall.monitor"
 #: Seconds for all commands of a step; each takes QEMU milliseconds.
-DEADLINE = 20.0
+DEADLINE = 120.0
 _POLL = 0.05
 
 

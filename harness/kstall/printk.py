@@ -9,12 +9,14 @@ over a record's members, say what has to be printed.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from . import cexpr
 from .cexpr import Member, Unknown
+from .errors import KstallError
 
 # flags, width, precision, length, conversion; %p takes letters after it.
 _CONVERSION = re.compile(
@@ -38,6 +40,14 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
 # How to read a value that is no number in some base.
 _TEXT, _PADDED, _POINTER = 0, -1, 1
 _FUNCTIONS = ("ps", "pS", "psR", "pSR", "pB", "psb", "pSb")
+
+
+class Unreadable(KstallError):
+    """A print fmt that cannot be compiled, so that no text of it can be read."""
+
+
+class TooFewArguments(Unreadable):
+    """A print fmt that prints more than it has: what, nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,23 @@ class Value:
             raise Unknown(f"{self.argument}: a number where text is printed")
         return computed & ((1 << self.bits) - 1)
 
+    @functools.cached_property
+    def members(self) -> frozenset[str]:
+        """The record's members that it is made from."""
+        return frozenset(_named(self.argument))
+
+    def parse(self, text: str) -> int | str:
+        """What a reader of the text takes ``text`` for, as `Printed.match` does."""
+        return _value(text, self.base)
+
+    @property
+    def symbols(self) -> tuple[int, ...]:
+        """The numbers that a `__print_symbolic` has a name for; else none."""
+        found = _SYMBOLIC.fullmatch(self.argument)
+        entries = _split(found[1])[1:] if found else ()
+        keys = (entry.strip("{} ").partition(",")[0] for entry in entries)
+        return tuple(int(cexpr.evaluate(key, {})) for key in keys)
+
 
 @dataclass(frozen=True)
 class Printed:
@@ -101,6 +128,13 @@ class Printed:
                 fields.setdefault(value.name, _value(text, value.base))
         return fields
 
+    def spans(self, body: str) -> tuple[tuple[int, int], ...] | None:
+        """Where in ``body`` each of ``values`` stands; None if it is not of this."""
+        found = self.pattern.fullmatch(body)
+        if found is None:
+            return None
+        return tuple(found.span(place + 1) for place in range(len(self.values)))
+
     def read(self, body: str) -> tuple[int | str, ...] | None:
         """All ``values`` in ``body``, or None if it is not what this prints."""
         found = self.pattern.fullmatch(body)
@@ -116,7 +150,7 @@ def compile_fmt(print_fmt: str) -> Printed:
     A value is named after the record's member where it is that member (``REC->x``,
     ``__get_str(x)``, ``__print_symbolic(REC->x, ...)``, the latter as text); a value
     computed from members is named after the printed key ("key=%d", "key: %d").
-    Values that neither names are matched and dropped.  Raises `ValueError`.
+    Values that neither names are matched and dropped.  Raises `Unreadable`.
     """
     literal, rest = _string(print_fmt)
     arguments = [part.strip() for part in _split(rest)][1:]
@@ -134,17 +168,15 @@ def compile_fmt(print_fmt: str) -> Printed:
             continue
         for star in (spec["width"], spec["precision"]):
             if star == "*" and not spec["kind"].startswith("p"):
-                arguments.pop(0)
-        if not arguments:
-            raise ValueError(f"more conversions than arguments: {print_fmt!r}")
+                _taken(arguments, print_fmt)
+        argument = _taken(arguments, print_fmt)
         shape, base = _shape(spec)
         if open_text and base in (_TEXT, _PADDED) and not before:
             # "%s%s": nothing tells where the first ends, so the first takes both.
-            whole = f"{values[-1].argument}, {arguments.pop(0)}"
+            whole = f"{values[-1].argument}, {argument}"
             values[-1] = replace(values[-1], argument=whole)
             continue
         open_text = base in (_TEXT, _PADDED) and spec["kind"] != "c"
-        argument = arguments.pop(0)
         pattern.append(f"({shape})")
         values.append(
             Value(
@@ -160,6 +192,13 @@ def compile_fmt(print_fmt: str) -> Printed:
     return Printed(
         re.compile("".join(pattern), re.S), tuple(values), frozenset(members)
     )
+
+
+def _taken(arguments: list[str], print_fmt: str) -> str:
+    """The next of ``arguments``, which is taken away."""
+    if not arguments:
+        raise TooFewArguments(f"more conversions than arguments: {print_fmt!r}")
+    return arguments.pop(0)
 
 
 def _named(argument: str) -> set[str]:
@@ -239,11 +278,11 @@ def _string(text: str) -> tuple[str, str]:
     while rest.startswith('"'):
         match = re.match(r'"((?:[^"\\]|\\.)*)"', rest, re.S)
         if match is None:
-            raise ValueError(f"unterminated string: {text!r}")
+            raise Unreadable(f"unterminated string: {text!r}")
         decoded.append(_ESCAPE.sub(_unescape, match[1]))
         rest = rest[match.end() :].lstrip()
     if not decoded:
-        raise ValueError(f"no format string: {text!r}")
+        raise Unreadable(f"no format string: {text!r}")
     return "".join(decoded), rest
 
 
@@ -253,7 +292,7 @@ def _unescape(match: re.Match[str]) -> str:
         return chr(int(code[1:], 16))
     if code in _ESCAPED:
         return _ESCAPED[code]
-    return chr(int(code, 8)) if code.isdigit() else code
+    return chr(int(code, 8)) if code[0] in "01234567" else code
 
 
 def _split(text: str) -> list[str]:

@@ -135,7 +135,9 @@ def together() -> Iterator[Children]:
         _children.reset(token)
 
 
-_IF_PARENT_LIVES = ("sh", "-c", 'test "$PPID" = "$0" || exit 125; exec "$@"')
+_IF_PARENT_LIVES = 'test "$PPID" = "$0" || exit 125; '
+# Without a namespace that dies with its first process, a shell ends its group instead.
+_ITS_GROUP = 'trap "kill -KILL 0" TERM; "$@" & wait "$!"'
 
 
 @functools.cache
@@ -157,12 +159,17 @@ def _namespaces() -> tuple[str, ...]:
 def contained(argv: Sequence[str | Path], *, namespace: bool = True) -> list[str]:
     """``argv`` with the prefix that ties the child and its children to us.
 
-    Without a ``namespace`` only the child itself is sure to die with us.
+    Without a ``namespace`` only its process group is sure to die with us.
     """
-    prefix = _namespaces()
+    if not (prefix := _namespaces()):
+        return [*map(str, argv)]
     # Who was killed before the child asked to be told of it is not told of.
-    alive = (*_IF_PARENT_LIVES, str(os.getpid())) if prefix else ()
-    return [*prefix[:3], *alive, *(prefix[3:] if namespace else ()), *map(str, argv)]
+    us = str(os.getpid())
+    if namespace and len(prefix) > 3:
+        alive = ("sh", "-c", _IF_PARENT_LIVES + 'exec "$@"', us)
+        return [*prefix[:3], *alive, *prefix[3:], *map(str, argv)]
+    group = ("sh", "-c", _IF_PARENT_LIVES + _ITS_GROUP, us)
+    return ["setpriv", "--pdeathsig", "TERM", *group, *map(str, argv)]
 
 
 @contextlib.contextmanager

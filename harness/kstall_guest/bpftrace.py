@@ -18,28 +18,39 @@ What follows from reading bpftrace 0.23.2 (src/bpftrace.cpp, src/child.cpp):
 * Missing tracepoints.  In a probe with several attach points one that does not exist
   is a warning and the rest is traced.  Here it is an error.
 * Loss.  A full ring is counted and reported as "lost_events".  A tracepoint that
-  fires while the same CPU runs another BPF program is skipped without a word; only
-  the program's fdinfo counts it, so it is read before the programs go.  That count
-  has been seen to fall short: compare with ftrace's.
+  fires while the same CPU runs another BPF program is skipped without a word, for perf
+  as well; only the program's fdinfo counts it, so it is read before the programs go.
+  That count has been seen to fall short: compare with ftrace's.
+* Looking on.  bpf(2) on a map counts as running a program (kernel/bpf/syscall.c,
+  bpf_disable_instrumentation), and the caller can lose its CPU meanwhile: whatever
+  fires there until it gets it back is skipped.  bpftrace reads a map whenever it has
+  taken something from its ring.  So it is stopped while the workload runs, and what is
+  recorded waits in the ring, which has room for all of it.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import selectors
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from . import hosttime
 from .errors import (
     GuestError,
+    HelperBusy,
     HelperError,
     LostEvents,
     MissingEvent,
+    ScriptRefused,
+    SkippedEvents,
     TracerFailed,
     last_words,
 )
@@ -47,6 +58,14 @@ from .errors import (
 _ATTACHED = b"__BPFTRACE_NOTIFY_PROBES_ATTACHED\n"
 _MISSING = re.compile(r"tracepoints? not found: (\S+:\S+)")
 _SKIPPED = re.compile(r"WARNING: .*(?:skipping|not loaded|Unable to attach).*")
+# What it says when it does not like the script, and when it had not what it needs.
+_REFUSED = re.compile(r"(?m)^(?:\S+:[\d:-]+: )?ERROR: ")
+_SHORT_OF = re.compile(
+    r"Cannot allocate memory|No space left|Too many open files|ENOMEM|EMFILE|EAGAIN"
+    r"|Resource temporarily unavailable|resource busy|Interrupted system call"
+)
+# Of helpers: not now (a bucket that is locked on this CPU), or no memory.
+_BUSY = (-errno.EBUSY, -errno.EAGAIN, -errno.ENOMEM)
 # END, printing large maps and unloading LLVM take seconds under TCG.
 _STOP_S = 60.0
 _STRLEN = 256
@@ -146,13 +165,15 @@ def wait_attached(tracers: Iterable[Tracer], timeout: float) -> None:
     Raises `MissingEvent` or `TracerFailed` as soon as one gives up, and after
     ``timeout`` seconds.
     """
-    deadline = time.monotonic() + timeout
+    countdown = hosttime.Countdown(timeout)
     with selectors.DefaultSelector() as selector:
         for tracer in tracers:
             assert tracer.process.stdout is not None
             selector.register(tracer.process.stdout, selectors.EVENT_READ, tracer)
         while selector.get_map():
-            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            ready = selector.select(max(0.0, countdown.left()))
+            if not ready and countdown.left() > 0:
+                continue
             if not ready:
                 late = [key.data.name for key in selector.get_map().values()]
                 raise TracerFailed(
@@ -172,16 +193,37 @@ def wait_attached(tracers: Iterable[Tracer], timeout: float) -> None:
             raise problems[0]
 
 
+def pause(tracers: Sequence[Tracer]) -> None:
+    """Stop the processes, which does not keep their programs from recording.
+
+    Raises `TracerFailed` for one that cannot be stopped; one that has ended is left to
+    `stop`.
+    """
+    for tracer in tracers:
+        tracer.process.send_signal(signal.SIGSTOP)
+    countdown = hosttime.Countdown(_STOP_S)
+    # It goes on in the kernel until it would return from there.
+    how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+    for tracer in tracers:
+        while tracer.process.returncode is None and not os.waitid(
+            os.P_PID, tracer.process.pid, how
+        ):
+            if countdown.left() < 0:
+                raise TracerFailed(f"bpftrace {tracer.name}: cannot be stopped")
+            time.sleep(0.001)
+
+
 def stop(tracers: Sequence[Tracer], proc: Path = Path("/proc")) -> list[Outcome]:
     """End all tracers, let them print their maps, and say what each one saw."""
     early = {id(t) for t in tracers if t.attached and t.process.poll() is not None}
     for tracer in tracers:
         tracer.misses = recursion_misses(proc / str(tracer.process.pid) / "fdinfo")
     for tracer in tracers:
+        tracer.process.send_signal(signal.SIGCONT)
         assert tracer.process.stdin is not None
         tracer.process.stdin.close()
-    deadline = time.monotonic() + _STOP_S
-    return [_outcome(tracer, deadline, id(tracer) in early) for tracer in tracers]
+    countdown = hosttime.Countdown(_STOP_S)
+    return [_outcome(tracer, countdown, id(tracer) in early) for tracer in tracers]
 
 
 def kill(tracers: Iterable[Tracer]) -> None:
@@ -212,11 +254,11 @@ def recursion_misses(fdinfo: Path) -> int:
     return total
 
 
-def _outcome(tracer: Tracer, deadline: float, early: bool) -> Outcome:
+def _outcome(tracer: Tracer, countdown: hosttime.Countdown, early: bool) -> Outcome:
     errors: list[GuestError] = []
     try:
         # Its stdout is not read meanwhile: a line or two, which the pipe holds.
-        status: int | None = tracer.process.wait(max(0.1, deadline - time.monotonic()))
+        status: int | None = hosttime.wait(tracer.process, max(0.1, countdown.left()))
     except subprocess.TimeoutExpired:
         status = None
         errors.append(TracerFailed(f"bpftrace {tracer.name}: did not stop"))
@@ -237,13 +279,8 @@ def _outcome(tracer: Tracer, deadline: float, early: bool) -> Outcome:
     if lost:
         errors.append(LostEvents(f"bpftrace {tracer.name}: {lost} events lost"))
     if tracer.misses:
-        errors.append(
-            LostEvents(
-                f"bpftrace {tracer.name}: {tracer.misses} events fired while the CPU "
-                "ran another BPF program and were skipped"
-            )
-        )
-    errors.extend(HelperError(f"bpftrace {tracer.name}: {text}") for text in helpers)
+        errors.append(SkippedEvents(tracer.name, tracer.misses))
+    errors.extend(helpers)
     warnings = [
         line
         for line in _stderr(tracer).splitlines()
@@ -283,7 +320,10 @@ def _gave_up(tracer: Tracer) -> GuestError:
         return TracerFailed(f"bpftrace {tracer.name}: closed stdout and went on")
     for problem in _complaints(tracer):
         return problem
-    return TracerFailed(
+    # One that a signal ended, or that has no memory, is not the script's fault.
+    said = _stderr(tracer)
+    by_itself = status > 0 and _REFUSED.search(said) and not _SHORT_OF.search(said)
+    return (ScriptRefused if by_itself else TracerFailed)(
         f"bpftrace {tracer.name}: exit status {status} before it was attached"
         f"{_tail(tracer)}"
     )
@@ -296,16 +336,18 @@ def _complaints(tracer: Tracer) -> list[GuestError]:
         for event in _MISSING.findall(text)
     ]
     found += [
-        TracerFailed(f"bpftrace {tracer.name}: {line}")
+        (TracerFailed if _SHORT_OF.search(line) else ScriptRefused)(
+            f"bpftrace {tracer.name}: {line}"
+        )
         for line in _SKIPPED.findall(text)
     ]
     return found
 
 
-def _reported(tracer: Tracer) -> tuple[int, list[str]]:
+def _reported(tracer: Tracer) -> tuple[int, list[HelperError]]:
     """(lost events, distinct helper errors) in a tracer's JSON output."""
     lost = 0
-    helpers: dict[str, int] = {}
+    helpers: dict[tuple[str, bool], int] = {}
     try:
         text = tracer.output.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -317,10 +359,16 @@ def _reported(tracer: Tracer) -> tuple[int, list[str]]:
         value = json.loads(line)
         if value["type"] == "helper_error":
             what = f"line {value['line']}: {value['helper']}: {value['msg']}"
-            helpers[what] = helpers.get(what, 0) + 1
+            key = (what, value.get("retcode") in _BUSY)
+            helpers[key] = helpers.get(key, 0) + 1
         elif isinstance(value["data"], dict):
             lost += int(value["data"]["events"])
-    return lost, [f"{what} ({count} times)" for what, count in helpers.items()]
+    return lost, [
+        (HelperBusy if busy else HelperError)(
+            f"bpftrace {tracer.name}: {what} ({count} times)"
+        )
+        for (what, busy), count in helpers.items()
+    ]
 
 
 def _stderr(tracer: Tracer) -> str:

@@ -8,14 +8,17 @@ watches the workload beside ftrace; trace-cmd reads the very pages that ftrace f
 
 from __future__ import annotations
 
+import re
 import selectors
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .errors import TracerFailed, last_words
+from . import hosttime
+from .errors import DecoderCrashed, LostEvents, TracerFailed, last_words
 
 #: What each prints into the results of a workload.
 PERF, TRACE_CMD, LISTED = "perf.txt", "trace-cmd.txt", "perf-list.txt"
@@ -30,6 +33,9 @@ _QUIET = ("--no-buildid", "--no-buildid-cache", "--no-bpf-event")
 # What does not fit is lost without an error: sixteen times as much as is usual.
 _ROOM = ("--mmap-pages=8M",)
 _STEP_S = 120.0
+# How a program ends that falls over what it reads.
+_CRASHES = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE)
+_LOST = re.compile(rb"PERF_RECORD_LOST(?:_SAMPLES)?\s+lost (\d+)")
 
 
 @dataclass
@@ -46,7 +52,10 @@ class Perf:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
-            if not selector.select(timeout):
+            countdown = hosttime.Countdown(timeout)
+            while (left := countdown.left()) > 0 and not selector.select(left):
+                continue
+            if not selector.select(0):
                 raise TracerFailed(f"perf record: not attached after {timeout:g} s")
         if not self.process.stdout.readline().startswith(_ATTACHED):
             said = self._said()
@@ -57,7 +66,7 @@ class Perf:
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
-            status = self.process.wait(_STEP_S)
+            status = hosttime.wait(self.process, _STEP_S)
         except subprocess.TimeoutExpired:
             raise TracerFailed(f"perf record: did not stop{self._said()}") from None
         if status != 0:
@@ -100,11 +109,15 @@ def printed_by_perf(recorded: Perf, events: Sequence[str], results: Path) -> Non
     """What perf prints of its records and, by ``perf list``, knows of ``events``.
 
     Each record is a line ``[cpu] seconds.nanoseconds: system:event: text``.  Raises
-    `TracerFailed`.
+    `TracerFailed`, and `LostEvents` if the kernel had no room for some.
     """
     script = ("perf", "script", f"--input={recorded.data}", "--ns")
-    _run((*script, "--fields=trace:cpu,time,event,trace"), results / PERF)
+    shown = ("--show-lost-events", "--fields=trace:cpu,time,event,trace")
+    _run((*script, *shown), results / PERF)
     _run(("perf", "list", "--no-desc", *events), results / LISTED)
+    lost = sum(map(int, _LOST.findall((results / PERF).read_bytes())))
+    if lost:
+        raise LostEvents(f"perf record: {lost} events lost")
 
 
 def printed_by_trace_cmd(pages: Sequence[Path], scratch: Path, results: Path) -> None:
@@ -142,4 +155,5 @@ def _run(argv: Sequence[str], output: Path) -> None:
         raise TracerFailed(f"{what}: not done after {_STEP_S:g} s") from None
     if done.returncode != 0:
         said = last_words(done.stderr.decode(errors="replace"))
-        raise TracerFailed(f"{what}: exit status {done.returncode}{said}")
+        failed = DecoderCrashed if done.returncode in _CRASHES else TracerFailed
+        raise failed(f"{what}: exit status {done.returncode}{said}")

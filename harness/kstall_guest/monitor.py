@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from . import hosttime
 from .errors import StepFailed
-from .workload import current
+from .workload import TROUBLE, complain, current
 
 _PORT = "kstall.monitor"
 _PORTS = Path("/sys/class/virtio-ports")
@@ -27,15 +28,31 @@ def ask(step: str, *, deadline_s: float = 60.0) -> list[Any]:
     """Have the host perform ``step``; what the monitor said, for each command.
 
     Raises `StepFailed` if it is not declared, a command fails, or no answer comes
-    within ``deadline_s``.
+    within ``deadline_s``; the failure is also recorded for the agent.
     """
+    try:
+        return _ask(step, deadline_s)
+    except StepFailed as error:
+        complain(str(error))
+        raise
+
+
+def troubles(results: Path) -> list[StepFailed]:
+    """What the host failed to do for the workload with these results."""
+    place = results / TROUBLE
+    if not place.exists():
+        return []
+    return [StepFailed(line) for line in place.read_text().splitlines()]
+
+
+def _ask(step: str, deadline_s: float) -> list[Any]:
     number = f"{os.getpid()}-{time.monotonic_ns()}"
     request = {"id": number, "workload": current(), "step": step}
     try:
         handle = os.open(_device(), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.write(handle, json.dumps(request).encode() + b"\n")
-            answer = _await(handle, number, step, time.monotonic() + deadline_s)
+            answer = _await(handle, number, step, hosttime.Countdown(deadline_s))
         finally:
             os.close(handle)
     except OSError as error:
@@ -52,12 +69,14 @@ def _device() -> Path:
     raise StepFailed("no workload of this guest declares steps for the monitor")
 
 
-def _await(handle: int, number: str, step: str, limit: float) -> dict[str, Any]:
+def _await(
+    handle: int, number: str, step: str, countdown: hosttime.Countdown
+) -> dict[str, Any]:
     """The answer to ``number``; one to a request that was given up is passed over."""
     pending = b""
     ready = select.poll()
     ready.register(handle, select.POLLIN)
-    while (rest := limit - time.monotonic()) > 0:
+    while (rest := countdown.left()) > 0:
         for _, events in ready.poll(rest * 1000):
             if not events & select.POLLIN:
                 raise StepFailed(f"step {step}: the host has left")

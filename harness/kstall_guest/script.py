@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .errors import TracerFailed
+from .errors import ScriptRefused
 from .layout import Layout
 
 _QUIET = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"', re.S)
@@ -67,7 +67,7 @@ def needs_mending(version: str) -> bool:
 def mended(source: str, layout_of: Callable[[str], Layout]) -> str:
     """``source`` as bpftrace 0.23 must have it; unchanged if it reads no string.
 
-    Raises `TracerFailed` for a probe whose tracepoints keep a string in different
+    Raises `ScriptRefused` for a probe whose tracepoints keep a string in different
     places, or are not named in full, and what ``layout_of`` raises.
     """
     parts = []
@@ -79,7 +79,7 @@ def mended(source: str, layout_of: Callable[[str], Layout]) -> str:
             continue
         cures = {_cure(event, used, layout_of) for event in probe.events}
         if len(cures) != 1:
-            raise TracerFailed(
+            raise ScriptRefused(
                 f"{', '.join(probe.events)}: bpftrace 0.23 cannot read the strings "
                 "of tracepoints with different records in one probe"
             )
@@ -95,7 +95,7 @@ def _cure(
 ) -> tuple[tuple[str, str], ...]:
     """(member, expression for its address) of each dynamic member that is used."""
     if not re.fullmatch(r"\w+:\w+", event):
-        raise TracerFailed(f"{event}: bpftrace 0.23 needs tracepoints named in full")
+        raise ScriptRefused(f"{event}: bpftrace 0.23 needs tracepoints named in full")
     layout = layout_of(event)
     dynamic = [f for f in layout.fields if f.ctype.startswith("__data_loc")]
     if not dynamic:

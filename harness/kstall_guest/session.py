@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import bpftrace, decoders, kmsg, recorder, script, workload
+from . import bpftrace, decoders, kmsg, monitor, recorder, script, workload
 from .bare import Bare
-from .errors import CannotStart, GuestError, LostEvents, MissingEvent
+from .errors import (
+    CannotStart,
+    DeadlineOver,
+    GuestError,
+    LostEvents,
+    MissingEvent,
+    TracerFailed,
+)
 from .files import write_bytes, write_json, write_text
 from .job import Workload
 from .layout import Layout
@@ -44,7 +51,8 @@ def run(
     """Run ``load`` and write its files below ``results``; never raises `GuestError`.
 
     The answer is the workload's entry in agent.json: name, status ("exited",
-    "timeout", "failed-to-start" or "tracer-failed"), exit_status, seconds, began_ns
+    "timeout", "failed-to-start" or "tracer-failed"), events, record and bare as in the
+    job, exit_status, seconds, began_ns
     and ended_ns (CLOCK_MONOTONIC), strays, trace {entries, lost}, tracers {name:
     `bpftrace.Outcome`}, decoded {perf and trace-cmd: seconds it took when all was
     over}, error (null, or kind and message) and all errors.
@@ -53,9 +61,11 @@ def run(
     entry: dict[str, Any] = {"name": load.name, "status": "tracer-failed"}
     entry |= {"exit_status": None, "seconds": None, "began_ns": None, "ended_ns": None}
     entry |= {"strays": 0, "trace": None, "tracers": {}, "decoded": {}}
+    entry |= {"events": [*load.events], "record": [*load.record]}
+    entry["bare"] = [bare.event for bare in load.bare]
     errors: list[GuestError] = []
     try:
-        errors += _watched(machine, load, scripts, results, entry)
+        _watched(machine, load, scripts, results, entry, errors)
     except CannotStart as error:
         entry["status"] = "failed-to-start"
         errors.append(error)
@@ -79,8 +89,9 @@ def _watched(
     scripts: Path,
     results: Path,
     entry: dict[str, Any],
-) -> list[GuestError]:
-    errors: list[GuestError] = []
+    errors: list[GuestError],
+) -> None:
+    """Fills ``entry``, and ``errors`` with what did not stop it."""
     with ExitStack() as stack:
         log = stack.enter_context(kmsg.opened(machine.kmsg))
         stack.callback(lambda: write_text(results / "kmsg.txt", log.text()))
@@ -102,6 +113,7 @@ def _watched(
         tracers = _attach(machine, load, layouts, scripts, results, stack)
         if perf is not None:
             perf.wait_attached(load.attach_s)
+        bpftrace.pause(tracers)
         if instance is not None:
             instance.start()
         ended = workload.run(
@@ -114,6 +126,11 @@ def _watched(
         if instance is not None:
             instance.stop()
         entry["status"] = "timeout" if ended.timed_out else "exited"
+        if ended.timed_out:
+            doing = "; ".join(ended.waited_for) or "nothing of it was running"
+            errors.append(
+                DeadlineOver(f"not done after {load.deadline_s:g} s: {doing}")
+            )
         entry["exit_status"] = ended.exit_status
         entry["seconds"] = round(ended.seconds, 6)
         entry["began_ns"], entry["ended_ns"] = ended.began_ns, ended.ended_ns
@@ -127,11 +144,11 @@ def _watched(
                 write_text(results / "record.jsonl", recorder.lines(raw, layouts))
         if instance is not None:
             errors += _collect(instance, results, entry)
+        errors += monitor.troubles(results)
         if perf is not None:
-            _decode(machine, load, perf, results, entry)
+            _decode(machine, load, perf, results, entry, errors)
         if tracers and not _room(machine.scratch):
             errors.append(LostEvents(f"{machine.scratch} is full: output is cut off"))
-    return errors
 
 
 def _attach(
@@ -220,10 +237,15 @@ def _decode(
     perf: decoders.Perf,
     results: Path,
     entry: dict[str, Any],
+    errors: list[GuestError],
 ) -> None:
     began = time.monotonic()
-    perf.stop()
-    decoders.printed_by_perf(perf, load.decode, results)
+    try:
+        perf.stop()
+        decoders.printed_by_perf(perf, load.decode, results)
+    except (TracerFailed, LostEvents) as error:
+        # The pages are there for trace-cmd all the same.
+        errors.append(error)
     between = time.monotonic()
     pages = sorted((results / _PAGES).iterdir(), key=_cpu)
     decoders.printed_by_trace_cmd(pages, machine.decoding, results)

@@ -9,7 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import MissingEvent, TracefsError
+from .errors import (
+    EventRefused,
+    MissingEvent,
+    NotRecordable,
+    TracefsError,
+    is_shortage,
+)
 from .layout import Layout, parse
 
 # Names of tasks are kept by pid in a table of this many entries; the kernel's 128
@@ -34,9 +40,15 @@ class Tracefs:
             raise MissingEvent(event, reader) from None
 
     def layout(self, event: str, *, reader: str) -> Layout:
-        """The declared record of ``system:name``.  Raises `MissingEvent`."""
+        """The declared record of ``system:name``.
+
+        Raises `MissingEvent`, and `NotRecordable` if the declaration cannot be read.
+        """
         text = self.format_text(event, reader=reader)
-        return parse(text, event.split(":")[0])
+        try:
+            return parse(text, event.split(":")[0])
+        except ValueError as error:
+            raise NotRecordable(f"{reader}: {event}: {error}") from error
 
     @contextlib.contextmanager
     def instance(
@@ -63,7 +75,7 @@ class Tracefs:
             for event in events:
                 self.format_text(event, reader="ftrace")
                 system, leaf = event.split(":")
-                _set(path / "events" / system / leaf / "enable", "1")
+                _enable(path / "events" / system / leaf / "enable")
             yield instance
         finally:
             # An error here would hide the one that brought us here, and what stays
@@ -147,6 +159,14 @@ def _drained(path: Path) -> bytes:
 
 def _number(path: Path) -> int:
     return int(path.name.removeprefix("cpu"))
+
+
+def _enable(path: Path) -> None:
+    try:
+        path.write_text("1")
+    except OSError as error:
+        refused = TracefsError if is_shortage(error) else EventRefused
+        raise refused(f"cannot write '1' to {path}: {error.strerror}") from error
 
 
 def _set(path: Path, value: str) -> None:

@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import CannotStart, Unkillable
+from . import hosttime
+from .errors import CannotStart, Shortage, Unkillable, is_shortage
 
 # Every descendant inherits this, also one that left the process group and session.
 _MARK = "KSTALL_WORKLOAD"
+# Where what is part of a workload says that the host failed it.
+_TROUBLE = "KSTALL_TROUBLE"
+TROUBLE = "trouble.txt"
 _DEATH_S = 10.0
 
 
@@ -23,13 +27,15 @@ class Ended:
     """A workload that is over; times are CLOCK_MONOTONIC nanoseconds.
 
     ``exit_status`` is the program's, -N if signal N ended it, None at the deadline.
-    ``strays`` processes had outlived the program and were killed.
+    ``strays`` processes had outlived the program and were killed.  ``waited_for`` is
+    what each process did at the deadline.
     """
 
     exit_status: int | None
     began_ns: int
     ended_ns: int
     strays: int
+    waited_for: tuple[str, ...] = ()
 
     @property
     def timed_out(self) -> bool:
@@ -65,18 +71,21 @@ def run(
                 stdout=stdout,
                 stderr=stderr,
                 cwd="/",
-                env={**os.environ, _MARK: mark},
+                env={**os.environ, _MARK: mark, _TROUBLE: str(results / TROUBLE)},
                 start_new_session=True,
             )
         except OSError as error:
-            raise CannotStart(f"{argv[0]}: {error.strerror}") from error
+            refused = Shortage if is_shortage(error) else CannotStart
+            raise refused(f"{argv[0]}: {error.strerror}") from error
         try:
-            status: int | None = child.wait(deadline_s)
+            status: int | None = hosttime.wait(child, deadline_s)
         except subprocess.TimeoutExpired:
             status = None
         ended = time.monotonic_ns()
+        waiting = () if status is not None else _marked(mark, proc)
+        states = tuple(_state(proc / str(pid)) for pid in waiting)
         strays = _kill_all(child, mark, proc)
-    return Ended(status, began, ended, strays)
+    return Ended(status, began, ended, strays, states)
 
 
 def current() -> str:
@@ -84,10 +93,17 @@ def current() -> str:
     return os.environ.get(_MARK, "").rpartition("-")[0]
 
 
+def complain(text: str) -> None:
+    """Have the agent know that what failed this workload was not the kernel."""
+    if place := os.environ.get(_TROUBLE):
+        with Path(place).open("a", encoding="utf-8") as file:
+            file.write(text.replace("\n", " ") + "\n")
+
+
 def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:
     """SIGKILL the program, if it still runs, and every process that it started."""
     running = child.poll() is None
-    deadline = time.monotonic() + _DEATH_S
+    countdown = hosttime.Countdown(_DEATH_S)
     strays: set[int] = set()
     while True:
         alive = _marked(mark, proc)
@@ -99,7 +115,7 @@ def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:
                 continue
         if child.poll() is not None and not alive:
             break
-        if time.monotonic() > deadline:
+        if countdown.left() < 0:
             states = "; ".join(_state(proc / str(pid)) for pid in alive or [child.pid])
             raise Unkillable(f"still there after SIGKILL: {states}")
         time.sleep(0.02)

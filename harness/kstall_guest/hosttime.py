@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Deadlines that count only time in which the host let this machine run.
+
+A guest's clock goes on while the host runs something else.  The host writes down how
+many seconds that were so far, and a deadline is put off by as much.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+# What the host writes, see ``kstall.hosttime``.
+_LOST = Path("/run/kstall-control/lost")
+# A host that is busy without end shall not keep us for ever: as its own patience.
+_PATIENCE = 6.0
+_LOOK_S = 1.0
+
+
+def lost() -> float:
+    """Seconds that this machine did not get so far; 0 if the host does not tell."""
+    try:
+        return float(_LOST.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0.0
+
+
+class Countdown:
+    """``seconds`` from now on that this machine can use."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began = time.monotonic()
+        self._before = lost()
+        self._put_off = 0.0
+
+    def left(self) -> float:
+        """Seconds that are left as things stand, below 0 when the time is over."""
+        self._put_off = max(self._put_off, lost() - self._before)
+        allowed = min(self._seconds + self._put_off, self._seconds * _PATIENCE)
+        return self._began + allowed - time.monotonic()
+
+
+def wait(child: subprocess.Popen[bytes], seconds: float) -> int:
+    """`subprocess.Popen.wait` with such a deadline.  Raises `TimeoutExpired`."""
+    countdown = Countdown(seconds)
+    while (left := countdown.left()) > 0:
+        try:
+            return child.wait(max(0.01, left))
+        except subprocess.TimeoutExpired:
+            # The host may have found meanwhile that it owes us some.
+            time.sleep(min(_LOOK_S, 0.01 * seconds))
+    return child.wait(0)

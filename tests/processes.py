@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The processes that tests start: theirs alone, whatever else runs on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+
+
+def adopt() -> None:
+    """What we start and loses its parent becomes our child, and not that of init."""
+    assert ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0) == 0
+
+
+def expect_signals() -> None:
+    """Have signals mean what they mean to a program that a terminal starts.
+
+    A shell starts background jobs, and nohup what it runs, with some ignored, and what
+    is ignored is so in all that we start.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def descendants() -> set[int]:
+    """The processes that we started, and those that they did, also as orphans."""
+    found: set[int] = set()
+    pending = [os.getpid()]
+    while pending:
+        for task in Path(f"/proc/{pending.pop()}/task").glob("*/children"):
+            # Of one that ends meanwhile the children are ours by then.
+            with contextlib.suppress(OSError):
+                new = set(map(int, task.read_text().split())) - found
+                found |= new
+                pending += new
+    return found
+
+
+def bury() -> None:
+    """Wait for orphans that have ended; nobody else waits for them."""
+    # Those of this module are waited for where they are known, and here.
+    known = {child.pid for child in multiprocessing.active_children()}
+    for task in Path("/proc/self/task").glob("*/children"):
+        for number in set(map(int, task.read_text().split())) - known:
+            with contextlib.suppress(OSError):
+                status = Path(f"/proc/{number}/stat").read_text()
+                if status.rpartition(")")[2].split()[0] == "Z":
+                    os.waitpid(number, os.WNOHANG)

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guests that are booted once, once more, or many times, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakeworld import Ran, World
+from faulty import KILLED, PANIC, RUNNING, require_proven, settled, settling
+from kstall import cli, guestrun, kernel, process, report, validate
+from kstall.errors import KstallError
+from kstall.report import SeriesReport
+
+#: Of a guest's fault: how many guests of the series were started until now.
+COUNT = "number = (world / 'guests').read_text().split().count('doze')\n"
+LOSES = """
+error = {"kind": "lost-events", "fault": "apparatus"}
+error["message"] = "ftrace: 9 events lost"
+agent["workloads"][-1].update(status="tracer-failed", error=error, errors=[error])
+"""
+SAYS = '(place / "stdout").write_text("snored\\\\n")\n'
+
+
+def _if(condition: str, what: str) -> str:
+    body = "".join(f"    {line}\n" for line in what.strip().splitlines())
+    return f"{COUNT}if name == 'doze' and {condition}:\n{body}"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> World:
+    made = World(tmp_path_factory.mktemp("built") / "world", level="quick")
+    require_proven(made.validate())
+    return made
+
+
+@pytest.fixture
+def world(built: World) -> Iterator[World]:
+    """A world in which everything is built, and no guest was run."""
+    with settling(built):
+        _forget(built)
+        yield built
+        if (built.root / "guest-fault.py").exists():
+            built.guest(None)
+        settled(built)
+
+
+def _forget(world: World) -> None:
+    (world.root / "guests").write_text("")
+    for place in world.cache.glob("evidence/*"):
+        place.rename(world.root / f"old-{place.name}-{len(list(world.root.iterdir()))}")
+
+
+def _series(ran: Ran) -> SeriesReport:
+    assert ran.report is not None, ran.said
+    return ran.report.series[0]
+
+
+def _states(ran: Ran) -> dict[str, str]:
+    return {one.name: one.status for one in _series(ran).checks if one.kind != "patch"}
+
+
+def _kept(world: World) -> list[Path]:
+    return list(world.cache.glob("evidence/*/agent.json"))
+
+
+def test_what_could_not_be_judged_is_tried_once_more(world: World) -> None:
+    world.guest(_if("number == 1", LOSES))
+    ran = world.validate()
+    require_proven(ran)
+    assert world.guests.count("doze") == 2
+    series = _series(ran)
+    assert [one.number for one in series.tries] == [1, 2]
+    first, second = series.tries
+    cause = "could not judge: workload doze: ftrace: 9 events lost"
+    assert {one.cause.partition("; ")[0] for one in first.unjudged} == {cause}
+    assert "dozes" in {one.check for one in first.unjudged}
+    assert (first.evidence, second.evidence) == ("demo/results", "demo/try-2/results")
+    assert series.evidence == second.evidence and second.unjudged == []
+    for one in series.tries:
+        assert (ran.dir / str(one.evidence) / "agent.json").exists()
+    assert [one.name for one in series.stages].count("guest") == 1
+    assert "booting this guest once more" in ran.said
+    # The second is kept, the first is not.
+    (kept,) = _kept(world)
+    assert "lost-events" not in kept.read_text()
+
+
+def test_twice_is_enough(world: World) -> None:
+    world.guest(_if("True", LOSES))
+    ran = world.validate()
+    assert (ran.exit_code, world.guests.count("doze")) == (2, 2)
+    assert _states(ran) == {"booted_kernel": "error", "dozes": "error"}
+    (check,) = [one for one in _series(ran).checks if one.name == "dozes"]
+    assert check.tainted
+    assert "ftrace: 9 events lost; in the first try: could not judge" in check.detail
+    assert _kept(world) == [], "what was not judged is nothing to judge by"
+    # The comparison holds, and is no pass all the same.
+    assert [one.ok for one in check.comparisons] == [True]
+    # The next run starts from nothing.
+    world.guest(None)
+    require_proven(world.validate())
+    assert world.guests.count("doze") == 3
+
+
+def test_what_failed_is_not_tried_again(world: World) -> None:
+    world.guest(_if("load['name'] == 'doze'", SAYS))
+    ran = world.validate()
+    assert (ran.exit_code, world.guests.count("doze")) == (1, 1)
+    assert _states(ran) == {"booted_kernel": "pass", "dozes": "fail"}
+    assert [one.number for one in _series(ran).tries] == [1]
+    # Nor with the help of the apparatus: what another workload shows stays shown.
+    _forget(world)
+    fails = "load['name'] == 'selftest'"
+    exits = 'agent["workloads"][-1].update(exit_status=3)'
+    world.guest(_if("load['name'] == 'doze'", LOSES) + _if(fails, exits))
+    ran = world.validate()
+    assert (ran.exit_code, world.guests.count("doze")) == (1, 1)
+    assert _states(ran) == {"booted_kernel": "fail", "dozes": "error"}
+
+
+def test_a_panic_is_not_tried_again(world: World) -> None:
+    world.guest(RUNNING + PANIC)
+    ran = world.validate()
+    assert (ran.exit_code, world.guests.count("doze")) == (1, 1)
+    assert ran.stage("guest").status == "fail"
+
+
+def test_a_guest_that_goes_away_is_tried_once_more(world: World) -> None:
+    world.guest(_if("number == 1", RUNNING + KILLED))
+    ran = world.validate()
+    require_proven(ran)
+    first, _ = _series(ran).tries
+    assert first.guest.status == "error" and first.unjudged == []
+    assert "the guest went away" in (first.guest.error or "")
+    assert ran.stage("guest").status == "pass"
+
+
+def _impatient() -> None:
+    """A guest's deadline is a second, not a minute."""
+    guestrun._MARGIN = -9.0
+
+
+def test_a_guest_that_hangs_in_silence_is_told_twice(world: World) -> None:
+    """A deadline says nothing of the kernel, but that it never ended is not hidden."""
+    world.guest(RUNNING + "signal.pause()")
+    world.prepare.append(_impatient)
+    ran = world.validate()
+    world.prepare.clear()
+    assert (ran.exit_code, world.guests.count("doze")) == (2, 2)
+    stage = ran.stage("guest")
+    assert stage.status == "error"
+    said = (stage.error or "").split("in the first try: ")
+    assert len(said) == 2
+    for text in said:
+        assert "the guest did not end in workload doze in the 1 s" in text
+        assert "its kernel did not say why" in text and "console.log" in text
+    assert _series(ran).status == "error"
+
+
+def test_a_guest_that_hangs_with_a_report_is_a_failure(world: World) -> None:
+    report = "[    1.000000] INFO: task doze:7 blocked for more than 61 seconds.\\n"
+    write = f'with console.open("a") as file: file.write("{report}")\n'
+    world.guest(RUNNING + write + "signal.pause()")
+    world.prepare.append(_impatient)
+    ran = world.validate()
+    world.prepare.clear()
+    assert (ran.exit_code, world.guests.count("doze")) == (1, 1)
+    assert "blocked for more than 61 seconds" in (ran.stage("guest").error or "")
+
+
+def test_again_boots_what_was_kept(world: World) -> None:
+    require_proven(world.validate())
+    ran = world.validate()
+    assert ran.stage("guest").reused and world.guests.count("doze") == 1
+    ran = world.validate("--again")
+    require_proven(ran)
+    assert not ran.stage("guest").reused and world.guests.count("doze") == 2
+    assert ran.stage("build").reused
+
+
+def test_a_failure_of_an_earlier_guest_says_so(world: World) -> None:
+    world.guest(_if("load['name'] == 'doze'", SAYS))
+    assert world.validate().exit_code == 1
+    world.guest(None)
+    ran = world.validate()
+    assert (ran.exit_code, world.guests.count("doze")) == (1, 1)
+    assert "this guest ran earlier, `kstall validate --again demo`" in ran.said
+    require_proven(world.validate("--again"))
+    ran = world.validate()
+    require_proven(ran)
+    assert ran.stage("guest").reused and "ran earlier" not in ran.said
+
+
+def _tally(ran: Ran) -> dict[str, tuple[int, int, int]]:
+    repeats = _series(ran).repeats
+    assert repeats is not None
+    return {one.check: (one.passed, one.failed, one.unjudged) for one in repeats.tally}
+
+
+def test_repeats_that_agree(world: World) -> None:
+    ran = world.validate("--repeat", "3")
+    require_proven(ran)
+    assert world.guests.count("doze") == 3
+    assert _tally(ran) == dict.fromkeys(("guest", "booted_kernel", "dozes"), (3, 0, 0))
+    # One is enough to look at, and none is used for a verdict of one.
+    assert len(list(ran.dir.glob("demo/repeat-*"))) == 1
+    assert (ran.dir / str(_series(ran).evidence) / "agent.json").exists()
+    assert _kept(world) == []
+    assert "3 runs: 3 proven" in ran.said
+
+
+def test_repeats_that_differ(world: World) -> None:
+    """One that failed, one that went away, one that lost events, and two good ones."""
+    world.guest(
+        _if("number == 2 and load['name'] == 'doze'", SAYS)
+        + _if("number == 3", RUNNING + KILLED)
+        + _if("number == 4", LOSES)
+    )
+    ran = world.validate("--repeat", "5")
+    assert (ran.exit_code, world.guests.count("doze")) == (1, 5), ran.said
+    assert _tally(ran) == {
+        "guest": (4, 0, 1),
+        "booted_kernel": (3, 0, 2),
+        "dozes": (2, 1, 2),
+    }
+    repeats = _series(ran).repeats
+    assert repeats is not None
+    odd = [one.number for one in repeats.runs if one.odd]
+    assert odd == [2, 3, 4]
+    kept = sorted(one.name for one in ran.dir.glob("demo/repeat-*"))
+    assert kept == ["repeat-002", "repeat-003", "repeat-004"]
+    assert _series(ran).evidence == "demo/repeat-002/results"
+    assert _states(ran) == {"booted_kernel": "error", "dozes": "fail"}
+    assert repeats.runs[1].failed == ["dozes"]
+    assert "the guest went away" in (repeats.runs[2].error or "")
+    rows = [one.split() for one in ran.said.splitlines()]
+    assert ["dozes", "2", "1", "2", "0"] in rows
+    assert "5 runs: 2 proven, 1 failed, 2 could not be judged" in ran.said
+
+
+def test_repeats_of_which_one_was_not_judged(world: World) -> None:
+    world.guest(_if("number == 2", LOSES))
+    ran = world.validate("--repeat", "3")
+    assert (ran.exit_code, world.guests.count("doze")) == (2, 3)
+    assert _tally(ran)["dozes"] == (2, 0, 1)
+    assert _states(ran) == {"booted_kernel": "error", "dozes": "error"}
+    assert ran.stage("guest").status == "pass"
+
+
+def test_repeats_of_which_one_panics(world: World) -> None:
+    world.guest(_if("number == 1", RUNNING + PANIC))
+    ran = world.validate("--repeat", "2")
+    assert (ran.exit_code, world.guests.count("doze")) == (1, 2)
+    assert _tally(ran) == {
+        "guest": (1, 1, 0),
+        "booted_kernel": (1, 0, 1),
+        "dozes": (1, 0, 1),
+    }
+    assert ran.stage("guest").status == "fail"
+    assert "run 1: the guest panicked" in (ran.stage("guest").error or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--again",), _if("number == 2", RUNNING + PANIC)),
+        (("--repeat", "2"), _if("number == 3", RUNNING + PANIC)),
+        (("--repeat", "2"), _if("number == 2", SAYS)),
+    ],
+)
+def test_what_failed_is_not_proven_by_a_guest_of_before(
+    world: World, words: tuple[str, ...], fault: str
+) -> None:
+    require_proven(world.validate())
+    world.guest(fault)
+    assert world.validate(*words).exit_code == 1
+    world.guest(None)
+    again = world.guests.count("doze")
+    require_proven(world.validate())
+    assert world.guests.count("doze") == again + 1
+
+
+def _no_second() -> None:
+    boot = guestrun._boot
+    count = iter(range(1, 9))
+
+    def once(*words: Any) -> Any:
+        if next(count) == 2:
+            raise KstallError("QEMU did not start")
+        return boot(*words)
+
+    vars(guestrun).update(_boot=once)
+
+
+def test_a_failure_is_told_though_a_later_guest_cannot_be_tried(world: World) -> None:
+    world.guest(_if("number == 1", SAYS))
+    world.prepare.append(_no_second)
+    ran = world.validate("--repeat", "3")
+    world.prepare.clear()
+    assert ran.exit_code == 1, ran.said
+    assert _states(ran)["dozes"] == "fail"
+    repeats = _series(ran).repeats
+    assert repeats is not None
+    assert [one.status for one in repeats.runs] == ["fail", "error"]
+    assert "QEMU did not start" in (ran.stage("guest").error or "")
+
+
+@pytest.mark.parametrize("status", ["running", "interrupted"])
+def test_a_run_that_was_cut_short_is_not_judged_to_be_proven(
+    world: World, status: report.RunStatus
+) -> None:
+    ran = world.validate()
+    require_proven(ran)
+    assert ran.report is not None
+    ran.report.status = status
+    report.write(ran.report, ran.dir / "report.json")
+    assert validate.judge_again(world.project, ran.dir).exit_code == 2
+
+
+def test_a_tree_that_does_not_build_is_not_the_patches_fault(tmp_path: Path) -> None:
+    """In a file that they do not touch, nor anything that it could include."""
+    broken = "int other(void)\n{\n\treturn nothing;\n}\n"
+    for level in ("quick", "full"):
+        with settling(World(tmp_path / level, level=level)) as world:
+            away = world.kernel / "away"
+            away.mkdir()
+            makefile = world.kernel / "Makefile"
+            makefile.write_text(
+                makefile.read_text()
+                .replace("$(O)/other.o\n", "$(O)/other.o $(O)/far.o\n")
+                .replace(
+                    "allnoconfig:",
+                    "$(O)/far.o: $(S)away/far.c\n\t@$(CC) -c -fPIC -o $@ $<\n"
+                    "allnoconfig:",
+                )
+            )
+            (away / "far.c").write_text(broken)
+            ran = world.validate()
+            assert ran.exit_code == 2, ran.said
+            stage = ran.stage("build" if level == "quick" else "base")
+            assert stage.status == "error"
+            assert "far.c:3" in (stage.error or "")
+            assert "without any patch" in ran.said
+
+
+def test_a_compiler_that_is_killed_refuses_nothing() -> None:
+    def failed(output: str) -> bool:
+        return kernel.refused(process.CommandError(("gcc",), 1, output))
+
+    assert failed("x.c:3:1: error: 'half' undeclared")
+    assert failed("ld: x.o: undefined reference to `half'")
+    assert not failed("gcc: fatal error: Killed signal terminated program cc1")
+    assert not failed("/usr/bin/ld: cannot find -lnuma: No such file or directory")
+    assert not failed("cc1: out of memory allocating 65536 bytes")
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_a_number_of_runs_is_one(
+    count: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["validate", "--repeat", count])
+    assert "--repeat" in capsys.readouterr().err
+
+
+def test_an_odd_run_is_one_unlike_most() -> None:
+    from kstall import trials
+
+    def check(status: str) -> report.Check:
+        return report.Check(
+            name="c",
+            kind="positive",
+            claim="",
+            status=status,  # type: ignore[arg-type]
+        )
+
+    runs = [
+        (report.Repeat(number=n, status="pass"), [check(status)])
+        for n, status in enumerate(("pass", "skip", "pass"), 1)
+    ]
+    trials._mark_odd(runs)
+    assert [ran.odd for ran, _ in runs] == [False, True, False]
