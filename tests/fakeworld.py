@@ -26,13 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from kbuildtree import MAKEFILE_BUILD
-from kstall import cli
+from kstall import cli, variants
 from kstall import run as runs
 from kstall.report import Report, Stage, read
 from kstall.series import Project
 from kstall.ui import Ui
+from processes import descendants
 
 ROOT = Path(__file__).resolve().parents[1]
+# How long, in seconds, a test waits for what takes none or a few: only one that fails
+# gets there, on however busy a machine.
+_PATIENCE = 300.0
 MAKEFILE = """\
 VERSION = 7
 PATCHLEVEL = 3
@@ -273,6 +277,15 @@ if "stress" in job:
 (control / "output").write_text("")
 (control / "status").write_text("0\\n")
 """
+#: What LEVEL=deep compiles with, installed or not; make runs gcc all the same.
+COMPILERS = {
+    name: f"#!/bin/sh\necho {name} version 99.0.0\n"
+    for name in (
+        "clang-99",
+        *(f"{tool}-99" for tool in variants._LLVM),
+        f"{variants._ARM64}gcc",
+    )
+}
 #: Programs that can be held while they run.
 HELD = ("cp", "gcc", "git", "make", "mmdebstrap", "perl", "tar", "vng")
 HOLD = """\
@@ -335,6 +348,7 @@ class World:
                 "vng": VNG.format(python=Path(sys.executable).resolve()),
                 "depmod": "#!/bin/sh\n",
                 "sparse": "#!/bin/sh\n",
+                **COMPILERS,
             },
         )
         write(
@@ -382,9 +396,9 @@ class World:
         """Run ``kstall validate`` to its end, in a process of its own."""
         return self.end(self.start(*words, kernel=kernel))
 
-    def end(self, child: ForkProcess, within: float = 120) -> Ran:
-        """Wait for a run to end, ``within`` so many seconds."""
-        child.join(within)
+    def end(self, child: ForkProcess) -> Ran:
+        """Wait for a run to end."""
+        child.join(_PATIENCE)
         if child.exitcode is None:
             os.kill(child.pid or 0, signal.SIGABRT)
             child.join()
@@ -435,7 +449,7 @@ class World:
         try:
             hold = f"{stage}{' inside' if inside else ''}"
             child = self.start(hold=hold, when=when, held=fifo)
-            ready = wait([reader, child.sentinel], 60)
+            ready = wait([reader, child.sentinel], _PATIENCE)
             assert reader in ready, f"never held: {self._said(child)}"
         finally:
             fifo.unlink()
@@ -452,7 +466,7 @@ class World:
         child.join()
         # Also what it started as it was killed, for it can do two things at once; a
         # process that is about to become another program has no environment to show.
-        limit = time.monotonic() + 20
+        limit = time.monotonic() + _PATIENCE
         quiet = 0
         while quiet < 5:
             left = self.processes()
@@ -461,14 +475,14 @@ class World:
             time.sleep(0.02)
 
     def processes(self) -> list[int]:
-        """Processes that have our cache in their environment, whoever's they are."""
+        """Descendants of ours that have this world in their environment."""
+        mark = f"WORLD={self.root}\0".encode()
         found = []
-        for entry in Path("/proc").glob("[0-9]*"):
+        for number in descendants():
             with contextlib.suppress(OSError):
-                mark = f"WORLD={self.root}\0".encode()
                 # A forked child has the environment of its parent there.
-                if mark in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
+                if mark in Path(f"/proc/{number}/environ").read_bytes():
+                    found.append(number)
         return found
 
     def free(self) -> bool:

@@ -5,15 +5,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import filecmp
 import os
+import resource
 import shutil
+import stat
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fakeworld import Ran, World
+from kstall import cache, guest
+from processes import bury
 
 _NEW_MOUNTS = 0x00020000  # CLONE_NEWNS of <sched.h>
 
@@ -36,6 +44,11 @@ os.kill(qemu, signal.SIGKILL)
 os.waitpid(qemu, 0)
 sys.exit("QEMU is gone")
 """
+#: It hangs, and by then its deadline has passed; see `impatient`.
+HANGS = """
+(control / "hangs").touch()
+signal.pause()
+"""
 STARVED = """
 with console.open("a") as file:
     file.write("[    1.000000] Out of memory: Killed process 7 (python3) anon-rss:1\\n")
@@ -44,8 +57,11 @@ sys.exit()
 """
 
 
-def mounts() -> str:
-    return Path("/proc/self/mountinfo").read_text()
+def mounts(world: World) -> list[str]:
+    """What is mounted in a world: elsewhere, others mount as they like."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    # Its fifth word is the mount point.
+    return [line for line in lines if f"{world.root}/" in f"{line.split()[4]}/"]
 
 
 def settled(world: World) -> None:
@@ -53,16 +69,60 @@ def settled(world: World) -> None:
     assert world.processes() == []
     assert world.free()
     assert world.leftovers() == []
+    assert mounts(world) == []
 
 
 @contextlib.contextmanager
 def settling(world: World) -> Iterator[World]:
-    """``world``, which has to be `settled` in the end, and nothing new mounted."""
-    before = mounts()
+    """``world``, which has to be `settled` in the end."""
     yield world
     world.prepare.clear()
     settled(world)
-    assert mounts() == before
+    bury()
+
+
+def save(world: World) -> World:
+    """``world``, as which `restored` has it again."""
+    _copy(world.root, world.root.with_name("saved"))
+    return world
+
+
+def restored(world: World) -> World:
+    """``world`` as it was saved, whatever other tests have done in it, in any order.
+
+    Files that are as they were are left alone: trees are known by their inodes, too.
+    """
+    _copy(world.root.with_name("saved"), world.root)
+    return world
+
+
+def _copy(top: Path, to: Path) -> None:
+    to.mkdir(exist_ok=True)
+    wanted = {path.name: path for path in top.iterdir()}
+    for path in to.iterdir():
+        source = wanted.get(path.name)
+        if source is None or not _same(source, path):
+            cache.remove(path)
+    for name, source in wanted.items():
+        if source.is_dir() and not source.is_symlink():
+            _copy(source, to / name)
+        elif not (to / name).is_symlink() and not (to / name).exists():
+            shutil.copy2(source, to / name, follow_symlinks=False)
+    shutil.copystat(top, to)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return _print_of(one) == _print_of(other) and (
+        not one.is_file() or filecmp.cmp(one, other, shallow=False)
+    )
+
+
+def _print_of(path: Path) -> tuple[object, ...]:
+    status = path.lstat()
+    if stat.S_ISDIR(status.st_mode):
+        return (status.st_mode,)
+    link = path.readlink() if path.is_symlink() else None
+    return (status.st_mode, status.st_size, status.st_mtime_ns, link)
 
 
 def forget(world: World, *kinds: str) -> None:
@@ -130,6 +190,40 @@ def tiny_disk(place: Path) -> Callable[[], None]:
                 pass
 
     return mount
+
+
+class _Clock:
+    """The clock of `kstall.guest`, which leaps when the guest of a thread hangs."""
+
+    def __init__(self) -> None:
+        self.here = threading.local()
+
+    def monotonic(self) -> float:
+        control = getattr(self.here, "control", None)
+        leaps = control is not None and (control / "hangs").exists()
+        return time.monotonic() + (10**6 if leaps else 0)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+def impatient() -> None:
+    """A guest's deadline has passed when it `HANGS`, and not before."""
+    clock = _Clock()
+    wait = guest._wait
+
+    def until_it_hangs(child: Any, desk: Any, *words: Any) -> Any:
+        # Until the next guest of this thread: how long this one took is asked later.
+        clock.here.control = desk.control
+        return wait(child, desk, *words)
+
+    vars(guest).update(time=clock, _wait=until_it_hangs)
+
+
+def little() -> None:
+    """Little memory, and a minute of a processor, of which others may take a share."""
+    resource.setrlimit(resource.RLIMIT_DATA, (2**28, 2**28))
+    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
 
 
 needs_mounts = pytest.mark.skipif(

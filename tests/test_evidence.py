@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +68,9 @@ def _write_results(root: Path, **changes: Any) -> None:
         "began_ns": 100_000_000_000,
         "ended_ns": 101_500_000_000,
         "trace": {"entries": 2, "lost": 0},
+        "events": ["demo:demo_nap"],
+        "record": ["demo:demo_nap"],
+        "bare": [],
         "error": None,
     } | changes.pop("facts", {})
     agent = {"schema": 1, "status": "completed", "workloads": [entry]}
@@ -290,14 +294,16 @@ LOST = '{"type": "lost_events", "data": {"events": 3}}\n'
         ("decoded_by_trace_cmd", {"doze/trace-cmd.txt": "cpus=2\n"}, "0 records"),
         ("record_layout", {"formats/demo/demo_nap": HOLE}, "4 bytes before cat"),
         ("nothing_lost", {"doze/bpftrace-record.json": LOST}, "3"),
-        ("nothing_lost", {"facts": {"trace": {"entries": 2, "lost": 9}}}, "9"),
-        ("nothing_lost", {"facts": {"tracers": {"nap": {"missed": 2}}}}, "2"),
         ("booted_kernel", {"facts": {"exit_status": 1}}, "1"),
-        ("booted_kernel", {"facts": {"status": "timeout"}}, "timeout"),
         (
             "booted_kernel",
-            {"facts": {"status": "tracer-failed", "error": {"message": "no probe"}}},
-            "tracer-failed: no probe",
+            {
+                "facts": {
+                    "status": "tracer-failed",
+                    "error": {"kind": "missing-event", "message": "no demo_nap"},
+                }
+            },
+            "tracer-failed: no demo_nap",
         ),
     ],
 )
@@ -309,6 +315,276 @@ def test_each_common_check_can_fail(
     assert result.status == "fail"
     wrong = [report.Comparison(**vars(one)) for one in result.comparisons if not one.ok]
     assert any(says in one.seen for one in wrong)
+
+
+LATE = {
+    "kind": "tracer-failed",
+    "fault": "apparatus",
+    "message": "bpftrace (nap): not attached after 300 s:\nand so on",
+}
+GONE = {"kind": "missing-event", "fault": "series", "message": "no demo_nap"}
+SKIPPED = {
+    "kind": "skipped-events",
+    "fault": "apparatus",
+    "message": "bpftrace record: 1 events fired and were skipped",
+    "tracer": "record",
+    "count": 1,
+}
+
+
+def _doze(saved: Evidence) -> Verdict:
+    verdict = Verdict()
+    verdict.equal("naps", len(saved.workload("doze").events("demo_nap")), 2)
+    return verdict
+
+
+def _walk(saved: Evidence) -> Verdict:
+    verdict = Verdict()
+    verdict.equal("said", saved.workload("walk").stdout, "2 walks\n")
+    return verdict
+
+
+def _judge(saved: Evidence, function: Any, *workloads: str) -> evidence.CheckResult:
+    return evidence.judge_check("x", "negative", "c", function, saved, workloads)
+
+
+def _facts(**facts: Any) -> dict[str, Any]:
+    errors = facts.get("errors", ())
+    return {"facts": {"error": errors[0] if errors else None, **facts}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause"),
+    [
+        ({"trace": {"entries": 2, "lost": 9}}, "ftrace: 9 events lost"),
+        ({"tracers": {"nap": {"missed": 2}}}, "bpftrace nap: 2 events skipped"),
+        ({"tracers": {"nap": {"lost": 3}}}, "bpftrace nap: 3 events lost"),
+        ({"status": "timeout", "exit_status": None}, "it did not end in time"),
+        (
+            {"status": "tracer-failed", "errors": [LATE]},
+            "bpftrace (nap): not attached after 300 s",
+        ),
+        # No more can be skipped than is missing, and no less.
+        (
+            {"tracers": {"record": {"missed": 1}}, "errors": [SKIPPED]},
+            "bpftrace record: 1 events fired and were skipped",
+        ),
+    ],
+)
+def test_what_the_apparatus_failed_is_no_verdict(
+    tmp_path: Path, facts: dict[str, Any], cause: str
+) -> None:
+    """Neither of what holds nor of what does not; other workloads are judged."""
+    _write_results(tmp_path, **_facts(**facts))
+    agent = json.loads((tmp_path / "agent.json").read_text())
+    agent["workloads"].append({"name": "walk", "status": "exited", "exit_status": 0})
+    (tmp_path / "agent.json").write_text(json.dumps(agent))
+    (tmp_path / "walk").mkdir()
+    (tmp_path / "walk/stdout").write_text("2 walks\n")
+    saved = evidence.load(tmp_path)
+    why = f"could not judge: workload doze: {cause}"
+    # A check that holds, one that does not, and one that looks where it did not say.
+    for trace in (TRACE, NO_EVENT):
+        (tmp_path / "doze/trace.txt").write_text(trace)
+        saved = evidence.load(tmp_path)
+        for declared in (("doze",), ("doze", "walk"), ()):
+            result = _judge(saved, _doze, *declared)
+            assert (result.status, result.detail) == ("error", why)
+    result = _judge(saved, _walk, "walk", "doze")
+    assert (result.status, result.detail) == ("error", why)
+    assert _judge(saved, _walk, "walk").status == "pass"
+    (tmp_path / "walk/stdout").write_text("")
+    assert _judge(saved, _walk, "walk").status == "fail"
+    # The common ones: the layout is read from no workload.
+    for check in common.judge(_series(), evidence.load(tmp_path)):
+        wanted = "pass" if check.name == "record_layout" else "error"
+        assert (check.name, check.status) == (check.name, wanted)
+        assert wanted == "pass" or check.detail == why
+
+
+def test_the_apparatus_does_not_excuse_what_is_the_series_fault(
+    tmp_path: Path,
+) -> None:
+    _write_results(
+        tmp_path,
+        **_facts(status="tracer-failed", errors=[LATE, GONE], exit_status=None),
+    )
+    result = _status("booted_kernel", _series(), evidence.load(tmp_path))
+    assert result.status == "fail"
+    assert any(one.observed == "no demo_nap" for one in result.comparisons)
+
+
+def test_a_fault_of_the_series_leaves_its_checks_as_they_were(tmp_path: Path) -> None:
+    _write_results(tmp_path, **_facts(status="tracer-failed", errors=[GONE]))
+    saved = evidence.load(tmp_path)
+    assert _status("booted_kernel", _series(), saved).status == "fail"
+    assert _judge(saved, _doze, "doze").status == "pass"
+
+
+def test_what_fails_in_another_workload_is_a_failure(tmp_path: Path) -> None:
+    """Of a common check, which is about all of them."""
+    _write_results(tmp_path, **_facts(trace={"entries": 2, "lost": 9}))
+    agent = json.loads((tmp_path / "agent.json").read_text())
+    other = agent["workloads"][0] | {"name": "walk", "trace": {"lost": 0}}
+    agent["workloads"].append(other | {"exit_status": 3})
+    (tmp_path / "agent.json").write_text(json.dumps(agent))
+    (tmp_path / "doze").rename(tmp_path / "walk")
+    (tmp_path / "doze").symlink_to("walk")
+    series = _series()
+    walk = SimpleNamespace(**vars(series.spec.workload[0]) | {"name": "walk"})
+    series.spec.workload.append(walk)
+    saved = evidence.load(tmp_path)
+    assert _status("booted_kernel", series, saved).status == "fail"
+    assert _status("nothing_lost", series, saved).status == "error"
+
+
+def _skips(tmp_path: Path, keep: list[int], missed: int = 1, **facts: Any) -> Evidence:
+    """Results whose recorder has only the records ``keep`` of the two."""
+    error = SKIPPED | {"count": missed}
+    _write_results(
+        tmp_path,
+        **_facts(
+            **{
+                "status": "tracer-failed",
+                "tracers": {"record": {"missed": missed, "lost": 0}},
+                "errors": [error],
+                **facts,
+            }
+        ),
+    )
+    path = tmp_path / "doze/record.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[number] for number in keep))
+    return evidence.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("ts_ns", "status"),
+    [
+        (99_000_000_000, "pass"),
+        (101_500_000_001, "pass"),
+        (100_500_000_000, "fail"),
+    ],
+    ids=["before", "after", "while it ran"],
+)
+def test_what_only_the_recorder_saw(tmp_path: Path, ts_ns: int, status: str) -> None:
+    """It is attached before ftrace is switched on, and goes on when that is off."""
+    _write_results(tmp_path)
+    path = tmp_path / "doze/record.jsonl"
+    lines = path.read_text().splitlines()
+    other = json.dumps(json.loads(lines[0]) | {"ts": ts_ns})
+    path.write_text("\n".join([*lines, other, ""]))
+    saved = evidence.load(tmp_path)
+    result = _status("readers_agree", _series(), saved)
+    assert result.status == status, result
+    held = saved.workload("doze").agreement("demo_nap")
+    assert held.outside == (status == "pass")
+
+
+def test_what_ftrace_tells_of_a_skip_is_not_lost(tmp_path: Path) -> None:
+    saved = _skips(tmp_path, [1])
+    load = saved.workload("doze")
+    assert load.skipped == {"demo_nap": 1} and not saved.impaired
+    results = {check.name: check for check in common.judge(_series(), saved)}
+    assert {check.status for check in results.values()} == {"pass"}, results
+    said = {
+        (one.label, one.observed)
+        for check in ("nothing_lost", "readers_agree")
+        for one in results[check].comparisons
+    }
+    assert ("doze: bpftrace record: missed, and told by ftrace", 1) in said
+    assert ("doze: demo_nap: records, and 1 that it skipped", 2) in said
+    # What counts the recorder's records cannot be judged, what counts ftrace's can.
+    assert _judge(saved, _doze, "doze").status == "pass"
+
+    def counts(saved: Evidence) -> Verdict:
+        verdict = Verdict()
+        verdict.at_least("naps", len(saved.workload("doze").record("demo_nap")), 1)
+        return verdict
+
+    result = _judge(saved, counts, "doze")
+    assert result.status == "error" and "has not all demo_nap" in result.detail
+    with pytest.raises(evidence.Incomplete, match="has not all events"):
+        load.record()
+    assert len(load.record("demo_nap", partly=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("keep", "facts"),
+    [
+        ([0, 1], {}),  # counted, but nothing is missing
+        ([], {}),  # more is missing than was counted
+        ([1], {"trace": {"entries": 2, "lost": 1}}),  # ftrace is not complete
+        ([1], {"tracers": {"record": {"missed": 1, "lost": 1}}}),
+        # Of these ftrace has nothing.
+        ([1], {"bare": ["demo:demo_bare"]}),
+        ([1], {"events": []}),
+    ],
+)
+def test_a_skip_that_is_not_explained(
+    tmp_path: Path, keep: list[int], facts: dict[str, Any]
+) -> None:
+    saved = _skips(tmp_path, keep, **facts)
+    assert saved.workload("doze").skipped is None
+    assert list(saved.impaired) == ["doze"]
+    assert _judge(saved, _doze, "doze").status == "error"
+    with pytest.raises(evidence.Incomplete):
+        saved.workload("doze").record("demo_nap")
+
+
+def test_perf_does_not_get_what_the_kernel_skipped(tmp_path: Path) -> None:
+    _skips(tmp_path, [1])
+    perf = tmp_path / "doze/perf.txt"
+    good = perf.read_text()
+    first, second = (
+        line for line in good.splitlines(keepends=True) if "] 100." in line
+    )
+    perf.write_text(good.replace(first, ""))
+    result = _status("decoded_by_perf", _series(), evidence.load(tmp_path))
+    assert (result.status, result.tainted) == ("error", True)
+    assert result.detail.startswith("could not judge: workload doze: perf has not all")
+    # More than was skipped, or a value that nobody recorded, is another matter.
+    for bad in (
+        good.replace(first, "").replace(second, ""),
+        good.replace("nap_ns=5", "nap_ns=4"),
+    ):
+        perf.write_text(bad)
+        result = _status("decoded_by_perf", _series(), evidence.load(tmp_path))
+        assert result.status == "fail"
+    # What trace-cmd reads is whole.
+    perf.write_text(good)
+    path = tmp_path / "doze/trace-cmd.txt"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[2:]))
+    result = _status("decoded_by_trace_cmd", _series(), evidence.load(tmp_path))
+    assert result.status == "fail"
+
+
+def test_a_skip_does_not_hide_another_value(tmp_path: Path) -> None:
+    saved = _skips(tmp_path, [1])
+    (tmp_path / "doze/trace.txt").write_text(OTHER_VALUE)
+    saved = evidence.load(tmp_path)
+    assert saved.workload("doze").skipped is None
+    assert _status("readers_agree", _series(), saved).status == "error"
+
+
+def test_names_of_records_that_were_skipped(tmp_path: Path) -> None:
+    text = TRACE.replace("cat=1", "cat=tom").replace("cat=2", "cat=minka")
+    _skips(tmp_path, [1])
+    (tmp_path / "formats/demo/demo_nap").write_text(NAMED)
+    (tmp_path / "doze/trace.txt").write_text(text)
+    result = _status("readers_agree", _series(), evidence.load(tmp_path))
+    assert result.status == "pass", result
+
+
+def test_a_record_that_only_bpftrace_lacks_without_a_word(tmp_path: Path) -> None:
+    saved = _skips(tmp_path, [1], status="exited", tracers={}, errors=[])
+    assert "1 records of demo_nap that ftrace has" in saved.impaired["doze"]
+    assert _status("readers_agree", _series(), saved).status == "error"
+    # One that only bpftrace has is another matter.
+    (tmp_path / "doze/trace.txt").write_text(NO_EVENT)
+    saved = evidence.load(tmp_path)
+    assert not saved.impaired
+    assert _status("readers_agree", _series(), saved).status == "fail"
 
 
 @pytest.mark.parametrize(
@@ -359,6 +635,12 @@ def test_how_a_check_can_end() -> None:
         verdict.skip("needs a GPU")
         return verdict
 
+    def compares_and_skips(_: Evidence) -> Verdict:
+        verdict = Verdict()
+        verdict.equal("clean", 1, 1)
+        verdict.skip("needs a GPU")
+        return verdict
+
     def crashes(_: Evidence) -> Verdict:
         raise ZeroDivisionError
 
@@ -368,11 +650,56 @@ def test_how_a_check_can_end() -> None:
     assert _run(proves_nothing).status == "error"
     assert _run(skips).status == "skip"
     assert _run(skips).detail == "needs a GPU"
+    # It would have ticked what nobody wanted to be judged.
+    assert _run(compares_and_skips).status == "error"
+    assert "is skipped (needs a GPU) and has compared 'clean'" in (
+        _run(compares_and_skips).detail
+    )
+    with pytest.raises(ValueError, match="has compared 'count'"):
+        dataclasses.replace(_run(fails), status="skip")
     assert _run(crashes).status == "error"
     assert "ZeroDivisionError" in _run(crashes).detail
     assert _run(lambda _: None).status == "error"
     with pytest.raises(ValueError, match="needs a reason"):
         Verdict().skip("")
+
+
+def test_a_print_fmt_that_cannot_be_read_is_no_end_of_the_run(tmp_path: Path) -> None:
+    _skips(tmp_path, [1])
+    path = tmp_path / "formats/demo/demo_nap"
+    path.write_text(FORMAT.replace("cat=%u", "cat=%*u"))
+    saved = evidence.load(tmp_path)
+    assert not saved.whole and saved.impaired
+    results = {check.name: check for check in common.judge(_series(), saved)}
+    assert results["record_layout"].status == "pass"
+    assert results["decoded_by_perf"].status == "error"
+    _write_results(
+        tmp_path, **{"formats/demo/demo_nap": FORMAT.replace("cat=%u", "cat=%*u")}
+    )
+    saved = evidence.load(tmp_path)
+    assert saved.whole
+    result = _status("text_is_the_record", _series(), saved)
+    (wrong,) = [item for item in result.comparisons if not item.ok]
+    assert result.status == "fail"
+    assert wrong.detail.startswith("more conversions than arguments: ")
+    result = _status("decoded_by_perf", _series(), saved)
+    assert result.status == "error" and "more conversions" in result.detail
+    assert "Traceback" not in result.detail
+
+
+def test_a_format_that_cannot_be_read_is_no_end_of_the_run(tmp_path: Path) -> None:
+    _write_results(
+        tmp_path,
+        **{
+            "formats/demo/demo_nap": FORMAT.replace("offset:16", "offset:?"),
+            "formats/demo/demo_doze": FORMAT.replace("demo_nap", "demo_doze"),
+        },
+    )
+    saved = evidence.load(tmp_path)
+    assert saved.layout("demo:demo_doze").fields and saved.whole
+    result = _status("record_layout", _series(), saved)
+    assert result.status == "error" and "Traceback" not in result.detail
+    assert "demo:demo_nap: cannot read field" in result.detail
 
 
 def test_results_that_are_not_there(tmp_path: Path) -> None:

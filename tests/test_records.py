@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kstall import records
-from kstall.printk import compile_fmt
+from kstall.printk import Unreadable, compile_fmt
 from kstall.records import Bucket, Malformed
 from kstall_guest import recorder
 
@@ -141,10 +141,29 @@ def test_print_fmt(fmt: str, body: str, fields: dict[str, object]) -> None:
     assert {key: found[key] for key in fields} == fields
 
 
-@pytest.mark.parametrize("fmt", ['"%d"', "REC->x", '"open'])
+@pytest.mark.parametrize(
+    "fmt", ['"%d"', '"%*d"', '"%.*s", 4', '"%s%s", REC->x', "REC->x", '"open']
+)
 def test_a_broken_print_fmt_is_refused(fmt: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(Unreadable):
         compile_fmt(fmt)
+
+
+def test_an_escape_that_is_none_stays() -> None:
+    found = compile_fmt(r'"\8=%d", REC->x')
+    assert found.match("8=1") == {"x": 1}
+
+
+def test_a_print_fmt_that_is_broken_concerns_its_own_event_only() -> None:
+    member = "int x;\toffset:8;\tsize:4;\tsigned:1;"
+    events = [
+        made("ev", member, fmt='"x=%d", REC->x'),
+        made("bad", member, fmt='"%*d"'),
+    ]
+    line = "              sh-9       [000] .....     1.000002: ev: x=7\n"
+    assert len(records.trace(line, events).events) == 1
+    with pytest.raises(Malformed, match="line 1: bad: more conversions than"):
+        records.trace(line.replace("ev:", "bad:"), events)
 
 
 def test_a_line_of_another_format_is_refused_with_its_number() -> None:
@@ -189,7 +208,7 @@ def test_layout_and_holes() -> None:
         ("the common header", "a", 8, 8),
         ("b", "c", 25, 3),
     ]
-    with pytest.raises(ValueError, match="not a tracepoint format"):
+    with pytest.raises(Malformed, match="not a tracepoint format"):
         records.parse_layout("", "sys")
 
 

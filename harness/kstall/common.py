@@ -8,8 +8,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from kstall_guest import errors
+
 from . import readers
-from .evidence import CheckResult, Evidence, Verdict, run_check
+from .evidence import (
+    CheckResult,
+    Evidence,
+    Verdict,
+    WorkloadResult,
+    judge_check,
+)
 from .series import Series
 
 _Check = Callable[[Series, Evidence], Verdict]
@@ -22,7 +30,7 @@ def judge(series: Series, saved: Evidence) -> tuple[CheckResult, ...]:
     about events that these record.
     """
     return tuple(
-        run_check(
+        judge_check(
             function.__name__,
             "harness",
             (function.__doc__ or "").strip(),
@@ -60,11 +68,22 @@ def booted_kernel(series: Series, saved: Evidence) -> Verdict:
     verdict = Verdict()
     verdict.equal("agent", saved.agent.get("status"), "completed")
     for load in series.spec.workload:
-        facts = saved.workload(load.name).facts
-        problem = (facts.get("error") or {}).get("message")
-        seen = f"{facts.get('status')}" + (f": {problem}" if problem else "")
-        verdict.equal(f"{load.name}", seen, "exited")
-        verdict.equal(f"{load.name}: exit status", facts.get("exit_status"), 0)
+        ran = saved.workload(load.name)
+        unknown = [error for error in ran.errors if not ran.is_known(error)]
+        with verdict.about(load.name):
+            seen = str(ran.facts.get("status"))
+            if unknown:
+                seen += f": {unknown[0].get('message')}"
+            elif ran.errors and ran.exit_status is not None:
+                # What the recorder missed ftrace has.
+                seen = "exited"
+            verdict.equal(f"{load.name}", seen, "exited")
+            verdict.equal(f"{load.name}: exit status", ran.exit_status, 0)
+        for error in unknown:
+            if errors.fault_of(error) == "series":
+                with verdict.about(load.name, firm=True):
+                    label = f"{load.name}: {error.get('kind')}"
+                    verdict.equal(label, error.get("message"), "none")
     return verdict
 
 
@@ -92,27 +111,36 @@ def events_fire(series: Series, saved: Evidence) -> Verdict:
             if point.event in load.events:
                 count += len(saved.workload(load.name).events(point.name))
             elif point.kind == "bare" and point.event in load.record:
-                count += len(saved.workload(load.name).record(point.name))
+                ran = saved.workload(load.name)
+                count += len(ran.record(point.name, partly=True))
         verdict.at_least(f"{point.name}", count, 1, "events")
     return verdict
 
 
 def nothing_lost(series: Series, saved: Evidence) -> Verdict:
-    """No reader lost an event, so that counts are counts."""
+    """No reader lost an event, so that counts are counts; or it is known which."""
     verdict = Verdict()
     for load in series.spec.workload:
-        facts = saved.workload(load.name).facts
-        if load.events:
-            verdict.equal(
-                f"{load.name}: ftrace", (facts.get("trace") or {}).get("lost"), 0
-            )
-        for name in [*(file.removesuffix(".bt") for file in load.scripts), "record"]:
-            if name != "record" or load.record:
-                lost = saved.workload(load.name).bpftrace(name).lost
-                verdict.equal(f"{load.name}: bpftrace {name}", lost, 0)
-                # Those that fired while their CPU ran another BPF program.
-                missed = facts.get("tracers", {}).get(name, {}).get("missed", 0)
-                verdict.equal(f"{load.name}: bpftrace {name}: missed", missed, 0)
+        ran = saved.workload(load.name)
+        facts = ran.facts
+        with verdict.about(load.name):
+            if load.events:
+                verdict.equal(
+                    f"{load.name}: ftrace", (facts.get("trace") or {}).get("lost"), 0
+                )
+            for name in [
+                *(file.removesuffix(".bt") for file in load.scripts),
+                "record",
+            ]:
+                if name != "record" or load.record:
+                    lost = ran.bpftrace(name).lost
+                    verdict.equal(f"{load.name}: bpftrace {name}", lost, 0)
+                    # Those that fired while their CPU ran another BPF program.
+                    missed = facts.get("tracers", {}).get(name, {}).get("missed", 0)
+                    known = sum((ran.skipped or {}).values()) if name == "record" else 0
+                    label = f"{load.name}: bpftrace {name}: missed"
+                    label += ", and told by ftrace" if known else ""
+                    verdict.equal(label, missed, known)
     return verdict
 
 
@@ -122,36 +150,49 @@ def readers_agree(series: Series, saved: Evidence) -> Verdict:
     compared: Counter[str] = Counter()
     for load in series.spec.workload:
         for event in sorted(set(load.events) & set(load.record)):
-            name = event.partition(":")[2]
-            one = [dict(e.fields) for e in saved.workload(load.name).events(name)]
-            two = [dict(e.fields) for e in saved.workload(load.name).record(name)]
-            verdict.equal(f"{load.name}: {name}: records", len(two), len(one))
-            compared[event] += len(two)
-            common = set(one[0]) & set(two[0]) if one and two else set()
-            if one and two:
-                verdict.true(f"{load.name}: {name}: both tell a field", bool(common))
-            # ftrace prints an enum or a function by name; how often must still agree.
-            named = {
-                key
-                for key in common
-                if isinstance(one[0][key], str) and isinstance(two[0][key], int)
-            }
-            keys = sorted(common - named)
-            # Events of two CPUs within one microsecond may stand in either order.
-            left = sorted(str([record[key] for key in keys]) for record in one)
-            right = sorted(str([record[key] for key in keys]) for record in two)
-            differing = sum(a != b for a, b in zip(left, right, strict=False))
-            verdict.equal(f"{load.name}: {name}: differing", differing, 0)
-            for key in sorted(named):
-                counts = [
-                    sorted(Counter(record[key] for record in side).values())
-                    for side in (one, two)
-                ]
-                verdict.equal(f"{load.name}: {name}: {key}", counts[1], counts[0])
+            with verdict.about(load.name):
+                compared[event] += _readers(verdict, saved.workload(load.name), event)
     for point in series.spec.tracepoint:
         if point.kind != "bare" and not series.spec.discovered:
             verdict.at_least(f"{point.name}: both", compared[point.event], 1, "records")
     return verdict
+
+
+def _readers(verdict: Verdict, ran: WorkloadResult, event: str) -> int:
+    """Hold ftrace's records of one event against bpftrace's; how many these are.
+
+    Those that the recorder is known to have skipped are only in ftrace's, and those of
+    before or after the workload may be only in the recorder's: the rest has to be the
+    same.
+    """
+    name = event.partition(":")[2]
+    held = ran.agreement(name)
+    one, two = ran.events(name), held.kept
+    skipped = (ran.skipped or {}).get(name, 0)
+    more = f", and {skipped} that it skipped" if skipped else ""
+    if held.outside:
+        more += f", but for {held.outside} of before or after"
+    label = f"{ran.name}: {name}"
+    verdict.equal(f"{label}: records{more}", len(two) + skipped, len(one))
+    if one and two:
+        verdict.true(f"{label}: both tell a field", bool(held.common))
+    differing = (held.recorded - held.traced).total()
+    if not skipped:
+        differing = max(differing, (held.traced - held.recorded).total())
+    verdict.equal(f"{label}: differing", differing, 0)
+    # How often each name, or its number, is there must still agree.
+    for key in sorted(held.named):
+        left, right = (
+            sorted(Counter(one.fields[key] for one in side).values(), reverse=True)
+            for side in (one, two)
+        )
+        if skipped and len(right) <= len(left):
+            # Each may be there as much less often as records were skipped.
+            padded = right + [0] * (len(left) - len(right))
+            if all(a >= b for a, b in zip(left, padded, strict=True)):
+                right = left
+        verdict.equal(f"{label}: {key}", right, left)
+    return len(two)
 
 
 _READERS: tuple[_Check, ...] = (

@@ -116,13 +116,18 @@ def render(
         "base": base,
         "day": proof.report.started[:10],
         "checks": [one for one in proof.entry.checks if _tells(one)],
-        "harness": [one for one in proof.entry.checks if one.kind == "harness"],
+        "harness": [
+            one
+            for one in proof.entry.checks
+            if one.kind == "harness" and one.status == "pass"
+        ],
         "watched": [
             one
             for one in proof.entry.checks
             if one.kind == "debug" and one.status == "pass"
         ],
-        "skipped": [one for one in proof.entry.checks if one.status == "skip"],
+        "skipped": skipped(proof.entry.checks),
+        "unproven": proof.entry.mutation.unproven() if proof.entry.mutation else [],
         "argued": argued(series, proof.entry.checks),
         "overhead": proof.entry.overhead,
         "assisted": assisted,
@@ -134,9 +139,18 @@ def render(
 
 
 def _tells(check: Check) -> bool:
-    return check.kind in ("positive", "negative", "invariant") and bool(
-        check.comparisons
+    return check.kind in ("positive", "negative", "invariant") and (
+        check.status == "pass" and bool(check.comparisons)
     )
+
+
+def skipped(checks: Sequence[Check]) -> list[tuple[str, str]]:
+    """What was not shown, as claims, and why; claims of one reason together."""
+    found: dict[str, list[str]] = {}
+    for check in checks:
+        if check.status == "skip":
+            found.setdefault(check.detail, []).append(check.claim.rstrip("."))
+    return [("; ".join(claims), why) for why, claims in found.items()]
 
 
 def watchers(versions: Mapping[str, str]) -> str:

@@ -9,20 +9,22 @@ clocks are CLOCK_MONOTONIC.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+from kstall_guest import layout as formats
 from kstall_guest.layout import Field, Hole, Layout
-from kstall_guest.layout import parse as parse_layout
 from kstall_guest.tracefs import lost as trace_lost
 from kstall_guest.tracefs import parse_stats
 
 from .cexpr import Member
 from .errors import KstallError
-from .printk import Printed, compile_fmt
+from .printk import Printed, Unreadable, compile_fmt
 
 __all__ = [
     "Bucket",
@@ -36,6 +38,7 @@ __all__ = [
     "Output",
     "Trace",
     "bpftrace",
+    "computed_once",
     "injected",
     "parse_layout",
     "parse_stats",
@@ -56,8 +59,50 @@ _LOST = re.compile(r"CPU:\d+ \[LOST (?:(\d+) )?EVENTS\]")
 _STARTED = re.compile(r"#+ CPU \d+ buffer started #+")
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_KEPT = 128
+
+
+def computed_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``function``, which depends on its arguments alone, computed once for each.
+
+    Tuples of records are compared by identity, as comparing their contents would take
+    as long as computing the result.  That works because a falsified run shares the
+    objects of all records that it does not change.  Other arguments are compared by
+    value.  The result is shared, so callers must not modify it.
+    """
+    known: OrderedDict[tuple[Hashable, ...], tuple[object, _R]] = OrderedDict()
+
+    @functools.wraps(function)
+    def once(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        given = (*args, *sorted(kwargs.items()))
+        key = tuple(id(one) if _recorded(one) else one for one in given)
+        if key not in known:
+            # Held, so that no other object gets its id.
+            known[key] = given, function(*args, **kwargs)
+            if len(known) > _KEPT:
+                known.popitem(last=False)
+        known.move_to_end(key)
+        return known[key][1]
+
+    return once
+
+
+def _recorded(value: object) -> bool:
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], Event)
+
+
 class Malformed(KstallError):
     """A result file is not in its own format: truncated, or not what it claims."""
+
+
+def parse_layout(text: str, system: str) -> Layout:
+    """Read a format file of ``system``.  Raises `Malformed` when it is none."""
+    try:
+        return formats.parse(text, system)
+    except ValueError as error:
+        raise Malformed(str(error)) from error
 
 
 @dataclass(frozen=True)
@@ -91,12 +136,18 @@ class Trace:
 def trace(text: str, layouts: Iterable[Layout]) -> Trace:
     """Read a trace file with the formats of the events that were enabled.
 
-    Raises `Malformed`, with the line, on an event without a format and on text that
-    its print fmt cannot have produced.
+    Raises `Malformed`, with the line, on an event without a format, on one whose print
+    fmt cannot be read, and on text that its print fmt cannot have produced.
     """
     known: dict[str, list[tuple[Layout, Printed]]] = {}
+    unreadable: dict[str, Unreadable] = {}
     for layout in layouts:
-        entry = (layout, compile_fmt(layout.print_fmt))
+        try:
+            entry = (layout, compile_fmt(layout.print_fmt))
+        except Unreadable as error:
+            # Of no concern to whoever reads other events.
+            unreadable[layout.name] = error
+            continue
         known.setdefault(layout.name, []).append(entry)
     events: list[Event] = []
     lost = 0
@@ -109,7 +160,11 @@ def trace(text: str, layouts: Iterable[Layout]) -> Trace:
         match = _LINE.fullmatch(line)
         if match is None:
             raise Malformed(f"trace line {number}: not an event: {line!r}")
-        events.append(_event(match, known.get(match["name"], []), number))
+        name = match["name"]
+        if name in unreadable and name not in known:
+            why = unreadable[name]
+            raise Malformed(f"trace line {number}: {name}: {why}") from why
+        events.append(_event(match, known.get(name, []), number))
     return Trace(tuple(events), lost)
 
 

@@ -284,6 +284,7 @@ class PatchExemption(_Table):
 
     check: Literal[
         "checkpatch_strict",
+        "checkpatch_tags",
         "kernel_doc",
         "documents",
         "include_order",
@@ -306,6 +307,23 @@ class PatchExemption(_Table):
     kinds: Annotated[tuple[Word, ...], Field(min_length=1)]
     files: tuple[Word, ...] = ()
     saying: Expression | None = None
+    because: Text
+
+
+class Unproven(_Table):
+    """What a run cannot show of an event's value, and why that is right.
+
+    ``operators`` are those of `kstall mutate` that no check notices on ``field``, or,
+    without one, on whole records.  ``resolution`` says what the instrument resolves,
+    where a difference below that is the reason: on a faster machine a check may notice
+    it.  Without one it has to escape wherever it changes something, or the argument is
+    refuted.
+    """
+
+    event: Event
+    field: Identifier | None = None
+    operators: Annotated[tuple[Text, ...], Field(min_length=1)]
+    resolution: Text | None = None
     because: Text
 
 
@@ -376,6 +394,7 @@ class Spec(_Table):
     script: tuple[Script, ...] = ()
     workload: tuple[Workload, ...] = ()
     check: tuple[Check, ...] = ()
+    unproven: tuple[Unproven, ...] = ()
     overhead: Overhead | None = None
     exemption: tuple[PatchExemption, ...] = ()
     mail: Mail = Mail()
@@ -624,6 +643,7 @@ def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
         for event in sorted(bare.intersection(measure.events)):
             yield (*place, "events"), f"{event} is bare: ftrace has no such event"
     yield from _check_contradictions(dir, spec)
+    yield from _unproven_contradictions(spec)
 
 
 def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
@@ -637,6 +657,21 @@ def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
     versions = [change.version for change in spec.mail.change]
     if versions != sorted(set(versions)):
         yield ("mail", "change"), "not one for each version, in their order"
+
+
+def _unproven_contradictions(spec: Spec) -> Iterator[Fault]:
+    fields = {point.event: point.fields for point in spec.tracepoint}
+    argued: set[tuple[str, str | None, str]] = set()
+    for position, one in enumerate(spec.unproven):
+        here = ("unproven", position)
+        if one.event not in fields:
+            yield (*here, "event"), f"{one.event} is not one of the new events"
+        elif one.field is not None and one.field not in fields[one.event]:
+            yield (*here, "field"), f"{one.event} has no field {one.field}"
+        for name in one.operators:
+            if (one.event, one.field, name) in argued:
+                yield (*here, "operators"), f"{name} is argued twice"
+            argued.add((one.event, one.field, name))
 
 
 def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:

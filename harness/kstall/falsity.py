@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What became of falsified evidence, as data: part of ``report.json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Outcome = Literal["caught", "escaped", "argued", "not-applicable"]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class MutantOutcome(_Model):
+    """One operator on one field of an event, or on its records, and who noticed."""
+
+    event: str = Field(description="system:name")
+    field: str = Field(description="of the event; (records): it is about whole ones")
+    operator: str = Field(description="what was made false, in all records")
+    outcome: Outcome = Field(
+        description="not-applicable: the operator changes nothing in this evidence"
+    )
+    check: str = Field(default="", description="the check that failed, of caught")
+    because: str = Field(default="", description="why no check can, of argued")
+    resolution: str = Field(
+        default="", description="what the instrument resolves, of argued"
+    )
+    broke: list[str] = Field(
+        default=[], description="checks that could not judge it, which is no catch"
+    )
+
+
+class StaleArgument(_Model):
+    """An [[unproven]] of something that is caught, or that is not there."""
+
+    event: str
+    field: str
+    operator: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """The outcomes of one field, grouped for reading; operators by what they met."""
+
+    event: str
+    field: str
+    caught: dict[str, list[str]]
+    argued: dict[str, list[str]]
+    escaped: list[str]
+    idle: list[str]
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing escaped."""
+        return not self.escaped
+
+
+class Mutation(_Model):
+    """The falsified evidence of a series."""
+
+    digest: str = Field(description="changes with evidence, checks and engine")
+    seconds: float = Field(description="wall-clock time of the judging")
+    witnesses: list[str] = Field(description="checks that were asked")
+    silent: list[str] = Field(
+        description="checks that were not, as they read what the events' scripts print"
+    )
+    mutants: list[MutantOutcome]
+    stale: list[StaleArgument] = []
+
+    def count(self, outcome: Outcome) -> int:
+        """How many mutants ended so."""
+        return sum(one.outcome == outcome for one in self.mutants)
+
+    def rows(self) -> list[Row]:
+        """A row for each field, and for the records, of each event."""
+        rows: dict[tuple[str, str], Row] = {}
+        for one in self.mutants:
+            key = one.event, one.field
+            row = rows.setdefault(key, Row(*key, {}, {}, [], []))
+            match one.outcome:
+                case "caught":
+                    row.caught.setdefault(one.check, []).append(one.operator)
+                case "argued":
+                    reason = one.because
+                    if one.resolution:
+                        reason += f" (resolution: {one.resolution})"
+                    row.argued.setdefault(reason, []).append(one.operator)
+                case "escaped":
+                    row.escaped.append(one.operator)
+                case _:
+                    row.idle.append(one.operator)
+        return [*rows.values()]
+
+    def unproven(self) -> list[str]:
+        """What is argued, a line for each field and reason."""
+        return [
+            f"{row.event.partition(':')[2]}, {row.field.strip('()')} "
+            f"({', '.join(names)}): {reason}"
+            for row in self.rows()
+            for reason, names in row.argued.items()
+        ]

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The operators are honest: patches that do what they do are caught by the same checks.
+
+`kstall mutate` falsifies records; here a patch of each series does so in a kernel.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import live
+from kstall import cache, falsify, source, tree
+from kstall.series import Project
+
+pytestmark = [pytest.mark.live]
+
+#: Series, patch, lines before and after; event, field and operator that this is; who
+#: catches it, as `kstall mutate --all` names them, too.
+PATCHES = [
+    pytest.param(
+        "drm-sched",
+        "0002-drm-sched-Trace-how-long-a-job-waited-and-for-what.patch",
+        "+\t\t    __entry->deps = deps;\n+\t\t    __entry->order_deps = order_deps;\n",
+        "+\t\t    __entry->deps = order_deps;\n+\t\t    __entry->order_deps = deps;\n",
+        ("gpu_scheduler:drm_sched_job_wait", "deps", "swapped with order_deps"),
+        {"dependency_wait_is_told_apart"},
+        id="drm-sched: deps swapped with order_deps",
+    ),
+    pytest.param(
+        "io_uring-sq",
+        "0003-io_uring-add-trace-event-for-SQ-overflow.patch",
+        "+\t\t__entry->queued\t\t= queued;\n",
+        "+\t\t__entry->queued\t\t= queued + 1;\n",
+        ("io_uring:io_uring_sq_overflow", "queued", "one more"),
+        {"overflow_is_counted"},
+        id="io_uring-sq: queued is one more",
+    ),
+    pytest.param(
+        "iommu-iotlb",
+        "0003-iommu-dma-Add-flush-queue-trace-event.patch",
+        "+\t\t__entry->flush_ns = flush_ns;\n+\t\t__entry->free_ns = free_ns;\n",
+        "+\t\t__entry->flush_ns = free_ns;\n+\t\t__entry->free_ns = flush_ns;\n",
+        ("iommu:iotlb_fq_flush", "flush_ns", "swapped with free_ns"),
+        {"flush_and_free_are_timed_apart"},
+        id="iommu-iotlb: flush_ns swapped with free_ns",
+    ),
+    pytest.param(
+        "mm-migrate",
+        "0002-mm-mmu_notifier-add-tracepoints-for-subscriber-inval.patch",
+        "+\t\t__entry->mm = range->mm;\n",
+        "+\t\t__entry->mm = current->active_mm + 1;\n",
+        ("mmu_notifier:mmu_notifier_invalidate", "mm", "one more"),
+        {"one_event_for_each_page"},
+        id="mm-migrate: mm is another address",
+    ),
+    pytest.param(
+        "pci-aer",
+        None,
+        "+\t\t__entry->nr_logged\t= nr_logged;\n",
+        "+\t\t__entry->nr_logged\t= nr_dev;\n",
+        ("pci:pcie_aer_msg", "nr_logged", "from nr_dev"),
+        {"merged_messages_are_told"},
+        id="pci-aer: nr_logged is nr_dev",
+    ),
+    pytest.param(
+        "rdma-cq",
+        "0003-RDMA-core-Add-tracepoint-for-QP-asynchronous-events.patch",
+        "+\t\t__entry->qp_num = qp->qp_num;\n",
+        "+\t\t__entry->qp_num = qp->qp_num / 2;\n",
+        ("rdma_core:qp_async_event", "qp_num", "half"),
+        {"bad_key_is_an_event_of_the_target"},
+        id="rdma-cq: qp_num is half",
+    ),
+    pytest.param(
+        "sched-throttle",
+        "0003-sched-fair-Add-sched_stat_throttled.patch",
+        "+\ttrace_sched_stat_throttled(p, delta);\n",
+        "+\ttrace_sched_stat_throttled(p, delta / 1000);\n",
+        ("sched:sched_stat_throttled", "delay", "/1000"),
+        {"stat_is_the_task_event"},
+        id="sched-throttle: delay in us",
+    ),
+]
+_TABLE = ("series", "file", "old", "new", "operator", "checks")
+
+
+def _file(project: Project, series: str, file: str | None, old: str) -> str:
+    """The patch with these lines, where the name is not given."""
+    if file is not None:
+        return file
+    folder = project.patches / series
+    (found,) = (one.name for one in folder.glob("*.patch") if old in one.read_text())
+    return found
+
+
+@pytest.mark.parametrize(_TABLE, PATCHES)
+def test_each_falsifying_patch_applies(
+    project_copy: Project,
+    tmp_path: Path,
+    series: str,
+    file: str | None,
+    old: str,
+    new: str,
+    operator: tuple[str, str, str],
+    checks: set[str],
+) -> None:
+    (whole,) = project_copy.load([series])
+    assert checks <= {check.name for check in whole.spec.check}
+    (point,) = (one for one in whole.spec.tracepoint if one.event == operator[0])
+    assert operator[1] in {*point.fields, falsify.RECORDS}
+    base = source.obtain(None, cache.default_dir(), lambda _: None)
+    unchanged = tree.plan(base, whole.patches, tmp_path).content
+    patch = _file(project_copy, series, file, old)
+    live.mutate(project_copy, series, patch, old, new)
+    (false,) = project_copy.load([series])
+    assert tree.plan(base, false.patches, tmp_path).content != unchanged
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(_TABLE, PATCHES)
+def test_a_patch_that_falsifies_is_caught_by_the_same_check(
+    project_copy: Project,
+    tmp_path: Path,
+    series: str,
+    file: str | None,
+    old: str,
+    new: str,
+    operator: tuple[str, str, str],
+    checks: set[str],
+) -> None:
+    patch = _file(project_copy, series, file, old)
+    out = tmp_path / "out"
+    live.require_caught(project_copy, out, series, patch, old, new, *checks)

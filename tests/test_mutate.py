@@ -1,0 +1,629 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Falsified evidence: each operator, in each reading, and what checks say of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall import common, evidence, falsify, html, mutate, readers, report
+from kstall.cexpr import Member
+from kstall.evidence import Evidence
+from kstall.falsify import MS, RECORDS, Genuine, Mutant
+from kstall.falsity import MutantOutcome, Mutation
+from kstall.records import parse_layout
+from kstall.series import Series, Spec
+from ringpages import entry, page, record
+
+NAP, DREAM = "demo:demo_nap", "demo:demo_dream"
+FORMAT = """\
+name: demo_nap
+ID: 5
+format:
+\tfield:unsigned short common_type;\toffset:0;\tsize:2;\tsigned:0;
+\tfield:unsigned char common_flags;\toffset:2;\tsize:1;\tsigned:0;
+\tfield:unsigned char common_preempt_count;\toffset:3;\tsize:1;\tsigned:0;
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:u64 nap_ns;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:u64 snore_ns;\toffset:16;\tsize:8;\tsigned:0;
+\tfield:const void * bed;\toffset:24;\tsize:8;\tsigned:0;
+\tfield:u32 kind;\toffset:32;\tsize:4;\tsigned:0;
+\tfield:int ret;\toffset:36;\tsize:4;\tsigned:1;
+\tfield:u8 deep;\toffset:40;\tsize:1;\tsigned:0;
+\tfield:bool warm;\toffset:41;\tsize:1;\tsigned:0;
+\tfield:__data_loc char[] cat;\toffset:44;\tsize:4;\tsigned:0;
+
+print fmt: "nap_ns=%llu snore_ns=%llu bed=%px kind=%s ret=%d deep=%u warm=%d cat=%s", \
+REC->nap_ns, REC->snore_ns, REC->bed, __print_symbolic(REC->kind, { 1, "on" }, \
+{ 2, "under" }, { 7, "beside" }), REC->ret, REC->deep, REC->warm, __get_str(cat)
+"""
+KINDS = {1: "on", 2: "under", 7: "beside"}
+BED = 0xFFFF888000001000
+#: CPU and time in ns; then nap_ns, snore_ns, bed, kind, ret, deep, warm, cat
+NAPS: tuple[tuple[int, int, tuple[Any, ...]], ...] = (
+    (0, 1_000_000_100, (5_000, 40, BED, 1, -11, 0, 1, "tom")),
+    (1, 1_010_000_200, (7_001, 50, BED, 2, 0, 1, 1, "kit")),
+    (1, 1_020_000_300, (9_000, 60, BED + 64, 7, 0, 1, 0, "tom")),
+    (0, 1_030_000_400, (2_000, 70, BED, 1, -11, 0, 0, "kit")),
+)
+NAMES = ("nap_ns", "snore_ns", "bed", "kind", "ret", "deep", "warm", "cat")
+SPEC: dict[str, Any] = {
+    "schema": 1,
+    "title": "demo: Trace naps",
+    "patches": ["0001-demo.patch"],
+    "cover": "cover.txt",
+    "kconfig": "demo.config",
+    "subsystem": {
+        "name": "DEMO",
+        "prefix": "demo",
+        "tree": "https://example.org/demo.git",
+        "branch": "next",
+        "list": "demo@lists.example.org",
+    },
+    "tracepoint": [
+        {
+            "name": "demo_nap",
+            "system": "demo",
+            "patch": "0001-demo.patch",
+            "header": "demo.h",
+            "joins": "nothing",
+            "site": [
+                {"file": "demo.c", "function": "nap", "hot": False, "context": "any"}
+            ],
+            "fields": {
+                "nap_ns": "u64",
+                "snore_ns": "u64",
+                "bed": "const void *",
+                "kind": "u32",
+                "ret": "int",
+                "deep": "u8",
+                "warm": "bool",
+                "cat": "__data_loc char[]",
+            },
+        },
+        {
+            "name": "demo_dream",
+            "system": "demo",
+            "kind": "bare",
+            "patch": "0001-demo.patch",
+            "header": "demo.h",
+            "joins": "nothing",
+            "site": [
+                {"file": "demo.c", "function": "nap", "hot": False, "context": "any"}
+            ],
+            "fields": {"p": "struct task_struct *", "delta": "u64"},
+            "reads": {"task": "p->pid"},
+        },
+    ],
+    "workload": [
+        {
+            "name": "doze",
+            "program": "doze",
+            "events": [NAP],
+            "record": [NAP, DREAM],
+            "deadline-s": 5,
+        }
+    ],
+    "check": [
+        {
+            "name": "naps_are_as_long_as_cats_say",
+            "kind": "positive",
+            "workloads": ["doze"],
+            "claim": "They are.",
+        }
+    ],
+}
+TRUE = f"NAPS = {[tuple(values) for *_, values in NAPS]!r}\n"
+#: A check that holds every value against what is known, and raises on a strange cat.
+CHECKS = (
+    """
+from kstall.evidence import Evidence, Verdict
+from kstall.records import Event
+
+KINDS = {1: "on", 2: "under", 7: "beside"}
+TIMES = (1000000000, 1010000000, 1020000000, 1030000000)
+"""
+    + TRUE
+    + """
+
+def naps_are_as_long_as_cats_say(ev: Evidence) -> Verdict:
+    v = Verdict()
+    load = ev.workload("doze")
+    known = {"tom": 0, "kit": 1}
+    for event, values, at in zip(load.events("demo_nap"), NAPS, TIMES):
+        told = dict(event.fields)
+        known[told["cat"]]
+        v.equal("cat", told.pop("cat"), values[7])
+        v.equal("kind", told.pop("kind"), KINDS[values[3]])
+        rest = (*values[:3], *values[4:7])
+        v.equal("values", tuple(told.values()), rest)
+        v.equal("time", event.ts_ns, at)
+    v.equal("naps", len(load.events("demo_nap")), 4)
+    v.equal("dreams", [e.fields["task"] for e in load.record("demo_dream")], [7, 8])
+    return v
+"""
+)
+NO_CHECK = """
+from kstall.evidence import Evidence, Verdict
+
+
+def naps_are_as_long_as_cats_say(ev: Evidence) -> Verdict:
+    v = Verdict()
+    v.at_least("naps", len(ev.workload("doze").events("demo_nap")), 1)
+    return v
+"""
+BY_SCRIPT = """
+from kstall.evidence import Evidence, Verdict
+
+
+def naps_are_as_long_as_cats_say(ev: Evidence) -> Verdict:
+    v = Verdict()
+    load = ev.workload("doze")
+    told = sum(e.fields["nap_ns"] for e in load.events("demo_nap"))
+    v.equal("sum", told, load.bpftrace("naps").maps["@ns"][""])
+    return v
+"""
+
+
+def made(tmp_path: Path, checks: str = CHECKS, **changes: Any) -> Series:
+    """The series, with ``checks`` as its checks.py."""
+    place = tmp_path / "patches" / "demo"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "checks.py").write_text(checks)
+    return Series("demo", place, Spec.model_validate({**SPEC, **changes}), ())
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """What a guest left of four naps and two dreams."""
+    root = tmp_path / "results"
+    load = root / "doze"
+    (load / "pages").mkdir(parents=True)
+    agent = {"status": "completed", "workloads": [{"name": "doze", "seconds": 1}]}
+    (root / "agent.json").write_text(json.dumps(agent))
+    (root / "formats" / "demo").mkdir(parents=True)
+    (root / "formats" / "demo" / "demo_nap").write_text(FORMAT)
+    layout = parse_layout(FORMAT, "demo")
+    traced, recorded = [], []
+    entries: dict[int, list[bytes]] = {0: [], 1: []}
+    last = {0: 1_000_000_000, 1: 1_000_000_000}
+    for cpu, at, values in NAPS:
+        fields: dict[str, Member] = dict(zip(NAMES, values, strict=True))
+        us = round(at / 1000)
+        text = (
+            "nap_ns={} snore_ns={} bed={:016x} kind={} ret={} deep={} warm={:d} cat={}"
+        ).format(*values[:3], KINDS[values[3]], *values[4:])
+        stamp = f"{us // 10**6}.{us % 10**6:06}"
+        head = f"{'doze':>16}-77      [{cpu:03}] ..... {stamp:>12}"
+        traced.append(f"{head}: demo_nap: {text}")
+        entries[cpu].append(entry(at - last[cpu], record(layout, 77, fields)))
+        last[cpu] = at
+        recorded.append(_line(NAP, at + 900, cpu, fields))
+    for number, at in ((7, 1_040_000_000), (8, 1_050_000_000)):
+        recorded.append(
+            _line(DREAM, at, 0, {"p": number << 20, "delta": 3, "task": number})
+        )
+    for cpu, naps in entries.items():
+        (load / "pages" / f"cpu{cpu}").write_bytes(page(1_000_000_000, naps))
+    (load / "trace.txt").write_text("".join(f"{line}\n" for line in traced))
+    (load / "record.jsonl").write_text("".join(f"{line}\n" for line in recorded))
+    total = {"type": "map", "data": {"@ns": sum(values[0] for *_, values in NAPS)}}
+    (load / "bpftrace-naps.json").write_text(json.dumps(total))
+    return root
+
+
+def _line(event: str, at: int, cpu: int, fields: Mapping[str, Member]) -> str:
+    head = {"event": event, "ts": at, "cpu": cpu, "pid": 77, "tgid": 77}
+    return json.dumps({**head, "comm": "doze", "fields": dict(fields)})
+
+
+def false(series: Series, results: Path, *mutant: str) -> Evidence:
+    """The evidence that a mutant of demo_nap makes; it has to change something."""
+    made, where = Genuine(series, evidence.load(results)).falsified(
+        Mutant(NAP if mutant[0] != "p" else DREAM, *mutant)
+    )
+    assert where == {"doze"}
+    return made
+
+
+def told(saved: Evidence, field: str) -> list[Member]:
+    """A field as each reading has it, which has to be the same, in time order."""
+    load = saved.workload("doze")
+    raw = sorted(load.raw("demo_nap"), key=lambda event: event.ts_ns)
+    values = [event.fields[field] for event in raw]
+    assert [event.fields[field] for event in load.record("demo_nap")] == values
+    said = [event.fields[field] for event in load.events("demo_nap")]
+    if field == "kind":
+        assert said == [KINDS.get(kind, f"0x{kind:x}") for kind in values]  # type: ignore[call-overload,str-format]
+    else:
+        assert said == values
+    return values
+
+
+@pytest.mark.parametrize(
+    ("field", "operator", "values"),
+    [
+        ("nap_ns", "zero", [0, 0, 0, 0]),
+        ("nap_ns", "one more", [5_001, 7_002, 9_001, 2_001]),
+        ("nap_ns", "one less", [4_999, 7_000, 8_999, 1_999]),
+        ("nap_ns", "half", [2_500, 3_500, 4_500, 1_000]),
+        ("nap_ns", "double", [10_000, 14_002, 18_000, 4_000]),
+        ("nap_ns", "x1000", [5_000_000, 7_001_000, 9_000_000, 2_000_000]),
+        ("nap_ns", "/1000", [5, 7, 9, 2]),
+        ("nap_ns", "fixed", [9_001] * 4),
+        ("nap_ns", "stale", [5_000, 5_000, 7_001, 9_000]),
+        ("nap_ns", "from snore_ns", [40, 50, 60, 70]),
+        ("bed", "one more", [BED + 1, BED + 1, BED + 65, BED + 1]),
+        ("bed", "fixed", [BED + 64 + 0x1000] * 4),
+        ("bed", "32 bits", [0x1000, 0x1000, 0x1040, 0x1000]),
+        ("kind", "another enum value", [2, 7, 1, 2]),
+        ("kind", "fixed", [8, 8, 8, 8]),
+        ("ret", "half", [-5, 0, 0, -5]),
+        ("ret", "one less", [-12, -1, -1, -12]),
+        ("deep", "inverted", [1, 0, 0, 1]),
+        ("deep", "one less", [255, 0, 0, 255]),
+        ("warm", "inverted", [0, 0, 1, 1]),
+        ("warm", "always", [1, 1, 1, 1]),
+        ("cat", "empty", [""] * 4),
+        ("cat", "another string", ["kstall-false"] * 4),
+        ("cat", "cut short", ["to", "ki", "to", "ki"]),
+        ("cat", "stale", ["tom", "tom", "kit", "tom"]),
+    ],
+)
+def test_an_operator_on_a_value_in_all_readings(
+    field: str, operator: str, values: list[Member], tmp_path: Path, results: Path
+) -> None:
+    saved = false(made(tmp_path), results, field, operator)
+    assert told(saved, field) == values
+    true = evidence.load(results)
+    for other in NAMES:
+        if other != field:
+            assert told(saved, other) == told(true, other)
+    # Readers are held against each other, and all of them show what is false.
+    series = made(tmp_path)
+    for check in (common.readers_agree, readers.text_is_the_record):
+        verdict = check(series, saved)
+        assert [one for one in verdict.comparisons if not one.ok] == []
+
+
+def test_text_is_what_the_kernel_would_print(tmp_path: Path, results: Path) -> None:
+    def texts(*mutant: str) -> list[str]:
+        saved = false(made(tmp_path), results, *mutant)
+        return [event.text for event in saved.workload("doze").events("demo_nap")]
+
+    assert texts("bed", "zero")[0] == (
+        "nap_ns=5000 snore_ns=40 bed=0000000000000000 kind=on ret=-11 deep=0 warm=1 "
+        "cat=tom"
+    )
+    assert texts("kind", "fixed")[1].endswith("kind=0x8 ret=0 deep=1 warm=1 cat=kit")
+    assert "ret=-12 " in texts("ret", "one less")[3]
+    assert texts("cat", "empty")[2].endswith("warm=0 cat=")
+
+
+def test_two_fields_that_are_swapped(tmp_path: Path, results: Path) -> None:
+    saved = false(made(tmp_path), results, "nap_ns", "swapped with snore_ns")
+    assert told(saved, "nap_ns") == [40, 50, 60, 70]
+    assert told(saved, "snore_ns") == [5_000, 7_001, 9_000, 2_000]
+
+
+@pytest.mark.parametrize(
+    ("operator", "naps", "moved"),
+    [
+        ("first dropped", [7_001, 9_000, 2_000], 0),
+        ("last dropped", [5_000, 7_001, 9_000], 0),
+        ("every third dropped", [5_000, 7_001, 2_000], 0),
+        ("one doubled", [5_000, 7_001, 9_000, 9_000, 2_000], 0),
+        # Of one thread, in the middle.
+        ("two swapped", [5_000, 7_001, 2_000, 9_000], 0),
+        ("1 ms later", [5_000, 7_001, 9_000, 2_000], MS),
+        ("1 ms earlier", [5_000, 7_001, 9_000, 2_000], -MS),
+    ],
+)
+def test_an_operator_on_whole_records(
+    operator: str, naps: list[int], moved: int, tmp_path: Path, results: Path
+) -> None:
+    saved = false(made(tmp_path), results, RECORDS, operator)
+    assert told(saved, "nap_ns") == naps
+    times = [event.ts_ns for event in saved.workload("doze").events("demo_nap")]
+    assert times[0] % (10 * MS) == moved % (10 * MS)
+    if operator in ("two swapped", "1 ms later", "1 ms earlier"):
+        true = [e.ts_ns for e in evidence.load(results).workload("doze").record()][:4]
+        assert [e.ts_ns - moved for e in saved.workload("doze").record()][:4] == true
+    # The other event's records are what and where they were.
+    dreams = saved.workload("doze").record("demo_dream")
+    assert [event.fields["task"] for event in dreams] == [7, 8]
+
+
+def test_what_is_read_through_a_false_pointer_follows_it(
+    tmp_path: Path, results: Path
+) -> None:
+    def dreams(operator: str) -> list[tuple[Member, Member]]:
+        saved = false(made(tmp_path), results, "p", operator)
+        events = saved.workload("doze").record("demo_dream")
+        return [(event.fields["p"], event.fields["task"]) for event in events]
+
+    assert dreams("stale") == [(7 << 20, 7), (7 << 20, 7)]
+    assert dreams("fixed") == [(7 << 20, 7), (7 << 20, 7)]
+    assert dreams("zero") == [(0, 0), (0, 0)]
+    assert dreams("one more") == [((7 << 20) + 1, 0), ((8 << 20) + 1, 0)]
+
+
+def test_what_changes_nothing_is_not_applicable(tmp_path: Path, results: Path) -> None:
+    found = mutate.judged(made(tmp_path), evidence.load(results))
+    idle = {
+        (one.field, one.operator)
+        for one in found.mutants
+        if one.outcome == "not-applicable"
+    }
+    # No value is above 32 bits, and no third dream is there to be dropped.
+    assert idle == {
+        ("nap_ns", "32 bits"),
+        ("snore_ns", "32 bits"),
+        ("delta", "32 bits"),
+        ("p", "32 bits"),
+        ("delta", "stale"),
+        (RECORDS, "every third dropped"),
+    }
+
+
+def outcomes(found: Mutation, field: str) -> dict[str, str]:
+    return {one.operator: one.outcome for one in found.mutants if one.field == field}
+
+
+def test_checks_that_know_better_catch_it(tmp_path: Path, results: Path) -> None:
+    found = mutate.judged(made(tmp_path), evidence.load(results))
+    for field in NAMES[:-1]:
+        assert set(outcomes(found, field).values()) <= {"caught", "not-applicable"}
+    assert found.witnesses == ["naps_are_as_long_as_cats_say", "events_fire"]
+    assert {one.check for one in found.mutants if one.outcome == "caught"} == {
+        "naps_are_as_long_as_cats_say"
+    }
+
+
+def test_an_error_is_no_catch(tmp_path: Path, results: Path) -> None:
+    found = mutate.judged(made(tmp_path), evidence.load(results))
+    assert outcomes(found, "cat") == {
+        "empty": "escaped",
+        "another string": "escaped",
+        "cut short": "escaped",
+        # Both cats are known, so that there is a verdict.
+        "stale": "caught",
+    }
+    (broke,) = next(one for one in found.mutants if one.operator == "empty").broke
+    assert broke == "naps_are_as_long_as_cats_say: KeyError: ''"
+
+
+def test_what_escapes_fails_the_check(tmp_path: Path, results: Path) -> None:
+    series = made(tmp_path, NO_CHECK)
+    found = mutate.judged(series, evidence.load(results))
+    result = mutate.judge(series, found)
+    assert result.status == "fail"
+    wrong = {one.label: str(one.observed) for one in result.comparisons if not one.ok}
+    assert "zero, one more, one less, half" in wrong["demo_nap: nap_ns: escaped"]
+    assert wrong["demo_nap: (records): escaped"].startswith("first dropped, last")
+    assert wrong["demo_nap: nap_ns: something is noticed"] == "False"
+
+
+def argument(field: str | None, *operators: str, event: str = NAP) -> dict[str, Any]:
+    made: dict[str, Any] = {"event": event, "operators": operators, "because": "so"}
+    return made | ({"field": field} if field else {})
+
+
+def test_what_is_argued_does_not(tmp_path: Path, results: Path) -> None:
+    arguments = [
+        argument("cat", "empty", "another string", "cut short"),
+        argument("delta", "zero", "one more", "one less", "half", "double", "fixed",
+                 "x1000", "/1000", event=DREAM),
+        argument(None, "one doubled", "two swapped", event=DREAM),
+        argument(None, "1 ms later", "1 ms earlier", event=DREAM),
+    ]  # fmt: skip
+    bare = [one["name"] for one in SPEC["tracepoint"]]
+    assert bare == ["demo_nap", "demo_dream"]
+    series = made(tmp_path, unproven=arguments)
+    found = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    escaped = {
+        (one.field, one.operator) for one in found.mutants if one.outcome == "escaped"
+    }
+    assert escaped == set()
+    stale = {(one.field, one.operator, one.why) for one in found.stale}
+    # Doubled and swapped dreams are noticed by their tasks.
+    assert stale == {
+        (RECORDS, "one doubled", "caught by naps_are_as_long_as_cats_say"),
+        (RECORDS, "two swapped", "caught by naps_are_as_long_as_cats_say"),
+    }
+    result = mutate.judge(series, found)
+    assert [one.label for one in result.comparisons if not one.ok] == [
+        "arguments of [[unproven]] that do not hold"
+    ]
+    arguments[2:3] = []
+    series = made(tmp_path, unproven=arguments)
+    assert mutate.judge(series, found).status == "pass"
+    assert mutate.argued(series, found).unproven()[0] == (
+        "demo_nap, cat (empty, another string, cut short): so"
+    )
+    # Whoever argues no more has an escape again, also of what was judged before.
+    assert mutate.judge(made(tmp_path), found).status == "fail"
+
+
+def test_an_argument_that_is_refuted(tmp_path: Path, results: Path) -> None:
+    finer = {**argument("snore_ns", "one more"), "resolution": "1 us"}
+    arguments = [
+        argument("cat", "double"),
+        # It changes nothing here, and could elsewhere.
+        argument("nap_ns", "32 bits"),
+        argument("snore_ns", "zero"),
+        # A faster machine may resolve it.
+        finer,
+    ]
+    series = made(tmp_path, unproven=arguments)
+    found = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    assert [(one.field, one.operator, one.why) for one in found.stale] == [
+        ("cat", "double", "there is no such operator on it"),
+        ("snore_ns", "zero", "caught by naps_are_as_long_as_cats_say"),
+    ]
+
+
+def test_events_of_one_class_are_false_together(tmp_path: Path, results: Path) -> None:
+    nap = SPEC["tracepoint"][0]
+    twin = {**nap, "name": "demo_doze"}
+    loads = [{**SPEC["workload"][0], "record": [NAP]}]
+    series = made(tmp_path, tracepoint=[nap, twin], workload=loads)
+    text = FORMAT.replace("name: demo_nap\nID: 5", "name: demo_doze\nID: 6")
+    (results / "formats" / "demo" / "demo_doze").write_text(text)
+    both = f"{NAP}+demo_doze"
+    saved = evidence.load(results)
+    assert {one.event for one in falsify.mutants(series, saved)} == {
+        NAP,
+        "demo:demo_doze",
+        both,
+    }
+    false, where = Genuine(series, saved).falsified(Mutant(both, "nap_ns", "zero"))
+    assert where == {"doze"} and told(false, "nap_ns") == [0] * 4
+    # An argument for one of them holds for both.
+    arguing = made(
+        *(tmp_path, NO_CHECK),
+        tracepoint=[nap, twin],
+        workload=loads,
+        unproven=[argument("cat", "empty")],
+    )
+    escaped = MutantOutcome(
+        event=both, field="cat", operator="empty", outcome="escaped"
+    )
+    found = Mutation(digest="", seconds=0, witnesses=[], silent=[], mutants=[escaped])
+    (one,) = mutate.argued(arguing, found).mutants
+    assert (one.outcome, one.because) == ("argued", "so")
+
+
+def test_the_output_of_a_script_is_no_witness(tmp_path: Path, results: Path) -> None:
+    series = made(tmp_path, BY_SCRIPT)
+    found = mutate.judged(series, evidence.load(results))
+    assert found.silent == ["naps_are_as_long_as_cats_say"]
+    assert found.witnesses == ["events_fire"]
+    assert outcomes(found, "nap_ns")["double"] == "escaped"
+    saved = false(series, results, "nap_ns", "double").workload("doze")
+    for read in (lambda: saved.bpftrace("naps"), lambda: saved.decoded("perf.txt")):
+        with pytest.raises(falsify.Withheld, match="no witness"):
+            read()
+
+
+def test_evidence_that_is_not_accepted_proves_nothing(
+    tmp_path: Path, results: Path
+) -> None:
+    series = made(tmp_path, CHECKS.replace('"naps", len', '"cats", 1 + len'))
+    with pytest.raises(mutate.NotProven, match="naps_are_as_long_as_cats_say: fail"):
+        mutate.judged(series, evidence.load(results))
+
+
+def test_readers_that_do_not_have_the_same_records(
+    tmp_path: Path, results: Path
+) -> None:
+    path = results / "doze" / "trace.txt"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    with pytest.raises(falsify.Unmatched, match="the same records"):
+        mutate.judged(made(tmp_path, NO_CHECK), evidence.load(results))
+
+
+def test_a_recorder_that_has_skipped_a_record(tmp_path: Path, results: Path) -> None:
+    path = results / "doze" / "record.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], *lines[2:]]))
+    saved = false(made(tmp_path), results, "nap_ns", "stale").workload("doze")
+    naps = [event.fields["nap_ns"] for event in saved.events("demo_nap")]
+    assert naps == [5_000, 5_000, 7_001, 9_000]
+    # The second is not there, and the others are what they are among all.
+    read = [event.fields["nap_ns"] for event in saved.record("demo_nap")]
+    assert read == [5_000, 7_001, 9_000]
+    # What nobody else has is no record that was skipped.
+    path.write_text("".join([*lines[1:2], *lines]))
+    with pytest.raises(falsify.Unmatched, match="the same records"):
+        mutate.judged(made(tmp_path), evidence.load(results))
+
+
+def test_a_check_that_does_not_end_is_no_catch(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutate, "_LIMIT", 0.2)
+    endless = NO_CHECK.replace(
+        "    return v",
+        '    while ev.workload("doze").events("demo_nap")[0].fields["deep"]:\n'
+        "        pass\n    return v",
+    )
+    found = mutate.judged(made(tmp_path, endless), evidence.load(results))
+    (one,) = (m for m in found.mutants if (m.field, m.operator) == ("deep", "inverted"))
+    assert one.outcome == "escaped" and "processor time" in one.broke[0]
+
+
+def test_several_processes_find_the_same(tmp_path: Path, results: Path) -> None:
+    series, saved = made(tmp_path), evidence.load(results)
+    assert mutate.judged(series, saved, workers=2).mutants == (
+        mutate.judged(series, saved).mutants
+    )
+
+
+def test_what_was_judged_is_not_judged_again(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series, cached = made(tmp_path), tmp_path / "cache"
+    first, reused = mutate.mutation(series, results, cached, 1)
+    assert not reused
+    again, reused = mutate.mutation(series, results, cached, 1)
+    assert reused and again == first
+    # An argument judges nothing, and is seen.
+    arguing = made(tmp_path, unproven=[argument("cat", "empty")])
+    other, reused = mutate.mutation(arguing, results, cached, 1)
+    assert reused and outcomes(other, "cat")["empty"] == "argued"
+    # Other checks, other evidence, another engine: each is judged anew.
+    assert not mutate.mutation(made(tmp_path, NO_CHECK), results, cached, 1)[1]
+    assert mutate.mutation(made(tmp_path), results, cached, 1)[1]
+    (results / "doze" / "stdout").write_text("dozed\n")
+    assert not mutate.mutation(made(tmp_path), results, cached, 1)[1]
+    changed = tmp_path / "falsify.py"
+    changed.write_text("# another engine\n")
+    monkeypatch.setattr(mutate, "sources", lambda: (changed,))
+    assert not mutate.mutation(made(tmp_path), results, cached, 1)[1]
+
+
+def test_the_engine_is_all_that_has_a_say() -> None:
+    names = {path.stem for path in mutate.sources()}
+    assert {"mutate", "falsify", "evidence", "records", "ring", "printk"} <= names
+    assert {"common", "series", "layout", "tracefs"} <= names
+    assert not {"html", "guest", "validate"} & names
+
+
+def test_it_is_shown(tmp_path: Path, results: Path) -> None:
+    series = made(tmp_path, unproven=[argument("cat", "empty")])
+    found = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    entry = report.SeriesReport(name="demo", title="t", digest="d", mutation=found)
+    shown = report.Report(
+        run="r",
+        started="2026-01-02T03:04:05+00:00",
+        command=["kstall"],
+        environment=report.Environment(kstall="0", python="3", host="h", cpus=1),
+        series=[entry],
+    )
+    again = report.Report.model_validate_json(shown.model_dump_json())
+    assert again.series[0].mutation == found
+    html.write(shown, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text()
+    assert "escaped: another string, cut short" in text
+    assert "empty: so" in text
+
+
+def test_every_declared_field_is_falsified(tmp_path: Path, results: Path) -> None:
+    series, saved = made(tmp_path), evidence.load(results)
+    made_of = {(one.event, one.field) for one in falsify.mutants(series, saved)}
+    assert made_of == {
+        *((NAP, name) for name in (*NAMES, RECORDS)),
+        *((DREAM, name) for name in ("p", "delta", RECORDS)),
+    }
+    swapped = [
+        one.operator
+        for one in falsify.mutants(series, saved)
+        if one.operator.startswith("swapped")
+    ]
+    assert swapped == ["swapped with snore_ns"]
