@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kstall import cli, costs, html, report
+from kstall import cli, costs, evidence, html, report
 from kstall import run as runs
 from kstall.report import Check, Comparison, Report, SeriesReport, Stage
 
@@ -74,9 +74,17 @@ def size(
     )
 
 
-def check(status: report.Status, text: str = "n") -> Check:
+def explanation(text: str) -> report.Explanation:
+    excerpt = report.Excerpt(title=f"why: {text}", file=text, lines=[text])
+    return report.Explanation(
+        excerpts=[excerpt], files=[text], again=[f"kstall validate {text}"]
+    )
+
+
+def check(status: evidence.Status, text: str = "n") -> Check:
     detail = {"skip": f"no GPU: {text}", "error": f"Traceback: {text}"}
     return Check(
+        explanation=explanation(text) if status in ("fail", "error") else None,
         name=f"check_{status}",
         kind="positive",
         claim=f"each nap is seen: {text}",
@@ -160,6 +168,7 @@ def full(text: str = "n") -> Report:
         log=text,
         figures=[report.Figure(name=text, value=1, unit=text)],
         commands=[report.Command(argv=[text], returncode=0, seconds=1)],
+        explanation=explanation(text),
     )
     made = Report(
         run=text,
@@ -301,9 +310,11 @@ def test_a_skip_never_looks_like_a_pass() -> None:
     shown = words(text)
     # At the top, before anything that passed, and in its place.
     assert shown.index("Skipped, so neither passed nor failed") < shown.index("pass")
-    assert "check_skip : no GPU: n" in shown
+    assert "check_skip of n: no GPU: n" in shown
     assert "1 skipped" in shown
-    (place,) = re.findall(r'(?s)<details class="check skip" open>.*?</details>', text)
+    (place,) = re.findall(
+        r'(?s)<details class="check skip" id="[^"]*" open>.*?</details>', text
+    )
     assert 'class="badge skip">○ skipped<' in place
     assert "pass" not in place
     assert "✓" not in place
@@ -314,12 +325,12 @@ def test_a_stage_that_was_skipped_is_told_at_the_top() -> None:
     made.series[0].stages = [
         Stage(name="time", status="skip", seconds=0, summary="no usable KVM")
     ]
-    assert "stage time : no usable KVM" in words(html.page(made))
+    assert "stage time of n: no usable KVM" in words(html.page(made))
 
 
 def test_what_failed_comes_first_and_is_open() -> None:
     text = html.page(full())
-    found = re.findall(r'<details class="check (\w+)"( open)?>', text)
+    found = re.findall(r'<details class="check (\w+)" id="[^"]*"( open)?>', text)
     assert found == [
         ("fail", " open"),
         ("error", " open"),
@@ -333,7 +344,8 @@ def test_what_failed_comes_first_and_is_open() -> None:
     [
         ("proven", "✓ proven"),
         ("failed", "✗ failed"),
-        ("could-not-run", "! could not run"),
+        ("could-not-run", "! could not judge"),
+        ("does-not-apply", "○ does not apply"),
         ("interrupted", "! interrupted"),
         ("running", "○ running"),
     ],
@@ -477,7 +489,59 @@ def test_a_reason_that_series_share_is_told_once() -> None:
         SeriesReport(name=name, title="t", digest="d", stages=[skipped])
         for name in ("one", "two")
     ]
-    assert "one, two stage time : no usable KVM" in words(html.page(made))
+    assert "stage time of one, two: no usable KVM" in words(html.page(made))
+
+
+def test_many_skips_of_one_cause_are_one_line_at_the_top() -> None:
+    made = full()
+    made.series[0].checks = [
+        check("pass"),
+        *(
+            check("skip").model_copy(update={"name": f"lazy_{n}", "detail": "no GPU"})
+            for n in range(6)
+        ),
+    ]
+    made.series[0].checks.append(check("skip").model_copy(update={"detail": "no cat"}))
+    text = html.page(made)
+    (box,) = re.findall(r'(?s)<div class="note skip"><b>Skipped.*?</div>', text)
+    assert box.count("<li>") == 2
+    assert "lazy_0 , lazy_1 , lazy_2" in words(f"<body>{box}")
+    assert box.count("no GPU") == 1
+
+
+def test_a_failure_explains_itself_on_the_page() -> None:
+    shown = words(html.page(full("nap")))
+    assert "check_fail : nap: 1, expected = 2" in shown[: shown.index("Verdicts")]
+    for said in (
+        "why: nap nap nap",
+        "to see more less nap",
+        "to try again kstall validate nap",
+    ):
+        assert said in shown, said
+    # Stage, check: what explains both is there once.
+    assert shown.count("why: nap nap nap") == 1
+    assert "why: nap: see above" in shown
+
+
+def test_what_could_not_be_judged_is_called_that_everywhere() -> None:
+    made = full()
+    made.series[0].checks = [check("error"), check("pass")]
+    made.series[0].stages, made.stages = made.series[0].stages, []
+    made.settle()
+    assert made.status == "could-not-run"
+    text = html.page(made)
+    shown = words(text)
+    assert "! COULD NOT JUDGE" in shown
+    assert "Could not be judged, so neither passed nor failed: check_error" in shown
+    assert "1 could not judge" in shown
+    assert "could not run" not in text.lower()
+
+
+def test_a_status_of_a_newer_kstall_does_not_break_the_page() -> None:
+    made = full()
+    made.status = "half-proven"  # type: ignore[assignment]
+    made.series[0].status = "half-proven"  # type: ignore[assignment]
+    assert "! half proven" in words(html.page(made))
 
 
 @pytest.mark.parametrize("span", [0.003, 1, 2.5, 3, 7, 40, 999])

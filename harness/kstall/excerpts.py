@@ -107,7 +107,7 @@ def _lines(load: WorkloadResult, series: Series) -> list[Line]:
     if (load.dir / "record.jsonl").exists():
         for point in series.spec.tracepoint:
             if point.kind == "bare":
-                for event in load.record(point.name):
+                for event in load.record(point.name, partly=True):
                     timed.append((event.ts_ns / 1e9, _bare(event, point)))
     timed.sort(key=lambda one: one[0])
     return [line for _, line in timed]

@@ -17,7 +17,7 @@ from pathlib import Path
 import jinja2
 import markupsafe
 
-from . import cache
+from . import cache, explain
 from .costs import (
     Exemption,
     Footprint,
@@ -27,8 +27,17 @@ from .costs import (
     Part,
     Timing,
 )
-from .report import Check, Report, SeriesReport, Stage, Status
-from .views import fact, printable
+from .plain import printable
+from .report import (
+    Check,
+    Excerpt,
+    Explanation,
+    Report,
+    SeriesReport,
+    Stage,
+    Status,
+)
+from .views import fact, word
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # More bars than this say less; the rest is in the table below them.
@@ -74,6 +83,7 @@ def page(report: Report) -> str:
         anchor=_anchor,
         wrap=wrap,
         fact=fact,
+        word=word,
         above_base=above_base,
         crossing=crossing,
         needed=needed,
@@ -89,10 +99,33 @@ def page(report: Report) -> str:
         zoom=zoom,
         ratios=ratios,
         sizes=sizes,
-        skipped=list(_skipped(report)),
+        skipped=explain.skipped(report),
+        unjudged=explain.unjudged(report),
+        failed=[
+            (series, check)
+            for series in report.series
+            for check in series.checks
+            if check.status == "fail"
+        ],
+        excerpts_of=_Excerpts(),
         stopped=list(_stopped(report)),
         longest=max((stage.seconds for _, stage in _stages(report)), default=0),
     )
+
+
+class _Excerpts:
+    """Which excerpts are on the page: what explains many checks is shown once."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, str] = {}
+
+    def __call__(self, found: Explanation, place: str) -> list[tuple[Excerpt, str]]:
+        """Each excerpt of ``found``, and the id of where it is already, or ""."""
+        made = []
+        for one in found.excerpts:
+            first = self._places.setdefault(one.model_dump_json(), place)
+            made.append((one, "" if first == place else first))
+        return made
 
 
 def _clean(value: object) -> object:
@@ -155,21 +188,11 @@ def _stages(report: Report) -> Iterator[tuple[str, Stage]]:
 
 def _stopped(report: Report) -> Iterator[tuple[str, Stage]]:
     """Stages that ended the run or a series, with the series' name."""
-    return (one for one in _stages(report) if one[1].status in ("fail", "error"))
-
-
-def _skipped(report: Report) -> Iterator[tuple[str, str, str]]:
-    """Series, name and reason of all that was not looked at, each reason once."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for series, stage in _stages(report):
-        if stage.status == "skip":
-            found.setdefault((f"stage {stage.name}", stage.summary), []).append(series)
-    for entry in report.series:
-        for check in entry.checks:
-            if check.status == "skip":
-                found.setdefault((check.name, check.detail), []).append(entry.name)
-    for (name, reason), names in found.items():
-        yield ", ".join(names), name, reason
+    return (
+        one
+        for one in _stages(report)
+        if one[1].status in ("fail", "error", "does-not-apply")
+    )
 
 
 def above_base(one: Measurement) -> dict[Mode, float]:

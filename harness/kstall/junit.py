@@ -8,8 +8,8 @@ from pathlib import Path
 import junitparser
 
 from .cases import RUN, Case, suites
+from .plain import printable
 from .report import Report
-from .views import printable
 
 _RESULTS = {
     "fail": junitparser.Failure,

@@ -2,9 +2,10 @@
 """``kcidb.json``: a run as the kernel's common CI database takes it.
 
 kcidb-io has the schema and validates.  A series is a checkout (the base and a
-patchset), its kernel a build, each check and each stage beside the build a test.  A
-build that was not reached, or that an error of the harness stopped, has the status
-MISS, so that what was found out before it is not lost.
+patchset), its kernel a build, each check and each stage beside the build a test.  To
+configure a kernel is part of its build.  A build that was not reached, or that an error
+of the harness stopped, has the status MISS, so that what was found out before it is not
+lost.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ import kcidb_io
 from . import cache
 from .cases import Case, Suite, suites
 from .errors import KstallError
+from .plain import printable
 from .report import Report, SeriesReport, Status
-from .views import printable
 
 #: Whose results these are, until one who submits them puts a name of their own there.
 ORIGIN = "kstall"
 _SCHEMA = kcidb_io.schema.V5_3
 _LONGEST = 16384
 _STATUS: dict[Status, str] = {"pass": "PASS", "fail": "FAIL", "skip": "SKIP"}
+_STOPPED = ("fail", "error")
 _OF_THE_BUILD = ("apply", "base", "config", "build")
 _WITHOUT_A_GUEST = ("patches", "compile", "binaries", "programs")
 
@@ -65,7 +67,7 @@ def data(report: Report) -> dict[str, Any]:
     cases = {suite.name: suite for suite in suites(report)}
     for series in report.series:
         stages = {one.name: one.status for one in series.stages}
-        if stages.get("apply") not in ("pass", "fail"):
+        if stages.get("apply") not in ("pass", "fail", "does-not-apply"):
             continue
         identity = _identity(report, series)
         found["checkouts"].append(_checkout(report, series, identity))
@@ -106,7 +108,11 @@ def _checkout(report: Report, series: SeriesReport, identity: str) -> dict[str, 
 
 
 def _build(report: Report, series: SeriesReport, identity: str) -> dict[str, Any]:
-    stage = next((one for one in series.stages if one.name == "build"), None)
+    # If the configuration failed, nothing was built: report that failure instead.
+    stages = [one for one in series.stages if one.name in ("config", "build")]
+    stage = next(
+        (one for one in stages if one.name == "build" or one.status in _STOPPED), None
+    )
     made: dict[str, Any] = {
         "id": identity,
         "checkout_id": identity,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from . import cache
 from .cases import Case, Suite, suites
+from .plain import printable
 from .report import Report, Status, worst
-from .views import printable
 
 _INDENT = "  "
 
@@ -30,7 +30,7 @@ def text(report: Report) -> str:
     for number, suite in enumerate(found, 1):
         lines += [_INDENT + line for line in _subtests(suite)]
         state = worst([case.status for case in suite.cases])
-        lines.append(_result(number, suite.name, state, ""))
+        lines.append(_result(number, suite.name, suite.status or state, suite.message))
     return "\n".join(lines) + "\n"
 
 
@@ -40,6 +40,14 @@ def _head(count: int) -> tuple[str, str]:
 
 def _subtests(suite: Suite) -> Iterator[str]:
     yield from _head(len(suite.cases))
+    causes: dict[str, list[str]] = {}
+    for case in suite.cases:
+        if case.status == "skip":
+            causes.setdefault(" ".join(case.message.split()), []).append(case.name)
+    for cause, names in causes.items():
+        # Each has a line of its own below, as the plan wants it.
+        if len(names) > 1:
+            yield f"# skipped, {len(names)}: {printable(cause)}"
     for number, case in enumerate(suite.cases, 1):
         # A stage and a check may have the same name.
         name = f"{case.kind}.{case.name}" if case.kind != "reached" else case.name

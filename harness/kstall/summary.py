@@ -118,13 +118,16 @@ def _details(done: export.Exported, out: Path) -> list[str]:
     largest = max(len(letter.content) for letter in done.letters)
     checks = done.proof.entry.checks
     skipped = [one for one in checks if one.status == "skip"]
+    causes: dict[str, list[str]] = {}
+    for check in skipped:
+        causes.setdefault(check.detail, []).append(check.name)
     held = [one.shown for one in done.recipients.cover if _is_held(one)]
     lines = [
         f"- mails: `{done.dir.relative_to(out)}`, the largest {largest} bytes of "
         f"{mail.LARGEST}",
         f"- proven by run {done.proof.dir.name}: {len(checks)} checks, {len(skipped)} "
         "of them skipped",
-        *(f"  - skipped: {one.name}: {one.detail}" for one in skipped),
+        *(f"  - skipped: {', '.join(names)}: {why}" for why, names in causes.items()),
         f"- change-id: {done.thread.change_id}",
         f"- checkpatch --strict: {_said(done)}",
         *(f"  - argued: {text}" for text in _reasons(done)),

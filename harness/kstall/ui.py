@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .report import Stage
+from .views import escape, word
 
 #: Seconds between progress lines where there is no terminal to redraw.
 _QUIET = 20.0
@@ -62,7 +62,9 @@ class Ui:
 
     def progress(self, done: float, total: float, step: str) -> None:
         """How far the stage is; ``done`` and ``total`` in steps of its own."""
-        self._bar.update(self._task, completed=done, total=total, step=step[-40:])
+        self._bar.update(
+            self._task, completed=done, total=total, step=escape(step[-40:])
+        )
         quiet = time.monotonic() - self._spoke
         if not self._console.is_terminal and quiet >= _QUIET:
             share = 100 * done / total if total else 0
@@ -75,8 +77,8 @@ class Ui:
             "pass": "[green]ok[/]  ",
             "fail": "[bold red]FAIL[/]",
             "skip": "[yellow]skip[/]",
-            "error": "[bold magenta]STOP[/]",
-        }[stage.status]
+            "error": "[bold magenta]could not judge[/]",
+        }.get(stage.status, f"[yellow]{word(stage.status)}[/]")
         how = "[dim]reused[/] " if stage.reused else ""
         seconds = f"{stage.seconds:6.1f}s"
         self._print(

@@ -5,44 +5,71 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich import markup
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from . import explain
 from .costs import Mode, Overhead
-from .report import Check, Report, SeriesReport, Status
+from .falsity import Row
+from .plain import printable
+from .report import Check, Explanation, Repeats, Report, SeriesReport, Status
+
+# More comparisons that do not hold say less; the page has them all.
+_WRONG = 10
+_DETAIL = 40
+_FILES = 3
+_WORDS: dict[str, str] = {"skip": "skipped", "error": "could not judge"}
 
 _STYLE: dict[Status, str] = {
     "pass": "green",
     "fail": "bold red",
     "skip": "yellow",
     "error": "bold magenta",
+    "does-not-apply": "yellow",
 }
 _VERDICT = {
     "proven": "[bold green]PROVEN[/]",
     "failed": "[bold red]FAILED[/]",
-    "could-not-run": "[bold magenta]COULD NOT RUN[/]",
+    "could-not-run": "[bold magenta]COULD NOT JUDGE[/]",
+    "does-not-apply": "[bold yellow]DOES NOT APPLY[/]",
     "interrupted": "[bold magenta]INTERRUPTED[/]",
     "running": "[bold]RUNNING[/]",
 }
 
 
+def word(status: str) -> str:
+    """What people call ``status`` of a stage, a check or a series."""
+    return _WORDS.get(status, status.replace("-", " "))
+
+
+def escape(text: str) -> str:
+    """``text`` without markup of rich's, and without what a terminal would obey."""
+    return markup.escape(printable(text))
+
+
 def _mark(status: Status) -> str:
-    return f"[{_STYLE[status]}]{status.upper()}[/]"
+    shown = "skip" if status == "skip" else word(status)
+    return f"[{_STYLE.get(status, 'bold')}]{shown.upper()}[/]"
 
 
 def fact(check: Check) -> str:
-    """The comparison that decides: the first that fails, else one and their number."""
-    if check.detail:
-        return check.detail.strip().splitlines()[-1]
-    wrong = [item for item in check.comparisons if not item.ok]
-    if wrong:
-        return f"{wrong[0].label}: {wrong[0].seen}, expected {wrong[0].wanted}"
+    """The comparison that decides: the first that fails, else one and their number;
+    of what could not be judged the reason."""
+    detail = check.detail.strip().splitlines()
+    if check.status == "error" and detail:
+        return explain.reason(check)
+    if check.status == "skip":
+        return detail[-1] if detail else ""
+    if wrong := explain.first_wrong(check):
+        return f"{wrong.label}: {wrong.seen}, expected {wrong.wanted}"
+    more = "; ".join(detail[-1:])
     # The last is about the outcome; the first are often about how much was looked at.
     if not check.comparisons:
-        return ""
+        return more
     shown = check.comparisons[-1]
-    return f"{len(check.comparisons):>3} hold, {shown.label}: {shown.seen}"
+    held = f"{len(check.comparisons):>3} hold, {shown.label}: {shown.seen}"
+    return f"{held}; {more}" if more else held
 
 
 def terminal(report: Report, directory: Path, console: Console) -> None:
@@ -51,18 +78,21 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
         console.print(_stages(series, report, console))
         if series.checks:
             console.print(_checks(series, console))
+        if len(series.tries) > 1:
+            console.print(_tries(series, console))
+        if series.repeats is not None:
+            console.print(_tally(series.repeats, console))
         if series.overhead is not None:
             _costs(series.overhead, console)
-    for stage in [*report.stages, *(s for one in report.series for s in one.stages)]:
-        if stage.error:
-            console.print(
-                f"{_mark(stage.status)} {escape(stage.name)}:", highlight=False
-            )
-            console.print(escape(stage.error), style="none", highlight=False)
-    for series in report.series:
-        for check in series.checks:
-            if check.status in ("fail", "error"):
-                _explain(check, console)
+    _reasons(report, directory, console)
+    skips = [one for one in explain.skipped(report) if one.count > 1]
+    if skips:
+        console.print("skipped  neither passed nor failed:", highlight=False)
+    for one in skips:
+        console.print(
+            f"         {escape('; '.join(names_of(one)))}: {escape(one.reason)}",
+            highlight=False,
+        )
     tree = report.tree
     if tree is not None:
         console.print(
@@ -83,17 +113,126 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
     if page.exists():
         console.print(f"page     {escape(str(page))}", highlight=False)
     counts = _counts(report)
-    console.print(f"verdict  {_VERDICT[report.status]}  {counts}", highlight=False)
+    verdict = _VERDICT.get(report.status, word(report.status).upper())
+    console.print(f"verdict  {verdict}  {counts}", highlight=False)
+
+
+def names_of(one: explain.Cause) -> list[str]:
+    """What was not judged, and of which series, as people say it."""
+    return [
+        ", ".join(names) + (f" of {', '.join(series)}" if any(series) else "")
+        for names, series in one.what
+    ]
+
+
+def _reasons(report: Report, directory: Path, console: Console) -> None:
+    """All that did not pass, each with what explains it; nothing is said twice."""
+    said: set[str] = set()
+    again: dict[str, None] = {}
+    for name, stages in [
+        ("", report.stages),
+        *((one.name, one.stages) for one in report.series),
+    ]:
+        for stage in stages:
+            if stage.error:
+                where = f"{name}: {stage.name}" if name else stage.name
+                console.print(
+                    f"{_mark(stage.status)} {escape(where)}:", highlight=False
+                )
+                console.print(escape(stage.error), style="none", highlight=False)
+                _explain(stage.explanation, directory, console, said, again)
+    for series in report.series:
+        for checks in _alike(series):
+            _check(checks, console)
+            _explain(_together(checks), directory, console, said, again)
+    for command in again:
+        console.print(f"again    {escape(command)}", highlight=False, soft_wrap=True)
+
+
+def _explain(
+    found: Explanation | None,
+    directory: Path,
+    console: Console,
+    said: set[str],
+    again: dict[str, None],
+) -> None:
+    """What is known of one that did not pass; what was ``said`` is only named."""
+    if found is None:
+        return
+    again |= dict.fromkeys(found.again)
+    for one in found.excerpts:
+        known = one.model_dump_json() in said
+        said.add(one.model_dump_json())
+        tail = ": see above" if known else ""
+        console.print(f"    {escape(one.title)}{tail}", highlight=False)
+        if not known:
+            for line in one.lines:
+                console.print(f"        {escape(line)}", style="dim", highlight=False)
+    shown = Explanation(files=found.files)
+    for line in explain.lines(shown, directory):
+        if line not in said:
+            console.print(f"    {escape(line)}", highlight=False, soft_wrap=True)
+        said.add(line)
+
+
+def mutations(report: Report, console: Console, *, everything: bool) -> None:
+    """Print what became of falsified evidence: what escaped, or all of it."""
+    for series in report.series:
+        found = series.mutation
+        if found is None:
+            console.print(f"{escape(series.name)}: it has no event to falsify")
+            continue
+        table = _table(console, "field", "caught", "argued", "escaped", title="")
+        for row in found.rows():
+            caught = sum(map(len, row.caught.values()))
+            of = caught + sum(map(len, row.argued.values())) + len(row.escaped)
+            table.add_row(
+                escape(f"{row.event.partition(':')[2]}: {row.field}"),
+                f"{caught} of {of}",
+                str(sum(map(len, row.argued.values())) or ""),
+                f"[bold red]{len(row.escaped)}[/]" if row.escaped else "",
+                escape("; ".join(_met(row, everything))),
+            )
+        console.print(f"[bold]{escape(series.name)}[/]", highlight=False)
+        console.print(table)
+        for one in found.mutants:
+            if one.outcome == "escaped" and one.broke:
+                where = f"{one.event} {one.field}: {one.operator}"
+                console.print(escape(f"{where}: {one.broke[0]}"), highlight=False)
+        for stale in found.stale:
+            console.print(
+                "[bold red]does not hold:[/] [[unproven]] "
+                + escape(f"{stale.event} {stale.field}: {stale.operator}: {stale.why}"),
+                highlight=False,
+            )
+        for check in series.checks:
+            console.print(f"{_mark(check.status)} {escape(fact(check))}")
+
+
+def _met(row: Row, everything: bool) -> list[str]:
+    words = []
+    if row.escaped:
+        words.append(f"escaped: {', '.join(row.escaped)}")
+    words += [f"argued: {', '.join(names)}" for names in row.argued.values()]
+    if everything:
+        words += [f"{check}: {', '.join(names)}" for check, names in row.caught.items()]
+    return words
 
 
 def _counts(report: Report) -> str:
-    states = [check.status for series in report.series for check in series.checks]
-    kinds: tuple[Status, ...] = ("pass", "fail", "skip", "error")
-    shown = [f"{states.count(kind)} {kind}" for kind in kinds if kind in states]
+    states: list[str] = [
+        check.status for series in report.series for check in series.checks
+    ]
+    names = {"pass": "pass", "fail": "fail", "skip": "skip", "error": word("error")}
+    shown = [
+        f"{states.count(status)} {name}"
+        for status, name in names.items()
+        if status in states
+    ]
     stopped = [
         stage.name
         for stage in [*report.stages, *(s for one in report.series for s in one.stages)]
-        if stage.status in ("fail", "error")
+        if stage.status in ("fail", "error", "does-not-apply")
     ]
     words = f"checks: {', '.join(shown)}" if shown else "no check was reached"
     return words + (f"; stopped in: {', '.join(stopped)}" if stopped else "")
@@ -129,8 +268,52 @@ def _stages(series: SeriesReport, report: Report, console: Console) -> Table:
 def _checks(series: SeriesReport, console: Console) -> Table:
     width = max(len(check.name) for check in series.checks)
     table = _table(console, "check".ljust(width), "", "kind")
+    causes: dict[str, list[Check]] = {}
     for check in series.checks:
-        table.add_row(check.name, _mark(check.status), check.kind, escape(fact(check)))
+        if check.status == "skip":
+            causes.setdefault(check.detail, []).append(check)
+    for check in series.checks:
+        name, text = check.name, fact(check)
+        if check.status == "skip":
+            first, *others = causes[check.detail]
+            if check is not first:
+                continue
+            if others:
+                name += f" +{len(others)}"
+                text += f"; so {', '.join(one.name for one in others)}"
+        table.add_row(escape(name), _mark(check.status), check.kind, escape(text))
+    return table
+
+
+def _tries(series: SeriesReport, console: Console) -> Table:
+    """What came of each boot of a guest that had to be tried again."""
+    table = _table(console, "try", "guest", "not judged")
+    for one in series.tries:
+        causes = dict.fromkeys(miss.cause for miss in one.unjudged)
+        why = one.guest.error.splitlines()[0] if one.guest.error else ""
+        told = escape("; ".join(filter(None, (why, *causes, one.evidence))))
+        count = str(len(one.unjudged)) if not one.guest.error else "all"
+        table.add_row(str(one.number), _mark(one.guest.status), count, told)
+    return table
+
+
+def _tally(found: Repeats, console: Console) -> Table:
+    """How often each check came out in which way; then where odd runs are."""
+    shown = [one for one in found.tally if one.passed != len(found.runs)]
+    title = f"{len(found.runs)} runs"
+    table = _table(console, title, "passed", "failed", "not judged", "skipped")
+    for one in shown:
+        counts = (one.passed, one.failed, one.unjudged, one.skipped)
+        table.add_row(one.check, *map(str, counts))
+    same = len(found.tally) - len(shown)
+    table.add_row(f"{same} others", str(len(found.runs)), "0", "0", "0")
+    for ran in found.runs:
+        if ran.odd:
+            what = dict.fromkeys(
+                (*ran.failed, *(miss.cause for miss in ran.unjudged), ran.error or "")
+            )
+            told = escape("; ".join(filter(None, (*what, ran.evidence))))
+            table.add_row(f"run {ran.number}", "", "", "", "", told)
     return table
 
 
@@ -181,24 +364,49 @@ def _costs(found: Overhead, console: Console) -> None:
         )
 
 
-def _explain(check: Check, console: Console) -> None:
-    console.print(f"{_mark(check.status)} {check.name}: {escape(check.claim)}")
-    for item in check.comparisons:
-        if not item.ok:
-            console.print(
-                f"    {escape(item.label)}: observed {escape(item.seen)}, "
-                f"expected {escape(item.wanted)}",
-                highlight=False,
-            )
-    if check.detail:
-        console.print(escape(check.detail), style="dim", highlight=False)
-
-
-def printable(text: str) -> str:
-    """``text`` without what XML has no place for, and a console excerpt has."""
-    return "".join(
-        c
-        for c in text
-        if c in "\n\t" or (ord(c) >= 32 and not "\ud800" <= c <= "\udfff")
-        if c not in "\ufffe\uffff"
+def _together(checks: list[Check]) -> Explanation:
+    """What explains ``checks``, all that each has to show, but few files."""
+    found = [one.explanation for one in checks if one.explanation is not None]
+    files = dict.fromkeys(path for one in found for path in one.files)
+    return Explanation(
+        excerpts=[excerpt for one in found for excerpt in one.excerpts],
+        files=list(files)[:_FILES],
+        again=list(dict.fromkeys(words for one in found for words in one.again)),
     )
+
+
+def _alike(series: SeriesReport) -> list[list[Check]]:
+    """Checks that did not pass; what could not be judged for one reason together."""
+    groups: dict[str, list[Check]] = {}
+    for check in series.checks:
+        if check.status == "fail":
+            groups[f"fail {check.name}"] = [check]
+        elif check.status == "error":
+            groups.setdefault(f"error {check.detail}", []).append(check)
+    return list(groups.values())
+
+
+def _check(alike: list[Check], console: Console) -> None:
+    """A check that did not pass: what it claims, and what does not hold.
+
+    Of many that could not be judged for one reason that is said once.
+    """
+    check = alike[0]
+    what = (
+        f"{check.name}: {check.claim}"
+        if len(alike) == 1
+        else ", ".join(one.name for one in alike)
+    )
+    console.print(f"{_mark(check.status)} {escape(what)}", highlight=False)
+    wrong = [item for one in alike for item in one.comparisons if not item.ok]
+    for item in wrong[:_WRONG]:
+        console.print(
+            f"    {escape(item.label)}: observed {escape(item.seen)}, "
+            f"expected {escape(item.wanted)}",
+            highlight=False,
+        )
+    if len(wrong) > _WRONG:
+        console.print(f"    and {len(wrong) - _WRONG} more", highlight=False)
+    if check.detail:
+        kept = "\n".join(check.detail.strip().splitlines()[-_DETAIL:])
+        console.print(escape(kept), style="dim", highlight=False)

@@ -1,0 +1,657 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A failure explains itself: which case, which record, and what to do about it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kstall import (
+    cli,
+    evidence,
+    explain,
+    html,
+    junit,
+    kcidb,
+    ktap,
+    kunit,
+    plain,
+    report,
+    ui,
+    views,
+)
+from kstall import run as runs
+from kstall.report import Check, Comparison, Report, SeriesReport, Stage
+
+#: As debugfs has it, of a suite of which a case and a parameter of another failed.
+KTAP = """\
+KTAP version 1
+1..1
+    KTAP version 1
+    # Subtest: nap_tests
+    # module: nap_tests
+    1..4
+    ok 1 nap_short
+    # nap_long: EXPECTATION FAILED at lib/nap_test.c:42
+    Expected slept == 8, but
+        slept == 7 (0x7)
+    # nap_long: ASSERTION FAILED at lib/nap_test.c:44
+    Expected cat is not null, but is
+    # nap_long.speed: slow
+    not ok 2 nap_long
+        KTAP version 1
+        # Subtest: nap_where
+        ok 1 bed
+        # nap_where: EXPECTATION FAILED at lib/nap_test.c:60
+        Expected warm to be true, but is false
+        not ok 2 floor
+    # nap_where: pass:1 fail:1 skip:0 total:2
+    not ok 3 nap_where
+    ok 4 nap_none # SKIP no bed
+# nap_tests: pass:1 fail:2 skip:1 total:4
+not ok 1 nap_tests
+"""
+#: The same case in the kernel's log, with what another CPU had to say.
+LOG = """\
+[   24.161368]     KTAP version 1
+[   24.161435]     # Subtest: nap_tests
+[   24.162052]     1..1
+[   25.198045]     # nap_long: EXPECTATION FAILED at lib/nap_test.c:42
+    Expected slept == 8, but
+        slept == 7 (0x7)
+[   25.198050] nvme0n1: p1
+[   25.198211]     not ok 1 nap_long
+[   25.198411] not ok 1 nap_tests
+"""
+HOSTILE = "\x1b[31mred\x1b]0;title\x07 \x9b2J \u202eback \x7f\r"
+
+
+def test_the_cases_that_failed_with_what_did_not_hold() -> None:
+    long, where = kunit.failures(KTAP)
+    assert (long.suite, long.case) == ("nap_tests", "nap_long")
+    assert long.lines == (
+        "# nap_long: EXPECTATION FAILED at lib/nap_test.c:42",
+        "Expected slept == 8, but",
+        "    slept == 7 (0x7)",
+        "# nap_long: ASSERTION FAILED at lib/nap_test.c:44",
+        "Expected cat is not null, but is",
+        "not ok 2 nap_long",
+    )
+    # Of a case with parameters it is the one that failed, and not what sums it up.
+    assert (where.case, where.lines[0]) == (
+        "floor",
+        "# nap_where: EXPECTATION FAILED at lib/nap_test.c:60",
+    )
+
+
+def test_cases_in_the_kernel_s_log() -> None:
+    (found,) = kunit.failures(LOG)
+    assert found.lines == (
+        "# nap_long: EXPECTATION FAILED at lib/nap_test.c:42",
+        "Expected slept == 8, but",
+        "    slept == 7 (0x7)",
+        "not ok 1 nap_long",
+    )
+
+
+def test_cases_on_a_console() -> None:
+    """Where each line of a message has a time stamp of its own."""
+    text = LOG.replace("\n    Exp", "\n[   25.198045]     Exp")
+    text = text.replace("\n        sl", "\n[   25.198045]         sl")
+    assert text != LOG
+    assert kunit.failures(text) == kunit.failures(LOG)
+
+
+def test_a_suite_that_passed_and_a_case_that_never_ended() -> None:
+    good = KTAP.split("    # nap_long")[0] + "ok 1 nap_tests\n"
+    assert kunit.failures(good) == ()
+    assert kunit.failures("") == ()
+    cut = LOG[: LOG.index("[   25.198211]")]
+    (found,) = kunit.failures(cut)
+    assert (found.case, found.lines[-1]) == ("nap_long", "(and no result of it)")
+    # One that failed without a word, and a suite that did so before its first case.
+    (bare,) = kunit.failures("    # Subtest: s\n    not ok 1 c\nnot ok 1 s\n")
+    assert (bare.suite, bare.case, bare.lines) == ("s", "c", ("not ok 1 c",))
+    (whole,) = kunit.failures("    # Subtest: s\nnot ok 1 s\n")
+    assert whole.case == "s"
+
+
+def _comparison(label: str, *, ok: bool = False) -> Comparison:
+    return Comparison(label=label, relation="=", expected=0, observed=1, ok=ok)
+
+
+def _check(name: str = "naps", **fields: Any) -> Check:
+    return Check.model_validate(
+        {
+            "name": name,
+            "kind": "positive",
+            "claim": "each nap is seen",
+            "status": "fail",
+            "comparisons": [_comparison("n", ok=True), _comparison("naps seen")],
+            "workloads": ["doze"],
+            **fields,
+        }
+    )
+
+
+def _report(*checks: Check, command: str = "kstall validate -- demo other") -> Report:
+    made = Report(
+        run="r1",
+        started="2026-01-01T00:00:00+00:00",
+        command=command.split(),
+        tree=report.Tree(
+            kind="git", origin="/linux", version="7.3", describe="v7.3", id="7.3-0"
+        ),
+        environment=report.Environment(kstall="0", python="3", host="h", cpus=2),
+        series=[
+            SeriesReport(
+                name=name,
+                title="t",
+                digest="d",
+                evidence=f"{name}/results",
+                stages=[
+                    Stage(name="apply", status="pass", seconds=1),
+                    Stage(name="guest", status="pass", seconds=1),
+                ],
+                checks=list(checks) if name == "demo" else [],
+            )
+            for name in ("demo", "other")
+        ],
+    )
+    made.settle()
+    return made
+
+
+def _results(run: Path, *, status: str = "exited", code: int | None = 0) -> Path:
+    """A run with one workload, ``doze``; its directory comes back."""
+    place = run / "demo/results/doze"
+    place.mkdir(parents=True, exist_ok=True)
+    loads = [
+        {"name": "doze", "status": status, "exit_status": code},
+        {"name": "walk", "status": "exited", "exit_status": 0},
+    ]
+    agent = {"status": "completed", "workloads": loads}
+    (run / "demo/results/agent.json").write_text(json.dumps(agent))
+    (place / "stdout").write_text("dozing\n")
+    (place / "trace.txt").write_text("# tracer: nop\n")
+    return place
+
+
+def _explained(run: Path, check: Check) -> report.Explanation:
+    made = _report(check)
+    explain.fill(made, run)
+    found = made.series[0].checks[0].explanation
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("file", "text"), [("stdout", KTAP), ("kmsg.txt", LOG)])
+def test_a_check_names_the_case_that_failed(
+    tmp_path: Path, file: str, text: str
+) -> None:
+    # Also where the program went well, as it only tells what KUnit says.
+    (_results(tmp_path) / file).write_text(text)
+    first, *_ = _explained(tmp_path, _check()).excerpts
+    assert first.title == "KUnit: nap_tests: nap_long failed"
+    assert first.file == f"demo/results/doze/{file}"
+    assert first.lines[0].startswith("# nap_long: EXPECTATION FAILED at")
+    # A check of another workload has nothing to do with it.
+    assert _explained(tmp_path, _check(workloads=["walk"])).excerpts == []
+
+
+def test_a_workload_that_failed_says_the_last_that_it_said(tmp_path: Path) -> None:
+    place = _results(tmp_path, code=3)
+    (place / "stderr").write_text("".join(f"line {n}\n" for n in range(99)))
+    err, out = _explained(tmp_path, _check()).excerpts
+    assert err.title == "workload doze, exit status 3: the end of its stderr"
+    assert err.lines[-1] == "line 98"
+    assert len(err.lines) == explain.LINES
+    assert out.lines == ["dozing"]
+    # One that went well has nothing to say.
+    _results(tmp_path)
+    assert _explained(tmp_path, _check()).excerpts == []
+
+
+def test_the_workload_is_the_one_that_a_comparison_names(tmp_path: Path) -> None:
+    _results(tmp_path, code=3)
+    here = _check(comparisons=[_comparison("doze: exit status")], workloads=[])
+    other = _check(comparisons=[_comparison("walk: exit status")], workloads=["doze"])
+    assert _explained(tmp_path, here).excerpts
+    assert not _explained(tmp_path, other).excerpts
+    lost = _check(
+        status="error", detail="could not judge: workload doze: late", workloads=[]
+    )
+    lost.comparisons = []
+    assert _explained(tmp_path, lost).excerpts
+
+
+FORMAT = """\
+name: demo_nap
+ID: 5
+format:
+\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;
+
+\tfield:u64 nap_ns;\toffset:8;\tsize:8;\tsigned:0;
+\tfield:u32 cat;\toffset:16;\tsize:4;\tsigned:0;
+
+print fmt: "nap_ns=%llu cat=%u", REC->nap_ns, REC->cat
+"""
+
+
+def _recorded(*naps: int) -> str:
+    rows = [
+        {
+            "event": "demo:demo_nap",
+            "ts": 100_000_002_000 + n,
+            "cpu": 1,
+            "pid": 77,
+            "tgid": 77,
+            "comm": "doze",
+            "fields": {"nap_ns": nap, "cat": n + 1},
+        }
+        for n, nap in enumerate(naps)
+    ]
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def test_readers_that_disagree_show_the_first_record_that_differs(
+    tmp_path: Path,
+) -> None:
+    place = _results(tmp_path)
+    (tmp_path / "demo/results/formats/demo").mkdir(parents=True)
+    (tmp_path / "demo/results/formats/demo/demo_nap").write_text(FORMAT)
+    (place / "trace.txt").write_text(
+        "# tracer: nop\n"
+        "   doze-77      [001] .....   100.000002: demo_nap: nap_ns=5 cat=1\n"
+        "   doze-77      [001] .....   100.000009: demo_nap: nap_ns=6 cat=2\n"
+    )
+    (place / "record.jsonl").write_text(_recorded(5, 7))
+    unlike = _check(
+        "readers_agree",
+        kind="harness",
+        comparisons=[_comparison("doze: demo_nap: differing")],
+    )
+    (found,) = _explained(tmp_path, unlike).excerpts
+    assert found.title == "the first record of demo_nap that differs"
+    traced, recorded, differ = found.lines
+    assert traced.startswith("only ftrace has, at 100.000009 s, CPU 1, pid 77: ")
+    assert "nap_ns=7" in recorded
+    assert differ == "they differ in nap_ns: 6 and 7"
+    # What is cut off anywhere explains less, and nothing else.
+    (place / "record.jsonl").write_text(_recorded(5, 7)[:-20])
+    assert _explained(tmp_path, unlike).excerpts == []
+
+
+def test_what_a_guest_prints_moves_no_cursor(tmp_path: Path) -> None:
+    place = _results(tmp_path, code=3)
+    (place / "stderr").write_text(HOSTILE + "x" * 5000 + "\n")
+    made = _report(_check(detail=HOSTILE, claim=HOSTILE))
+    made.series[0].stages[1].status = "fail"
+    made.series[0].stages[1].error = HOSTILE
+    explain.fill(made, tmp_path)
+    text = io.StringIO()
+    views.terminal(made, tmp_path, Console(file=text, width=200))
+    shown = text.getvalue() + html.page(made) + ktap.text(made)
+    junit.write(made, tmp_path / "junit.xml")
+    shown += (tmp_path / "junit.xml").read_text() + json.dumps(kcidb.data(made))
+    for bad in "\x1b\x9b\x07\x7f\u202e":
+        assert bad not in shown, repr(bad)
+    assert "\\u001b" not in shown and "\\u202e" not in shown
+    assert "[31mred" in shown
+    # And nothing is longer than a page can hold.
+    assert "x" * explain.WIDTH not in shown
+
+
+def test_a_line_of_progress_moves_no_cursor() -> None:
+    text = io.StringIO()
+    shown = ui.Ui(Console(file=text, width=200))
+    shown.begin("demo", "build")
+    shown.say(HOSTILE)
+    shown.end(Stage(name="build", status="error", seconds=1, summary=HOSTILE))
+    assert "\x1b" not in text.getvalue()
+    assert "could not judge" in text.getvalue()
+    assert plain.printable("a\x85b") == "a\nb"
+
+
+def test_a_guest_s_words_lead_nowhere_else(tmp_path: Path) -> None:
+    place = _results(tmp_path, code=3)
+    (tmp_path / "secret").write_text("SECRET\n")
+    (place / "stderr").symlink_to(tmp_path / "secret")
+    os.mkfifo(place / "kmsg.txt")
+    agent = tmp_path / "demo/results/agent.json"
+    outside = {"name": "../../demo/results/doze", "status": "exited", "exit_status": 1}
+    loads = json.loads(agent.read_text())["workloads"]
+    agent.write_text(json.dumps({"workloads": [*loads, outside, {"name": "a\0"}]}))
+    found = _explained(tmp_path, _check(workloads=["doze", outside["name"]]))
+    assert [one.lines for one in found.excerpts] == [["dozing"]]
+    assert found.files == [
+        *("demo/results/doze/stdout", "demo/results/doze/trace.txt"),
+        "demo/results/agent.json",
+    ]
+
+
+def test_commands_name_files_that_are_there(tmp_path: Path) -> None:
+    _results(tmp_path)
+    found = _explained(tmp_path, _check())
+    assert "demo/results/doze/trace.txt" in found.files
+    assert all((tmp_path / path).is_file() for path in found.files)
+    (tmp_path / "demo/results/doze/trace.txt").unlink()
+    assert "demo/results/doze/trace.txt" not in _explained(tmp_path, _check()).files
+    here = list(explain.lines(found, tmp_path / "a b"))
+    assert f"more:  less {shlex.quote(str(tmp_path / 'a b' / found.files[0]))}" in here
+
+
+def test_a_run_directory_that_is_gone_explains_less(tmp_path: Path) -> None:
+    found = _explained(tmp_path / "none", _check())
+    assert (found.excerpts, found.files) == ([], [])
+    assert found.again
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "again"),
+    [
+        (
+            "kstall validate --level quick -- demo other",
+            "positive",
+            ["kstall validate --again --level quick demo"],
+        ),
+        (
+            "kstall validate --kernel=/a --repeat 5 demo --again --out x",
+            "invariant",
+            ["kstall validate --again --kernel /a --out x demo"],
+        ),
+        (
+            "kstall validate --level full --kernel /a demo",
+            "patch",
+            [
+                "kstall validate --level full --kernel /a demo",
+                "make validate SERIES=demo KERNEL=/a LEVEL=full",
+            ],
+        ),
+        ("kstall check-thread a.mbox", "positive", ["kstall check-thread a.mbox"]),
+    ],
+)
+def test_the_command_that_tries_again_is_one_that_kstall_takes(
+    tmp_path: Path, command: str, kind: str, again: list[str]
+) -> None:
+    made = _report(_check(kind=kind), command=command)
+    explain.fill(made, tmp_path)
+    found = made.series[0].checks[0].explanation
+    assert found is not None
+    assert found.again == again
+    for one in found.again:
+        # `make` hands them on, and --again is another module's to know.
+        words = [word for word in shlex.split(one) if word != "--again"]
+        if words[0] == "kstall":
+            assert cli._parser().parse_args(words[1:])
+
+
+def test_what_passes_is_not_explained(tmp_path: Path) -> None:
+    _results(tmp_path, code=3)
+    made = _report(_check(status="pass"), _check(status="skip", detail="no GPU"))
+    made.series[0].checks[0].explanation = report.Explanation()
+    explain.fill(made, tmp_path)
+    assert [one.explanation for one in made.series[0].checks] == [None, None]
+
+
+def test_a_guest_that_hung_shows_what_its_workload_said_last(tmp_path: Path) -> None:
+    _results(tmp_path, status="running", code=None)
+    (tmp_path / "demo/console.log").write_text(LOG)
+    made = _report()
+    made.series[0].evidence = None
+    made.series[0].stages[1].status = "fail"
+    explain.fill(made, tmp_path)
+    found = made.series[0].stages[1].explanation
+    assert found is not None
+    case, last = found.excerpts
+    assert "nap_long failed" in case.title
+    assert last.lines == ["dozing"]
+    assert found.files == ["demo/console.log"]
+
+
+def _shown(made: Report, run: Path) -> str:
+    text = io.StringIO()
+    views.terminal(made, run, Console(file=text, width=240))
+    return text.getvalue()
+
+
+def test_the_terminal_says_all_that_once(tmp_path: Path) -> None:
+    (_results(tmp_path) / "stdout").write_text(KTAP)
+    made = _report(_check(), _check("also"))
+    explain.fill(made, tmp_path)
+    shown = _shown(made, tmp_path)
+    assert "    naps seen: observed 1, expected = 0" in shown
+    assert shown.count("# nap_long: EXPECTATION FAILED at") == 1
+    assert shown.count("KUnit: nap_tests: nap_long failed") == 2
+    more = f"more:  less {tmp_path}/demo/results/doze/stdout"
+    assert shown.count(more) == 1
+    assert shown.count("kstall validate --again demo\n") == 1
+
+
+def test_what_could_not_be_judged_for_one_reason_is_said_once(tmp_path: Path) -> None:
+    lost = {"status": "error", "detail": "could not judge: workload doze: 7 lost"}
+    made = _report(_check("one", **lost), _check("two", **lost), _check("bad"))
+    shown = _shown(made, tmp_path)
+    assert "COULD NOT JUDGE one, two\n" in shown
+    assert shown.count("could not judge: workload doze: 7 lost") == 1
+    assert "1 fail, 2 could not judge" in shown
+    assert "FAIL bad: each nap is seen" in shown
+
+
+def test_skips_of_one_cause_are_one_line_on_a_terminal(tmp_path: Path) -> None:
+    skips = [_check(f"lazy_{n}", status="skip", detail="no GPU") for n in range(6)]
+    alone = _check("alone", status="skip", detail="no cat")
+    made = _report(_check(status="pass"), *skips, alone)
+    shown = _shown(made, tmp_path)
+    (row,) = (line for line in shown.splitlines() if line.startswith("lazy_0"))
+    assert row.split() == [
+        *("lazy_0", "+5", "SKIP", "positive", "no", "GPU;", "so"),
+        *("lazy_1,", "lazy_2,", "lazy_3,", "lazy_4,", "lazy_5"),
+    ]
+    assert "skipped  neither passed nor failed:" in shown
+    (cause, other) = explain.skipped(made)
+    assert (cause.reason, cause.count, other.count) == ("no GPU", 6, 1)
+    # As diagnostics, for each keeps the line that the plan promises.
+    told = ktap.text(made).splitlines()
+    assert "  # skipped, 6: no GPU" in told
+    assert sum("# SKIP no GPU" in line for line in told) == 6
+    assert not any("skipped, 1" in line for line in told)
+
+
+@pytest.mark.parametrize("status", ["pass", "skip"])
+def test_no_view_ticks_what_is_skipped(tmp_path: Path, status: str) -> None:
+    """The same check, as it passes and as it is skipped, in all that is written."""
+    made = _report(_check("other"), _check("naps"))
+    naps = made.series[0].checks[1]
+    naps.comparisons = [_comparison("NAPSEEN", ok=True)]
+    naps.detail = "no GPU"
+    naps.status = status  # type: ignore[assignment]
+    made.settle()
+    junit.write(made, tmp_path / "junit.xml")
+    views_ = [
+        made.model_dump_json(),
+        _shown(made, tmp_path),
+        html.page(made),
+        (tmp_path / "junit.xml").read_text(),
+        json.dumps(kcidb.data(made)),
+        ktap.text(made),
+    ]
+    ticked = ["NAPSEEN" in one for one in views_]
+    # KTAP has no comparisons of what passes.
+    assert ticked == [status == "pass"] * 5 + [False]
+
+
+def _unfit() -> Report:
+    made = _report(_check(status="pass"))
+    unfit = made.series[1]
+    place = "0002-nap.patch, mm/nap.c:12: hunk 1"
+    unfit.stages = [
+        Stage(
+            name="apply",
+            status="does-not-apply",
+            seconds=1,
+            summary=place,
+            error=f"{place}\n  next: name another tree",
+        )
+    ]
+    made.settle()
+    assert made.status == "does-not-apply"
+    return made
+
+
+def test_each_format_has_its_word_for_what_does_not_apply(tmp_path: Path) -> None:
+    made = _unfit()
+    said = "does not apply: 0002-nap.patch, mm/nap.c:12: hunk 1"
+    lines = ktap.text(made).splitlines()
+    assert f"ok 2 other # SKIP {said}" in lines
+    assert f"  ok 1 stage.apply # SKIP {said}" in lines
+    junit.write(made, tmp_path / "junit.xml")
+    suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
+    (skipped,) = suite.findall("testcase/skipped")
+    assert (skipped.get("message"), suite.get("failures")) == (said, "0")
+    found = kcidb.data(made)
+    kcidb.validate(found)
+    assert [one["valid"] for one in found["checkouts"]] == [True, False]
+    assert len(found["builds"]) == 1
+    shown = _shown(made, tmp_path)
+    assert "verdict  DOES NOT APPLY" in shown
+    assert "DOES NOT APPLY other: apply:" in shown
+    assert "mm/nap.c:12" in html.page(made).split("<main>")[0]
+
+
+def test_each_format_has_its_word_for_what_could_not_be_judged(
+    tmp_path: Path,
+) -> None:
+    lost = _check(status="error", detail="could not judge: workload doze: late")
+    made = _report(lost)
+    assert made.status == "could-not-run"
+    assert "not ok 4 check.naps # ERROR " not in ktap.text(made)
+    assert "  not ok 3 check.naps # ERROR workload doze: late" in ktap.text(made)
+    junit.write(made, tmp_path / "junit.xml")
+    suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[0]
+    (error,) = suite.findall("testcase/error")
+    assert error.get("message") == "workload doze: late"
+    (test,) = (
+        one for one in kcidb.data(made)["tests"] if one["path"].endswith("check.naps")
+    )
+    assert test["status"] == "ERROR"
+    assert "verdict  COULD NOT JUDGE" in _shown(made, tmp_path)
+
+
+def test_a_run_that_is_over_is_explained_in_its_report(tmp_path: Path) -> None:
+    (_results(tmp_path) / "stdout").write_text(KTAP)
+    made = _report(_check())
+    run = runs.Run(tmp_path, made, ui.Ui(Console(file=io.StringIO())), 0)
+    run.save()
+    (check,) = report.read(tmp_path / "report.json").series[0].checks
+    assert check.explanation is not None
+    assert check.explanation.excerpts[0].title.startswith("KUnit: nap_tests")
+    assert "EXPECTATION FAILED" in (tmp_path / "junit.xml").read_text()
+    assert "EXPECTATION FAILED" in (tmp_path / "results.ktap").read_text()
+
+
+def test_what_explains_cannot_cost_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(explain, "fill", broken)
+    said = io.StringIO()
+    run = runs.Run(tmp_path, _report(_check()), ui.Ui(Console(file=said)), 0)
+    run.save()
+    assert report.read(tmp_path / "report.json").status == "failed"
+    assert "not all is explained: ZeroDivisionError" in said.getvalue()
+
+
+def _tried() -> Report:
+    made = _report(_check(status="pass"))
+    late = report.Unjudged(check="naps", cause="could not judge: doze: it came late")
+    made.series[0].tries = [
+        report.Try(
+            number=n,
+            evidence=place,
+            guest=Stage(name="guest", status="pass", seconds=1),
+            unjudged=[late] if n == 1 else [],
+        )
+        for n, place in ((1, "demo/results"), (2, "demo/try-2/results"))
+    ]
+    return made
+
+
+def test_both_tries_are_shown(tmp_path: Path) -> None:
+    made = _tried()
+    for shown in (_shown(made, tmp_path), html.page(made)):
+        assert "doze: it came late" in shown
+        assert "demo/try-2/results" in shown
+    # One that was enough is nothing to tell.
+    made.series[0].tries = made.series[0].tries[:1]
+    for shown in (_shown(made, tmp_path), html.page(made)):
+        assert "it came late" not in shown
+
+
+def _repeated(run: Path) -> Report:
+    """Three runs: a good one, one in which ``naps`` failed, one with a lost guest."""
+    made = _report(_check())
+    _results(run)
+    other = run / "demo/repeat-002/results"
+    other.parent.mkdir()
+    (run / "demo/results").rename(other)
+    (other / "doze/stdout").write_text(KTAP)
+    _results(run)
+    made.series[0].repeats = report.Repeats(
+        asked=3,
+        runs=[
+            report.Repeat(number=1, status="pass"),
+            report.Repeat(
+                number=2,
+                status="fail",
+                odd=True,
+                failed=["naps"],
+                evidence="demo/repeat-002/results",
+            ),
+            report.Repeat(number=3, status="error", odd=True, error="qemu went away"),
+        ],
+        tally=[
+            report.Tally(check="guest", passed=2, unjudged=1),
+            report.Tally(check="naps", passed=1, failed=1, unjudged=1),
+            report.Tally(check="steady", passed=3),
+        ],
+    )
+    return made
+
+
+def test_repeats_are_counted_and_the_odd_ones_named(tmp_path: Path) -> None:
+    made = _repeated(tmp_path)
+    for shown in (_shown(made, tmp_path), html.page(made)):
+        assert "qemu went away" in shown
+        assert "demo/repeat-002/results" in shown
+        assert "steady" not in shown
+    rows = [line.split() for line in _shown(made, tmp_path).splitlines()]
+    assert ["naps", "1", "1", "1", "0"] in rows
+    assert ["1", "others", "3", "0", "0", "0"] in rows
+
+
+def test_what_failed_in_one_of_many_runs_is_explained_by_that_one(
+    tmp_path: Path,
+) -> None:
+    made = _repeated(tmp_path)
+    explain.fill(made, tmp_path)
+    found = made.series[0].checks[0].explanation
+    assert found is not None
+    assert found.excerpts[0].file == "demo/repeat-002/results/doze/stdout"
+
+
+def test_a_check_knows_its_workloads(tmp_path: Path) -> None:
+    result = evidence.CheckResult(
+        "naps", "positive", "claim", "pass", (), workloads=("doze",)
+    )
+    assert Check.of(result).workloads == ["doze"]
