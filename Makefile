@@ -7,6 +7,8 @@ SERIES ?=
 # Not from the environment, where it is often something else's.
 VERSION = 1
 LEVEL ?= full
+N ?= 20
+LOAD = 2 4
 PYTHON ?=
 # Handed on by the environment: a path or a branch's name is no shell code.
 export PYTHON KERNEL SERIES VERSION LEVEL
@@ -18,10 +20,10 @@ endif
 kstall = .venv/bin/kstall
 
 .DEFAULT_GOAL := help
-.PHONY: help setup validate series test lint clean
+.PHONY: help setup validate series stability test lint clean
 
 help: ## this text
-	@echo 'usage: make TARGET [KERNEL=path] [SERIES="a b"] [LEVEL=quick|full|deep]'
+	@echo 'usage: make TARGET [KERNEL=path|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
 
 setup: ## install what is missing: Debian packages (as root), .venv
@@ -33,8 +35,14 @@ validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for cos
 series: setup ## write proven series as mails, with VERSION=2 for a later version
 	@$(kstall) series $${KERNEL:+--kernel "$$KERNEL"} --version "$$VERSION" -- $$SERIES
 
+stability: export KSTALL_BUSY = 1
+stability: setup ## boot N=20 guests of SERIES on a busy host, LOAD="2 4" times its processors
+	@$(kstall) stability --runs $(N) $(LOAD:%=--load %) \
+		$${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
+
 test: lint ## lint, unit tests and live tests (LEVEL=quick: no boot; deep: all)
-	@.venv/bin/pytest $(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \
+	@.venv/bin/pytest -n auto --maxprocesses 8 \
+		$(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \
 		$(if $(filter full,$(LEVEL)),-m 'not deep')
 
 lint: setup ## check style and types

@@ -3,7 +3,9 @@
 #
 # Bring a machine to where kstall runs: Debian packages (as root on Debian and
 # Ubuntu), then a virtual environment in .venv.  Quick when all is there already.
-# With LEVEL=deep in the environment it also installs what only that level uses.
+# With LEVEL=deep in the environment it also installs what only that level uses, and
+# with KSTALL_BUSY set what keeps a machine busy.  With --packages it stops after the
+# packages: what root does for somebody else.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -20,7 +22,8 @@ install() {
 	echo "setup: installing$*"
 	export DEBIAN_FRONTEND=noninteractive
 	# shellcheck disable=SC2086 # one word a package
-	apt-get -qq update && apt-get -qq install -y --no-install-recommends $* >/dev/null
+	apt-get -qq update && apt-get -qq -o DPkg::Lock::Timeout=600 install -y \
+		--no-install-recommends $* >/dev/null
 }
 
 missing=
@@ -39,7 +42,8 @@ if [ -n "$missing" ]; then
 			exit 2
 		fi
 	elif command -v apt-get >/dev/null; then
-		echo "setup: missing$missing; install: sudo apt-get install$missing" >&2
+		echo "setup: missing$missing; install:" \
+			"sudo apt-get install --no-install-recommends$missing" >&2
 		exit 2
 	else
 		echo "setup: missing$missing; install them with your package manager" >&2
@@ -53,6 +57,13 @@ if [ "${LEVEL:-}" = deep ] && command -v dpkg-query >/dev/null; then
 	if [ -n "$missing" ] && { [ "$(id -u)" -ne 0 ] || ! install "$missing"; }; then
 		echo "setup: LEVEL=deep skips what needs$missing;" \
 			"to have it: apt-get install$missing" >&2
+	fi
+fi
+
+if [ -n "${KSTALL_BUSY:-}" ] && command -v dpkg-query >/dev/null; then
+	missing_of host-packages-load.txt
+	if [ -n "$missing" ] && { [ "$(id -u)" -ne 0 ] || ! install "$missing"; }; then
+		echo "setup: a busy host needs$missing; install: sudo apt-get install$missing" >&2
 	fi
 fi
 
@@ -71,7 +82,7 @@ backport_qemu() {
 	uri=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' \
 		'Identifier: Packages' "Codename: $codename" | head -n 1)
 	[ -n "$codename" ] && [ -n "$uri" ] || return 1
-	apt=$(mktemp -d)
+	apt=$(mktemp -d) || return 1
 	mkdir -p "$apt/lists/partial"
 	chmod -R a+rX "$apt"
 	keys=/usr/share/keyrings/debian-archive-keyring.gpg
@@ -85,6 +96,28 @@ backport_qemu() {
 	rm -rf "$apt"
 	return "$status"
 }
+
+# Once: where it fails it would again.
+newer_qemu() {
+	[ ! -e "$top/.venv/.kstall-no-qemu" ] && command -v apt-get >/dev/null &&
+		qemu_is_old || return 0
+	if [ "$(id -u)" -ne 0 ]; then
+		echo "setup: with a QEMU before 8.1 guests run in one thread;" \
+			"to have a later one: sudo $top/scripts/setup.sh --packages" >&2
+	else
+		echo "setup: installing a QEMU of 8.1 or later from backports"
+		if backport_qemu && ! qemu_is_old; then
+			return 0
+		fi
+		echo "setup: got none; guests will run in one thread" >&2
+	fi
+	[ ! -d "$top/.venv" ] || touch "$top/.venv/.kstall-no-qemu"
+}
+
+if [ "${1:-}" = --packages ]; then
+	newer_qemu
+	exit 0
+fi
 
 # The distribution's python3 may be older than one the user has put first on PATH.
 python=
@@ -116,12 +149,4 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$state" ] ||
 	echo "$state" >"$stamp"
 fi
 
-# Once: where it fails it would again.
-if [ ! -e "$top/.venv/.kstall-no-qemu" ] && command -v apt-get >/dev/null &&
-	[ "$(id -u)" -eq 0 ] && qemu_is_old; then
-	echo "setup: installing a QEMU of 8.1 or later from backports"
-	if ! backport_qemu || qemu_is_old; then
-		echo "setup: got none; guests will run in one thread" >&2
-		touch "$top/.venv/.kstall-no-qemu"
-	fi
-fi
+newer_qemu

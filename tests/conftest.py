@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+import processes
 from kstall import cache, kernel, root
 from kstall.counting import Kernels
 from kstall.root import Root
@@ -15,6 +20,69 @@ from kstall.series import Project
 from live import Outcome, validate
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# What a unit test sees of the environment that pytest was started in.
+_KEPT = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_KEPT_PREFIXES = ("PYTEST_", "PYTHON", "COV_")
+_USERS = dict(os.environ)
+_HOME = pytest.StashKey[Path]()
+
+
+def pytest_configure() -> None:
+    """Whatever started us: a shell in the background, say, or a service."""
+    processes.expect_signals()
+    processes.adopt()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What boots comes last, in whatever order the rest is."""
+    items.sort(key=_boots)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Of all that run these tests one boots at a time: the processors are its.
+
+    A group of pytest-xdist would do, but with pytest 9.2 xdist 3.8 makes none.
+    """
+    with Path(__file__).open() as file:
+        if _boots(item):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A unit test has a home of its own and none of the user's settings.
+
+    Before any fixture is made, lest one of a module or of all tests sees others.
+    """
+    wanted = dict(_USERS)
+    if not _boots(item):
+        wanted = {
+            name: value
+            for name, value in _USERS.items()
+            if name in _KEPT or name.startswith(_KEPT_PREFIXES)
+        }
+        home = _home(item.config)
+        wanted |= {"HOME": str(home), "LANG": "C.UTF-8", "TERM": "dumb"}
+    for name in [name for name in os.environ if not name.startswith("PYTEST_")]:
+        if name not in wanted:
+            del os.environ[name]
+    os.environ.update(wanted)
+
+
+def _home(config: pytest.Config) -> Path:
+    if (home := config.stash.get(_HOME, None)) is None:
+        home = Path(tempfile.mkdtemp(prefix="kstall-tests-home-"))
+        config.stash[_HOME] = home
+        config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+    return home
+
+
+def _boots(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("live", "deep"))
 
 
 @pytest.fixture(scope="session")

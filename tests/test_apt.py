@@ -97,6 +97,12 @@ def test_fetched_once_and_not_asked_for_again_that_day(archive: Archive) -> None
     assert list(deb.path.parent.glob(".apt-*")) == []
 
 
+def test_what_only_the_release_still_has_comes_from_there(archive: Archive) -> None:
+    archive.has("6.12.1-1", "trixie")
+    assert archive.newest(DAY).version == "6.12.1-1"
+    assert archive.said == [f"fetching {PACKAGE} 6.12.1-1 from trixie (0 MB)"]
+
+
 def test_a_newer_one_is_taken_and_said(archive: Archive) -> None:
     archive.has("7.3.4-1")
     old = archive.newest(0)

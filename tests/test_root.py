@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,9 @@ def test_command_verifies_with_debians_keys(tmp_path: Path) -> None:
         Path("/k.gpg"),
         tmp_path / "root.tar",
     )
-    assert argv[:4] == [
+    assert argv[:5] == [
         "mmdebstrap",
+        f"--mode={'root' if os.geteuid() == 0 else 'unshare'}",
         "--variant=essential",
         "--include=kmod,bpftrace",
         "--keyring=/k.gpg",

@@ -18,6 +18,7 @@ PROGRAMS = {
     "apt-get": 'echo "$@" >> "$CALLS"\nexit "${APT_FAILS:-0}"',
     "id": 'echo "${USER_ID:-0}"',
     "python3": "exit 0",
+    "qemu-system-x86_64": "echo QEMU emulator version 10.0.2",
 }
 
 
@@ -27,12 +28,12 @@ class Machine:
 
     top: Path
 
-    def setup(self, **environment: str) -> tuple[int, str, list[str]]:
+    def setup(self, *words: str, **environment: str) -> tuple[int, str, list[str]]:
         """Exit status, what was printed, and the packages that apt-get had to get."""
         calls = self.top / "calls"
         calls.unlink(missing_ok=True)
         done = subprocess.run(
-            [self.top / "scripts/setup.sh"],
+            [self.top / "scripts/setup.sh", *words],
             env={
                 "PATH": f"{self.top / 'bin'}:{os.environ['PATH']}",
                 "CALLS": str(calls),
@@ -75,6 +76,33 @@ def test_what_is_there_is_not_installed(machine: Machine) -> None:
 def test_what_is_missing_is_installed(machine: Machine) -> None:
     status, _, wanted = machine.setup(LACKING="bison zstd clang-19")
     assert (status, wanted) == (0, ["bison", "zstd"])
+
+
+def test_who_is_not_root_is_given_one_line(machine: Machine) -> None:
+    status, said, wanted = machine.setup(LACKING="bison uidmap", USER_ID="1000")
+    assert (status, wanted) == (2, [])
+    assert said.splitlines() == [
+        "setup: missing bison uidmap; install: "
+        "sudo apt-get install --no-install-recommends bison uidmap"
+    ]
+
+
+def test_an_old_qemu_is_named_once_to_who_cannot_change_it(machine: Machine) -> None:
+    (machine.top / ".venv/.kstall-no-qemu").unlink()
+    qemu = machine.top / "bin/qemu-system-x86_64"
+    qemu.write_text("#!/bin/sh\necho QEMU emulator version 7.2.17\n")
+    qemu.chmod(0o755)
+    status, said, _ = machine.setup(USER_ID="1000")
+    assert status == 0
+    assert f"sudo {machine.top}/scripts/setup.sh --packages" in said
+    assert machine.setup(USER_ID="1000") == (0, "", [])
+
+
+def test_packages_are_installed_without_anything_else(machine: Machine) -> None:
+    shutil.rmtree(machine.top / ".venv")
+    status, _, wanted = machine.setup("--packages", LACKING="bison")
+    assert (status, wanted) == (0, ["bison"])
+    assert not (machine.top / ".venv").exists()
 
 
 def test_without_what_every_level_needs_nothing_goes_on(machine: Machine) -> None:

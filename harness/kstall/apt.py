@@ -20,7 +20,8 @@ from .debian import APT_ETC, keyring, mirror_for
 from .errors import KstallError
 
 # Where a linux-source of the wanted version may be; the first that has one is taken.
-_KERNEL_SUITES = ("trixie-backports", "sid")
+# A stable release comes last: it has older kernels, some of which only it still has.
+_KERNEL_SUITES = ("trixie-backports", "sid", "trixie")
 _RECHECK_S = 24 * 3600.0
 _RETRY_S = 3600.0  # a network that swallows packets costs half a minute to find out
 _KEPT = 2
@@ -115,7 +116,7 @@ def _fetch(
     """Ask each suite in turn, and download unless ``known`` is the answer."""
     if shutil.which("apt-get") is None:
         raise KstallError(
-            f"no KERNEL= was given, and without apt {package} cannot be fetched",
+            f"without apt {package} cannot be fetched",
             next="give KERNEL= a kernel checkout, source directory or tarball",
         )
     store.mkdir(parents=True, exist_ok=True)

@@ -15,11 +15,12 @@ import json
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import cache, debian, process
+from . import bootstrap, cache, debian, process
 from .errors import KstallError
 
 SUITE = "trixie"
@@ -113,6 +114,7 @@ def _make(
     log: Path,
 ) -> None:
     archive = scratch / "root.tar"
+    bootstrap.require(Path(tempfile.gettempdir()))
     uri = debian.mirror_for(suite)
     say(f"making a {suite} root with {', '.join(wanted)}")
     try:
@@ -128,7 +130,7 @@ def _make(
         raise KstallError(
             f"mmdebstrap made no {suite} root:\n" + _last_words(error.output),
             log=log,
-            next="see whether apt reaches its mirror, and whether the disk is full",
+            next=bootstrap.advice(error.output),
         ) from error
     tree = scratch / "tree"
     tree.mkdir()
@@ -160,6 +162,7 @@ def mmdebstrap_argv(
     """The command that makes the root as a tar archive."""
     return [
         "mmdebstrap",
+        f"--mode={bootstrap.mode()}",
         "--variant=essential",
         f"--include={','.join(wanted)}",
         f"--keyring={keyring}",
