@@ -38,7 +38,7 @@ def test_not_a_kernel_tree_is_two(
     (tmp_path / "tree").mkdir()
     argv = ["validate", "drm-sched", "--kernel", str(tmp_path / "tree")]
     assert cli.main([*argv, "--out", str(tmp_path / "out")]) == 2
-    assert "COULD NOT RUN" in capsys.readouterr().out
+    assert "COULD NOT JUDGE" in capsys.readouterr().out
     saved = json.loads((tmp_path / "out/latest/report.json").read_text())
     assert saved["status"] == "could-not-run"
     assert saved["stages"][0]["name"] == "tree"
@@ -119,6 +119,22 @@ def test_a_cache_that_cannot_be_made_is_two(
     monkeypatch.setenv("KSTALL_CACHE", "/proc/foo")
     assert cli.main(["validate", "drm-sched"]) == 2
     assert "set KSTALL_CACHE" in capsys.readouterr().err
+
+
+def test_a_cache_from_which_nothing_runs_is_two(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Noexec:
+        f_flag = os.ST_NOEXEC
+
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "statvfs", lambda _: Noexec)
+    assert cli.main(["validate", "drm-sched"]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/cache cannot hold the cache: it is mounted noexec" in said
+    assert "set KSTALL_CACHE" in said
 
 
 def test_a_bug_of_ours_is_two_and_in_the_report(

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kstall import accel, cache, counting, guest, traceabi
+from kstall.console import Splat
 from kstall.counting import Kernels
-from kstall.errors import KstallError
+from kstall.errors import KstallError, NotJudged
 from kstall.series import Measure, Overhead, Project, Series
 from kstall_guest import job
 
@@ -164,6 +165,83 @@ def test_a_boot_gets_its_accelerator_and_machine(
         ("base", 10, [70, 80])
     ]
     assert not (tmp_path / "out/base-1/share").exists()
+
+
+LATE = {"kind": "tracer-failed", "fault": "apparatus", "message": "not attached"}
+SKIPPED = {"kind": "skipped-events", "fault": "apparatus", "message": "skipped"}
+GONE = {"kind": "missing-event", "fault": "series", "message": "no such event"}
+WARNING = Splat("warning", 1, "WARNING: x", "WARNING: x")
+LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
+
+
+@pytest.mark.parametrize(
+    ("number", "ended", "done", "verdict"),
+    [
+        (1, {}, {"exit_status": 3}, counting.MeasureFailed),
+        (1, {}, {"errors": [GONE]}, counting.MeasureFailed),
+        (1, {"splats": (WARNING,)}, {}, counting.MeasureFailed),
+        (1, {"status": "panic"}, {}, counting.MeasureFailed),
+        # Nothing of this is the patches' doing.
+        (0, {}, {"exit_status": 3}, KstallError),
+        (0, {"splats": (WARNING,)}, {}, KstallError),
+        (1, {}, {"errors": [LATE]}, KstallError),
+        (1, {"exit_status": 1}, {}, KstallError),
+        (1, {"splats": (LOSS,)}, {}, KstallError),
+        (1, {"status": "hang"}, {}, NotJudged),
+        (1, {"status": "lost"}, {}, KstallError),
+        (1, {}, {"errors": [SKIPPED]}, None),
+    ],
+)
+def test_whose_fault_a_boot_without_counts_is(
+    series: Series,
+    kernels: Kernels,
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    ended: dict[str, Any],
+    done: dict[str, Any],
+    verdict: type[KstallError] | None,
+) -> None:
+    boot = dataclasses.replace(counting._boots(kernels)[number], formats=False)
+    boot = dataclasses.replace(boot, modes=("base",) if not number else ("off",))
+
+    def booted(*_: Any, out: Path, **__: Any) -> guest.GuestRun:
+        name = f"call-{boot.modes[0]}"
+        results = out / "share/results" / name
+        results.mkdir()
+        (results / "stdout").write_text("operations 10\n70\n80\n")
+        (results / "stderr").write_text("")
+        facts = {"name": name, "exit_status": 0, "errors": []} | done
+        cache.write_json(results.parent / "agent.json", {"workloads": [facts]})
+        (out / "console.log").write_text("x\n")
+        facts = {"status": "completed", "exit_status": 0, "splats": ()} | ended
+        return guest.GuestRun(
+            console=out / "console.log",
+            seconds=1,
+            first_line_seconds=1,
+            argv=(),
+            **facts,
+        )
+
+    monkeypatch.setattr(guest, "boot", booted)
+    boot.kernel.modules.mkdir(parents=True)
+    (tmp_path / "out/programs").mkdir(parents=True)
+
+    def run() -> list[dict[str, Any]]:
+        return counting.run(
+            Project(project_root),
+            *(series, kernels, boot, tmp_path / "out"),
+            accel.Accel("tcg", "on trial"),
+            counting.one_processor(series),
+        )
+
+    if verdict is None:
+        assert len(run()) == 1
+        return
+    with pytest.raises(KstallError) as caught:
+        run()
+    assert type(caught.value) is verdict
 
 
 def test_a_boot_is_given_what_prints_the_formats(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import itertools
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -25,6 +24,7 @@ import pytest
 from fake_kernel import commit, git, snapshot
 from fakeworld import World, write
 from faulty import (
+    HANGS,
     KILLED,
     PANIC,
     RUNNING,
@@ -32,18 +32,22 @@ from faulty import (
     cut,
     empty,
     forget,
+    impatient,
+    little,
     mounts,
     needs_mounts,
     overwrite,
     own_mounts,
     require_proven,
     require_stopped,
+    restored,
+    save,
     settled,
     settling,
     small_disk,
     tiny_disk,
 )
-from kstall import cache, guestrun
+from kstall import cache
 
 #: Kinds of faults, each with at least one test.
 CLASSES = frozenset(
@@ -72,7 +76,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
     made = World(tmp_path_factory.mktemp("proven") / "world")
     require_proven(made.validate())
-    return made
+    return save(made)
 
 
 @pytest.fixture
@@ -81,7 +85,7 @@ def proven(shared: World) -> Iterator[World]:
 
     It is that of other tests, too: what a test breaks, it has to see mended.
     """
-    with settling(shared):
+    with settling(restored(shared)):
         yield shared
 
 
@@ -109,67 +113,48 @@ _KEPT = (
 )
 
 
-@pytest.fixture(scope="module")
-def stumbling(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A world whose runs are killed, one after the other, each a stage later."""
-    return World(tmp_path_factory.mktemp("stumbling") / "world")
-
-
 @pytest.mark.fault("killed", "SIGKILL in each stage")
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_run_that_is_killed_leaves_nothing_running(
-    stumbling: World, stage: str
-) -> None:
-    before = mounts()
-    child = stumbling.held(stage, inside=stage in _PROGRAMS)
-    stumbling.kill(child)
-    assert stumbling.processes() == []
-    assert stumbling.free()
-    assert mounts() == before
-    killed = stumbling.outcome(child)
-    assert killed.report is not None and killed.report.status == "running"
-    series = killed.report.series[:1]
-    done = [*killed.report.stages, *(s for one in series for s in one.stages)]
-    assert [one.status for one in done[:-1] if one.status == "error"] == []
-
-
 @pytest.mark.fault("killed", "the run after the killed ones")
-def test_the_run_after_a_killed_one_goes_on_where_that_stopped(
-    stumbling: World,
+def test_runs_that_are_killed_leave_nothing_running_and_are_gone_on_with(
+    world: World,
 ) -> None:
-    guests = len(stumbling.guests)
-    after = stumbling.validate()
+    """Each is killed a stage later than the one before."""
+    for stage in STAGES:
+        child = world.held(stage, inside=stage in _PROGRAMS)
+        world.kill(child)
+        assert world.processes() == [], stage
+        assert world.free(), stage
+        assert mounts(world) == [], stage
+        killed = world.outcome(child)
+        assert killed.report is not None and killed.report.status == "running"
+        series = killed.report.series[:1]
+        done = [*killed.report.stages, *(s for one in series for s in one.stages)]
+        assert [one.name for one in done[:-1] if one.status == "error"] == []
+    guests = len(world.guests)
+    after = world.validate()
     require_proven(after)
-    settled(stumbling)
-    if guests:  # of tests that ran before
-        assert set(_KEPT) <= after.reused
-        assert len(stumbling.guests) == guests
-
-
-@pytest.fixture(scope="module")
-def halting(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A world whose runs are interrupted, one after the other, each a stage later."""
-    return World(tmp_path_factory.mktemp("halting") / "world")
+    settled(world)
+    assert set(_KEPT) <= after.reused
+    assert len(world.guests) == guests
 
 
 @pytest.mark.fault("interrupted", "Ctrl-C or SIGTERM in each stage that runs a program")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("stage", _PROGRAMS)
-def test_a_run_that_is_interrupted_ends_at_once(
-    halting: World, stage: str, number: signal.Signals
+def test_runs_that_are_interrupted_end_at_once(
+    world: World, number: signal.Signals
 ) -> None:
-    before = mounts()
-    child = halting.held(stage, inside=True)
-    # The program stands still, so that nothing can end but by being ended.
-    os.kill(child.pid or 0, number)
-    ran = halting.end(child, within=10)
-    assert ran.exit_code == 2
-    assert "interrupted; what was finished is kept" in ran.said
-    assert "Traceback" not in ran.said
-    assert ran.report is not None and ran.report.status == "interrupted"
-    assert ran.stage(stage).error == "interrupted"
-    settled(halting)
-    assert mounts() == before
+    """Each is interrupted a stage later than the one before."""
+    for stage in _PROGRAMS:
+        child = world.held(stage, inside=True)
+        # The program stands still, so that nothing can end but by being ended.
+        os.kill(child.pid or 0, number)
+        ran = world.end(child)
+        assert ran.exit_code == 2, stage
+        assert "interrupted; what was finished is kept" in ran.said, stage
+        assert "Traceback" not in ran.said
+        assert ran.report is not None and ran.report.status == "interrupted"
+        assert ran.stage(stage).error == "interrupted"
+        settled(world)
 
 
 # -- damaged entries -----------------------------------------------------------------
@@ -267,6 +252,9 @@ def test_a_damaged_object_is_not_linked(
 def test_an_object_that_the_linker_refuses_is_no_fault_of_the_series(
     proven: World,
 ) -> None:
+    # What others did here, a directory that was copied too, is behind us.
+    forget(proven, "kernels")
+    require_proven(proven.validate())
     (output,) = proven.cache.glob("builds/7*")
     when = (output / "other.o").stat()
     text = bytearray((output / "other.o").read_bytes())
@@ -301,6 +289,9 @@ def test_a_damaged_compiler_cache_gets_into_no_kernel(
 @needs_ccache
 @pytest.mark.fault("truncated", "what the compiler's cache maps into memory")
 def test_a_compiler_cache_that_dies_of_its_own_files_loses_them(proven: World) -> None:
+    # So that it knows every file, as it is now.
+    forget(proven, "kernels", "builds")
+    require_proven(proven.validate())
     (index,) = (proven.cache / "ccache").rglob("inode-cache*")
     cut(index)
     forget(proven, "kernels", "builds")
@@ -439,6 +430,8 @@ def test_a_guest_that_fills_the_disk(world: World) -> None:
     assert ran.exit_code == 2, ran.said
     assert "Traceback" not in ran.said, ran.said
     assert "no room for what the guest writes" in ran.said
+    # Another guest would find the disk just as full.
+    assert world.guests.count("doze") == 1
     assert "next: free some" in ran.said and "--out" in ran.said
     world.guest(None)
     after = world.validate()
@@ -527,7 +520,16 @@ def test_a_read_only_place_for_runs(world: World) -> None:
             1,
             ("the guest panicked in workload doze", "out of ideas", "console.log"),
         ),
-        ("signal.pause()", 1, ("the guest hung", "in workload doze", "console.log")),
+        (
+            # The deadline is the harness's own, and this kernel said nothing.
+            HANGS,
+            2,
+            (
+                "the guest did not end in workload doze",
+                "console.log",
+                "in the first try",
+            ),
+        ),
         (
             STARVED,
             2,
@@ -546,7 +548,7 @@ def test_a_guest_that_does_not_end_well(
 ) -> None:
     forget(proven, "evidence")
     proven.guest(RUNNING + what)
-    proven.prepare.append(_impatient)
+    proven.prepare.append(impatient)
     ran = proven.validate()
     proven.guest(None)
     proven.prepare.clear()
@@ -557,15 +559,12 @@ def test_a_guest_that_does_not_end_well(
         assert text in (stage.error or ""), stage.error
     # What it had brought until then is there, and is not taken for a result.
     assert (ran.dir / "demo/results/doze/stdout").read_text() == "dozed\n"
+    tries = ran.report.series[0].tries if ran.report is not None else []
+    assert len(tries) == code
     assert not list(proven.cache.glob("evidence/*"))
     after = proven.validate()
     require_proven(after)
     assert set(_KEPT) - {"guest"} == after.reused & set(_KEPT)
-
-
-def _impatient() -> None:
-    """A guest's deadline is a second, not a minute."""
-    guestrun._MARGIN = -9.0
 
 
 @pytest.mark.fault("QEMU killed", "while instructions are counted")
@@ -598,13 +597,12 @@ with console.open("a") as file:
 """
         + PANIC
     )
-    proven.prepare.append(_little_memory)
+    proven.prepare.append(little)
     ran = proven.validate()
     proven.guest(None)
     proven.prepare.clear()
     assert ran.exit_code == 1, ran.said
     stage = ran.stage("guest")
-    assert stage.seconds < 60
     assert "the guest panicked" in (stage.error or "")
     assert "console.log" in (stage.error or "")
     assert (ran.dir / "demo/console.log").stat().st_size > 99 * 10**6
@@ -613,10 +611,6 @@ with console.open("a") as file:
         assert (ran.dir / name).stat().st_size < 10**6, name
     shutil.rmtree(ran.dir)
     require_proven(proven.validate())
-
-
-def _little_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (2**28, 2**28))
 
 
 # -- two runs at once ----------------------------------------------------------------
@@ -716,7 +710,7 @@ def test_a_run_measures_by_a_clock_that_nobody_sets(proven: World) -> None:
     stages = [*ran.report.stages, *ran.report.series[0].stages]
     times = [ran.report.seconds, *(one.seconds for one in stages)]
     times += [one.value for stage in stages for one in stage.figures]
-    assert min(times) >= 0 and max(times) < 100
+    assert min(times) >= 0 and max(times) < 86400
 
 
 @pytest.mark.fault("clock", "the tree has files of the future")
@@ -813,8 +807,8 @@ def test_a_patch_through_a_link_is_refused(world: World) -> None:
     patch.write_text(patch.read_text().replace("/demo.c", "/away/demo.c"))
     before = snapshot(target)
     ran = world.validate()
-    assert ran.exit_code == 1, ran.said
-    assert "cannot change away/demo.c: away is a symbolic link" in ran.said
+    assert ran.exit_code == 3, ran.said
+    assert "0001-demo.patch, away/demo.c: away is a symbolic link" in ran.said
     assert snapshot(target) == before
 
 

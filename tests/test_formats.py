@@ -184,6 +184,19 @@ def test_kcidb_keeps_what_was_found_before_a_build_that_is_not_there(
     )
 
 
+@pytest.mark.parametrize(("config", "says"), [("fail", "FAIL"), ("error", "MISS")])
+def test_kcidb_has_a_configuration_that_fails_as_a_build_that_does(
+    run: Report, config: Status, says: str
+) -> None:
+    run.series[1].stages = _stages(apply="pass", config=config)
+    run.series[1].checks = []
+    made = kcidb.data(run)
+    kcidb.validate(made)
+    build = made["builds"][1]
+    assert (build["status"], build["comment"]) == (says, "config it is")
+    assert build["log_excerpt"] == "config: broke\n  log: x"
+
+
 def test_kcidb_of_a_run_without_a_tree_is_empty_and_valid(run: Report) -> None:
     run.tree = None
     kcidb.validate(kcidb.data(run))

@@ -93,6 +93,8 @@ def test_somebody_else_s_costs_are_told_and_not_judged(
     assert found.status == "skip"
     assert found.detail.startswith("somebody else's patches: ")
     assert words in found.detail
+    assert found.comparisons == ()
+    assert "with nothing to tell: " in found.detail
 
 
 def test_somebody_else_s_sites_need_not_be_where_sources_have_them(

@@ -54,9 +54,9 @@ def _built(
         made.append("base" if words[4].plan == "base" else "patched")
         return SimpleNamespace(key=made[-1])
 
-    nothing = SimpleNamespace(reused=True)
+    nothing = SimpleNamespace(reused=True, remarks=())
     for name, what in {
-        "tree.plan": lambda *_: plan,
+        "tree.plan": lambda *_, log: plan,
         "kernel.added_symbols": lambda _: frozenset(),
         "patches.prove": lambda *_: None,
         "builds.prove": lambda request, *_: compiled.append(request.everything),

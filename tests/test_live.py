@@ -8,7 +8,6 @@ by the check that is there for it.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -20,6 +19,7 @@ import pytest
 from kstall import builds
 from kstall.series import Project
 from live import Outcome, kstall, validate
+from processes import descendants
 
 pytestmark = pytest.mark.live
 
@@ -84,22 +84,23 @@ def _program(project: Project, text: str) -> None:
 def test_a_patch_that_does_not_apply(project_copy: Project, tmp_path: Path) -> None:
     _patch(project_copy, "\n \ts_fence = sched_job->s_fence;\n", "\n \tother();\n")
     found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
+    assert found.exit_code == 3
     said = found.stage("apply").error or ""
-    for part in (WAIT, "drivers/gpu/drm/scheduler/sched_main.c", "1041"):
-        assert part in said
+    place = f"{WAIT}, drivers/gpu/drm/scheduler/sched_main.c:1041: hunk"
+    assert said.startswith(place), said
 
 
 @pytest.mark.deep
 def test_a_symbol_that_does_not_stick(project_copy: Project, tmp_path: Path) -> None:
     with (project_copy.kconfigs / "drm-sched.config").open("a") as fragment:
-        fragment.write("CONFIG_SND_HDA_INTEL=m\n")
+        fragment.write("# CONFIG_SND is not set\nCONFIG_SND_HDA_INTEL=m\n")
     found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
+    # The base cannot have it either, so that it is no fault of the patches.
+    assert found.exit_code == 2
     # The base, which comes first, is asked for the same symbols.
     said = found.stage("base").error or ""
     assert "CONFIG_SND_HDA_INTEL=m did not stick" in said
-    assert "unmet dependency SND [=n] and SOUND [=n]" in said
+    assert "unmet dependency SND [=n]" in said
 
 
 @pytest.mark.deep
@@ -150,9 +151,11 @@ def test_a_guest_that_hangs(project_copy: Project, tmp_path: Path) -> None:
     # The agent is stopped, so nothing in the guest keeps the workload's deadline.
     _program(project_copy, "#!/bin/sh\nkill -STOP $PPID\nsleep 3600\n")
     found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
+    # Its kernel is silent, and the deadline is the harness's: it is tried once more.
+    assert found.exit_code == 2
     said = found.stage("guest").error or ""
-    assert "the guest hung and was ended at its deadline in workload" in said
+    assert said.count("the guest did not end in workload") == 2
+    assert "in the first try: " in said
     console = (found.dir / SERIES / "console.log").read_text(errors="replace")
     assert "Show Blocked State" in console or "Show State" in console
     assert not _qemus(found.dir)
@@ -239,17 +242,16 @@ def test_a_kernel_that_warns(project_copy: Project, tmp_path: Path) -> None:
 def _qemus(directory: Path) -> list[int]:
     """Processes that name ``directory``, directly or through a link of theirs."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*"):
+    for number in descendants():
+        entry = Path(f"/proc/{number}")
         try:
             words = (entry / "cmdline").read_bytes()
             links = [str(fd.readlink()) for fd in (entry / "fd").iterdir()]
         except OSError:
             continue
         held = any(link.startswith(str(directory)) for link in links)
-        if (held or str(directory).encode() in words) and int(
-            entry.name
-        ) != os.getpid():
-            found.append(int(entry.name))
+        if held or str(directory).encode() in words:
+            found.append(number)
     return found
 
 

@@ -168,6 +168,21 @@ def test_a_broken_report_does_not_hide_an_older_proof(desk: Desk) -> None:
     assert desk.export().proof.dir.name == "20260102T030405Z"
 
 
+def test_an_older_proof_does_not_outweigh_a_newer_failure(desk: Desk) -> None:
+    older, newer = desk.prove(), desk.prove(name="20260102T030406Z")
+    found = report.read(newer / "report.json")
+    found.series[0].status = "fail"
+    report.write(found, newer / "report.json")
+    with pytest.raises(proof.NoProof, match="20260102T030406Z: not proven"):
+        desk.export()
+    # Whoever names the older one knows what they do.
+    assert desk.export(run=older).proof.dir == older
+    # Of other patches it says nothing.
+    found.series[0].digest = "other"
+    report.write(found, newer / "report.json")
+    assert desk.export().proof.dir == older
+
+
 def test_the_newest_proof_is_quoted_or_the_one_that_is_named(desk: Desk) -> None:
     older, newer = desk.prove(), desk.prove(name="20260102T030406Z")
     assert desk.export().proof.dir == newer
@@ -353,6 +368,25 @@ def test_what_kernels_showed_that_watch_themselves_is_told(desk: Desk) -> None:
     text = " ".join(_mail(desk.export().letters[0]).get_content().split())
     assert "one with KCSAN. Nobody snores. All hold, in 2 comparisons." in text
     assert "Not shown by this run: - All nap: one sings" in text
+
+
+def test_claims_that_one_cause_leaves_out_are_one_item_and_never_hold(
+    desk: Desk,
+) -> None:
+    run = desk.prove()
+    found = report.read(run / "report.json")
+    found.series[0].checks += [
+        report.Check(
+            name=name, kind="harness", claim=claim, status="skip", detail="no bed"
+        )
+        for name, claim in (("a", "All snore."), ("b", "None sings."))
+    ]
+    report.write(found, run / "report.json")
+    text = " ".join(_mail(desk.export().letters[0]).get_content().split())
+    assert "Not shown by this run: - All snore; None sings: no bed" in text
+    # Before, the claims of all checks of the harness stood in front of this.
+    assert text.count("All snore") == 1
+    assert "It booted. All hold, in 1 comparisons." in text
 
 
 def test_a_directory_has_no_base_commit_and_says_so(desk: Desk) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import costs, evidence, junit, records, report, validate, views
+from kstall import costs, evidence, junit, records, report, trials, views
 from kstall.report import Check, Comparison, Report, SeriesReport, Stage
 from kstall.series import Project
 
 
-def _check(status: report.Status, name: str = "naps") -> Check:
+def _check(status: evidence.Status, name: str = "naps") -> Check:
     ok = status != "fail"
     return Check(
         name=name,
@@ -64,13 +64,28 @@ def _report(stage: report.Status = "pass", *checks: Check) -> Report:
         ("error", [], "could-not-run", 2),
         ("pass", [], "could-not-run", 2),
         ("pass", ["skip"], "could-not-run", 2),
+        ("does-not-apply", [], "does-not-apply", 3),
+        # Checks of patches are made before, and what fails there fails.
+        ("does-not-apply", ["fail"], "failed", 1),
+        ("does-not-apply", ["error"], "could-not-run", 2),
     ],
 )
 def test_status_and_exit_code(
-    stage: report.Status, checks: list[report.Status], status: str, code: int
+    stage: report.Status, checks: list[evidence.Status], status: str, code: int
 ) -> None:
     made = _report(stage, *(_check(s, f"c{i}") for i, s in enumerate(checks)))
     assert (made.status, made.exit_code) == (status, code)
+
+
+def test_another_series_is_proven_where_one_does_not_apply() -> None:
+    made = _report("pass", _check("pass"))
+    other = made.series[0].model_copy(update={"name": "other", "checks": []})
+    other.stages = [Stage(name="apply", status="does-not-apply", seconds=0)]
+    for series, code in (([other], 3), ([made.series[0], other], 3)):
+        made.series = series
+        made.settle()
+        assert (other.status, made.exit_code) == ("does-not-apply", code)
+    assert made.series[0].status == "pass"
 
 
 def test_a_report_without_series_proves_nothing() -> None:
@@ -86,6 +101,19 @@ def test_json_round_trip_and_schema(tmp_path: Path) -> None:
     assert report.read(tmp_path / "report.json") == made
     schema = json.loads(report.schema_text())
     assert schema["properties"]["schema_version"]["const"] == 1
+
+
+def test_a_skipped_check_has_no_comparison_however_it_was_made() -> None:
+    skipped = _check("skip")
+    assert skipped.comparisons == []
+    changed = _check("pass")
+    changed.status = "skip"
+    assert changed.comparisons == []
+    # As a report of an earlier version has it.
+    raw = _check("pass").model_dump() | {"status": "skip"}
+    assert raw["comparisons"]
+    assert Check.model_validate(raw).comparisons == []
+    assert _check("pass").comparisons
 
 
 def test_the_committed_schema_is_the_code_s(project_root: Path) -> None:
@@ -225,7 +253,7 @@ def test_events_are_those_of_the_booted_kernel(project_root: Path) -> None:
     )
     layout = records.parse_layout(text, "sched")
     saved = evidence.Evidence(Path(), {}, {}, {layout.event: layout})
-    made = {one.name: one for one in validate._events(series, saved)}
+    made = {one.name: one for one in trials.events(series, saved)}
     assert len(made) == len(series.spec.tracepoint)
     known = made["sched:sched_stat_throttled"]
     assert [(one.name, one.offset, one.size) for one in known.fields] == [

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from kstall import process, report
 from kstall import run as runs
-from kstall.errors import FailedCheck, KstallError
+from kstall.errors import DoesNotApply, FailedCheck, KstallError
 from kstall.ui import Ui
 
 
@@ -55,6 +55,7 @@ def test_a_stage_keeps_commands_figures_and_log(run: runs.Run) -> None:
     [
         (FailedCheck("no fit", next="mend it"), "fail", "no fit\n  next: mend it"),
         (KstallError("no apt"), "error", "no apt"),
+        (DoesNotApply("a.patch, x.c:3"), "does-not-apply", "a.patch, x.c:3"),
         (OSError(errno.ENOSPC, "full", "/cache"), "error", "point KSTALL_CACHE"),
     ],
 )

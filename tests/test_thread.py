@@ -271,11 +271,11 @@ def test_a_patch_more_and_a_patch_less(
     assert not came.found.complete
 
 
-def test_what_does_not_apply_is_a_verdict(
+def test_what_does_not_apply_is_a_verdict_of_its_own(
     tmp_path: Path, mails: list[bytes], base: Base, project: Project
 ) -> None:
     torn = _edit(mails[2], "-int line_10;", "-int line_11;")
-    with pytest.raises(ApplyError, match=r"0002-demo.*hunk 1 on demo\.c does not fit"):
+    with pytest.raises(ApplyError, match=r"0002-demo.*, demo\.c:10: hunk 1 does not"):
         _receive(tmp_path, [mails[0], mails[1], torn], base, project)
 
 
@@ -470,7 +470,11 @@ def test_events_that_nobody_knows_how_to_fire_are_skipped(
     assert listed.status == "pass"
     assert "int depth; holes: none" in listed.comparisons[0].detail
     assert fire.status == "skip"
-    assert fire.detail.endswith("would make them: dream:dream_end")
+    assert fire.detail.endswith(
+        "would make them: dream:dream_end; dream:dream_begin did, 1 times"
+    )
+    # That nothing asked for it to fire, so that it is no comparison.
+    assert fire.comparisons == ()
     # Of what nobody knows there is nothing to compare, and no error.
     checks = {one.name: one.status for one in common.judge(series, saved)}
     assert checks == {"booted_kernel": "pass", "nothing_lost": "pass"}
@@ -559,4 +563,10 @@ def test_the_command_ends_in_a_validation(
     _mbox(path, [mails[0], mails[2]])
     assert cli.main(words) == 1
     assert "[1/2] missing" in capsys.readouterr().err
+    torn = _edit(mails[2], "-int line_10;", "-int line_11;")
+    _mbox(path, [mails[0], mails[1], torn])
+    assert cli.main(words) == 3
+    said = capsys.readouterr().err
+    assert "does not apply: 0002-demo" in said
+    assert ", demo.c:10: hunk 1" in said
     assert replace(request, kernel=None).kernel is None

@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from . import explain
 from .report import Check, Report, SeriesReport, Stage, Status
-from .views import fact
+from .views import fact, word
 
 #: The suite of the stages that all series share.
 RUN = "run"
@@ -30,16 +31,29 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """The cases of a series, or of what all series share; never without a case."""
+    """The cases of a series, or of what all series share; never without a case.
+
+    ``status`` is what the cases do not tell, with a ``message``: that they are few as
+    the series does not apply.
+    """
 
     name: str
     cases: tuple[Case, ...]
+    status: Status | None = None
+    message: str = ""
 
 
 def suites(report: Report) -> tuple[Suite, ...]:
     """The shared stages first, then the series in their order."""
     found = [Suite(RUN, tuple(map(_of_stage, report.stages)))] if report.stages else []
-    return (*found, *(Suite(one.name, _cases(one)) for one in report.series))
+    return (*found, *map(_suite, report.series))
+
+
+def _suite(series: SeriesReport) -> Suite:
+    unfit = next((s for s in series.stages if s.status == "does-not-apply"), None)
+    if unfit is not None and series.status == "does-not-apply":
+        return Suite(series.name, _cases(series), "skip", _message(unfit))
+    return Suite(series.name, _cases(series))
 
 
 def _cases(series: SeriesReport) -> tuple[Case, ...]:
@@ -50,13 +64,21 @@ def _cases(series: SeriesReport) -> tuple[Case, ...]:
     return (*map(_of_stage, series.stages), *map(_of_check, series.checks))
 
 
+def _message(stage: Stage) -> str:
+    if stage.status == "does-not-apply":
+        return f"{word(stage.status)}: {stage.summary}"
+    return stage.summary
+
+
 def _of_stage(stage: Stage) -> Case:
+    text = "\n".join(filter(None, (stage.error, *explain.lines(stage.explanation))))
     return Case(
         stage.name,
         "stage",
-        stage.status,
-        stage.summary,
-        stage.error or "",
+        # No format has a word for it: nothing was asked, and that is no failure.
+        "skip" if stage.status == "does-not-apply" else stage.status,
+        _message(stage),
+        text,
         stage.seconds,
     )
 
@@ -67,5 +89,6 @@ def _of_check(check: Check) -> Case:
         f"expected {item.wanted}"
         for item in check.comparisons
     ]
-    text = "\n".join([check.claim, *lines, check.detail])
+    told = explain.lines(check.explanation)
+    text = "\n".join(filter(None, (check.claim, *lines, check.detail, *told)))
     return Case(check.name, "check", check.status, fact(check), text)

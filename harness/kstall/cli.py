@@ -28,13 +28,14 @@ from . import (
     prep,
     report,
     source,
+    stability,
     summary,
     temporary,
     traceabi,
     validate,
     views,
 )
-from .errors import FailedCheck, KstallError, explain
+from .errors import DoesNotApply, FailedCheck, KstallError, explain
 from .run import command_line
 from .series import Project, Series, Spec
 from .ui import Ui
@@ -68,7 +69,8 @@ _NOT_FOR_KBUILD = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``kstall``; 0 proven, 1 a check failed, 2 could not run."""
+    """Run ``kstall``; 0 proven, 1 a check failed, 2 could not judge, 3 a series does
+    not apply."""
     arguments = _parser().parse_args(argv)
     for name in _NOT_FOR_KBUILD:
         os.environ.pop(name, None)
@@ -123,7 +125,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kstall",
         description="Prove tracepoint patch series on a real, booted kernel.",
-        epilog="exit status: 0 proven, 1 a check failed, 2 could not run",
+        epilog="exit status: 0 proven, 1 a check failed, 2 could not judge, 3 nothing "
+        "failed but a series does not apply",
     )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument(
@@ -152,8 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument(
         "--kernel",
         type=Path,
-        help="git checkout, source directory or tarball; it is only read "
-        "(default: Debian's newest linux-source-7.3)",
+        help="git checkout, source directory or tarball, which is only read, or "
+        "debian:7.2 for Debian's newest linux-source-7.2 (default: debian:7.3)",
     )
     prove.add_argument(
         "--out",
@@ -170,7 +173,22 @@ def _parser() -> argparse.ArgumentParser:
         "also more compilers and architectures, and kernels with sanitizers, for hours "
         "(default: %(default)s)",
     )
+    prove.add_argument(
+        "--again",
+        action="store_true",
+        help="boot each series' guest afresh, though results of an earlier run are "
+        "there; kernels are used again, and what counted costs, or watched itself",
+    )
+    prove.add_argument(
+        "--repeat",
+        type=_positive,
+        metavar="N",
+        help="boot each series' guest so many times, and tell how often each check "
+        "passed, failed, or could not be judged; one failure is a failure",
+    )
     prove.set_defaults(verb=_validate)
+
+    _add_stability(verbs)
 
     judge = verbs.add_parser(
         "judge",
@@ -178,6 +196,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     judge.add_argument("run", type=Path, help="a run directory, such as out/latest")
     judge.set_defaults(verb=_judge)
+
+    mutants = verbs.add_parser(
+        "mutate",
+        help="make the evidence of a finished run false, value by value, and see which "
+        "check notices; boots nothing",
+        description="Whether the checks of series would notice wrong values of their "
+        "events: every value of a run's evidence is made false in each way that a "
+        "wrong patch could, and judged.",
+        epilog="exit status: 0 all is noticed or argued in series.toml, 1 something "
+        "escapes, 2 there is no such evidence",
+    )
+    mutants.add_argument("run", type=Path, help="a run directory, such as out/latest")
+    mutants.add_argument("series", nargs="*", help="default: all of the run")
+    mutants.add_argument(
+        "--all", action="store_true", help="print what is caught, too, and by what"
+    )
+    mutants.set_defaults(verb=_mutate)
 
     page = verbs.add_parser(
         "html", help="write report.html of a run again, from its report.json"
@@ -251,6 +286,44 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     thread.set_defaults(verb=_series)
 
 
+def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    steady = verbs.add_parser(
+        "stability",
+        help="boot a guest many times on a busy host: is the verdict the same again?",
+        description="Boot the guest of each series many times, alone and two at once, "
+        "while stress-ng keeps the host busy, and tell which checks' verdicts move.",
+        epilog="exit status: 0 all proven, but for one in fifty without verdict; 1 a "
+        "guest was FAILED; 2 more had no verdict",
+    )
+    steady.add_argument("series", nargs="*", help="default: every series")
+    steady.add_argument(
+        "--runs", type=int, default=20, help="guests a load (default: %(default)s)"
+    )
+    steady.add_argument(
+        "--load",
+        type=int,
+        action="append",
+        help="workers of stress-ng a processor, 0 for none; more than once for one "
+        "after the other (default: 2, then 4)",
+    )
+    steady.add_argument(
+        "--kunit",
+        type=int,
+        default=0,
+        metavar="TIMES",
+        help="instead: run each KUnit suite that the patches add so often, in a guest "
+        "with one processor and in one with four",
+    )
+    steady.add_argument("--kernel", type=Path, help="as for validate")
+    steady.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out"),
+        help="where stability/ is written (default: %(default)s)",
+    )
+    steady.set_defaults(verb=_stability)
+
+
 def _add_check_thread(
     verbs: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> None:
@@ -296,6 +369,13 @@ def _add_check_thread(
         help="where threads/ and run directories go (default: %(default)s)",
     )
     incoming.set_defaults(verb=_check_thread)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: at least 1")
+    return number
 
 
 def _project_root() -> Path:
@@ -373,6 +453,8 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         cache=_cache(),
         out=arguments.out.absolute(),
         level=arguments.level,
+        again=arguments.again,
+        repeat=arguments.repeat,
     )
     return _prove(request, console)
 
@@ -385,14 +467,40 @@ def _prove(request: validate.Request, console: Console) -> int:
     return outcome.exit_code
 
 
+def _stability(arguments: argparse.Namespace, console: Console) -> int:
+    project = Project(arguments.project)
+    request = validate.Request(
+        project=project,
+        series=project.load(arguments.series),
+        kernel=arguments.kernel,
+        cache=_cache(),
+        out=arguments.out.absolute(),
+    )
+    loads = tuple(arguments.load or (2, 4))
+    plan = stability.Plan(arguments.runs, loads, arguments.kunit)
+    with Ui(console) as ui:
+        outcome = stability.measure(request, plan, ui, command_line())
+    console.print("\n".join(stability.summary(outcome)), markup=False, soft_wrap=True)
+    if outcome.place is not None:
+        console.print(escape(f"results  {outcome.place / stability.FILE}"))
+    unseen = {one.name for one in request.series} - outcome.series
+    for name in sorted(unseen):
+        _complain(f"{name}: its kernel could not be built, see above")
+    code = stability.exit_code(outcome)
+    return code if code == report.EXIT["failed"] or not unseen else CANNOT_RUN
+
+
 def _cache() -> Path:
     """The cache directory, made and known to be ours to write before any stage."""
     directory = cache.default_dir()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if os.access(directory, os.W_OK | os.X_OK):
+        if os.statvfs(directory).f_flag & os.ST_NOEXEC:
+            reason = "it is mounted noexec, and what a build makes has to run there"
+        elif os.access(directory, os.W_OK | os.X_OK):
             return directory
-        reason = "it is not ours to write"
+        else:
+            reason = "it is not ours to write"
     except OSError as error:
         reason = error.strerror or str(error)
     raise KstallError(
@@ -406,6 +514,20 @@ def _judge(arguments: argparse.Namespace, console: Console) -> int:
     outcome = validate.judge_again(Project(arguments.project), directory)
     views.terminal(outcome, directory, console)
     return outcome.exit_code
+
+
+def _mutate(arguments: argparse.Namespace, console: Console) -> int:
+    outcome = validate.mutate_again(
+        Project(arguments.project),
+        arguments.run.resolve(),
+        arguments.series,
+        _cache(),
+    )
+    views.mutations(outcome, console, everything=arguments.all)
+    checks = [check for series in outcome.series for check in series.checks]
+    if not outcome.series:
+        return CANNOT_RUN
+    return 0 if all(check.status == "pass" for check in checks) else 1
 
 
 def _abi(arguments: argparse.Namespace, console: Console) -> int:
@@ -482,6 +604,9 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
     except FailedCheck as error:
         _complain(str(error))
         return report.EXIT["failed"]
+    except DoesNotApply as error:
+        _complain(f"does not apply: {error}")
+        return report.EXIT["does-not-apply"]
     found = incoming.text(came)
     cache.write_text(came.dir / "found.txt", found)
     say(found)

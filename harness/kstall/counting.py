@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kstall_guest import errors
+
 from . import (
     accel,
     cache,
@@ -26,6 +28,7 @@ from . import (
     gate,
     guest,
     guestrun,
+    hosttime,
     kernel,
     parallel,
     process,
@@ -50,6 +53,8 @@ _MARGIN = 120.0
 _PER_TRACER = 90.0
 # Guest seconds pass with instructions, and while it waits they pass at once.
 _FOREVER = 3600.0
+# Of what a reader misses nothing is counted here.
+_NO_MATTER = (errors.LostEvents.kind, errors.SkippedEvents.kind)
 
 
 class MeasureFailed(FailedCheck):
@@ -78,6 +83,11 @@ class Boot:
     modes: tuple[costs.Mode, ...]
     # Whether it prints the formats of all trace events, when all is measured.
     formats: bool = False
+
+    @property
+    def failure(self) -> type[KstallError]:
+        """What it is if this boot fails: without patches they cannot be at fault."""
+        return KstallError if self.modes == ("base",) else MeasureFailed
 
 
 def _boots(kernels: Kernels) -> tuple[Boot, ...]:
@@ -344,8 +354,14 @@ def _refuse(ran: guest.GuestRun, boot: Boot) -> None:
         ) from error
     if ran.status == "completed" and ran.exit_status == 0 and not ran.splats:
         return
-    excerpt = ran.splats[0].excerpt if ran.splats else ""
-    raise MeasureFailed(
+    limits = hosttime.thresholds(boot.kernel.config)
+    said = guestrun.meant(ran, limits)
+    guilty = bool(said) or ran.status == "panic"
+    if not guilty:
+        guestrun.require_time(ran, ran.console.parent / "results", limits)
+    excerpt = said[0].excerpt if said else ""
+    # An agent that could not do its job, or a log with a gap, is not the kernel's word.
+    raise (boot.failure if guilty else KstallError)(
         f"boot {boot.name} ended as {ran.status}, exit {ran.exit_status}\n{excerpt}",
         log=ran.console,
     )
@@ -358,10 +374,11 @@ def _counted(series: Series, boot: Boot, results: Path) -> Iterator[dict[str, An
         name = f"{one.name}-{mode}"
         here = facts.get(name, {})
         # A full buffer goes on to be written to, which is all that is wanted here.
-        errors = [e for e in here.get("errors", []) if e["kind"] != "lost-events"]
-        if errors or here.get("exit_status") != 0:
+        found = [e for e in here.get("errors", []) if e["kind"] not in _NO_MATTER]
+        if found or here.get("exit_status") != 0:
             said = (results / name / "stderr").read_text(errors="replace").strip()
-            raise MeasureFailed(
+            ours = any(errors.fault_of(one) == "apparatus" for one in found)
+            raise (KstallError if ours else boot.failure)(
                 f"boot {boot.name}: {name} {here.get('status')}, exit "
                 f"{here.get('exit_status')}: {here.get('error') or said}"
             )

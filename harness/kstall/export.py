@@ -39,6 +39,7 @@ from .series import PatchExemption, Project, Series
 #: Who drafts are from: mail cannot be sent as them, or answered.
 DRAFTER = Person("kstall", "noreply@kstall.invalid")
 _MBOX = "thread.mbox"
+_CHECKPATCH = ("checkpatch_strict", "checkpatch_tags")
 #: How much of a line of a trace says which one it is.
 _RECORD = 40
 
@@ -181,7 +182,7 @@ def _argued(
     for remark in remarks:
         about = patchcheck.finding(directory / remark.file, remark)
         for one in series.spec.exemption:
-            if one.check == "checkpatch_strict" and patchcheck.covers(one, about):
+            if one.check in _CHECKPATCH and patchcheck.covers(one, about):
                 found[remark] = one
     return found
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from . import cache, kernel, process, space
-from .errors import FailedCheck
+from .errors import FailedCheck, KstallError
 from .kernel import Configured, Kernel, Toolchain
 from .tree import AppliedTree
 
@@ -86,7 +86,8 @@ def _compile(
                 log=log,
             )
     except process.CommandError as error:
-        raise FailedCheck(
+        failed = FailedCheck if kernel.refused(error) else KstallError
+        raise failed(
             f"a module that measures does not compile:\n{error.what}", log=log
         ) from error
     for one in sources:

@@ -106,20 +106,28 @@ def off_runs_nothing_else(series: Series, found: Overhead) -> Verdict:
     count = footprint.same_paths
     verdict.true(f"{count} other functions changed and run what they did", True)
     verdict.true(f"{footprint.unchanged} functions are the same", True)
-    _tell_of_somebody_else(series, verdict)
-    return verdict
+    return _of_somebody_else(series, verdict)
 
 
-def _tell_of_somebody_else(series: Series, verdict: Verdict) -> None:
-    """Who only receives a series cannot argue for it: what it costs beyond its NOPs is
-    told, as the reason why the check decides nothing."""
+def _of_somebody_else(series: Series, verdict: Verdict) -> Verdict:
+    """``verdict``, unless its findings cannot be argued for.
+
+    Who only receives a series cannot argue for it: what it costs beyond its NOPs is
+    told, as the reason why the check decides nothing and compares nothing.
+    """
     told = [
         f"{one.label}: {one.detail or one.observed}"
         for one in verdict.comparisons
         if not one.ok
     ]
-    if series.spec.discovered and told:
-        verdict.skip(f"somebody else's patches: {'; '.join(told)}")
+    if not (series.spec.discovered and told):
+        return verdict
+    others = len(verdict.comparisons) - len(told)
+    if others:
+        told.append(f"with nothing to tell: {others} more comparisons")
+    skipped = Verdict()
+    skipped.skip(f"somebody else's patches: {'; '.join(told)}")
+    return skipped
 
 
 def _judge_path(
@@ -158,8 +166,7 @@ def structs_do_not_grow(series: Series, found: Overhead) -> Verdict:
         elif change.record:
             verdict.equal(f"{change.name}: bytes in holes", change.patched_holes, 0)
     verdict.true(f"{grown} structs of before changed", True)
-    _tell_of_somebody_else(series, verdict)
-    return verdict
+    return _of_somebody_else(series, verdict)
 
 
 def off_costs_what_is_predicted(series: Series, found: Overhead) -> Verdict:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import cache, process, space
-from .errors import FailedCheck
+from . import cache, kernel, process, space
+from .errors import FailedCheck, KstallError
 from .kernel import Toolchain
 from .series import Series, Workload
 from .tree import AppliedTree, Plan
@@ -74,7 +74,8 @@ def _compile(load: Workload, tree: AppliedTree, target: Path, log: Path) -> None
                     log=log,
                 )
         except process.CommandError as error:
-            raise FailedCheck(
+            failed = FailedCheck if kernel.refused(error) else KstallError
+            raise failed(
                 f"workload {load.name} does not compile from the tree:\n{error.what}",
                 log=log,
             ) from error

@@ -51,8 +51,9 @@ def find(
 ) -> Proof:
     """The newest run below ``out``, or the given ``run``, that proves ``series``.
 
-    ``kernel`` is what the user named as such.  Raises `NoProof`, which says why each
-    of the newest runs does not count, and what to run.
+    ``kernel`` is what the user named as such.  A run in which just these patches failed
+    on just this base ends the search: an older proof does not outweigh it.  Raises
+    `NoProof`, which says why each of the newest runs does not count, and what to run.
     """
     refused = []
     for directory in [run] if run is not None else _newest_first(out):
@@ -69,6 +70,8 @@ def find(
             continue
         if (why := _unfit(found, entry, series, base)) is not None:
             refused.append(f"{directory.name}: {why}")
+            if _refutes(found, entry, series, base):
+                break
             continue
         return Proof(directory, found, entry)
     words = ["make", "validate", f"SERIES={series.name}"]
@@ -89,6 +92,12 @@ def _newest_first(out: Path) -> Iterator[Path]:
     found = (path.parent for path in out.glob("*/report.json"))
     runs = (path for path in found if not path.is_symlink())
     yield from sorted(runs, key=lambda path: path.name, reverse=True)
+
+
+def _refutes(found: Report, entry: SeriesReport, series: Series, base: Base) -> bool:
+    """Whether this report says that the series, as it is, failed on ``base``."""
+    same = found.tree is not None and found.tree.id == base.id
+    return same and entry.digest == series.digest and entry.status == "fail"
 
 
 def _unfit(

@@ -21,18 +21,23 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    model_validator,
 )
 from pydantic_core import PydanticSerializationError
 
-from . import cache, costs
+from . import cache, costs, evidence, falsity
 from .evidence import CheckResult
 
-Status = Literal["pass", "fail", "skip", "error"]
-RunStatus = Literal["running", "proven", "failed", "could-not-run", "interrupted"]
-#: What `kstall validate` exits with.
+#: Of a stage or a series; error: it could not be judged.  A check never has the last.
+Status = Literal["pass", "fail", "skip", "error", "does-not-apply"]
+RunStatus = Literal[
+    "running", "proven", "failed", "could-not-run", "does-not-apply", "interrupted"
+]
+#: What `kstall validate` exits with; could-not-run: something could not be judged.
 EXIT = {
     "proven": 0,
     "failed": 1,
+    "does-not-apply": 3,
     "could-not-run": 2,
     "interrupted": 2,
     "running": 2,
@@ -42,6 +47,26 @@ EXIT = {
 class _Model(BaseModel):
     # A newer kstall may have added fields; version 1 readers pass over them.
     model_config = ConfigDict(extra="ignore")
+
+
+class Excerpt(_Model):
+    """Lines that show why something did not pass; short, and plain text."""
+
+    title: str
+    file: str | None = Field(
+        default=None, description="they are from there, a path in the run directory"
+    )
+    lines: list[str]
+
+
+class Explanation(_Model):
+    """What to read and what to do about a check or a stage that did not pass."""
+
+    excerpts: list[Excerpt] = []
+    files: list[str] = Field(
+        default=[], description="they show more, paths in the run directory"
+    )
+    again: list[str] = Field(default=[], description="commands that try again")
 
 
 class Command(_Model):
@@ -76,6 +101,9 @@ class Stage(_Model):
     log: str | None = Field(default=None, description="path in the run directory")
     figures: list[Figure] = []
     commands: list[Command] = []
+    explanation: Explanation | None = Field(
+        default=None, description="of one that stopped"
+    )
 
 
 #: In this order: a whole number must not be read as a yes.
@@ -94,6 +122,7 @@ class Comparison(_Model):
     ok: bool
     unit: str = Field(default="", description="of expected and observed")
     detail: str = Field(default="", description="what else was seen")
+    workload: str = Field(default="", description="the only one that it is about")
 
     @property
     def wanted(self) -> str:
@@ -124,7 +153,18 @@ def _shown(value: Value) -> str:
 
 
 class Check(_Model):
-    """A claim about the series and how it was judged."""
+    """A claim about the series and how it was judged.
+
+    One that is skipped has no comparisons, in whatever way it became so.
+    """
+
+    model_config = ConfigDict(
+        validate_assignment=True,
+        json_schema_extra={
+            "if": {"properties": {"status": {"const": "skip"}}},
+            "then": {"properties": {"comparisons": {"maxItems": 0}}},
+        },
+    )
 
     name: str
     kind: Literal[
@@ -138,17 +178,34 @@ class Check(_Model):
         "debug",
     ]
     claim: str
-    status: Status
+    status: evidence.Status = Field(description="error: it could not be judged")
     comparisons: list[Comparison] = []
     detail: str = Field(
         default="", description="reason of a skip, trace of an error, excerpt"
     )
+    tainted: bool = Field(
+        default=False,
+        description="it could not be judged because the apparatus failed a workload "
+        "of it; detail says how",
+    )
+    workloads: list[str] = Field(default=[], description="those that it judges")
+    explanation: Explanation | None = Field(
+        default=None, description="of one that failed or could not be judged"
+    )
+
+    @model_validator(mode="after")
+    def _skipped_is_not_compared(self) -> Check:
+        # Reports of earlier versions have some, which would look like what holds.
+        if self.status == "skip":
+            self.__dict__["comparisons"] = []
+        return self
 
     @classmethod
     def of(cls, result: CheckResult) -> Check:
         """As it is reported."""
         compared = [vars(one) for one in result.comparisons]
-        return cls(**{**vars(result), "comparisons": compared})
+        loads = list(result.workloads)
+        return cls(**{**vars(result), "comparisons": compared, "workloads": loads})
 
 
 class EventField(_Model):
@@ -184,6 +241,63 @@ class Patch(_Model):
     sha256: str = Field(description="of the file")
 
 
+class Unjudged(_Model):
+    """A check that could not be judged."""
+
+    check: str
+    cause: str
+
+
+class Try(_Model):
+    """A boot of a series' guest.
+
+    What could not be judged because of the apparatus is tried a second time.
+    """
+
+    number: int = Field(description="from 1; the last one was judged")
+    evidence: str | None = Field(
+        default=None, description="guest results, a path in the run directory"
+    )
+    guest: Stage = Field(description="how the guest ended")
+    unjudged: list[Unjudged] = []
+
+
+class Repeat(_Model):
+    """One of several boots of a series' guest that were asked for."""
+
+    number: int = Field(description="from 1")
+    status: Status = Field(description="fail: of the guest, or of a check of it")
+    evidence: str | None = Field(
+        default=None, description="path in the run directory; None: dropped"
+    )
+    odd: bool = Field(
+        default=False,
+        description="failed, could not be judged, or unlike most others in a check",
+    )
+    seconds: float = Field(default=0, description="wall-clock time")
+    error: str | None = Field(default=None, description="why the guest has no results")
+    failed: list[str] = Field(default=[], description="checks")
+    unjudged: list[Unjudged] = []
+
+
+class Tally(_Model):
+    """How often a check came out in which way, in all repeats together."""
+
+    check: str = Field(description="or guest: whether it ended well")
+    passed: int = 0
+    failed: int = 0
+    unjudged: int = 0
+    skipped: int = 0
+
+
+class Repeats(_Model):
+    """What came of booting a series' guest several times."""
+
+    asked: int
+    runs: list[Repeat] = []
+    tally: list[Tally] = []
+
+
 class SeriesReport(_Model):
     """All that is known of one series after a run."""
 
@@ -199,8 +313,15 @@ class SeriesReport(_Model):
     stages: list[Stage] = []
     events: list[Event] = []
     checks: list[Check] = []
+    tries: list[Try] = Field(default=[], description="boots of its guest, in order")
+    repeats: Repeats | None = Field(
+        default=None, description="of a run that was to repeat its guest"
+    )
     overhead: costs.Overhead | None = Field(
         default=None, description="what the new events cost while off and on"
+    )
+    mutation: falsity.Mutation | None = Field(
+        default=None, description="what the checks say of falsified evidence"
     )
 
 
@@ -253,7 +374,7 @@ class Report(_Model):
 
     @property
     def exit_code(self) -> int:
-        """0 proven, 1 a check failed, 2 could not run."""
+        """0 proven, 1 a check failed, 2 could not judge, 3 a series does not apply."""
         return EXIT[self.status]
 
     def settle(self) -> None:
@@ -264,6 +385,8 @@ class Report(_Model):
                 + [check.status for check in series.checks]
             )
             judged = [one for one in series.checks if one.kind != "patch"]
+            if series.status == "does-not-apply":
+                continue
             if not any(check.status in ("pass", "fail") for check in judged):
                 # A series of which nothing was judged that it does is not proven.
                 series.status = worst([series.status, "error"])
@@ -276,13 +399,17 @@ class Report(_Model):
             "skip": "proven",
             "fail": "failed",
             "error": "could-not-run",
+            "does-not-apply": "does-not-apply",
         }
         self.status = states[state]
 
 
 def worst(states: list[Status]) -> Status:
-    """The gravest: a failure is a verdict, an error is the lack of one."""
-    order: tuple[Status, ...] = ("fail", "error", "pass", "skip")
+    """The gravest: a failure is a verdict, an error is the lack of one.
+
+    What does not apply comes after both: another run may still judge the rest.
+    """
+    order: tuple[Status, ...] = ("fail", "error", "does-not-apply", "pass", "skip")
     for state in order:
         if state in states:
             return state

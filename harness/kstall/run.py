@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from . import __version__, cache, html, junit, kcidb, ktap, process, report
-from .errors import FailedCheck, KstallError, explain
+from . import __version__, cache, explain, html, junit, kcidb, ktap, process, report
+from .errors import DoesNotApply, FailedCheck, KstallError
+from .errors import explain as explain_error
 from .report import Report, SeriesReport
 from .ui import Ui
 
@@ -55,6 +56,12 @@ class Run:
         """Write ``report.json``, ``junit.xml`` and ``results.ktap`` as things stand,
         and when the run is over ``report.html`` and ``kcidb.json``."""
         self.report.seconds = round(time.monotonic() - self.began, 3)
+        if self.report.status != "running":
+            try:
+                explain.fill(self.report, self.dir)
+            except Exception as error:
+                # The verdict stands without it.
+                self.ui.say(f"not all is explained: {error!r}")
         printed = report.printable(self.report)
         report.write(printed, self.dir / "report.json")
         junit.write(printed, self.dir / "junit.xml")
@@ -94,12 +101,16 @@ class Run:
             try:
                 yield opened
                 entry.status, entry.error = opened.status, opened.error
+            except DoesNotApply as error:
+                entry.status, entry.error = "does-not-apply", str(error)
+                opened.summary = error.what.splitlines()[0]
+                raise StageStopped from error
             except FailedCheck as error:
                 entry.status, entry.error = "fail", str(error)
                 opened.summary = error.what.splitlines()[0]
                 raise StageStopped from error
             except (KstallError, OSError) as error:
-                entry.error = explain(error)
+                entry.error = explain_error(error)
                 opened.summary = entry.error.splitlines()[0]
                 raise StageStopped from error
             except KeyboardInterrupt:

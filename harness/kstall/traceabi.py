@@ -108,7 +108,7 @@ def _layout(system: str, where: str, text: str) -> Layout:
     """The event; one with a field that we cannot read is its text, and nothing else."""
     try:
         return records.parse_layout(text, system)
-    except ValueError as error:
+    except records.Malformed as error:
         name = re.search(r"^name: (\w+)$", text, re.MULTILINE)
         if name is None or "\nprint fmt: " not in text:
             raise NoFormats(f"{where}: {error}") from error

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -16,12 +17,13 @@ from . import (
     accel,
     builds,
     cache,
-    common,
     debugging,
     debugkernel,
     evidence,
+    explain,
     extra,
     kernel,
+    mutate,
     overhead,
     patches,
     process,
@@ -30,12 +32,13 @@ from . import (
     root,
     source,
     tree,
+    trials,
 )
 from . import run as runs
 from .costs import FunctionSize
 from .counting import Kernels
-from .errors import KstallError
-from .guestrun import Guest, machine_for, run_guest
+from .errors import FailedCheck, KstallError
+from .guestrun import Guest, machine_for
 from .report import SeriesReport
 from .series import Project, Series
 from .ui import Ui
@@ -51,7 +54,8 @@ class Request:
     """What is to be proven, on what, and where things are kept.
 
     ``level`` quick leaves out what the events cost, and with it the base kernel; deep
-    adds what takes long and seldom finds anything.
+    adds what takes long and seldom finds anything.  ``again``: results of earlier
+    guests are not used.  ``repeat``: boot each guest so many times.
     """
 
     project: Project
@@ -60,6 +64,8 @@ class Request:
     cache: Path
     out: Path
     level: Level = "full"
+    again: bool = False
+    repeat: int | None = None
 
 
 @dataclass(frozen=True)
@@ -79,23 +85,7 @@ def validate(
     A series that fails does not stop the others.  `KeyboardInterrupt` leaves a report
     that says so, and the next run takes up what was finished.
     """
-    run = runs.begin(request.out, command, ui)
-    run.report.series = [
-        SeriesReport(
-            name=one.name,
-            title=one.spec.title,
-            digest=one.digest,
-            patches=[
-                report.Patch(
-                    file=patch.path.name,
-                    subject=patch.subject,
-                    sha256=cache.file_digest(patch.path),
-                )
-                for patch in one.patches
-            ],
-        )
-        for one in request.series
-    ]
+    run = _begin(request, ui, command)
     try:
         with contextlib.suppress(runs.StageStopped):
             shared = _shared(request, run)
@@ -114,6 +104,65 @@ def validate(
             run.report.status = "could-not-run"
         run.save()
     return run.dir, run.report
+
+
+def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
+    run = runs.begin(request.out, command, ui)
+    run.report.series = [
+        SeriesReport(
+            name=one.name,
+            title=one.spec.title,
+            digest=one.digest,
+            patches=[
+                report.Patch(
+                    file=patch.path.name,
+                    subject=patch.subject,
+                    sha256=cache.file_digest(patch.path),
+                )
+                for patch in one.patches
+            ],
+        )
+        for one in request.series
+    ]
+    return run
+
+
+def guests(
+    request: Request, ui: Ui, command: Sequence[str]
+) -> Iterator[tuple[runs.Run, Series, Guest]]:
+    """A guest that could be booted for each series whose kernel could be built.
+
+    What stopped the others is in the report of the run, which ends as one that proved
+    nothing.
+    """
+    run = _begin(request, ui, command)
+    try:
+        with contextlib.suppress(runs.StageStopped):
+            shared = _shared(request, run)
+            for series, entry in zip(request.series, run.report.series, strict=True):
+                with contextlib.suppress(runs.StageStopped):
+                    yield run, series, _ready(request, run, shared, series, entry)[1]
+    finally:
+        run.report.status = "could-not-run"
+        run.save()
+
+
+def _ready(
+    request: Request,
+    run: runs.Run,
+    shared: _Shared,
+    series: Series,
+    entry: SeriesReport,
+) -> tuple[Kernels | None, Guest, list[FunctionSize] | None]:
+    """The guest of ``series``, with all that there is to build built."""
+    both, built, made, grown = _kernels(request, run, shared, series, entry)
+    entry.kernel = built.key
+    with run.stage("accelerator", entry) as stage:
+        speed = accel.probe(request.cache, built.image, shared.root, run.ui.say)
+        stage.summary = f"{speed.kind}: {speed.why}"
+        run.report.environment.accelerator = speed.kind
+        run.report.environment.accelerator_reason = speed.why
+    return both, Guest(built, shared.root, speed, machine_for(series), made), grown
 
 
 def _shared(request: Request, run: runs.Run) -> _Shared:
@@ -160,83 +209,108 @@ def _prove(
     series: Series,
     entry: SeriesReport,
 ) -> None:
-    both, built, made, grown = _kernels(request, run, shared, series, entry)
-    entry.kernel = built.key
-    with run.stage("accelerator", entry) as stage:
-        speed = accel.probe(request.cache, built.image, shared.root, run.ui.say)
-        stage.summary = f"{speed.kind}: {speed.why}"
-        run.report.environment.accelerator = speed.kind
-        run.report.environment.accelerator_reason = speed.why
-    guest = Guest(built, shared.root, speed, machine_for(series), made)
-    with run.stage("guest", entry) as stage:
-        results = run_guest(
-            request.project, series, guest, request.cache, run.dir, stage, run.ui
-        )
-        entry.evidence = str(results.relative_to(run.dir))
-    with run.stage("judge", entry) as stage:
-        saved = evidence.load(results)
+    both, guest, grown = _ready(request, run, shared, series, entry)
+    bench = trials.Bench(
+        request.project, series, guest, request.cache, run, entry, again=request.again
+    )
+    saved: evidence.Evidence | None
+    if request.repeat is None:
+        saved = trials.once(bench)
+    else:
+        saved = trials.many(bench, request.repeat)
+    if saved is not None:
         run.report.environment.guest.update(saved.versions)
-        entry.events = list(_events(series, saved))
-        checks = _judge(series, saved)
-        entry.checks += checks
-        good = sum(check.status == "pass" for check in checks)
-        stage.summary = f"{good} of {len(checks)} checks pass"
     if both is not None:
-        overhead.prove(request.project, series, both, speed, request.cache, run, entry)
+        overhead.prove(
+            *(request.project, series, both, guest.accel, request.cache, run, entry)
+        )
         assert entry.overhead is not None
         entry.overhead.worst = grown
     elif request.level != "quick":
         overhead.not_compared(run, entry)
+    if saved is not None and entry.evidence is not None:
+        _mutate(request, run, series, run.dir / entry.evidence, entry)
+
+
+def _mutate(
+    request: Request,
+    run: runs.Run,
+    series: Series,
+    results: Path,
+    entry: SeriesReport,
+) -> None:
+    """Whether the checks would have noticed wrong values, as `mutate` asks them."""
+    if not series.spec.tracepoint or series.spec.discovered:
+        return
+    with run.stage("mutate", entry) as stage:
+        if request.level == "quick":
+            stage.status = "skip"
+            stage.summary = "LEVEL=quick: nothing is said of what checks would notice"
+            return
+        if any(check.status in ("fail", "error") for check in entry.checks):
+            stage.status = "skip"
+            stage.summary = "only evidence that is accepted can be falsified"
+            return
+        entry.mutation, stage.reused = mutate.mutation(
+            series, results, request.cache, run.report.environment.cpus
+        )
+        stage.summary = mutate.summary(entry.mutation)
+        stage.figure("falsified values", len(entry.mutation.mutants), "mutants")
+        entry.checks.append(report.Check.of(mutate.judge(series, entry.mutation)))
+
+
+def mutate_again(
+    project: Project, directory: Path, names: Sequence[str], cache_dir: Path
+) -> report.Report:
+    """Falsify the evidence of a run, and judge it by today's checks.
+
+    The report that is returned has only series with evidence, and of their checks only
+    that one; nothing of the run is written.  Raises `KstallError` if ``directory`` is
+    no run directory, or has no evidence of a series in ``names``.
+    """
+    found = read_run(directory)
+    series = {one.name: one for one in project.load(names)}
+    found.stages = []
+    found.series = [
+        entry
+        for entry in found.series
+        if entry.evidence is not None and entry.name in series
+    ]
+    if absent := sorted(set(names) - {entry.name for entry in found.series}):
+        raise KstallError(
+            f"{directory} has no evidence of {', '.join(absent)}",
+            next="name a run that came to its end",
+        )
+    for entry in found.series:
+        entry.stages, entry.checks = [], []
+        which = series[entry.name]
+        if which.spec.tracepoint:
+            assert entry.evidence is not None
+            entry.mutation, _ = mutate.mutation(
+                which,
+                directory / entry.evidence,
+                cache_dir,
+                len(os.sched_getaffinity(0)),
+            )
+            entry.checks = [report.Check.of(mutate.judge(which, entry.mutation))]
+    return found
 
 
 def _debug(request: Request, run: runs.Run, shared: _Shared) -> None:
-    """All series that apply, on kernels that watch themselves."""
+    """Run all series that apply and can be configured on the debug kernels."""
     wanted = [
         (series, entry)
         for series, entry in zip(request.series, run.report.series, strict=True)
         if any(one.name == "apply" and one.status == "pass" for one in entry.stages)
+        and not any(
+            one.name == "config" and one.status != "pass" for one in entry.stages
+        )
     ]
     if wanted:
         ground = debugkernel.Ground(
             request.project, shared.base, shared.root, shared.tools, request.cache
         )
         debugging.prove(ground, wanted, run)
-
-
-def _events(series: Series, saved: evidence.Evidence) -> Iterator[report.Event]:
-    """The declared events; offsets and sizes are those of the booted kernel."""
-    for point in series.spec.tracepoint:
-        layout = saved.layouts.get(point.event)
-        made = report.Event(
-            name=point.event,
-            kind=point.kind,
-            joins=point.joins,
-            sites=[
-                f"{site.function}() in {site.file} ({'hot' if site.hot else 'cold'})"
-                for site in point.site
-            ],
-            fields=[
-                report.EventField(name=name, ctype=ctype)
-                for name, ctype in point.fields.items()
-            ],
-        )
-        if layout is not None:
-            made.fields = [
-                report.EventField(
-                    name=one.name, ctype=one.ctype, offset=one.offset, size=one.size
-                )
-                for one in layout.fields
-            ]
-            made.holes = sum(hole.size for hole in layout.holes())
-            made.print_fmt = layout.print_fmt
-        yield made
-
-
-def _judge(series: Series, saved: evidence.Evidence) -> list[report.Check]:
-    return [
-        report.Check.of(check)
-        for check in (*common.judge(series, saved), *evidence.judge(series, saved))
-    ]
 
 
 def read_run(directory: Path) -> report.Report:
@@ -253,22 +327,33 @@ def read_run(directory: Path) -> report.Report:
 def judge_again(project: Project, directory: Path) -> report.Report:
     """Judge the saved results of a run by today's checks; nothing is written.
 
+    A run that was cut short has not proven anything, however good what it had is.
     Raises `KstallError` if ``directory`` is no run directory, or a broken one.
     """
     found = read_run(directory)
+    before = found.status
     for entry in found.series:
         if entry.evidence is not None:
             (series,) = project.load([entry.name])
             saved = evidence.load(directory / entry.evidence)
-            entry.events = list(_events(series, saved))
+            entry.events = list(trials.events(series, saved))
             # They read no results, or those of other guests.
             kept = [one for one in entry.checks if one.kind in _KEPT]
-            entry.checks = [*kept, *_judge(series, saved)]
+            entry.checks = [*kept, *trials.judge(series, saved)]
             if entry.overhead is not None:
                 entry.checks += overhead.judge(series, entry.overhead)
+            if entry.mutation is not None:
+                # Of the checks of then; `kstall mutate` asks those of today.
+                entry.mutation = mutate.argued(series, entry.mutation)
+                entry.checks.append(
+                    report.Check.of(mutate.judge(series, entry.mutation))
+                )
             # The verdict of these stages was that of the checks of then.
             entry.stages = [one for one in entry.stages if one.name not in _JUDGING]
     found.settle()
+    if before in ("running", "interrupted") and found.status == "proven":
+        found.status = before
+    explain.fill(found, directory)
     return found
 
 
@@ -293,7 +378,7 @@ def _kernels(
     """
     with run.stage("apply", entry) as stage:
         scratch = run.dir / series.name
-        plan = tree.plan(shared.base, series.patches, scratch)
+        plan = tree.plan(shared.base, series.patches, scratch, log=stage.log)
         stage.summary = f"{len(series.patches)} patches, {len(plan.touched)} files"
         if plan.offsets:
             stage.summary += f", {len(plan.offsets)} hunks at an offset"
@@ -309,16 +394,25 @@ def _kernels(
             bare = dataclasses.replace(
                 checkout(plan.upto(0)), absent=kernel.added_symbols(plan)
             )
-            with run.stage("base", entry) as stage:
+            with run.stage("base", entry) as stage, _not_the_series():
                 base = _build(request, run, shared, series, bare, stage)
                 extra_base = _extra(request, shared, series, base, bare, stage)
         patched = checkout(plan)
         with run.stage("config", entry) as stage:
             config = _configure(request, shared, series, patched, stage)
             stage.reused = config.reused
-            stage.summary = "every requested symbol is set"
+            stage.summary = "; ".join(config.remarks) or "every requested symbol is set"
         with run.stage("build", entry) as stage:
-            built = _build(request, run, shared, series, patched, stage)
+            try:
+                built = _build(request, run, shared, series, patched, stage)
+            except kernel.BuildError as error:
+                if base is None and error.file not in plan.touched:
+                    run.ui.say(f"does {error.file} build without the patches?")
+                    bare = dataclasses.replace(
+                        checkout(plan.upto(0)), absent=kernel.added_symbols(plan)
+                    )
+                    _build(request, run, shared, series, bare, stage)
+                raise
             if base is not None:
                 extra_built = _extra(request, shared, series, built, patched, stage)
         made: tuple[programs.Program, ...] = ()
@@ -338,6 +432,19 @@ def _kernels(
     if base is not None:
         both = Kernels(base, built, shared.root, extra_base, extra_built)
     return both, built, made, grown
+
+
+@contextlib.contextmanager
+def _not_the_series() -> Iterator[None]:
+    """What fails without the patches is no failure of theirs."""
+    try:
+        yield
+    except FailedCheck as error:
+        raise KstallError(
+            f"without the patches: {error.what}",
+            log=error.log,
+            next=error.next or "nothing can be compared with a base that is not there",
+        ) from error
 
 
 def _compile(
