@@ -34,8 +34,8 @@ class MutantOutcome(_Model):
     )
 
 
-class StaleArgument(_Model):
-    """An [[unproven]] of something that is caught, or that is not there."""
+class RefutedArgument(_Model):
+    """An [[unproven]] of something that was caught, or that is not there."""
 
     event: str
     field: str
@@ -70,7 +70,14 @@ class Mutation(_Model):
         description="checks that were not, as they read what the events' scripts print"
     )
     mutants: list[MutantOutcome]
-    stale: list[StaleArgument] = []
+    stale: list[RefutedArgument] = Field(
+        default=[], description="arguments about what is not there: a fault of theirs"
+    )
+    spare: list[RefutedArgument] = Field(
+        default=[],
+        description="arguments that this evidence did not need; other evidence of the "
+        "same kernel may, as it depends on when things happened",
+    )
 
     def count(self, outcome: Outcome) -> int:
         """How many mutants ended so."""

@@ -30,7 +30,7 @@ from . import cache, common, evidence, falsify
 from .errors import KstallError
 from .evidence import CheckResult, Evidence, Verdict, run_check
 from .falsify import RECORDS, Genuine, Mutant
-from .falsity import MutantOutcome, Mutation, StaleArgument
+from .falsity import MutantOutcome, Mutation, RefutedArgument
 from .series import Series, Unproven
 
 NAME = "every_value_is_falsifiable"
@@ -306,21 +306,20 @@ def argued(series: Series, found: Mutation) -> Mutation:
             one.resolution = arguments[keys[0]].resolution or ""
         outcomes.append(one)
     known = {(one.event, one.field, one.operator): one for one in outcomes}
-    stale = []
-    for key, argument in arguments.items():
+    stale, spare = [], []
+    for key in arguments:
+        event, field, operator = key
+        refuted = functools.partial(
+            RefutedArgument, event=event, field=field, operator=operator
+        )
         other = known.get(key)
         if other is None:
-            why = "there is no such operator on it"
-        elif key in used or other.outcome != "caught" or argument.resolution:
-            # How fast the guest is decides what is below a resolution.
-            continue
-        else:
-            why = f"caught by {other.check}"
-        event, field, operator = key
-        stale.append(
-            StaleArgument(event=event, field=field, operator=operator, why=why)
-        )
-    return found.model_copy(update={"mutants": outcomes, "stale": stale})
+            stale.append(refuted(why="there is no such operator on it"))
+        elif key not in used and other.outcome == "caught":
+            spare.append(refuted(why=f"caught by {other.check}"))
+    return found.model_copy(
+        update={"mutants": outcomes, "stale": stale, "spare": spare}
+    )
 
 
 def _arguments(
@@ -360,7 +359,9 @@ def every_value_is_falsifiable(found: Mutation) -> Verdict:
     stale = [
         f"{one.event} {one.field}: {one.operator}: {one.why}" for one in found.stale
     ]
-    verdict.equal("arguments of [[unproven]] that do not hold", _shown(stale), "none")
+    verdict.equal(
+        "arguments of [[unproven]] about what is not there", _shown(stale), "none"
+    )
     return verdict
 
 

@@ -205,6 +205,12 @@ def mutations(report: Report, console: Console, *, everything: bool) -> None:
                 + escape(f"{stale.event} {stale.field}: {stale.operator}: {stale.why}"),
                 highlight=False,
             )
+        for spare in found.spare:
+            console.print(
+                "not needed by this run: [[unproven]] "
+                + escape(f"{spare.event} {spare.field}: {spare.operator}: {spare.why}"),
+                highlight=False,
+            )
         for check in series.checks:
             console.print(f"{_mark(check.status)} {escape(fact(check))}")
 
