@@ -17,6 +17,7 @@ from rich.console import Console
 from kstall import guest, hostload, report, stability, suites, validate
 from kstall.errors import FailedCheck, KstallError
 from kstall.evidence import CheckResult, Comparison
+from kstall.falsity import MutantOutcome, Mutation
 from kstall.guestrun import Guest
 from kstall.kernel import Kernel
 from kstall.root import Root
@@ -49,6 +50,11 @@ class Bench:
         monkeypatch.setattr(hostload, "put", self._put)
         monkeypatch.setattr(stability.evidence, "load", lambda results: results)
         monkeypatch.setattr(stability.trials, "judge", self._judge)
+        monkeypatch.setattr(stability.mutate, "judged", self._falsified)
+        # Without what the series argues, of other mutants than these.
+        monkeypatch.setattr(stability.mutate, "argued", lambda _, found: found)
+        #: What the checks missed in each run, one run after the other.
+        self.missed: list[list[str]] = []
 
     def measure(self, plan: Plan, *series: str) -> Outcome:
         """Boot them all."""
@@ -111,6 +117,25 @@ class Bench:
         (results / "fate.json").write_text(json.dumps(fate))
         return results
 
+    def _falsified(self, series: Series, _: object, workers: int) -> Mutation:
+        escaped = self.missed.pop(0) if self.missed else []
+        point = series.spec.tracepoint[0].event
+        return Mutation(
+            digest="d",
+            seconds=0,
+            witnesses=["alpha"],
+            silent=[],
+            mutants=[
+                MutantOutcome(
+                    event=point,
+                    field="(records)",
+                    operator=name,
+                    outcome="escaped" if name in escaped else "caught",
+                )
+                for name in ("first dropped", "last dropped")
+            ],
+        )
+
     @staticmethod
     def _judge(_: Series, results: Path) -> list[report.Check]:
         fate = json.loads((results / "fate.json").read_text())
@@ -141,6 +166,7 @@ def test_one_and_two_at_once() -> None:
         [7],
     ]
     assert [list(one) for one in stability.batches(2)] == [[1], [2]]
+    assert [list(one) for one in stability.batches(5, (3,))] == [[1, 2, 3], [4, 5]]
 
 
 def test_each_series_under_each_load(bench: Bench) -> None:
@@ -187,6 +213,18 @@ def test_what_moved_is_counted_and_kept(bench: Bench) -> None:
     lines = "\n".join(stability.summary(outcome))
     assert "drm-sched, load 4: 6 runs: " in lines
     assert "  alpha: 3 pass, 2 fail" in lines
+
+
+def test_a_false_value_that_one_run_does_not_notice(bench: Bench) -> None:
+    bench.missed = [[], ["last dropped"], []]
+    outcome = bench.measure(Plan(3, (4,), at_once=(1,)), "drm-sched")
+    (tally,) = stability.tallies(outcome.attempts)
+    assert tally.verdicts == {"proven": 2, "failed": 1}
+    assert tally.moved == {"every_value_is_falsifiable": {"pass": 2, "fail": 1}}
+    (cause,) = tally.causes
+    assert cause.startswith("run 2: every_value_is_falsifiable (fail): ")
+    assert "last dropped" in cause
+    assert [one.kept is None for one in outcome.attempts] == [True, False, True]
 
 
 def test_a_failed_check_of_the_guest_is_a_failure(bench: Bench) -> None:

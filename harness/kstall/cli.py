@@ -290,8 +290,9 @@ def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
     steady = verbs.add_parser(
         "stability",
         help="boot a guest many times on a busy host: is the verdict the same again?",
-        description="Boot the guest of each series many times, alone and two at once, "
-        "while stress-ng keeps the host busy, and tell which checks' verdicts move.",
+        description="Boot the guest of each series many times, alone and several at "
+        "once, while stress-ng keeps the host busy, falsify what each recorded, and "
+        "tell which checks' verdicts move.",
         epilog="exit status: 0 all proven, but for one in fifty without verdict; 1 a "
         "guest was FAILED; 2 more had no verdict",
     )
@@ -305,6 +306,14 @@ def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
         action="append",
         help="workers of stress-ng a processor, 0 for none; more than once for one "
         "after the other (default: 2, then 4)",
+    )
+    steady.add_argument(
+        "--at-once",
+        type=int,
+        action="append",
+        metavar="GUESTS",
+        help="how many guests run at the same time; more than once for one after the "
+        "other, round and round (default: 1, then 2)",
     )
     steady.add_argument(
         "--kunit",
@@ -477,7 +486,10 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
         out=arguments.out.absolute(),
     )
     loads = tuple(arguments.load or (2, 4))
-    plan = stability.Plan(arguments.runs, loads, arguments.kunit)
+    at_once = tuple(arguments.at_once or (1, 2))
+    if min(at_once) < 1:
+        raise KstallError("--at-once: at least one guest")
+    plan = stability.Plan(arguments.runs, loads, arguments.kunit, at_once)
     with Ui(console) as ui:
         outcome = stability.measure(request, plan, ui, command_line())
     console.print("\n".join(stability.summary(outcome)), markup=False, soft_wrap=True)

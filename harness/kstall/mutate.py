@@ -54,6 +54,11 @@ class _Witness:
     workloads: frozenset[str]
 
 
+def concerns(series: Series) -> bool:
+    """Whether the series adds events, and says which: else nothing can be false."""
+    return bool(series.spec.tracepoint) and not series.spec.discovered
+
+
 def mutation(
     series: Series, results: Path, cache_dir: Path, workers: int
 ) -> tuple[Mutation, bool]:

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """``kstall stability``: whether a verdict is the same again, on a host that is busy.
 
-The guest of a series is booted many times on one kernel, under each load alone and two
-at once.  Nothing is tried again and nothing left out: a run whose verdict is another
-than "proven" is what is looked for, and its results are kept.
+The guest of a series is booted many times on one kernel, under each load alone and
+several at once.  Nothing is tried again and nothing left out: a run whose verdict is
+another than "proven" is what is looked for, and its results are kept.
+
+The evidence of each run is falsified as well (`mutate`): what a check notices must not
+be luck either.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from . import (
     cache,
     evidence,
     hostload,
+    mutate,
     parallel,
     report,
     suites,
@@ -30,6 +34,7 @@ from . import (
     validate,
 )
 from .errors import FailedCheck, KstallError, explain
+from .evidence import Evidence
 from .guestrun import Guest, run_guest
 from .run import Opened
 from .series import Project, Series
@@ -47,6 +52,9 @@ Verdict = Literal["proven", "failed", "could-not-judge"]
 class Plan:
     """``runs`` guests of each series for each of ``loads``: workers a processor.
 
+    ``at_once`` says how many guests run at the same time, in turn: one, then two, then
+    one.
+
     With ``kunit`` instead each KUnit suite that a series adds, that often, in a guest
     with one processor and in one with four.
     """
@@ -54,6 +62,7 @@ class Plan:
     runs: int
     loads: tuple[int, ...]
     kunit: int = 0
+    at_once: tuple[int, ...] = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -167,10 +176,10 @@ def exit_code(outcome: Outcome) -> int:
     return report.EXIT["proven"]
 
 
-def batches(runs: int) -> Iterator[range]:
+def batches(runs: int, at_once: Sequence[int] = (1, 2)) -> Iterator[range]:
     """The numbers of the guests that run at once: one, two, one, two, ..."""
     first = 1
-    for size in itertools.cycle((1, 2)):
+    for size in itertools.cycle(at_once):
         if first > runs:
             return
         yield range(first, min(first + size, runs + 1))
@@ -191,12 +200,12 @@ def measure(
         outcome.series.add(series.name)
         for load in plan.loads:
             ui.begin(series.name, f"load {load}")
-            bench = _Bench(request.project, series, guest, load, run.dir, ui)
+            bench = _Bench(request.project, series, guest, plan, load, run.dir, ui)
             with hostload.put(load, ui.say) as required:
                 if plan.kunit:
-                    bench.suites(plan.kunit, outcome, required)
+                    bench.suites(outcome, required)
                 else:
-                    bench.guests(plan.runs, outcome, required)
+                    bench.guests(outcome, required)
     return outcome
 
 
@@ -222,19 +231,21 @@ class _Bench:
     project: Project
     series: Series
     guest: Guest
+    plan: Plan
     load: int
     place: Path
     ui: Ui
 
-    def guests(self, runs: int, outcome: Outcome, required: Callable[[], None]) -> None:
-        """Boot the guest ``runs`` times, one and two at once."""
+    def guests(self, outcome: Outcome, required: Callable[[], None]) -> None:
+        """Boot the guest as often as planned, one and several at once."""
 
-        def done(number: int, attempt: Attempt) -> None:
+        def done(number: int, found: tuple[Attempt, Evidence | None]) -> None:
+            attempt = self._finished(*found)
             outcome.attempts.append(attempt)
             write(outcome)
             self.ui.say(tell(attempt))
 
-        for numbers in batches(runs):
+        for numbers in batches(self.plan.runs, self.plan.at_once):
             tasks = {
                 number: functools.partial(self._attempt, number, len(numbers) - 1)
                 for number in numbers
@@ -242,8 +253,9 @@ class _Bench:
             parallel.each(tasks, len(tasks), done)
             required()
 
-    def suites(self, runs: int, outcome: Outcome, required: Callable[[], None]) -> None:
-        """Run each suite of the series ``runs`` times, with each number of CPUs."""
+    def suites(self, outcome: Outcome, required: Callable[[], None]) -> None:
+        """Run each suite of the series as often, with each number of CPUs."""
+        runs = self.plan.kunit
         for suite in suites.added(self.series):
             for cpus in CPUS:
                 outcome.suites.append(self._repeated(suite, runs, cpus))
@@ -251,12 +263,15 @@ class _Bench:
                 write(outcome)
                 self.ui.say(tell_suite(outcome.suites[-1]))
 
-    def _attempt(self, number: int, beside: int) -> Attempt:
-        out = self.place / self.series.name / f"load-{self.load}" / f"{number:03}"
+    def _place(self, number: int) -> Path:
+        return self.place / self.series.name / f"load-{self.load}" / f"{number:03}"
+
+    def _attempt(self, number: int, beside: int) -> tuple[Attempt, Evidence | None]:
+        out = self._place(number)
         out.mkdir(parents=True)
         began = time.monotonic()
         checks: dict[str, str] = {}
-        cause = None
+        cause = saved = None
         try:
             saved = evidence.load(self._boot(self.series, self.guest, out))
             seconds = time.monotonic() - began
@@ -270,16 +285,39 @@ class _Bench:
         except (KstallError, OSError) as error:
             seconds = time.monotonic() - began
             verdict, cause = "could-not-judge", explain(error)
-        odd = verdict != "proven"
-        if not odd:
-            cache.remove(out)
-        return Attempt(
+        attempt = Attempt(
             *(self.series.name, self.load, number, beside, verdict, round(seconds, 1)),
             average=round(os.getloadavg()[0], 1),
             checks=checks,
             cause=cause or None,
-            kept=str(out.relative_to(self.place)) if odd else None,
         )
+        return attempt, saved
+
+    def _finished(self, attempt: Attempt, saved: Evidence | None) -> Attempt:
+        """``attempt`` with what its falsified evidence says; its files, if odd."""
+        out = self._place(attempt.number)
+        if attempt.verdict == "proven" and saved is not None:
+            attempt = self._falsified(attempt, saved)
+        if attempt.verdict == "proven":
+            cache.remove(out)
+            return attempt
+        return dataclasses.replace(attempt, kept=str(out.relative_to(self.place)))
+
+    def _falsified(self, attempt: Attempt, saved: Evidence) -> Attempt:
+        if not mutate.concerns(self.series):
+            return attempt
+        workers = len(os.sched_getaffinity(0))
+        try:
+            found = mutate.judged(self.series, saved, workers=workers)
+        except KstallError as error:
+            return dataclasses.replace(
+                attempt, verdict="could-not-judge", cause=explain(error)
+            )
+        check = report.Check.of(mutate.judge(self.series, found))
+        checks = attempt.checks | {check.name: check.status}
+        verdict = verdict_of(list(checks.values()))
+        cause = None if verdict == "proven" else _against(check)
+        return dataclasses.replace(attempt, checks=checks, verdict=verdict, cause=cause)
 
     def _repeated(self, suite: str, runs: int, cpus: int) -> Repeated:
         name = f"kunit-{suite}-{cpus}-load-{self.load}"

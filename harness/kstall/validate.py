@@ -240,7 +240,7 @@ def _mutate(
     entry: SeriesReport,
 ) -> None:
     """Whether the checks would have noticed wrong values, as `mutate` asks them."""
-    if not series.spec.tracepoint or series.spec.discovered:
+    if not mutate.concerns(series):
         return
     with run.stage("mutate", entry) as stage:
         if request.level == "quick":
