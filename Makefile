@@ -24,6 +24,7 @@ kstall = .venv/bin/kstall
 
 help: ## this text
 	@echo 'usage: make TARGET [KERNEL=path|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
+	@echo '       stability also takes N=20 LOAD="2 4", and series takes VERSION=2'
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
 
 setup: ## install what is missing: Debian packages (as root), .venv
