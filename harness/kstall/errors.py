@@ -2,8 +2,8 @@
 """What can stop a run, as typed exceptions.
 
 An error here means *kstall could not judge* (exit 2), unless its class says otherwise:
-`FailedCheck` is a verdict (exit 1), and `DoesNotApply` an outcome of its own (exit 3).  A
-check that ran and found the series wanting is no exception: it is a result (exit 1).
+`FailedCheck` is a verdict (exit 1), and `DoesNotApply` an outcome of its own (exit 3).
+A check that ran and found the series wanting is no exception: it is a result (exit 1).
 """
 
 from __future__ import annotations
