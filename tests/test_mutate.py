@@ -414,6 +414,38 @@ def argument(field: str | None, *operators: str, event: str = NAP) -> dict[str, 
     return made | ({"field": field} if field else {})
 
 
+@pytest.mark.parametrize(
+    ("slack", "outcome", "resolution"),
+    [
+        (MS // 2, "caught", ""),
+        (5 * MS, "argued", "10 ms {}, caught by naps_are_as_long_as_cats_say"),
+        (50 * MS, "argued", "100 ms {}, caught by naps_are_as_long_as_cats_say"),
+        (500 * MS, "escaped", ""),
+    ],
+)
+def test_how_near_a_time_is_known_is_measured(
+    tmp_path: Path, results: Path, slack: int, outcome: str, resolution: str
+) -> None:
+    exact = 'v.equal("time", event.ts_ns, at)'
+    assert exact in CHECKS
+    near = f'v.at_most("time", abs(event.ts_ns - at), {slack})'
+    series = made(tmp_path, CHECKS.replace(exact, near))
+    found = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    for to in ("later", "earlier"):
+        (one,) = (
+            one
+            for one in found.mutants
+            if (one.event, one.operator) == (NAP, f"1 ms {to}")
+        )
+        assert one.outcome == outcome
+        assert one.resolution == resolution.format(to)
+        # It comes to the same when it is judged again from what was kept.
+        (again,) = (
+            o for o in mutate.argued(series, found).mutants if vars(o) == vars(one)
+        )
+        assert again.outcome == outcome
+
+
 def test_what_is_argued_does_not(tmp_path: Path, results: Path) -> None:
     arguments = [
         argument("cat", "empty", "another string", "cut short"),

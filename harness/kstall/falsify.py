@@ -421,6 +421,25 @@ _OF_RECORDS: Mapping[str, Callable[[list[_Record]], list[_Record]]] = {
     "1 ms later": _moved(MS),
     "1 ms earlier": _moved(-MS),
 }
+# The same by more, for evidence in which what an event is held against is further away:
+# how far depends on the host, and on what else it does.
+_COARSER: Mapping[str, Mapping[str, Callable[[list[_Record]], list[_Record]]]] = {
+    f"1 ms {to}": {f"{by} ms {to}": _moved(sign * by * MS) for by in (10, 100)}
+    for to, sign in (("later", 1), ("earlier", -1))
+}
+
+
+def coarser(mutant: Mutant) -> Iterator[Mutant]:
+    """The same mutant, each time by more, where there is such a thing."""
+    for name in _COARSER.get(mutant.operator, ()):
+        yield replace(mutant, operator=name)
+
+
+def _of_records(operator: str) -> Callable[[list[_Record]], list[_Record]]:
+    for operators in (_OF_RECORDS, *_COARSER.values()):
+        if operator in operators:
+            return operators[operator]
+    raise KeyError(operator)
 
 
 class Genuine:
@@ -474,7 +493,7 @@ class Genuine:
     ) -> _Readings:
         """``readings``, with ``event`` made false if that makes a difference."""
         if mutant.field == RECORDS:
-            after = _OF_RECORDS[mutant.operator](before)
+            after = _of_records(mutant.operator)(before)
             if after == before:
                 return readings
             return load.falsified(event, after)

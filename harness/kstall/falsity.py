@@ -29,6 +29,11 @@ class MutantOutcome(_Model):
     resolution: str = Field(
         default="", description="what the instrument resolves, of argued"
     )
+    noticed: str = Field(
+        default="",
+        description="from where on the same is caught, and by what check, if it is not "
+        "caught itself",
+    )
     broke: list[str] = Field(
         default=[], description="checks that could not judge it, which is no catch"
     )

@@ -203,10 +203,20 @@ class _Bench:
         outcomes = []
         for mutant in mutants:
             outcome = self._judge(mutant, order)
+            if outcome.outcome == "escaped":
+                outcome.noticed = self._coarser(mutant, order)
             outcomes.append(outcome)
             first = [one for one in order if one.name == outcome.check]
             order = [*first, *(one for one in order if one not in first)]
         return outcomes
+
+    def _coarser(self, mutant: Mutant, order: Sequence[_Witness]) -> str:
+        """From where on something like ``mutant`` is noticed; empty if never."""
+        for worse in falsify.coarser(mutant):
+            outcome = self._judge(worse, order)
+            if outcome.outcome == "caught":
+                return f"{worse.operator}, caught by {outcome.check}"
+        return ""
 
     def _judge(self, mutant: Mutant, order: Sequence[_Witness]) -> MutantOutcome:
         made = MutantOutcome(**vars(mutant), outcome="not-applicable")
@@ -309,6 +319,10 @@ def argued(series: Series, found: Mutation) -> Mutation:
             one.outcome = "argued"
             one.because = " ".join(arguments[keys[0]].because.split())
             one.resolution = arguments[keys[0]].resolution or ""
+        elif one.outcome == "escaped" and one.noticed:
+            one.outcome = "argued"
+            one.because = "nearer than this run can tell, which depends on its host"
+            one.resolution = one.noticed
         outcomes.append(one)
     known = {(one.event, one.field, one.operator): one for one in outcomes}
     stale, spare = [], []
