@@ -116,12 +116,14 @@ def _certified(desk: Desk, **changes: object) -> export.Exported:
 # -- only what was proven --------------------------------------------------------
 
 
+def _full(desk: Desk) -> str:
+    return f"kstall validate --level full --kernel {desk.root / 'linux'} demo"
+
+
 def test_no_run_is_refused_and_the_command_is_named(desk: Desk) -> None:
     with pytest.raises(proof.NoProof, match="no run in") as caught:
         desk.export()
-    assert (
-        caught.value.next == f"make validate SERIES=demo KERNEL={desk.root / 'linux'}"
-    )
+    assert caught.value.next == _full(desk)
     assert not (desk.out / "mail").exists()
 
 
@@ -141,7 +143,7 @@ def test_a_run_on_another_base_is_refused(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda r: setattr(r.series[0].checks[1], "status", "fail"), "naps"),
+        (lambda r: setattr(r.series[0].checks[2], "status", "fail"), "naps"),
         (lambda r: r.series[0].checks.pop(), "without a verdict on no_naps"),
         (lambda r: setattr(r, "status", "running"), "the run is running"),
         (lambda r: setattr(r, "status", "interrupted"), "the run is interrupted"),
@@ -159,6 +161,53 @@ def test_a_run_that_proved_nothing_is_refused(
     report.write(found, run / "report.json")
     with pytest.raises(proof.NoProof, match=says):
         desk.export()
+
+
+def _without_costs(desk: Desk) -> None:
+    """Make of the demo series one that costs nothing, as those that only mend."""
+    path = desk.project.patches / "demo/series.toml"
+    path.write_text(path.read_text().partition("[overhead]")[0])
+    assert desk.series.spec.overhead is None
+
+
+def test_a_quick_run_is_refused_also_of_a_series_without_costs(desk: Desk) -> None:
+    _without_costs(desk)
+    desk.prove(overhead=False, level="quick")
+    with pytest.raises(proof.NoProof, match="quick run, which compiles no pat") as one:
+        desk.export()
+    assert one.value.next == _full(desk)
+    desk.prove(overhead=False, name="20260102T030406Z")
+    assert desk.export().proof.dir.name == "20260102T030406Z"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda entry: entry.stages.clear(), "which compiles no patch by itself"),
+        (
+            lambda entry: setattr(_each_patch(entry), "status", "skip"),
+            f"without a verdict on {synthetic.EACH_PATCH}",
+        ),
+        (
+            lambda entry: entry.checks.remove(_each_patch(entry)),
+            f"without a verdict on {synthetic.EACH_PATCH}",
+        ),
+    ],
+    ids=["no stage", "skipped", "no check"],
+)
+def test_a_run_that_compiled_no_patch_by_itself_is_refused(
+    desk: Desk, change: Callable[[report.SeriesReport], object], says: str
+) -> None:
+    run = desk.prove()
+    found = report.read(run / "report.json")
+    change(found.series[0])
+    report.write(found, run / "report.json")
+    with pytest.raises(proof.NoProof, match=says):
+        desk.export()
+
+
+def _each_patch(entry: report.SeriesReport) -> Check:
+    return next(one for one in entry.checks if one.name == synthetic.EACH_PATCH)
 
 
 def test_a_broken_report_does_not_hide_an_older_proof(desk: Desk) -> None:
@@ -336,8 +385,8 @@ def test_what_was_not_measured_is_said(desk: Desk) -> None:
 def test_a_skipped_check_is_told_with_its_reason(desk: Desk) -> None:
     run = desk.prove()
     found = report.read(run / "report.json")
-    found.series[0].checks[1].status = "skip"
-    found.series[0].checks[1].detail = "needs a bed"
+    found.series[0].checks[2].status = "skip"
+    found.series[0].checks[2].detail = "needs a bed"
     report.write(found, run / "report.json")
     text = _mail(desk.export().letters[0]).get_content()
     assert "Not shown by this run:\n\n- Each nap is seen: needs a bed" in text
@@ -347,7 +396,7 @@ def test_what_kernels_showed_that_watch_themselves_is_told(desk: Desk) -> None:
     run = desk.prove()
     assert "KASAN" not in _mail(desk.export().letters[0]).get_content()
     found = report.read(run / "report.json")
-    seen = found.series[0].checks[1].comparisons[0]
+    seen = found.series[0].checks[2].comparisons[0]
     found.series[0].checks += [
         report.Check(
             name="quiet",
@@ -913,8 +962,8 @@ def _call(desk: Desk, *words: str) -> int:
 def test_the_summary_names_skipped_checks_and_moderated_lists(desk: Desk) -> None:
     run = desk.prove()
     found = report.read(run / "report.json")
-    found.series[0].checks[1].status = "skip"
-    found.series[0].checks[1].detail = "needs a bed"
+    found.series[0].checks[2].status = "skip"
+    found.series[0].checks[2].detail = "needs a bed"
     report.write(found, run / "report.json")
     done = desk.export()
     open_page = summary.page([summary.Outcome(desk.series, done)], desk.base, desk.out)

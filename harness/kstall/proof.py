@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The run that proved a series as it is, on the base that it is: or that there is none.
 
-A mail quotes one run and nothing else.  It counts only if it is finished, if its digest
-of the series and its id of the base are those of today, and if every check passed.
+A mail quotes one run and nothing else.  It counts only if it is finished and left out
+nothing that a full run does, if its digest of the series and its id of the base are
+those of today, and if every check passed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from .source import Base
 
 #: How many runs an error names that do not count.
 _NAMED = 4
+# Of what the compile stage asks the one thing that every patch answers.
+_EACH_PATCH = "compiles_as_configured"
 
 
 class NoProof(KstallError):
@@ -74,9 +77,10 @@ def find(
                 break
             continue
         return Proof(directory, found, entry)
-    words = ["make", "validate", f"SERIES={series.name}"]
+    words = ["kstall", "validate", "--level", "full"]
     if kernel is not None:
-        words.append(f"KERNEL={kernel}")
+        words += ["--kernel", str(kernel)]
+    words.append(series.name)
     where = str(run) if run is not None else f"no run in {out}"
     verb = "does not prove" if run is not None else "proves"
     raise NoProof(
@@ -114,6 +118,8 @@ def _unfit(
         return f"on another base ({found.tree.id})"
     if series.spec.overhead is not None and entry.overhead is None:
         return "a quick run, which says nothing of what the events cost"
+    if (why := _quick(entry)) is not None:
+        return why
     if entry.status != "pass" or entry.evidence is None:
         wrong = [one.name for one in entry.checks if one.status in ("fail", "error")]
         wrong += [one.name for one in entry.stages if one.status in ("fail", "error")]
@@ -122,4 +128,19 @@ def _unfit(
     judged = {check.name for check in entry.checks}
     if missing := sorted(declared - judged):
         return f"without a verdict on {', '.join(missing)}"
+    return None
+
+
+def _quick(entry: SeriesReport) -> str | None:
+    """Why this is no full run, or None.
+
+    A series may have no costs to be asked for; its patches are always compiled one by
+    one, and whoever bisects relies on that.
+    """
+    compiled = next((one for one in entry.stages if one.name == "compile"), None)
+    if compiled is None or compiled.status == "skip":
+        return "a quick run, which compiles no patch by itself"
+    judged = {one.name: one.status for one in entry.checks}
+    if judged.get(_EACH_PATCH, "skip") == "skip" and compiled.status == "pass":
+        return f"without a verdict on {_EACH_PATCH}"
     return None
