@@ -35,6 +35,12 @@ with console.open("a") as file:
     file.write("[    1.000000] Kernel panic - not syncing: out of ideas\\n")
 sys.exit()
 """
+ROOTLESS = """
+with console.open("a") as file:
+    file.write("[    1.000000] Kernel panic - not syncing: VFS: Unable to mount root "
+        "fs on unknown-block(254,0)\\n")
+sys.exit()
+"""
 KILLED = """
 # It is the first of its PID namespace, which no signal of its own would end.
 qemu = os.fork()

@@ -51,6 +51,36 @@ def test_crash_by_sysrq_is_a_panic() -> None:
     assert "sysrq_handle_crash" in panic.excerpt
 
 
+@pytest.mark.parametrize(
+    ("why", "rootless"),
+    [
+        ("VFS: Unable to mount root fs on unknown-block(254,0)", True),
+        ('VFS: Unable to mount root fs on "/dev/root" or unknown-block(0,0)', True),
+        ("No working init found.  Try passing init= option to kernel.", True),
+        ("Requested init /run/virtme/init failed (error -2).", True),
+        ("Attempted to kill init! exitcode=0x0000000b", False),
+        ("Fatal exception", False),
+        ("stack-protector: Kernel stack is corrupted in: f+0x1/0x2", False),
+    ],
+)
+def test_a_kernel_without_user_space_gives_up(why: str, rootless: bool) -> None:
+    lines = [
+        "List of all partitions:",
+        "No filesystem could mount root, tried: ",
+        f"Kernel panic - not syncing: {why}",
+        "CPU: 0 UID: 0 PID: 1 Comm: swapper/0 Not tainted 7.3.4 #1",
+        "Call Trace:",
+        " <TASK>",
+        " vpanic+0x32a/0x340",
+        " mount_root_generic+0x1c7/0x270",
+        " </TASK>",
+        f"---[ end Kernel panic - not syncing: {why} ]---",
+    ]
+    (found,) = console.scan("".join(f"[    1.000000] {one}\n" for one in lines))
+    assert found.kind == "panic"
+    assert console.is_rootless(found) == rootless
+
+
 def test_warnings_hung_tasks_and_atomic_sleep() -> None:
     assert kinds("warnings.log") == [
         ("warning", 5),

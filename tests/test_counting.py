@@ -148,7 +148,13 @@ def test_a_boot_gets_its_accelerator_and_machine(
         (results / "stdout").write_text("operations 10\n70\n80\n")
         done = {"name": "call-base", "exit_status": 0, "errors": []}
         cache.write_json(results.parent / "agent.json", {"workloads": [done]})
-        return SimpleNamespace(status="completed", exit_status=0, splats=(), victims=())
+        return SimpleNamespace(
+            status="completed",
+            exit_status=0,
+            splats=(),
+            victims=(),
+            excused=lambda _: {},
+        )
 
     monkeypatch.setattr(guest, "boot", boot)
     kernels.base.modules.mkdir(parents=True)
@@ -172,6 +178,8 @@ SKIPPED = {"kind": "skipped-events", "fault": "apparatus", "message": "skipped"}
 GONE = {"kind": "missing-event", "fault": "series", "message": "no such event"}
 WARNING = Splat("warning", 1, "WARNING: x", "WARNING: x")
 LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
+NO_ROOT = "Kernel panic - not syncing: VFS: Unable to mount root fs on x"
+ROOTLESS = Splat("panic", 2, NO_ROOT, NO_ROOT)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +189,12 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
         (1, {}, {"errors": [GONE]}, counting.MeasureFailed),
         (1, {"splats": (WARNING,)}, {}, counting.MeasureFailed),
         (1, {"status": "panic"}, {}, counting.MeasureFailed),
+        (
+            1,
+            {"status": "panic", "splats": (WARNING, ROOTLESS), "victims": ()},
+            {},
+            counting.MeasureFailed,
+        ),
         # Nothing of this is the patches' doing.
         (0, {}, {"exit_status": 3}, KstallError),
         (0, {"splats": (WARNING,)}, {}, KstallError),
@@ -189,6 +203,8 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
         (1, {"splats": (LOSS,)}, {}, KstallError),
         (1, {"status": "hang"}, {}, NotJudged),
         (1, {"status": "lost"}, {}, KstallError),
+        (1, {"status": "panic", "splats": (ROOTLESS,)}, {}, KstallError),
+        (1, {"status": "panic", "victims": ("init",)}, {}, KstallError),
         (1, {}, {"errors": [SKIPPED]}, None),
     ],
 )

@@ -27,6 +27,7 @@ from faulty import (
     HANGS,
     KILLED,
     PANIC,
+    ROOTLESS,
     RUNNING,
     STARVED,
     cut,
@@ -509,6 +510,7 @@ def test_a_read_only_place_for_runs(world: World) -> None:
 
 
 @pytest.mark.fault("guest panics", "in a workload")
+@pytest.mark.fault("guest panics", "its root cannot be mounted")
 @pytest.mark.fault("guest hangs", "in a workload")
 @pytest.mark.fault("guest out of memory", "the agent is killed")
 @pytest.mark.fault("QEMU killed", "while a workload runs")
@@ -540,8 +542,13 @@ def test_a_read_only_place_for_runs(world: World) -> None:
             2,
             ("the guest went away", "run the same command again", "console.log"),
         ),
+        (
+            ROOTLESS,
+            2,
+            ("the guest found nothing to start", "VFS: Unable", "without the patches"),
+        ),
     ],
-    ids=["panic", "hang", "memory", "killed"],
+    ids=["panic", "hang", "memory", "killed", "no root"],
 )
 def test_a_guest_that_does_not_end_well(
     proven: World, what: str, code: int, says: tuple[str, ...]

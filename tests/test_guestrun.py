@@ -221,6 +221,16 @@ def _busy(share: float) -> hosttime.Host:
 
 
 LOCKUP = Splat("lockup", 1, "BUG: soft lockup - CPU#0 stuck for 22s! [x]", "stuck")
+PANIC = "Kernel panic - not syncing: "
+NO_ROOT, NO_INIT, KILLED_INIT, FATAL = (
+    Splat("panic", 2, PANIC + why, f"console of {why}")
+    for why in (
+        "VFS: Unable to mount root fs on unknown-block(0,0)",
+        "No working init found.  Try passing init= option to kernel.",
+        "Attempted to kill init! exitcode=0x00000009",
+        "Fatal exception",
+    )
+)
 OOPS = Splat("oops", 1, "BUG: kernel NULL pointer dereference", "no pointer")
 LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
 
@@ -279,6 +289,32 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
             {"victims": ("doze",), "splats": (Splat("warning", 1, "WARNING", "w"),)},
             NotJudged,
             "ran out of memory, and killed doze",
+        ),
+        # What was there before the first program, and what memory was left.
+        *(
+            ({"status": "panic", "splats": (one,)}, NotJudged, one.headline)
+            for one in (NO_ROOT, NO_INIT)
+        ),
+        (
+            {"status": "panic", "splats": (KILLED_INIT,), "victims": ("init",)},
+            NotJudged,
+            "ran out of memory, and killed init",
+        ),
+        ({"status": "panic", "splats": (KILLED_INIT,)}, guestrun.GuestFailed, "init"),
+        # No root was found because something had broken before, and so on.
+        *(
+            (
+                {"status": "panic", "splats": (first, last), "victims": victims},
+                guestrun.GuestFailed,
+                f"panicked in workload credits:\n{first.excerpt}",
+            )
+            for first, last, victims in (
+                (OOPS, NO_ROOT, ()),
+                (Splat("lockdep", 1, "WARNING: possible", "circle"), NO_INIT, ()),
+                (Splat("warning", 1, "WARNING: at x.c:1", "warned"), NO_ROOT, ()),
+                (OOPS, FATAL, ("doze",)),
+                (FATAL, FATAL, ()),
+            )
         ),
         ({"exit_status": 1, "agent": {}}, NotJudged, "exited 1"),
     ],

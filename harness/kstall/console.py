@@ -109,6 +109,12 @@ _MOST_SEEN = 10**5
 _FIGURES = re.compile(r"[0-9a-f]{8,}|\d+")
 _AT_ONCE = 2**14
 _ABRIDGED = 2**22
+# There was nothing to start: that is the word of a root image, or of who gave it to the
+# guest, and no more of this kernel than its configuration.
+_ROOTLESS = re.compile(
+    r"Kernel panic - not syncing: (?:VFS: Unable to mount root fs|No working init found"
+    r"|Requested init )"
+)
 _STARVED = b"Out of memory: Killed process "
 _VICTIM = re.compile(rb"\] Out of memory: Killed process \d+ \(([^)]*)\)")
 _SHOWN_VICTIMS = 3
@@ -254,6 +260,11 @@ def is_abridged(kept: Path) -> bool:
 def is_loss(splat: Splat) -> bool:
     """Whether it only says that the kernel's log lost messages."""
     return _LOST.match(splat.headline) is not None
+
+
+def is_rootless(splat: Splat) -> bool:
+    """Whether the kernel gave up only because it was given no user space."""
+    return _ROOTLESS.match(splat.headline) is not None
 
 
 def panicked(splats: Sequence[Splat]) -> bool:

@@ -346,16 +346,17 @@ def _modules(one: Measure) -> list[str]:
 
 
 def _refuse(ran: guest.GuestRun, boot: Boot) -> None:
-    try:
-        guestrun.require_witness(ran)
-    except KstallError as error:
-        raise KstallError(
-            f"boot {boot.name}: {error.what}", log=error.log, next=error.next
-        ) from error
-    if ran.status == "completed" and ran.exit_status == 0 and not ran.splats:
-        return
     limits = hosttime.thresholds(boot.kernel.config)
     said = guestrun.meant(ran, limits)
+    if not said:
+        try:
+            guestrun.require_witness(ran)
+        except KstallError as error:
+            raise KstallError(
+                f"boot {boot.name}: {error.what}", log=error.log, next=error.next
+            ) from error
+    if ran.status == "completed" and ran.exit_status == 0 and not ran.splats:
+        return
     guilty = bool(said) or ran.status == "panic"
     if not guilty:
         guestrun.require_time(ran, ran.console.parent / "results", limits)

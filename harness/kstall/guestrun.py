@@ -352,7 +352,10 @@ def _keep_performed(ran: guest.GuestRun, results: Path) -> None:
 
 
 def require_witness(ran: guest.GuestRun) -> None:
-    """Raise if the guest ended in a way that says nothing of its kernel."""
+    """Raise if the guest ended in a way that says nothing of its kernel.
+
+    What its kernel `meant` before that, an oops, a WARNING or lockdep, counts even so.
+    """
     if ran.status == "lost":
         # QEMU does not say so, and what a guest writes over 9p fails there.
         space.require(ran.console.parent, _PROGRAM_BYTES, "what the guest writes")
@@ -369,6 +372,14 @@ def require_witness(ran: guest.GuestRun) -> None:
             next="give it more with `memory` of [machine] in series.toml; if that does "
             "not help, something in its kernel leaks",
         )
+    for one in ran.splats:
+        if console.is_rootless(one):
+            raise NotJudged(
+                f"the guest found nothing to start: {one.headline}",
+                log=ran.console,
+                next="remove `roots` from the cache, so that the root is made anew; if "
+                "that does not help, see whether the kernel starts without the patches",
+            )
 
 
 def meant(
@@ -381,8 +392,10 @@ def meant(
         for number, one in enumerate(ran.splats)
         # What the log lost it lost for those who read it: nobody knows what it was.
         if number not in excused and not console.is_loss(one)
-        # Without memory the best of drivers may warn.
-        if not (ran.victims and one.kind == "warning")
+        # Without a root there is nothing that a kernel could go on with.
+        if not console.is_rootless(one)
+        # Without memory the best of drivers may warn, and init be what is killed.
+        if not (ran.victims and one.kind in ("warning", "panic"))
     )
 
 
