@@ -215,7 +215,7 @@ def test_a_guest_on_a_busy_host_is_no_result(bench: Bench) -> None:
 
 def test_a_guest_that_hangs_is_a_result_and_is_run_again(bench: Bench) -> None:
     bench.console += LOCKUP
-    bench.ran = {"status": "hang", "exit_status": None}
+    bench.ran = {"status": "hang", "exit_status": None, "host": _busy(0.0)}
     assert bench.run().status == "hang"
     bench.run()
     assert bench.boots == 2

@@ -238,11 +238,13 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
 @pytest.mark.parametrize(
     ("ran", "verdict", "says"),
     [
-        ({"splats": (LOCKUP,)}, guestrun.GuestFailed, "complained (1 reports)"),
-        (
-            {"splats": (LOCKUP,), "host": _busy(0.1)},
-            guestrun.GuestFailed,
-            "complained (1 reports)",
+        *(
+            (
+                {"splats": (LOCKUP,), "host": _busy(share)},
+                guestrun.GuestFailed,
+                "complained (1 reports)",
+            )
+            for share in (0.0, 0.1)
         ),
         (
             {"splats": (LOCKUP,), "host": _busy(0.8)},
@@ -255,9 +257,23 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
             "starved of time",
         ),
         (
-            {"status": "hang", "splats": (LOCKUP,)},
+            {"status": "hang", "splats": (LOCKUP,), "host": _busy(0.0)},
             guestrun.GuestFailed,
             "the guest hung",
+        ),
+        # Whose time it was nobody knows on a host that does not tell.
+        (
+            {"splats": (LOCKUP,)},
+            NotJudged,
+            "may have had no time in workload credits: it stood still for 22 s by its "
+            "clock, and this host does not tell",
+        ),
+        ({"splats": (LOCKUP, OOPS)}, guestrun.GuestFailed, "no pointer"),
+        (
+            {"status": "hang", "deadline": 2.0},
+            NotJudged,
+            "did not end in workload credits in the 2 s that it may take (this host "
+            "does not tell how long it kept the guest waiting",
         ),
         # Nothing excuses what time has no part in.
         (
@@ -273,13 +289,13 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
         ({"status": "panic", "host": _busy(0.9)}, guestrun.GuestFailed, "panicked"),
         # A deadline, with time enough and without.
         (
-            {"status": "hang", "deadline": 2.0},
+            {"status": "hang", "deadline": 2.0, "host": _busy(0.0)},
             NotJudged,
             "did not end in workload credits in the 2 s that it may take (of 3 s it "
-            "waited 0 s for a processor), and its kernel did not say why",
+            "waited 0 s for a processor or a disk), and its kernel did not say why",
         ),
         (
-            {"status": "hang", "deadline": 2.0, "lost": 1.5},
+            {"status": "hang", "deadline": 2.0, "lost": 1.5, "host": _busy(0.5)},
             NotJudged,
             "starved of time in workload credits: of 3 s it waited 2 s for a processor",
         ),

@@ -32,6 +32,16 @@ def host(share: float, other: float = 0.0, seconds: int = 300) -> Host:
     )
 
 
+def slow_disk(share: float) -> Host:
+    """A guest with processors of its own, whose QEMU waits for a disk."""
+    return Host(
+        tuple(
+            Sample(float(at), {"CPU 0/TCG": 0.0, hosttime.DISK: at * share}, 0.0)
+            for at in range(1, 301)
+        )
+    )
+
+
 def splat(line: str, more: str = "") -> console.Splat:
     (found,) = console.scan(f"[  100.000000] {line}\n[  100.000001] {more}\n")
     return found
@@ -101,7 +111,12 @@ def test_remarks_on_a_slow_machine_are_no_reports(line: str) -> None:
         (splat(HUNG.format(61)), host(0.8), True),
         (splat(WORKQUEUE.format(33)), host(0.9), True),
         # A host that does not tell.
-        (splat(SOFT.format(23)), Host(), False),
+        (splat(SOFT.format(23)), Host(), True),
+        (splat(HUNG.format(61)), Host(), True),
+        # QEMU waited for a disk: while it did no processor of the guest had to wait.
+        (splat(HUNG.format(61)), slow_disk(0.8), True),
+        (splat(HUNG.format(61)), slow_disk(0.4), False),
+        (splat(HUNG.format(223)), slow_disk(0.4), False),
     ],
 )
 def test_what_a_busy_host_explains(
@@ -110,7 +125,8 @@ def test_what_a_busy_host_explains(
     why = hosttime.excuse(said, 280, when, Thresholds())
     assert (why is not None) == excused
     if why is not None:
-        assert "stood still" in why and "the watchdog allows" in why
+        assert "stood still" in why
+        assert ("the watchdog allows" in why) == bool(when.samples)
 
 
 def test_only_the_time_of_the_stall_counts() -> None:
@@ -144,10 +160,13 @@ def test_what_the_kernel_was_told_of_its_watchdogs(tmp_path: Path) -> None:
     assert hosttime.thresholds(tmp_path / "none") == Thresholds()
 
 
-def _thread(task: Path, number: int, name: str, waited: float) -> None:
+def _thread(
+    task: Path, number: int, name: str, waited: float, state: str = "S"
+) -> None:
     (task / str(number)).mkdir(parents=True, exist_ok=True)
     (task / str(number) / "comm").write_text(f"{name}\n")
     (task / str(number) / "schedstat").write_text(f"1 {waited * 1e9:.0f} 3\n")
+    (task / str(number) / "stat").write_text(f"{number} ({name}) {state} 1 1 1 0\n")
 
 
 def _process(proc: Path, pid: int, parent: int) -> Path:
@@ -195,6 +214,54 @@ def test_the_threads_of_the_guest_s_processors_are_watched(tmp_path: Path) -> No
         (qemu / name / "schedstat").unlink()
     watch.sample()
     assert len(watch.host.samples) == 2
+
+
+def test_who_waits_for_a_disk_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = tmp_path / "proc"
+    task = _process(proc, 10, 1)
+    _stat(proc, 0)
+    watch = hosttime.Watch(10, tmp_path / "console", tmp_path / "lost", proc)
+    now = watch._began
+    monkeypatch.setattr(hosttime.time, "monotonic", lambda: now)
+    _thread(task, 11, "CPU 0/KVM", 1)
+    _thread(task, 10, "qemu-system-x86", 50)
+    now += 10
+    watch.sample()
+    for main, worker, processor in ("SSS", "DSS", "SDS", "DDS", "SSD", "RSR", "SSS"):
+        _thread(task, 10, "qemu-system-x86", 50, main)
+        _thread(task, 11, "CPU 0/KVM", 1, processor)
+        _thread(task, 12, "a) (worker", 0, worker)
+        now += 2
+        watch.look()
+    watch.sample()
+    seen = watch.host.samples[-1]
+    assert seen.waited == {"CPU 0/KVM": 1 + 2, hosttime.DISK: 6}
+    assert watch.lost == 3 + 6
+    # Of all that the disk is a part once, and the processors are each.
+    assert sum(watch.host.waits(10, now)) == 2 + 6
+
+
+@pytest.mark.parametrize("counted", ["0 0 0\n", None])
+def test_a_host_that_does_not_tell(tmp_path: Path, counted: str | None) -> None:
+    """Its kernel has no such file, or has it and counts nothing."""
+    proc = tmp_path / "proc"
+    task = _process(proc, 10, 1)
+    _stat(proc, 0)
+    _thread(task, 11, "CPU 0/TCG", 7, "D")
+    place = task / "11" / "schedstat"
+    place.unlink() if counted is None else place.write_text(counted)
+    watch = hosttime.Watch(10, tmp_path / "console", tmp_path / "lost", proc)
+    watch.sample()
+    watch.look()
+    watch.sample()
+    assert watch.host == Host() and watch.lost == 0
+    # That it is not there is how the guest knows.
+    assert not (tmp_path / "lost").exists()
+    said = splat(SOFT.format(23))
+    why = hosttime.excuse(said, 280, watch.host, Thresholds())
+    assert why is not None and "does not tell" in why
 
 
 def test_what_was_seen_is_read_again(tmp_path: Path) -> None:

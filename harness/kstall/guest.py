@@ -106,9 +106,9 @@ class GuestRun:
     from QEMU's start to the command's, or None if it never started.
     ``performed`` is what the monitor did on the guest's request.  ``lost`` seconds of
     all the host ran something else while the busiest of the guest's processors was
-    runnable; ``host`` has the details.  ``deadline`` is in seconds without those.
-    Reports of which `excused` tells why are no word about the kernel; ``splats`` are
-    all that were printed before tasks were dumped.
+    runnable, or had QEMU wait for a disk; ``host`` has the details.  ``deadline`` is
+    in seconds without those.  Reports of which `excused` tells why are no word about
+    the kernel; ``splats`` are all that were printed before tasks were dumped.
     """
 
     status: Literal["completed", "panic", "hang", "lost"]
@@ -195,7 +195,7 @@ def boot(
     scripts: Path | None = None,
 ) -> GuestRun:
     """Run ``command`` in a guest; ``deadline`` is in seconds that the guest can use:
-    those in which the host let its processors wait are not counted.
+    those in which the host let it wait, for a processor or a disk, are not counted.
 
     ``steps`` are what the guest may ask QEMU's monitor for, see `kstall_guest.monitor`;
     ``scripts`` is what ``{scripts}`` in the machine's devices stands for.

@@ -408,9 +408,9 @@ def require_time(
     """
     if excused := ran.excused(limits):
         number, why = next(iter(excused.items()))
+        known = "was starved of time" if ran.host.samples else "may have had no time"
         raise NotJudged(
-            f"the guest was starved of time{_doing(results)}: {why}:\n"
-            f"{ran.splats[number].excerpt}",
+            f"the guest {known}{_doing(results)}: {why}:\n{ran.splats[number].excerpt}",
             log=ran.console,
             next=_QUIETER,
         )
@@ -458,7 +458,11 @@ _QUIETER = (
 def _late(ran: guest.GuestRun, results: Path) -> str:
     """The error of a guest that did not end, and whose kernel reported nothing."""
     had = ran.seconds - ran.lost
-    waited = f"of {ran.seconds:.0f} s it waited {ran.lost:.0f} s for a processor"
+    waited = (
+        f"of {ran.seconds:.0f} s it waited {ran.lost:.0f} s for a processor or a disk"
+        if ran.host.samples
+        else hosttime.BLIND
+    )
     if had < ran.deadline:
         return (
             f"the guest was starved of time{_doing(results)}: {waited}, and had "

@@ -7,10 +7,20 @@ had.  The host's scheduler knows: ``/proc/PID/task/TID/schedstat`` says for how 
 thread was runnable and not running.  `Watch` reads that for QEMU's threads once a
 second; what it saw is part of a guest's results, as ``host.json``.
 
+It does not say how long a thread slept because a disk, or memory that is swapped to
+one, kept it waiting.  The kernel counts that only where ``kernel.task_delayacct`` is
+set, which it mostly is not, and ``/proc/pressure`` is about everybody on the host.  But
+for as long as it lasts the thread is in state D, which anybody may read, so `Watch`
+looks at all of QEMU's threads five times a second.  What is shorter than that is seen
+now and then, and so on average.  Not seen at all is what no thread of QEMU's waits for
+(requests that the host's kernel does by itself), and time in which a thread does run,
+but in the host's kernel, looking for memory.
+
 A guest that stalls for S seconds by its clock, and whose processors waited W seconds of
-them for one of the host's, all together, had S - W seconds in which each of them could
-go on: while one waits the others may wait for it, as who spins for a lock does whose
-holder does not run.  A report of a watchdog is excused (`excuse`)
+them for one of the host's, or the rest of QEMU for a disk, all together, had S - W
+seconds in which each of them could go on: while one waits the others may wait for it,
+as who spins for a lock does whose holder does not run.  A report of a watchdog is
+excused (`excuse`)
 
 - if that is less than half of what the watchdog allows.  It fires at its threshold and
   not at the end of the stall, so that a guest with a host of its own has to stay well
@@ -18,6 +28,7 @@ holder does not run.  A report of a watchdog is excused (`excuse`)
 - unless even the processor that waited longest had twice what the watchdog allows: a
   stall that has no end is reported again and again with a growing S, and comes to that
   on any host that gives the guest a share of its time at all.
+- in any case if the host does not tell: then nobody knows whose the time was.
 """
 
 from __future__ import annotations
@@ -40,7 +51,15 @@ from .console import Splat
 FILE = "host.json"
 #: Where the guest reads how many seconds it was kept waiting, in its control directory.
 LOST = "lost"
+#: What waits for a disk in QEMU beside the guest's processors: its own threads.
+DISK = "disk"
+#: What is to be said of a host without ``/proc/PID/schedstat``, or one that is all 0.
+BLIND = (
+    "this host does not tell how long it kept the guest waiting (its kernel has no "
+    "/proc/PID/schedstat, or nothing in it)"
+)
 _INTERVAL = 1.0
+_LOOK = 0.2
 _PROC = Path("/proc")
 # As QEMU names them with debug-threads=on; the second is that of all processors.
 _VCPU = re.compile(r"(?:CPU \d+|ALL CPUs)/\w+")
@@ -54,9 +73,10 @@ class Sample:
     """What was seen at a moment; all times are seconds since the guest was started.
 
     ``waited`` is how long each virtual processor's thread has been runnable but not
-    running so far, ``stolen`` how much of the host's own processors was taken from it
-    so far, each on average, ``load`` its load average of a minute and ``console`` the
-    bytes that the guest had printed.
+    running, or waiting for a disk, so far, and how long any other thread of QEMU's has
+    waited for one (`DISK`), ``stolen`` how much of the host's own processors was taken
+    from it so far, each on average, ``load`` its load average of a minute and
+    ``console`` the bytes that the guest had printed.
     """
 
     at: float
@@ -82,7 +102,15 @@ class Host:
             return ()
         stolen = last.stolen - first.stolen
         return tuple(
-            max(0.0, min(waited - first.waited.get(name, 0.0) + stolen, end - begin))
+            max(
+                0.0,
+                min(
+                    waited
+                    - first.waited.get(name, 0.0)
+                    + (stolen if name != DISK else 0.0),
+                    end - begin,
+                ),
+            )
             for name, waited in last.waited.items()
         )
 
@@ -161,6 +189,8 @@ class Watch:
         self._began = time.monotonic()
         self._stolen = _stolen(proc)
         self._threads: tuple[Path, ...] = ()
+        self._looked = self._began
+        self._blocked: dict[str, float] = {}
         self._found: list[Sample] = []
         self._over = threading.Event()
 
@@ -175,8 +205,13 @@ class Watch:
         if not self._found:
             return 0.0
         last = self._found[-1]
-        longest = max(last.waited.values(), default=0.0)
-        return min(longest + last.stolen, last.at)
+        disk = last.waited.get(DISK, 0.0)
+        longest = max(
+            (waited for name, waited in last.waited.items() if name != DISK),
+            default=0.0,
+        )
+        # Who waits for a disk has no use for a processor, and the other way round.
+        return min(longest + disk + last.stolen, last.at)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Watch]:
@@ -200,6 +235,8 @@ class Watch:
         if not waited:
             # It has not begun, or is over, or this host does not tell.
             return
+        for name, seconds in self._blocked.items():
+            waited[name] = waited.get(name, 0.0) + seconds
         at = time.monotonic() - self._began
         stolen = max(0.0, _stolen(self._proc) - self._stolen)
         load = os.getloadavg()[0]
@@ -207,9 +244,20 @@ class Watch:
         with contextlib.suppress(OSError):
             cache.write_text(self._told, f"{self.lost:.3f}\n")
 
+    def look(self) -> None:
+        """See who waits for a disk at this moment, as they have since the last look."""
+        now = time.monotonic()
+        since, self._looked = now - self._looked, now
+        for name in _blocked({thread.parent for thread in self._threads}):
+            self._blocked[name] = self._blocked.get(name, 0.0) + since
+
     def _run(self) -> None:
-        while not self._over.wait(_INTERVAL):
-            self.sample()
+        sampled = self._began
+        while not self._over.wait(_LOOK):
+            self.look()
+            if time.monotonic() - sampled >= _INTERVAL:
+                sampled = time.monotonic()
+                self.sample()
 
     def _waited(self) -> dict[str, float]:
         """Seconds that each of the threads was runnable and did not run, by name."""
@@ -219,10 +267,12 @@ class Watch:
         for place in self._threads:
             try:
                 name = (place / "comm").read_text().strip()
-                waited = int((place / "schedstat").read_text().split()[1]) / 1e9
+                words = (place / "schedstat").read_text().split()
+                ran, waited = int(words[0]), int(words[1]) / 1e9
             except (OSError, ValueError, IndexError):
                 continue
-            if _VCPU.fullmatch(name):
+            # Who has a name has run: a kernel that does not count says 0 of all.
+            if _VCPU.fullmatch(name) and ran:
                 found[name] = waited
         if len(found) < len(self._threads):
             # More processors may come up later than the first.
@@ -241,6 +291,22 @@ def _threads(top: int, proc: Path) -> Iterator[Path]:
             with contextlib.suppress(OSError):
                 if _VCPU.fullmatch((place / "comm").read_text().strip()):
                     yield place
+
+
+def _blocked(tasks: set[Path]) -> set[str]:
+    """Of the threads there, those of processors that wait for a disk, by name, and
+    `DISK` if any other does."""
+    found = set()
+    for task in tasks:
+        with contextlib.suppress(OSError):
+            for place in task.iterdir():
+                # It may be gone meanwhile.
+                with contextlib.suppress(OSError, IndexError):
+                    head, _, rest = (place / "stat").read_text().rpartition(")")
+                    name = head.partition("(")[2]
+                    if rest.split()[0] == "D":
+                        found.add(name if _VCPU.fullmatch(name) else DISK)
+    return found
 
 
 def _descendants(top: int, proc: Path) -> list[int]:
@@ -354,6 +420,8 @@ def excuse(splat: Splat, at: float, host: Host, limits: Thresholds) -> str | Non
     found = stall(splat, limits)
     if found is None:
         return None
+    if not host.samples:
+        return f"it stood still for {found.seconds:.0f} s by its clock, and {BLIND}"
     waits = host.waits(at - found.seconds, at)
     had = max(0.0, found.seconds - sum(waits))
     least = found.seconds - max(waits, default=0.0)
@@ -362,6 +430,6 @@ def excuse(splat: Splat, at: float, host: Host, limits: Thresholds) -> str | Non
     each = ", ".join(f"{one:.1f}" for one in waits)
     return (
         f"it stood still for {found.seconds:.0f} s by its clock, of which its "
-        f"processors waited {each} s for the host's: {had:.1f} s are left, and the "
-        f"watchdog allows {found.limit:.0f}"
+        f"processors waited {each} s for the host's, or for a disk: {had:.1f} s are "
+        f"left, and the watchdog allows {found.limit:.0f}"
     )
