@@ -23,6 +23,7 @@ from kstall_guest import (
     script,
     session,
     tracefs,
+    waiting,
     workload,
 )
 from kstall_guest.__main__ import Report, gnu_build_id
@@ -334,6 +335,67 @@ def test_a_host_that_is_busy_without_end_is_not_waited_for(
     assert 59 < countdown.left() <= 60
 
 
+#: A workload whose time is over, in which what is waited for does not come.
+AWAITS = """
+import sys
+from pathlib import Path
+from kstall_guest import hosttime, waiting
+hosttime._LOST = Path(sys.argv[1])
+owed = sys.argv[2]
+def holds():
+    if owed:
+        hosttime._LOST.write_text(owed)
+    return []
+print(waiting.until(holds, 0.2, "rain", patched=sys.argv[3] == "patched"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "owed", "patched", "says"),
+    [
+        # The host gave all of it.
+        ("7.0", "7.0", "patched", None),
+        ("7.0", "7.5", "patched", None),
+        ("7.0", "7.0", "", "no rain in 0.2 s"),
+        # It gave next to nothing, or does not say.
+        ("7.0", "99.0", "patched", "no rain in 0.2 s: the host gave 0 s of them"),
+        ("7.0", "99.0", "", "no rain in 0.2 s: the host gave 0 s of them"),
+        (None, "", "patched", "no rain in 0.2 s: the host does not tell how much"),
+    ],
+)
+def test_whose_fault_it_is_that_something_does_not_come(
+    machine: session.Machine,
+    tmp_path: Path,
+    told: str | None,
+    owed: str,
+    patched: str,
+    says: str | None,
+) -> None:
+    lost = tmp_path / "lost"
+    if told is not None:
+        lost.write_text(told)
+    argv = [sys.executable, "-c", AWAITS, str(lost), owed, patched]
+    entry = session.run(machine, load_of(argv=argv), tmp_path, tmp_path / "out")
+    # The program goes on in any case: what did not come is in what it prints.
+    assert entry["exit_status"] == 0
+    assert (tmp_path / "out/stdout").read_text() == "[]\n"
+    if says is None:
+        assert (entry["status"], entry["errors"]) == ("exited", [])
+    else:
+        (error,) = entry["errors"]
+        assert (error["kind"], error["fault"]) == ("not-in-time", "apparatus")
+        assert error["message"].startswith(says)
+
+
+def test_what_comes_in_time_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSTALL_TROUBLE", str(tmp_path / "trouble.txt"))
+    answers = iter([0, 0, 17])
+    assert waiting.until(lambda: next(answers), 60, "it", pause_s=0.01) == 17
+    assert workload.troubles(tmp_path) == []
+
+
 def test_what_it_leaves_behind_is_ended_too(tmp_path: Path) -> None:
     argv = ["sh", "-c", "setsid sleep 999 & exit 0"]
     ended = workload.run("w", argv, deadline_s=20, results=tmp_path)
@@ -420,6 +482,7 @@ def test_a_deadline(machine: session.Machine, tmp_path: Path) -> None:
     (error,) = entry["errors"]
     assert (error["kind"], error["fault"]) == ("deadline", "apparatus")
     assert "not done after 0.2 s: " in error["message"] and "sleep" in error["message"]
+    assert "the host does not tell" in error["message"]
 
 
 def test_a_step_that_the_host_did_not_do_is_told_by_the_agent(
@@ -474,6 +537,7 @@ FAULTS = {
     "shortage": "apparatus",
     "deadline": "apparatus",
     "step-failed": "apparatus",
+    "not-in-time": "apparatus",
     "stress-failed": "apparatus",
     "unkillable": "series",
 }

@@ -183,6 +183,12 @@ class StepFailed(GuestError):
     kind = "step-failed"
 
 
+class NotInTime(GuestError):
+    """What a workload waited for did not come; mostly no patch has any part in it."""
+
+    kind = "not-in-time"
+
+
 class StressFailed(GuestError):
     """What should have stressed the kernel did not."""
 

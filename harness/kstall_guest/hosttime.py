@@ -18,12 +18,12 @@ _PATIENCE = 6.0
 _LOOK_S = 1.0
 
 
-def lost() -> float:
-    """Seconds that this machine did not get so far; 0 if the host does not tell."""
+def lost() -> float | None:
+    """Seconds that this machine did not get so far; None if the host does not tell."""
     try:
         return float(_LOST.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        return 0.0
+        return None
 
 
 class Countdown:
@@ -32,14 +32,29 @@ class Countdown:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._began = time.monotonic()
-        self._before = lost()
+        before = lost()
+        self._told = before is not None
+        self._before = before or 0.0
         self._put_off = 0.0
 
     def left(self) -> float:
         """Seconds that are left as things stand, below 0 when the time is over."""
-        self._put_off = max(self._put_off, lost() - self._before)
+        if (now := lost()) is not None:
+            self._told = True
+            self._put_off = max(self._put_off, now - self._before)
         allowed = min(self._seconds + self._put_off, self._seconds * _PATIENCE)
         return self._began + allowed - time.monotonic()
+
+    def excuse(self) -> str | None:
+        """Why it says nothing of what was awaited that the time is over, if so."""
+        if self.left() > 0:
+            return None
+        if not self._told:
+            return "the host does not tell how much of that it gave"
+        had = time.monotonic() - self._began - self._put_off
+        if had >= self._seconds:
+            return None
+        return f"the host gave {max(0.0, had):.0f} s of them"
 
 
 def wait(child: subprocess.Popen[bytes], seconds: float) -> int:

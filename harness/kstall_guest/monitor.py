@@ -18,7 +18,7 @@ from typing import Any
 
 from . import hosttime
 from .errors import StepFailed
-from .workload import TROUBLE, complain, current
+from .workload import complain, current
 
 _PORT = "kstall.monitor"
 _PORTS = Path("/sys/class/virtio-ports")
@@ -33,16 +33,8 @@ def ask(step: str, *, deadline_s: float = 60.0) -> list[Any]:
     try:
         return _ask(step, deadline_s)
     except StepFailed as error:
-        complain(str(error))
+        complain(error)
         raise
-
-
-def troubles(results: Path) -> list[StepFailed]:
-    """What the host failed to do for the workload with these results."""
-    place = results / TROUBLE
-    if not place.exists():
-        return []
-    return [StepFailed(line) for line in place.read_text().splitlines()]
 
 
 def _ask(step: str, deadline_s: float) -> list[Any]:

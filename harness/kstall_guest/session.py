@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import bpftrace, decoders, kmsg, monitor, recorder, script, workload
+from . import bpftrace, decoders, hosttime, kmsg, recorder, script, workload
 from .bare import Bare
 from .errors import (
     CannotStart,
@@ -128,6 +128,8 @@ def _watched(
         entry["status"] = "timeout" if ended.timed_out else "exited"
         if ended.timed_out:
             doing = "; ".join(ended.waited_for) or "nothing of it was running"
+            if hosttime.lost() is None:
+                doing += "; and the host does not tell how much of that it gave"
             errors.append(
                 DeadlineOver(f"not done after {load.deadline_s:g} s: {doing}")
             )
@@ -144,7 +146,7 @@ def _watched(
                 write_text(results / "record.jsonl", recorder.lines(raw, layouts))
         if instance is not None:
             errors += _collect(instance, results, entry)
-        errors += monitor.troubles(results)
+        errors += workload.troubles(results)
         if perf is not None:
             _decode(machine, load, perf, results, entry, errors)
         if tracers and not _room(machine.scratch):

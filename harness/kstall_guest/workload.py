@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import hosttime
-from .errors import CannotStart, Shortage, Unkillable, is_shortage
+from .errors import CannotStart, GuestError, Shortage, Unkillable, is_shortage, kinds
 
 # Every descendant inherits this, also one that left the process group and session.
 _MARK = "KSTALL_WORKLOAD"
@@ -93,11 +93,21 @@ def current() -> str:
     return os.environ.get(_MARK, "").rpartition("-")[0]
 
 
-def complain(text: str) -> None:
+def complain(error: GuestError) -> None:
     """Have the agent know that what failed this workload was not the kernel."""
     if place := os.environ.get(_TROUBLE):
+        text = str(error).replace("\n", " ")
         with Path(place).open("a", encoding="utf-8") as file:
-            file.write(text.replace("\n", " ") + "\n")
+            file.write(f"{error.kind} {text}\n")
+
+
+def troubles(results: Path) -> list[GuestError]:
+    """What the program with these results has complained of."""
+    place = results / TROUBLE
+    if not place.exists():
+        return []
+    said = (line.partition(" ") for line in place.read_text().splitlines())
+    return [kinds()[kind](text) for kind, _, text in said]
 
 
 def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:

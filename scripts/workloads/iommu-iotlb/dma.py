@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kstall_guest import waiting
+
 PAGE = mmap.PAGESIZE
 HUGE = 2 << 20
 TRACING = Path("/sys/kernel/tracing")
@@ -67,11 +69,10 @@ def nvme() -> Pci:
 
 def wait_for(holds: Any) -> Any:
     """Look until it is true, and return that."""
-    limit = time.monotonic() + 60
-    while not (found := holds()):
-        if time.monotonic() > limit:
-            raise TimeoutError("what had to come did not come in a minute")
-        time.sleep(0.02)
+    # Devices and drivers come without the patches, too.
+    found = waiting.until(holds, 60.0, "device")
+    if not found:
+        raise TimeoutError("what had to come did not come in a minute")
     return found
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import struct
 import sys
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from hierarchy import Device
+
+from kstall_guest import waiting
 
 #: Where the address of the block is, and the block.
 ADDRESS = 0x2000_0000
@@ -95,12 +96,10 @@ class Firmware:
         # What makes it valid comes last.
         valid = 0x2 if worst == _CORRECTED else 0x1
         os.pwrite(self.memory, struct.pack("<I", valid | len(errors) << 4), BLOCK)
-        limit = time.monotonic() + limit_s
-        while struct.unpack("<I", os.pread(self.memory, 4, BLOCK))[0]:
-            if time.monotonic() > limit:
-                return False
-            time.sleep(0.05)
-        return True
+        return waiting.until(self._is_taken, limit_s, "answer", patched=True)
+
+    def _is_taken(self) -> bool:
+        return os.pread(self.memory, 4, BLOCK) == bytes(4)
 
 
 def missing(device: Device) -> tuple[int, int, int, int]:

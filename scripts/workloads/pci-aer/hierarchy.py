@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kstall_guest import waiting
+
 DEVICES = Path("/sys/bus/pci/devices")
 INJECT = Path("/dev/aer_inject")
 INSTANCES = Path("/sys/kernel/tracing/instances")
@@ -27,6 +29,9 @@ ABOVE = 60
 
 # Records that the kernel has room for.
 ROOM = 128
+# Seconds to wait for what the code that the patches change has to do; the checks say
+# what came of it.
+LIMIT_S = 45.0
 
 RXERR, BADTLP = 0x1, 0x40
 #: Offsets in the AER capability.
@@ -173,39 +178,41 @@ def idle(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def told(event: str, *, limit_s: float = 45.0) -> Iterator[None]:
-    """Leave the block when ``system/event`` was traced in it, or after that time."""
+def told(event: str) -> Iterator[None]:
+    """Leave the block when ``system/event`` was traced in it, or after `LIMIT_S`."""
     trace = INSTANCES / "kstall-told"
     trace.mkdir()
     try:
         (trace / "events" / event / "enable").write_text("1")
         yield
-        limit = mono() + int(limit_s * 1e9)
-        while event.partition("/")[2] not in (trace / "trace").read_text():
-            if mono() > limit:
-                break
-            time.sleep(0.05)
+        name = event.partition("/")[2]
+        waiting.until(
+            lambda: name in (trace / "trace").read_text(), LIMIT_S, name, patched=True
+        )
         (trace / "events" / event / "enable").write_text("0")
     finally:
         trace.rmdir()
 
 
 @contextlib.contextmanager
-def logged(text: str, *, limit_s: float = 45.0) -> Iterator[None]:
-    """Leave the block when the kernel logged ``text`` in it, or after that time."""
+def logged(text: str) -> Iterator[None]:
+    """Leave the block when the kernel logged ``text`` in it, or after `LIMIT_S`."""
     log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.lseek(log, 0, os.SEEK_END)
         yield
-        limit = mono() + int(limit_s * 1e9)
-        record = ""
-        while text not in record and mono() < limit:
-            try:
-                record = os.read(log, 16384).decode(errors="replace")
-            except BlockingIOError:
-                time.sleep(0.05)
+        waiting.until(lambda: _logs(log, text), LIMIT_S, repr(text), patched=True)
     finally:
         os.close(log)
+
+
+def _logs(log: int, text: str) -> bool:
+    """Whether ``text`` is in what was logged since the last time."""
+    with contextlib.suppress(BlockingIOError):
+        while text not in os.read(log, 16384).decode(errors="replace"):
+            pass
+        return True
+    return False
 
 
 def _reads(pid: int, size: int) -> bool:
@@ -241,13 +248,14 @@ class Watch:
             if name.startswith("total_err_")
         )
 
-    def settle(self, records: int, *, limit_s: float = 45.0) -> None:
+    def settle(self, records: int) -> None:
         """Wait until so many records were taken and all is done about them."""
-        limit = time.monotonic() + limit_s
-        while self.received() < records or not idle(self.thread):
-            if time.monotonic() > limit:
-                break
-            time.sleep(0.02)
+        waiting.until(
+            lambda: self.received() >= records and idle(self.thread),
+            LIMIT_S,
+            f"{records} records",
+            patched=True,
+        )
 
     def say(self, name: str, **facts: object) -> None:
         """Print by how much the counters grew, without those that did not."""

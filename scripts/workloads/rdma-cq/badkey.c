@@ -17,15 +17,8 @@
 /* The driver tells the peer of the failure before it acts on it itself. */
 static void failed(struct qp *qp)
 {
-	uint64_t limit = now() + PATIENCE_MS * MS;
-
-	while ((qp->state = state_of(qp)) != ERR) {
-		if (now() > limit) {
-			errno = ETIMEDOUT;
-			die("%s is in state %u", qp->name, qp->state);
-		}
+	while ((qp->state = state_of(qp)) != ERR)
 		nap(MS);
-	}
 }
 
 static void badkey(const char *run)

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from kstall_guest import waiting
+
 ROOT = Path("/sys/fs/cgroup")
 MS = 1_000_000
 #: Off the CPU for longer than this is a gap; two looks at a clock are far closer.
@@ -27,6 +29,7 @@ GAP_NS = MS
 STILL_S = 0.2
 #: How much longer it is left so, once it is known to be throttled.
 HOLD_S = 0.1
+LIMIT_S = 60.0
 
 
 def say(**facts: object) -> None:
@@ -159,24 +162,30 @@ class Task:
     def wait_still(self) -> int:
         """Return when the task was seen to stand still, `HOLD_S` after that, in ns."""
         since, last = mono(), self.run_ns()
-        deadline = since + 60_000 * MS
-        while mono() < deadline:
-            time.sleep(0.01)
+
+        def still() -> int:
+            nonlocal since, last
             now, run = mono(), self.run_ns()
             if run != last:
                 since, last = now, run
-            elif now - since >= STILL_S * 1e9:
-                time.sleep(HOLD_S)
-                return now
-        raise TimeoutError(f"{self.name} never stood still")
+            return now if now - since >= STILL_S * 1e9 else 0
+
+        seen = _until(still, f"standstill of {self.name}")
+        time.sleep(HOLD_S)
+        return seen
 
     def wait_moving(self) -> None:
         """Return when the task gets CPU time again."""
-        last, deadline = self.run_ns(), mono() + 60_000 * MS
-        while self.run_ns() < last + 8 * MS:
-            if mono() > deadline:
-                raise TimeoutError(f"{self.name} never ran again")
-            time.sleep(0.01)
+        enough = self.run_ns() + 8 * MS
+        _until(lambda: self.run_ns() >= enough, f"end of {self.name}'s standstill")
+
+
+def _until(holds: Callable[[], int], what: str) -> int:
+    """Wait for what kernels did before there were tracepoints."""
+    found = waiting.until(holds, LIMIT_S, what, pause_s=0.01)
+    if not found:
+        raise TimeoutError(f"no {what}")
+    return found
 
 
 def spin(seconds: float) -> dict[str, object]:
