@@ -396,6 +396,32 @@ def test_what_comes_in_time_is_no_trouble(
     assert workload.troubles(tmp_path) == []
 
 
+def test_what_outlives_its_end_is_no_word_on_the_series(
+    machine: session.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's watchdog has had time to say so if it is one."""
+    assert workload._DEATH_S > 2 * 60
+    ended = workload._kill_all
+
+    def immortal(*words: Any) -> int:
+        with monkeypatch.context() as here:
+            here.setattr(workload, "_DEATH_S", 0.1)
+            here.setattr(workload.os, "kill", lambda *_: None)
+            try:
+                return ended(*words)
+            finally:
+                here.undo()
+                ended(*words)
+
+    monkeypatch.setattr(workload, "_kill_all", immortal)
+    load = load_of(argv=["sleep", "999"], deadline_s=0.1)
+    entry = session.run(machine, load, tmp_path, tmp_path / "out")
+    (error,) = entry["errors"]
+    assert (error["kind"], error["fault"]) == ("unkillable", "apparatus")
+    assert "still there after SIGKILL: " in error["message"]
+    assert "sleep" in error["message"]
+
+
 def test_what_it_leaves_behind_is_ended_too(tmp_path: Path) -> None:
     argv = ["sh", "-c", "setsid sleep 999 & exit 0"]
     ended = workload.run("w", argv, deadline_s=20, results=tmp_path)
@@ -539,7 +565,7 @@ FAULTS = {
     "step-failed": "apparatus",
     "not-in-time": "apparatus",
     "stress-failed": "apparatus",
-    "unkillable": "series",
+    "unkillable": "apparatus",
 }
 
 

@@ -196,10 +196,13 @@ class StressFailed(GuestError):
 
 
 class Unkillable(GuestError):
-    """A process of the workload outlived SIGKILL, by time that the guest had."""
+    """A process of the workload outlived SIGKILL, by time that the guest had.
+
+    A kernel at fault has said so by then, which is a verdict.  If it has not, nobody
+    knows who keeps the process: it may be a disk of the host's.
+    """
 
     kind = "unkillable"
-    fault: Fault = "series"
 
 
 def kinds() -> dict[str, type[GuestError]]:

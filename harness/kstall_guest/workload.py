@@ -19,7 +19,8 @@ _MARK = "KSTALL_WORKLOAD"
 # Where what is part of a workload says that the host failed it.
 _TROUBLE = "KSTALL_TROUBLE"
 TROUBLE = "trouble.txt"
-_DEATH_S = 10.0
+# The kernel's watchdog for hung tasks looks once a minute, at what has hung for one.
+_DEATH_S = 130.0
 
 
 @dataclass(frozen=True)
