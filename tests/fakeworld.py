@@ -497,12 +497,13 @@ class World:
         return True
 
     def leftovers(self) -> list[str]:
-        """What only a run that is under way may have in the cache."""
+        """What only a run that is under way may have in the cache, or in $TMPDIR."""
         marks = (".tmp-", ".import-", ".removed-", ".apt-")
         return [
-            str(path.relative_to(self.cache))
-            for path in self.cache.rglob(".*")
-            if any(mark in path.name for mark in marks)
+            str(path.relative_to(self.root))
+            for path in (*self.cache.rglob(".*"), *(self.root / "tmp").iterdir())
+            if path.name.startswith("kstall-")
+            or any(mark in path.name for mark in marks)
         ]
 
     def _said(self, child: ForkProcess) -> str:

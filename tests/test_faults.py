@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,6 +138,20 @@ def test_runs_that_are_killed_leave_nothing_running_and_are_gone_on_with(
     settled(world)
     assert set(_KEPT) <= after.reused
     assert len(world.guests) == guests
+
+
+@pytest.mark.fault("killed", "while mmdebstrap makes a root, half of it in $TMPDIR")
+def test_half_a_root_is_removed_by_the_next_run(world: World) -> None:
+    # Python asks for $TMPDIR only once, and did so before there was this world.
+    world.prepare.append(lambda: setattr(tempfile, "tempdir", None))
+    # What it does in its directory, when it is held.
+    half = 'mkdir -p "$TMPDIR/mmdebstrap.x/etc" && chmod 500 "$TMPDIR/mmdebstrap.x"'
+    when = f"case $0 in *mmdebstrap) {half} ;; *) false ;; esac"
+    child = world.held("root", inside=True, when=when)
+    world.kill(child)
+    assert len(list(world.root.glob("tmp/kstall-root-*/mmdebstrap.x/etc"))) == 1
+    require_proven(world.validate())
+    settled(world)
 
 
 @pytest.mark.fault("interrupted", "Ctrl-C or SIGTERM in each stage that runs a program")

@@ -85,6 +85,26 @@ def test_failed_mmdebstrap_leaves_nothing(
     assert [p.suffix for p in (tmp_path / "roots").iterdir()] == [".lock"]
 
 
+def test_mmdebstrap_works_where_the_next_run_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Path] = []
+
+    def fail(argv: list[str], env: dict[str, str], **_: object) -> None:
+        seen.append(Path(env["TMPDIR"]))
+        assert (seen[0] / ".kstall-scratch").exists()
+        # Or those whose ids it works with cannot get in.
+        assert seen[0].stat().st_mode & 0o777 == 0o711
+        raise process.CommandError(argv, 100, "E: no such package: nope\n")
+
+    monkeypatch.setattr(process, "run", fail)
+    monkeypatch.setattr(debian, "mirror_for", lambda _: "http://deb.example")
+    monkeypatch.setattr(debian, "keyring", lambda: Path("/k.gpg"))
+    with pytest.raises(KstallError):
+        root.obtain(["nope"], tmp_path, lambda _: None, log=tmp_path / "log")
+    assert len(seen) == 1 and not seen[0].exists()
+
+
 @pytest.mark.live
 def test_real_root_is_made_once(tmp_path: Path) -> None:
     said: list[str] = []

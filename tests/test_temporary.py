@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kstall import temporary
+import pytest
+
+from kstall import cache, process, temporary
 
 HOLD = """
 import sys
@@ -50,6 +53,46 @@ def test_what_a_killed_run_has_left_is_removed(tmp_path: Path) -> None:
         assert (theirs / "share").is_dir()
         with temporary.directory("mail", tmp_path) as place:
             assert list(tmp_path.iterdir()) == [place]
+
+
+def test_what_was_not_removed_at_once_is_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is being killed may still write there."""
+    with temporary.directory("root", tmp_path) as place:
+        (place / "file").touch()
+        monkeypatch.setattr(cache, "remove", _refuse(OSError(errno.ENOTEMPTY, "x")))
+    assert place.is_dir()
+    monkeypatch.undo()
+    with temporary.directory("mail", tmp_path) as other:
+        assert list(tmp_path.iterdir()) == [other]
+
+
+def test_files_of_other_ids_of_ours_are_removed_in_a_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As mmdebstrap leaves them if somebody else than root has it killed."""
+    seen = []
+
+    def run(argv: Sequence[str | Path], **_: object) -> None:
+        seen.append(tuple(map(str, argv)))
+        monkeypatch.undo()
+        subprocess.run(["rm", "-rf", argv[-1]], check=True)
+
+    monkeypatch.setattr(process, "run", run)
+    with temporary.directory("root", tmp_path) as place:
+        (place / "mmdebstrap.x").mkdir()
+        monkeypatch.setattr(cache, "remove", _refuse(PermissionError(1, "not ours")))
+    words = ("unshare", "--map-root-user", "--map-auto", "rm", "-rf")
+    assert seen == [(*words, "--one-file-system", str(place))]
+    assert list(tmp_path.iterdir()) == []
+
+
+def _refuse(error: OSError) -> Callable[[Path], None]:
+    def remove(_: Path) -> None:
+        raise error
+
+    return remove
 
 
 def test_what_is_in_use_stays(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import bootstrap, cache, debian, process
+from . import bootstrap, cache, debian, process, temporary
 from .errors import KstallError
 
 SUITE = "trixie"
@@ -118,14 +118,18 @@ def _make(
     uri = debian.mirror_for(suite)
     say(f"making a {suite} root with {', '.join(wanted)}")
     try:
-        process.run(
-            mmdebstrap_argv(wanted, suite, uri, debian.keyring(), archive),
-            log=log,
-            # Without root it maps a range of user ids, which our own user namespace,
-            # with the one id it has, would not let it.
-            namespace=os.geteuid() == 0,
-            on_line=lambda line: say(line[3:]) if line.startswith("I: ") else None,
-        )
+        with temporary.directory("root") as place:
+            # Without root it works there as somebody else.
+            place.chmod(0o711)
+            process.run(
+                mmdebstrap_argv(wanted, suite, uri, debian.keyring(), archive),
+                env={"TMPDIR": str(place)},
+                log=log,
+                # Without root it maps a range of user ids, which our own user
+                # namespace, with the one id it has, would not let it.
+                namespace=os.geteuid() == 0,
+                on_line=lambda line: say(line[3:]) if line.startswith("I: ") else None,
+            )
     except process.CommandError as error:
         raise KstallError(
             f"mmdebstrap made no {suite} root:\n" + _last_words(error.output),

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import cache
+from . import cache, process
 
 # Only what has it is ours to remove, whatever it is called.
 _MARK = ".kstall-scratch"
@@ -26,13 +26,17 @@ def directory(purpose: str, base: Path | None = None) -> Iterator[Path]:
     """
     base = base or Path(tempfile.gettempdir())
     _sweep(base)
-    with tempfile.TemporaryDirectory(prefix=f"kstall-{purpose}-", dir=base) as name:
-        made = Path(name)
-        with _open(made) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            # After it is locked: before, others could take it for left behind.
-            (made / _MARK).touch()
+    made = Path(tempfile.mkdtemp(prefix=f"kstall-{purpose}-", dir=base))
+    with _open(made) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # After it is locked: before, others could take it for left behind.
+        (made / _MARK).touch()
+        try:
             yield made
+        finally:
+            # What is being killed may write for a moment yet; then the next one sweeps.
+            with contextlib.suppress(OSError):
+                _remove(made)
 
 
 def _sweep(base: Path) -> None:
@@ -43,7 +47,22 @@ def _sweep(base: Path) -> None:
                 continue
             with _open(path) as descriptor:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                cache.remove(path)
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Delete ``path``, the mark last: without it nobody would do what is left to do."""
+    try:
+        for one in path.iterdir():
+            if one.name != _MARK:
+                cache.remove(one)
+    except PermissionError:
+        # As root in a namespace with all ids that are ours: whose mmdebstrap is killed
+        # is left with files of those ids, and not of their own.
+        ids = ("unshare", "--map-root-user", "--map-auto")
+        rm = ("rm", "-rf", "--one-file-system", path)
+        process.run([*ids, *rm], check=False, namespace=False)
+    cache.remove(path)
 
 
 @contextlib.contextmanager
