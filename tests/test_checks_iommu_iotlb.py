@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import pytest
 
 from kstall.evidence import Evidence, Verdict, WorkloadResult
+from kstall.records import Event, Trace
 
 US = 1_000
 MS = 1_000_000
@@ -81,3 +85,216 @@ def test_switched_on_half_way(
 ) -> None:
     verdict = checks.switched_on_half_way(_toggled(tmp_path, told))
     assert _wrong(verdict) == wrong
+
+
+# -- a lazy domain, on kernels of both kinds ------------------------------------------
+
+#: Three requests of two pages each, and where each phase is in time.
+SIZE = 8192
+BUFFERS = [0x10000, 0x20000, 0x30000]
+BEGINS = {"small": 0, "scattered": 1000 * MS, "adjacent": 2000 * MS}
+DOMAIN = 0xFF11
+
+
+def _event(at: int, name: str, **fields: int | str) -> Event:
+    return Event(at, 0, 1, "x", "iommu", name, fields)
+
+
+@dataclass
+class Lazy:
+    """What is seen of a lazy disk by events, and by probes."""
+
+    events: list[Event]
+    entered: list[tuple[int, str]]
+    calls: list[tuple[int, int, int, int, bool, int]]
+    requests: int = len(BUFFERS)
+
+    def load(self, place: Path) -> WorkloadResult:
+        """All of it as a workload's results; only scattered pages were read."""
+        folder = place / "disk-lazy"
+        folder.mkdir()
+        said: list[dict[str, object]] = [
+            {
+                "what": "phase",
+                "name": name,
+                "begin_ns": begin,
+                "end_ns": begin + 900 * MS,
+                "type": "DMA-FQ",
+                "requests": self.requests,
+                "bytes": SIZE * len(BUFFERS),
+                "runs": [2] * self.requests,
+                "runs_after": [2] * self.requests,
+            }
+            for name, begin in BEGINS.items()
+        ]
+        said.append({"what": "probes", "entered": self.entered, "calls": self.calls})
+        (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+        load = WorkloadResult("disk-lazy", folder, {}, {})
+        load.__dict__["_traced"] = Trace(tuple(self.events), 0)
+        return load
+
+    def evidence(self, place: Path) -> Evidence:
+        return Evidence(place, {}, {"disk-lazy": self.load(place)}, {})
+
+
+def _unmapped(at: int, iova: int) -> Event:
+    return _event(at, "unmap", iova=iova, size=SIZE, unmapped_size=SIZE)
+
+
+def _waiting() -> Lazy:
+    """A kernel on which dma_iova_destroy() goes through dma_iova_unlink()."""
+    lazy = Lazy([], [], [])
+    for number, iova in enumerate(BUFFERS):
+        at = BEGINS["scattered"] + (number + 1) * MS
+        names = ("dma_iova_destroy", "dma_iova_unlink")
+        lazy.entered += [(at // US, name) for name in names]
+        lazy.events.append(_unmapped(at + 2 * US, iova))
+        begin, last = at // US + 3, iova + SIZE - 1
+        lazy.calls.append((begin, begin + 9, iova, last, False, DOMAIN))
+        lazy.events.append(
+            _event(
+                at + 13 * US, "iotlb_sync", iova=iova, size=SIZE, type="DMA-FQ",
+                duration_ns=10 * US, domain=DOMAIN,
+            )
+        )  # fmt: skip
+    return lazy
+
+
+def _queueing() -> Lazy:
+    """A kernel on which it frees the IOVA itself, so that the queue takes it."""
+    lazy = Lazy([], [], [])
+    for number, iova in enumerate(BUFFERS):
+        at = BEGINS["scattered"] + (number + 1) * MS
+        lazy.entered.append((at // US, "dma_iova_destroy"))
+        lazy.events.append(_unmapped(at + 2 * US, iova))
+    lazy.events.append(
+        _event(
+            BEGINS["scattered"] + 13 * MS, "iotlb_fq_flush", flush_ns=US, free_ns=US,
+            domain=DOMAIN, freed=len(BUFFERS), full=0,
+        )
+    )  # fmt: skip
+    return lazy
+
+
+def _without_sync(lazy: Lazy) -> None:
+    del lazy.events[1]
+
+
+def _also_queued(lazy: Lazy) -> None:
+    lazy.events = _queueing().events
+
+
+def _also_waited(lazy: Lazy) -> None:
+    lazy.events = _waiting().events
+
+
+def _looks_strict(lazy: Lazy) -> None:
+    for event in lazy.events:
+        if "type" in event.fields:
+            cast(dict[str, object], event.fields)["type"] = "DMA"
+
+
+def _elsewhere(lazy: Lazy) -> None:
+    # As many bytes, and still after the unmapping that it belongs to.
+    begin, end, *_, domain = lazy.calls[0]
+    lazy.calls[0] = (begin, end, 0x40000, 0x40000 + SIZE - 1, False, domain)
+
+
+def _mixed(lazy: Lazy) -> None:
+    del lazy.entered[-1]
+
+
+def _other_requests(lazy: Lazy) -> None:
+    del lazy.entered[:2]
+
+
+def _one_not_freed(lazy: Lazy) -> None:
+    cast(dict[str, object], lazy.events[-1].fields)["freed"] = len(BUFFERS) - 1
+
+
+SYNCS = "iotlb_sync, one for each dma_iova_unlink()"
+QUEUED = "unmappings left to the queue"
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "wrong"),
+    [
+        (_waiting, None, set()),
+        (_queueing, None, set()),
+        (
+            _waiting,
+            _without_sync,
+            {SYNCS, "sum of size", "range and domain as the driver was given them",
+             QUEUED},
+        ),
+        # Which of both it has to be is not the events' to say.
+        (
+            _waiting,
+            _also_queued,
+            {SYNCS, "types", "sum of size", QUEUED, "freed by flushes", "flushes",
+             "range and domain as the driver was given them"},
+        ),
+        (
+            _queueing,
+            _also_waited,
+            {SYNCS, "types", "sum of size", QUEUED, "freed by flushes",
+             "range and domain as the driver was given them"},
+        ),
+        (_waiting, _looks_strict, {"types"}),
+        (_waiting, _elsewhere, {"range and domain as the driver was given them"}),
+        (
+            _waiting,
+            _mixed,
+            {"all of them in one way", SYNCS, QUEUED, "freed by flushes"},
+        ),
+        (_queueing, _other_requests, {"dma_iova_destroy()"}),
+        (_queueing, _one_not_freed, {"freed by flushes"}),
+    ],
+)  # fmt: skip
+def test_scattered_reads(
+    checks: ModuleType,
+    tmp_path: Path,
+    make: Callable[[], Lazy],
+    change: Callable[[Lazy], None] | None,
+    wrong: set[str],
+) -> None:
+    lazy = make()
+    if change is not None:
+        change(lazy)
+    verdict = checks.scattered_io_waits_in_lazy_mode(lazy.evidence(tmp_path))
+    assert {one.label for one in verdict.comparisons if not one.ok} == wrong
+
+
+@pytest.mark.parametrize(
+    ("make", "change", "wrong"),
+    [
+        (_waiting, None, set()),
+        (_queueing, None, set()),
+        (_waiting, _without_sync, {"disk-lazy: sum of size"}),
+        (_queueing, _also_waited, {"disk-lazy: sum of size"}),
+    ],
+)
+def test_sizes_add_up(
+    checks: ModuleType,
+    tmp_path: Path,
+    make: Callable[[], Lazy],
+    change: Callable[[Lazy], None] | None,
+    wrong: set[str],
+) -> None:
+    lazy = make()
+    if change is not None:
+        change(lazy)
+    loads = {"disk-lazy": lazy.load(tmp_path)}
+    for name, phase in (
+        ("bench-strict", "one"),
+        ("disk-strict", "small"),
+        ("switch", "strict"),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        fact = {"what": "phase", "name": phase, "begin_ns": 0, "end_ns": 2000 * MS}
+        (folder / "stdout").write_text(json.dumps(fact))
+        loads[name] = WorkloadResult(name, folder, {}, {})
+        loads[name].__dict__["_traced"] = Trace(tuple(_waiting().events), 0)
+    verdict = checks.sizes_add_up(Evidence(tmp_path, {}, loads, {}))
+    assert {one.label for one in verdict.comparisons if not one.ok} == wrong

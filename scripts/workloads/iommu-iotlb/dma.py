@@ -257,10 +257,12 @@ def define(line: str) -> None:
 
 
 class Probes:
-    """Both ends of intel_iommu_tlb_sync(), the driver's part of an invalidation.
+    """Both ends of intel_iommu_tlb_sync(), the driver's part of an invalidation, and
+    the beginning of other functions, by name.
 
     ``calls`` has [begin, end, first IOVA, last IOVA, tables, domain] of each: whole
-    microseconds, and whether the list of page tables to free had any.
+    microseconds, and whether the list of page tables to free had any.  ``entered`` has
+    [time, name] of the others.
     """
 
     # struct iommu_iotlb_gather: start, end, pgsize, freelist
@@ -269,24 +271,29 @@ class Probes:
         " domain=$arg1:x64"
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *others: str) -> None:
         self.trace = Trace("kstall-probes")
         self.calls: list[tuple[int, int, int, int, bool, int]] = []
+        self.entered: list[tuple[int, str]] = []
+        self._probes = {
+            "in": f"p:{_GROUP}/in intel_iommu_tlb_sync {self._FETCH}",
+            "out": f"r:{_GROUP}/out intel_iommu_tlb_sync",
+        } | {name: f"p:{_GROUP}/{name} {name}" for name in others}
 
     def __enter__(self) -> Probes:
-        define(f"p:{_GROUP}/in intel_iommu_tlb_sync {self._FETCH}")
-        define(f"r:{_GROUP}/out intel_iommu_tlb_sync")
+        for probe in self._probes.values():
+            define(probe)
         self.trace.__enter__()
-        for end in ("in", "out"):
-            self.trace.enable(f"{_GROUP}/{end}", True)
+        for name in self._probes:
+            self.trace.enable(f"{_GROUP}/{name}", True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for end in ("in", "out"):
-            self.trace.enable(f"{_GROUP}/{end}", False)
+        for name in self._probes:
+            self.trace.enable(f"{_GROUP}/{name}", False)
         begun: tuple[int, re.Match[str]] | None = None
         for line in self.trace.lines():
-            found = re.search(r" (\d+)\.(\d+): (in|out): (.*)", line)
+            found = re.search(rf" (\d+)\.(\d+): ({'|'.join(self._probes)}): (.*)", line)
             if found is None:
                 raise OSError(f"not an event: {line!r}")
             at = int(found[1]) * 1_000_000 + int(found[2])
@@ -301,11 +308,13 @@ class Probes:
                 tables = not gather <= pages < gather + 64
                 self.calls.append((start, at, first, last, tables, domain))
                 begun = None
-            else:
+            elif found[3] == "in":
                 begun = (at, found)
+            else:
+                self.entered.append((at, found[3]))
         self.trace.__exit__()
-        for end in ("in", "out"):
-            define(f"-:{_GROUP}/{end}")
+        for name in self._probes:
+            define(f"-:{_GROUP}/{name}")
 
 
 _OF_FLUSHES = {
