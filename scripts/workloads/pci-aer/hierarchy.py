@@ -33,7 +33,7 @@ ROOM = 128
 # what came of it.
 LIMIT_S = 45.0
 
-RXERR, BADTLP = 0x1, 0x40
+RXERR, BADTLP, ADVISORY = 0x1, 0x40, 0x2000
 #: Offsets in the AER capability.
 UNCOR_STATUS, COR_STATUS, COR_MASK = 0x4, 0x10, 0x14
 _EXTENDED, _ID_AER = 0x100, 0x1
