@@ -7,44 +7,68 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import monitor
 
-# Blocked tasks, what runs on each CPU, then every task.
-_KEYS = "wlt"
+# Blocked tasks, what runs on each CPU, then every task; and how each begins.
+_KEYS = {
+    "w": b"sysrq: Show Blocked State",
+    "l": b"sysrq: Show backtrace of all active CPUs",
+    "t": b"sysrq: Show State",
+}
 _BREAK = monitor.Command("chardev-send-break", {"id": "console"})
 _REGISTERS = monitor.Command("info registers -a", human=True, reply=".*")
 _POLL = 0.05
+# Seconds of the guest's for an answer to begin, to go on, and to end.
+_BEGIN, _QUIET, _END = 3.0, 1.0, 15.0
+# On no host anything of this takes so many times as long.
+_PATIENCE = 10
 
 
-def tasks(serial_path: Path, qmp: Path, console: Path, registers: Path) -> None:
+def tasks(
+    serial_path: Path,
+    qmp: Path,
+    console: Path,
+    registers: Path,
+    spent: Callable[[], float] = time.monotonic,
+) -> None:
     """Have a hung kernel print its tasks; if it cannot, ask QEMU for registers.
 
     The kernel is asked by SysRq over its serial console, whose socket is
-    ``serial_path``; what it says goes to ``console``, as all else.
+    ``serial_path``; what it says goes to ``console``, as all else.  ``spent`` is a
+    clock in seconds that stands still while the host keeps the guest waiting.
     """
     with (
         contextlib.suppress(OSError, monitor.MonitorError),
-        contextlib.closing(_connect(serial_path)) as serial,
+        _connected(serial_path) as serial,
     ):
         threading.Thread(target=_drain, args=(serial,), daemon=True).start()
         before = _size(console)
-        for key in _KEYS:
+        for key, headline in _KEYS.items():
+            size = _size(console)
             monitor.perform(qmp, [_BREAK])
             # The guest has to take the break before the key.
             time.sleep(0.2)
             serial.sendall(key.encode())
-            _settle(console)
+            if not _answered(console, size, headline, spent):
+                break
+            _settle(console, spent)
         if _size(console) == before:
             (said,) = monitor.perform(qmp, [_REGISTERS])
             registers.write_text(str(said.reply), encoding="utf-8")
 
 
-def _connect(path: Path) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX)
-    connection.connect(str(path))
-    return connection
+@contextlib.contextmanager
+def _connected(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        try:
+            yield connection
+        finally:
+            # Closed it would still be open for who waits for what it says.
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _drain(connection: socket.socket) -> None:
@@ -54,14 +78,41 @@ def _drain(connection: socket.socket) -> None:
             pass
 
 
-def _settle(console: Path, *, quiet: float = 1.0, most: float = 15.0) -> None:
-    """Wait until the console has not grown for ``quiet`` seconds."""
-    limit = time.monotonic() + most
-    size, since = _size(console), time.monotonic()
-    while time.monotonic() < min(limit, since + quiet):
-        time.sleep(_POLL)
+def _answered(
+    console: Path, before: int, headline: bytes, spent: Callable[[], float]
+) -> bool:
+    """Wait until ``headline`` stands on the console after ``before`` bytes; does it?"""
+    for _ in _while(lambda since: since < _BEGIN, spent, _BEGIN):
+        if _size(console) > before:
+            with console.open("rb") as file:
+                file.seek(before)
+                if headline in file.read():
+                    return True
+    return False
+
+
+def _settle(console: Path, spent: Callable[[], float]) -> None:
+    """Wait until the console has not grown for a while."""
+    size, grown = _size(console), 0.0
+
+    def grows(since: float) -> bool:
+        nonlocal size, grown
         if (now := _size(console)) != size:
-            size, since = now, time.monotonic()
+            size, grown = now, since
+        return since < min(grown + _QUIET, _END)
+
+    for _ in _while(grows, spent, _END):
+        pass
+
+
+def _while(
+    condition: Callable[[float], bool], spent: Callable[[], float], most: float
+) -> Iterator[None]:
+    """Once in a while, as long as ``condition`` of the seconds ``spent`` here holds."""
+    began, limit = spent(), time.monotonic() + most * _PATIENCE
+    while condition(spent() - began) and time.monotonic() < limit:
+        yield
+        time.sleep(_POLL)
 
 
 def _size(path: Path) -> int:

@@ -238,11 +238,16 @@ def boot(
                     # On a full disk there is worse to tell than that.
                     with contextlib.suppress(OSError):
                         cache.write_json(out / hosttime.FILE, times.host.as_json())
-                if watch.hung:
-                    say(f"no end after {deadline:g} s: dumping the guest's tasks")
-                    dump.tasks(
-                        desk.serial, desk.monitor, console, out / "registers.txt"
-                    )
+                    if watch.hung:
+                        say(f"no end after {deadline:g} s: dumping the guest's tasks")
+                        registers = out / "registers.txt"
+                        dump.tasks(
+                            desk.serial,
+                            desk.monitor,
+                            console,
+                            registers,
+                            lambda: times.spent,
+                        )
             pump.join()
         seconds = time.monotonic() - began
         if not console.exists():

@@ -213,6 +213,11 @@ class Watch:
         # Who waits for a disk has no use for a processor, and the other way round.
         return min(longest + disk + last.stolen, last.at)
 
+    @property
+    def spent(self) -> float:
+        """Seconds since the guest was started for which it was not kept waiting."""
+        return time.monotonic() - self._began - self.lost
+
     @contextlib.contextmanager
     def watching(self) -> Iterator[Watch]:
         """Take samples while the block runs."""
