@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a hung guest is asked, however slowly it answers."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall import dump
+
+SAYS = {
+    "w": "sysrq: Show Blocked State\ntask:sleep\n",
+    "l": "sysrq: Show backtrace of all active CPUs\n",
+    "t": "sysrq: Show State\n",
+}
+
+
+class Guest:
+    """A serial console that answers each key after ``delay`` seconds."""
+
+    def __init__(self, place: Path, delay: float, keys: str = "wlt") -> None:
+        self.serial = place / "serial"
+        self.console = place / "console"
+        self.registers = place / "registers"
+        self.console.write_text("it began\n")
+        self._delay, self._keys = delay, keys
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(self.serial))
+        self._server.listen()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        connection, _ = self._server.accept()
+        with contextlib.closing(connection), contextlib.closing(self._server):
+            while key := connection.recv(1).decode():
+                if key in self._keys:
+                    time.sleep(self._delay)
+                    with self.console.open("a") as file:
+                        file.write(SAYS[key])
+
+    def asked(self, slowness: float) -> str:
+        """What stands on the console after the dump.
+
+        The host lets the guest run for one second of ``slowness``.
+        """
+        dump.tasks(
+            *(self.serial, Path("qmp"), self.console, self.registers),
+            spent=lambda: time.monotonic() / slowness,
+        )
+        self._thread.join()
+        return self.console.read_text()
+
+
+@pytest.fixture(autouse=True)
+def monitor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    class Said:
+        reply = "RIP=0"
+
+    def perform(_: Path, __: Any) -> tuple[Said]:
+        return (Said(),)
+
+    monkeypatch.setattr(dump.monitor, "perform", perform)
+    monkeypatch.setattr(dump, "_BEGIN", 0.5)
+    monkeypatch.setattr(dump, "_QUIET", 0.1)
+    yield
+
+
+@pytest.mark.parametrize(("delay", "slowness"), [(0.0, 1.0), (0.8, 4.0)])
+def test_a_slow_guest_is_asked_everything(
+    tmp_path: Path, delay: float, slowness: float
+) -> None:
+    guest = Guest(tmp_path, delay)
+    assert guest.asked(slowness) == "it began\n" + "".join(SAYS.values())
+    assert not guest.registers.exists()
+
+
+def test_of_one_that_says_nothing_registers_are_kept(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, 0, keys="")
+    assert guest.asked(1.0) == "it began\n"
+    assert guest.registers.read_text() == "RIP=0"
+
+
+def test_one_that_stops_answering_is_not_asked_for_ever(tmp_path: Path) -> None:
+    guest = Guest(tmp_path, 0, keys="w")
+    assert guest.asked(1.0) == "it began\n" + SAYS["w"]
+    assert not guest.registers.exists()
