@@ -140,8 +140,8 @@ def test_a_guest_that_goes_away_is_tried_once_more(world: World) -> None:
 
 
 def _impatient() -> None:
-    """A guest's deadline is a second, not a minute."""
-    guestrun._MARGIN = -9.0
+    """A guest's deadline is some seconds, in which it begins on a busy host, too."""
+    guestrun._MARGIN = -4.0
 
 
 def test_a_guest_that_hangs_in_silence_is_told_twice(world: World) -> None:
@@ -156,7 +156,7 @@ def test_a_guest_that_hangs_in_silence_is_told_twice(world: World) -> None:
     said = (stage.error or "").split("in the first try: ")
     assert len(said) == 2
     for text in said:
-        assert "the guest did not end in workload doze in the 1 s" in text
+        assert "the guest did not end in workload doze in the 6 s" in text
         assert "its kernel did not say why" in text and "console.log" in text
     assert _series(ran).status == "error"
 

@@ -13,12 +13,14 @@
 
 #define INSTANCE	"/sys/kernel/tracing/instances/mm-migrate-toggle/"
 #define EVENT		INSTANCE "events/mmu_notifier/mmu_notifier_invalidate/enable"
-#define DELAY_MS	200
+/* Of a callback that the event is switched amid: to switch takes long on a busy host. */
+#define DELAY		"2000"
+#define SHORT_DELAY	"200"
 
 struct mover {
 	char *page;
 	int node;
-	atomic_bool going;
+	atomic_int tid;
 	struct moved moved;
 };
 
@@ -26,7 +28,7 @@ static void *mover(void *argument)
 {
 	struct mover *m = argument;
 
-	atomic_store(&m->going, true);
+	atomic_store(&m->tid, tid());
 	m->moved = move_to(m->page, 1, m->node);
 	return NULL;
 }
@@ -45,33 +47,57 @@ static int count(const char *word)
 	return n;
 }
 
-/* What was traced since the last step. */
-static void step(const char *name, const struct moved *m)
+/* What was traced since the last step; `amid` is whether it was switched in a callback. */
+static void step(const char *name, const struct moved *m, bool amid)
 {
 	printf("{\"what\": \"%s\", \"moved\": %zu, \"migrations\": %d, \"events\": %d, "
-	       "\"helpers\": %d, \"passages\": %d, \"began\": %" PRIu64
+	       "\"helpers\": %d, \"passages\": %d, \"amid\": %d, \"began\": %" PRIu64
 	       ", \"ended\": %" PRIu64 "}\n", name, m->there, count("migration=1"),
 	       count(": mmu_notifier_invalidate: "), count("_traced"),
-	       count(": __mmu_notifier_invalidate_range_start"), m->began, m->ended);
+	       count(": __mmu_notifier_invalidate_range_start"), amid, m->began, m->ended);
 	fflush(stdout);
 	put(INSTANCE "trace", "");
 }
 
-/* One page's callback takes DELAY_MS; amid it, `enable` is written. */
+/* Whether a thread moves pages, and its callback delays that. */
+static bool delayed(int tid)
+{
+	char path[64], call[256] = "", where[256] = "";
+	int number = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", tid);
+	file = fopen(path, "re");
+	if (file && fgets(call, sizeof(call), file))
+		sscanf(call, "%d", &number);
+	if (file)
+		fclose(file);
+	snprintf(path, sizeof(path), "/proc/self/task/%d/wchan", tid);
+	file = fopen(path, "re");
+	if (file && !fgets(where, sizeof(where), file))
+		where[0] = '\0';
+	if (file)
+		fclose(file);
+	return number == SYS_move_pages && !strncmp(where, "dmirror_", 8);
+}
+
+/* One page's callback takes DELAY; amid it, `enable` is written. */
 static void amid(const char *name, char *page, int node, const char *enable)
 {
 	struct mover m = { .page = page, .node = node };
 	pthread_t thread;
+	bool still;
 
+	put(DELAY_PARAMETER, DELAY);
 	if (pthread_create(&thread, NULL, mover, &m))
 		die("pthread_create");
 	/* To begin a thread invalidates a few ranges, too, and so takes its time. */
-	while (!atomic_load(&m.going))
+	while (!atomic_load(&m.tid) || !delayed(m.tid))
 		nap(1 * MS);
-	nap(DELAY_MS / 2 * MS);
 	put(EVENT, enable);
+	still = delayed(m.tid);
 	pthread_join(thread, NULL);
-	step(name, &m.moved);
+	step(name, &m.moved, still);
 }
 
 /* One pattern a write; those that have been written before stay. */
@@ -113,18 +139,18 @@ int main(void)
 	functions();
 
 	m = move_to(at, pages, 1);
-	step("off", &m);
+	step("off", &m, false);
 	put(EVENT, "1");
 	m = move_to(at, pages, 0);
-	step("on", &m);
+	step("on", &m, false);
 	put(EVENT, "0");
 	m = move_to(at, pages, 1);
-	step("off again", &m);
+	step("off again", &m, false);
 
-	put(DELAY_PARAMETER, "200");
 	amid("on amid", at, 0, "1");
+	put(DELAY_PARAMETER, SHORT_DELAY);
 	m = move_to(at, 1, 1);
-	step("on, slow", &m);
+	step("on, slow", &m, false);
 	amid("off amid", at, 0, "0");
 	put(DELAY_PARAMETER, "0");
 
