@@ -25,9 +25,9 @@ def until(
     """What ``holds`` returns once that is true, or after so many ``seconds`` that this
     machine could use.
 
-    If ``what`` did not come in time, the agent is told that nothing can be said of
-    this workload.  What ``patched`` code has to bring about is left to the checks,
-    unless the host had no time for it.
+    If ``what`` did not come in time, this reports to the agent that the workload cannot
+    be judged.  What ``patched`` code has to bring about is left to the checks, unless
+    the host had no time for it.
     """
     countdown = Countdown(seconds)
     # What the host owes is not asked before it matters: that takes work of its own.
