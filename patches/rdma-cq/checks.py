@@ -293,6 +293,7 @@ def end_of_a_connection_is_flushes(ev: Evidence) -> Verdict:
     v.equal("told of without a poll that has it", _unpolled(load), 0)
     drains = [e for e in events if _handler(e) == "ib_drain_qp_done"]
     v.equal("markers of ib_drain_qp(), two a queue pair of both ends", len(drains), 8)
+    _markers_come_last(v, events, fact["sqsize"] + 1)
     failed = Counter(e.fields["cq_id"] for e in events)
     polled = Counter[Any]()
     for event in load.events("cq_poll"):
@@ -309,6 +310,25 @@ def end_of_a_connection_is_flushes(ev: Evidence) -> Verdict:
     v.equal("before the controller was taken away", len(early), 0)
     v.equal("cq_async_event", len(load.events("cq_async_event")), 0)
     return v
+
+
+def _markers_come_last(v: Verdict, events: list[Event], receives: int) -> None:
+    """A receive queue is flushed in its order, to the marker that was posted last.
+
+    Both queue pairs of the host complete into one queue: first that of I/O, with so
+    many ``receives``, and when both of its markers are back, that of admin commands.
+    """
+    queues: dict[object, list[str]] = {}
+    for event in events:
+        queues.setdefault(event.fields["cq_id"], []).append(_handler(event))
+    for queue, handlers in queues.items():
+        pairs = [handlers]
+        if "nvme_rdma_recv_done" in handlers:
+            pairs = [handlers[: receives + 2], handlers[receives + 2 :]]
+        for number, pair in enumerate(pairs, 1):
+            name = f"queue {queue}, pair {number}"
+            v.equal(f"{name}: last handler", pair[-1:], ["ib_drain_qp_done"])
+            v.equal(f"{name}: markers", pair.count("ib_drain_qp_done"), 2)
 
 
 def _unpolled(load: WorkloadResult) -> int:
