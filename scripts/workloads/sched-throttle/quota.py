@@ -24,8 +24,9 @@ ROOT = Path("/sys/fs/cgroup")
 MS = 1_000_000
 #: Off the CPU for longer than this is a gap; two looks at a clock are far closer.
 GAP_NS = MS
-#: Without progress for this long a task is throttled, not merely waiting for its CPU:
-#: nothing else that runs for long is bound to the CPU that the tasks here use.
+#: Without progress while its CPU idled for so long a task is throttled, not merely
+#: waiting for its CPU: one does not idle while a task on it may run, and where the host
+#: took the CPU away it did not idle either.
 STILL_S = 0.2
 #: How much longer it is left so, once it is known to be throttled.
 HOLD_S = 0.1
@@ -161,14 +162,15 @@ class Task:
 
     def wait_still(self) -> int:
         """Return when the task was seen to stand still, `HOLD_S` after that, in ns."""
-        since, last = mono(), self.run_ns()
+        (cpu,) = os.sched_getaffinity(self.pid)
+        since, last = _idle_s(cpu), self.run_ns()
 
         def still() -> int:
             nonlocal since, last
-            now, run = mono(), self.run_ns()
+            now, idle, run = mono(), _idle_s(cpu), self.run_ns()
             if run != last:
-                since, last = now, run
-            return now if now - since >= STILL_S * 1e9 else 0
+                since, last = idle, run
+            return now if idle - since >= STILL_S else 0
 
         seen = _until(still, f"standstill of {self.name}")
         time.sleep(HOLD_S)
@@ -178,6 +180,14 @@ class Task:
         """Return when the task gets CPU time again."""
         enough = self.run_ns() + 8 * MS
         _until(lambda: self.run_ns() >= enough, f"end of {self.name}'s standstill")
+
+
+def _idle_s(cpu: int) -> float:
+    """How long ``cpu`` has idled, from /proc/stat: up to now, in hundredths of s."""
+    lines = Path("/proc/stat").read_text().splitlines()
+    (fields,) = (line.split() for line in lines if line.startswith(f"cpu{cpu} "))
+    idle, waiting_for_io = (int(field) for field in fields[4:6])
+    return (idle + waiting_for_io) / os.sysconf("SC_CLK_TCK")
 
 
 def _until(holds: Callable[[], int], what: str) -> int:
