@@ -535,6 +535,8 @@ def durations_fit_into_the_system_calls(ev: Evidence) -> Verdict:
         v.at_least(f"{name}: least time after", min(s[1] for s in spare), 0, "ns")
         short = sum(_int(e, "duration_ns") == 0 for e in events)
         v.equal(f"{name}: events with no duration", short, 0)
+        # Also of those that end a process, which no system call encloses.
+        v.at_least(f"{name}: least time between two", _least_pause(load), 0, "ns")
     return v
 
 
@@ -762,6 +764,18 @@ def _who(event: Event, reason: str | None) -> Who:
 def _key(text: str) -> Who:
     function, subscription, why, own, comm = text.split(",")
     return _plain(function), int(subscription, 0), why, int(own), comm
+
+
+def _least_pause(load: WorkloadResult) -> int:
+    """ns from the end of a callback to the begin of its thread's next one, at least."""
+    ended: dict[int, int] = {}
+    pauses = []
+    for event in sorted(load.record(), key=lambda e: e.ts_ns):
+        if event.pid in ended:
+            began = event.ts_ns - _int(event, "duration_ns")
+            pauses.append(began - ended[event.pid])
+        ended[event.pid] = event.ts_ns
+    return min(pauses, default=-1)
 
 
 def _count(load: WorkloadResult, moves: Sequence[Said]) -> int:
