@@ -65,7 +65,10 @@ def _evidence(place: Path, records: list[Record]) -> Evidence:
     folder = place / "three"
     folder.mkdir()
     said: list[dict[str, Any]] = [
-        {"what": "group", "name": "three", "cgroup": GROUP, "parent": 1}
+        {
+            **{"what": "group", "name": "three", "cgroup": GROUP, "parent": 1},
+            "seen": {"grown": 12, "stood": 24, "idle_us": 600_000},
+        }
     ]
     said += [{"what": "task", "name": f"three-{pid}", "pid": pid} for pid in PIDS]
     (folder / "stdout").write_text("".join(json.dumps(fact) + "\n" for fact in said))

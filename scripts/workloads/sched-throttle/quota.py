@@ -31,6 +31,11 @@ STILL_S = 0.2
 #: How much longer it is left so, once it is known to be throttled.
 HOLD_S = 0.1
 LIMIT_S = 60.0
+#: How often a group is throttled, as far as that is seen, before a scene is over.
+ENDS = 15
+#: What is seen of a throttling: by how much throttled_usec grows, and for how long the
+#: CPU idled, of which /proc/stat has hundredths of a second.
+SEEN_US = 10_000
 
 
 def say(**facts: object) -> None:
@@ -161,20 +166,24 @@ class Task:
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0])
 
     def wait_still(self) -> int:
-        """Return when the task was seen to stand still, `HOLD_S` after that, in ns."""
+        """Return when the task was seen to stand still, `HOLD_S` after that, in ns.
+
+        It has not moved since.
+        """
         (cpu,) = os.sched_getaffinity(self.pid)
-        since, last = _idle_s(cpu), self.run_ns()
+        since, last = _idle_us(cpu), self.run_ns()
 
         def still() -> int:
             nonlocal since, last
-            now, idle, run = mono(), _idle_s(cpu), self.run_ns()
+            now, idle, run = mono(), _idle_us(cpu), self.run_ns()
             if run != last:
                 since, last = idle, run
-            return now if idle - since >= STILL_S else 0
+            if idle - since < STILL_S * 1e6:
+                return 0
+            time.sleep(HOLD_S)
+            return now if self.run_ns() == last else 0
 
-        seen = _until(still, f"standstill of {self.name}")
-        time.sleep(HOLD_S)
-        return seen
+        return _until(still, f"standstill of {self.name}")
 
     def wait_moving(self) -> None:
         """Return when the task gets CPU time again."""
@@ -182,12 +191,63 @@ class Task:
         _until(lambda: self.run_ns() >= enough, f"end of {self.name}'s standstill")
 
 
-def _idle_s(cpu: int) -> float:
-    """How long ``cpu`` has idled, from /proc/stat: up to now, in hundredths of s."""
+class Watch:
+    """What is seen of a group's throttlings on ``cpu`` by other means than events.
+
+    ``grown`` is how often its throttled time was seen to have grown, which it does when
+    a throttling ends.  ``stood`` is how often the CPU had idled meanwhile, so that all
+    tasks there stood still; as it may be seen late that one has ended, the next one may
+    be counted twice.  ``idle_us`` is for how long the CPU idled in all.
+    """
+
+    def __init__(self, group: Group, cpu: int) -> None:
+        self._group, self._cpu = group, cpu
+        self._used, self._idle = self._look()
+        self._began = self._idle
+        self.grown = self.stood = 0
+
+    def _look(self) -> tuple[int, int]:
+        return self._group.counters()["throttled_usec"], _idle_us(self._cpu)
+
+    @property
+    def idle_us(self) -> int:
+        """See above; to the hundredth of a second before, at either end."""
+        return self._idle - self._began
+
+    def look(self) -> None:
+        """Bring the counts up to date; to be called more than once a period."""
+        used, idle = self._look()
+        if used - self._used >= SEEN_US:
+            self.grown += 1
+            self.stood += idle - self._idle >= SEEN_US
+            self._used, self._idle = used, idle
+
+    def facts(self) -> dict[str, int]:
+        """The counts, to be printed."""
+        return {"grown": self.grown, "stood": self.stood, "idle_us": self.idle_us}
+
+
+def watch(holds: Callable[[], bool], *watches: Watch) -> None:
+    """Look on until ``holds``.
+
+    Where that does not happen, though the host had time for it, it is for the checks to
+    say what is wrong: the kernel may not throttle any more.
+    """
+
+    def look() -> bool:
+        for one in watches:
+            one.look()
+        return holds()
+
+    waiting.until(look, LIMIT_S, "end of it", patched=True, pause_s=0.01)
+
+
+def _idle_us(cpu: int) -> int:
+    """How long ``cpu`` has idled, from /proc/stat, which has hundredths of a second."""
     lines = Path("/proc/stat").read_text().splitlines()
     (fields,) = (line.split() for line in lines if line.startswith(f"cpu{cpu} "))
     idle, waiting_for_io = (int(field) for field in fields[4:6])
-    return (idle + waiting_for_io) / os.sysconf("SC_CLK_TCK")
+    return (idle + waiting_for_io) * 1_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def _until(holds: Callable[[], int], what: str) -> int:
@@ -198,8 +258,28 @@ def _until(holds: Callable[[], int], what: str) -> int:
     return found
 
 
-def spin(seconds: float) -> dict[str, object]:
-    """Use the CPU until ``seconds`` have passed; measure when it was not ours.
+class Flag:
+    """False, until one of the processes that were forked from here raises it."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 1)
+
+    def raise_(self) -> None:
+        """Make it true for all."""
+        self._memory[0] = 1
+
+    def __call__(self) -> bool:
+        return bool(self._memory[0])
+
+
+def after(seconds: float) -> Callable[[], bool]:
+    """True when so many ``seconds`` from now are over."""
+    end = mono() + seconds * 1e9
+    return lambda: mono() >= end
+
+
+def spin(over: Callable[[], bool]) -> dict[str, object]:
+    """Use the CPU until it is ``over``; measure when it was not ours.
 
     ``gaps`` are the times [from, to] between two looks at the clock that are longer
     than ``gap_ns``, up to the last one.  CPU time is that
@@ -209,7 +289,7 @@ def spin(seconds: float) -> dict[str, object]:
     begin = last = mono()
     run = time.process_time_ns()
     gaps = []
-    while last < begin + seconds * 1e9:
+    while not over():
         now = mono()
         if now - last > GAP_NS:
             gaps.append((last, now))
@@ -263,9 +343,12 @@ def populate(megabytes: int) -> dict[str, int]:
 
 
 def long_megabytes() -> int:
-    """How much to populate for about 0.4 s of CPU time, on a fast machine less."""
+    """How much to populate for about 0.4 s of CPU time, on a fast machine less.
+
+    Where the host takes its time, it takes longer, and as much of the quota.
+    """
     sample = 16
-    run = populate(sample)["run_ns"]
+    run = min(populate(sample)["run_ns"] for _ in range(5))
     return min(sample * 400 * MS // run, 768)
 
 
