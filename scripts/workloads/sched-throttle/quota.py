@@ -31,6 +31,8 @@ STILL_S = 0.2
 #: How much longer it is left so, once it is known to be throttled.
 HOLD_S = 0.1
 LIMIT_S = 60.0
+#: How long a scene lasts at most: a tenth of that where the kernel throttles at all.
+SCENE_S = 30.0
 #: How often a group is throttled, as far as that is seen, before a scene is over.
 ENDS = 15
 #: What is seen of a throttling: by how much throttled_usec grows, and for how long the
@@ -239,7 +241,7 @@ def watch(holds: Callable[[], bool], *watches: Watch) -> None:
             one.look()
         return holds()
 
-    waiting.until(look, LIMIT_S, "end of it", patched=True, pause_s=0.01)
+    waiting.until(look, SCENE_S, "end of it", patched=True, pause_s=0.01)
 
 
 def _idle_us(cpu: int) -> int:
