@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kstall import guest, hosttime
+from kstall import guest, hostclock, hosttime
 from kstall.guest import Accel, GuestError, Machine, Share
 from kstall.root import Root
 
@@ -45,7 +45,10 @@ def argv(
     )
 
 
-def test_golden_command_line(desk: guest._Desk) -> None:
+def test_golden_command_line(
+    desk: guest._Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hostclock, "khz", lambda: 2596130)
     machine = Machine(
         cpus=1, memory="512M", append=("numa=fake=2",), devices=("-device", "edu")
     )
@@ -75,6 +78,7 @@ def test_golden_command_line(desk: guest._Desk) -> None:
         "--append=nokaslr",
         "--append=kunit.autorun=0",
         "--append=numa=fake=2",
+        "--append=tsc_early_khz=2596130",
         "--exec=sh /run/kstall-control/guest-job.sh echo 'a b'",
         f"--qemu-opts=-qmp unix:{d}/monitor,server=on,wait=off "
         "-name debug-threads=on "

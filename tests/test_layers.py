@@ -38,6 +38,7 @@ ORDER = (
     "hosttime",
     "monitor",
     "dump",
+    "hostclock",
     "guest",
     "accel",
     "cexpr",

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from . import cache, dump, hosttime, monitor, process, temporary
+from . import cache, dump, hostclock, hosttime, monitor, process, temporary
 from . import console as console_text
 from .console import Splat
 from .errors import KstallError
@@ -41,7 +41,7 @@ _GRACE = 20.0
 # The kernel silently cuts its command line here, and the end is what starts init.
 _COMMAND_LINE_SIZE = 2048
 # What virtme-ng adds by itself, and for each mount beside its path, with some room.
-_THEIRS = 850
+_THEIRS = 875
 _THEIRS_PER_MOUNT = 100
 _KERNEL = (
     # virtme-ng adds `quiet`; the last one wins.  Before the console, which throws away
@@ -125,6 +125,16 @@ class GuestRun:
     lost: float = 0.0
     deadline: float = 0.0
 
+    @property
+    def ahead(self) -> str | None:
+        """How far the guest's clock was ahead of the host's, if it was.
+
+        With icount it is no clock, but counts instructions.
+        """
+        if any("-icount" in word for word in self.argv):
+            return None
+        return hostclock.ahead(self.console, self.seconds)
+
     def excused(self, limits: hosttime.Thresholds) -> dict[int, str]:
         """Reports that follow from a host that was busy: number in ``splats``, why."""
         stalls = {
@@ -132,6 +142,8 @@ class GuestRun:
             for number, splat in enumerate(self.splats)
             if hosttime.stall(splat, limits) is not None
         }
+        if ahead := self.ahead:
+            return dict.fromkeys(stalls, ahead)
         offsets = console_text.offsets(
             self.console, [one.line for one in stalls.values()]
         )
@@ -296,7 +308,7 @@ def vng_argv(
     for number, share in enumerate(mounts):
         option = "--rwdir" if share.writable else "--rodir"
         argv.append(f"{option}={share.guest}={desk.link(f'share{number}', share.host)}")
-    for word in kernel_parameters(machine):
+    for word in (*kernel_parameters(machine), *_clock(accel, machine)):
         argv.append(f"--append={word}")
     qemu = (*_qemu_argv(desk, desk.link("out", console.parent)), *machine.devices)
     if accel.one_thread:
@@ -307,6 +319,19 @@ def vng_argv(
 def kernel_parameters(machine: Machine) -> tuple[str, ...]:
     """What the guest's kernel is told beside what virtme-ng tells it by itself."""
     return (*_KERNEL, *machine.append)
+
+
+def _clock(accel: Accel, machine: Machine) -> tuple[str, ...]:
+    """What an emulated kernel is told so that it need not measure it, see `hostclock`.
+
+    No part of `kernel_parameters`, which have a say in what a guest's results are: it
+    is another number on another host, and should have been found just so.  With icount
+    the counter is the guest's own, and nothing comes in between.
+    """
+    if accel.kind != "tcg" or "-icount" in machine.devices:
+        return ()
+    khz = hostclock.khz()
+    return () if khz is None else (f"tsc_early_khz={khz}",)
 
 
 def _check_length(

@@ -406,6 +406,13 @@ def require_time(
 
     For those of which the kernel has said something that it `meant` that is no matter.
     """
+    if ran.ahead:
+        raise NotJudged(
+            f"the guest was wrong about the time{_doing(results)}: {ran.ahead}, so "
+            "that what it waited for had less than it should",
+            log=ran.console,
+            next=_QUIETER,
+        )
     if excused := ran.excused(limits):
         number, why = next(iter(excused.items()))
         known = "was starved of time" if ran.host.samples else "may have had no time"

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Hostclock: what an emulated kernel is told of time, and whether it was right."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from kstall import guest, guestrun, hostclock, hosttime, process
+from kstall.console import Splat
+from kstall.errors import NotJudged
+from kstall.guest import Accel, GuestRun, Machine
+
+LIMITS = hosttime.Thresholds()
+LOCKUP = Splat("lockup", 3, "watchdog: BUG: soft lockup - CPU#0 stuck for 26s!", "it")
+OOPS = Splat("oops", 4, "Oops: general protection fault", "it")
+
+
+def ran(
+    place: Path, last: float, *splats: Splat, argv: tuple[str, ...] = ()
+) -> GuestRun:
+    """A guest that was there for 100 s, with ``last`` as the time of its last line."""
+    console = place / "console.log"
+    console.write_text(
+        f"[    0.000000] Linux version 7.3\r\n[{last:12.6f}] reboot: Power down\r\n"
+    )
+    return GuestRun("completed", 0, console, 100.0, 9.0, splats, argv)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="there is no such counter")
+def test_counter_is_measured_alike_each_time() -> None:
+    first = hostclock.khz()
+    hostclock.khz.cache_clear()
+    second = hostclock.khz()
+    assert first is not None and second is not None
+    assert abs(first - second) < first / 1000
+
+
+def test_no_compiler_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(argv: object, **_: object) -> None:
+        raise process.CommandError(["gcc"], 1, "no")
+
+    monkeypatch.setattr(process, "run", fails)
+    hostclock.khz.cache_clear()
+    assert hostclock.khz() is None
+    hostclock.khz.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("accel", "devices", "told"),
+    [("tcg", (), True), ("tcg", ("-icount", "shift=0"), False), ("kvm", (), False)],
+)
+def test_only_who_would_have_to_measure_it_is_told(
+    accel: str, devices: tuple[str, ...], told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hostclock, "khz", lambda: 1000)
+    got = guest._clock(Accel(accel, "test"), Machine(devices=devices))  # type: ignore[arg-type]
+    assert got == (("tsc_early_khz=1000",) if told else ())
+
+
+@pytest.mark.parametrize(
+    ("last", "wrong"), [(40.0, False), (113.0, False), (1300, True)]
+)
+def test_clock_that_ran_ahead_is_no_verdict(
+    tmp_path: Path, last: float, wrong: bool
+) -> None:
+    (tmp_path / "results").mkdir()
+    if not wrong:
+        guestrun.require_time(ran(tmp_path, last), tmp_path / "results", LIMITS)
+        return
+    with pytest.raises(NotJudged, match=r"came to 1300 s in 100 s of the host's"):
+        guestrun.require_time(ran(tmp_path, last), tmp_path / "results", LIMITS)
+
+
+def test_watchdogs_go_by_that_clock_and_oopses_do_not(tmp_path: Path) -> None:
+    found = ran(tmp_path, 1300, LOCKUP, OOPS)
+    assert guestrun.meant(found, LIMITS) == (OOPS,)
+
+
+def test_counted_instructions_are_no_clock(tmp_path: Path) -> None:
+    argv = ("--qemu-opts=-icount shift=0,sleep=off",)
+    assert ran(tmp_path, 1300, argv=argv).ahead is None
