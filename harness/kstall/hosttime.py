@@ -49,7 +49,8 @@ from .console import Splat
 
 #: In a guest's results.
 FILE = "host.json"
-#: Where the guest reads how many seconds it was kept waiting, in its control directory.
+#: Where the guest reads how many seconds it was kept waiting, in its control directory:
+#: as a whole, and then the sum of all its processors.
 LOST = "lost"
 #: What waits for a disk in QEMU beside the guest's processors: its own threads.
 DISK = "disk"
@@ -214,6 +215,20 @@ class Watch:
         return min(longest + disk + last.stolen, last.at)
 
     @property
+    def waits(self) -> float:
+        """Seconds for which its processors were kept waiting until now, all together.
+
+        While one waits the others may have to wait for it.
+        """
+        if not self._found:
+            return 0.0
+        last = self._found[-1]
+        return sum(
+            waited + (last.stolen if name != DISK else 0.0)
+            for name, waited in last.waited.items()
+        )
+
+    @property
     def spent(self) -> float:
         """Seconds since the guest was started for which it was not kept waiting."""
         return time.monotonic() - self._began - self.lost
@@ -247,7 +262,7 @@ class Watch:
         load = os.getloadavg()[0]
         self._found.append(Sample(at, waited, stolen, load, self.printed))
         with contextlib.suppress(OSError):
-            cache.write_text(self._told, f"{self.lost:.3f}\n")
+            cache.write_text(self._told, f"{self.lost:.3f} {self.waits:.3f}\n")
 
     def look(self) -> None:
         """See who waits for a disk at this moment, as they have since the last look."""

@@ -20,9 +20,19 @@ _LOOK_S = 1.0
 
 def lost() -> float | None:
     """Seconds that this machine did not get so far; None if the host does not tell."""
+    return _told(0)
+
+
+def waits() -> float | None:
+    """Seconds that each of its processors was kept waiting so far, all together, as the
+    others may have to wait for one that is; None if the host does not tell."""
+    return _told(1)
+
+
+def _told(number: int) -> float | None:
     try:
-        return float(_LOST.read_text(encoding="ascii"))
-    except (OSError, ValueError):
+        return float(_LOST.read_text(encoding="ascii").split()[number])
+    except (OSError, ValueError, IndexError):
         return None
 
 
