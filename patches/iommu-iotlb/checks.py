@@ -231,15 +231,18 @@ def _lasted(ns: int, inner: tuple[int, int], outer: tuple[int, int]) -> bool:
 
 
 def timer_frees_the_rest(ev: Evidence) -> Verdict:
-    """The queue is never full: the benchmark waits as long as the timer."""
+    """The queue is never full: the benchmark waits as long as the timer.
+
+    A flush may find nothing to be freed: one that comes between an entry and the start
+    of the timer for it frees the entry, and the timer is started all the same.
+    """
     v = Verdict()
     (phase,) = _phases(ev.workload("bench-lazy"), ("timer",))
     flushes = phase.named("iotlb_fq_flush")
     v.at_least("flushes", len(flushes), 10)
     v.equal("of which for a full queue", sum(_int(f, "full") for f in flushes), 0)
-    freed = [_int(flush, "freed") for flush in flushes]
-    v.equal("sum of freed", sum(freed), len(phase.named("unmap")))
-    v.at_least("freed, least", min(freed, default=0), 1)
+    freed = sum(_int(flush, "freed") for flush in flushes)
+    v.equal("sum of freed", freed, len(phase.named("unmap")))
     return v
 
 
