@@ -89,6 +89,16 @@ def test_the_guest_understands_its_job() -> None:
         assert job.build_id == kernel.build_id
 
 
+def test_qemu_s_last_words_are_told(tmp_path: Path) -> None:
+    log = tmp_path / "guest.log"
+    log.write_text("$ vng --run image\nmsix.c:228: Assertion `size' failed.\n\n")
+    ran = guest.GuestRun("lost", None, tmp_path / "console.log", 14, None, (), ())
+    with pytest.raises(NotJudged, match=r"last words: msix\.c:228: Assertion `size'"):
+        guestrun.require_witness(ran)
+    log.unlink()
+    assert not ran.last_words
+
+
 def test_results_are_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     first = bench.run({"agent": {"status": "completed"}}, monkeypatch)
     again = bench.run({}, monkeypatch)

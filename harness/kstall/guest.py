@@ -135,6 +135,15 @@ class GuestRun:
             return None
         return hostclock.ahead(self.console, self.seconds)
 
+    @property
+    def last_words(self) -> str:
+        """The last line that QEMU, or vng, printed on its own behalf; may be empty."""
+        log = self.console.with_name("guest.log")
+        if not log.exists():
+            return ""
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((x for x in reversed(lines) if x.strip() and x[:2] != "$ "), "")
+
     def excused(self, limits: hosttime.Thresholds) -> dict[int, str]:
         """Reports that follow from a host that was busy: number in ``splats``, why."""
         stalls = {

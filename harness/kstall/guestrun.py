@@ -359,9 +359,10 @@ def require_witness(ran: guest.GuestRun) -> None:
     if ran.status == "lost":
         # QEMU does not say so, and what a guest writes over 9p fails there.
         space.require(ran.console.parent, _PROGRAM_BYTES, "what the guest writes")
+        words = f"; QEMU's last words: {ran.last_words}" if ran.last_words else ""
         raise NotJudged(
             "the guest went away before the job had ended, and its kernel did not "
-            "say why",
+            f"say why{words}",
             log=ran.console,
             next="if QEMU was killed (memory?), run the same command again",
         )
