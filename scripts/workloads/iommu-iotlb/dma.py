@@ -349,6 +349,17 @@ class FlushProbes:
     def __exit__(self, *_: object) -> None:
         for name in _OF_FLUSHES:
             self.trace.enable(f"{_GROUP}/{name}", False)
+        self.flushes = self._flushes()
+        self.trace.__exit__()
+        for name in _OF_FLUSHES:
+            define(f"-:{_GROUP}/{name}")
+
+    def full(self) -> bool:
+        """Whether a queue was flushed by now, and not by the timer."""
+        return any(not flush[0] for flush in self._flushes())
+
+    def _flushes(self) -> list[list[int]]:
+        flushes: list[list[int]] = []
         timer = 0
         ended = False
         for line in self.trace.lines():
@@ -360,17 +371,15 @@ class FlushProbes:
                 timer, ended = at, False
             elif found[3] == "in":
                 domain = int(found[4].rpartition("domain=0x")[2], 16)
-                self.flushes.append([timer, domain, at, 0, 0, 0, 0])
+                flushes.append([timer, domain, at, 0, 0, 0, 0])
                 timer, ended = 0, False
-            elif found[3] == "out" and self.flushes:
-                self.flushes[-1][3] = at
+            elif found[3] == "out" and flushes:
+                flushes[-1][3] = at
                 ended = True
             elif found[3] == "free" and ended:
                 # There is one CPU, and nothing else that frees until the next flush.
-                flush = self.flushes[-1]
+                flush = flushes[-1]
                 flush[4] = flush[4] or at
                 flush[5] = at
                 flush[6] += 1
-        self.trace.__exit__()
-        for name in _OF_FLUSHES:
-            define(f"-:{_GROUP}/{name}")
+        return flushes
