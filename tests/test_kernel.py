@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kstall import kernel, listing, process, space
+from kstall import cache, kernel, listing, process, space
 from kstall.am import File
 from kstall.errors import KstallError
 from kstall.tree import Ever
@@ -247,7 +247,7 @@ def test_prune_keeps_what_was_used_last(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         os.utime(tmp_path / str(number), (number, number))
     os.utime(tmp_path / "0", (9, 9))
-    kernel.prune(tmp_path, keep=2)
+    cache.prune(tmp_path, keep=2)
     assert {p.name for p in tmp_path.iterdir()} == {"0", "3"}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 ORDER = (
     "errors",
+    "verdict",
     "process",
     "parallel",
     "cache",

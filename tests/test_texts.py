@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall import figures, mail, patchtext
+from kstall import figures, patchfile, patchtext
 from kstall.series import Project, Series
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +38,7 @@ def series(request: pytest.FixtureRequest) -> Series:
 
 def _texts(series: Series) -> list[str]:
     cover = (series.dir / series.spec.cover).read_text()
-    return [cover, *(mail.split(patch.path)[0] for patch in series.patches)]
+    return [cover, *(patchfile.split(patch.path)[0] for patch in series.patches)]
 
 
 def test_no_figure_is_somebody_s_memory(series: Series) -> None:

@@ -21,7 +21,6 @@ from . import (
     costs,
     kbuild,
     kconfig,
-    kernel,
     options,
     report,
     sparse,
@@ -104,7 +103,7 @@ def prove(
                 named = f"patch {number}" if number else "the base"
                 step = f"{variant.title}: {named}"
                 run.ui.progress(len(results), total, step)
-        kernel.prune(request.cache / "compiled", keep=_KEPT)
+        cache.prune(request.cache / "compiled", keep=_KEPT)
         tried = [*_tried(request, turns, results), *lacking]
         checks = [
             report.Check.of(one) for one in compilecheck.judge(request.series, tried)
@@ -201,7 +200,7 @@ def _turn(
             key = _key_of(request, number, variant, fragments)
             entry = request.cache / "compiled" / key
             if _is_there(entry, state):
-                os.utime(entry)  # `kernel.prune` drops what was not used for longest
+                os.utime(entry)  # `cache.prune` drops what was not used for longest
             else:
                 stage.reused = False
                 _compile(request, state, variant, fragments, entry, stage)

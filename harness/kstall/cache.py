@@ -231,6 +231,15 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def prune(directory: Path, *, keep: int) -> None:
+    """Delete all but the ``keep`` entries that were used last."""
+    if directory.is_dir():
+        entries = [path for path in directory.iterdir() if path.name[0] != "."]
+        entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in entries[keep:]:
+            remove(path)
+
+
 @contextlib.contextmanager
 def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold ``path`` exclusively; ``waiting`` is told who has it if we must wait."""

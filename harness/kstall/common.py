@@ -11,14 +11,9 @@ from collections.abc import Callable, Iterator
 from kstall_guest import errors
 
 from . import readers
-from .evidence import (
-    CheckResult,
-    Evidence,
-    Verdict,
-    WorkloadResult,
-    judge_check,
-)
+from .evidence import Evidence, WorkloadResult, judge_check
 from .series import Series
+from .verdict import CheckResult, Verdict
 
 _Check = Callable[[Series, Evidence], Verdict]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from . import am, commits, mail, tree
+from . import am, commits, patchfile, tree
 from .patchfile import Patch
 from .series import Series
 
@@ -97,8 +97,8 @@ def _messages(plan: tree.Plan) -> list[str]:
     found = []
     for patch in plan.patches:
         try:
-            message = mail.split(patch.path)[0]
-        except mail.Unmailable:
+            message = patchfile.split(patch.path)[0]
+        except patchfile.Unmailable:
             message = ""
         found.append(f"{patch.subject}\n\n{message}\n")
     return found

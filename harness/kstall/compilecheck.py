@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from . import compiling, patchcheck
 from .compiling import Outcome, Said
-from .evidence import CheckResult, Verdict, run_check
 from .patchcheck import Finding
 from .series import Series
+from .verdict import CheckResult, Verdict, run_check
 
 _FATAL = (compiling.ERROR, compiling.NO_SOURCE)
 _APART = (

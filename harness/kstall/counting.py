@@ -164,7 +164,7 @@ def measure(
                 cache.write_json(scratch / "counts.json", counts)
                 traceabi.keep(run_dir / series.name / "instructions", scratch)
     stage.reused = stage_reused
-    kernel.prune(cache_dir / "instructions", keep=200)
+    cache.prune(cache_dir / "instructions", keep=200)
     return [_measurement(one, counts) for one in series.measures]
 
 

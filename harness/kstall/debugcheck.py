@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Watched
-from .evidence import CheckResult, Verdict, run_check
 from .series import Series, Tracepoint
 from .splats import Complaint
+from .verdict import CheckResult, Verdict, run_check
 
 # How a function's definition begins: nothing else starts at the margin, and so does
 # the brace that its body begins with.

@@ -176,7 +176,7 @@ def run(
         if not stage_reused and found.exit_status == 0 and keep(found):
             with cache.keep_if_possible(kept) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
-    kernel.prune(cache_dir / "watched", keep=100)
+    cache.prune(cache_dir / "watched", keep=100)
     _sum_up(found, json.loads((results / _FACTS).read_text())["seconds"], stage)
     return found
 

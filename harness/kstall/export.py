@@ -107,8 +107,8 @@ def export(request: Request, series: Series, base: source.Base) -> Exported:
     """Write the thread of ``series``, or raise what stands in its way.
 
     Raises `proof.NoProof`, `cover.Unfinished`, `contributor.NoIdentity`,
-    `contributor.NotCertified`, `mail.Unmailable` and `KstallError`; then nothing is
-    written.
+    `contributor.NotCertified`, `patchfile.Unmailable` and `KstallError`; nothing is
+    written then.
     """
     if request.version < 1:
         raise KstallError(f"version {request.version}: the first is 1")
@@ -128,7 +128,7 @@ def _export(
 ) -> Exported:
     plan = tree.plan(base, series.patches, scratch)
     who = recipients.find(series, plan, scratch)
-    split = [mail.split(patch.path) for patch in series.patches]
+    split = [patchfile.split(patch.path) for patch in series.patches]
     trace = excerpts.trace(found.results(), series)
     quoted = [excerpts.replaced(message, trace) for message, _ in split]
     letter = cover.render(
@@ -229,7 +229,7 @@ def _began(series: Series) -> datetime:
     try:
         return parsedate_to_datetime(dates[0])
     except (IndexError, ValueError) as error:
-        raise mail.Unmailable(
+        raise patchfile.Unmailable(
             f"{series.patches[0].path}: no Date: that can be read",
             next="write patches with `git format-patch`",
         ) from error
@@ -288,7 +288,9 @@ def _tail(
     ]
     if older:
         before = tree.plan(plan.base, older, scratch)
-        told = [f"{patch.subject}\n\n{mail.split(patch.path)[0]}\n" for patch in older]
+        told = [
+            f"{patch.subject}\n\n{patchfile.split(patch.path)[0]}\n" for patch in older
+        ]
         line = repository.add(before, told, list(dict(plan.states[-1])))
         compared = repository.range_diff(line, now)
         lines += [f"Range-diff against v{request.version - 1}:", compared, ""]

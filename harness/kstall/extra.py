@@ -52,7 +52,7 @@ def obtain(
             tree = checkout()
             command = kernel.prepare_make(cache_dir, tree, slot, config, tools)
             _compile(sources, tree, command, tools, scratch, log)
-        kernel.prune(cache_dir / "extra", keep=64)
+        cache.prune(cache_dir / "extra", keep=64)
     return target
 
 

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable, Iterator
 
 from .costs import Footprint, FunctionPaths, Measurement, Overhead
-from .evidence import CheckResult, Verdict, run_check
 from .series import Exemption, Series
+from .verdict import CheckResult, Verdict, run_check
 
 #: Lengths of the NOP that a static branch is while off.
 NOPS = (2, 5)

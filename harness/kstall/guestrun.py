@@ -225,7 +225,7 @@ def run_guest(
         if keep(results):
             with cache.keep_if_possible(kept) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
-    kernel.prune(cache_dir / "evidence", keep=200)
+    cache.prune(cache_dir / "evidence", keep=200)
     return results
 
 

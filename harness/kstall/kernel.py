@@ -377,7 +377,7 @@ def build(
     with space.guarded(cache_dir / "kernels", _KERNEL_BYTES, "a kernel"):
         kernel = _collect(applied.path, output, tools, key, cache_dir, log)
     outputs.judged(output)
-    prune(cache_dir / "kernels", keep=32)
+    cache.prune(cache_dir / "kernels", keep=32)
     return kernel
 
 
@@ -571,12 +571,3 @@ def build_id(elf: Path) -> str:
                 if note["n_type"] == "NT_GNU_BUILD_ID":
                     return str(note["n_desc"])
     raise KstallError(f"{elf} has no GNU build id")
-
-
-def prune(directory: Path, *, keep: int) -> None:
-    """Delete all but the ``keep`` entries that were used last."""
-    if directory.is_dir():
-        entries = [path for path in directory.iterdir() if path.name[0] != "."]
-        entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in entries[keep:]:
-            cache.remove(path)

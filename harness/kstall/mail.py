@@ -14,11 +14,10 @@ from datetime import UTC, datetime, timedelta
 from email.charset import QP, Charset
 from email.header import Header
 from email.utils import format_datetime
-from pathlib import Path
 
 from . import cache
 from .contributor import Person
-from .errors import KstallError
+from .patchfile import Unmailable
 from .recipients import Recipient
 
 #: Bytes; what majordomo took, and the most that any list of the kernel's is sure to.
@@ -28,13 +27,8 @@ LONGEST_LINE = 998
 _TRAILER = re.compile(r"[A-Z][A-Za-z-]*(?:-by|-to)?: \S.*")
 # What others add after the author has signed off.
 _LATER = re.compile(r"(?:Tested|Reviewed|Acked)-by: |Cc: |Link: ")
-_SIGNATURE = re.compile(r"\n-- ?\n[^\n]*\n*\Z")
 _MBOX_FROM = re.compile(rb"(?m)^(>*From )")
 _MAGIC = "From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001"
-
-
-class Unmailable(KstallError):
-    """A patch that cannot go to a list as it is."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +74,6 @@ def change_id(name: str, began: datetime) -> str:
     """What stays the same of a series in all its versions."""
     slug = re.sub(r"[^a-z0-9-]+", "-", name.lower())
     return f"{began:%Y%m%d}-{slug}-{cache.digest('change-id', name)[:12]}"
-
-
-def split(path: Path) -> tuple[str, str]:
-    """A patch file's commit message, and what comes after its ``---`` line.
-
-    The signature at the end is left out.  Raises `Unmailable`.
-    """
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise Unmailable(
-            f"{path}: byte {error.start} is not UTF-8, and mail with another charset "
-            "does not arrive as it was",
-            next="take the change to that line out of the patch",
-        ) from error
-    _, _, body = text.partition("\n\n")
-    message, mark, rest = body.partition("\n---\n")
-    if not mark:
-        raise Unmailable(f"{path}: no `---` line between message and diff")
-    return message.strip("\n"), _SIGNATURE.sub("\n", rest)
 
 
 def signed_off(message: str, who: Person) -> str:

@@ -28,10 +28,11 @@ from types import FrameType
 
 from . import cache, common, evidence, falsify
 from .errors import KstallError
-from .evidence import CheckResult, Evidence, Verdict, run_check
+from .evidence import Evidence
 from .falsify import RECORDS, Genuine, Mutant
 from .falsity import MutantOutcome, Mutation, RefutedArgument
 from .series import Series, Unproven
+from .verdict import CheckResult, Verdict, run_check
 
 NAME = "every_value_is_falsifiable"
 #: Seconds of processor time that one check may take for one mutant: a false value can

@@ -14,16 +14,15 @@ from . import (
     counting,
     footprint,
     gate,
-    kernel,
     report,
     timing,
     traceabi,
 )
 from .counting import Kernels
-from .evidence import run_check
 from .report import SeriesReport
 from .run import Opened, Run
 from .series import Project, Series
+from .verdict import run_check
 
 # The analysis is code of ours: another version of it may find something else.
 _ANALYSIS = ("elf", "identity", "code", "paths", "btf", "structs", "footprint")
@@ -156,7 +155,7 @@ def _footprint(
         found = footprint.compare(kernels.base, kernels.patched, wanted)
         with cache.keep_if_possible(kept.parent) as scratch:
             cache.write_text(scratch / kept.name, found.model_dump_json(indent=1))
-        kernel.prune(cache_dir / "footprints", keep=200)
+        cache.prune(cache_dir / "footprints", keep=200)
     nops = sum(site.nop > 0 for site in found.sites)
     changed = len(found.paths) + found.same_paths
     stage.summary = (

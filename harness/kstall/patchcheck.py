@@ -22,16 +22,16 @@ from . import (
     discover,
     includes,
     kerneldoc,
-    mail,
     maintainers,
+    patchfile,
     patchtext,
     rst,
     tree,
 )
 from .am import File
-from .evidence import CheckResult, Verdict, run_check
 from .patchfile import Patch
 from .series import PatchExemption, Series
+from .verdict import CheckResult, Verdict, run_check
 
 #: Where a finding is that is in no file of the tree.
 MESSAGE = "message"
@@ -296,7 +296,7 @@ def tags(subject: Subject) -> list[list[Finding]]:
         [
             Finding(MESSAGE, line, "tag", text)
             for line, text in patchtext.tag_faults(
-                mail.split(patch.path)[0], _author(patch)
+                patchfile.split(patch.path)[0], _author(patch)
             )
         ]
         for patch in subject.series.patches
@@ -376,7 +376,7 @@ def _of_texts(
 ) -> list[list[Finding]]:
     """``find`` in each message with its subject, and in the cover letter."""
     texts = [
-        f"{patch.subject}\n\n{mail.split(patch.path)[0]}"
+        f"{patch.subject}\n\n{patchfile.split(patch.path)[0]}"
         for patch in subject.series.patches
     ]
     cover = subject.series.dir / subject.series.spec.cover

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import docutils
 
-from . import cache, kernel, patchcheck, report, tree
+from . import cache, patchcheck, report, tree
 from .report import SeriesReport
 from .run import Run
 from .series import Series
@@ -46,7 +46,7 @@ def prove(
                 with cache.keep_if_possible(kept.parent) as made:
                     found = [one.model_dump(mode="json") for one in checks]
                     cache.write_json(made / kept.name, found)
-            kernel.prune(cache_dir / "patchchecks", keep=200)
+            cache.prune(cache_dir / "patchchecks", keep=200)
         entry.checks += checks
         good = sum(one.status == "pass" for one in checks)
         count = len(series.patches)

@@ -20,7 +20,12 @@ _NOWHERE = "/dev/null"
 # What `git am` takes off a subject: "Re: [PATCH v2 1/3] subsys: ...".
 _SUBJECT_PREFIX = re.compile(r"^(?:\s*(?:re:|\[[^]]*\]))*\s*", re.IGNORECASE)
 _NAMED = re.compile(r"^(?:rename|copy) (?:from|to) (.+)$", re.MULTILINE)
+_SIGNATURE = re.compile(r"\n-- ?\n[^\n]*\n*\Z")
 _REGULAR = ("100644", "100755")
+
+
+class Unmailable(KstallError):
+    """A patch that cannot go to a list as it is."""
 
 
 @dataclass(frozen=True)
@@ -187,3 +192,23 @@ def _hunks(files: PatchSet) -> tuple[Hunk, ...]:
         for file in files
         for number, hunk in enumerate(file, 1)
     )
+
+
+def split(path: Path) -> tuple[str, str]:
+    """A patch file's commit message, and what comes after its ``---`` line.
+
+    The signature at the end is left out.  Raises `Unmailable`.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unmailable(
+            f"{path}: byte {error.start} is not UTF-8, and mail with another charset "
+            "does not arrive as it was",
+            next="take the change to that line out of the patch",
+        ) from error
+    _, _, body = text.partition("\n\n")
+    message, mark, rest = body.partition("\n---\n")
+    if not mark:
+        raise Unmailable(f"{path}: no `---` line between message and diff")
+    return message.strip("\n"), _SIGNATURE.sub("\n", rest)

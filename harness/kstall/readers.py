@@ -20,10 +20,11 @@ from itertools import zip_longest
 from kstall_guest import decoders
 
 from .cexpr import Unknown
-from .evidence import Evidence, Incomplete, Verdict, WorkloadResult
+from .evidence import Evidence, Incomplete, WorkloadResult
 from .printk import Printed, TooFewArguments, compile_fmt
 from .records import Event
 from .series import Series, Tracepoint
+from .verdict import Verdict
 
 _PERF = re.compile(
     r"\[(?P<cpu>\d+)\] +(?P<s>\d+)\.(?P<ns>\d{9}): +(?P<event>\w+:\w+): *(?P<body>.*)"

@@ -25,8 +25,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError
 
-from . import cache, costs, evidence, falsity
-from .evidence import CheckResult
+from . import cache, costs, falsity, verdict
+from .verdict import CheckResult
 
 #: Of a stage or a series; error: it could not be judged.  A check never has the last.
 Status = Literal["pass", "fail", "skip", "error", "does-not-apply"]
@@ -178,7 +178,7 @@ class Check(_Model):
         "debug",
     ]
     claim: str
-    status: evidence.Status = Field(description="error: it could not be judged")
+    status: verdict.Status = Field(description="error: it could not be judged")
     comparisons: list[Comparison] = []
     detail: str = Field(
         default="", description="reason of a skip, trace of an error, excerpt"

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import accel, cache, costs, counting, kernel
+from . import accel, cache, costs, counting
 from .counting import Boot, Kernels
 from .errors import KstallError
 from .run import Opened
@@ -76,7 +76,7 @@ def measure(
             )
             with cache.keep_if_possible(kept) as scratch:
                 cache.write_json(scratch / "rows.json", rows)
-        kernel.prune(cache_dir / "timings", keep=200)
+        cache.prune(cache_dir / "timings", keep=200)
         found = timings(series, rows)
     except KstallError as error:
         # Never required: what can be said of the cost is said without it.

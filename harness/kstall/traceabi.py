@@ -19,8 +19,8 @@ from typing import Any
 
 from . import records
 from .errors import KstallError
-from .evidence import Verdict
 from .records import Field, Layout
+from .verdict import Verdict
 
 #: What prints the formats of all events in a guest, a path in the project.
 PROGRAM = Path("scripts/workloads/overhead/trace-events")
