@@ -35,8 +35,8 @@ from kstall import run as runs
 from kstall.errors import KstallError, NotJudged
 from kstall.kernel import Kernel
 from kstall.root import Root
-from kstall.run import Opened
 from kstall.series import Project
+from kstall.stage import Opened
 from kstall.ui import Ui
 from kstall_guest import job as jobs
 

@@ -18,8 +18,8 @@ from kstall.console import Splat
 from kstall.errors import KstallError, NotJudged
 from kstall.kernel import Kernel
 from kstall.root import Root
-from kstall.run import Opened
 from kstall.series import Project, Series
+from kstall.stage import Opened
 from kstall.ui import Ui
 from kstall_guest import job as jobs
 

@@ -9,6 +9,7 @@ from pathlib import Path
 ORDER = (
     "errors",
     "verdict",
+    "stage",
     "process",
     "parallel",
     "cache",

@@ -18,8 +18,8 @@ from kstall import accel, costs, counting, overhead, timing
 from kstall import run as runs
 from kstall.counting import Boot, Kernels
 from kstall.report import Check, SeriesReport
-from kstall.run import Opened
 from kstall.series import Measure, Overhead, Project, Series
+from kstall.stage import Opened
 from kstall.ui import Ui
 
 KVM = accel.Accel("kvm", "a guest has run under it")

@@ -34,8 +34,9 @@ from .errors import KstallError
 from .kernel import Toolchain
 from .report import SeriesReport
 from .root import Root
-from .run import Opened, Run
+from .run import Run
 from .series import Project, Series, SeriesError
+from .stage import Opened
 from .tree import AppliedTree, Plan
 from .variants import Variant
 

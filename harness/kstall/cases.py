@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from . import explain
-from .report import Check, Report, SeriesReport, Stage, Status
+from .report import Check, Report, SeriesReport, Stage
+from .stage import Status
 from .views import fact, word
 
 #: The suite of the stages that all series share.

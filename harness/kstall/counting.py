@@ -36,9 +36,8 @@ from . import (
     traceabi,
 )
 from .errors import FailedCheck, KstallError
-from .run import Opened
 from .series import Measure, Project, Series
-from .ui import Ui
+from .stage import Opened, Sink
 
 #: Changes when the same kernels would be measured in another way.
 VERSION = 1
@@ -144,7 +143,7 @@ def measure(
     cache_dir: Path,
     run_dir: Path,
     stage: Opened,
-    ui: Ui,
+    ui: Sink,
 ) -> list[costs.Measurement]:
     """Boot both kernels several times and count; kept under a key, and used again.
 
@@ -196,7 +195,7 @@ def _count(
     kernels: Kernels,
     run_dir: Path,
     stage: Opened,
-    ui: Ui,
+    ui: Sink,
 ) -> list[dict[str, Any]]:
     out = run_dir / series.name / "instructions"
     compile_programs(project, series, out, stage.log)

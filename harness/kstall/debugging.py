@@ -36,8 +36,9 @@ from .debugguest import Flavour, Side, Watched
 from .debugkernel import Ground, Group
 from .errors import KstallError
 from .report import SeriesReport
-from .run import Opened, Run, StageStopped
+from .run import Run, StageStopped
 from .series import Series
+from .stage import Opened
 
 _FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
 

@@ -19,10 +19,9 @@ from typing import Any, Literal
 from . import cache, console, guest, guestrun, kernel, splats
 from .errors import KstallError
 from .guestrun import Guest
-from .run import Opened
 from .series import Project, Series
 from .splats import Complaint
-from .ui import Ui
+from .stage import Opened, Sink
 
 #: Two builds, because KASAN and KCSAN cannot be in one.
 Flavour = Literal["debug", "kcsan"]
@@ -150,7 +149,7 @@ def run(
     out: Path,
     cache_dir: Path,
     stage: Opened,
-    ui: Ui,
+    ui: Sink,
     *,
     keep: Callable[[Watched], bool],
 ) -> Watched:
@@ -188,7 +187,7 @@ def _boot(
     job: Mapping[str, Any],
     out: Path,
     log: Path,
-    ui: Ui,
+    ui: Sink,
 ) -> None:
     share = out / "share"
     guestrun.fill(share, project, series, where, job, log)

@@ -16,8 +16,9 @@ from pathlib import Path, PurePosixPath
 
 from . import am, debugcheck, kernel, programs, root, source, tree
 from .debugguest import Flavour, Side
-from .run import Opened, Run
+from .run import Run
 from .series import Project, Series
+from .stage import Opened
 
 
 @dataclass(frozen=True)

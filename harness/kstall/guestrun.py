@@ -29,9 +29,8 @@ from . import (
     space,
 )
 from .errors import FailedCheck, KstallError, NotJudged
-from .run import Opened
 from .series import Project, Series
-from .ui import Ui
+from .stage import Opened, Sink
 
 #: Where a guest finds what it was given.
 GUEST = Path("/run/kstall")
@@ -178,7 +177,7 @@ def run_guest(
     cache_dir: Path,
     run_dir: Path,
     stage: Opened,
-    ui: Ui,
+    ui: Sink,
     *,
     out: Path | None = None,
     fresh: bool = False,
@@ -230,7 +229,7 @@ def run_guest(
 
 
 def forget(
-    project: Project, series: Series, where: Guest, cache_dir: Path, ui: Ui
+    project: Project, series: Series, where: Guest, cache_dir: Path, ui: Sink
 ) -> None:
     """Drop the results that were kept of such a guest, if there are any."""
     key = key_of(project, series, where)
@@ -291,7 +290,7 @@ def compile_program(program: Path, target: Path, log: Path) -> None:
 
 
 def _boot(
-    series: Series, where: Guest, share: Path, out: Path, stage: Opened, ui: Ui
+    series: Series, where: Guest, share: Path, out: Path, stage: Opened, ui: Sink
 ) -> guest.GuestRun:
     loads = series.spec.workload
     tracers = sum(len(load.scripts) + bool(load.record) for load in loads)
@@ -312,7 +311,7 @@ def _boot(
 
 
 def start(
-    series: Series, where: Guest, share: Path, out: Path, deadline: float, ui: Ui
+    series: Series, where: Guest, share: Path, out: Path, deadline: float, ui: Sink
 ) -> guest.GuestRun:
     """Boot ``where`` with the job in ``share``; the results are below that."""
     ran = guest.boot(

@@ -28,15 +28,8 @@ from .costs import (
     Timing,
 )
 from .plain import printable
-from .report import (
-    Check,
-    Excerpt,
-    Explanation,
-    Report,
-    SeriesReport,
-    Stage,
-    Status,
-)
+from .report import Check, Excerpt, Explanation, Report, SeriesReport, Stage
+from .stage import Status
 from .views import fact, word
 
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -22,7 +22,8 @@ from . import cache
 from .cases import Case, Suite, suites
 from .errors import KstallError
 from .plain import printable
-from .report import Report, SeriesReport, Status
+from .report import Report, SeriesReport
+from .stage import Status
 
 #: Whose results these are, until one who submits them puts a name of their own there.
 ORIGIN = "kstall"

@@ -13,7 +13,8 @@ from pathlib import Path
 from . import cache
 from .cases import Case, Suite, suites
 from .plain import printable
-from .report import Report, Status, worst
+from .report import Report, worst
+from .stage import Status
 
 _INDENT = "  "
 

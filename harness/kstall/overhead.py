@@ -20,8 +20,9 @@ from . import (
 )
 from .counting import Kernels
 from .report import SeriesReport
-from .run import Opened, Run
+from .run import Run
 from .series import Project, Series
+from .stage import Opened
 from .verdict import run_check
 
 # The analysis is code of ours: another version of it may find something else.

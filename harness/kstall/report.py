@@ -26,10 +26,9 @@ from pydantic import (
 from pydantic_core import PydanticSerializationError
 
 from . import cache, costs, falsity, verdict
+from .stage import Status
 from .verdict import CheckResult
 
-#: Of a stage or a series; error: it could not be judged.  A check never has the last.
-Status = Literal["pass", "fail", "skip", "error", "does-not-apply"]
 RunStatus = Literal[
     "running", "proven", "failed", "could-not-run", "does-not-apply", "interrupted"
 ]

@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,27 +20,12 @@ from . import __version__, cache, explain, html, junit, kcidb, ktap, process, re
 from .errors import DoesNotApply, FailedCheck, KstallError
 from .errors import explain as explain_error
 from .report import Report, SeriesReport
+from .stage import Opened
 from .ui import Ui
 
 
 class StageStopped(Exception):
     """A stage did not end well; its entry in the report says why."""
-
-
-@dataclass
-class Opened:
-    """A stage that is under way: what it sets here ends up in its report entry."""
-
-    log: Path
-    summary: str = ""
-    reused: bool = False
-    figures: list[report.Figure] = field(default_factory=list)
-    status: report.Status = "pass"
-    error: str | None = None
-
-    def figure(self, name: str, value: float, unit: str) -> None:
-        """A number that this stage measured."""
-        self.figures.append(report.Figure(name=name, value=value, unit=unit))
 
 
 @dataclass(frozen=True)
@@ -126,7 +111,9 @@ class Run:
                 entry.seconds = round(time.monotonic() - began, 3)
                 entry.summary = "; ".join(filter(None, (opened.summary, *remarks)))
                 entry.reused = opened.reused
-                entry.figures = opened.figures
+                entry.figures = [
+                    report.Figure(**one._asdict()) for one in opened.figures
+                ]
                 if opened.log.exists():
                     entry.log = str(opened.log.relative_to(self.dir))
                 entry.commands = [

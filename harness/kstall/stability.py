@@ -36,8 +36,8 @@ from . import (
 from .errors import FailedCheck, KstallError, explain
 from .evidence import Evidence
 from .guestrun import Guest, run_guest
-from .run import Opened
 from .series import Project, Series
+from .stage import Opened
 from .ui import Ui
 
 FILE = "stability.json"

@@ -25,9 +25,8 @@ from typing import Any
 from . import accel, cache, costs, counting
 from .counting import Boot, Kernels
 from .errors import KstallError
-from .run import Opened
 from .series import Project, Series
-from .ui import Ui
+from .stage import Opened, Sink
 
 #: Changes when the same kernels would be timed in another way.
 VERSION = 1
@@ -44,7 +43,7 @@ def measure(
     cache_dir: Path,
     run_dir: Path,
     stage: Opened,
-    ui: Ui,
+    ui: Sink,
 ) -> list[costs.Timing]:
     """Time both kernels if ``speed`` is KVM; else, and if it goes wrong, skip why."""
     if speed.kind != "kvm":

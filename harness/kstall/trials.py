@@ -21,6 +21,7 @@ from .evidence import Evidence
 from .guestrun import Guest, forget, run_guest
 from .report import Check, Repeat, Repeats, SeriesReport, Tally, Try, Unjudged
 from .series import Project, Series
+from .stage import Opened, Status
 
 _TRIES = 2
 #: What the tally calls the guest itself.
@@ -225,7 +226,7 @@ def many(bench: Bench, count: int) -> Evidence | None:
     return saved
 
 
-_WORDS: dict[report.Status, str] = {
+_WORDS: dict[Status, str] = {
     "pass": "proven",
     "fail": "failed",
     "error": "could not be judged",
@@ -237,7 +238,7 @@ def _place(bench: Bench, number: int) -> Path:
 
 
 def _repeat(
-    bench: Bench, number: int, stage: runs.Opened
+    bench: Bench, number: int, stage: Opened
 ) -> tuple[Repeat, list[Check], bool]:
     """A run, its checks, and whether no other can be tried after it."""
     out = _place(bench, number)
@@ -245,7 +246,7 @@ def _repeat(
     error: KstallError | OSError | None = None
     stopped = False
     checks: list[Check] = []
-    status: report.Status = "pass"
+    status: Status = "pass"
     try:
         results = run_guest(
             bench.project,
@@ -253,7 +254,7 @@ def _repeat(
             bench.guest,
             bench.cache,
             bench.run.dir,
-            runs.Opened(log=stage.log),
+            Opened(log=stage.log),
             bench.run.ui,
             out=out,
             fresh=True,
@@ -290,7 +291,7 @@ def _tally(found: Sequence[tuple[Repeat, Sequence[Check]]]) -> list[Tally]:
     names = dict.fromkeys(one.name for _, checks in found for one in checks)
     rows = [Tally(check=GUEST), *(Tally(check=name) for name in names)]
     for ran, checks in found:
-        states: dict[str, report.Status] = {one.name: one.status for one in checks}
+        states: dict[str, Status] = {one.name: one.status for one in checks}
         states[GUEST] = ran.status if ran.error else "pass"
         for row in rows:
             state = states.get(row.check, "error")

@@ -41,6 +41,7 @@ from .errors import FailedCheck, KstallError
 from .guestrun import Guest, machine_for
 from .report import SeriesReport
 from .series import Project, Series
+from .stage import Opened
 from .ui import Ui
 
 _JUDGING = ("judge", "gate")
@@ -480,7 +481,7 @@ def _extra(
     series: Series,
     built: kernel.Kernel,
     checkout: _Checkout,
-    stage: runs.Opened,
+    stage: Opened,
 ) -> Path | None:
     """The directory of our own modules for ``built``, if ``series`` has any."""
     sources = dict.fromkeys(one.module for one in series.measures if one.module)
@@ -531,7 +532,7 @@ def _configure(
     shared: _Shared,
     series: Series,
     checkout: _Checkout,
-    stage: runs.Opened,
+    stage: Opened,
 ) -> kernel.Configured:
     fragments = (
         request.project.kconfigs / "base.config",
@@ -554,7 +555,7 @@ def _build(
     shared: _Shared,
     series: Series,
     checkout: _Checkout,
-    stage: runs.Opened,
+    stage: Opened,
 ) -> kernel.Kernel:
     config = _configure(request, shared, series, checkout, stage)
     built = kernel.built(

@@ -13,7 +13,8 @@ from . import explain
 from .costs import Mode, Overhead
 from .falsity import Row
 from .plain import printable
-from .report import Check, Explanation, Repeats, Report, SeriesReport, Status
+from .report import Check, Explanation, Repeats, Report, SeriesReport
+from .stage import Status
 
 # More comparisons that do not hold say less; the page has them all.
 _WRONG = 10
