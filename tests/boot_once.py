@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kstall.guest import Accel, Machine, Share, boot
-from kstall.root import Root
+from kstall.debian import Root
+from kstall.guest.guest import Accel, Machine, Share, boot
 
 if __name__ == "__main__":
     image, root, out = map(Path, sys.argv[1:])

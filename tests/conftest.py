@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 import processes
-from kstall import cache, kernel, root
-from kstall.counting import Kernels
-from kstall.root import Root
+from kstall.base import cache
+from kstall.build import kernel
+from kstall.cost import Kernels
+from kstall.debian import Root, root
 from kstall.series import Project
 from live import Outcome, validate
 

@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from kbuildtree import MAKEFILE_BUILD
-from kstall import cli, variants
-from kstall import run as runs
-from kstall.report import Report, Stage, read
+from kstall import cli
+from kstall.compile import variants
+from kstall.pipeline import Ui
+from kstall.pipeline import run as runs
+from kstall.report import Report, Stage
+from kstall.report.report import read
 from kstall.series import Project
-from kstall.ui import Ui
 from processes import descendants
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 from fakeworld import Ran, World
-from kstall import cache, guest
+from kstall.base import cache
+from kstall.guest import guest
 from processes import bury
 
 _NEW_MOUNTS = 0x00020000  # CLONE_NEWNS of <sched.h>

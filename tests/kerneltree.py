@@ -10,9 +10,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from kstall import source
 from kstall.series import Project
-from kstall.source import Base
+from kstall.tree import Base, source
 
 MAINTAINERS = """\
 DEMO SUBSYSTEM

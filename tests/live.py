@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kstall import report
+from kstall.report import report
 from kstall.series import Project
 
 

@@ -23,9 +23,8 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
-from kstall import contributor, export
-from kstall.am import File
-from kstall.source import Base
+from kstall.mail import contributor, export
+from kstall.tree import Base, File
 
 NAME = "Ünïcode-O'Toole, Åse"
 ADDRESS = "ase@example.org"

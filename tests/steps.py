@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kstall import patchfile
-from kstall.series import Series, Spec
+from kstall.series import Series, Spec, patchfile
 
 MESSAGE = """\
 demo: trace naps

@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from kstall import costs, report
-from kstall.report import Check, Comparison, Report, SeriesReport
+from kstall.cost import costs
+from kstall.report import Check, Comparison, Report, SeriesReport, report
 from kstall.series import Series
-from kstall.source import Base
+from kstall.tree import Base
 
 #: What a full run asks of each patch.
 EACH_PATCH = "compiles_as_configured"

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from kstall import accel
-from kstall.errors import KstallError
-from kstall.guest import Accel, GuestRun
-from kstall.root import Root
+from kstall.base import KstallError
+from kstall.debian import Root
+from kstall.guest import accel
+from kstall.guest.guest import Accel, GuestRun
 
 ROOT = Root("k", Path("/nowhere"), (), {}, reused=True)
 IMAGE = Path("/nowhere/bzImage")

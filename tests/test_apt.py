@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall import apt, cache
-from kstall.errors import KstallError
+from kstall.base import KstallError, cache
+from kstall.debian import apt
 
 PACKAGE = "linux-source-7.3"
 DAY = 24 * 3600.0

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from kstall import common, guestrun
-from kstall.evidence import Evidence, WorkloadResult
+from kstall.evidence import Evidence, WorkloadResult, common
+from kstall.guest import guestrun
 from kstall.series import Tracepoint, Workload
 from kstall_guest import recorder
 from kstall_guest.bare import Bare

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall import bootstrap, space
-from kstall.errors import KstallError
+from kstall.base import KstallError, space
+from kstall.debian import bootstrap
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 NOBODY = 65534
@@ -101,7 +101,8 @@ def test_a_disk_for_temporary_files_that_runs_nothing(
 AS_NOBODY = """
 import sys
 from pathlib import Path
-from kstall import errors, root
+from kstall.base import errors
+from kstall.debian import root
 try:
     root.obtain(["kmod"], Path(sys.argv[1]), print, log=Path(sys.argv[1]) / "log")
 except errors.KstallError as error:

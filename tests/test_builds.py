@@ -18,23 +18,16 @@ from rich.console import Console
 
 import kbuildtree
 import kerneltree
-from kstall import (
-    builds,
-    cache,
-    compilecheck,
-    kbuild,
-    report,
-    sparse,
-    tree,
-    variants,
-)
-from kstall import run as runs
-from kstall.kernel import Toolchain
-from kstall.root import Root
+from kstall.base import cache
+from kstall.build import Toolchain
+from kstall.compile import compilecheck, kbuild, sparse, variants
+from kstall.compile.sparse import Checker
+from kstall.debian import Root
+from kstall.pipeline import Ui, builds
+from kstall.pipeline import run as runs
+from kstall.report import report
 from kstall.series import Series
-from kstall.source import Base
-from kstall.sparse import Checker
-from kstall.ui import Ui
+from kstall.tree import Base, tree
 from steps import Step, series, write
 
 SOURCE, HEADER = kbuildtree.SOURCE, kbuildtree.HEADER

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall import cache
+from kstall.base import cache
 
 
 def test_publish_is_all_or_nothing(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from kstall.records import Event
+from kstall.evidence import Event
 
 WORKER, TESTER, IDLE = 30, 40, 0
 

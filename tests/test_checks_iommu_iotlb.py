@@ -13,8 +13,9 @@ from typing import cast
 
 import pytest
 
-from kstall.evidence import Evidence, Verdict, WorkloadResult
-from kstall.records import Event, Trace
+from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.evidence.evidence import Verdict
+from kstall.evidence.records import Trace
 
 US = 1_000
 MS = 1_000_000

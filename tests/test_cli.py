@@ -146,7 +146,7 @@ def test_a_bug_of_ours_is_two_and_in_the_report(
         raise ValueError("no such luck")
 
     monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("kstall.source.obtain", broken)
+    monkeypatch.setattr("kstall.tree.source.obtain", broken)
     assert cli.main(["validate", "drm-sched", "--out", str(tmp_path / "out")]) == 2
     assert "no such luck" in capsys.readouterr().err
     saved = json.loads((tmp_path / "out/latest/report.json").read_text())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall import console
+from kstall.guest import console
 
 DATA = Path(__file__).parent / "data/console"
 

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from kstall import accel, cache, counting, guest, traceabi
-from kstall.console import Splat
-from kstall.counting import Kernels
-from kstall.errors import KstallError, NotJudged
-from kstall.series import Measure, Overhead, Project, Series
+from kstall.base import KstallError, NotJudged, cache
+from kstall.cost import Kernels, counting
+from kstall.evidence import traceabi
+from kstall.guest import accel, guest
+from kstall.guest.console import Splat
+from kstall.series import Measure, Project, Series
+from kstall.series.series import Overhead
 from kstall_guest import job
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kstall import debian
-from kstall.debian import Mirror
-from kstall.errors import KstallError
+from kstall.base import KstallError
+from kstall.debian import debian
+from kstall.debian.debian import Mirror
 
 ARCHIVE_KEY = "/usr/share/keyrings/debian-archive-keyring.gpg"
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kstall import console, debugcheck, splats
-from kstall.debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Watched
-from kstall.evidence import CheckResult
+from kstall.evidence import debugcheck
+from kstall.evidence.evidence import CheckResult
+from kstall.guest import CYCLES, RELOADS, SHARE, TOGGLES, Watched, console, splats
 from kstall.series import Project, Series
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,27 +17,16 @@ import pytest
 from rich.console import Console
 
 import kerneltree
-from kstall import (
-    am,
-    console,
-    debugcheck,
-    debugging,
-    debugguest,
-    debugkernel,
-    guest,
-    guestrun,
-    hosttime,
-    kconfig,
-    report,
-    splats,
-)
-from kstall import run as runs
-from kstall.errors import KstallError, NotJudged
-from kstall.kernel import Kernel
-from kstall.root import Root
+from kstall.base import KstallError, NotJudged, Opened
+from kstall.build import Kernel, kconfig
+from kstall.debian import Root
+from kstall.evidence import debugcheck
+from kstall.guest import console, debugguest, guest, guestrun, hosttime, splats
+from kstall.pipeline import Ui, debugging, debugkernel
+from kstall.pipeline import run as runs
+from kstall.report import report
 from kstall.series import Project
-from kstall.stage import Opened
-from kstall.ui import Ui
+from kstall.tree import am
 from kstall_guest import job as jobs
 
 ROOT = Path(__file__).resolve().parents[1]

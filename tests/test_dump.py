@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kstall import dump
+from kstall.guest import dump
 
 SAYS = {
     "w": "sysrq: Show Blocked State\ntask:sleep\n",

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from kstall import common, evidence, records, report
-from kstall.evidence import Evidence, Verdict
+from kstall.evidence import Evidence, common, evidence, records
+from kstall.evidence.evidence import Verdict
+from kstall.report import report
 from ringpages import entry, page, record
 
 FORMAT = """\

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from kstall import excerpts, figures
-from kstall.excerpts import Line, Trace
+from kstall.mail import excerpts, figures
+from kstall.mail.excerpts import Line, Trace
 
 
 def _line(head: str, name: str, body: str) -> Line:

@@ -14,22 +14,25 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import (
-    cli,
-    evidence,
+from kstall import cli
+from kstall.evidence import evidence, kunit
+from kstall.pipeline import run as runs
+from kstall.pipeline import ui
+from kstall.report import (
+    Check,
+    Comparison,
+    Report,
+    SeriesReport,
+    Stage,
     explain,
     html,
     junit,
     kcidb,
     ktap,
-    kunit,
     plain,
     report,
-    ui,
     views,
 )
-from kstall import run as runs
-from kstall.report import Check, Comparison, Report, SeriesReport, Stage
 
 #: As debugfs has it, of a suite of which a case and a parameter of another failed.
 KTAP = """\

@@ -50,7 +50,7 @@ from faulty import (
     small_disk,
     tiny_disk,
 )
-from kstall import cache
+from kstall.base import cache
 
 #: Kinds of faults, each with at least one test.
 CLASSES = frozenset(

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kstall import btf, costs, footprint, process, structs
-from kstall.footprint import Wanted
+from kstall.base import process
+from kstall.cost import costs, footprint, structs
+from kstall.cost.footprint import Wanted
+from kstall.evidence import btf
 
 WANTED = Wanted({"job_wait": ("submit",)}, frozenset({"submit"}))
 Build = Callable[..., Path]

@@ -9,9 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from kstall import kcidb, ktap, report
-from kstall.errors import KstallError
-from kstall.report import Check, Comparison, Report, SeriesReport, Stage, Status
+from kstall.base import KstallError
+from kstall.report import (
+    Check,
+    Comparison,
+    Report,
+    SeriesReport,
+    Stage,
+    kcidb,
+    ktap,
+    report,
+)
+from kstall.report.report import Status
 
 
 def _check(name: str, status: Status) -> Check:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from kstall import btf, costs, footprint, gate, structs
-from kstall.evidence import CheckResult
-from kstall.series import Exemption, Measure, Overhead, Project, Series
+from kstall.cost import costs, footprint, gate, structs
+from kstall.evidence import btf
+from kstall.evidence.evidence import CheckResult
+from kstall.series import Exemption, Measure, Project, Series
+from kstall.series.series import Overhead
 from test_footprint import WANTED, build
 
 __all__ = ["build"]

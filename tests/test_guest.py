@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kstall import guest, hostclock, hosttime
-from kstall.guest import Accel, GuestError, Machine, Share
-from kstall.root import Root
+from kstall.debian import Root
+from kstall.guest import guest, hostclock, hosttime
+from kstall.guest.guest import Accel, GuestError, Machine, Share
 
 TCG = Accel("tcg", "for the test")
 ROOT = Root("k", Path("/cache/roots/k"), (), {}, reused=True)

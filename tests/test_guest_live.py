@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from kstall import guest
-from kstall.guest import Accel, GuestRun, Machine, Share
-from kstall.root import Root
+from kstall.debian import Root
+from kstall.guest import guest
+from kstall.guest.guest import Accel, GuestRun, Machine, Share
 from processes import descendants
 
 pytestmark = pytest.mark.live

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import guest, guestrun, hosttime, monitor, records
-from kstall.console import Splat
-from kstall.errors import KstallError, NotJudged
-from kstall.kernel import Kernel
-from kstall.root import Root
+from kstall.base import KstallError, NotJudged, Opened
+from kstall.build import Kernel
+from kstall.debian import Root
+from kstall.evidence import records
+from kstall.guest import guest, guestrun, hosttime, monitor
+from kstall.guest.console import Splat
+from kstall.pipeline import Ui
 from kstall.series import Project, Series
-from kstall.stage import Opened
-from kstall.ui import Ui
 from kstall_guest import job as jobs
 
 ROOT = Path(__file__).resolve().parents[1]

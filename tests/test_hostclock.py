@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kstall import guest, guestrun, hostclock, hosttime, process
-from kstall.console import Splat
-from kstall.errors import NotJudged
-from kstall.guest import Accel, GuestRun, Machine
+from kstall.base import NotJudged, process
+from kstall.guest import guest, guestrun, hostclock, hosttime
+from kstall.guest.console import Splat
+from kstall.guest.guest import Accel, GuestRun, Machine
 
 LIMITS = hosttime.Thresholds()
 LOCKUP = Splat("lockup", 3, "watchdog: BUG: soft lockup - CPU#0 stuck for 26s!", "it")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall import hostload
-from kstall.errors import KstallError
+from kstall.base import KstallError
+from kstall.pipeline import hostload
 
 # Stands in for stress-ng; while it or anything of it lives, the FIFO is open.
 _FAKE = """#!/bin/sh
@@ -102,7 +102,7 @@ def test_it_ends_with_ctrl_c(fake: Fake) -> None:
 
 def test_it_ends_with_a_run_that_is_killed(fake: Fake) -> None:
     text = (
-        "import time; from kstall import hostload\n"
+        "import time; from kstall.pipeline import hostload\n"
         "with hostload.put(2, lambda _: print('up', flush=True), processors=2):\n"
         "    time.sleep(1000)\n"
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall import console, hosttime
-from kstall.hosttime import Host, Sample, Thresholds
+from kstall.guest import console, hosttime
+from kstall.guest.hosttime import Host, Sample, Thresholds
 
 SOFT = "watchdog: BUG: soft lockup - CPU#1 stuck for {}s! [doze:7]"
 HARD = "watchdog: Watchdog detected hard LOCKUP on cpu 0"

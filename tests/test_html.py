@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from kstall import cli, costs, evidence, html, report
-from kstall import run as runs
-from kstall.report import Check, Comparison, Report, SeriesReport, Stage
+from kstall import cli
+from kstall.cost import costs
+from kstall.evidence import evidence
+from kstall.pipeline import run as runs
+from kstall.report import Check, Comparison, Report, SeriesReport, Stage, html, report
 
 HOSTILE = "<script>alert('&\"')</script>\x1b[31m\x00\ufffe{{ 7 * 7 }}"
 ESCAPED = "&lt;script&gt;alert(&#39;&amp;&#34;&#39;)&lt;/script&gt;[31m{{ 7 * 7 }}"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall import kconfig
-from kstall.errors import FailedCheck
+from kstall.base import FailedCheck
+from kstall.build import kconfig
 
 KCONFIG = """\
 config MODULES

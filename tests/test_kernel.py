@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 
-from kstall import cache, kernel, listing, process, space
-from kstall.am import File
-from kstall.errors import KstallError
-from kstall.tree import Ever
+from kstall.base import KstallError, cache, process, space
+from kstall.build import kernel
+from kstall.tree import Ever, File, listing
 
 MAKEFILE = """\
 S := $(dir $(abspath $(firstword $(MAKEFILE_LIST))))

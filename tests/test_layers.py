@@ -1,146 +1,84 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Data flows one way: a module imports only what stands before it."""
+"""Data flows one way: a package imports only what stands before it, by public names."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-ORDER = (
-    "errors",
-    "verdict",
-    "stage",
-    "process",
-    "parallel",
-    "cache",
-    "temporary",
-    "hostload",
-    "space",
-    "listing",
-    "git",
+import pytest
+
+FLOW = (
+    "base",
     "debian",
-    "apt",
-    "patchfile",
     "series",
-    "suites",
-    "store",
-    "source",
-    "am",
     "tree",
-    "kconfig",
-    "resolve",
-    "outputs",
-    "kernel",
-    "programs",
-    "extra",
-    "bootstrap",
-    "root",
-    "console",
-    "splats",
-    "hosttime",
-    "monitor",
-    "dump",
-    "hostclock",
+    "build",
+    "lint",
+    "compile",
     "guest",
-    "accel",
-    "cexpr",
-    "printk",
-    "records",
-    "ring",
     "evidence",
-    "readers",
-    "common",
-    "falsify",
-    "falsity",
-    "mutate",
-    "traceabi",
-    "elf",
-    "identity",
-    "code",
-    "paths",
-    "costs",
-    "btf",
-    "structs",
-    "footprint",
-    "gate",
+    "cost",
     "report",
-    "plain",
-    "kunit",
-    "explain",
-    "views",
-    "cases",
-    "junit",
-    "ktap",
-    "kcidb",
-    "html",
-    "ui",
-    "run",
-    "guestrun",
-    "trials",
-    "debugguest",
-    "debugcheck",
-    "counting",
-    "timing",
-    "overhead",
-    "recipients",
-    "contributor",
     "mail",
-    "checkpatch",
-    "discover",
-    "includes",
-    "kerneldoc",
-    "maintainers",
-    "patchtext",
-    "rst",
-    "patchcheck",
-    "patches",
-    "kbuild",
-    "options",
-    "sparse",
-    "variants",
-    "compiling",
-    "compilecheck",
-    "worst",
-    "builds",
-    "debugkernel",
-    "debugging",
-    "validate",
-    "stability",
-    "commits",
-    "proof",
-    "excerpts",
-    "figures",
-    "cover",
-    "thread",
-    "export",
-    "prep",
-    "summary",
-    "compare",
-    "adopt",
-    "incoming",
-    "cli",
+    "pipeline",
 )
 
 
-def _imports(path: Path) -> set[str]:
-    found = set()
+def _imports(path: Path, package: str) -> Iterator[tuple[str, list[str]]]:
+    """What ``path``, a module of ``package``, imports from kstall: where, and what."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            found |= {node.module} if node.module else {a.name for a in node.names}
-    return found - {"__version__", None}  # type: ignore[return-value]
+        if isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: (node.level and 1 - node.level) or None]
+            words = [*(base if node.level else ()), *filter(None, [node.module])]
+            if words[0] == "kstall":
+                yield ".".join(words), [alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                assert alias.name.split(".")[0] != "kstall", f"{path}: {alias.name}"
 
 
-def test_imports_point_backwards(project_root: Path) -> None:
-    modules = {p.stem: p for p in (project_root / "harness/kstall").glob("*.py")}
-    del modules["__init__"], modules["__main__"]
-    assert set(modules) == set(ORDER), "a new module needs its place in ORDER"
-    wrong = [
-        f"{name} imports {other}"
-        for name, path in modules.items()
-        for other in _imports(path)
-        if ORDER.index(other) >= ORDER.index(name)
-    ]
-    assert wrong == []
+def test_packages_import_public_names_of_earlier_ones(project_root: Path) -> None:
+    top = project_root / "harness/kstall"
+    packages = {path.parent.name for path in top.glob("*/__init__.py")}
+    assert packages == set(FLOW), "a new package needs its place in FLOW"
+    for path in top.rglob("*.py"):
+        mine = path.parent.name if path.parent != top else ""
+        before = FLOW.index(mine) if mine else len(FLOW)
+        package = f"kstall.{mine}" if mine else "kstall"
+        for where, names in _imports(path, package):
+            other = where.split(".")[1:]
+            if not other or other[0] in (mine, "cli"):
+                continue
+            said = f"{path.relative_to(top)} imports {where}"
+            assert FLOW.index(other[0]) < before, said
+            assert len(other) == 1, f"{said}, which is no package"
+            public = importlib.import_module(where).__all__
+            assert set(names) <= set(public), f"{said}: {names} are not all public"
+
+
+def test_readme_draws_the_same_flow(project_root: Path) -> None:
+    (drawn,) = re.findall(
+        r"^series -> .*$", (project_root / "README.md").read_text(), re.M
+    )
+    beside = {"base", "debian", "pipeline"}
+    assert drawn.split(" -> ") == [name for name in FLOW if name not in beside]
+
+
+@pytest.mark.parametrize("package", FLOW)
+def test_a_package_says_what_it_is_for(package: str) -> None:
+    found = importlib.import_module(f"kstall.{package}")
+    assert found.__doc__ and "\n\nIn come" in found.__doc__
+    assert all(hasattr(found, name) for name in found.__all__)
+
+
+def test_checks_import_only_evidence(project_root: Path) -> None:
+    for path in (project_root / "patches").glob("*/checks.py"):
+        assert {where for where, _ in _imports(path, "")} <= {"kstall.evidence"}, path
 
 
 def test_the_guest_needs_only_the_standard_library(project_root: Path) -> None:
@@ -152,4 +90,4 @@ def test_the_guest_needs_only_the_standard_library(project_root: Path) -> None:
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
             for name in names:
-                assert name.split(".")[0] in __import__("sys").stdlib_module_names
+                assert name.split(".")[0] in sys.stdlib_module_names

@@ -17,10 +17,13 @@ from rich.console import Console
 
 import kerneltree
 import synthetic
-from kstall import cli, ktap, proof, report, validate
-from kstall import run as runs
-from kstall.series import Overhead, Project
-from kstall.ui import Ui
+from kstall import cli
+from kstall.mail import proof
+from kstall.pipeline import Ui, validate
+from kstall.pipeline import run as runs
+from kstall.report import ktap, report
+from kstall.series import Project
+from kstall.series.series import Overhead
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def _built(
         "_extra": lambda *_: None,
         "_configure": lambda *_: nothing,
     }.items():
-        monkeypatch.setattr(f"kstall.validate.{name}", what)
+        monkeypatch.setattr(f"kstall.pipeline.validate.{name}", what)
     ui = Ui(Console(file=io.StringIO()))
     run = runs.begin(tmp_path / "out", ["kstall", "validate"], ui)
     entry = report.SeriesReport(name="drm-sched", title="t", digest="d")

@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kstall import builds, cache, kernel, report, root, source, tree
-from kstall import run as runs
+from kstall.base import cache
+from kstall.build import kernel
+from kstall.debian import root
+from kstall.pipeline import Ui, builds
+from kstall.pipeline import run as runs
+from kstall.report import report
 from kstall.series import Project
-from kstall.ui import Ui
+from kstall.tree import source, tree
 
 # No boot, but a few objects of a kernel in three configurations.
 pytestmark = pytest.mark.deep

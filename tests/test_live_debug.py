@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kstall import cache, debugging, debugkernel, kernel, report, root, source
-from kstall import run as runs
+from kstall.base import cache
+from kstall.build import kernel
+from kstall.debian import root
+from kstall.pipeline import Ui, debugging, debugkernel
+from kstall.pipeline import run as runs
+from kstall.report import report
 from kstall.series import Project
-from kstall.ui import Ui
+from kstall.tree import source
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 import live
-from kstall import cache, falsify, source, tree
+from kstall.base import cache
+from kstall.evidence import falsify
 from kstall.series import Project
+from kstall.tree import source, tree
 
 pytestmark = [pytest.mark.live]
 

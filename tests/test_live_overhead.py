@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall import cache
+from kstall.base import cache
 from kstall.series import Project
 from live import Outcome, keep_only, validate
 

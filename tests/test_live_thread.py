@@ -11,8 +11,11 @@ import pytest
 
 import live
 import postbox
-from kstall import cache, export, report, source
+from kstall.base import cache
+from kstall.mail import export
+from kstall.report import report
 from kstall.series import Project
+from kstall.tree import source
 from live import Outcome
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kstall import cache, kconfig, kernel, resolve, root, source
-from kstall.kernel import Toolchain
+from kstall.base import cache
+from kstall.build import Toolchain, kconfig, kernel, resolve
+from kstall.debian import root
 from kstall.series import Project
+from kstall.tree import source
 from live import validate
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]

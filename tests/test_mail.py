@@ -17,26 +17,24 @@ import pytest
 import kerneltree
 import postbox
 import synthetic
-from kstall import (
-    checkpatch,
-    cli,
+from kstall import cli
+from kstall.base import KstallError
+from kstall.cost import costs
+from kstall.lint import checkpatch
+from kstall.mail import (
     contributor,
-    costs,
     cover,
     export,
     mail,
     prep,
     proof,
     recipients,
-    report,
     summary,
-    tree,
 )
-from kstall.am import read
-from kstall.errors import KstallError
-from kstall.report import Check, Comparison
+from kstall.report import Check, Comparison, report
 from kstall.series import Project, Series
-from kstall.source import Base
+from kstall.tree import Base, tree
+from kstall.tree.am import read
 
 
 @dataclass

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from fake_qmp import fake_qemu
-from kstall import monitor, records
-from kstall.monitor import Command, MonitorError, Step
+from kstall.evidence import records
+from kstall.guest import monitor
+from kstall.guest.monitor import Command, MonitorError, Step
 from kstall_guest import monitor as guest_side
 from kstall_guest import workload
 from kstall_guest.errors import StepFailed

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import live
-from kstall import cache, source, tree
+from kstall.base import cache
 from kstall.series import Project
-from kstall.source import Base
+from kstall.tree import Base, source, tree
 
 # No boot, but the kernel's source is needed.
 pytestmark = pytest.mark.live

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from kstall import cache, listing, outputs, space
-from kstall.tree import Ever
+from kstall.base import cache, space
+from kstall.build import outputs
+from kstall.tree import Ever, listing
 
 PRISTINE = "the base's\n"
 #: The head of a 64-bit ELF file with one section header of 64 bytes right behind it.

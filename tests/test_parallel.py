@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kstall import parallel, process
+from kstall.base import parallel, process
 
 
 def _sleeps(began: threading.Barrier) -> None:

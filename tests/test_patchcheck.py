@@ -14,23 +14,14 @@ import pytest
 from rich.console import Console
 
 import kerneltree
-from kstall import (
-    compilecheck,
-    includes,
-    kerneldoc,
-    maintainers,
-    patchcheck,
-    patches,
-    patchtext,
-    report,
-    rst,
-    tree,
-)
-from kstall import run as runs
-from kstall.evidence import CheckResult
+from kstall.compile import compilecheck
+from kstall.evidence.evidence import CheckResult
+from kstall.lint import includes, kerneldoc, maintainers, patchcheck, patchtext, rst
+from kstall.pipeline import Ui, patches
+from kstall.pipeline import run as runs
+from kstall.report import report
 from kstall.series import PatchExemption, Project, Series
-from kstall.source import Base
-from kstall.ui import Ui
+from kstall.tree import Base, tree
 from steps import MESSAGE, NOBODY, Step, write
 from steps import series as patch_series
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall.patchfile import Hunk, NotAPatch, parse
+from kstall.series import Hunk
+from kstall.series.patchfile import NotAPatch, parse
 
 HEAD = """\
 From a323ac4991ace946ac735a099f135ce74745653a Mon Sep 17 00:00:00 2001

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kstall import elf, paths, process
-from kstall.code import Code
-from kstall.paths import Comparer, Comparison, Side
+from kstall.base import process
+from kstall.cost import elf, paths
+from kstall.cost.code import Code
+from kstall.cost.paths import Comparer, Comparison, Side
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall import process
+from kstall.base import process
 
 
 def test_output_and_log(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_sigkill_while_a_child_starts_leaves_nothing(tmp_path: Path) -> None:
     )
     (tmp_path / "setpriv").chmod(0o755)
     mark = tmp_path / "mark"
-    code = f"from kstall import process; process.run(['touch', {str(mark)!r}])"
+    code = f"from kstall.base import process; process.run(['touch', {str(mark)!r}])"
     parent = subprocess.Popen(
         [sys.executable, "-c", code],
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
@@ -135,7 +135,7 @@ def test_sigkill_of_the_parent_leaves_nothing(tmp_path: Path, fifo: int) -> None
     if "--pid" not in process._namespaces():
         pytest.skip("this machine grants no PID namespace")
     script = f"setsid sh -c 'exec 3>{tmp_path}/fifo; echo begun >&3; sleep 1000' & wait"
-    code = f"from kstall import process; process.run(['sh', '-c', {script!r}])"
+    code = f"from kstall.base import process; process.run(['sh', '-c', {script!r}])"
     parent = subprocess.Popen([sys.executable, "-c", code])
     assert select.select([fifo], [], [], 60)[0], "the grandchild never ran"
     assert os.read(fifo, 6) == b"begun\n"
@@ -152,7 +152,7 @@ def test_sigkill_of_the_parent_ends_the_group_without_a_namespace(
         pytest.skip("no setpriv is installed")
     script = f"sh -c 'exec 3>{tmp_path}/fifo; echo begun >&3; sleep 1000' & wait"
     words = f"['sh', '-c', {script!r}], namespace=False"
-    code = f"from kstall import process; process.run({words})"
+    code = f"from kstall.base import process; process.run({words})"
     parent = subprocess.Popen([sys.executable, "-c", code])
     assert select.select([fifo], [], [], 60)[0], "the grandchild never ran"
     assert os.read(fifo, 6) == b"begun\n"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from kstall import process, programs
-from kstall.errors import FailedCheck
-from kstall.series import FromTree
+from kstall.base import FailedCheck, process
+from kstall.build import programs
+from kstall.series.series import FromTree
 
 SOURCE = (
     "#include <half.h>\n#include <stdio.h>\nint main(void) { return puts(HALF) < 0; }\n"

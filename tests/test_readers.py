@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall import evidence, readers
-from kstall.evidence import Evidence, Verdict
+from kstall.evidence import Evidence, evidence, readers
+from kstall.evidence.evidence import Verdict
 from kstall.series import Project, Series
 
 DATA = Path(__file__).parent / "data" / "readers"

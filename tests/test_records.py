@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kstall import records
-from kstall.printk import Unreadable, compile_fmt
-from kstall.records import Bucket, Malformed
+from kstall.evidence import records
+from kstall.evidence.printk import Unreadable, compile_fmt
+from kstall.evidence.records import Bucket, Malformed
 from kstall_guest import recorder
 
 DATA = Path(__file__).parent / "data"

@@ -12,8 +12,19 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import costs, evidence, junit, records, report, trials, views
-from kstall.report import Check, Comparison, Report, SeriesReport, Stage
+from kstall.cost import costs
+from kstall.evidence import evidence, records
+from kstall.pipeline import trials
+from kstall.report import (
+    Check,
+    Comparison,
+    Report,
+    SeriesReport,
+    Stage,
+    junit,
+    report,
+    views,
+)
 from kstall.series import Project
 
 

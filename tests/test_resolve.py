@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from kstall import kconfig, resolve
-from kstall.errors import FailedCheck, KstallError
-from kstall.resolve import OwnSymbolsUnmet, Resolved, UnmetSymbols
+from kstall.base import FailedCheck, KstallError
+from kstall.build import kconfig, resolve
+from kstall.build.resolve import OwnSymbolsUnmet, Resolved, UnmetSymbols
 
 _ALLNO = """\
 import os, sys
 from pathlib import Path
-from kstall import kconfig
+from kstall.build import kconfig
 kconf = kconfig.load(Path.cwd(), Path(os.devnull), {})
 for symbol in kconf.unique_defined_syms:
     symbol.set_value(0)

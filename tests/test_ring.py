@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kstall import cexpr, records, ring
-from kstall.printk import compile_fmt
-from kstall.records import Malformed
+from kstall.evidence import cexpr, records, ring
+from kstall.evidence.printk import compile_fmt
+from kstall.evidence.records import Malformed
 from ringpages import entry, page, record
 
 FORMATS = Path(__file__).parent / "data" / "formats"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall import debian, process, root
-from kstall.errors import KstallError
+from kstall.base import KstallError, process
+from kstall.debian import debian, root
 
 LISTING = Path(__file__).parent.parent / "scripts/guest-packages.txt"
 

@@ -11,10 +11,11 @@ import pytest
 
 import postbox
 import synthetic
-from kstall import adopt, cache, export, incoming, prep, source, tree
-from kstall.am import read
+from kstall.base import cache
+from kstall.mail import adopt, export, incoming, prep
 from kstall.series import Project
-from kstall.source import Base
+from kstall.tree import Base, source, tree
+from kstall.tree.am import read
 
 # No boot, but the kernel's source is needed.
 pytestmark = pytest.mark.live

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kstall import process, report
-from kstall import run as runs
-from kstall.errors import DoesNotApply, FailedCheck, KstallError
-from kstall.ui import Ui
+from kstall.base import DoesNotApply, FailedCheck, KstallError, process
+from kstall.pipeline import Ui
+from kstall.pipeline import run as runs
+from kstall.report import report
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_a_page_that_cannot_be_made_does_not_cost_the_verdict(
     def broken(*_: object) -> str:
         raise ValueError("no such filter")
 
-    monkeypatch.setattr("kstall.html.page", broken)
+    monkeypatch.setattr("kstall.report.html.page", broken)
     run.report.status = "proven"
     run.save()
     assert _saved(run).status == "proven"
@@ -102,7 +102,7 @@ def test_a_page_that_cannot_be_made_does_not_cost_the_verdict(
 def test_a_format_that_is_not_valid_costs_no_verdict_either(
     run: runs.Run, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kstall.kcidb.data", lambda _: {"version": {"major": 4}})
+    monkeypatch.setattr("kstall.report.kcidb.data", lambda _: {"version": {"major": 4}})
     run.report.status = "proven"
     run.save()
     assert _saved(run).status == "proven"

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kstall.guest import Machine
-from kstall.guestrun import machine_for
-from kstall.series import Project, SeriesError, load, locate
+from kstall.guest import machine_for
+from kstall.guest.guest import Machine
+from kstall.series import Project, SeriesError
+from kstall.series.series import load, locate
 
 NAME = "demo"
 PATCH = """\

@@ -24,9 +24,9 @@ from fake_kernel import (
     snapshot,
     write,
 )
-from kstall import apt, source, space, store
-from kstall.errors import KstallError
-from kstall.source import Base
+from kstall.base import KstallError, space
+from kstall.debian import apt
+from kstall.tree import Base, source, store
 
 
 @pytest.fixture
@@ -481,7 +481,7 @@ def test_a_killed_import_is_cleared_away_by_the_next_run(
         def blobs(*_: object) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-        monkeypatch.setattr("kstall.listing.blobs", blobs)
+        monkeypatch.setattr("kstall.tree.listing.blobs", blobs)
         obtain(top, cache)
 
     child = in_a_child(killed)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kstall import console, splats
-from kstall.errors import KstallError
+from kstall.base import KstallError
+from kstall.guest import console, splats
 
 DATA = Path(__file__).parent / "data/console"
 

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import guest, hostload, report, stability, suites, validate
-from kstall.errors import FailedCheck, KstallError
-from kstall.evidence import CheckResult, Comparison
-from kstall.falsity import MutantOutcome, Mutation
-from kstall.guestrun import Guest
-from kstall.kernel import Kernel
-from kstall.root import Root
-from kstall.run import Run, begin
-from kstall.series import Project, Series
-from kstall.stability import Attempt, Outcome, Plan, Repeated
-from kstall.ui import Ui
+from kstall.base import FailedCheck, KstallError
+from kstall.build import Kernel
+from kstall.debian import Root
+from kstall.evidence.evidence import CheckResult, Comparison
+from kstall.evidence.falsity import MutantOutcome, Mutation
+from kstall.guest import Guest, guest
+from kstall.pipeline import Ui, hostload, stability, validate
+from kstall.pipeline.run import Run, begin
+from kstall.pipeline.stability import Attempt, Outcome, Plan, Repeated
+from kstall.report import report
+from kstall.series import Project, Series, suites
 
 #: What a guest comes to, by its number: statuses of its checks, or what is raised.
 Fates = dict[int, dict[str, str] | Exception]

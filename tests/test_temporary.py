@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from kstall import cache, process, temporary
+from kstall.base import cache, process, temporary
 
 HOLD = """
 import sys
 from pathlib import Path
-from kstall import temporary
+from kstall.base import temporary
 with temporary.directory("guest", Path(sys.argv[1])) as place:
     (place / "share").mkdir()
     (place / "share").chmod(0o500)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kstall import figures, patchfile, patchtext
-from kstall.series import Project, Series
+from kstall.lint import patchtext
+from kstall.mail import figures
+from kstall.series import Project, Series, patchfile
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Figures that are no measurement: constants of the source, and of what the workloads

@@ -14,25 +14,16 @@ import pytest
 
 import kerneltree
 import synthetic
-from kstall import (
-    adopt,
-    cli,
-    common,
-    compare,
-    discover,
-    evidence,
-    export,
-    incoming,
-    mail,
-    process,
-    thread,
-    validate,
-)
-from kstall.am import ApplyError
-from kstall.errors import KstallError
+from kstall import cli
+from kstall.base import KstallError, process
+from kstall.evidence import common, evidence
+from kstall.lint import discover
+from kstall.mail import adopt, compare, export, incoming, mail, thread
+from kstall.pipeline import validate
 from kstall.report import Report
 from kstall.series import Project
-from kstall.source import Base
+from kstall.tree import Base
+from kstall.tree.am import ApplyError
 
 
 @pytest.fixture

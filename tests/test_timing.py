@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall import accel, costs, counting, overhead, timing
-from kstall import run as runs
-from kstall.counting import Boot, Kernels
+from kstall.base import Opened
+from kstall.cost import Kernels, costs, counting, timing
+from kstall.cost.counting import Boot
+from kstall.guest import accel
+from kstall.pipeline import Ui, overhead
+from kstall.pipeline import run as runs
 from kstall.report import Check, SeriesReport
-from kstall.series import Measure, Overhead, Project, Series
-from kstall.stage import Opened
-from kstall.ui import Ui
+from kstall.series import Measure, Project, Series
+from kstall.series.series import Overhead
 
 KVM = accel.Accel("kvm", "a guest has run under it")
 TCG = accel.Accel("tcg", "QEMU gives up under KVM")

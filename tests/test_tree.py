@@ -17,12 +17,11 @@ from pathlib import Path
 import pytest
 
 from fake_kernel import LINES, commit, contents, git, write
-from kstall import source, tree
-from kstall.am import ApplyError, Offset
-from kstall.errors import DoesNotApply, FailedCheck, KstallError
-from kstall.patchfile import Patch, parse
-from kstall.source import Base
-from kstall.tree import Plan
+from kstall.base import DoesNotApply, FailedCheck, KstallError
+from kstall.series import Patch
+from kstall.series.patchfile import parse
+from kstall.tree import Base, Plan, source, tree
+from kstall.tree.am import ApplyError, Offset
 
 Edit = Callable[[Path], object]
 

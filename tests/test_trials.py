@@ -11,9 +11,12 @@ import pytest
 
 from fakeworld import Ran, World
 from faulty import KILLED, PANIC, RUNNING, require_proven, settled, settling
-from kstall import cli, guestrun, kernel, process, report, validate
-from kstall.errors import KstallError
-from kstall.report import SeriesReport
+from kstall import cli
+from kstall.base import KstallError, process
+from kstall.build import kernel
+from kstall.guest import guestrun
+from kstall.pipeline import validate
+from kstall.report import SeriesReport, report
 
 #: Of a guest's fault: how many guests of the series were started until now.
 COUNT = "number = (world / 'guests').read_text().split().count('doze')\n"
@@ -379,7 +382,7 @@ def test_a_number_of_runs_is_one(
 
 
 def test_an_odd_run_is_one_unlike_most() -> None:
-    from kstall import trials
+    from kstall.pipeline import trials
 
     def check(status: str) -> report.Check:
         return report.Check(

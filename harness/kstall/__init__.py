@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Prove tracepoint patch series on a real, booted kernel.
 
-Data flows one way and a module imports only what stands before it::
+Data flows one way: a package imports only what stands before it, by public names::
 
-    series -> tree -> kernel -> guest -> evidence -> report
+    base -> debian -> series -> tree -> build -> lint -> compile -> guest
+         -> evidence -> cost -> report -> mail -> pipeline -> cli
 """
 
 __version__ = "0.1.0"

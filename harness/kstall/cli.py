@@ -19,26 +19,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from . import (
-    __version__,
-    cache,
-    export,
-    html,
-    incoming,
-    prep,
-    report,
-    source,
-    stability,
-    summary,
-    temporary,
-    traceabi,
-    validate,
-    views,
-)
-from .errors import DoesNotApply, FailedCheck, KstallError, explain
-from .run import command_line
+from . import __version__
+from .base import DoesNotApply, FailedCheck, KstallError, cache, explain, temporary
+from .evidence import traceabi
+from .mail import export, incoming, prep, summary
+from .pipeline import Ui, command_line, stability, validate
+from .report import html, report, views
 from .series import Project, Series, Spec
-from .ui import Ui
+from .tree import source
 
 CANNOT_RUN = 2
 # `make validate KERNEL=...` exports these, and what a user has set up for builds of

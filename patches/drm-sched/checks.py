@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from kstall.evidence import Evidence, Verdict, WorkloadResult
-from kstall.records import Event, computed_once
+from kstall.evidence import Event, Evidence, WorkloadResult, computed_once
+from kstall.evidence.evidence import Verdict
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kstall import records
-from kstall.evidence import Evidence, Verdict, WorkloadResult
-from kstall.records import Event
+from kstall.evidence import Event, Evidence, WorkloadResult, records
+from kstall.evidence.evidence import Verdict
 
 MS = 1_000_000
 EAGAIN, ENOMEM = -11, -12

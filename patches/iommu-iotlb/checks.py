@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kstall.evidence import Evidence, Verdict, WorkloadResult
-from kstall.records import Event
+from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.evidence.evidence import Verdict
 
 #: ftrace prints whole microseconds, cut off.
 CUT_NS = 1000

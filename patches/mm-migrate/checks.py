@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kstall.evidence import Evidence, Verdict, WorkloadResult
-from kstall.records import Event
+from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.evidence.evidence import Verdict
 
 PAGE = 4096
 MS = 1_000_000

@@ -12,7 +12,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from kstall.evidence import Evidence, Verdict
+from kstall.evidence import Evidence
+from kstall.evidence.evidence import Verdict
 
 CORRECTABLE = 2
 RXERR, BADTLP = 0x1, 0x40

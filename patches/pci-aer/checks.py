@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kstall.evidence import Evidence, Verdict, WorkloadResult
-from kstall.records import Event, Injected
+from kstall.evidence import Event, Evidence, Injected, WorkloadResult
+from kstall.evidence.evidence import Verdict
 
 NONFATAL, FATAL, CORRECTABLE = 0, 1, 2
 #: What the kernel calls them where it counts.

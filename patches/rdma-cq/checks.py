@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from kstall.evidence import Evidence, Verdict, WorkloadResult
-from kstall.records import Event
+from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.evidence.evidence import Verdict
 
 Fact = Mapping[str, Any]
 

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kstall.evidence import Evidence, Verdict, WorkloadResult
-from kstall.records import Event
+from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.evidence.evidence import Verdict
 
 MS = 1_000_000
 #: ftrace prints microseconds.

@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from kstall.evidence import Evidence, Verdict
-from kstall.records import Event
+from kstall.evidence import Event, Evidence, Verdict
 
 
 def _said(ev: Evidence, what: str) -> list[dict[str, Any]]:

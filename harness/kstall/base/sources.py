@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Our own source as a part of what a result was made from."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from . import cache
+
+_HARNESS = Path(__file__).parents[2]
+
+
+def digest(*packages: str) -> str:
+    """Changes with any module or data file of ``packages``, such as ``kstall.build``.
+
+    For the key of what they make: another version of them may make something else.
+    Those belong there that have a say in it beyond what they put into the key.
+    """
+    return _digest(_HARNESS, packages)
+
+
+@functools.cache
+def _digest(harness: Path, packages: tuple[str, ...]) -> str:
+    files = {
+        str(path.relative_to(harness)): cache.file_digest(path)
+        for package in packages
+        for path in (harness / package.replace(".", "/")).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    return cache.digest(sorted(files.items()))

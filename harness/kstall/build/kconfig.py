@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Kernel configuration: what fragments ask for, and what a tree's Kconfig says of it.
+
+A fragment is a piece of a ``.config``.  Comments directly above an assignment, each
+in a line of its own, say how far it is meant for trees of all versions:
+
+``# or: CONFIG_OLD=y CONFIG_OTHER=n (before 7.3: why)``
+    what does as well, for the next assignment, where the tree cannot have it.
+``# optional: why``
+    wanted, not needed, for all assignments up to the next comment or empty line.
+``# if known: why``
+    needed where the tree has such a symbol; likewise for a block of assignments.
+``# override: FRAGMENT``
+    the next assignment stands instead of what fragments before it ask for.
+
+All others are needed.  `resolve` makes a ``.config`` of them.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import kconfiglib  # type: ignore[import-untyped]
+
+from ..base import KstallError
+
+_SET = re.compile(r"^CONFIG_(\w+)=(.*)$")
+_DEFINED = re.compile(r"^(?:menu)?config[ \t]+(\w+)", re.MULTILINE)
+_UNSET = re.compile(r"^# CONFIG_(\w+) is not set$")
+_OVERRIDE = "# override:"
+_OPTIONAL = "# optional:"
+_IF_KNOWN = "# if known:"
+_OR = "# or:"
+_ALTERNATIVE = re.compile(r"# or: ((?:CONFIG_\w+=\S+ )+)\((.*\w.*)\)")
+_TRANSITIONAL = re.compile(
+    r"^config[ \t]+(\w+)\n(?:(?!(?:menu)?config\b|choice\b).*\n)*?[ \t]+transitional$",
+    re.MULTILINE,
+)
+Need = Literal["needed", "if-known", "optional"]
+_STRICTNESS: tuple[Need, ...] = ("optional", "if-known", "needed")
+
+
+class KconfigError(KstallError):
+    """A fragment or a tree's Kconfig that cannot be read, or two that contradict."""
+
+
+class CannotBeOff(KstallError):
+    """A symbol that this architecture, or what nobody can choose, keeps on."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Assignments that do where another is not to be had, and ``why``."""
+
+    values: tuple[tuple[str, str], ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """One line of a fragment: ``value`` is as in ``.config``, with ``n`` for unset.
+
+    ``overrides``: it stands instead of what fragments before it ask for.
+    ``alternatives`` are in the order in which they are tried.
+    """
+
+    symbol: str
+    value: str
+    file: Path
+    line: int
+    overrides: bool = False
+    need: Need = "needed"
+    alternatives: tuple[Alternative, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.file.name}:{self.line}: CONFIG_{self.symbol}={self.value}"
+
+    @property
+    def line_of_config(self) -> str:
+        """It as a line of a ``.config``."""
+        if self.value == "n":
+            return f"# CONFIG_{self.symbol} is not set"
+        return f"CONFIG_{self.symbol}={self.value}"
+
+
+def parse_fragment(path: Path) -> tuple[Request, ...]:
+    """The requests of a fragment, in order; raises `KconfigError` with its line."""
+    requests = []
+    above = _Above()
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        line = text.strip()
+        if not (found := _SET.match(line) or _UNSET.match(line)):
+            if line and not line.startswith("#"):
+                raise KconfigError(f"{path}:{number}: not a kconfig assignment: {line}")
+            above = above.followed_by(line, f"{path}:{number}")
+            continue
+        value = found[2] if found.re is _SET else "n"
+        requests.append(
+            Request(
+                found[1],
+                value,
+                path,
+                number,
+                above.overrides,
+                above.need,
+                above.alternatives,
+            )
+        )
+        above = _Above(need=above.need, closed=True)
+    if above.alternatives:
+        raise KconfigError(f"{path}: ends with what `{_OR}` is to stand instead of")
+    return tuple(requests)
+
+
+@dataclass(frozen=True)
+class _Above:
+    """What comments say of the assignment below them; ``closed`` by an assignment."""
+
+    overrides: bool = False
+    need: Need = "needed"
+    alternatives: tuple[Alternative, ...] = ()
+    closed: bool = False
+
+    def followed_by(self, line: str, where: str) -> _Above:
+        """With one more line that is no assignment."""
+        if not line:
+            if self.alternatives:
+                raise KconfigError(f"{where}: `{_OR}` has no assignment below it")
+            return _Above()
+        before = _Above() if self.closed else self
+        if line.startswith(_OR):
+            match = _ALTERNATIVE.fullmatch(line)
+            if match is None:
+                raise KconfigError(
+                    f"{where}: not of the form `{_OR} CONFIG_A=y (reason)`: {line}"
+                )
+            pairs = (word[7:].partition("=") for word in match[1].split())
+            values = tuple((name, value) for name, _, value in pairs)
+            alternatives = (*before.alternatives, Alternative(values, match[2]))
+            return replace(before, alternatives=alternatives)
+        need = before.need
+        if line.startswith(_OPTIONAL):
+            need = "optional"
+        elif line.startswith(_IF_KNOWN):
+            need = "if-known"
+        return replace(before, need=need, overrides=line.startswith(_OVERRIDE))
+
+
+def combine(fragments: Sequence[Path]) -> dict[str, Request]:
+    """All requests by symbol; two that differ raise `KconfigError` naming both.
+
+    The later one may say that it overrides the other.  What several ask for is needed
+    if one of them needs it, and is then that one's.
+    """
+    combined: dict[str, Request] = {}
+    for path in fragments:
+        for request in parse_fragment(path):
+            earlier = combined.setdefault(request.symbol, request)
+            if request.overrides:
+                combined[request.symbol] = request
+            elif earlier.value != request.value:
+                raise KconfigError(f"{request} contradicts {earlier}")
+            else:
+                combined[request.symbol] = _both(earlier, request)
+    return combined
+
+
+def _both(earlier: Request, later: Request) -> Request:
+    strict = max(earlier, later, key=lambda one: _STRICTNESS.index(one.need))
+    every = dict.fromkeys((*earlier.alternatives, *later.alternatives))
+    return replace(strict, alternatives=tuple(every))
+
+
+def parse_config(path: Path) -> dict[str, str]:
+    """A ``.config`` as symbol -> value; symbols that are not set are absent."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return {found[1]: found[2] for line in lines if (found := _SET.match(line))}
+
+
+def missing(
+    requests: Mapping[str, Request],
+    config: Mapping[str, str],
+    absent: Collection[str] = (),
+) -> tuple[Request, ...]:
+    """The requests that did not stick, but for ``absent`` symbols."""
+    return tuple(
+        request
+        for request in requests.values()
+        if config.get(request.symbol, "n") != request.value
+        and request.symbol not in absent
+    )
+
+
+def defined(text: str) -> set[str]:
+    """The symbols that a Kconfig file defines."""
+    return set(_DEFINED.findall(text))
+
+
+class _Kconfig(kconfiglib.Kconfig):  # type: ignore[misc]
+    """kconfiglib 14.1 with three pieces of syntax that kconfig learnt after it.
+
+    ``transitional`` are the old names of symbols that were renamed: a tree has those
+    for a while, so that the new ones can take their defaults from them.
+    """
+
+    def __init__(self, filename: str, *, warn: bool) -> None:
+        self.transitional: set[str] = set()
+        super().__init__(filename, warn=warn)
+
+    def _open(self, filename: str, mode: str) -> Any:
+        with super()._open(filename, mode) as file:
+            text = file.read()
+        self.transitional.update(_TRANSITIONAL.findall(text))
+        text = re.sub(r"(?m)^\s+transitional$", "", text)
+        text = re.sub(r"(?m)^\tmodules$", "\toption modules", text)
+        text = re.sub(
+            r"(?m)^(\s+depends on) ([^#\n]+) if ([^#\n]+)$", r"\1 (\2) || !(\3)", text
+        )
+        patched = io.StringIO(text)
+        patched.name = filename
+        return patched
+
+
+def without(
+    tree: Path, config: Path, symbols: Sequence[str], variables: Mapping[str, str]
+) -> frozenset[str]:
+    """All that has to be off for ``symbols`` to be off, as they are among it.
+
+    That is whatever selects them, and so on.  ``config`` is a ``.config`` of ``tree``.
+    Raises `CannotBeOff`, and `KconfigError` for files of a syntax that is not known.
+    """
+    try:
+        kconf = load(tree, config, variables)
+    except Exception as error:
+        raise KconfigError(
+            f"the Kconfig files of {tree} cannot be read: {error}",
+            next="LEVEL=quick does not need that",
+        ) from error
+    off: dict[str, None] = {}
+    waiting = [name for name in symbols if name in kconf.syms]
+    while waiting:
+        symbol = kconf.syms[waiting.pop(0)]
+        if symbol.name not in off:
+            off[symbol.name] = None
+            symbol.set_value(0)
+            if symbol.tri_value:
+                waiting += _keepers(symbol)
+    for name in symbols:
+        if (symbol := kconf.syms.get(name)) is not None and symbol.tri_value:
+            by = ", ".join(_keepers(symbol)) or "its own default"
+            raise CannotBeOff(f"{name} cannot be off: it is kept on by {by}")
+    return frozenset(off)
+
+
+def _keepers(symbol: Any) -> list[str]:
+    """The symbols that keep ``symbol`` on: those that select it, and its defaults."""
+    terms = kconfiglib.split_expr(symbol.rev_dep, kconfiglib.OR)
+    selecting = [
+        kconfiglib.split_expr(term, kconfiglib.AND)[0]
+        for term in terms
+        if kconfiglib.expr_value(term)
+    ]
+    if not selecting and all(node.prompt is None for node in symbol.nodes):
+        selecting = [
+            one
+            for value, condition in symbol.defaults
+            if kconfiglib.expr_value(condition)
+            for one in kconfiglib.expr_items(value)
+        ]
+    return [
+        one.name
+        for one in selecting
+        if isinstance(one, kconfiglib.Symbol) and not one.is_constant
+    ]
+
+
+def explain(
+    tree: Path, config: Path, lost: Sequence[Request], variables: Mapping[str, str]
+) -> Iterator[str]:
+    """Why each of ``lost`` did not stick, by the tree's own Kconfig files."""
+    try:
+        kconf = load(tree, config, variables)
+    except Exception as error:  # any failure here only costs the explanation
+        for _ in lost:
+            yield f"its Kconfig could not be read to say why ({error})"
+        return
+    for request in lost:
+        yield _explain(kconf, request)
+
+
+def load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
+    """The tree's Kconfig files with the values of ``config``, as kconfiglib has them.
+
+    ``variables`` are those that make gets.  Raises whatever kconfiglib does.
+    """
+    # What the top Makefile exports before it runs scripts/kconfig/conf.
+    defaults = {
+        "srctree": str(tree),
+        "ARCH": "x86",
+        "SRCARCH": {"i386": "x86"}.get(arch := variables.get("ARCH", "x86"), arch),
+        "CC": "gcc",
+        "LD": "ld",
+        "AR": "ar",
+        "NM": "nm",
+        "OBJCOPY": "objcopy",
+        "HOSTCC": "gcc",
+        "HOSTCXX": "g++",
+        "RUSTC": "rustc",
+        "BINDGEN": "bindgen",
+        "PAHOLE": "pahole",
+        "KERNELVERSION": "",
+    }
+    saved = dict(os.environ)
+    try:
+        # kconfiglib reads these from the environment only.
+        os.environ.update({**defaults, **variables, "srctree": str(tree)})
+        kconf = _Kconfig(str(tree / "Kconfig"), warn=False)
+        kconf.load_config(str(config))
+    finally:
+        os.environ.clear()
+        os.environ.update(saved)
+    return kconf
+
+
+def _explain(kconf: Any, request: Request) -> str:
+    symbol = kconf.syms.get(request.symbol)
+    if symbol is None or not symbol.nodes:
+        return "this tree has no such symbol"
+    if unmet := [
+        _pretty(part)
+        for part in kconfiglib.split_expr(symbol.direct_dep, kconfiglib.AND)
+        if kconfiglib.expr_value(part) == 0
+    ]:
+        return f"unmet dependency {' and '.join(dict.fromkeys(unmet))}"
+    if request.value == "n":
+        selectors = kconfiglib.split_expr(symbol.rev_dep, kconfiglib.OR)
+        by = [_pretty(part) for part in selectors if kconfiglib.expr_value(part)]
+        if by:
+            return f"selected by {' and '.join(by)}"
+    if all(node.prompt is None for node in symbol.nodes):
+        selectors = kconfiglib.split_expr(symbol.rev_dep, kconfiglib.OR)
+        by = sorted({_pretty(part).split(" && ")[0] for part in selectors})
+        return f"has no prompt; it is selected by one of {', '.join(by[:8])}"
+    limit = kconfiglib.TRI_TO_STR[symbol.visibility]
+    if symbol.choice is not None:
+        return "another member of its choice was taken"
+    return f"may be {limit} at most" if limit != "y" else "the value was overridden"
+
+
+def _pretty(expression: Any) -> str:
+    def name(symbol: Any) -> str:
+        plain = kconfiglib.standard_sc_expr_str(symbol)
+        if symbol.__class__ is kconfiglib.Symbol and not symbol.is_constant:
+            return f"{plain} [={symbol.str_value}]"
+        return str(plain)
+
+    return str(kconfiglib.expr_str(expression, name))

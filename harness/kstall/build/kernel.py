@@ -1,0 +1,571 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An applied tree and a configuration in, a kernel that a guest can boot out.
+
+make runs in the output directory of the series (see `outputs`), and compiles again
+only what changed since it last did.  What comes out is copied to ``kernels/<key>``
+under a key of everything that went in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import NoteSection
+
+from ..base import FailedCheck, KstallError, cache, process, sources, space
+from ..tree import AppliedTree, File, Plan
+from . import kconfig, outputs, resolve
+
+_STEP = re.compile(
+    r"^\s+(?:CC|AS|LD|AR|CC \[M\]|LD \[M\]|BTF|OBJCOPY|GEN|HOSTCC|BTF \[M\])\s+\S"
+)
+_WARNING = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? warning: ")
+_ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?error: ")
+# Image, symbols and modules, as a guest needs them.
+_KERNEL_BYTES = 5 * 10**8
+_CONFIG_BYTES = 10**7
+_RESOLVED = "resolved.json"
+# What has a say in a configuration; another version may find something else.
+# What make says when files are newer than the present.
+_SKEWED = "Clock skew detected"
+# What binutils say of an object that is cut short or overwritten.
+_DAMAGED = re.compile(
+    r"\.[oa]\b.*: file (?:(?:format )?not recognized|truncated|too short|"
+    r"in wrong format)"
+)
+# Two kernels of one key have to be the same bytes, whoever builds them and when.
+_REPRODUCIBLE = (
+    "KBUILD_BUILD_TIMESTAMP=Thu Jan  1 00:00:00 UTC 1970",
+    "KBUILD_BUILD_USER=kstall",
+    "KBUILD_BUILD_HOST=kstall",
+    "KBUILD_BUILD_VERSION=1",
+    "LOCALVERSION=-kstall",
+)
+
+
+class BuildError(FailedCheck):
+    """The compiler refused the tree; ``file`` is the source that it names, or None."""
+
+    file: str | None = None
+
+
+class BaseDoesNotBuild(KstallError):
+    """The compiler refused the tree as it is without any patch."""
+
+
+class TouchedFileWarns(FailedCheck):
+    """The compiler warned about a file that the series touches."""
+
+
+class SpoiltOutput(KstallError):
+    """What make left from before is not what make goes by: it has to begin anew."""
+
+    def __init__(self, what: str, log: Path, first: str = "") -> None:
+        super().__init__(
+            what,
+            log=log,
+            next=f"{first}run the same command again: it begins from nothing, with the "
+            "help of ccache where that is installed",
+        )
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """What compiles: ``make`` are the variables that every make gets."""
+
+    make: tuple[str, ...]
+    compiler: str
+    pahole: str
+    ccache: bool
+    env: tuple[tuple[str, str], ...]
+
+    @property
+    def id(self) -> str:
+        """Changes when the compiler or pahole does; not with ccache."""
+        return cache.digest(self.compiler, self.pahole)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A built kernel; ``build_id`` is vmlinux's GNU build id in hex."""
+
+    key: str
+    path: Path
+    release: str
+    build_id: str
+    reused: bool
+
+    @property
+    def image(self) -> Path:
+        """What QEMU boots."""
+        return self.path / "bzImage"
+
+    @property
+    def vmlinux(self) -> Path:
+        """The same kernel with its symbols and types."""
+        return self.path / "vmlinux"
+
+    @property
+    def modules(self) -> Path:
+        """Holds ``lib/modules/<release>``."""
+        return self.path / "modules"
+
+    @property
+    def config(self) -> Path:
+        """The final configuration."""
+        return self.path / "config"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a build is, in make's steps; ``total`` is an estimate until it ended."""
+
+    done: int
+    total: int
+    step: str
+
+
+# In depend mode, ccache knows of a source what the compiler names as read, and what an
+# assembler includes is not among it.  piggy.S has the compressed kernel in it, by name:
+# of a kernel of the same size, ccache gave the object with another one's.
+_CC = """\
+#!/bin/sh
+for word; do
+	case $word in
+	*.[cS]) grep -qs incbin -- "$word" && exec gcc "$@" ;;
+	esac
+done
+exec ccache gcc "$@"
+"""
+
+
+def toolchain(pahole: Path, cache_dir: Path) -> Toolchain:
+    """The host's gcc, through ccache when there is one, and ``pahole``."""
+    ccache = shutil.which("ccache") is not None
+    through = cache_dir / "cc"
+    if ccache and not (os.access(through, os.X_OK) and through.read_text() == _CC):
+        cache.write_text(through, _CC, mode=0o755)
+    gcc = process.run(["gcc", "--version"]).stdout.splitlines()[0]
+    version = process.run([pahole, "--version"]).stdout.strip()
+    return Toolchain(
+        make=(f"CC={through}" if ccache else "CC=gcc", f"PAHOLE={pahole}"),
+        compiler=gcc,
+        pahole=version,
+        ccache=ccache,
+        env=(
+            ("CCACHE_DIR", str(cache_dir / "ccache")),
+            # Without, every miss runs the preprocessor twice, a third more.
+            ("CCACHE_DEPEND", "1"),
+            # Without, every file hashes its 700 headers anew, a tenth more.
+            ("CCACHE_INODECACHE", "1"),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Configured:
+    """A ``.config`` that holds what fragments ask for; see `resolve.Resolved`."""
+
+    file: Path
+    reused: bool
+    added: resolve.Values = ()
+    remarks: tuple[str, ...] = ()
+
+
+def config_key(
+    plan: Plan, fragments: Sequence[Path], tools: Toolchain, *, lenient: bool = False
+) -> str:
+    """Changes with all that can change which symbols there are and are set."""
+    kconfigs = [
+        (path, None if file is None else file.facts())
+        for path, file in sorted(plan.files.items())
+        if Path(path).name.startswith(("Kconfig", "Makefile"))
+    ]
+    return cache.digest(
+        plan.base.id,
+        kconfigs,
+        [cache.file_digest(path) for path in fragments],
+        tools.id,
+        sources.digest("kstall.build"),
+        lenient,
+    )
+
+
+def added_symbols(plan: Plan) -> frozenset[str]:
+    """Symbols that the patches define, and the Kconfig files they touch did not."""
+
+    def defined(state: Iterable[tuple[str, File | None]]) -> set[str]:
+        return {
+            symbol
+            for path, file in state
+            if file is not None and Path(path).name.startswith("Kconfig")
+            for symbol in kconfig.defined(file.data.decode("utf-8", "replace"))
+        }
+
+    return frozenset(defined(plan.states[-1]) - defined(plan.states[0]))
+
+
+def find_config(key: str, cache_dir: Path) -> Configured | None:
+    """The configuration with that key, if it was made before."""
+    entry = cache_dir / "configs" / key
+    if not cache.kept(entry):
+        return None
+    kept = json.loads((entry / _RESOLVED).read_text(encoding="utf-8"))
+    added = tuple((name, value) for name, value in kept["added"])
+    return Configured(entry / ".config", True, added, tuple(kept["remarks"]))
+
+
+def configured(
+    plan: Plan,
+    checkout: Callable[[], AppliedTree],
+    fragments: Sequence[Path],
+    tools: Toolchain,
+    cache_dir: Path,
+    *,
+    log: Path,
+    absent: Collection[str] = (),
+    lenient: bool = False,
+) -> Configured:
+    """The configuration of ``plan``, found or made; see `configure`.
+
+    ``checkout`` is called only if there is something to make.
+    """
+    key = config_key(plan, fragments, tools, lenient=lenient)
+    return find_config(key, cache_dir) or configure(
+        checkout(),
+        key,
+        fragments,
+        tools,
+        cache_dir,
+        log=log,
+        absent=absent,
+        own=added_symbols(plan),
+        lenient=lenient,
+    )
+
+
+def configure(
+    applied: AppliedTree,
+    key: str,
+    fragments: Sequence[Path],
+    tools: Toolchain,
+    cache_dir: Path,
+    *,
+    log: Path,
+    absent: Collection[str] = (),
+    own: Collection[str] = (),
+    lenient: bool = False,
+) -> Configured:
+    """Configure ``applied``, which the caller has checked out, and keep the outcome.
+
+    For the last three, and what is raised, see `resolve.configure`.
+    """
+    if (found := find_config(key, cache_dir)) is not None:
+        return found  # another run made it while we waited for the tree
+    target = cache_dir / "configs" / key
+    with (
+        space.guarded(target.parent, _CONFIG_BYTES, "a configuration"),
+        cache.keep(target) as scratch,
+    ):
+        output = scratch / "o"
+        made = resolve.configure(
+            applied.path,
+            output,
+            fragments,
+            tools.make,
+            log=log,
+            absent=absent,
+            own=own,
+            lenient=lenient,
+        )
+        (output / ".config").rename(scratch / ".config")
+        cache.remove(output)
+        kept = {"added": made.added, "remarks": made.remarks}
+        cache.write_json(scratch / _RESOLVED, kept)
+    return Configured(target / ".config", False, made.added, made.remarks)
+
+
+def key_of(content: str, config: Configured, tools: Toolchain) -> str:
+    """The kernel's key: base and patched contents, configuration, compiler, recipe."""
+    return cache.digest(
+        content, cache.file_digest(config.file), tools.id, _REPRODUCIBLE
+    )
+
+
+def find(key: str, cache_dir: Path) -> Kernel | None:
+    """The kernel with that key, if it was built before."""
+    path = cache_dir / "kernels" / key
+    if not cache.kept(path):
+        return None
+    facts = json.loads((path / "kernel.json").read_text(encoding="utf-8"))
+    os.utime(path)  # `prune` drops what was not used for longest
+    return Kernel(key, path, facts["release"], facts["build_id"], reused=True)
+
+
+def built(
+    plan: Plan,
+    checkout: Callable[[], AppliedTree],
+    slot: str,
+    config: Configured,
+    tools: Toolchain,
+    cache_dir: Path,
+    *,
+    log: Path,
+    progress: Callable[[Progress], None],
+    strict: bool = True,
+) -> Kernel:
+    """The kernel of ``plan``, found or built; see `build`.
+
+    ``checkout`` is called only if there is something to build.
+    """
+    return find(key_of(plan.content, config, tools), cache_dir) or build(
+        checkout(),
+        slot,
+        config,
+        tools,
+        cache_dir,
+        log=log,
+        progress=progress,
+        strict=strict,
+    )
+
+
+def build(
+    applied: AppliedTree,
+    slot: str,
+    config: Configured,
+    tools: Toolchain,
+    cache_dir: Path,
+    *,
+    log: Path,
+    progress: Callable[[Progress], None],
+    strict: bool = True,
+) -> Kernel:
+    """Build image and modules of ``applied``, which the caller has checked out.
+
+    ``slot`` names the output directory; builds of one slot profit from each other.
+    Raises `BuildError` with the compiler's first error, `BaseDoesNotBuild` if no patch
+    is there to have made it, or, if it is ``strict``, `TouchedFileWarns`.
+    """
+    key = key_of(applied.content, config, tools)
+    if (found := find(key, cache_dir)) is not None:
+        return found  # another run built it while we waited for the tree
+    output = outputs.use(applied, slot, config.file, cache_dir)
+    outputs.unjudged(output, applied)
+    try:
+        warnings = _make(applied, output, tools, log, progress)
+    except SpoiltOutput:
+        outputs.forget(output)
+        raise
+    if warnings and strict:
+        raise TouchedFileWarns(
+            "the compiler warns about a file that the series touches:\n"
+            + "\n".join(warnings[:10]),
+            log=log,
+            next="mend the patch",
+        )
+    _require_own_image(output, log)
+    with space.guarded(cache_dir / "kernels", _KERNEL_BYTES, "a kernel"):
+        kernel = _collect(applied.path, output, tools, key, cache_dir, log)
+    outputs.judged(output)
+    cache.prune(cache_dir / "kernels", keep=32)
+    return kernel
+
+
+def _make(
+    applied: AppliedTree,
+    output: Path,
+    tools: Toolchain,
+    log: Path,
+    progress: Callable[[Progress], None],
+) -> list[str]:
+    """Run make; the warnings about touched files come back."""
+    count = output / "kstall-steps.json"
+    total = _expected_steps(count, output / ".config")
+    done = 0
+    skewed = False
+    warnings: list[str] = []
+
+    def on_line(line: str) -> None:
+        nonlocal done, skewed
+        skewed = skewed or _SKEWED in line
+        if _STEP.match(line):
+            done += 1
+            progress(Progress(done, max(total, done), line.split()[-1]))
+        elif (found := _WARNING.match(line)) and inside(
+            found["file"], applied
+        ) in applied.touched:
+            warnings.append(line)
+
+    jobs = len(os.sched_getaffinity(0))
+    try:
+        process.run(
+            [*_make_argv(output, tools), f"-j{jobs}", "bzImage", "modules"],
+            cwd=applied.path,
+            env=dict(tools.env),
+            log=log,
+            on_line=on_line,
+        )
+    except process.CommandError as error:
+        if "Bus error" in error.output:
+            _drop_mapped(tools, log)
+        reason = explain(error, log)
+        if isinstance(reason, BuildError):
+            if not applied.touched:
+                raise BaseDoesNotBuild(
+                    f"without any patch, {reason.what}",
+                    log=log,
+                    next="name a tree with KERNEL= that this compiler can build",
+                ) from error
+            if reason.file is not None:
+                reason.file = inside(reason.file, applied)
+        raise reason from error
+    if skewed:
+        raise SpoiltOutput(
+            "the clock went back during the build, and make goes by time",
+            log,
+            "set the clock, if it is wrong now (`date`); then ",
+        )
+    cache.write_json(count, max(done, total))
+    return warnings
+
+
+def _drop_mapped(tools: Toolchain, log: Path) -> None:
+    """Delete what ccache maps into memory, and raise; it dies of that if it is cut."""
+    place = dict(tools.env).get("CCACHE_DIR")
+    for path in Path(place).rglob("inode-cache*") if place is not None else ():
+        path.unlink()
+        raise KstallError(
+            f"what ccache knows of files, {path}, is damaged and was removed",
+            log=log,
+            next="run the same command again",
+        )
+
+
+def _make_argv(output: Path, tools: Toolchain) -> list[str]:
+    return ["make", f"O={output}", *tools.make, *_REPRODUCIBLE]
+
+
+def prepare_make(
+    cache_dir: Path,
+    applied: AppliedTree,
+    slot: str,
+    config: Configured,
+    tools: Toolchain,
+) -> list[str]:
+    """Get the output directory ``slot`` ready, and what calls make in it."""
+    return _make_argv(outputs.use(applied, slot, config.file, cache_dir), tools)
+
+
+def _expected_steps(count: Path, config: Path) -> int:
+    """The steps of the fullest build here so far, else a guess from the config."""
+    return outputs.read(count, int) or 2 * len(kconfig.parse_config(config))
+
+
+def inside(file: str, applied: AppliedTree) -> str:
+    """``file`` as the compiler names it, relative to the tree."""
+    path = Path(os.path.normpath(applied.path / file))
+    return (
+        str(path.relative_to(applied.path))
+        if path.is_relative_to(applied.path)
+        else file
+    )
+
+
+def refused(error: process.CommandError) -> bool:
+    """Whether a compiler or linker found fault with a source: it was not killed."""
+    return any(map(_is_refusal, error.output.splitlines()))
+
+
+def _is_refusal(line: str) -> bool:
+    return (
+        _ERROR.match(line) is not None
+        or "ERROR: modpost" in line
+        or "undefined reference" in line
+    )
+
+
+def explain(error: process.CommandError, log: Path) -> KstallError:
+    """What a make that failed has failed of."""
+    if space.missed(error):
+        # First, for the compiler says so as of an error in the source.
+        return KstallError(
+            "no space left while building",
+            log=log,
+            next="free some, or point KSTALL_CACHE at a larger disk",
+        )
+    lines = error.output.splitlines()
+    for line in lines:
+        if _DAMAGED.search(line):
+            return SpoiltOutput(f"what was built before is damaged: {line}", log)
+    for number, line in enumerate(lines):
+        if _is_refusal(line):
+            excerpt = "\n".join(lines[number : number + 6])
+            refused = BuildError(f"the tree does not build:\n{excerpt}", log=log)
+            named = _ERROR.match(line)
+            refused.file = None if named is None else named["file"]
+            return refused
+    return KstallError(error.what, log=log, next="the log's end says what make needed")
+
+
+def _collect(
+    tree: Path, output: Path, tools: Toolchain, key: str, cache_dir: Path, log: Path
+) -> Kernel:
+    """Copy what a guest needs out of the build directory."""
+    command = [*_make_argv(output, tools), "-s"]
+    release = process.run([*command, "kernelrelease"], cwd=tree).stdout.split()[-1]
+    target = cache_dir / "kernels" / key
+    with cache.keep(target) as scratch:
+        process.run(
+            [
+                *command,
+                f"INSTALL_MOD_PATH={scratch / 'modules'}",
+                "INSTALL_MOD_STRIP=1",
+                "modules_install",
+            ],
+            cwd=tree,
+            log=log,
+        )
+        # bpftrace would look for headers behind this link, which the guest lacks.
+        (scratch / "modules/lib/modules" / release / "build").unlink(missing_ok=True)
+        shutil.copy2(output / "arch/x86/boot/bzImage", scratch / "bzImage")
+        shutil.copy2(output / "vmlinux", scratch / "vmlinux")
+        shutil.copy2(output / "System.map", scratch / "System.map")
+        shutil.copy2(output / ".config", scratch / "config")
+        facts = {"release": release, "build_id": build_id(output / "vmlinux")}
+        cache.write_json(scratch / "kernel.json", facts)
+    return Kernel(key, target, facts["release"], facts["build_id"], reused=False)
+
+
+def _require_own_image(output: Path, log: Path) -> None:
+    """Raise `KstallError` if what boots is another kernel than the one beside it."""
+    image = (output / "arch/x86/boot/bzImage").read_bytes()
+    folder = output / "arch/x86/boot/compressed"
+    unpacked = (folder / "vmlinux.bin").read_bytes()
+    same = bytes.fromhex(build_id(output / "vmlinux")) in unpacked
+    if not same or not any(
+        one.read_bytes() in image for one in folder.glob("vmlinux.bin.*")
+    ):
+        raise KstallError(
+            f"{output}: bzImage holds another kernel than vmlinux",
+            log=log,
+            next=f"remove {output}, and run it again",
+        )
+
+
+def build_id(elf: Path) -> str:
+    """The GNU build id of an ELF file, in hex."""
+    with elf.open("rb") as file:
+        for section in ELFFile(file).iter_sections("SHT_NOTE"):
+            assert isinstance(section, NoteSection)
+            for note in section.iter_notes():
+                if note["n_type"] == "NT_GNU_BUILD_ID":
+                    return str(note["n_desc"])
+    raise KstallError(f"{elf} has no GNU build id")

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""sparse, the kernel's own semantic checker, as new as the tree wants it.
+
+Debian's releases have one that does not know what kernels of today are written in.  So
+where the host's is too old, the newest package is fetched, and runs with the C library
+of the guest's root, as pahole does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import KstallError, cache, process
+from ..debian import Root, apt
+
+_HELP = "install sparse 0.6.5 or newer"
+_BORROWED = """\
+#!/bin/sh
+root={root}
+exec "$root/lib64/ld-linux-x86-64.so.2" \\
+	--library-path "$root/usr/lib/x86_64-linux-gnu" "{program}" "$@"
+"""
+# Each line is told from those of the compiler, which have the same form.  One that dies
+# has not looked at all of the file.
+_MARKED = """\
+#!/bin/sh
+said=$({program} "$@" 2>&1)
+status=$?
+test -z "$said" || printf '%s\\n' "$said" | sed 's/^/sparse: /' >&2
+test $status -lt 128 || exit $status
+"""
+
+
+class NoChecker(KstallError):
+    """There is no sparse that knows this tree's language."""
+
+
+@dataclass(frozen=True)
+class Checker:
+    """``program`` is for ``CHECK=``; all lines that it prints begin with "sparse: "."""
+
+    program: Path
+    version: str
+
+
+def obtain(
+    tree: Path, root: Root, cache_dir: Path, say: Callable[[str], None]
+) -> Checker:
+    """The host's sparse if ``tree`` can be read by it, else Debian's newest.
+
+    Raises `NoChecker` with what can be done.
+    """
+    home = cache_dir / "sparse"
+    host = shutil.which("sparse")
+    if host is not None and _is_new_enough(tree, host):
+        return _marked(home, host)
+    try:
+        deb = apt.newest("sparse", home, say, now=time.time())
+        unpacked = home / deb.version
+        if not cache.kept(unpacked):
+            with cache.keep(unpacked) as scratch:
+                process.run(["dpkg-deb", "-x", deb.path, scratch])
+    except KstallError as error:
+        raise NoChecker(
+            f"no sparse that knows this kernel: {error.what.splitlines()[0]}",
+            next=_HELP,
+        ) from error
+    borrowed = home / "borrowed"
+    text = _BORROWED.format(root=root.tree, program=unpacked / "usr/bin/sparse")
+    cache.write_text(borrowed, text, mode=0o755)
+    if not _is_new_enough(tree, str(borrowed)):
+        raise NoChecker(
+            f"sparse {deb.version} does not know what this kernel is written in",
+            next=_HELP,
+        )
+    return _marked(home, str(borrowed))
+
+
+def _is_new_enough(tree: Path, program: str) -> bool:
+    """Whether the tree's own test lets ``program`` pass; trees had none once."""
+    test = tree / "scripts/checker-valid.sh"
+    if process.run([program, "--version"], check=False).returncode != 0:
+        return False
+    if not test.exists():
+        return True
+    done = process.run(["sh", test, program, "-m64"], check=False)
+    return done.stdout.strip() == "1"
+
+
+def _marked(home: Path, program: str) -> Checker:
+    marked = home / "check"
+    cache.write_text(marked, _MARKED.format(program=program), mode=0o755)
+    version = process.run([program, "--version"]).stdout.strip()
+    return Checker(marked, version)

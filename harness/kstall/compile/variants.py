@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The configurations and compilers that touched code is compiled with.
+
+One merged configuration of all series, and of that what each variant changes, so that
+a variant has one output directory for all of them.  No variant has debug information,
+which nobody looks at and which takes half of a compiler's time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..base import KstallError, cache, process
+from ..build import Configured, Request, Toolchain, kconfig, kernel, resolve
+from ..tree import AppliedTree, Plan
+from .sparse import Checker
+
+_VERSION = re.compile(r"\bversion (\d+)\.(\d+)\.(\d+)")
+_LLVM = (
+    *("ld.lld", "llvm-ar", "llvm-nm", "llvm-objcopy", "llvm-objdump", "llvm-readelf"),
+    "llvm-strip",
+)
+_ARM64 = "aarch64-linux-gnu-"
+MODULES = "modules"
+WORST = "worst"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to compile: ``title`` is what a reader calls it.
+
+    ``place`` names the output directory.  ``asks`` are requests on top of those of the
+    series; ``off`` has to be off, with all that selects it; ``builtin`` makes modules
+    part of the image.  ``arch`` is the name of the architecture's directory.
+    """
+
+    name: str
+    title: str
+    tools: Toolchain
+    place: str
+    arch: str = "x86"
+    asks: Mapping[str, str] = field(default_factory=dict)
+    off: tuple[str, ...] = ()
+    builtin: bool = False
+    checker: Checker | None = None
+
+    @property
+    def id(self) -> str:
+        """Changes with all that can change what is compiled, but for the sources."""
+        checker = self.checker.version if self.checker else None
+        asks = sorted(self.asks.items())
+        return cache.digest(
+            self.name, self.tools.id, self.arch, asks, self.off, self.builtin, checker
+        )
+
+
+class Lacking(KstallError):
+    """A program that a variant needs is not here; ``next`` says what to install."""
+
+
+def modules(tools: Toolchain, checker: Checker | None) -> Variant:
+    """What is configured as a module is one."""
+    return Variant(MODULES, "as configured", tools, MODULES, checker=checker)
+
+
+def untraced(tools: Toolchain) -> Variant:
+    """A kernel without ftrace, and without any tracepoint."""
+    off = ("TRACEPOINTS", "FTRACE")
+    return Variant("untraced", "TRACEPOINTS=n", tools, "untraced", off=off)
+
+
+def worst(tools: Toolchain) -> Variant:
+    """A kernel in which each tracepoint is a load, a test and a branch."""
+    return Variant(WORST, "JUMP_LABEL=n", tools, WORST, off=("JUMP_LABEL",))
+
+
+def builtin(tools: Toolchain) -> Variant:
+    """All that is a module elsewhere is part of the image."""
+    return Variant("builtin", "all =y", tools, "builtin", builtin=True)
+
+
+def without(tools: Toolchain, symbol: str) -> Variant:
+    """A kernel without an option; all such share a directory."""
+    return Variant(f"without-{symbol}", f"{symbol}=n", tools, "without", off=(symbol,))
+
+
+def clang(tree: Path, ours: Toolchain) -> Variant:
+    """Compiled by the newest clang there is; raises `Lacking`."""
+    name = "clang"
+    script = tree / "scripts/min-tool-version.sh"
+    least = "0.0.0"
+    if script.exists():
+        env = {"SRCARCH": "x86"}
+        least = process.run(["sh", script, "llvm"], env=env).stdout.strip()
+    wanted = tuple(map(int, least.split(".")))
+    for suffix in _suffixes():
+        said = process.run([f"clang{suffix}", "--version"], check=False).stdout
+        found = _VERSION.search(said)
+        if found is None or tuple(map(int, found.groups())) < wanted:
+            continue
+        if all(shutil.which(f"{tool}{suffix}") for tool in _LLVM):
+            tools = Toolchain(
+                make=(f"LLVM={suffix or 1}", _pahole(ours)),
+                compiler=said.splitlines()[0],
+                pahole=ours.pahole,
+                ccache=False,
+                env=(),
+            )
+            return Variant(name, tools.compiler, tools, name)
+    raise Lacking(
+        f"no clang {least} or newer with lld and llvm",
+        next="apt-get install clang-19 lld-19 llvm-19, or newer ones",
+    )
+
+
+def _suffixes() -> list[str]:
+    """What stands behind the names of the clangs that there are, newest first."""
+    found = {
+        int(match[1])
+        for folder in os.get_exec_path()
+        for path in Path(folder).glob("clang-*")
+        if (match := re.fullmatch(r"clang-(\d+)", path.name))
+    }
+    plain = [""] if shutil.which("clang") else []
+    return [*(f"-{number}" for number in sorted(found, reverse=True)), *plain]
+
+
+def arm64(ours: Toolchain) -> Variant:
+    """For 64-bit Arm; raises `Lacking`."""
+    compiler = f"{_ARM64}gcc"
+    if shutil.which(compiler) is None:
+        raise Lacking(
+            f"no {compiler}, which compiles for arm64",
+            next="apt-get install gcc-aarch64-linux-gnu",
+        )
+    said = process.run([compiler, "--version"]).stdout.splitlines()[0]
+    tools = Toolchain(
+        make=("ARCH=arm64", f"CROSS_COMPILE={_ARM64}", _pahole(ours)),
+        compiler=said,
+        pahole=ours.pahole,
+        ccache=False,
+        env=(),
+    )
+    # What has ACPI there, and an IOMMU.
+    asks = {"EFI": "y", "ACPI": "y", "ARM_SMMU_V3": "y"}
+    return Variant("arm64", "ARCH=arm64", tools, "arm64", arch="arm64", asks=asks)
+
+
+def _pahole(tools: Toolchain) -> str:
+    """The word for make that names pahole."""
+    return next(word for word in tools.make if word.startswith("PAHOLE="))
+
+
+def i386(tools: Toolchain) -> Variant:
+    """For 32-bit x86, by the same compiler; raises `Lacking`."""
+    can = process.run(
+        ["gcc", "-m32", "-c", "-x", "c", "/dev/null", "-o", "/dev/null"], check=False
+    )
+    if can.returncode != 0:
+        raise Lacking(
+            "this gcc cannot compile for 32-bit x86", next="run it on an x86-64 host"
+        )
+    ours = Toolchain(
+        make=("ARCH=i386", *tools.make),
+        compiler=f"{tools.compiler}, ARCH=i386",
+        pahole=tools.pahole,
+        ccache=tools.ccache,
+        env=tools.env,
+    )
+    return Variant("i386", "ARCH=i386", ours, "i386", asks={"64BIT": "n"})
+
+
+# -- configurations ------------------------------------------------------------------
+
+
+def configure(
+    variant: Variant,
+    applied: AppliedTree,
+    plan: Plan,
+    fragments: Sequence[Path],
+    tools: Toolchain,
+    cache_dir: Path,
+    scratch: Path,
+    *,
+    log: Path,
+) -> Configured:
+    """The configuration of ``variant`` for ``plan``, which ``applied`` is.
+
+    What of ``fragments`` this variant cannot have is left out.  ``tools`` are those of
+    the kernels that are booted: what those need on this tree a variant has as well.
+    ``scratch`` is a directory that the caller removes.  Raises `kconfig.CannotBeOff`.
+    """
+    whole = kernel.configured(
+        plan, lambda: applied, fragments, tools, cache_dir, log=log, lenient=True
+    )
+    asked = _asked(kconfig.combine(fragments), whole.added, variant)
+    file = scratch / f"{variant.name}.config"
+    cache.write_text(file, _text(asked))
+    key = kernel.config_key(plan, [file], variant.tools)
+
+    def configured(key: str) -> Configured:
+        return kernel.configure(
+            applied, key, [file], variant.tools, cache_dir, log=log, absent=set(asked)
+        )
+
+    if not variant.off:
+        return configured(key)
+    key_off = cache.digest(key, sorted(variant.off))
+    if (found := kernel.find_config(key_off, cache_dir)) is not None:
+        return found  # reading all of Kconfig takes seconds
+    variables = dict(word.split("=", 1) for word in variant.tools.make if "=" in word)
+    plain = configured(key)
+    off = kconfig.without(applied.path, plain.file, variant.off, variables)
+    asked |= dict.fromkeys(off, "n")
+    cache.write_text(file, _text(asked))
+    made = configured(key_off)
+    symbols = kconfig.parse_config(made.file)
+    if left := [name for name in variant.off if name in symbols]:
+        raise kconfig.CannotBeOff(f"{', '.join(left)} cannot be off")
+    return made
+
+
+def _asked(
+    requests: Mapping[str, Request], added: resolve.Values, variant: Variant
+) -> dict[str, str]:
+    wanted = {name: one.value for name, one in requests.items()} | dict(added)
+    asked = {
+        name: "y" if variant.builtin and value == "m" else value
+        for name, value in wanted.items()
+        if not name.startswith("DEBUG_INFO")
+    }
+    return {**asked, "DEBUG_INFO_NONE": "y", **variant.asks}
+
+
+def _text(asked: Mapping[str, str]) -> str:
+    return "".join(
+        f"# CONFIG_{name} is not set\n" if value == "n" else f"CONFIG_{name}={value}\n"
+        for name, value in sorted(asked.items())
+    )

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What new events cost: in the binaries, in instructions, in time.
+
+In come two kernels, with the patches and without; out come the parts of an `Overhead`
+and the checks of its gate.  It knows nothing of stages or of how it is shown.
+"""
+
+from . import costs, counting, footprint, gate, timing, worst
+from .costs import (
+    Exemption,
+    Footprint,
+    FunctionSize,
+    Measurement,
+    Mode,
+    Overhead,
+    Part,
+    Timing,
+)
+from .counting import Kernels
+
+__all__ = [
+    "Exemption",
+    "Footprint",
+    "FunctionSize",
+    "Kernels",
+    "Measurement",
+    "Mode",
+    "Overhead",
+    "Part",
+    "Timing",
+    "costs",
+    "counting",
+    "footprint",
+    "gate",
+    "timing",
+    "worst",
+]

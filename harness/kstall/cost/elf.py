@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Linked kernels and modules under one view: bytes, functions and names by address.
+
+A module is relocatable.  Its sections are laid out here as a loader would, and its
+relocations applied, so that whoever reads code needs not to know the difference.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from ..base import KstallError
+
+# Where modules live on x86-64: all of it in reach of a signed 32-bit address.
+_MODULES = 0xFFFFFFFFA0000000
+_PAGE = 0x1000
+# Room for each symbol of another file, so that an offset from it still finds it.
+_EXTERNAL = 0x1000
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELA = struct.Struct("<QQq")
+_FUNC, _OBJECT, _SECTION, _FILE = 2, 1, 3, 4
+_UNDEFINED, _ABSOLUTE = 0, 0xFFF1
+# Relocation type: width in bytes, relative to its place.
+_RELOCATIONS = {
+    1: (8, False),
+    2: (4, True),
+    4: (4, True),
+    10: (4, False),
+    11: (4, False),
+    24: (8, True),
+}
+# Numbers that the compiler gives out in order of appearance.
+_NUMBER = re.compile(r"\.\d+$")
+_MARKS = ("__pfx_", "__start_", "__stop_", "__UNIQUE_ID_", ".L")
+
+
+class ElfError(KstallError):
+    """A file that is no x86-64 ELF file, or one that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """``data`` is empty where the file has none, as of ``.bss``."""
+
+    name: str
+    address: int
+    size: int
+    data: bytes
+    code: bool
+
+
+@dataclass(frozen=True)
+class Function:
+    """``file`` is the source file's base name of a static function, else empty."""
+
+    name: str
+    file: str
+    address: int
+    size: int
+    section: str
+
+    @property
+    def plain(self) -> str:
+        """The name as it is in the source."""
+        return self.name.partition(".")[0]
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A kernel or a module; ``functions`` are sorted by address."""
+
+    path: Path
+    sections: tuple[Section, ...]
+    functions: tuple[Function, ...]
+    symbols: Mapping[str, int] = field(repr=False)
+    _starts: tuple[int, ...] = field(repr=False)
+    _names: tuple[tuple[str, int, int], ...] = field(repr=False)
+
+    @functools.cached_property
+    def _function_starts(self) -> list[int]:
+        return [one.address for one in self.functions]
+
+    def section_at(self, address: int) -> Section | None:
+        """The section that ``address`` lies in."""
+        for one in self.sections:
+            if one.address <= address < one.address + one.size:
+                return one
+        return None
+
+    def known(self, address: int) -> bool:
+        """Whether ``address`` is one of this file, or of something that it names."""
+        found = self.named(address)
+        inside = found is not None and found[2] < found[1]
+        low, high = self._bounds
+        return inside or low <= address <= high
+
+    @functools.cached_property
+    def _bounds(self) -> tuple[int, int]:
+        return (
+            min((one.address for one in self.sections), default=0),
+            max((one.address + one.size for one in self.sections), default=0),
+        )
+
+    def section(self, name: str) -> Section | None:
+        """The section called ``name``."""
+        return next((one for one in self.sections if one.name == name), None)
+
+    def read(self, address: int, size: int) -> bytes:
+        """``size`` bytes at ``address``, or what there is of them."""
+        section = self.section_at(address)
+        if section is None:
+            return b""
+        start = address - section.address
+        return section.data[start : start + size]
+
+    def function_at(self, address: int) -> Function | None:
+        """The function whose code ``address`` is part of."""
+        index = bisect.bisect_right(self._function_starts, address) - 1
+        # Aliases begin at one address: any whose body reaches this far will do.
+        while index >= 0:
+            one = self.functions[index]
+            if one.address <= address < one.address + max(one.size, 1):
+                return one
+            if address - one.address > 0x100000:
+                break
+            index -= 1
+        return None
+
+    def named(self, address: int) -> tuple[str, int, int] | None:
+        """The nearest symbol at or below: its name, its size, the distance."""
+        index = bisect.bisect_right(self._starts, address) - 1
+        if index < 0:
+            return None
+        name, start, size = self._names[index]
+        return name, size, address - start
+
+    def label(self, address: int) -> str:
+        """What is at ``address``, in words that another build shares.
+
+        Numbers that only count are left out, a string is known by its text, and other
+        data without a name of its own, such as the tables that the linker puts
+        together, by its section.
+        """
+        found = self.named(address)
+        if found is not None:
+            name, size, distance = found
+            if distance < size or (distance == 0 and self._is_code(address)):
+                name = _NUMBER.sub("", name)
+                return f"{name}+{distance:#x}" if distance else name
+        section = self.section_at(address)
+        if section is None:
+            return "<address>"
+        text = self.read(address, 200).partition(b"\0")[0]
+        if text and all(32 <= byte < 127 or byte in b"\n\t\r\1" for byte in text):
+            return repr(text.decode())
+        if not section.data and found is not None:
+            return _NUMBER.sub("", found[0])
+        return f"<{section.name}>"
+
+    def _is_code(self, address: int) -> bool:
+        section = self.section_at(address)
+        return section is not None and section.code
+
+    def table(self, name: str) -> tuple[int, bytes]:
+        """Address and bytes of the table ``name``, wherever the linker has put it."""
+        section = self.section(name)
+        if section is not None:
+            return section.address, section.data
+        start = self.symbols.get(f"__start_{name}")
+        stop = self.symbols.get(f"__stop_{name}")
+        if start is None or stop is None:
+            return 0, b""
+        return start, self.read(start, stop - start)
+
+
+def load(path: Path) -> Binary:
+    """Read a kernel, a module or an object file; raises `ElfError`."""
+    try:
+        with path.open("rb") as file:
+            elf = ELFFile(file)
+            if elf.get_machine_arch() != "x64":
+                raise ElfError(f"{path}: not for x86-64")
+            return _read(path, elf)
+    except (OSError, ELFError) as error:
+        raise ElfError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _Symbol:
+    name: str
+    kind: int
+    bound: int
+    section: int
+    value: int
+    size: int
+    file: str
+
+
+def _read(path: Path, elf: ELFFile) -> Binary:
+    relocatable = elf["e_type"] == "ET_REL"
+    addresses, content = _lay_out(elf, relocatable)
+    symbols = list(_symbols(elf))
+    places = [
+        _place(index, one, addresses if relocatable else None)
+        for index, one in enumerate(symbols)
+    ]
+    if relocatable:
+        _relocate(elf, addresses, content, places)
+    headers = list(elf.iter_sections())
+    sections = tuple(
+        Section(
+            headers[index].name,
+            address,
+            headers[index]["sh_size"],
+            bytes(content.get(index, b"")),
+            bool(headers[index]["sh_flags"] & 4),
+        )
+        for index, address in sorted(addresses.items(), key=lambda item: item[1])
+    )
+    code = {index for index in addresses if headers[index]["sh_flags"] & 4}
+    functions = [
+        Function(one.name, one.file, place, one.size, headers[one.section].name)
+        for one, place in zip(symbols, places, strict=True)
+        if one.kind == _FUNC and one.section in code and not _is_mark(one.name)
+    ]
+    names = sorted(_best_names(symbols, places), key=lambda item: item[1])
+    return Binary(
+        path,
+        sections,
+        tuple(sorted(functions, key=lambda one: (one.address, one.size))),
+        {
+            one.name: place
+            for one, place in zip(symbols, places, strict=True)
+            if one.name and one.section != _UNDEFINED
+        },
+        tuple(start for _, start, _ in names),
+        tuple(names),
+    )
+
+
+def _lay_out(
+    elf: ELFFile, relocatable: bool
+) -> tuple[dict[int, int], dict[int, bytearray]]:
+    addresses: dict[int, int] = {}
+    content: dict[int, bytearray] = {}
+    at = _MODULES
+    for index, section in enumerate(elf.iter_sections()):
+        if not section["sh_flags"] & 2:
+            continue
+        if relocatable:
+            step = max(section["sh_addralign"], _PAGE)
+            at = -(-at // step) * step
+            addresses[index] = at
+            at += section["sh_size"] + _PAGE
+        else:
+            addresses[index] = section["sh_addr"]
+        if section["sh_type"] != "SHT_NOBITS":
+            content[index] = bytearray(section.data())
+    return addresses, content
+
+
+def _symbols(elf: ELFFile) -> Iterator[_Symbol]:
+    table = elf.get_section_by_name(".symtab")
+    if table is None:
+        return
+    strings = elf.get_section(table["sh_link"]).data()
+    file = ""
+    for name, info, _, section, value, size in _SYMBOL.iter_unpack(table.data()):
+        text = strings[name : strings.index(b"\0", name)].decode(errors="replace")
+        kind, bound = info & 15, info >> 4
+        if kind == _FILE:
+            file = text.rpartition("/")[2]
+        local = file if bound == 0 else ""
+        yield _Symbol(text, kind, bound, section, value, size, local)
+
+
+def _place(index: int, one: _Symbol, addresses: Mapping[int, int] | None) -> int:
+    if addresses is None or one.section == _ABSOLUTE:
+        return one.value
+    if one.section == _UNDEFINED:
+        return 0xFFFFFFFFC0000000 + index * _EXTERNAL
+    return addresses.get(one.section, 0) + one.value
+
+
+def _is_mark(name: str) -> bool:
+    return not name or name.startswith(_MARKS)
+
+
+def _best_names(
+    symbols: list[_Symbol], places: list[int]
+) -> Iterator[tuple[str, int, int]]:
+    """One name an address: functions and objects before labels, then by spelling."""
+    best: dict[int, tuple[tuple[int, int, str], str, int]] = {}
+    for one, place in zip(symbols, places, strict=True):
+        if one.kind in (_SECTION, _FILE) or _is_mark(one.name):
+            continue
+        if one.section == _ABSOLUTE:
+            continue
+        order = (one.kind not in (_FUNC, _OBJECT), one.bound == 0, one.name)
+        size = one.size if one.section != _UNDEFINED else _EXTERNAL
+        if place not in best or order < best[place][0]:
+            best[place] = (order, one.name, size)
+    for place, (_, name, size) in best.items():
+        yield name, place, size
+
+
+def _relocate(
+    elf: ELFFile,
+    addresses: Mapping[int, int],
+    content: Mapping[int, bytearray],
+    places: list[int],
+) -> None:
+    for section in elf.iter_sections():
+        if section["sh_type"] != "SHT_RELA" or section["sh_info"] not in content:
+            continue
+        target = content[section["sh_info"]]
+        base = addresses[section["sh_info"]]
+        for offset, info, addend in _RELA.iter_unpack(section.data()):
+            shape = _RELOCATIONS.get(info & 0xFFFFFFFF)
+            if shape is None:
+                continue
+            width, relative = shape
+            value = places[info >> 32] + addend - (base + offset if relative else 0)
+            value &= (1 << 8 * width) - 1
+            target[offset : offset + width] = value.to_bytes(width, "little")

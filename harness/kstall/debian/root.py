@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The guest's user space: a slim Debian root, made once per package list.
+
+It comes in two forms.  The directory also serves the host, which borrows programs
+that its own release has too old (pahole).  The guest boots from an image of it,
+because a lookup over 9p costs a round trip to the host for every path component and
+bpftrace alone maps 230 MB of LLVM and clang.  What is not in it matters as much: with
+udev or systemd there, virtme-ng's init has them coldplug every device and make every
+temporary file, which takes most of a guest's start under emulation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import KstallError, cache, process, temporary
+from . import bootstrap, debian
+
+SUITE = "trixie"
+# Raise when the recipe below changes what a root contains.
+_RECIPE = 2
+# What virtme-ng's init needs and Debian does not hold for essential.
+_ALWAYS = ("mount",)
+_LEFT_OUT = (
+    "/usr/share/doc/*",
+    "/usr/share/info/*",
+    "/usr/share/locale/*",
+    "/usr/share/man/*",
+    "/usr/share/zoneinfo/*",
+    "/usr/lib/x86_64-linux-gnu/gconv/*",
+)
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+_TOOLS = Path(__file__).parent / "root-exec.sh"
+
+
+@dataclass(frozen=True)
+class Root:
+    """A finished root: ``versions`` holds the version of every package in it."""
+
+    key: str
+    path: Path
+    packages: tuple[str, ...]
+    versions: Mapping[str, str]
+    reused: bool
+
+    @property
+    def tree(self) -> Path:
+        """The root as a directory."""
+        return self.path / "tree"
+
+    @property
+    def image(self) -> Path:
+        """The root as a read-only file system image."""
+        return self.path / "root.erofs"
+
+    @property
+    def pahole(self) -> Path:
+        """A program for the host that runs this root's pahole, without a chroot."""
+        return self.path / "bin/pahole"
+
+
+def packages(listing: Path) -> tuple[str, ...]:
+    """The package names in ``listing``: one a line, ``#`` starts a comment."""
+    names = []
+    for number, line in enumerate(listing.read_text(encoding="utf-8").splitlines(), 1):
+        if name := line.partition("#")[0].strip():
+            if not _PACKAGE.fullmatch(name):
+                raise KstallError(f"{listing}:{number}: not a package name: {name}")
+            names.append(name)
+    return tuple(names)
+
+
+def key_of(wanted: Sequence[str], suite: str = SUITE) -> str:
+    """Changes with the package list and the recipe, not with the list's order."""
+    return cache.digest(_RECIPE, suite, sorted({*wanted, *_ALWAYS}), _LEFT_OUT)
+
+
+def obtain(
+    wanted: Sequence[str],
+    cache_dir: Path,
+    say: Callable[[str], None],
+    *,
+    log: Path,
+    suite: str = SUITE,
+) -> Root:
+    """The root with the packages ``wanted``; made now if it is not in the cache."""
+    key = key_of(wanted, suite)
+    target = cache_dir / "roots" / key
+    with cache.lock(
+        cache_dir / "roots" / f"{key}.lock",
+        waiting=lambda holder: say(f"waiting for {holder}, which makes the same root"),
+    ):
+        if reused := cache.kept(target):
+            os.utime(target)
+        else:
+            with cache.keep(target) as scratch:
+                _make(tuple(sorted({*wanted, *_ALWAYS})), suite, scratch, say, log)
+    facts = json.loads((target / "root.json").read_text(encoding="utf-8"))
+    return Root(key, target, tuple(facts["packages"]), facts["versions"], reused)
+
+
+def _make(
+    wanted: tuple[str, ...],
+    suite: str,
+    scratch: Path,
+    say: Callable[[str], None],
+    log: Path,
+) -> None:
+    archive = scratch / "root.tar"
+    bootstrap.require(Path(tempfile.gettempdir()))
+    uri = debian.mirror_for(suite)
+    say(f"making a {suite} root with {', '.join(wanted)}")
+    try:
+        with temporary.directory("root") as place:
+            # Without root it works there as somebody else.
+            place.chmod(0o711)
+            process.run(
+                mmdebstrap_argv(wanted, suite, uri, debian.keyring(), archive),
+                env={"TMPDIR": str(place)},
+                log=log,
+                # Without root it maps a range of user ids, which our own user
+                # namespace, with the one id it has, would not let it.
+                namespace=os.geteuid() == 0,
+                on_line=lambda line: say(line[3:]) if line.startswith("I: ") else None,
+            )
+    except process.CommandError as error:
+        raise KstallError(
+            f"mmdebstrap made no {suite} root:\n" + _last_words(error.output),
+            log=log,
+            next=bootstrap.advice(error.output),
+        ) from error
+    tree = scratch / "tree"
+    tree.mkdir()
+    # An archive in between, because the modes of mmdebstrap that need no root leave a
+    # directory whose owners are not ours to delete.
+    extract = ("tar", "--extract", "--no-same-owner", "--delay-directory-restore")
+    process.run(
+        [*extract, "--exclude=./dev/*", f"--directory={tree}", f"--file={archive}"],
+        log=log,
+    )
+    archive.unlink()
+    _complete(tree)
+    process.run(
+        ["mkfs.erofs", "-T0", "--all-root", scratch / "root.erofs", tree], log=log
+    )
+    if (tree / "usr/bin/pahole").exists():
+        (scratch / "bin").mkdir()
+        shutil.copy2(_TOOLS, scratch / "bin/pahole")
+        (scratch / "bin/pahole").chmod(0o755)
+    cache.write_json(
+        scratch / "root.json",
+        {"suite": suite, "packages": wanted, "versions": versions(tree)},
+    )
+
+
+def mmdebstrap_argv(
+    wanted: Sequence[str], suite: str, uri: str, keyring: Path, archive: Path
+) -> list[str]:
+    """The command that makes the root as a tar archive."""
+    return [
+        "mmdebstrap",
+        f"--mode={bootstrap.mode()}",
+        "--variant=essential",
+        f"--include={','.join(wanted)}",
+        f"--keyring={keyring}",
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT),
+        suite,
+        str(archive),
+        f"deb {uri} {suite} main",
+    ]
+
+
+def _complete(tree: Path) -> None:
+    """Add the mount points that virtme-ng expects in a root it cannot write to."""
+    for name in ("lib/modules", "run", "dev", "proc", "sys", "tmp"):
+        (tree / name).mkdir(parents=True, exist_ok=True)
+    for name in ("etc/fstab", "etc/hosts", "etc/shadow", "etc/sudoers"):
+        (tree / name).touch()
+
+
+def versions(tree: Path) -> dict[str, str]:
+    """Package name to version, as dpkg recorded them below ``tree``."""
+    status = (tree / "var/lib/dpkg/status").read_text(encoding="utf-8")
+    found = {}
+    for stanza in status.split("\n\n"):
+        fields = dict(
+            line.split(": ", 1)
+            for line in stanza.splitlines()
+            if ": " in line and not line.startswith(" ")
+        )
+        if fields.get("Status", "").endswith(" installed"):
+            found[fields["Package"]] = fields["Version"]
+    return found
+
+
+def _last_words(output: str) -> str:
+    """The errors in mmdebstrap's output, or its end when there are none."""
+    lines = output.strip().splitlines()
+    errors = [line for line in lines if line.startswith(("E: ", "W: ", "Err:"))]
+    return "\n".join((errors or lines)[-8:])

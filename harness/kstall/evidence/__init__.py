@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a guest brought back, and the checks that judge it.
+
+In comes a directory of results; out come `Evidence` and verdicts on it.  Judging is
+pure: it boots nothing, so that an old run can be judged again.  The ``checks.py`` of a
+series import from here, and from nowhere else.
+"""
+
+from ..base import Verdict
+from . import (
+    btf,
+    common,
+    debugcheck,
+    evidence,
+    falsity,
+    kunit,
+    mutate,
+    records,
+    traceabi,
+)
+from .evidence import Evidence, WorkloadResult
+from .falsity import Row
+from .records import Event, Injected, computed_once
+
+__all__ = [
+    "Event",
+    "Evidence",
+    "Injected",
+    "Row",
+    "Verdict",
+    "WorkloadResult",
+    "btf",
+    "common",
+    "computed_once",
+    "debugcheck",
+    "evidence",
+    "falsity",
+    "kunit",
+    "mutate",
+    "records",
+    "traceabi",
+]

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Layouts of structs, from the BTF that kernels and modules carry."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+
+from ..base import KstallError
+
+_HEADER = struct.Struct("<HBBIIIII")
+_TYPE = struct.Struct("<III")
+_MEMBER = struct.Struct("<III")
+_ARRAY = struct.Struct("<III")
+_INT, _PTR, _ARRAY_KIND, _STRUCT, _UNION, _ENUM, _FWD = range(1, 8)
+_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _FUNC, _PROTO, _VAR, _DATASEC = range(8, 16)
+_FLOAT, _DECL_TAG, _TYPE_TAG, _ENUM64 = range(16, 20)
+_ALIASES = (_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG)
+_SIZED = (_INT, _STRUCT, _UNION, _ENUM, _FLOAT, _ENUM64, _DATASEC)
+# Bytes that follow a type: always, and for each of its parts.
+_MORE = {
+    _INT: (4, 0),
+    _ARRAY_KIND: (12, 0),
+    _STRUCT: (0, 12),
+    _UNION: (0, 12),
+    _ENUM: (0, 8),
+    _PROTO: (0, 8),
+    _VAR: (4, 0),
+    _DATASEC: (0, 12),
+    _DECL_TAG: (4, 0),
+    _ENUM64: (0, 12),
+}
+_POINTER = 8
+
+
+@dataclass(frozen=True)
+class Member:
+    """``offset`` and ``size`` are in bits; a nameless member is a struct or a union."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Hole:
+    """``size`` bytes of nothing before the member ``before``, or at the end."""
+
+    before: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A struct or a union; ``size`` is in bytes."""
+
+    name: str
+    union: bool
+    size: int
+    members: tuple[Member, ...]
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        """Whole bytes between members, and behind the last one."""
+        return () if self.union else tuple(self._holes())
+
+    def _holes(self) -> Iterator[Hole]:
+        end = 0
+        for one in self.members:
+            if one.offset - end >= 8:
+                yield Hole(one.name, (one.offset - end) // 8)
+            end = max(end, one.offset + one.size)
+        if self.size * 8 - end >= 8:
+            yield Hole("the end", self.size - -(-end // 8))
+
+
+@dataclass(frozen=True)
+class _Type:
+    name: str
+    kind: int
+    number: int
+    parts: tuple[tuple[int, int, int], ...] = ()
+    bitfields: bool = False
+
+
+@dataclass(frozen=True)
+class Types:
+    """All types of a kernel, or of one and one of its modules."""
+
+    types: tuple[_Type, ...]
+    strings: bytes
+    own: int
+
+    def layouts(self) -> Iterator[Layout]:
+        """The structs and unions with a name, without those of the base."""
+        for one in self.types[self.own :]:
+            if one.kind in (_STRUCT, _UNION) and one.name:
+                members = tuple(self._members(one))
+                yield Layout(one.name, one.kind == _UNION, one.number, members)
+
+    def _members(self, one: _Type) -> Iterator[Member]:
+        for name, kind, offset in one.parts:
+            width = 0
+            if one.bitfields:
+                width, offset = offset >> 24, offset & 0xFFFFFF
+            text = _string(self.strings, name)
+            yield Member(text, offset, width or self._size(kind) * 8)
+
+    def _size(self, number: int) -> int:
+        """The size of a type in bytes; that of a flexible array is 0."""
+        count = 1
+        for _ in range(64):
+            if number == 0:
+                return 0
+            one = self.types[number - 1]
+            if one.kind == _PTR:
+                return count * _POINTER
+            if one.kind == _ARRAY_KIND:
+                number, _, many = one.parts[0]
+                count *= many
+            elif one.kind in _ALIASES:
+                number = one.number
+            else:
+                return count * one.number if one.kind in _SIZED else 0
+        return 0
+
+
+def _string(strings: bytes, offset: int) -> str:
+    return strings[offset : strings.index(b"\0", offset)].decode(errors="replace")
+
+
+def read(path: Path, base: Types | None = None) -> Types:
+    """The BTF of an ELF file; a module's goes on where its kernel's ended.
+
+    Raises `KstallError` if there is none.
+    """
+    with path.open("rb") as file:
+        section = ELFFile(file).get_section_by_name(".BTF")
+        if section is None:
+            raise KstallError(f"{path} has no BTF")
+        return parse(section.data(), base)
+
+
+def parse(data: bytes, base: Types | None = None) -> Types:
+    """`read`, for the bytes of the section."""
+    magic, _, _, length, types_at, types_size, strings_at, strings_size = (
+        _HEADER.unpack_from(data)
+    )
+    if magic != 0xEB9F:
+        raise KstallError("not BTF, or not of this machine")
+    text = data[length + strings_at : length + strings_at + strings_size]
+    strings = base.strings + text if base else text
+    raw = data[length + types_at : length + types_at + types_size]
+    before: Sequence[_Type] = base.types if base else ()
+    return Types((*before, *_types(raw, strings)), strings, len(before))
+
+
+def _types(raw: bytes, strings: bytes) -> Iterator[_Type]:
+    at = 0
+    while at < len(raw):
+        name, info, number = _TYPE.unpack_from(raw, at)
+        at += _TYPE.size
+        kind, count = info >> 24 & 0x1F, info & 0xFFFF
+        fixed, each = _MORE.get(kind, (0, 0))
+        parts: tuple[tuple[int, int, int], ...] = ()
+        if kind in (_STRUCT, _UNION):
+            # In BTF the member's name, its type, its offset.
+            parts = tuple(_MEMBER.iter_unpack(raw[at : at + each * count]))
+        elif kind == _ARRAY_KIND:
+            parts = (_ARRAY.unpack_from(raw, at),)
+        at += fixed + each * count
+        yield _Type(_string(strings, name), kind, number, parts, bool(info >> 31))

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Checks that hold for every series, whatever it traces."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from kstall_guest import errors
+
+from ..base import CheckResult, Verdict
+from ..series import Series
+from . import readers
+from .evidence import Evidence, WorkloadResult, judge_check
+
+_Check = Callable[[Series, Evidence], Verdict]
+
+
+def judge(series: Series, saved: Evidence) -> tuple[CheckResult, ...]:
+    """All common checks, in the order in which a reader would ask.
+
+    Of a series that adds no tracepoint, only those that are about its workloads, and
+    about events that these record.
+    """
+    return tuple(
+        judge_check(
+            function.__name__,
+            "harness",
+            (function.__doc__ or "").strip(),
+            functools.partial(function, series),
+            saved,
+        )
+        for function in _checks_for(series)
+    )
+
+
+def _checks_for(series: Series) -> Iterator[_Check]:
+    """`_CHECKS` without those that would have nothing to compare."""
+    loads = series.spec.workload
+    fixes = not series.spec.tracepoint
+    watched = any(load.events or load.record or load.scripts for load in loads)
+    twice = any(set(load.events) & set(load.record) for load in loads)
+    formatted = any(point.kind != "bare" for point in series.spec.tracepoint)
+    for check in _CHECKS:
+        # Of a discovered series nobody knows what should be in a record, or fire it.
+        unknown = fixes or series.spec.discovered
+        if unknown and check in (record_layout, events_fire):
+            continue
+        if unknown and check is nothing_lost and not watched:
+            continue
+        if unknown and check is readers_agree and not twice:
+            continue
+        # Without a record and a print fmt there is nothing to read.
+        if check in _READERS and (series.spec.discovered or not formatted):
+            continue
+        yield check
+
+
+def booted_kernel(series: Series, saved: Evidence) -> Verdict:
+    """Every declared workload ran to its end, watched, on the kernel that was built."""
+    verdict = Verdict()
+    verdict.equal("agent", saved.agent.get("status"), "completed")
+    for load in series.spec.workload:
+        ran = saved.workload(load.name)
+        unknown = [error for error in ran.errors if not ran.is_known(error)]
+        with verdict.about(load.name):
+            seen = str(ran.facts.get("status"))
+            if unknown:
+                seen += f": {unknown[0].get('message')}"
+            elif ran.errors and ran.exit_status is not None:
+                # What the recorder missed ftrace has.
+                seen = "exited"
+            verdict.equal(f"{load.name}", seen, "exited")
+            verdict.equal(f"{load.name}: exit status", ran.exit_status, 0)
+        for error in unknown:
+            if errors.fault_of(error) == "series":
+                with verdict.about(load.name, firm=True):
+                    label = f"{load.name}: {error.get('kind')}"
+                    verdict.equal(label, error.get("message"), "none")
+    return verdict
+
+
+def record_layout(series: Series, saved: Evidence) -> Verdict:
+    """Each new record has the declared fields, in order, and no hole."""
+    verdict = Verdict()
+    for point in series.spec.tracepoint:
+        if point.kind == "bare":
+            continue
+        layout = saved.layout(point.event)
+        found = [(field.name, _plain(field.ctype)) for field in layout.fields]
+        wanted = [(name, _plain(kind)) for name, kind in point.fields.items()]
+        verdict.equal(f"{point.name}: fields", _shown(found), _shown(wanted))
+        holes = [f"{h.size} bytes before {h.before}" for h in layout.holes()]
+        verdict.equal(f"{point.name}: holes", ", ".join(holes) or "none", "none")
+    return verdict
+
+
+def events_fire(series: Series, saved: Evidence) -> Verdict:
+    """Each new event fired for real in at least one workload."""
+    verdict = Verdict()
+    for point in series.spec.tracepoint:
+        count = 0
+        for load in series.spec.workload:
+            if point.event in load.events:
+                count += len(saved.workload(load.name).events(point.name))
+            elif point.kind == "bare" and point.event in load.record:
+                ran = saved.workload(load.name)
+                count += len(ran.record(point.name, partly=True))
+        verdict.at_least(f"{point.name}", count, 1, "events")
+    return verdict
+
+
+def nothing_lost(series: Series, saved: Evidence) -> Verdict:
+    """No reader lost an event, so that counts are counts; or it is known which."""
+    verdict = Verdict()
+    for load in series.spec.workload:
+        ran = saved.workload(load.name)
+        facts = ran.facts
+        with verdict.about(load.name):
+            if load.events:
+                verdict.equal(
+                    f"{load.name}: ftrace", (facts.get("trace") or {}).get("lost"), 0
+                )
+            for name in [
+                *(file.removesuffix(".bt") for file in load.scripts),
+                "record",
+            ]:
+                if name != "record" or load.record:
+                    lost = ran.bpftrace(name).lost
+                    verdict.equal(f"{load.name}: bpftrace {name}", lost, 0)
+                    # Those that fired while their CPU ran another BPF program.
+                    missed = facts.get("tracers", {}).get(name, {}).get("missed", 0)
+                    known = sum((ran.skipped or {}).values()) if name == "record" else 0
+                    label = f"{load.name}: bpftrace {name}: missed"
+                    label += ", and told by ftrace" if known else ""
+                    verdict.equal(label, missed, known)
+    return verdict
+
+
+def readers_agree(series: Series, saved: Evidence) -> Verdict:
+    """ftrace's text and the raw record read through BPF hold the same values."""
+    verdict = Verdict()
+    compared: Counter[str] = Counter()
+    for load in series.spec.workload:
+        for event in sorted(set(load.events) & set(load.record)):
+            with verdict.about(load.name):
+                compared[event] += _readers(verdict, saved.workload(load.name), event)
+    for point in series.spec.tracepoint:
+        if point.kind != "bare" and not series.spec.discovered:
+            verdict.at_least(f"{point.name}: both", compared[point.event], 1, "records")
+    return verdict
+
+
+def _readers(verdict: Verdict, ran: WorkloadResult, event: str) -> int:
+    """Hold ftrace's records of one event against bpftrace's; how many these are.
+
+    Those that the recorder is known to have skipped are only in ftrace's, and those of
+    before or after the workload may be only in the recorder's: the rest has to be the
+    same.
+    """
+    name = event.partition(":")[2]
+    held = ran.agreement(name)
+    one, two = ran.events(name), held.kept
+    skipped = (ran.skipped or {}).get(name, 0)
+    more = f", and {skipped} that it skipped" if skipped else ""
+    if held.outside:
+        more += f", but for {held.outside} of before or after"
+    label = f"{ran.name}: {name}"
+    verdict.equal(f"{label}: records{more}", len(two) + skipped, len(one))
+    if one and two:
+        verdict.true(f"{label}: both tell a field", bool(held.common))
+    differing = (held.recorded - held.traced).total()
+    if not skipped:
+        differing = max(differing, (held.traced - held.recorded).total())
+    verdict.equal(f"{label}: differing", differing, 0)
+    # How often each name, or its number, is there must still agree.
+    for key in sorted(held.named):
+        left, right = (
+            sorted(Counter(one.fields[key] for one in side).values(), reverse=True)
+            for side in (one, two)
+        )
+        if skipped and len(right) <= len(left):
+            # Each may be there as much less often as records were skipped.
+            padded = right + [0] * (len(left) - len(right))
+            if all(a >= b for a, b in zip(left, padded, strict=True)):
+                right = left
+        verdict.equal(f"{label}: {key}", right, left)
+    return len(two)
+
+
+_READERS: tuple[_Check, ...] = (
+    readers.text_is_the_record,
+    readers.listed_by_perf,
+    readers.decoded_by_perf,
+    readers.decoded_by_trace_cmd,
+)
+_CHECKS: tuple[_Check, ...] = (
+    booted_kernel,
+    record_layout,
+    events_fire,
+    nothing_lost,
+    readers_agree,
+    *_READERS,
+)
+
+
+def _plain(ctype: str) -> str:
+    """A C type as series.toml and tracefs both may spell it."""
+    return re.sub(r"\s+", " ", ctype.replace("__data_loc ", "")).strip()
+
+
+def _shown(fields: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{kind} {name}" for name, kind in fields)

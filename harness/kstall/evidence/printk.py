@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reading a printed event back, exactly as its TP_printk wrote it.
+
+The kernel publishes each event's format string and arguments.  Turned into a pattern
+they say where a value ends far better than any rule about "key=value" could: names
+with spaces, commas and equal signs in them stay whole.  And the arguments, evaluated
+over a record's members, say what has to be printed.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ..base import KstallError
+from . import cexpr
+from .cexpr import Member, Unknown
+
+# flags, width, precision, length, conversion; %p takes letters after it.
+_CONVERSION = re.compile(
+    r"%(?P<flags>[-+ #0]*)(?P<width>\*|\d+)?(?:\.(?P<precision>\*|\d+))?"
+    r"(?P<length>hh|h|ll|l|z|t|j|q|L)?(?P<kind>[diouxXcs%]|p[A-Za-z0-9]*)"
+)
+_BARE = re.compile(r"[\s()]*(?:\([\w\s*]+\)[\s()]*)*REC->(\w+)[\s()]*")
+_HELPER = re.compile(
+    r"__(?:get_(?:str|rel_str|sockaddr|bitmask|cpumask|rel_\w+)|print_\w+)"
+    r"\(\s*(?:REC->)?(\w+)"
+)
+_STRING = re.compile(r"__get_(?:rel_)?str\(\s*(\w+)\s*\)")
+_SYMBOLIC = re.compile(r"__print_symbolic(?:_u64)?\((.*)\)", re.S)
+_MEMBER = re.compile(r"REC->(\w+)|__get_\w+\(\s*(\w+)")
+_MODULE = re.compile(r" \[[\w-]+\]$")
+_PRINTED_KEY = re.compile(r"(\w+)\s*[=:]\s*(?:0x)?$")
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.S)
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
+
+
+# How to read a value that is no number in some base.
+_TEXT, _PADDED, _POINTER = 0, -1, 1
+_FUNCTIONS = ("ps", "pS", "psR", "pSR", "pB", "psb", "pSb")
+
+
+class Unreadable(KstallError):
+    """A print fmt that cannot be compiled, so that no text of it can be read."""
+
+
+class TooFewArguments(Unreadable):
+    """A print fmt that prints more than it has: what, nobody knows."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value that is printed, from the C expression ``argument``.
+
+    ``name`` is the member or printed key that it goes by, ``base`` a number's base or
+    one of the above, ``bits`` how wide it is.  ``function``: the name of an address.
+    """
+
+    name: str | None
+    base: int
+    argument: str
+    bits: int = 64
+    function: bool = False
+
+    def read(self, text: str) -> int | str:
+        """What ``text``, as it was printed, says that the value is."""
+        value = _value(text, self.base)
+        if isinstance(value, int):
+            return value & ((1 << self.bits) - 1)
+        # The kernel adds the module that a function is from, other readers do not.
+        return _MODULE.sub("", value) if self.function else value
+
+    def of(self, members: Mapping[str, Member]) -> int | str:
+        """What a record with ``members`` has printed; of ``function``: the address.
+
+        Raises `cexpr.Unknown` where only the kernel could say.
+        """
+        if found := _STRING.fullmatch(self.argument):
+            value = members.get(found[1])
+            if isinstance(value, str):
+                return value
+            raise Unknown(f"{self.argument}: the record has no such string")
+        if found := _SYMBOLIC.fullmatch(self.argument):
+            return _symbol(found[1], members)
+        computed = cexpr.evaluate(self.argument, members)
+        if isinstance(computed, str):
+            return computed
+        if self.base in (_TEXT, _PADDED) and not self.function:
+            raise Unknown(f"{self.argument}: a number where text is printed")
+        return computed & ((1 << self.bits) - 1)
+
+    @functools.cached_property
+    def members(self) -> frozenset[str]:
+        """The record's members that it is made from."""
+        return frozenset(_named(self.argument))
+
+    def parse(self, text: str) -> int | str:
+        """What a reader of the text takes ``text`` for, as `Printed.match` does."""
+        return _value(text, self.base)
+
+    @property
+    def symbols(self) -> tuple[int, ...]:
+        """The numbers that a `__print_symbolic` has a name for; else none."""
+        found = _SYMBOLIC.fullmatch(self.argument)
+        entries = _split(found[1])[1:] if found else ()
+        keys = (entry.strip("{} ").partition(",")[0] for entry in entries)
+        return tuple(int(cexpr.evaluate(key, {})) for key in keys)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A compiled print fmt: one group of ``pattern`` for each of ``values``."""
+
+    pattern: re.Pattern[str]
+    values: tuple[Value, ...]
+    members: frozenset[str]
+
+    def match(self, body: str) -> dict[str, int | str] | None:
+        """The members in ``body``, the text after "name: ", or None if it differs."""
+        found = self.pattern.fullmatch(body)
+        if found is None:
+            return None
+        fields: dict[str, int | str] = {}
+        for value, text in zip(self.values, found.groups(), strict=True):
+            if value.name is not None:
+                fields.setdefault(value.name, _value(text, value.base))
+        return fields
+
+    def spans(self, body: str) -> tuple[tuple[int, int], ...] | None:
+        """Where in ``body`` each of ``values`` stands; None if it is not of this."""
+        found = self.pattern.fullmatch(body)
+        if found is None:
+            return None
+        return tuple(found.span(place + 1) for place in range(len(self.values)))
+
+    def read(self, body: str) -> tuple[int | str, ...] | None:
+        """All ``values`` in ``body``, or None if it is not what this prints."""
+        found = self.pattern.fullmatch(body)
+        if found is None:
+            return None
+        pairs = zip(self.values, found.groups(), strict=True)
+        return tuple(value.read(text) for value, text in pairs)
+
+
+def compile_fmt(print_fmt: str) -> Printed:
+    """Compile the text after "print fmt: " in a format file.
+
+    A value is named after the record's member where it is that member (``REC->x``,
+    ``__get_str(x)``, ``__print_symbolic(REC->x, ...)``, the latter as text); a value
+    computed from members is named after the printed key ("key=%d", "key: %d").
+    Values that neither names are matched and dropped.  Raises `Unreadable`.
+    """
+    literal, rest = _string(print_fmt)
+    arguments = [part.strip() for part in _split(rest)][1:]
+    members = {name for part in arguments for name in _named(part)}
+    pattern: list[str] = []
+    values: list[Value] = []
+    position = 0
+    open_text = False
+    for spec in _CONVERSION.finditer(literal):
+        before = literal[position : spec.start()]
+        pattern.append(re.escape(before))
+        position = spec.end()
+        if spec["kind"] == "%":
+            pattern.append("%")
+            continue
+        for star in (spec["width"], spec["precision"]):
+            if star == "*" and not spec["kind"].startswith("p"):
+                _taken(arguments, print_fmt)
+        argument = _taken(arguments, print_fmt)
+        shape, base = _shape(spec)
+        if open_text and base in (_TEXT, _PADDED) and not before:
+            # "%s%s": nothing tells where the first ends, so the first takes both.
+            whole = f"{values[-1].argument}, {argument}"
+            values[-1] = replace(values[-1], argument=whole)
+            continue
+        open_text = base in (_TEXT, _PADDED) and spec["kind"] != "c"
+        pattern.append(f"({shape})")
+        values.append(
+            Value(
+                name=_name(argument, literal[: spec.start()]),
+                base=base,
+                argument=argument,
+                bits=_bits(spec),
+                function=spec["kind"] in _FUNCTIONS,
+            )
+        )
+    # A TP_printk that ends in a newline prints an empty line after each event.
+    pattern.append(re.escape(literal[position:].rstrip("\n")) + r"\n?")
+    return Printed(
+        re.compile("".join(pattern), re.S), tuple(values), frozenset(members)
+    )
+
+
+def _taken(arguments: list[str], print_fmt: str) -> str:
+    """The next of ``arguments``, which is taken away."""
+    if not arguments:
+        raise TooFewArguments(f"more conversions than arguments: {print_fmt!r}")
+    return arguments.pop(0)
+
+
+def _named(argument: str) -> set[str]:
+    """The members of the record that ``argument`` is made from."""
+    return {one or other for one, other in _MEMBER.findall(argument)}
+
+
+def _bits(spec: re.Match[str]) -> int:
+    """How many bits of a number a conversion prints."""
+    if spec["kind"].startswith("p"):
+        return 64
+    return {"hh": 8, "h": 16, None: 32}.get(spec["length"], 64)
+
+
+def _symbol(arguments: str, members: Mapping[str, Member]) -> str:
+    """What ``__print_symbolic(arguments)`` prints.  Raises `cexpr.Unknown`."""
+    value, *table = (part.strip() for part in _split(arguments))
+    number = cexpr.evaluate(value, members)
+    for entry in table:
+        key, _, name = entry.strip("{} ").partition(",")
+        if cexpr.evaluate(key, {}) == number:
+            return _string(name)[0]
+    if isinstance(number, str):
+        raise Unknown(f"{value}: a string has no symbol")
+    return f"0x{number:x}"
+
+
+def _shape(spec: re.Match[str]) -> tuple[str, int]:
+    """What a conversion prints, and how to read it."""
+    kind = spec["kind"]
+    pad = r"\s*" if spec["width"] else ""
+    after = r"\s*" if "-" in spec["flags"] else ""
+    if kind in "di":
+        return rf"{pad}[-+ ]?\d+{after}", 10
+    if kind == "u":
+        return rf"{pad}\d+{after}", 10
+    if kind in "xX":
+        return rf"{pad}(?:0[xX])?[0-9a-fA-F]+{after}", 16
+    if kind == "o":
+        return rf"{pad}[0-7]+{after}", 8
+    if kind in ("p", "px", "pK"):
+        return rf"{pad}\S+{after}", _POINTER
+    text = _PADDED if spec["width"] else _TEXT
+    return (r".", _TEXT) if kind == "c" else (r".*?", text)
+
+
+def _name(argument: str, before: str) -> str | None:
+    if found := _BARE.fullmatch(argument):
+        return found[1]
+    if found := _HELPER.match(argument.lstrip("( ")):
+        return found[1]
+    if found := _PRINTED_KEY.search(before):
+        return found[1]
+    return None
+
+
+def _value(text: str, base: int) -> int | str:
+    if base == _TEXT:
+        return text
+    if base == _PADDED:
+        return text.strip(" ")
+    if base == _POINTER:
+        # "(null)" and "(____ptrval____)" are no addresses; the first one has a value.
+        if text.strip() == "(null)":
+            return 0
+        try:
+            return int(text, 16)
+        except ValueError:
+            return text
+    return int(text, base)
+
+
+def _string(text: str) -> tuple[str, str]:
+    """The leading C string literals of ``text``, decoded, and what follows them."""
+    decoded = []
+    rest = text.lstrip()
+    while rest.startswith('"'):
+        match = re.match(r'"((?:[^"\\]|\\.)*)"', rest, re.S)
+        if match is None:
+            raise Unreadable(f"unterminated string: {text!r}")
+        decoded.append(_ESCAPE.sub(_unescape, match[1]))
+        rest = rest[match.end() :].lstrip()
+    if not decoded:
+        raise Unreadable(f"no format string: {text!r}")
+    return "".join(decoded), rest
+
+
+def _unescape(match: re.Match[str]) -> str:
+    code = match[1]
+    if code[0] == "x" and len(code) > 1:
+        return chr(int(code[1:], 16))
+    if code in _ESCAPED:
+        return _ESCAPED[code]
+    return chr(int(code, 8)) if code[0] in "01234567" else code
+
+
+def _split(text: str) -> list[str]:
+    """``text`` at its top-level commas; strings, brackets and braces stay whole."""
+    parts = [""]
+    depth = 0
+    for token in re.findall(r'"(?:[^"\\]|\\.)*"|.', text, re.S):
+        if token == "," and depth == 0:
+            parts.append("")
+            continue
+        depth += (token in "([{") - (token in ")]}")
+        parts[-1] += token
+    return parts

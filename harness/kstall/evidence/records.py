@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Guest results, read back: trace text, recorder lines, bpftrace output, losses.
+
+Pure: text in, values out, so that saved results can be judged again.  Two readers
+give the same `Event`: `trace` (ftrace's text: time rounded to the nearest
+microsecond) and `recorded` (the generated bpftrace recorder: nanoseconds).  Both
+clocks are CLOCK_MONOTONIC.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+from kstall_guest import layout as formats
+from kstall_guest.layout import Field, Hole, Layout
+from kstall_guest.tracefs import lost as trace_lost
+from kstall_guest.tracefs import parse_stats
+
+from ..base import KstallError
+from .cexpr import Member
+from .printk import Printed, Unreadable, compile_fmt
+
+__all__ = [
+    "Bucket",
+    "Event",
+    "Field",
+    "HelperError",
+    "Hole",
+    "Injected",
+    "Layout",
+    "Malformed",
+    "Output",
+    "Trace",
+    "bpftrace",
+    "computed_once",
+    "injected",
+    "parse_layout",
+    "parse_stats",
+    "recorded",
+    "trace",
+    "trace_lost",
+]
+
+# comm is at most 15 bytes and printed as "%16s", so the dash stands in column 17 (or
+# before, if a byte is not a character) whatever the name contains; leading blanks of
+# a name cannot be told from padding.
+_LINE = re.compile(
+    r"(?P<comm>.{1,16})-(?P<pid>\d+) +(?:\([ \d-]{7}\) )?\[(?P<cpu>\d{3,})\] "
+    r"(?:\S{4,8} +| +)?(?P<s>\d+)\.(?P<us>\d{6}): (?P<name>\w+): ?(?P<body>.*)",
+    re.S,
+)
+_LOST = re.compile(r"CPU:\d+ \[LOST (?:(\d+) )?EVENTS\]")
+_STARTED = re.compile(r"#+ CPU \d+ buffer started #+")
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_KEPT = 128
+
+
+def computed_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """``function``, which depends on its arguments alone, computed once for each.
+
+    Tuples of records are compared by identity, as comparing their contents would take
+    as long as computing the result.  That works because a falsified run shares the
+    objects of all records that it does not change.  Other arguments are compared by
+    value.  The result is shared, so callers must not modify it.
+    """
+    known: OrderedDict[tuple[Hashable, ...], tuple[object, _R]] = OrderedDict()
+
+    @functools.wraps(function)
+    def once(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        given = (*args, *sorted(kwargs.items()))
+        key = tuple(id(one) if _recorded(one) else one for one in given)
+        if key not in known:
+            # Held, so that no other object gets its id.
+            known[key] = given, function(*args, **kwargs)
+            if len(known) > _KEPT:
+                known.popitem(last=False)
+        known.move_to_end(key)
+        return known[key][1]
+
+    return once
+
+
+def _recorded(value: object) -> bool:
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], Event)
+
+
+class Malformed(KstallError):
+    """A result file is not in its own format: truncated, or not what it claims."""
+
+
+def parse_layout(text: str, system: str) -> Layout:
+    """Read a format file of ``system``.  Raises `Malformed` when it is none."""
+    try:
+        return formats.parse(text, system)
+    except ValueError as error:
+        raise Malformed(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Event:
+    """One record.
+
+    ``ts_ns`` is CLOCK_MONOTONIC (whole microseconds when ftrace printed it), ``pid``
+    the thread's id, ``fields`` the event's own members: integers as such, strings
+    and symbolic values as text, arrays (only of raw records) as tuples.  ``text`` is
+    what ftrace printed after the event's name, if it did.
+    """
+
+    ts_ns: int
+    cpu: int
+    pid: int
+    comm: str
+    system: str
+    name: str
+    fields: Mapping[str, Member]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """An instance's buffer; ``lost`` counts gaps the text itself mentions."""
+
+    events: tuple[Event, ...]
+    lost: int
+
+
+def trace(text: str, layouts: Iterable[Layout]) -> Trace:
+    """Read a trace file with the formats of the events that were enabled.
+
+    Raises `Malformed`, with the line, on an event without a format, on one whose print
+    fmt cannot be read, and on text that its print fmt cannot have produced.
+    """
+    known: dict[str, list[tuple[Layout, Printed]]] = {}
+    unreadable: dict[str, Unreadable] = {}
+    for layout in layouts:
+        try:
+            entry = (layout, compile_fmt(layout.print_fmt))
+        except Unreadable as error:
+            # Of no concern to whoever reads other events.
+            unreadable[layout.name] = error
+            continue
+        known.setdefault(layout.name, []).append(entry)
+    events: list[Event] = []
+    lost = 0
+    for number, line in _records(text):
+        if gap := _LOST.fullmatch(line):
+            lost += int(gap[1] or 1)
+            continue
+        if _STARTED.fullmatch(line):
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise Malformed(f"trace line {number}: not an event: {line!r}")
+        name = match["name"]
+        if name in unreadable and name not in known:
+            why = unreadable[name]
+            raise Malformed(f"trace line {number}: {name}: {why}") from why
+        events.append(_event(match, known.get(name, []), number))
+    return Trace(tuple(events), lost)
+
+
+def _records(text: str) -> list[tuple[int, str]]:
+    """(line number, text) of each record; names and values may hold line ends."""
+    found: list[tuple[int, str]] = []
+    pending = ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("#") and not pending and not _STARTED.fullmatch(line):
+            continue
+        candidate = f"{pending}\n{line}" if pending else line
+        if any(p.fullmatch(candidate) for p in (_LINE, _LOST, _STARTED)):
+            found.append((number, candidate))
+            pending = ""
+        elif _LINE.fullmatch(line):
+            # What was pending belongs to the event before it.
+            _append(found, pending, number)
+            found.append((number, line))
+            pending = ""
+        else:
+            pending = candidate
+    _append(found, pending, 0)
+    return found
+
+
+def _append(found: list[tuple[int, str]], pending: str, number: int) -> None:
+    if not pending.strip("\n"):
+        return
+    if not found:
+        raise Malformed(f"trace line {number}: not an event: {pending!r}")
+    at, line = found[-1]
+    found[-1] = (at, f"{line}\n{pending}")
+
+
+def _event(
+    match: re.Match[str], known: Sequence[tuple[Layout, Printed]], number: int
+) -> Event:
+    if not known:
+        raise Malformed(f"trace line {number}: no format for event {match['name']}")
+    body = match["body"].rstrip("\n")
+    for layout, printed in known:
+        fields = printed.match(body)
+        if fields is not None:
+            return Event(
+                ts_ns=int(match["s"]) * 1_000_000_000 + int(match["us"]) * 1000,
+                cpu=int(match["cpu"]),
+                pid=int(match["pid"]),
+                comm=match["comm"].lstrip(" "),
+                system=layout.system,
+                name=layout.name,
+                fields=fields,
+                text=body,
+            )
+    raise Malformed(
+        f"trace line {number}: {match['name']}: not what its print fmt prints: {body!r}"
+    )
+
+
+def recorded(text: str) -> tuple[Event, ...]:
+    """Read record.jsonl, the recorder's lines.  Raises `Malformed`."""
+    events = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line:
+            continue
+        value = _decode(line, f"record line {number}")
+        system, _, name = str(value["event"]).partition(":")
+        events.append(
+            Event(
+                ts_ns=value["ts"],
+                cpu=value["cpu"],
+                pid=value["pid"],
+                comm=value["comm"],
+                system=system,
+                name=name,
+                fields={
+                    key: tuple(entry) if isinstance(entry, list) else entry
+                    for key, entry in value["fields"].items()
+                },
+            )
+        )
+    return tuple(events)
+
+
+@dataclass(frozen=True)
+class Injected:
+    """A step that QEMU's monitor performed; ``answers`` are (command, reply, error).
+
+    ``error`` is None if all went well.
+    """
+
+    step: str
+    error: str | None
+    answers: tuple[tuple[str, Any, str | None], ...]
+
+
+def injected(text: str) -> tuple[Injected, ...]:
+    """Read injected.json, which the host wrote.  Raises `Malformed`."""
+    try:
+        return tuple(
+            Injected(
+                entry["step"],
+                entry["error"],
+                tuple((a["command"], a["reply"], a["error"]) for a in entry["answers"]),
+            )
+            for entry in json.loads(text)
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Malformed(f"injected.json: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """``count`` values from ``low`` to ``high``, both included; None: unbounded."""
+
+    low: int | None
+    high: int | None
+    count: int
+
+
+@dataclass(frozen=True)
+class HelperError:
+    """A BPF helper that failed at ``line`` of the script: ``retcode`` is -errno."""
+
+    helper: str
+    message: str
+    retcode: int
+    line: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one bpftrace run printed as JSON.
+
+    ``maps``, ``hists`` and ``stats`` are by map name ("@wait"), then by key; the key
+    of a map without one is "", of several parts "a,b" (bpftrace's own joining, so a
+    comma within a string key is not told apart).  A map that was printed repeatedly
+    has its last value.  ``values`` are the arguments of print(), in order, ``lines``
+    the text of printf(), ``probes`` how many were to be attached.
+    """
+
+    maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    hists: Mapping[str, Mapping[str, tuple[Bucket, ...]]] = field(default_factory=dict)
+    stats: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    values: tuple[Any, ...] = ()
+    lines: tuple[str, ...] = ()
+    probes: int | None = None
+    lost: int = 0
+    helper_errors: tuple[HelperError, ...] = ()
+
+
+def bpftrace(text: str) -> Output:
+    """Read the JSON that bpftrace (0.23 to 0.26) wrote.  Raises `Malformed`."""
+    maps: dict[str, dict[str, Any]] = {}
+    hists: dict[str, dict[str, tuple[Bucket, ...]]] = {}
+    stats: dict[str, dict[str, Mapping[str, int]]] = {}
+    values: list[Any] = []
+    printed: list[str] = []
+    probes: int | None = None
+    lost = 0
+    errors: list[HelperError] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        value = _decode(line, f"bpftrace line {number}")
+        kind = value.get("type")
+        data: Any = value.get("data")
+        match kind:
+            case "map":
+                maps |= {name: _keyed(entry) for name, entry in data.items()}
+            case "hist":
+                hists |= {name: _histogram(entry) for name, entry in data.items()}
+            case "stats":
+                stats |= {name: _statistics(entry) for name, entry in data.items()}
+            case "value":
+                values.append(data)
+            case "printf" | "time" | "cat" | "join" | "syscall":
+                printed.append(data)
+            case "attached_probes":
+                probes = data["probes"] if data else value["count"]
+            case "lost_events":
+                lost += data["events"] if isinstance(data, dict) else 1
+            case "helper_error":
+                errors.append(
+                    HelperError(
+                        value["helper"], value["msg"], value["retcode"], value["line"]
+                    )
+                )
+            case _:
+                raise Malformed(f"bpftrace line {number}: unknown type {kind!r}")
+    return Output(
+        maps=maps,
+        hists=hists,
+        stats=stats,
+        values=tuple(values),
+        lines=tuple("".join(printed).splitlines()),
+        probes=probes,
+        lost=lost,
+        helper_errors=tuple(errors),
+    )
+
+
+def _decode(line: str, place: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise Malformed(f"{place}: {error}: {line[:120]!r}") from error
+    if not isinstance(value, dict):
+        raise Malformed(f"{place}: not an object: {line[:120]!r}")
+    return value
+
+
+def _keyed(entry: Any) -> dict[str, Any]:
+    return dict(entry) if isinstance(entry, dict) else {"": entry}
+
+
+def _histogram(entry: Any) -> dict[str, tuple[Bucket, ...]]:
+    return {
+        key: tuple(Bucket(b.get("min"), b.get("max"), b["count"]) for b in buckets)
+        for key, buckets in _keyed(entry).items()
+    }
+
+
+def _statistics(entry: Any) -> dict[str, Mapping[str, int]]:
+    if not isinstance(entry, dict):
+        return {"": {"average": entry}}
+    # Without a key the three figures themselves stand where the keys would.
+    if set(entry) == {"count", "average", "total"} and not any(
+        isinstance(figure, dict) for figure in entry.values()
+    ):
+        return {"": dict(entry)}
+    return {
+        key: figures if isinstance(figures, dict) else {"average": figures}
+        for key, figures in entry.items()
+    }

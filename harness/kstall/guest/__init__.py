@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A booted kernel: what is asked of it, and how it ended.
+
+In come a `Kernel`, a root, a `Machine` and a series' job; out comes a directory of
+results, or an error that says whether the kernel is to blame (`GuestFailed`) or nothing
+can be said (`NotJudged`).  It judges no result.
+"""
+
+from . import accel, debugguest, guest, guestrun, hosttime
+from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Side, Watched
+from .guestrun import Guest, forget, machine_for, run_guest
+from .splats import Complaint
+
+__all__ = [
+    "CYCLES",
+    "RELOADS",
+    "SHARE",
+    "TOGGLES",
+    "Complaint",
+    "Flavour",
+    "Guest",
+    "Side",
+    "Watched",
+    "accel",
+    "debugguest",
+    "forget",
+    "guest",
+    "guestrun",
+    "hosttime",
+    "machine_for",
+    "run_guest",
+]

@@ -1,0 +1,505 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Boot a kernel in QEMU, run one command in it, and say what became of it.
+
+Everything that knows virtme-ng is here.  Control and console are separate: the
+command's status comes back as a file, and QEMU itself writes the whole console to
+another, so that neither can garble the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from ..base import KstallError, cache, process, temporary
+from ..debian import Root
+from . import console as console_text
+from . import dump, hostclock, hosttime, monitor
+from .console import Splat
+
+# Where the job's own script and its two status files are in the guest.
+_CONTROL = "/run/kstall-control"
+_JOB = Path(__file__).parent / "guest-job.sh"
+_POLL = 0.05
+# A host that is busy without end must not keep us for ever: so many times a deadline.
+_PATIENCE = 6.0
+# After its job a guest powers off by itself; one that does not is ended.
+_GRACE = 20.0
+# The kernel silently cuts its command line here, and the end is what starts init.
+_COMMAND_LINE_SIZE = 2048
+# What virtme-ng adds by itself, and for each mount beside its path, with some room.
+_THEIRS = 875
+_THEIRS_PER_MOUNT = 100
+_KERNEL = (
+    # virtme-ng adds `quiet`; the last one wins.  Before the console, which throws away
+    # what the level at its start does not let through.
+    "loglevel=7",
+    "earlycon=uart8250,io,0x3f8,115200",
+    # The check counts timer ticks in a busy loop, and panics when a busy host does not
+    # let an emulated CPU run in time.
+    "no_timer_check",
+    # Nor let two of them compare their clocks: the clocksource watchdog limits that by
+    # the very clock it doubts, and on a busy host was seen to spin there for minutes.
+    "tsc=reliable",
+    # A kernel that has oopsed is no witness; panic=-1 then ends the guest at once.
+    "oops=panic",
+    "nokaslr",
+    "kunit.autorun=0",
+)
+
+
+class GuestError(KstallError):
+    """The guest could not be started at all."""
+
+
+@dataclass(frozen=True)
+class Accel:
+    """How QEMU runs guest code; ``why`` says how that was decided.
+
+    ``one_thread``: an emulated guest's processors take turns in one host thread.
+    """
+
+    kind: Literal["kvm", "tcg"]
+    why: str
+    one_thread: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The guest's hardware; ``devices`` are QEMU arguments, given as they are."""
+
+    cpus: int = 2
+    memory: str = "2G"
+    append: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Share:
+    """A host directory that the guest sees at ``guest``, an absolute path."""
+
+    guest: str
+    host: Path
+    writable: bool = False
+
+
+@dataclass(frozen=True)
+class GuestRun:
+    """What became of a guest.
+
+    ``completed``: the command ended, with ``exit_status``.  ``panic``: the kernel
+    did.  ``hang``: neither did before the deadline; the console ends with a dump of
+    the tasks.  ``lost``: QEMU ended and nothing tells why.  ``first_line_seconds`` is
+    from QEMU's start to the command's, or None if it never started.
+    ``performed`` is what the monitor did on the guest's request.  ``lost`` seconds of
+    all the host ran something else while the busiest of the guest's processors was
+    runnable, or had QEMU wait for a disk; ``host`` has the details.  ``deadline`` is
+    in seconds without those.  Reports of which `excused` tells why are no word about
+    the kernel; ``splats`` are all that were printed before tasks were dumped.
+    """
+
+    status: Literal["completed", "panic", "hang", "lost"]
+    exit_status: int | None
+    console: Path
+    seconds: float
+    first_line_seconds: float | None
+    splats: tuple[Splat, ...]
+    argv: tuple[str, ...]
+    performed: tuple[monitor.Performed, ...] = ()
+    # What the kernel killed for want of memory.
+    victims: tuple[str, ...] = ()
+    host: hosttime.Host = field(default_factory=hosttime.Host)
+    lost: float = 0.0
+    deadline: float = 0.0
+
+    @property
+    def ahead(self) -> str | None:
+        """How far the guest's clock was ahead of the host's, if it was.
+
+        With icount it is no clock, but counts instructions.
+        """
+        if any("-icount" in word for word in self.argv):
+            return None
+        return hostclock.ahead(self.console, self.seconds)
+
+    @property
+    def last_words(self) -> str:
+        """The last line that QEMU, or vng, printed on its own behalf; may be empty."""
+        log = self.console.with_name("guest.log")
+        if not log.exists():
+            return ""
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((x for x in reversed(lines) if x.strip() and x[:2] != "$ "), "")
+
+    def excused(self, limits: hosttime.Thresholds) -> dict[int, str]:
+        """Reports that follow from a host that was busy: number in ``splats``, why."""
+        stalls = {
+            number: splat
+            for number, splat in enumerate(self.splats)
+            if hosttime.stall(splat, limits) is not None
+        }
+        if ahead := self.ahead:
+            return dict.fromkeys(stalls, ahead)
+        offsets = console_text.offsets(
+            self.console, [one.line for one in stalls.values()]
+        )
+        found = {}
+        for number, splat in stalls.items():
+            at = self.host.printed(offsets.get(splat.line, 0))
+            if why := hosttime.excuse(splat, at, self.host, limits):
+                found[number] = why
+        return found
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """A short-named directory for one run's sockets and links.
+
+    virtme-ng hands its arguments to a shell, and a socket's path may have 107 bytes;
+    links from here keep both from minding what the user's directories are called.
+    """
+
+    path: Path
+
+    @property
+    def home(self) -> Path:
+        return self.path / "home"
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control"
+
+    @property
+    def serial(self) -> Path:
+        return self.path / "serial"
+
+    @property
+    def monitor(self) -> Path:
+        return self.path / "monitor"
+
+    @property
+    def steps(self) -> Path:
+        return self.path / "steps"
+
+    def link(self, name: str, target: Path) -> Path:
+        link = self.path / name
+        if not link.is_symlink():
+            link.symlink_to(target.resolve())
+        return link
+
+
+def boot(
+    image: Path,
+    root: Root,
+    accel: Accel,
+    machine: Machine,
+    shares: Sequence[Share],
+    command: Sequence[str],
+    *,
+    out: Path,
+    deadline: float,
+    say: Callable[[str], None],
+    steps: Sequence[monitor.Step] = (),
+    scripts: Path | None = None,
+) -> GuestRun:
+    """Run ``command`` in a guest; ``deadline`` is in seconds that the guest can use:
+    those in which the host let it wait, for a processor or a disk, are not counted.
+
+    ``steps`` are what the guest may ask QEMU's monitor for, see `kstall_guest.monitor`;
+    ``scripts`` is what ``{scripts}`` in the machine's devices stands for.
+
+    ``out`` gets ``console.log``, ``job.log`` (what the command printed), ``guest.log``
+    (what virtme-ng and QEMU did), ``host.json`` (see `hosttime`) and ``registers.txt``
+    if a hung kernel answers no key.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    console = out / "console.log"
+    for stale in (console, out / "job.log", out / "registers.txt"):
+        stale.unlink(missing_ok=True)
+    with contextlib.ExitStack() as stack:
+        desk = stack.enter_context(_desk())
+        if scripts is not None:
+            machine = _with_files(machine, desk.link("scripts", scripts))
+        argv = vng_argv(
+            image,
+            root,
+            accel,
+            _with_port(machine, desk) if steps else machine,
+            shares,
+            command,
+            desk=desk,
+            console=console,
+        )
+        performed = stack.enter_context(
+            monitor.answering(desk.steps, desk.monitor, steps)
+        )
+        with (out / "guest.log").open("wb") as log:
+            log.write(os.fsencode(f"$ {shlex.join(argv)}\n"))
+            log.flush()
+            began = time.monotonic()
+            with process.start(argv, env=_environment(desk)) as child:
+                pump = threading.Thread(target=_pump, args=(child, log), daemon=True)
+                pump.start()
+                times = hosttime.Watch(child.pid, console, desk.control / hosttime.LOST)
+                with times.watching():
+                    watch = _wait(child, desk, began, deadline, times, say)
+                    # On a full disk there is worse to tell than that.
+                    with contextlib.suppress(OSError):
+                        cache.write_json(out / hosttime.FILE, times.host.as_json())
+                    if watch.hung:
+                        say(f"no end after {deadline:g} s: dumping the guest's tasks")
+                        registers = out / "registers.txt"
+                        dump.tasks(
+                            desk.serial,
+                            desk.monitor,
+                            console,
+                            registers,
+                            lambda: times.spent,
+                        )
+            pump.join()
+        seconds = time.monotonic() - began
+        if not console.exists():
+            raise GuestError(
+                "QEMU did not start:\n" + _tail(out / "guest.log"),
+                log=out / "guest.log",
+            )
+        if (printed := desk.control / "output").exists():
+            shutil.copyfile(printed, out / "job.log")
+        ran = _judge(desk, console, argv, seconds, watch, tuple(performed))
+        return dataclasses.replace(
+            ran, host=times.host, lost=times.lost, deadline=deadline
+        )
+
+
+def vng_argv(
+    image: Path,
+    root: Root,
+    accel: Accel,
+    machine: Machine,
+    shares: Sequence[Share],
+    command: Sequence[str],
+    *,
+    desk: _Desk,
+    console: Path,
+) -> tuple[str, ...]:
+    """The one place where a virtme-ng command line is made."""
+    job = ["sh", f"{_CONTROL}/{_JOB.name}", *command]
+    mounts = [Share(_CONTROL, desk.control, writable=True), *shares]
+    _check_length(machine, mounts, job)
+    argv = [
+        # The program beside our interpreter: a virtual environment need not be active.
+        str(Path(sys.executable).parent / "vng"),
+        "--run",
+        str(desk.link("image", image)),
+        "--root-disk",
+        str(desk.link("root", root.image)),
+        "--name=kstall",
+        "--user=root",
+        "--force-9p",
+        "--disable-microvm",
+        f"--cpus={machine.cpus}",
+        f"--memory={machine.memory}",
+        *(("--disable-kvm",) if accel.kind == "tcg" else ()),
+    ]
+    for number, share in enumerate(mounts):
+        option = "--rwdir" if share.writable else "--rodir"
+        argv.append(f"{option}={share.guest}={desk.link(f'share{number}', share.host)}")
+    for word in (*kernel_parameters(machine), *_clock(accel, machine)):
+        argv.append(f"--append={word}")
+    qemu = (*_qemu_argv(desk, desk.link("out", console.parent)), *machine.devices)
+    if accel.one_thread:
+        qemu = (*qemu, "-accel", "tcg,thread=single")
+    return (*argv, f"--exec={shlex.join(job)}", f"--qemu-opts={shlex.join(qemu)}")
+
+
+def kernel_parameters(machine: Machine) -> tuple[str, ...]:
+    """What the guest's kernel is told beside what virtme-ng tells it by itself."""
+    return (*_KERNEL, *machine.append)
+
+
+def _clock(accel: Accel, machine: Machine) -> tuple[str, ...]:
+    """What an emulated kernel is told so that it need not measure it, see `hostclock`.
+
+    No part of `kernel_parameters`, which have a say in what a guest's results are: it
+    is another number on another host, and should have been found just so.  With icount
+    the counter is the guest's own, and nothing comes in between.
+    """
+    if accel.kind != "tcg" or "-icount" in machine.devices:
+        return ()
+    khz = hostclock.khz()
+    return () if khz is None else (f"tsc_early_khz={khz}",)
+
+
+def _check_length(
+    machine: Machine, mounts: Sequence[Share], job: Sequence[str]
+) -> None:
+    length = _THEIRS + sum(len(word) + 1 for word in kernel_parameters(machine))
+    length += sum(_THEIRS_PER_MOUNT + len(mount.guest) for mount in mounts)
+    # virtme-ng passes the command there, too, in base64.
+    length += len(shlex.join(job)) * 4 // 3
+    if length > _COMMAND_LINE_SIZE:
+        raise GuestError(
+            "command and kernel parameters do not fit onto the kernel's command line",
+            next="put the command into a script in a share",
+        )
+
+
+def _environment(desk: _Desk) -> dict[str, str]:
+    # vng finds its other half, virtme-run, by PATH.
+    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+    return {"HOME": str(desk.home), "PATH": path, "TMPDIR": str(desk.path)}
+
+
+def _qemu_argv(desk: _Desk, out: Path) -> tuple[str, ...]:
+    # virtme-ng sends the serial console nowhere.  A second port would not do: of two
+    # `console=ttyS*` the kernel takes the first.  So this alters virtme-ng's own.
+    console = {
+        "backend": "socket",
+        "path": desk.serial,
+        "server": "on",
+        "wait": "off",
+        "logfile": out / "console.log",
+    }
+    argv = ["-qmp", f"unix:{desk.monitor},server=on,wait=off"]
+    # So that it can be told which threads are the guest's processors.
+    argv += ["-name", "debug-threads=on"]
+    for name, value in console.items():
+        argv += ["-set", f"chardev.console.{name}={value}"]
+    return tuple(argv)
+
+
+def _with_files(machine: Machine, scripts: Path) -> Machine:
+    """``machine`` with devices that find their files."""
+    devices = (word.replace("{scripts}", str(scripts)) for word in machine.devices)
+    return dataclasses.replace(machine, devices=tuple(devices))
+
+
+def _with_port(machine: Machine, desk: _Desk) -> Machine:
+    """``machine`` with the serial port over which the guest asks for steps."""
+    port = (
+        "-chardev",
+        f"socket,id=kstall-steps,path={desk.steps},server=on,wait=off",
+        "-device",
+        "virtio-serial-pci,id=kstall-serial",
+        "-device",
+        f"virtserialport,bus=kstall-serial.0,chardev=kstall-steps,name={monitor.PORT}",
+    )
+    return dataclasses.replace(machine, devices=(*machine.devices, *port))
+
+
+@contextlib.contextmanager
+def _desk() -> Iterator[_Desk]:
+    base = tempfile.gettempdir()
+    if not re.fullmatch(r"[\w/.+-]{1,60}", base):
+        base = "/tmp"
+    with temporary.directory("guest", Path(base)) as place:
+        desk = _Desk(place)
+        desk.home.mkdir()
+        desk.control.mkdir()
+        shutil.copy2(_JOB, desk.control / _JOB.name)
+        # The first configuration found wins: nobody else's shall choose our options.
+        config = desk.home / ".config/virtme-ng"
+        config.mkdir(parents=True)
+        (config / "virtme-ng.conf").write_text("{}\n", encoding="utf-8")
+        yield desk
+
+
+def _pump(child: subprocess.Popen[bytes], log: BinaryIO) -> None:
+    """Copy what ``child`` prints: QEMU opens its outputs anew, and would truncate."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        log.write(line)
+        log.flush()
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """What was seen of a guest from outside; ``first_line`` as in `GuestRun`, and how
+    many bytes a hung one had ``printed``."""
+
+    hung: bool
+    first_line: float | None
+    printed: int | None = None
+
+
+def _wait(
+    child: subprocess.Popen[bytes],
+    desk: _Desk,
+    began: float,
+    deadline: float,
+    times: hosttime.Watch,
+    say: Callable[[str], None],
+) -> _Watch:
+    """Watch until the guest came to an end, or had ``deadline`` seconds since
+    ``began`` on the monotonic clock."""
+    # When QEMU made its socket, and when the command began.  As seen by us: files have
+    # the time of a clock that may be set meanwhile.
+    started = first = None
+    hung = False
+    while child.poll() is None and not hung:
+        now = time.monotonic()
+        if started is None and desk.monitor.exists():
+            started = now
+        if first is None and started is not None and (desk.control / "began").exists():
+            first = now - started
+            say(f"booted in {first:.1f} s")
+        if (desk.control / "status").exists():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_GRACE)
+            break
+        hung = now - began >= min(deadline + times.lost, deadline * _PATIENCE)
+        if not hung:
+            time.sleep(_POLL)
+    return _Watch(hung, first, times.printed)
+
+
+def _judge(
+    desk: _Desk,
+    console: Path,
+    argv: tuple[str, ...],
+    seconds: float,
+    watch: _Watch,
+    performed: tuple[monitor.Performed, ...],
+) -> GuestRun:
+    splats = console_text.scan_file(console)
+    if watch.hung and watch.printed is not None:
+        # Not what the dump of the tasks printed, which may overrun the kernel's log.
+        offsets = console_text.offsets(console, [one.line for one in splats])
+        splats = tuple(one for one in splats if offsets[one.line] < watch.printed)
+    exit_status = None
+    if (file := desk.control / "status").exists():
+        status: Literal["completed", "panic", "hang", "lost"] = "completed"
+        exit_status = int(file.read_text(encoding="ascii"))
+    elif console_text.panicked(splats):
+        status = "panic"
+    else:
+        status = "hang" if watch.hung else "lost"
+    return GuestRun(
+        status,
+        exit_status,
+        console,
+        seconds,
+        watch.first_line,
+        splats,
+        argv,
+        performed,
+        console_text.victims(console),
+    )
+
+
+def _tail(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(lines[-10:])

@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One series in one guest: the job that goes in, the results that come out.
+
+Everything goes through one shared directory: each further share costs a mount in the
+guest, and what the guest may write to is then a copy and never the project.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..base import (
+    FailedCheck,
+    KstallError,
+    NotJudged,
+    Opened,
+    Sink,
+    cache,
+    process,
+    space,
+)
+from ..build import kernel, programs
+from ..debian import root
+from ..series import Project, Series
+from . import accel, console, guest, hosttime, monitor
+
+#: Where a guest finds what it was given.
+GUEST = Path("/run/kstall")
+#: The agent's part that only guests of `debugguest` need, below the project.
+STRESS = "harness/kstall_guest/stress.py"
+#: Seconds of a guest beyond its workloads' deadlines: boot, and bpftrace's start-up,
+#: which takes seconds a script under emulation.
+_MARGIN = 60.0
+_PER_TRACER = 30.0
+_PROGRAM_BYTES = 10**7
+_CC = ("gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
+
+
+class GuestFailed(FailedCheck):
+    """The kernel under test panicked, hung, or complained."""
+
+
+@dataclass(frozen=True)
+class Guest:
+    """A kernel and what it takes to run it."""
+
+    kernel: kernel.Kernel
+    root: root.Root
+    accel: accel.Accel
+    machine: guest.Machine = field(default_factory=guest.Machine)
+    programs: tuple[programs.Program, ...] = ()
+
+
+def machine_for(series: Series) -> guest.Machine:
+    """The machine that ``series`` asks for."""
+    wanted = series.spec.machine
+    return guest.Machine(wanted.cpus, wanted.memory, wanted.append, wanted.devices)
+
+
+def limits_for(where: Guest) -> hosttime.Thresholds:
+    """When the watchdogs of this guest's kernel bite."""
+    parameters = guest.kernel_parameters(where.machine)
+    return hosttime.thresholds(where.kernel.config, parameters)
+
+
+def steps_for(series: Series) -> tuple[monitor.Step, ...]:
+    """What the workloads of ``series`` may ask QEMU's monitor for."""
+    return tuple(
+        monitor.Step(
+            load.name,
+            step.step,
+            tuple(
+                monitor.Command(
+                    one.qmp or one.hmp or "",
+                    one.arguments,
+                    human=one.hmp is not None,
+                    reply=one.reply or "",
+                )
+                for one in step.commands
+            ),
+        )
+        for load in series.spec.workload
+        for step in load.inject
+    )
+
+
+def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
+    """The job of ``kstall_guest``, see its ``job.py``."""
+    spec = series.spec
+    bare = {point.event: point for point in spec.tracepoint if point.kind == "bare"}
+    return {
+        "schema": 1,
+        "series": series.name,
+        "build_id": built.build_id,
+        "modules": str(GUEST / "modules"),
+        "results": str(GUEST / "results"),
+        "scripts": str(GUEST / "scripts"),
+        "formats": [p.event for p in spec.tracepoint if p.event not in bare],
+        "workloads": [
+            {
+                "name": load.name,
+                "argv": [str(GUEST / "scripts" / load.program), *load.args],
+                "modules": list(load.modules),
+                "events": list(load.events),
+                "record": [event for event in load.record if event not in bare],
+                "bare": [
+                    {
+                        "event": event,
+                        "args": dict(bare[event].fields),
+                        "reads": dict(bare[event].reads),
+                    }
+                    for event in load.record
+                    if event in bare
+                ],
+                "bpftrace": [
+                    {"name": Path(file).stem, "script": file, "params": []}
+                    for file in load.scripts
+                ],
+                "decode": [
+                    point.event
+                    for point in spec.tracepoint
+                    if load.decode and point.event in load.events
+                ],
+                "deadline_s": load.deadline_s,
+            }
+            for load in spec.workload
+        ],
+    }
+
+
+def inputs(project: Project, series: Series) -> tuple[Path, ...]:
+    """The project's files that have a say in what happens in the guest."""
+    spec = series.spec
+    programs = {(project.scripts / load.program).parent for load in spec.workload}
+    files = {path for folder in programs for path in folder.rglob("*")}
+    files |= {project.scripts / script.file for script in spec.script}
+    files |= agent_files(project)
+    return tuple(sorted(path for path in files if path.is_file()))
+
+
+def agent_files(project: Project) -> set[Path]:
+    """The agent, but for what only kernels that watch themselves are put through."""
+    files = set((project.harness / "kstall_guest").rglob("*.py"))
+    return files - {project.root / STRESS}
+
+
+def key_of(project: Project, series: Series, where: Guest) -> str:
+    """Changes with anything that could make the guest's results another."""
+    return cache.digest(
+        where.kernel.key,
+        where.root.key,
+        where.accel.kind,
+        vars(where.machine),
+        guest.kernel_parameters(where.machine),
+        [(program.name, cache.file_digest(program.file)) for program in where.programs],
+        job_for(series, where.kernel),
+        [dataclasses.asdict(step) for step in steps_for(series)],
+        [
+            (str(path.relative_to(project.root)), cache.file_digest(path))
+            for path in inputs(project, series)
+        ],
+    )
+
+
+def run_guest(
+    project: Project,
+    series: Series,
+    where: Guest,
+    cache_dir: Path,
+    run_dir: Path,
+    stage: Opened,
+    ui: Sink,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    keep: Callable[[Path], bool] = lambda _: True,
+) -> Path:
+    """Boot, run all workloads, and return the directory of the results.
+
+    That is below ``out``, or the series' directory of the run.
+
+    Results of a guest that came to its end without a complaint are kept under their
+    key, if they are to ``keep``, and used again unless ``fresh`` ones are asked for.
+    Raises `GuestFailed` with the console's excerpt if the kernel is at fault, and
+    `NotJudged` if nothing can be said of it; what the guest had written until then
+    stays in the run directory.  Results of before that were kept go with the first.
+    """
+    key = key_of(project, series, where)
+    place = out or run_dir / series.name
+    results = place / "results"
+    kept = cache_dir / "evidence" / key
+    with cache.lock(
+        cache_dir / "locks" / f"evidence-{key}",
+        waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
+    ):
+        if not fresh and cache.kept(kept):
+            shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
+            stage.reused = True
+            stage.summary = f"{len(series.spec.workload)} workloads, evidence {key}"
+            return results
+        share = place / "share"
+        fill(share, project, series, where, job_for(series, where.kernel), stage.log)
+        try:
+            ran = _boot(series, where, share, place, stage, ui)
+        finally:
+            (share / "results").rename(results)
+            cache.remove(share)
+        console.abridge(ran.console, results / "console.txt")
+        try:
+            _refuse(ran, results, limits_for(where))
+        except GuestFailed:
+            # What failed now is not proven by a guest of before that did not.
+            cache.remove(kept)
+            raise
+        cache.write_json(results / hosttime.FILE, ran.host.as_json())
+        if keep(results):
+            with cache.keep_if_possible(kept) as scratch:
+                shutil.copytree(results, scratch, dirs_exist_ok=True)
+    cache.prune(cache_dir / "evidence", keep=200)
+    return results
+
+
+def forget(
+    project: Project, series: Series, where: Guest, cache_dir: Path, ui: Sink
+) -> None:
+    """Drop the results that were kept of such a guest, if there are any."""
+    key = key_of(project, series, where)
+    with cache.lock(
+        cache_dir / "locks" / f"evidence-{key}",
+        waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
+    ):
+        cache.remove(cache_dir / "evidence" / key)
+
+
+def fill(
+    share: Path,
+    project: Project,
+    series: Series,
+    where: Guest,
+    job: Mapping[str, Any],
+    log: Path,
+) -> None:
+    """Put everything that ``job`` needs below ``share``, and make room for results.
+
+    Raises `KstallError` for a workload that does not compile.
+    """
+    (share / "results").mkdir(parents=True)
+    for one in where.programs:
+        target = share / "scripts" / one.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(one.file, target)
+    for load in series.spec.workload:
+        compile_program(
+            project.scripts / load.program, share / "scripts" / load.program, log
+        )
+    for path in inputs(project, series):
+        target = share / path.relative_to(project.root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+    shutil.copytree(where.kernel.modules, share / "modules", symlinks=True)
+    cache.write_json(share / "job.json", job)
+
+
+def compile_program(program: Path, target: Path, log: Path) -> None:
+    """Compile ``<program>.c``, if there is one; static, as the guest has other libs."""
+    source = program.with_suffix(".c")
+    if program.exists() or target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with space.guarded(
+            target.parent, _PROGRAM_BYTES, f"the workload {source.name}"
+        ):
+            process.run([*_CC, "-o", target, source], env={"LC_ALL": "C"}, log=log)
+    except process.CommandError as error:
+        # It is built for this machine from a source that no patch touches.
+        raise KstallError(
+            f"the workload {source.name} does not compile:\n{error.what}",
+            log=log,
+            next="it takes gcc and a static C library (libc6-dev)",
+        ) from error
+
+
+def _boot(
+    series: Series, where: Guest, share: Path, out: Path, stage: Opened, ui: Sink
+) -> guest.GuestRun:
+    loads = series.spec.workload
+    tracers = sum(len(load.scripts) + bool(load.record) for load in loads)
+    deadline = _MARGIN + _PER_TRACER * tracers + sum(load.deadline_s for load in loads)
+    ran = start(series, where, share, out, deadline, ui)
+    stage.summary = (
+        f"{len(loads)} workloads in {ran.seconds:.0f} s, first line after "
+        f"{ran.first_line_seconds:.1f} s"
+        if ran.first_line_seconds is not None
+        else f"ended as {ran.status}"
+    )
+    stage.figure("guest", ran.seconds, "s")
+    if ran.first_line_seconds is not None:
+        stage.figure(
+            "guest start to first line of the job", ran.first_line_seconds, "s"
+        )
+    return ran
+
+
+def start(
+    series: Series, where: Guest, share: Path, out: Path, deadline: float, ui: Sink
+) -> guest.GuestRun:
+    """Boot ``where`` with the job in ``share``; the results are below that."""
+    ran = guest.boot(
+        where.kernel.image,
+        where.root,
+        where.accel,
+        where.machine,
+        (guest.Share(str(GUEST), share, writable=True),),
+        (
+            "env",
+            f"PYTHONPATH={GUEST / 'harness'}",
+            "python3",
+            "-m",
+            "kstall_guest",
+            str(GUEST / "job.json"),
+        ),
+        out=out,
+        deadline=deadline,
+        say=ui.say,
+        steps=steps_for(series),
+        scripts=share / "scripts",
+    )
+    _keep_performed(ran, share / "results")
+    return ran
+
+
+def _keep_performed(ran: guest.GuestRun, results: Path) -> None:
+    """Put what the monitor did beside what the workload that asked for it left."""
+    for name in dict.fromkeys(one.workload for one in ran.performed):
+        # The name is the guest's word: it shall not lead out of the results.
+        if (results / name).parent == results and name not in ("", ".."):
+            (results / name).mkdir(exist_ok=True)
+            cache.write_json(
+                results / name / "injected.json",
+                [one.as_json() for one in ran.performed if one.workload == name],
+            )
+
+
+def require_witness(ran: guest.GuestRun) -> None:
+    """Raise if the guest ended in a way that says nothing of its kernel.
+
+    What its kernel `meant` before that, an oops, a WARNING or lockdep, counts even so.
+    """
+    if ran.status == "lost":
+        # QEMU does not say so, and what a guest writes over 9p fails there.
+        space.require(ran.console.parent, _PROGRAM_BYTES, "what the guest writes")
+        words = f"; QEMU's last words: {ran.last_words}" if ran.last_words else ""
+        raise NotJudged(
+            "the guest went away before the job had ended, and its kernel did not "
+            f"say why{words}",
+            log=ran.console,
+            next="if QEMU was killed (memory?), run the same command again",
+        )
+    if ran.victims:
+        raise NotJudged(
+            f"the guest ran out of memory, and killed {', '.join(ran.victims)}",
+            log=ran.console,
+            next="give it more with `memory` of [machine] in series.toml; if that does "
+            "not help, something in its kernel leaks",
+        )
+    for one in ran.splats:
+        if console.is_rootless(one):
+            raise NotJudged(
+                f"the guest found nothing to start: {one.headline}",
+                log=ran.console,
+                next="remove `roots` from the cache, so that the root is made anew; if "
+                "that does not help, see whether the kernel starts without the patches",
+            )
+
+
+def meant(
+    ran: guest.GuestRun, limits: hosttime.Thresholds
+) -> tuple[console.Splat, ...]:
+    """The reports that say something of the kernel."""
+    excused = ran.excused(limits)
+    return tuple(
+        one
+        for number, one in enumerate(ran.splats)
+        # What the log lost it lost for those who read it: nobody knows what it was.
+        if number not in excused and not console.is_loss(one)
+        # Without a root there is nothing that a kernel could go on with.
+        if not console.is_rootless(one)
+        # Without memory the best of drivers may warn, and init be what is killed.
+        if not (ran.victims and one.kind in ("warning", "panic"))
+    )
+
+
+def require_time(
+    ran: guest.GuestRun, results: Path, limits: hosttime.Thresholds
+) -> None:
+    """Raise if a guest stumbled over nothing but its time.
+
+    For those of which the kernel has said something that it `meant` that is no matter.
+    """
+    if ran.ahead:
+        raise NotJudged(
+            f"the guest was wrong about the time{_doing(results)}: {ran.ahead}, so "
+            "that what it waited for had less than it should",
+            log=ran.console,
+            next=_QUIETER,
+        )
+    if excused := ran.excused(limits):
+        number, why = next(iter(excused.items()))
+        known = "was starved of time" if ran.host.samples else "may have had no time"
+        raise NotJudged(
+            f"the guest {known}{_doing(results)}: {why}:\n{ran.splats[number].excerpt}",
+            log=ran.console,
+            next=_QUIETER,
+        )
+    if ran.status == "hang":
+        raise NotJudged(_late(ran, results), log=ran.console, next=_QUIETER)
+
+
+def _refuse(ran: guest.GuestRun, results: Path, limits: hosttime.Thresholds) -> None:
+    """Raise unless the guest came to its end and the kernel had nothing to say."""
+    said = meant(ran, limits)
+    if not said:
+        require_witness(ran)
+    if ran.status == "panic" or said:
+        excerpt = said[0].excerpt if said else "(nothing on the console)"
+        what = {
+            "panic": "the guest panicked",
+            "hang": "the guest hung and was ended at its deadline",
+            "lost": "the kernel complained, and the guest went away",
+            "completed": f"the kernel complained ({len(said)} reports)",
+        }[ran.status]
+        raise GuestFailed(f"{what}{_doing(results)}:\n{excerpt}", log=ran.console)
+    require_time(ran, results, limits)
+    if ran.splats:
+        raise NotJudged(
+            f"the kernel's log lost messages: {ran.splats[0].headline}",
+            log=ran.console,
+            next="look for what printed so much on the console",
+        )
+    if ran.exit_status != 0:
+        error = agent(results).get("error") or {}
+        # What is wrong with the job is so in another guest, too.
+        again = error.get("kind") not in ("bad-job", "wrong-kernel")
+        raise (NotJudged if again else KstallError)(
+            f"the job in the guest exited {ran.exit_status}{_agent_error(results)}",
+            log=ran.console,
+        )
+
+
+_QUIETER = (
+    "host.json beside the console says how busy the host was; on a quiet one, "
+    "`kstall validate --again` boots it afresh"
+)
+
+
+def _late(ran: guest.GuestRun, results: Path) -> str:
+    """The error of a guest that did not end, and whose kernel reported nothing."""
+    had = ran.seconds - ran.lost
+    waited = (
+        f"of {ran.seconds:.0f} s it waited {ran.lost:.0f} s for a processor or a disk"
+        if ran.host.samples
+        else hosttime.BLIND
+    )
+    if had < ran.deadline:
+        return (
+            f"the guest was starved of time{_doing(results)}: {waited}, and had "
+            f"{had:.0f} of the {ran.deadline:.0f} s that it may take"
+        )
+    may = f"the {ran.deadline:.0f} s that it may take ({waited})"
+    return (
+        f"the guest did not end{_doing(results)} in {may}, and its kernel did not say "
+        "why; the end of its console is what each task did then"
+    )
+
+
+def agent(results: Path) -> dict[str, Any]:
+    """agent.json; nothing if it is not there, or cut off."""
+    try:
+        found = json.loads((results / "agent.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _doing(results: Path) -> str:
+    """Which workload ran when the guest ended, as far as it could say."""
+    for entry in agent(results).get("workloads", []):
+        if entry.get("status") == "running":
+            return f" in workload {entry['name']}"
+    return ""
+
+
+def _agent_error(results: Path) -> str:
+    error = agent(results).get("error")
+    return f": {error['message']}" if error else ""

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""QEMU's monitor: doing to a guest from outside what cannot be done from within.
+
+A workload names the steps that it needs, and its program asks for one when it is ready
+for it.  The request comes over a virtio-serial port of its own.  A port keeps the order
+of what is sent, wakes either side at once and ends with QEMU; a file in the shared
+directory would have to be polled for over 9p, which costs the guest interrupts just
+when it counts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qemu.qmp import ExecuteError, QMPClient, QMPError
+
+from ..base import KstallError
+
+#: What the guest finds the port by; `kstall_guest.monitor` has the other end.
+PORT = "kstall.monitor"
+#: Seconds for all commands of a step; each takes QEMU milliseconds.
+DEADLINE = 120.0
+_POLL = 0.05
+
+
+class MonitorError(KstallError):
+    """QEMU's monitor could not be reached, or did not answer in time."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: of QMP, or, if ``human``, what one would type at the monitor.
+
+    What is typed cannot fail but in words, so all that it prints has to match
+    ``reply``, a regular expression; nothing, unless that says otherwise.
+    """
+
+    text: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    human: bool = False
+    reply: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a command; ``error`` is None if it did what it should."""
+
+    command: str
+    reply: Any
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a workload may ask for by ``name``."""
+
+    workload: str
+    name: str
+    commands: tuple[Command, ...]
+
+
+@dataclass(frozen=True)
+class Performed:
+    """A request and what was done about it.
+
+    ``at`` and ``seconds`` are when it was begun and how long it took, in host seconds,
+    ``at`` from when the port was opened.
+    """
+
+    workload: str
+    step: str
+    at: float
+    seconds: float
+    answers: tuple[Answer, ...]
+    error: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """For the evidence, see `records.injected`."""
+        return asdict(self)
+
+
+def perform(
+    monitor: Path, commands: Sequence[Command], *, deadline: float = DEADLINE
+) -> tuple[Answer, ...]:
+    """Give ``commands`` to the QMP socket ``monitor``, in order.
+
+    All of them are given, also after one failed, or a `stop` would be left without
+    its `cont`.  Raises `MonitorError` if QEMU is not there or does not answer within
+    ``deadline`` seconds.
+    """
+    # Losing QEMU is not news to us, and without a handler Python prints it to stderr.
+    log = logging.getLogger("qemu.qmp")
+    if not log.handlers:
+        log.addHandler(logging.NullHandler())
+    try:
+        return asyncio.run(_limited(monitor, commands, deadline))
+    except TimeoutError as error:
+        raise MonitorError(
+            f"QEMU's monitor did not answer within {deadline:g} s"
+        ) from error
+    except (QMPError, OSError, EOFError) as error:
+        raise MonitorError(f"QEMU's monitor: {error}") from error
+
+
+async def _limited(
+    monitor: Path, commands: Sequence[Command], deadline: float
+) -> tuple[Answer, ...]:
+    # No more than a second is given to taking leave, also of a QEMU that is stuck.
+    client = QMPClient("kstall")
+    try:
+        async with asyncio.timeout(deadline):
+            await client.connect(str(monitor))
+            return tuple([await _execute(client, command) for command in commands])
+    finally:
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(client.disconnect(), 1.0)
+
+
+async def _execute(client: QMPClient, command: Command) -> Answer:
+    try:
+        if not command.human:
+            return Answer(
+                command.text, await client.execute(command.text, command.arguments)
+            )
+        reply = await client.execute(
+            "human-monitor-command", {"command-line": command.text}
+        )
+    except ExecuteError as error:
+        return Answer(command.text, None, str(error))
+    said = str(reply).replace("\r\n", "\n").strip()
+    if re.fullmatch(command.reply, said, re.S):
+        return Answer(command.text, said)
+    return Answer(command.text, said, f"it said {said!r}, not {command.reply!r}")
+
+
+@contextlib.contextmanager
+def answering(
+    port: Path, monitor: Path, steps: Sequence[Step], *, deadline: float = DEADLINE
+) -> Iterator[list[Performed]]:
+    """Answer a guest's requests while the block runs; the list grows with each.
+
+    ``port`` is the socket of the guest's virtio-serial port.  QEMU has to have ended
+    when the block does, or the guest's next request is lost.
+    """
+    done: list[Performed] = []
+    if not steps:
+        yield done
+        return
+    over = threading.Event()
+    known = {(step.workload, step.name): step for step in steps}
+
+    def answer() -> None:
+        while not port.exists():
+            if over.wait(_POLL):
+                return
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(port))
+            connection.settimeout(_POLL)
+            opened = time.monotonic()
+            for line in _lines(connection, over):
+                reply, performed = _answer(line, known, monitor, opened, deadline)
+                if performed is not None:
+                    done.append(performed)
+                connection.settimeout(deadline)
+                connection.sendall(json.dumps(reply).encode() + b"\n")
+                connection.settimeout(_POLL)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    try:
+        yield done
+    finally:
+        over.set()
+        thread.join()
+
+
+def _lines(connection: socket.socket, over: threading.Event) -> Iterator[bytes]:
+    """The lines that come in, until the other side ends or ``over`` is set."""
+    pending = b""
+    while not over.is_set():
+        try:
+            chunk = connection.recv(65536)
+        except TimeoutError:
+            continue
+        if not chunk:
+            return
+        *lines, pending = (pending + chunk).split(b"\n")
+        yield from lines
+
+
+def _answer(
+    line: bytes,
+    known: Mapping[tuple[str, str], Step],
+    monitor: Path,
+    opened: float,
+    deadline: float,
+) -> tuple[dict[str, Any], Performed | None]:
+    try:
+        request = json.loads(line)
+        number, workload = request["id"], str(request["workload"])
+        name = str(request["step"])
+    except (ValueError, KeyError, TypeError):
+        return {"id": None, "error": f"not a request: {line[:80]!r}"}, None
+    began = time.monotonic()
+    answers: tuple[Answer, ...] = ()
+    error: str | None = None
+    if (step := known.get((workload, name))) is None:
+        error = f"workload {workload} declares no step {name}"
+    else:
+        try:
+            answers = perform(monitor, step.commands, deadline=deadline)
+        except MonitorError as failed:
+            error = failed.what
+        wrong = [f"{one.command}: {one.error}" for one in answers if one.error]
+        error = error or "; ".join(wrong) or None
+    seconds = time.monotonic() - began
+    performed = Performed(workload, name, began - opened, seconds, answers, error)
+    reply = {"id": number, "error": error, "replies": [one.reply for one in answers]}
+    return reply, performed

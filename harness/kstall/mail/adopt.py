@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Patches that came in, made a series that can be validated.
+
+A project of their own is written for them: of a series that is known, with our
+workloads and checks and their patches; of any other, with the tracepoints that were
+found in them, and a workload that has the kernel list them: one that does nothing, or
+what somebody has named who knows what makes them fire.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..base import KstallError
+from ..lint import Found, discover
+from ..series import Project, Series
+from ..tree import tree
+from .compare import Comparison
+
+#: The name of a series that nobody here has seen before.
+UNKNOWN = "arrived"
+_IDLE, _NAMED = "idle", "named"
+_DEADLINE_S = 120
+_OBJECT = re.compile(r"(?m)^[ \t]*[\w-]*obj-\$\((CONFIG_\w+)\)\s*[+:]?=(.*(?:\\\n.*)*)")
+
+
+def known(project: Project, target: Path, found: Comparison) -> Series:
+    """Our series with the patches that came in the place of ours."""
+    _copy(project, target)
+    ours = target / "patches" / found.series.name
+    shutil.copytree(found.series.dir, ours)
+    for pair in found.pairs:
+        assert pair.ours is not None and pair.theirs is not None
+        shutil.copyfile(pair.theirs.path, ours / pair.ours.path.name)
+    (series,) = Project(target).load([found.series.name])
+    return series
+
+
+def unknown(
+    project: Project,
+    target: Path,
+    plan: tree.Plan,
+    points: Sequence[Found],
+    title: str,
+    kconfig: Path | None,
+    workload: Path | None = None,
+) -> Series:
+    """A series of ``plan``'s patches that declares ``points``.
+
+    ``kconfig`` is a fragment that has what they touch built; without it, the symbols
+    are taken from the Makefiles beside those files.  ``workload`` is a program, or a C
+    file, that makes the events fire in the guest.  Raises `KstallError` if there is
+    nothing to look for.
+    """
+    if not points:
+        raise KstallError(
+            "no tracepoint was found in what the patches add, so there is nothing to "
+            "validate",
+            next="read them; apply and checkpatch were tried, see above",
+        )
+    _copy(project, target)
+    here = target / "patches" / UNKNOWN
+    here.mkdir()
+    for patch in plan.patches:
+        shutil.copyfile(patch.path, here / patch.path.name)
+    if kconfig is not None:
+        fragment = kconfig.read_text(encoding="utf-8")
+    else:
+        fragment = "".join(f"{symbol}=y\n" for symbol in symbols(plan))
+    (target / "kconfigs" / f"{UNKNOWN}.config").write_text(fragment)
+    (here / "cover.txt").write_text(f"{title}\n")
+    load = _IDLE if workload is None else _NAMED
+    events = [point.event for point in points if not point.bare]
+    checks = _CHECKS.replace("@EVENTS@", json.dumps(events))
+    checks = checks.replace("@BARE@", json.dumps([x.name for x in points if x.bare]))
+    checks = checks.replace("@LOAD@", load).replace("@IDLE@", _IDLE)
+    (here / "checks.py").write_text(checks)
+    (here / "series.toml").write_text(_metadata(plan, points, title, load))
+    program = target / "scripts" / "workloads" / UNKNOWN / load
+    program.parent.mkdir(parents=True)
+    if workload is None:
+        program.write_text("#!/bin/sh\n# Nobody has said what makes them fire.\n")
+    else:
+        if workload.suffix == ".c":
+            program = program.with_suffix(".c")
+        try:
+            shutil.copyfile(workload, program)
+        except OSError as error:
+            raise KstallError(f"{workload}: {error.strerror}") from error
+    program.chmod(0o755)
+    (series,) = Project(target).load([UNKNOWN])
+    return series
+
+
+def symbols(plan: tree.Plan) -> tuple[str, ...]:
+    """Kconfig symbols that the Makefiles of touched C files name for their objects."""
+    sources = [path for path in plan.touched if path.endswith(".c")]
+    makefiles: dict[str, list[str]] = {}
+    for source in sources:
+        folder, _, unit = source.rpartition("/")
+        makefiles.setdefault(folder, []).append(unit.removesuffix(".c") + ".o")
+        # The directory may itself be built for a symbol only.
+        while "/" in folder:
+            folder, _, name = folder.rpartition("/")
+            makefiles.setdefault(folder, []).append(f"{name}/")
+    texts = tree.pristine(plan.base, [f"{folder}/Makefile" for folder in makefiles])
+    found: dict[str, None] = {}
+    for folder, objects in makefiles.items():
+        makefile = f"{folder}/Makefile"
+        file = plan.files.get(makefile, texts[makefile])
+        text = "" if file is None else file.data.decode("utf-8", "replace")
+        for symbol, members in _OBJECT.findall(text):
+            if set(members.replace("\\\n", " ").split()) & set(objects):
+                found[symbol] = None
+    return tuple(found)
+
+
+def _copy(project: Project, target: Path) -> None:
+    """What a validation needs of a project, but for its series."""
+    (target / "patches").mkdir(parents=True)
+    for name in ("kconfigs", "scripts", "harness"):
+        shutil.copytree(
+            project.root / name,
+            target / name,
+            ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+        )
+
+
+def _metadata(plan: tree.Plan, points: Sequence[Found], title: str, load: str) -> str:
+    """``series.toml``; JSON's strings and arrays are TOML's as well."""
+    quoted = json.dumps
+    names = [patch.path.name for patch in plan.patches]
+    lines = [
+        "schema = 1",
+        "discovered = true",
+        f"title = {quoted(title)}",
+        f"ordered-as = {quoted(title)}",
+        f"patches = {quoted(names)}",
+        'cover = "cover.txt"',
+        f'kconfig = "{UNKNOWN}.config"',
+        "[subsystem]",
+        'name = "-"\nprefix = "-"\ntree = "-"\nbranch = "-"\nlist = "-"',
+        f'trace-system = "{points[0].system}"',
+    ]
+    for point in points:
+        adding = discover.adding(plan, point)
+        lines += [
+            "[[tracepoint]]",
+            f'name = "{point.name}"\nsystem = "{point.system}"',
+            f'kind = "{"bare" if point.bare else "event"}"',
+            f"patch = {quoted(adding.path.name)}",
+            f"header = {quoted(point.header)}",
+            'joins = "-"',
+        ]
+        for file, function in point.sites or [(point.header, "nowhere")]:
+            lines += [
+                "[[tracepoint.site]]",
+                f'file = {quoted(file)}\nfunction = "{function}"',
+                'hot = false\ncontext = "-"',
+            ]
+        lines += ["[tracepoint.fields]"]
+    events = [point.event for point in points if not point.bare]
+    lines += [
+        "[[workload]]",
+        f'name = "{load}"',
+        f'program = "workloads/{UNKNOWN}/{load}"',
+        f"events = {quoted(events)}",
+        f"deadline-s = {_DEADLINE_S}",
+        "[[check]]",
+        'name = "kernel_lists_them"',
+        'kind = "positive"',
+        f'workloads = ["{load}"]',
+        'claim = "The kernel has each event that was found in the patches, with a '
+        'record."',
+        "[[check]]",
+        'name = "they_fire"',
+        'kind = "positive"',
+        f'workloads = ["{load}"]',
+        'claim = "Each event that was found in the patches fires."',
+        "[overhead]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_CHECKS = '''\
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What can be judged of events of which nothing is known but their names."""
+
+from kstall.evidence import Evidence, Verdict
+
+EVENTS = @EVENTS@
+BARE = @BARE@
+LOAD = "@LOAD@"
+
+
+def kernel_lists_them(ev: Evidence) -> Verdict:
+    """Each event has a format: its fields and holes are there to be read."""
+    verdict = Verdict()
+    for event in EVENTS:
+        if (layout := ev.layouts.get(event)) is None:
+            verdict.true(event, False, "the kernel has no such event")
+            continue
+        fields = ", ".join(f"{one.ctype} {one.name}" for one in layout.fields)
+        holes = ", ".join(f"{h.size} bytes before {h.before}" for h in layout.holes())
+        verdict.true(event, True, f"{fields}; holes: {holes or 'none'}")
+    if not EVENTS:
+        verdict.skip("bare tracepoints have no format")
+    return verdict
+
+
+def they_fire(ev: Evidence) -> Verdict:
+    """Only who names a program that should make them fire can say that they do not."""
+    verdict = Verdict()
+    load = ev.workload(LOAD)
+    counts = {event: len(load.events(event.partition(":")[2])) for event in EVENTS}
+    silent = [event for event, count in counts.items() if not count]
+    if silent and LOAD == "@IDLE@":
+        fired = [f"{event} did, {n} times" for event, n in counts.items() if n]
+        verdict.skip(
+            "; ".join([
+                "did not fire, and no workload is named that would make them: "
+                + ", ".join(silent),
+                *fired,
+            ])
+        )
+    elif BARE and not EVENTS:
+        verdict.skip(f"ftrace does not see bare tracepoints: {', '.join(BARE)}")
+    else:
+        for event, count in counts.items():
+            verdict.at_least(event, count, 1, "events")
+    return verdict
+'''

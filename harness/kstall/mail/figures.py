@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Figures in the prose of a series that the run it quotes does not carry."""
+
+from __future__ import annotations
+
+import re
+
+from ..report import Report, SeriesReport
+
+# A number that stands alone: no part of a name, a version, a path or an option.
+_NUMBER = re.compile(
+    r"(?<![\w.,=:/@+-])(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?(?![\w/=:]|\.\d|,\d)"
+)
+_DIGITS = re.compile(r"\d+(?:\.\d+)?")
+#: Figures with fewer digits are mostly counts of things that the text names.
+_FIGURE = 3
+
+
+def in_prose(text: str) -> tuple[str, ...]:
+    """The figures of ``text``, as they stand there, each once.
+
+    Lines that are set off, such as records and commands, are not prose.
+    """
+    found: dict[str, None] = {}
+    for line in text.splitlines():
+        if line.startswith((" ", "\t")):
+            continue
+        for match in _NUMBER.finditer(line):
+            if len(_plain(match[0])) >= _FIGURE:
+                found[match[0]] = None
+    return tuple(found)
+
+
+def unfounded(text: str, report: Report, entry: SeriesReport) -> tuple[str, ...]:
+    """Those of them that do not occur in the report."""
+    known = {
+        number.rstrip("0").rstrip(".") if "." in number else number
+        for part in (entry, report.environment, *([report.tree] if report.tree else []))
+        for number in _DIGITS.findall(part.model_dump_json())
+    }
+    return tuple(one for one in in_prose(text) if _plain(one) not in known)
+
+
+def _plain(figure: str) -> str:
+    return figure.replace(",", "")

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A series as mails: a cover letter and a reply to it for each patch.
+
+The diff of a patch is copied to the byte.  What lists do not take is refused: another
+charset than UTF-8, and mails that are too big.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.charset import QP, Charset
+from email.header import Header
+from email.utils import format_datetime
+
+from ..base import cache
+from ..series import Unmailable
+from .contributor import Person
+from .recipients import Recipient
+
+#: Bytes; what majordomo took, and the most that any list of the kernel's is sure to.
+LARGEST = 300_000
+#: SMTP's own limit for a line, which has two bytes of an end.
+LONGEST_LINE = 998
+_TRAILER = re.compile(r"[A-Z][A-Za-z-]*(?:-by|-to)?: \S.*")
+# What others add after the author has signed off.
+_LATER = re.compile(r"(?:Tested|Reviewed|Acked)-by: |Cc: |Link: ")
+_MBOX_FROM = re.compile(rb"(?m)^(>*From )")
+_MAGIC = "From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001"
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One mail: ``number`` 0 is the cover letter; ``content`` has \\n at line ends."""
+
+    number: int
+    name: str
+    subject: str
+    message_id: str
+    recipients: tuple[Recipient, ...]
+    content: bytes
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is told of one mail: the subject without prefix, the body, who gets it."""
+
+    subject: str
+    body: str
+    recipients: tuple[Recipient, ...]
+
+
+@dataclass(frozen=True)
+class Thread:
+    """What all mails of a series have in common."""
+
+    author: Person
+    version: int
+    rfc: bool
+    change_id: str
+    now: datetime
+
+    def prefix(self, number: int, count: int) -> str:
+        """``[PATCH v2 01/12]``, as `git format-patch` has it."""
+        words = ["RFC"] if self.rfc else []
+        words += ["PATCH"] + ([f"v{self.version}"] if self.version > 1 else [])
+        width = len(str(count))
+        return f"[{' '.join(words)} {number:0{width}}/{count}]"
+
+
+def change_id(name: str, began: datetime) -> str:
+    """What stays the same of a series in all its versions."""
+    slug = re.sub(r"[^a-z0-9-]+", "-", name.lower())
+    return f"{began:%Y%m%d}-{slug}-{cache.digest('change-id', name)[:12]}"
+
+
+def signed_off(message: str, who: Person) -> str:
+    """``message`` with the author's Signed-off-by:, after what came before it."""
+    lines = message.rstrip("\n").splitlines()
+    first = len(lines)
+    while first and _TRAILER.fullmatch(lines[first - 1]):
+        first -= 1
+    tag = f"Signed-off-by: {who.tag}"
+    block = [line for line in lines[first:] if line != tag]
+    place = next((n for n, one in enumerate(block) if _LATER.match(one)), len(block))
+    block.insert(place, tag)
+    head = lines[:first]
+    if head and head[-1]:
+        head.append("")
+    return "\n".join([*head, *block])
+
+
+def compose(thread: Thread, parts: Sequence[Part]) -> tuple[Letter, ...]:
+    """The mails of ``parts``, of which the first is the cover letter."""
+    root = _message_id(thread, 0, parts[0])
+    return tuple(
+        _letter(thread, number, len(parts) - 1, part, root)
+        for number, part in enumerate(parts)
+    )
+
+
+def _message_id(thread: Thread, number: int, part: Part) -> str:
+    """One that no other mail has, and that says what the mail is."""
+    unique = cache.digest(part.subject, part.body, str(thread.now))[:8]
+    domain = thread.author.address.rpartition("@")[2]
+    name = thread.change_id.partition("-")[2]
+    return f"{thread.now:%Y%m%d}-{name}-v{thread.version}-{number}-{unique}@{domain}"
+
+
+def _letter(thread: Thread, number: int, count: int, part: Part, root: str) -> Letter:
+    subject = f"{thread.prefix(number, count)} {part.subject}"
+    if not subject.isprintable():
+        raise Unmailable(f"{subject!r}: a subject with control characters")
+    own = root if number == 0 else _message_id(thread, number, part)
+    text = part.body.rstrip("\n") + "\n-- \nkstall\n"
+    plain = text.isascii()
+    head = [
+        _MAGIC,
+        f"From: {thread.author.header}",
+        f"Date: {format_datetime(thread.now + timedelta(seconds=number))}",
+        f"Subject: {_encoded(thread.prefix(number, count), part.subject)}",
+        *_addresses("To", [one for one in part.recipients if one.to]),
+        *_addresses("Cc", [one for one in part.recipients if not one.to]),
+        f"Message-ID: <{own}>",
+        *([f"In-Reply-To: <{root}>", f"References: <{root}>"] if number else []),
+        f"X-Change-ID: {thread.change_id}",
+        "MIME-Version: 1.0",
+        f"Content-Type: text/plain; charset={'US-ASCII' if plain else 'UTF-8'}",
+        f"Content-Transfer-Encoding: {'7bit' if plain else '8bit'}",
+    ]
+    content = ("\n".join(head) + "\n\n" + text).encode()
+    if len(content) > LARGEST:
+        raise Unmailable(
+            f"{subject}: {len(content)} bytes, and lists take {LARGEST} at most",
+            next="split the patch",
+        )
+    name = "0000-cover-letter.patch" if number == 0 else _file_name(number, part)
+    return Letter(number, name, subject, own, part.recipients, content)
+
+
+def _encoded(prefix: str, title: str) -> str:
+    """A subject, folded; only what is not ASCII is encoded, for people filter by it."""
+    header = Header(prefix, "us-ascii", maxlinelen=76, header_name="Subject")
+    charset = Charset("utf-8")
+    charset.header_encoding = QP
+    header.append(title, "us-ascii" if title.isascii() else charset)
+    return header.encode()
+
+
+def _file_name(number: int, part: Part) -> str:
+    """As `git format-patch` would call it."""
+    words = re.sub(r"[^A-Za-z0-9_.]+", "-", part.subject).strip("-.")
+    return f"{number:04}-{words[:52].rstrip('-.')}.patch"
+
+
+def _addresses(field: str, recipients: Sequence[Recipient]) -> list[str]:
+    """A header with an address a line, or none."""
+    return [f"{field}: " + ",\n\t".join(one.header for one in recipients)][
+        : len(recipients)
+    ]
+
+
+def mbox(letters: Sequence[Letter]) -> bytes:
+    """The mails as one file (mboxrd)."""
+    return b"".join(quoted(letter.content) for letter in letters)
+
+
+def quoted(content: bytes) -> bytes:
+    """A mail for a file of mails, in the format that quotes "From " so that it can be
+    undone (mboxrd)."""
+    first, _, rest = content.partition(b"\n")
+    if not first.startswith(b"From "):
+        first, rest = _MAGIC.encode(), content
+    return first + b"\n" + _MBOX_FROM.sub(rb">\1", rest) + b"\n"
+
+
+def now() -> datetime:
+    """The time for Date:, in whole seconds."""
+    return datetime.now(UTC).replace(microsecond=0)

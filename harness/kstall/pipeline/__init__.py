@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The stages of a run in their order, from series to verdict.
+
+In comes a `Request`; out come a run directory and its report.  Only this package writes
+to a report: what the stages are made of comes from the packages below.
+"""
+
+from . import stability, validate
+from .run import command_line
+from .ui import Ui
+
+__all__ = [
+    "Ui",
+    "command_line",
+    "stability",
+    "validate",
+]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a series costs, as stages of a run: found in the binaries, counted, judged."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..base import Opened, cache, run_check, sources
+from ..cost import Kernels, costs, counting, footprint, gate, timing
+from ..evidence import traceabi
+from ..guest import accel
+from ..report import SeriesReport, report
+from ..series import Project, Series
+from .run import Run
+
+
+def prove(
+    project: Project,
+    series: Series,
+    kernels: Kernels,
+    speed: accel.Accel,
+    cache_dir: Path,
+    run: Run,
+    entry: SeriesReport,
+) -> None:
+    """Add to ``entry`` what ``series`` costs, and the checks that judge it.
+
+    Time is taken as well where ``speed`` allows it, and judged by nobody.
+    """
+    found = costs.Overhead(
+        base_kernel=kernels.base.key,
+        exemptions=[
+            costs.Exemption(
+                function=one.function,
+                struct=one.struct,
+                allowed=one.instructions if one.function else one.bytes_,
+                calls=list(one.calls),
+                because=one.because,
+            )
+            for one in series.exemptions
+        ],
+    )
+    entry.overhead = found
+    with run.stage("binaries", entry) as stage:
+        found.footprint = _footprint(series, kernels, cache_dir, stage)
+        found.footprint.limits.append(
+            "one configuration and one compiler; of CONFIG_JUMP_LABEL=n, where a site "
+            "is a load, a test and a branch, only sizes, and nothing of "
+            "CONFIG_LOCKDEP, which asks RCU as well"
+        )
+    if series.measures:
+        with run.stage("instructions", entry) as stage:
+            found.measurements = counting.measure(
+                project, series, kernels, cache_dir, run.dir, stage, run.ui
+            )
+            stage.summary = "; ".join(map(_line, found.measurements))
+        with run.stage("time", entry) as stage:
+            found.timings = timing.measure(
+                project, series, kernels, speed, cache_dir, run.dir, stage, run.ui
+            )
+        with run.stage("events", entry) as stage:
+            _events(
+                series,
+                counting.formats(project, series, kernels, cache_dir),
+                entry,
+                stage,
+            )
+    else:
+        not_compared(run, entry)
+    with run.stage("gate", entry) as stage:
+        checks = judge(series, found)
+        entry.checks += checks
+        good = sum(check.status == "pass" for check in checks)
+        stage.summary = f"{good} of {len(checks)} checks pass"
+
+
+def not_compared(run: Run, entry: SeriesReport) -> None:
+    """Say that nobody looked whether existing events are what they were."""
+    with run.stage("events", entry) as stage:
+        stage.status = "skip"
+        stage.summary = (
+            "no program of this series is measured, so the base was not booted, and "
+            "formats of existing events were not compared"
+        )
+
+
+def _events(
+    series: Series, texts: Sequence[str], entry: SeriesReport, stage: Opened
+) -> None:
+    """Add the check that existing trace events are what they were."""
+    if not texts:
+        stage.status = "skip"
+        stage.summary = "the guests that were counted in did not print the formats"
+        return
+    base, patched = map(traceabi.listed, texts)
+    found = traceabi.compare(base, patched)
+    declared = frozenset(one.event for one in series.spec.tracepoint)
+    result = run_check(
+        "existing_events_are_kept",
+        "abi",
+        " ".join((traceabi.judge.__doc__ or "").split()),
+        functools.partial(traceabi.judge, declared=declared),
+        found,
+    )
+    entry.checks.append(report.Check.of(result))
+    new = ", ".join(one.name for one in found.new) or "none"
+    stage.summary = (
+        f"{len(base)} events of before, {len(found.broken)} broken; new: {new}"
+    )
+
+
+def judge(series: Series, found: costs.Overhead) -> list[report.Check]:
+    """The checks of what was found; pure."""
+    return [report.Check.of(check) for check in gate.judge(series, found)]
+
+
+def _line(one: costs.Measurement) -> str:
+    if one.visible:
+        return f"{one.workload} {one.difference:+.3g} instructions/{one.operation}"
+    return f"{one.workload} no difference above {one.resolution:.2g}"
+
+
+def _footprint(
+    series: Series, kernels: Kernels, cache_dir: Path, stage: Opened
+) -> costs.Footprint:
+    wanted = footprint.Wanted(gate.tracepoints(series), gate.hot(series))
+    key = cache.digest(
+        footprint.VERSION,
+        sources.digest("kstall.evidence", "kstall.cost"),
+        kernels.base.key,
+        kernels.patched.key,
+        {event: list(names) for event, names in wanted.functions.items()},
+        sorted(wanted.hot),
+    )
+    kept = cache_dir / "footprints" / key / "footprint.json"
+    if cache.kept(kept.parent):
+        found = costs.Footprint.model_validate_json(kept.read_text(encoding="utf-8"))
+        stage.reused = True
+    else:
+        found = footprint.compare(kernels.base, kernels.patched, wanted)
+        with cache.keep_if_possible(kept.parent) as scratch:
+            cache.write_text(scratch / kept.name, found.model_dump_json(indent=1))
+        cache.prune(cache_dir / "footprints", keep=200)
+    nops = sum(site.nop > 0 for site in found.sites)
+    changed = len(found.paths) + found.same_paths
+    stage.summary = (
+        f"{nops} sites, {changed} functions changed, {found.unchanged} did not"
+    )
+    return found

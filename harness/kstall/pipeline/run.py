@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The bookkeeping of a run: stages, their verdicts, and a report that is always
+on disk, so that a run that is cut short has lost nothing that it knew."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from .. import __version__
+from ..base import DoesNotApply, FailedCheck, KstallError, Opened, cache, process
+from ..base import explain as explain_error
+from ..report import Report, SeriesReport, explain, html, junit, kcidb, ktap, report
+from .ui import Ui
+
+
+class StageStopped(Exception):
+    """A stage did not end well; its entry in the report says why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory and the report that grows in it."""
+
+    dir: Path
+    report: report.Report
+    ui: Ui
+    began: float
+
+    def save(self) -> None:
+        """Write ``report.json``, ``junit.xml`` and ``results.ktap`` as things stand,
+        and when the run is over ``report.html`` and ``kcidb.json``."""
+        self.report.seconds = round(time.monotonic() - self.began, 3)
+        if self.report.status != "running":
+            try:
+                explain.fill(self.report, self.dir)
+            except Exception as error:
+                # The verdict stands without it.
+                self.ui.say(f"not all is explained: {error!r}")
+        printed = report.printable(self.report)
+        report.write(printed, self.dir / "report.json")
+        junit.write(printed, self.dir / "junit.xml")
+        ktap.write(printed, self.dir / "results.ktap")
+        if self.report.status != "running":
+            again = f"; `kstall html {self.dir}` tries again"
+            self._draw(html.write, printed, "report.html", again)
+            # Half a run is nothing to submit.
+            self._draw(kcidb.write, printed, "kcidb.json")
+
+    def _draw(
+        self,
+        write: Callable[[Report, Path], None],
+        printed: Report,
+        name: str,
+        again: str = "",
+    ) -> None:
+        try:
+            write(printed, self.dir / name)
+        except Exception as error:
+            # The verdict stands in report.json: what draws it must not cost it.
+            self.ui.say(f"{name} could not be made: {error!r}{again}")
+
+    @contextlib.contextmanager
+    def stage(self, name: str, series: SeriesReport | None = None) -> Iterator[Opened]:
+        """Time a stage and put its outcome down, however it ends.
+
+        Raises `StageStopped` in the place of what stopped it.
+        """
+        folder = self.dir / (series.name if series else "shared")
+        opened = Opened(log=folder / f"{name}.log")
+        entry = report.Stage(name=name, status="error", seconds=0)
+        (series.stages if series else self.report.stages).append(entry)
+        self.ui.begin(series.name if series else None, name)
+        began = time.monotonic()
+        with process.recorded() as commands, cache.remarked() as remarks:
+            try:
+                yield opened
+                entry.status, entry.error = opened.status, opened.error
+            except DoesNotApply as error:
+                entry.status, entry.error = "does-not-apply", str(error)
+                opened.summary = error.what.splitlines()[0]
+                raise StageStopped from error
+            except FailedCheck as error:
+                entry.status, entry.error = "fail", str(error)
+                opened.summary = error.what.splitlines()[0]
+                raise StageStopped from error
+            except (KstallError, OSError) as error:
+                entry.error = explain_error(error)
+                opened.summary = entry.error.splitlines()[0]
+                raise StageStopped from error
+            except KeyboardInterrupt:
+                entry.error = opened.summary = "interrupted"
+                raise
+            except StageStopped:
+                raise
+            except Exception as error:
+                opened.summary = f"a bug in kstall: {error!r}"
+                entry.error = traceback.format_exc()
+                raise
+            finally:
+                entry.seconds = round(time.monotonic() - began, 3)
+                entry.summary = "; ".join(filter(None, (opened.summary, *remarks)))
+                entry.reused = opened.reused
+                entry.figures = [
+                    report.Figure(**one._asdict()) for one in opened.figures
+                ]
+                if opened.log.exists():
+                    entry.log = str(opened.log.relative_to(self.dir))
+                entry.commands = [
+                    report.Command(
+                        argv=list(done.argv),
+                        returncode=done.returncode,
+                        seconds=round(done.seconds, 3),
+                    )
+                    for done in commands
+                ]
+                self.ui.end(entry)
+                self.save()
+
+
+def begin(out: Path, command: Sequence[str], ui: Ui) -> Run:
+    """Make the run's directory below ``out`` and lead ``out/latest`` to it."""
+    now = datetime.now(UTC)
+    stamp = now.strftime("%Y%m%dT%H%M%SZ")
+    directory = _directory(out, stamp)
+    run = Run(
+        dir=directory,
+        report=report.Report(
+            run=directory.name,
+            started=now.isoformat(timespec="seconds"),
+            command=list(command),
+            environment=report.Environment(
+                kstall=__version__,
+                python=platform.python_version(),
+                host=f"{platform.system()} {platform.release()} {platform.machine()}",
+                cpus=len(os.sched_getaffinity(0)),
+            ),
+        ),
+        ui=ui,
+        began=time.monotonic(),
+    )
+    try:
+        run.save()
+        _lead_latest(out, directory)
+    except OSError as error:
+        raise _unusable(out, error) from error
+    return run
+
+
+def _directory(out: Path, stamp: str) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count():
+            directory = out / (f"{stamp}-{number}" if number else stamp)
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir()
+                return directory
+    except OSError as error:
+        raise _unusable(out, error) from error
+    raise AssertionError("unreachable")
+
+
+def _lead_latest(out: Path, directory: Path) -> None:
+    """Lead ``latest`` to a run that has a report, at once and never to nothing."""
+    link = out / f".latest-{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(directory.name)
+    try:
+        link.rename(out / "latest")
+    except OSError:
+        link.unlink()
+        raise
+
+
+def _unusable(out: Path, error: OSError) -> KstallError:
+    return KstallError(
+        f"{out} cannot hold run directories: {error.strerror}",
+        next="name another directory with --out",
+    )
+
+
+def command_line() -> list[str]:
+    """How this process was called, to put into the report."""
+    return ["kstall", *sys.argv[1:]]

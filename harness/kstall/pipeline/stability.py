@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``kstall stability``: whether a verdict is the same again, on a host that is busy.
+
+The guest of a series is booted many times on one kernel, under each load alone and
+several at once.  Nothing is tried again and nothing left out: a run whose verdict is
+another than "proven" is what is looked for, and its results are kept.
+
+The evidence of each run is falsified as well (`mutate`): what a check notices must not
+be luck either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from ..base import FailedCheck, KstallError, Opened, cache, explain, parallel
+from ..evidence import Evidence, evidence, mutate
+from ..guest import Guest, run_guest
+from ..report import report
+from ..series import Project, Series, suites
+from . import hostload, trials, validate
+from .ui import Ui
+
+FILE = "stability.json"
+#: How many virtual processors KUnit suites are run on.
+CPUS = (1, 4)
+#: Of so many runs one may have no verdict.
+JUDGED = 50
+Verdict = Literal["proven", "failed", "could-not-judge"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``runs`` guests of each series for each of ``loads``: workers a processor.
+
+    ``at_once`` says how many guests run at the same time, in turn: one, then two, then
+    one.
+
+    With ``kunit`` instead each KUnit suite that a series adds, that often, in a guest
+    with one processor and in one with four.
+    """
+
+    runs: int
+    loads: tuple[int, ...]
+    kunit: int = 0
+    at_once: tuple[int, ...] = (1, 2)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One guest: ``beside`` others of its kind ran at the same time.
+
+    ``average`` is the host's load average over the minute before its end; ``cause`` is
+    what stopped it, or what its checks had to say against it; ``kept`` is the directory
+    of its results.
+    """
+
+    series: str
+    load: int
+    number: int
+    beside: int
+    verdict: Verdict
+    seconds: float
+    average: float
+    checks: dict[str, str] = field(default_factory=dict)
+    cause: str | None = None
+    kept: str | None = None
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A KUnit suite, run many times in a guest with ``cpus`` processors.
+
+    ``cause`` is why there is no ``count``.
+    """
+
+    series: str
+    suite: str
+    load: int
+    cpus: int
+    seconds: float
+    count: suites.Count | None
+    cause: str | None = None
+
+
+@dataclass
+class Outcome:
+    """All that is known by now, and the run directory, if there is one yet."""
+
+    place: Path | None = None
+    #: Those whose kernels could be built.
+    series: set[str] = field(default_factory=set)
+    attempts: list[Attempt] = field(default_factory=list)
+    suites: list[Repeated] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """All guests of a series under one load.
+
+    ``moved`` are the checks that did not pass each time, with how often each status.
+    """
+
+    series: str
+    load: int
+    runs: int
+    verdicts: dict[str, int]
+    moved: dict[str, dict[str, int]]
+    causes: tuple[str, ...]
+
+
+def tallies(attempts: Sequence[Attempt]) -> list[Tally]:
+    """The attempts added up, by series and load, in the order in which they came."""
+    found = []
+    groups: dict[tuple[str, int], list[Attempt]] = {}
+    for one in attempts:
+        groups.setdefault((one.series, one.load), []).append(one)
+    for (series, load), group in groups.items():
+        statuses: dict[str, Counter[str]] = {}
+        for one in group:
+            for name, status in one.checks.items():
+                statuses.setdefault(name, Counter())[status] += 1
+        found.append(
+            Tally(
+                series,
+                load,
+                len(group),
+                dict(Counter(one.verdict for one in group)),
+                {
+                    name: dict(counts)
+                    for name, counts in statuses.items()
+                    if set(counts) not in ({"pass"}, {"skip"})
+                },
+                tuple(
+                    f"run {one.number}: {one.cause}"
+                    for one in group
+                    if one.verdict != "proven"
+                ),
+            )
+        )
+    return found
+
+
+def exit_code(outcome: Outcome) -> int:
+    """1 if any failed, 2 if more than one in `JUDGED` had no verdict, else 0.
+
+    A KUnit suite has to pass each time.
+    """
+    verdicts = Counter(one.verdict for one in outcome.attempts)
+    counts = [one.count for one in outcome.suites]
+    if verdicts["failed"] or any(count and count.failed for count in counts):
+        return report.EXIT["failed"]
+    if verdicts["could-not-judge"] * JUDGED > len(outcome.attempts) or not all(
+        count and not count.not_run for count in counts
+    ):
+        return report.EXIT["could-not-run"]
+    return report.EXIT["proven"]
+
+
+def batches(runs: int, at_once: Sequence[int] = (1, 2)) -> Iterator[range]:
+    """The numbers of the guests that run at once: one, two, one, two, ..."""
+    first = 1
+    for size in itertools.cycle(at_once):
+        if first > runs:
+            return
+        yield range(first, min(first + size, runs + 1))
+        first += size
+
+
+def measure(
+    request: validate.Request, plan: Plan, ui: Ui, command: Sequence[str]
+) -> Outcome:
+    """Boot all guests of ``plan``, and say what became of them.
+
+    `FILE` in the run directory is rewritten after each guest.
+    """
+    request = dataclasses.replace(request, level="quick", out=request.out / "stability")
+    outcome = Outcome()
+    for run, series, guest in validate.guests(request, ui, command):
+        outcome.place = run.dir
+        outcome.series.add(series.name)
+        for load in plan.loads:
+            ui.begin(series.name, f"load {load}")
+            bench = _Bench(request.project, series, guest, plan, load, run.dir, ui)
+            with hostload.put(load, ui.say) as required:
+                if plan.kunit:
+                    bench.suites(outcome, required)
+                else:
+                    bench.guests(outcome, required)
+    return outcome
+
+
+def write(outcome: Outcome) -> None:
+    """Put all that is known by now into `FILE` of the run directory."""
+    assert outcome.place is not None
+    cache.write_json(
+        outcome.place / FILE,
+        {
+            "schema": 1,
+            "processors": len(os.sched_getaffinity(0)),
+            "tallies": [dataclasses.asdict(one) for one in tallies(outcome.attempts)],
+            "attempts": [dataclasses.asdict(one) for one in outcome.attempts],
+            "suites": [dataclasses.asdict(one) for one in outcome.suites],
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """A series with a guest that can be booted, on a host under ``load``."""
+
+    project: Project
+    series: Series
+    guest: Guest
+    plan: Plan
+    load: int
+    place: Path
+    ui: Ui
+
+    def guests(self, outcome: Outcome, required: Callable[[], None]) -> None:
+        """Boot the guest as often as planned, one and several at once."""
+
+        def done(number: int, found: tuple[Attempt, Evidence | None]) -> None:
+            attempt = self._finished(*found)
+            outcome.attempts.append(attempt)
+            write(outcome)
+            self.ui.say(tell(attempt))
+
+        for numbers in batches(self.plan.runs, self.plan.at_once):
+            tasks = {
+                number: functools.partial(self._attempt, number, len(numbers) - 1)
+                for number in numbers
+            }
+            parallel.each(tasks, len(tasks), done)
+            required()
+
+    def suites(self, outcome: Outcome, required: Callable[[], None]) -> None:
+        """Run each suite of the series as often, with each number of CPUs."""
+        runs = self.plan.kunit
+        for suite in suites.added(self.series):
+            for cpus in CPUS:
+                outcome.suites.append(self._repeated(suite, runs, cpus))
+                required()
+                write(outcome)
+                self.ui.say(tell_suite(outcome.suites[-1]))
+
+    def _place(self, number: int) -> Path:
+        return self.place / self.series.name / f"load-{self.load}" / f"{number:03}"
+
+    def _attempt(self, number: int, beside: int) -> tuple[Attempt, Evidence | None]:
+        out = self._place(number)
+        out.mkdir(parents=True)
+        began = time.monotonic()
+        checks: dict[str, str] = {}
+        cause = saved = None
+        try:
+            saved = evidence.load(self._boot(self.series, self.guest, out))
+            seconds = time.monotonic() - began
+            judged = trials.judge(self.series, saved)
+            checks = {check.name: check.status for check in judged}
+            verdict = verdict_of(list(checks.values()))
+            cause = "; ".join(_against(one) for one in judged if _is_odd(one.status))
+        except FailedCheck as error:
+            seconds = time.monotonic() - began
+            verdict, cause = "failed", str(error)
+        except (KstallError, OSError) as error:
+            seconds = time.monotonic() - began
+            verdict, cause = "could-not-judge", explain(error)
+        attempt = Attempt(
+            *(self.series.name, self.load, number, beside, verdict, round(seconds, 1)),
+            average=round(os.getloadavg()[0], 1),
+            checks=checks,
+            cause=cause or None,
+        )
+        return attempt, saved
+
+    def _finished(self, attempt: Attempt, saved: Evidence | None) -> Attempt:
+        """``attempt`` with what its falsified evidence says; its files, if odd."""
+        out = self._place(attempt.number)
+        if attempt.verdict == "proven" and saved is not None:
+            attempt = self._falsified(attempt, saved)
+        if attempt.verdict == "proven":
+            cache.remove(out)
+            return attempt
+        return dataclasses.replace(attempt, kept=str(out.relative_to(self.place)))
+
+    def _falsified(self, attempt: Attempt, saved: Evidence) -> Attempt:
+        if not mutate.concerns(self.series):
+            return attempt
+        workers = len(os.sched_getaffinity(0))
+        try:
+            found = mutate.judged(self.series, saved, workers=workers)
+        except KstallError as error:
+            return dataclasses.replace(
+                attempt, verdict="could-not-judge", cause=explain(error)
+            )
+        check = report.Check.of(mutate.judge(self.series, found))
+        checks = attempt.checks | {check.name: check.status}
+        verdict = verdict_of(list(checks.values()))
+        cause = None if verdict == "proven" else _against(check)
+        return dataclasses.replace(attempt, checks=checks, verdict=verdict, cause=cause)
+
+    def _repeated(self, suite: str, runs: int, cpus: int) -> Repeated:
+        name = f"kunit-{suite}-{cpus}-load-{self.load}"
+        out = self.place / self.series.name / name
+        out.mkdir(parents=True)
+        machine = dataclasses.replace(self.guest.machine, cpus=cpus)
+        guest = dataclasses.replace(self.guest, machine=machine)
+        began = time.monotonic()
+        count = cause = None
+        try:
+            only = suites.repeated(self.series, suite, runs)
+            count = suites.read(self._boot(only, guest, out))
+        except (KstallError, OSError) as error:
+            cause = explain(error)
+        seconds = round(time.monotonic() - began, 1)
+        return Repeated(self.series.name, suite, self.load, cpus, seconds, count, cause)
+
+    def _boot(self, series: Series, guest: Guest, out: Path) -> Path:
+        """The results of a guest.  What is kept of others' is not used."""
+        # Guests of one kind that share a cache take turns.
+        own = out / "cache"
+        try:
+            return run_guest(
+                *(self.project, series, guest, own, out),
+                Opened(log=out / "guest.log"),
+                self.ui,
+                out=out / "guest",
+                fresh=True,
+                keep=lambda _: False,
+            )
+        finally:
+            if own.exists():
+                cache.remove(own)
+
+
+def tell(one: Attempt) -> str:
+    """An attempt in a line, and its cause in those behind it."""
+    beside = f", {one.beside} beside it" if one.beside else ""
+    text = (
+        f"run {one.number}{beside}: {one.verdict} in {one.seconds:.0f} s, "
+        f"load average {one.average:.1f}"
+    )
+    return text if one.verdict == "proven" else f"{text}: {one.cause}"
+
+
+def tell_suite(one: Repeated) -> str:
+    """A suite's counts in a line, and its complaints in those behind it."""
+    where = f"{one.suite}, load {one.load}, {one.cpus} processors"
+    if one.count is None:
+        return f"{where}: could-not-judge: {one.cause}"
+    counts = (
+        f"{one.count.passed} passed, {one.count.failed} failed, "
+        f"{one.count.not_run} without an answer, in {one.seconds:.0f} s"
+    )
+    return "\n  ".join((f"{where}: {counts}", *one.count.complaints))
+
+
+def summary(outcome: Outcome) -> list[str]:
+    """Of each series and load: runs, verdicts, and the checks that moved."""
+    lines = [f"{one.series}: {tell_suite(one)}" for one in outcome.suites]
+    for tally in tallies(outcome.attempts):
+        counts = ", ".join(f"{count} {name}" for name, count in tally.verdicts.items())
+        lines.append(f"{tally.series}, load {tally.load}: {tally.runs} runs: {counts}")
+        for name, statuses in tally.moved.items():
+            told = ", ".join(f"{count} {status}" for status, count in statuses.items())
+            lines.append(f"  {name}: {told}")
+        lines += [f"  {cause}" for cause in tally.causes]
+    return lines
+
+
+def verdict_of(statuses: Sequence[str]) -> Verdict:
+    """What a run's checks come to: one that failed counts before one without answer."""
+    if "fail" in statuses:
+        return "failed"
+    return "could-not-judge" if "error" in statuses or not statuses else "proven"
+
+
+def _is_odd(status: str) -> bool:
+    return status not in ("pass", "skip")
+
+
+def _against(check: report.Check) -> str:
+    """A check that does not pass, and the first comparison that does not hold."""
+    wrong = [one for one in check.comparisons if not one.ok]
+    told = f"{check.name} ({check.status})"
+    if wrong:
+        first = wrong[0]
+        return f"{told}: {first.label}: {first.wanted}, got {first.seen}"
+    return f"{told}: {check.detail.strip().splitlines()[-1]}" if check.detail else told

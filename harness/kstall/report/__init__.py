@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The record of a run, and all that is drawn from it.
+
+In comes what the stages found, as `Report`; out come ``report.json`` with its schema,
+HTML, JUnit, KTAP and KCIDB.  It finds nothing out by itself, and never changes a
+verdict.
+"""
+
+from . import explain, html, junit, kcidb, ktap, report, views
+from .report import (
+    Check,
+    Comparison,
+    Repeat,
+    Repeats,
+    Report,
+    SeriesReport,
+    Stage,
+    Tally,
+    Try,
+    Unjudged,
+)
+from .views import escape, word
+
+__all__ = [
+    "Check",
+    "Comparison",
+    "Repeat",
+    "Repeats",
+    "Report",
+    "SeriesReport",
+    "Stage",
+    "Tally",
+    "Try",
+    "Unjudged",
+    "escape",
+    "explain",
+    "html",
+    "junit",
+    "kcidb",
+    "ktap",
+    "report",
+    "views",
+    "word",
+]

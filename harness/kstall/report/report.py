@@ -1,0 +1,457 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``report.json``, the record of a run, and its schema.
+
+The models below are the schema: `schema()` renders them as JSON Schema, and the field
+descriptions are its documentation.  Views (terminal, JUnit) read a `Report` and
+nothing else.  Version 1: fields may be added; a field that changes or goes away makes
+version 2.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+from pydantic_core import PydanticSerializationError
+
+from ..base import CheckResult, Status, cache, verdict
+from ..cost import costs
+from ..evidence import falsity
+
+RunStatus = Literal[
+    "running", "proven", "failed", "could-not-run", "does-not-apply", "interrupted"
+]
+#: What `kstall validate` exits with; could-not-run: something could not be judged.
+EXIT = {
+    "proven": 0,
+    "failed": 1,
+    "does-not-apply": 3,
+    "could-not-run": 2,
+    "interrupted": 2,
+    "running": 2,
+}
+
+
+class _Model(BaseModel):
+    # A newer kstall may have added fields; version 1 readers pass over them.
+    model_config = ConfigDict(extra="ignore")
+
+
+class Excerpt(_Model):
+    """Lines that show why something did not pass; short, and plain text."""
+
+    title: str
+    file: str | None = Field(
+        default=None, description="they are from there, a path in the run directory"
+    )
+    lines: list[str]
+
+
+class Explanation(_Model):
+    """What to read and what to do about a check or a stage that did not pass."""
+
+    excerpts: list[Excerpt] = []
+    files: list[str] = Field(
+        default=[], description="they show more, paths in the run directory"
+    )
+    again: list[str] = Field(default=[], description="commands that try again")
+
+
+class Command(_Model):
+    """A program that was run."""
+
+    argv: list[str]
+    returncode: int
+    seconds: float = Field(description="wall-clock time")
+
+
+class Figure(_Model):
+    """A number that a stage measured."""
+
+    name: str
+    value: float
+    unit: str
+
+
+class Stage(_Model):
+    """A step on the way from series to evidence."""
+
+    name: str
+    status: Status
+    seconds: float = Field(description="wall-clock time")
+    reused: bool = Field(
+        default=False, description="the result was there from an earlier run"
+    )
+    summary: str = Field(default="", description="what came out, in one line")
+    error: str | None = Field(
+        default=None, description="what happened, where the log is, what to do next"
+    )
+    log: str | None = Field(default=None, description="path in the run directory")
+    figures: list[Figure] = []
+    commands: list[Command] = []
+    explanation: Explanation | None = Field(
+        default=None, description="of one that stopped"
+    )
+
+
+#: In this order: a whole number must not be read as a yes.
+Value = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+class Comparison(_Model):
+    """One expectation of a check held against one observation."""
+
+    label: str
+    relation: Literal["=", ">=", "<=", "in", "holds"] = Field(
+        description="what observed has to be to expected; in: between its two numbers"
+    )
+    expected: Value | tuple[Value, Value]
+    observed: Value
+    ok: bool
+    unit: str = Field(default="", description="of expected and observed")
+    detail: str = Field(default="", description="what else was seen")
+    workload: str = Field(default="", description="the only one that it is about")
+
+    @property
+    def wanted(self) -> str:
+        """``expected``, as a person reads it."""
+        if isinstance(self.expected, tuple):
+            low, high = map(_shown, self.expected)
+            return self._with_unit(f"in [{low}, {high}]")
+        if self.relation == "holds":
+            return _shown(self.expected)
+        return self._with_unit(f"{self.relation} {_shown(self.expected)}")
+
+    @property
+    def seen(self) -> str:
+        """``observed``, as a person reads it."""
+        tail = f" ({self.detail})" if self.detail else ""
+        return self._with_unit(_shown(self.observed)) + tail
+
+    def _with_unit(self, text: str) -> str:
+        return f"{text} {self.unit}" if self.unit else text
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+class Check(_Model):
+    """A claim about the series and how it was judged.
+
+    One that is skipped has no comparisons, in whatever way it became so.
+    """
+
+    model_config = ConfigDict(
+        validate_assignment=True,
+        json_schema_extra={
+            "if": {"properties": {"status": {"const": "skip"}}},
+            "then": {"properties": {"comparisons": {"maxItems": 0}}},
+        },
+    )
+
+    name: str
+    kind: Literal[
+        "patch",
+        "harness",
+        "positive",
+        "negative",
+        "invariant",
+        "overhead",
+        "abi",
+        "debug",
+    ]
+    claim: str
+    status: verdict.Status = Field(description="error: it could not be judged")
+    comparisons: list[Comparison] = []
+    detail: str = Field(
+        default="", description="reason of a skip, trace of an error, excerpt"
+    )
+    tainted: bool = Field(
+        default=False,
+        description="it could not be judged because the apparatus failed a workload "
+        "of it; detail says how",
+    )
+    workloads: list[str] = Field(default=[], description="those that it judges")
+    explanation: Explanation | None = Field(
+        default=None, description="of one that failed or could not be judged"
+    )
+
+    @model_validator(mode="after")
+    def _skipped_is_not_compared(self) -> Check:
+        # Reports of earlier versions have some, which would look like what holds.
+        if self.status == "skip":
+            self.__dict__["comparisons"] = []
+        return self
+
+    @classmethod
+    def of(cls, result: CheckResult) -> Check:
+        """As it is reported."""
+        compared = [vars(one) for one in result.comparisons]
+        loads = list(result.workloads)
+        return cls(**{**vars(result), "comparisons": compared, "workloads": loads})
+
+
+class EventField(_Model):
+    """A member of an event's record, or an argument of a bare tracepoint."""
+
+    name: str
+    ctype: str
+    offset: int | None = Field(default=None, description="bytes; None: not recorded")
+    size: int | None = Field(default=None, description="bytes")
+
+
+class Event(_Model):
+    """A new tracepoint, as the booted kernel declares it."""
+
+    name: str = Field(description="system:name")
+    kind: Literal["event", "bare"] = Field(
+        description="bare: DECLARE_TRACE(), without a record or a file in tracefs"
+    )
+    joins: str = Field(default="", description="what its identifiers join it with")
+    sites: list[str] = Field(default=[], description="where it fires")
+    fields: list[EventField] = []
+    holes: int | None = Field(
+        default=None, description="bytes between members; None: it has no record"
+    )
+    print_fmt: str | None = Field(default=None, description="as tracefs prints it")
+
+
+class Patch(_Model):
+    """A patch of a series, as it was proven."""
+
+    file: str = Field(description="name in the series' directory")
+    subject: str = Field(description="without [PATCH n/m]")
+    sha256: str = Field(description="of the file")
+
+
+class Unjudged(_Model):
+    """A check that could not be judged."""
+
+    check: str
+    cause: str
+
+
+class Try(_Model):
+    """A boot of a series' guest.
+
+    What could not be judged because of the apparatus is tried a second time.
+    """
+
+    number: int = Field(description="from 1; the last one was judged")
+    evidence: str | None = Field(
+        default=None, description="guest results, a path in the run directory"
+    )
+    guest: Stage = Field(description="how the guest ended")
+    unjudged: list[Unjudged] = []
+
+
+class Repeat(_Model):
+    """One of several boots of a series' guest that were asked for."""
+
+    number: int = Field(description="from 1")
+    status: Status = Field(description="fail: of the guest, or of a check of it")
+    evidence: str | None = Field(
+        default=None, description="path in the run directory; None: dropped"
+    )
+    odd: bool = Field(
+        default=False,
+        description="failed, could not be judged, or unlike most others in a check",
+    )
+    seconds: float = Field(default=0, description="wall-clock time")
+    error: str | None = Field(default=None, description="why the guest has no results")
+    failed: list[str] = Field(default=[], description="checks")
+    unjudged: list[Unjudged] = []
+
+
+class Tally(_Model):
+    """How often a check came out in which way, in all repeats together."""
+
+    check: str = Field(description="or guest: whether it ended well")
+    passed: int = 0
+    failed: int = 0
+    unjudged: int = 0
+    skipped: int = 0
+
+
+class Repeats(_Model):
+    """What came of booting a series' guest several times."""
+
+    asked: int
+    runs: list[Repeat] = []
+    tally: list[Tally] = []
+
+
+class SeriesReport(_Model):
+    """All that is known of one series after a run."""
+
+    name: str
+    title: str
+    digest: str = Field(description="changes with any byte of the series")
+    patches: list[Patch] = []
+    kernel: str | None = Field(default=None, description="key of the patched kernel")
+    evidence: str | None = Field(
+        default=None, description="guest results, a path in the run directory"
+    )
+    status: Status = "error"
+    stages: list[Stage] = []
+    events: list[Event] = []
+    checks: list[Check] = []
+    tries: list[Try] = Field(default=[], description="boots of its guest, in order")
+    repeats: Repeats | None = Field(
+        default=None, description="of a run that was to repeat its guest"
+    )
+    overhead: costs.Overhead | None = Field(
+        default=None, description="what the new events cost while off and on"
+    )
+    mutation: falsity.Mutation | None = Field(
+        default=None, description="what the checks say of falsified evidence"
+    )
+
+
+class Tree(_Model):
+    """The kernel that the series were proven on."""
+
+    kind: Literal["git", "directory", "tarball", "debian"]
+    origin: str = Field(description="what KERNEL= named, or the package")
+    version: str = Field(description="from the tree's Makefile")
+    describe: str
+    commit: str | None = Field(default=None, description="HEAD, for a git checkout")
+    id: str = Field(description="changes with the tree's contents")
+    dirty: list[str] = Field(
+        default=[], description="uncommitted paths; they were not part of the run"
+    )
+
+
+class Environment(_Model):
+    """Versions of all that has a say in the result."""
+
+    kstall: str
+    python: str
+    host: str
+    cpus: int
+    compiler: str | None = None
+    pahole: str | None = None
+    qemu: str | None = None
+    virtme_ng: str | None = None
+    accelerator: str | None = Field(default=None, description="kvm or tcg")
+    accelerator_reason: str | None = None
+    guest_root: str | None = Field(default=None, description="key of the guest root")
+    guest: dict[str, str] = Field(
+        default={}, description="versions of programs in the guest"
+    )
+
+
+class Report(_Model):
+    """One run of ``kstall validate``."""
+
+    schema_version: Literal[1] = 1
+    run: str = Field(description="name of the run directory")
+    started: str = Field(description="UTC, ISO 8601")
+    seconds: float = Field(default=0, description="wall-clock time")
+    status: RunStatus = "running"
+    command: list[str]
+    tree: Tree | None = None
+    environment: Environment
+    stages: list[Stage] = Field(default=[], description="those that all series share")
+    series: list[SeriesReport] = []
+
+    @property
+    def exit_code(self) -> int:
+        """0 proven, 1 a check failed, 2 could not judge, 3 a series does not apply."""
+        return EXIT[self.status]
+
+    def settle(self) -> None:
+        """Set each series' status and the run's from the stages and checks."""
+        for series in self.series:
+            series.status = worst(
+                [stage.status for stage in series.stages]
+                + [check.status for check in series.checks]
+            )
+            judged = [one for one in series.checks if one.kind != "patch"]
+            if series.status == "does-not-apply":
+                continue
+            if not any(check.status in ("pass", "fail") for check in judged):
+                # A series of which nothing was judged that it does is not proven.
+                series.status = worst([series.status, "error"])
+        found = [stage.status for stage in self.stages]
+        found += [series.status for series in self.series]
+        state = worst(found) if self.series else "error"
+        states: dict[Status, RunStatus] = {
+            "pass": "proven",
+            # A skip is no failure; the views show each with its reason.
+            "skip": "proven",
+            "fail": "failed",
+            "error": "could-not-run",
+            "does-not-apply": "does-not-apply",
+        }
+        self.status = states[state]
+
+
+def worst(states: list[Status]) -> Status:
+    """The gravest: a failure is a verdict, an error is the lack of one.
+
+    What does not apply comes after both: another run may still judge the rest.
+    """
+    order: tuple[Status, ...] = ("fail", "error", "does-not-apply", "pass", "skip")
+    for state in order:
+        if state in states:
+            return state
+    return "error"
+
+
+def printable(report: Report) -> Report:
+    """``report``, with names that are no text in any encoding as escapes.
+
+    A path may hold any bytes, and neither JSON nor HTML can.
+    """
+    try:
+        report.model_dump_json()
+    except (PydanticSerializationError, UnicodeEncodeError):
+        return Report.model_validate(_printable(report.model_dump()))
+    return report
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_printable(key): _printable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_printable(one) for one in value]
+    return value
+
+
+def write(report: Report, path: Path) -> None:
+    """Write ``report.json``, whole or not at all."""
+    cache.write_text(path, report.model_dump_json(indent=2) + "\n")
+
+
+def read(path: Path) -> Report:
+    """A saved report; pydantic's `ValidationError` tells what is wrong with it."""
+    return Report.model_validate_json(path.read_text(encoding="utf-8"))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of ``report.json``."""
+    return Report.model_json_schema(mode="serialization")
+
+
+def schema_text() -> str:
+    """`schema` as it is printed by ``kstall schema``."""
+    return json.dumps(schema(), indent=2) + "\n"

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is to be proven: a directory of `patches/`, read and held against its schema.
+
+In comes the path of a project or a series; out come `Project` and `Series`, or an error
+with file and line.  It reads no kernel, and knows nothing of how anything is proven.
+"""
+
+from . import patchfile, suites
+from .patchfile import Hunk, Patch, Unmailable
+from .series import (
+    Cc,
+    Exemption,
+    Measure,
+    PatchExemption,
+    Project,
+    Series,
+    SeriesError,
+    Spec,
+    Tracepoint,
+    Unproven,
+    Workload,
+)
+
+__all__ = [
+    "Cc",
+    "Exemption",
+    "Hunk",
+    "Measure",
+    "Patch",
+    "PatchExemption",
+    "Project",
+    "Series",
+    "SeriesError",
+    "Spec",
+    "Tracepoint",
+    "Unmailable",
+    "Unproven",
+    "Workload",
+    "patchfile",
+    "suites",
+]

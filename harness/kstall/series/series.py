@@ -1,0 +1,726 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A patch series and what it declares about itself.
+
+``patches/<name>/`` holds the patches, ``series.toml``, the cover letter's body and
+``checks.py``.  `load` reads all of it, holds the parts against each other, and raises
+one `SeriesError` that lists every problem as ``file:line: message``.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from ..base import KstallError, cache
+from . import patchfile
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
+Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$")]
+#: Of functions and structs, which macros can give capitals.
+CName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Event = Annotated[
+    str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*:[a-z_][a-z0-9_]*$")
+]
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
+
+
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from error
+    return text
+
+
+Expression = Annotated[str, AfterValidator(_expression)]
+# Where the tables begin that are about mails, with the comment above them.
+_MAIL = re.compile(rb"(?m)^(?:\n|#.*\n)*\[\[?mail\b")
+TreePath = Annotated[str, StringConstraints(pattern=r"^(\.|\w[\w.-]*(/\w[\w.-]*)*)$")]
+
+
+class SeriesError(KstallError):
+    """Metadata that is malformed or that contradicts the files beside it."""
+
+
+class _Table(BaseModel):
+    """A TOML table: kebab-case keys, nothing unknown, never changed."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=lambda name: name.strip("_").replace("_", "-"),
+        validate_by_name=False,
+    )
+
+
+class Subsystem(_Table):
+    """Whose code this is; ``name`` is the entry in the tree's MAINTAINERS.
+
+    ``trace_system`` is what its tracepoints are filed under.
+    """
+
+    name: Text
+    prefix: Text
+    tree: Text
+    branch: Text
+    list: Text
+    trace_system: Identifier | None = None
+
+
+class Site(_Table):
+    """A place that emits the event; ``hot`` where its cost counts per operation."""
+
+    file: Text
+    function: CName
+    hot: bool
+    context: Text
+
+
+class Machine(_Table):
+    """The guest that the workloads need.
+
+    ``append`` goes onto the kernel's command line, ``devices`` onto QEMU's, as they are
+    but for ``{scripts}``, below which the workloads' programs lie.
+    """
+
+    cpus: Annotated[int, Field(ge=1, le=16)] = 2
+    memory: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")] = "2G"
+    append: tuple[Word, ...] = ()
+    devices: tuple[Word, ...] = ()
+
+
+class Tracepoint(_Table):
+    """One new event: ``fields`` maps name to C type in record order.
+
+    A ``bare`` one (`DECLARE_TRACE`) has no record and no tracefs event: its fields are
+    the probe's arguments, and ``reads`` names integers behind pointer arguments that
+    the recorder reads along, ``cpu = "cfs_rq->rq->cpu"``.
+    """
+
+    name: Identifier
+    system: Identifier
+    kind: Literal["event", "bare"] = "event"
+    patch: Text
+    header: Text
+    stable_abi: bool = False
+    joins: Text
+    site: Annotated[tuple[Site, ...], Field(min_length=1)]
+    fields: dict[Identifier, Text]
+    reads: dict[Identifier, Text] = {}
+
+    @property
+    def event(self) -> str:
+        """``system:name``, as tracefs and bpftrace spell it."""
+        return f"{self.system}:{self.name}"
+
+
+class Script(_Table):
+    """A bpftrace script below ``scripts/`` and the events it attaches to."""
+
+    file: Text
+    events: tuple[Event, ...]
+
+
+class FromTree(_Table):
+    """A program of the applied tree: C files, folders of headers, libraries."""
+
+    sources: Annotated[tuple[TreePath, ...], Field(min_length=1)]
+    include: tuple[TreePath, ...] = ()
+    libraries: tuple[Name, ...] = ()
+
+
+class MonitorCommand(_Table):
+    """A command for QEMU's monitor: one of QMP with ``arguments``, or one for humans.
+
+    What the latter prints has to match ``reply``, a regular expression: it cannot fail
+    in another way.  Without ``reply`` it has to print nothing.
+    """
+
+    qmp: Annotated[str, StringConstraints(pattern=r"^[\w-]+$")] | None = None
+    arguments: dict[str, Any] = {}
+    hmp: Text | None = None
+    reply: str | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> MonitorCommand:
+        if (self.qmp is None) == (self.hmp is None):
+            raise ValueError("either qmp or hmp")
+        if self.arguments and self.qmp is None:
+            raise ValueError("only qmp takes arguments")
+        if self.reply is not None:
+            if self.hmp is None:
+                raise ValueError("only to hmp the reply is text")
+            try:
+                re.compile(self.reply)
+            except re.error as error:
+                raise ValueError(f"reply: {error}") from error
+        return self
+
+
+class Inject(_Table):
+    """A step that the host performs from outside the guest when the program asks."""
+
+    step: Name
+    commands: Annotated[tuple[MonitorCommand, ...], Field(min_length=1)]
+
+
+class Workload(_Table):
+    """A program that makes events fire, and what watches it meanwhile.
+
+    ``program`` is a path below ``scripts/``: a script, or, where only ``<program>.c``
+    is there, a C program that is compiled on the host.  With ``from_tree`` it is the
+    path that the tree's own program gets.  With ``decode`` perf and trace-cmd print
+    the records of new events, too; that takes seconds, and one workload for each event
+    will do.  ``inject`` are the steps that it may ask for by `kstall_guest.monitor`.
+    ``not_debugged`` says why it is not run on kernels that watch themselves.
+    """
+
+    name: Name
+    program: Text
+    from_tree: FromTree | None = None
+    args: tuple[str, ...] = ()
+    modules: tuple[Identifier, ...] = ()
+    events: tuple[Event, ...] = ()
+    record: tuple[Event, ...] = ()
+    decode: bool = False
+    scripts: tuple[str, ...] = ()
+    inject: tuple[Inject, ...] = ()
+    not_debugged: Text | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=3600)]
+
+
+class Check(_Table):
+    """A claim, judged by the function of the same name in ``checks.py``."""
+
+    name: Identifier
+    kind: Literal["positive", "negative", "invariant"]
+    workloads: Annotated[tuple[Name, ...], Field(min_length=1)]
+    claim: Text
+
+
+class Exemption(_Table):
+    """Something that costs more than one NOP a site while off, and why that is right.
+
+    For a ``function`` the ``instructions`` that a path of it may run more, and the
+    ``calls`` among them; for a ``struct`` the ``bytes`` that it may grow by.
+    """
+
+    function: CName | None = None
+    struct: CName | None = None
+    instructions: Annotated[int, Field(ge=0)] = 0
+    calls: tuple[CName, ...] = ()
+    bytes_: Annotated[int, Field(ge=0)] = 0
+    because: Text
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Exemption:
+        if (self.function is None) == (self.struct is None):
+            raise ValueError("either function or struct")
+        return self
+
+
+class Measure(_Table):
+    """A program that repeats one ``operation``; its instructions are counted.
+
+    The program prints ``operations N`` and then, for each repetition, how many
+    instructions N of them took; it uses nothing that only the patched tree has.
+    ``nops`` are the sites that one operation crosses, ``events`` those that are
+    switched on for the traced modes, and ``script`` the bpftrace script.  ``module`` is
+    one of ours, a C file below ``scripts/`` that is compiled for each kernel.
+    """
+
+    name: Name
+    program: Text
+    args: tuple[str, ...] = ()
+    modules: tuple[Identifier, ...] = ()
+    module: Text | None = None
+    operation: Text
+    nops: Annotated[float, Field(ge=0)] = 0
+    more: Annotated[float, Field(ge=0)] = 0
+    because: Text | None = None
+    events: tuple[Event, ...] = ()
+    script: Text | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=3600)] = 60
+
+    @model_validator(mode="after")
+    def _argued(self) -> Measure:
+        if self.more and self.because is None:
+            raise ValueError("more than the NOPs needs a because")
+        return self
+
+
+class Overhead(_Table):
+    """What is measured of the series' cost, and what it may cost."""
+
+    exemption: tuple[Exemption, ...] = ()
+    workload: tuple[Measure, ...] = ()
+
+
+class PatchExemption(_Table):
+    """What a check of the patches finds and the series does not follow, and why.
+
+    ``kinds`` are the words that the finding is called by (checkpatch's own, in
+    capitals), ``files`` those of the tree that it may be in, or "message"; without them
+    it may be anywhere.  Where a kind is broad, ``saying`` is a regular expression that
+    what is found has to have.
+    """
+
+    check: Literal[
+        "checkpatch_strict",
+        "checkpatch_tags",
+        "kernel_doc",
+        "documents",
+        "include_order",
+        "new_files_are_maintained",
+        "event_names_are_new",
+        "tags",
+        "prose_is_wrapped",
+        "compiles_as_configured",
+        "no_new_warnings",
+        "sparse_is_content",
+        "headers_stand_alone",
+        "tracepoints_are_called",
+        "compiles_without_tracing",
+        "compiles_without_options",
+        "compiles_built_in",
+        "compiles_with_clang",
+        "compiles_for_arm64",
+        "compiles_for_i386",
+    ]
+    kinds: Annotated[tuple[Word, ...], Field(min_length=1)]
+    files: tuple[Word, ...] = ()
+    saying: Expression | None = None
+    because: Text
+
+
+class Unproven(_Table):
+    """What a run cannot show of an event's value, and why that is right.
+
+    ``operators`` are those of `kstall mutate` that no check notices on ``field``, or,
+    without one, on whole records.  ``resolution`` says what the instrument resolves,
+    where a difference below that is the reason: on a faster machine a check may notice
+    it.  Without one it has to escape wherever it changes something, or the argument is
+    refuted.
+    """
+
+    event: Event
+    field: Identifier | None = None
+    operators: Annotated[tuple[Text, ...], Field(min_length=1)]
+    resolution: Text | None = None
+    because: Text
+
+
+def _address(value: str) -> str:
+    """An e-mail address that no header can be broken with."""
+    if not re.fullmatch(r"[\w.+=-]+@[\w-]+(\.[\w-]+)+", value, re.ASCII):
+        raise ValueError("no e-mail address")
+    return value
+
+
+class Cc(_Table):
+    """Somebody who gets the mails besides those that the tree's own script names.
+
+    ``patches`` are file names; without them it is the whole series.
+    """
+
+    name: Annotated[str, StringConstraints(pattern=r'^[^\x00-\x1f\x7f<>"\\]*$')] = ""
+    address: Annotated[str, AfterValidator(_address)]
+    because: Text
+    patches: tuple[str, ...] = ()
+
+
+class Omission(_Table):
+    """A section of MAINTAINERS that matches, and does not concern the series."""
+
+    section: Text
+    because: Text
+
+
+class Change(_Table):
+    """What a ``version`` has that the one before had not: an item each, wrapped."""
+
+    version: Annotated[int, Field(ge=2)]
+    items: Annotated[tuple[Text, ...], Field(min_length=1)]
+
+
+class Mail(_Table):
+    """What only the mails need.
+
+    It stands at the end of ``series.toml`` and is no part of the series' digest:
+    who is told of a series has no say in what is proven of it.
+    """
+
+    cc: tuple[Cc, ...] = ()
+    omit: tuple[Omission, ...] = ()
+    change: tuple[Change, ...] = ()
+
+
+class Spec(_Table):
+    """``series.toml``, typed.
+
+    A series without a tracepoint is one of fixes: it was not ordered, and belongs to no
+    trace system.  One that was ``discovered`` is somebody else's, of whose events only
+    names and places are known.
+    """
+
+    schema_: Literal[1]
+    discovered: bool = False
+    title: Text
+    ordered_as: Text | None = None
+    renamed_because: Text | None = None
+    patches: Annotated[tuple[str, ...], Field(min_length=1)]
+    cover: Text
+    kconfig: Text
+    subsystem: Subsystem
+    machine: Machine = Machine()
+    tracepoint: tuple[Tracepoint, ...] = ()
+    script: tuple[Script, ...] = ()
+    workload: tuple[Workload, ...] = ()
+    check: tuple[Check, ...] = ()
+    unproven: tuple[Unproven, ...] = ()
+    overhead: Overhead | None = None
+    exemption: tuple[PatchExemption, ...] = ()
+    mail: Mail = Mail()
+
+
+@dataclass(frozen=True)
+class Series:
+    """A series that is consistent with itself."""
+
+    name: str
+    dir: Path
+    spec: Spec
+    patches: tuple[patchfile.Patch, ...]
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """The programs whose instructions are counted."""
+        return self.spec.overhead.workload if self.spec.overhead else ()
+
+    @property
+    def exemptions(self) -> tuple[Exemption, ...]:
+        """What may cost more than a NOP a site while off."""
+        return self.spec.overhead.exemption if self.spec.overhead else ()
+
+    @property
+    def touches(self) -> frozenset[str]:
+        """Every path, relative to the tree, that some patch changes or adds."""
+        return frozenset(path for patch in self.patches for path in patch.touches)
+
+    @property
+    def digest(self) -> str:
+        """Changes with any byte of the patches or of ``series.toml``, but for what
+        only the mails need."""
+        text = (self.dir / "series.toml").read_bytes()
+        return cache.digest(
+            self.name,
+            hashlib.sha256(_MAIL.split(text, maxsplit=1)[0]).hexdigest(),
+            [cache.file_digest(patch.path) for patch in self.patches],
+        )
+
+
+@dataclass(frozen=True)
+class Project:
+    """Where a checkout of kstall keeps its parts."""
+
+    root: Path
+
+    @property
+    def patches(self) -> Path:
+        """The directory that has one directory a series."""
+        return self.root / "patches"
+
+    @property
+    def kconfigs(self) -> Path:
+        """The directory of kconfig fragments."""
+        return self.root / "kconfigs"
+
+    @property
+    def scripts(self) -> Path:
+        """bpftrace scripts, and guest programs in ``workloads/``."""
+        return self.root / "scripts"
+
+    @property
+    def harness(self) -> Path:
+        """What goes on ``PYTHONPATH``, here and in the guest."""
+        return self.root / "harness"
+
+    def names(self) -> tuple[str, ...]:
+        """The series there are, sorted."""
+        # Patches alone are a series, too: one that cannot be loaded, and says why.
+        found = [*self.patches.glob("*/series.toml"), *self.patches.glob("*/*.patch")]
+        return tuple(sorted({path.parent.name for path in found}))
+
+    def load(self, names: Sequence[str] = ()) -> tuple[Series, ...]:
+        """The named series, or all of them; unknown names are one error."""
+        known = self.names()
+        if unknown := [name for name in names if name not in known]:
+            raise SeriesError(
+                f"no such series: {', '.join(unknown)}",
+                next=f"choose from: {', '.join(known) or '(patches/ is empty)'}",
+            )
+        if not known:
+            raise SeriesError(
+                f"no series below {self.patches}",
+                next="run kstall in its checkout, or name that with --project",
+            )
+        return tuple(load(self, name) for name in dict.fromkeys(names or known))
+
+
+def load(project: Project, name: str) -> Series:
+    """Read and check ``patches/<name>``; raises `SeriesError` naming every fault."""
+    path = project.patches / name / "series.toml"
+    try:
+        text = path.read_text(encoding="utf-8")
+        raw = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise SeriesError(
+            f"{path}: not there, so nothing says what the patches are",
+            next="write it; `kstall schema series` says what it holds",
+        ) from error
+    except UnicodeDecodeError as error:
+        raise SeriesError(f"{path}: not UTF-8 ({error.reason})") from error
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        line = int(found[1]) if found else len(text.splitlines())
+        raise SeriesError(f"{path}:{line}: {error}", next="mend the TOML") from error
+    try:
+        spec = Spec.model_validate(raw)
+    except ValidationError as error:
+        raise _error(
+            path, text, ((e["loc"], _plain(e)) for e in error.errors())
+        ) from error
+    faults = list(_contradictions(project, path.parent, spec))
+    patches = []
+    for position, file in enumerate(spec.patches):
+        if (path.parent / file).is_file():
+            patches.append(patchfile.parse(path.parent / file))
+        else:
+            faults.append((("patches", position), f"no such file: {file}"))
+    if not faults:
+        faults = list(_patch_contradictions(spec, patches))
+    if faults:
+        raise _error(path, text, faults)
+    return Series(name, path.parent, spec, tuple(patches))
+
+
+Fault = tuple[tuple[int | str, ...], str]
+
+
+def _plain(error: Any) -> str:
+    key = str(error["loc"][-1]) if error["loc"] else ""
+    if error["type"] == "missing":
+        return f"missing key `{key}`"
+    if error["type"] == "extra_forbidden":
+        return f"unknown key `{key}`"
+    return f"`{key}`: {error['msg']}"
+
+
+def _error(path: Path, text: str, faults: Sequence[Fault] | Iterator[Fault]) -> Any:
+    lines = [f"{path}:{locate(text, where)}: {what}" for where, what in faults]
+    return SeriesError(
+        "\n".join(lines), next="mend it; `kstall schema series` lists the keys"
+    )
+
+
+def locate(text: str, where: tuple[int | str, ...]) -> int:
+    """The line (from 1) of the key or table that ``where`` leads to, or the nearest
+    one above it that exists.
+
+    ``where`` is pydantic's location: keys, and indices into arrays of tables.
+    `tomllib` keeps no positions, so the header lines are counted again here.
+    """
+    best, line_of_best = 0, 1
+    table: list[int | str] = []
+    seen: dict[tuple[str, ...], int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*(\[\[?)\s*([\w.-]+)\s*\]", line):
+            keys = header[2].split(".")
+            if header[1] == "[[":
+                seen[tuple(keys)] = seen.get(tuple(keys), -1) + 1
+                # Arrays of tables below this one begin anew.
+                for other in [k for k in seen if k[:-1] and k[: len(keys)] == (*keys,)]:
+                    if len(other) > len(keys):
+                        del seen[other]
+            table = []
+            for depth in range(len(keys)):
+                table.append(keys[depth])
+                if (index := seen.get(tuple(keys[: depth + 1]))) is not None:
+                    table.append(index)
+            here = tuple(table)
+        elif key := re.match(r"\s*([\w-]+)\s*=", line):
+            here = (*table, key[1])
+        else:
+            continue
+        same = 0
+        for ours, theirs in zip(here, where, strict=False):
+            if ours != theirs:
+                break
+            same += 1
+        # A longer shared start wins; one that goes astray after it does not.
+        if same == len(here) and same > best:
+            best, line_of_best = same, number
+    return line_of_best
+
+
+def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
+    """What the metadata says about files and about itself that is not so."""
+    listed = set(spec.patches)
+    for extra in sorted({p.name for p in dir.glob("*.patch")} - listed):
+        yield ("patches",), f"{extra} lies in {dir.name}/ but is not listed"
+    if list(spec.patches) != sorted(spec.patches):
+        yield ("patches",), "not in the order of their numbers"
+    yield from _mail_contradictions(dir, spec)
+    if not (dir / spec.cover).is_file():
+        yield ("cover",), f"no such file: {spec.cover}"
+    if not (project.kconfigs / spec.kconfig).is_file():
+        yield ("kconfig",), f"no such file: kconfigs/{spec.kconfig}"
+    for kind in ("tracepoint", "script", "workload", "check"):
+        names = [
+            getattr(item, "name", None) or item.file for item in getattr(spec, kind)
+        ]
+        for position, name in enumerate(names):
+            if name in names[:position]:
+                yield (kind, position), f"second {kind} called {name}"
+    for position, script in enumerate(spec.script):
+        if not (project.scripts / script.file).is_file():
+            yield ("script", position, "file"), f"no such file: scripts/{script.file}"
+    if spec.tracepoint and spec.ordered_as is None:
+        yield ("tracepoint", 0), "tracepoints, but no ordered-as"
+    if spec.tracepoint and spec.subsystem.trace_system is None:
+        yield ("subsystem",), "tracepoints, but no trace-system"
+    bare = {point.event for point in spec.tracepoint if point.kind == "bare"}
+    formatted = {point.event for point in spec.tracepoint} - bare
+    for position, point in enumerate(spec.tracepoint):
+        if point.reads and point.kind != "bare":
+            yield ("tracepoint", position, "reads"), "only bare tracepoints have reads"
+    scripts = {script.file for script in spec.script}
+    for position, workload in enumerate(spec.workload):
+        here = ("workload", position)
+        for event in sorted(bare.intersection(workload.events)):
+            yield (*here, "events"), f"{event} is bare: ftrace has no such event"
+        if workload.decode and not formatted.intersection(workload.events):
+            yield (*here, "decode"), "none of its events is new"
+        program = project.scripts / workload.program
+        files = (program, program.with_suffix(".c"))
+        if workload.from_tree is None and not any(map(Path.is_file, files)):
+            yield (*here, "program"), f"no such file: scripts/{workload.program}[.c]"
+        steps = [one.step for one in workload.inject]
+        for name in sorted({name for name in steps if steps.count(name) > 1}):
+            yield (*here, "inject"), f"second step called {name}"
+        for file in workload.scripts:
+            if file not in scripts:
+                yield (*here, "scripts"), f"{file} is not declared as a [[script]]"
+    measures = spec.overhead.workload if spec.overhead else ()
+    for position, measure in enumerate(measures):
+        place = ("overhead", "workload", position)
+        program = project.scripts / measure.program
+        if not any(map(Path.is_file, (program, program.with_suffix(".c")))):
+            yield (*place, "program"), f"no such file: scripts/{measure.program}[.c]"
+        module = measure.module
+        if module is not None and not (project.scripts / module).is_file():
+            yield (*place, "module"), f"no such file: scripts/{module}"
+        if measure.script is not None and measure.script not in scripts:
+            file = measure.script
+            yield (*place, "script"), f"{file} is not declared as a [[script]]"
+        for event in sorted(bare.intersection(measure.events)):
+            yield (*place, "events"), f"{event} is bare: ftrace has no such event"
+    yield from _check_contradictions(dir, spec)
+    yield from _unproven_contradictions(spec)
+
+
+def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
+    after = _MAIL.split((dir / "series.toml").read_bytes(), maxsplit=1)[1:]
+    if after and re.search(rb"(?m)^\[\[?(?!\[|mail\b)", after[0]):
+        yield ("mail",), "stands before other tables; it has to be the last"
+    for position, cc in enumerate(spec.mail.cc):
+        for file in cc.patches:
+            if file not in spec.patches:
+                yield ("mail", "cc", position, "patches"), f"no such patch: {file}"
+    versions = [change.version for change in spec.mail.change]
+    if versions != sorted(set(versions)):
+        yield ("mail", "change"), "not one for each version, in their order"
+
+
+def _unproven_contradictions(spec: Spec) -> Iterator[Fault]:
+    fields = {point.event: point.fields for point in spec.tracepoint}
+    argued: set[tuple[str, str | None, str]] = set()
+    for position, one in enumerate(spec.unproven):
+        here = ("unproven", position)
+        if one.event not in fields:
+            yield (*here, "event"), f"{one.event} is not one of the new events"
+        elif one.field is not None and one.field not in fields[one.event]:
+            yield (*here, "field"), f"{one.event} has no field {one.field}"
+        for name in one.operators:
+            if (one.event, one.field, name) in argued:
+                yield (*here, "operators"), f"{name} is argued twice"
+            argued.add((one.event, one.field, name))
+
+
+def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
+    workloads = {workload.name for workload in spec.workload}
+    used = {name for check in spec.check for name in check.workloads}
+    for position, workload in enumerate(spec.workload):
+        if workload.name not in used:
+            yield ("workload", position), f"no check judges workload {workload.name}"
+    functions: set[str] = set()
+    path = dir / "checks.py"
+    if path.is_file():
+        try:
+            body = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
+        except SyntaxError as error:
+            raise SeriesError(f"{path}:{error.lineno}: {error.msg}") from error
+        functions = {
+            node.name
+            for node in body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        }
+    elif spec.check:
+        yield ("check",), "checks declared, but there is no checks.py"
+        return
+    for position, check in enumerate(spec.check):
+        for name in check.workloads:
+            if name not in workloads:
+                yield ("check", position, "workloads"), f"no workload called {name}"
+        if check.name not in functions:
+            yield ("check", position, "name"), f"checks.py has no function {check.name}"
+    for name in sorted(functions - {check.name for check in spec.check}):
+        yield ("check",), f"checks.py judges {name}, which no [[check]] declares"
+
+
+def _patch_contradictions(
+    spec: Spec, patches: Sequence[patchfile.Patch]
+) -> Iterator[Fault]:
+    """What the metadata says about the patches that they do not do."""
+    touches = {path for patch in patches for path in patch.touches}
+    for position, point in enumerate(spec.tracepoint):
+        here = ("tracepoint", position)
+        if point.patch not in spec.patches:
+            yield (*here, "patch"), f"{point.patch} is not one of the patches"
+            continue
+        patch = patches[spec.patches.index(point.patch)]
+        if point.header not in patch.touches:
+            yield (*here, "header"), f"{point.patch} does not touch {point.header}"
+        added = patch.path.read_text(encoding="utf-8", errors="replace")
+        if not re.search(rf"(?m)^\+.*\b{point.name}\b", added):
+            yield (*here, "name"), f"{point.patch} does not add {point.name}"
+        for number, site in enumerate(point.site):
+            if site.file not in touches:
+                yield (*here, "site", number, "file"), f"no patch touches {site.file}"

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The kernel's source: where a base comes from, and what patches make of it.
+
+In come ``KERNEL=`` and `Patch` mails; out come a `Base`, a `Plan` (each state that the
+patches lead through, by content) and a private copy with a state checked out.  It
+builds nothing.
+"""
+
+from . import am, commits, git, source, tree
+from .am import File
+from .source import Base
+from .tree import AppliedTree, Ever, Plan
+
+__all__ = [
+    "AppliedTree",
+    "Base",
+    "Ever",
+    "File",
+    "Plan",
+    "am",
+    "commits",
+    "git",
+    "source",
+    "tree",
+]

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`git am`, on nothing but the files that a series touches.
+
+A repository with a kernel's 95,000 files takes minutes to make; git wants only the
+files that a patch names, and says the same about them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import DoesNotApply, FailedCheck
+from ..series import Hunk, Patch
+from . import git
+
+_IDENTITY = {
+    "GIT_AUTHOR_NAME": "kstall",
+    "GIT_AUTHOR_EMAIL": "kstall@localhost",
+    "GIT_COMMITTER_NAME": "kstall",
+    "GIT_COMMITTER_EMAIL": "kstall@localhost",
+    # What the user has set up must not decide whether a patch applies.
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+}
+_SETTINGS = {
+    "commit.gpgSign": "false",
+    "core.autocrlf": "false",
+    "core.safecrlf": "false",
+    "apply.whitespace": "nowarn",
+    "apply.ignoreWhitespace": "no",
+    "advice.mergeConflict": "false",
+    "core.fsync": "none",
+}
+_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+_OFFSET = re.compile(r"Hunk #(\d+) succeeded at (\d+) \(offset (-?\d+) lines?\)")
+_CHECKING = re.compile(r"Checking patch (?:.* => )?(.+)\.\.\.")
+_FAILED = re.compile(r"error: patch failed: (.+):(\d+)")
+_OTHER = re.compile(r"error: (.+?): (.+)")
+
+
+@dataclass(frozen=True)
+class File:
+    """A regular file's content and whether it may be executed."""
+
+    data: bytes
+    executable: bool
+
+    def facts(self) -> tuple[str, bool]:
+        """What tells this file from another, in a form that JSON takes."""
+        return hashlib.sha256(self.data).hexdigest(), self.executable
+
+
+@dataclass(frozen=True)
+class Offset:
+    """A hunk that fits, but ``lines`` below (or above) the line it names.
+
+    It was applied at ``line`` of ``file``.
+    """
+
+    patch: Path
+    file: str
+    hunk: int
+    line: int
+    lines: int
+
+
+class ApplyError(DoesNotApply):
+    """A patch that does not fit this tree.
+
+    Names the patch, the file of the kernel and, for a conflict, the hunk (its number
+    in that file, and the line it looks at).  ``applied``: the tree has this patch.
+    ``said`` is what git says of all hunks.
+    """
+
+    def __init__(
+        self,
+        patch: Path,
+        file: str,
+        why: str,
+        *,
+        line: int | None = None,
+        hunk: Hunk | None = None,
+        applied: bool = False,
+        said: str = "",
+    ) -> None:
+        place = file if line is None else f"{file}:{line}"
+        again = (
+            "leave the patch out, or name a tree that lacks it with KERNEL="
+            if applied
+            else "name a tree that the patch was made for with KERNEL=, or rebase it"
+        )
+        super().__init__(f"{patch.name}, {place}: {why}", next=again)
+        self.patch = patch
+        self.file = file
+        self.line = line
+        self.hunk = hunk
+        self.applied = applied
+        self.said = said
+
+
+class BadPatch(FailedCheck):
+    """A patch that fits, and that `git am` refuses or that does more than it says."""
+
+
+State = dict[str, File | None]
+
+
+def apply(
+    pristine: Mapping[str, File | None], patches: Sequence[Patch], scratch: Path
+) -> tuple[list[State], list[Offset]]:
+    """The files after 0, 1, ... patches, and which hunks moved.
+
+    ``pristine`` has every path that a patch touches; ``scratch`` is an empty directory
+    that the caller removes.  Raises `ApplyError` and `BadPatch`.
+    """
+    work = scratch / "work"
+    work.mkdir()
+    _git(work, "init", "-q", "--template=", ".")
+    (work / ".git" / "info").mkdir(exist_ok=True)
+    (work / ".git" / "info" / "attributes").write_text(_ATTRIBUTES)
+    for path, file in pristine.items():
+        if file is not None:
+            target = work / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.data)
+            target.chmod(0o755 if file.executable else 0o644)
+    _git(work, "add", "--all", "--force", ".")
+    _git(work, "commit", "-q", "--allow-empty", "--no-verify", "-m", "base")
+    states: list[State] = [dict(pristine)]
+    offsets: list[Offset] = []
+    for patch in patches:
+        offsets += _check(patch, work, scratch)
+        _am(patch, work)
+        states.append({path: read(work / path) for path in pristine})
+    _require_announced(patches, work)
+    return states, offsets
+
+
+def _git(work: Path, *words: str | Path) -> str:
+    return git.git(*words, cwd=work, env=_IDENTITY, settings=_SETTINGS).decode(
+        "utf-8", "replace"
+    )
+
+
+def _check(patch: Patch, work: Path, scratch: Path) -> list[Offset]:
+    """Ask `git apply`, which unlike `git am` says at which lines the hunks fit."""
+    message, diff = scratch / "message", scratch / "diff"
+    git.git(
+        *("mailinfo", message, diff),
+        cwd=work,
+        env=_IDENTITY,
+        settings=_SETTINGS,
+        input=patch.path.read_bytes(),
+    )
+    try:
+        verdict = _apply(work, "--check", "--index", "-v", diff)
+    except git.GitError as error:
+        raise _conflict(patch, error.output, work, diff) from error
+    offsets = []
+    file = ""
+    for line in verdict.splitlines():
+        if match := _CHECKING.match(line):
+            file = match[1]
+        elif match := _OFFSET.match(line):
+            hunk, at, lines = map(int, match.groups())
+            offsets.append(Offset(patch.path, file, hunk, at, lines))
+    return offsets
+
+
+def _apply(work: Path, *words: str | Path) -> str:
+    return git.git(
+        *("apply", *words),
+        cwd=work,
+        env=_IDENTITY,
+        settings=_SETTINGS,
+        merge_stderr=True,
+    ).decode("utf-8", "replace")
+
+
+def _am(patch: Patch, work: Path) -> None:
+    try:
+        _git(
+            work,
+            *("am", "-q", "--no-3way", "--no-gpg-sign", "--no-scissors"),
+            *("--", patch.path.absolute()),
+        )
+    except git.GitError as error:
+        raise BadPatch(
+            f"{patch.path}: `git am` refuses it: {_first_line(error.output)}",
+            next="write patches with `git format-patch`",
+        ) from error
+
+
+def _require_announced(patches: Sequence[Patch], work: Path) -> None:
+    """The states hold only what the patches said they touch: it must be all."""
+    listed = _git(work, "ls-tree", "-r", "--name-only", "-z", "HEAD")
+    announced = {path for patch in patches for path in patch.touches}
+    if strange := set(listed.split("\0")[:-1]) - announced:
+        raise BadPatch(
+            f"{', '.join(str(patch.path) for patch in patches)}: make "
+            f"{', '.join(sorted(strange))}, which no diff in them names"
+        )
+
+
+def _conflict(patch: Patch, said: str, work: Path, diff: Path) -> DoesNotApply:
+    """What is wrong with ``patch``, from git's complaint about it."""
+    first = patch.hunks[0] if patch.hunks else None
+    try:
+        _apply(work, "--check", "--index", "--reverse", diff)
+    except git.GitError:
+        pass
+    else:
+        return ApplyError(
+            patch.path,
+            patch.touches[0],
+            "the kernel already has this patch",
+            line=None if first is None else first.new[0],
+            applied=True,
+            said=said,
+        )
+    if match := _FAILED.search(said):
+        file, line = match[1], int(match[2])
+        # Git stops at the first hunk that fails, and names the line it should be at.
+        hunk = next(
+            (h for h in patch.hunks if h.file == file and h.old[0] == line), None
+        )
+        which = f"hunk {hunk.number}" if hunk is not None else "a hunk"
+        return ApplyError(
+            patch.path,
+            file,
+            f"{which} does not fit: the kernel's lines are not those that the patch "
+            "expects",
+            line=line,
+            hunk=hunk,
+            said=_every_hunk(work, diff),
+        )
+    if match := _OTHER.search(said):
+        why = match[2].replace("does not exist in index", "the kernel has no such file")
+        why = why.replace("already exists in index", "the kernel already has this file")
+        hunk = next((h for h in patch.hunks if h.file == match[1]), None)
+        at = None if hunk is None else hunk.old[0] or hunk.new[0]
+        return ApplyError(patch.path, match[1], why, line=at, hunk=hunk, said=said)
+    return ApplyError(patch.path, patch.touches[0], _first_line(said), said=said)
+
+
+def _every_hunk(work: Path, diff: Path) -> str:
+    """What git says of each hunk; it leaves half-patched files in ``work``."""
+    try:
+        return _apply(work, "--reject", "-v", diff)
+    except git.GitError as error:
+        return error.output
+
+
+def read(path: Path) -> File | None:
+    """The regular file at ``path``, or None."""
+    try:
+        return File(path.read_bytes(), os.access(path, os.X_OK))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason given"])[0]

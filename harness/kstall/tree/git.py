@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reading a git checkout that is not ours, without writing a byte to it.
+
+Git refreshes indexes, starts monitors and fetches what is missing as it sees fit.  So
+it hardly ever works in the user's repository: it works in a repository of our own,
+which borrows the user's objects, and there nothing of the user's can be written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import KstallError, process
+
+# The settings that decide whether a file in a work tree counts as changed.
+_COMPARING = frozenset(
+    (
+        *("core.autocrlf", "core.checkstat", "core.eol", "core.filemode"),
+        *("core.ignorecase", "core.symlinks", "core.trustctime"),
+    )
+)
+_SETTINGS = {
+    # Root may read other people's repositories: what root runs here is ours.
+    "safe.directory": "*",
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "core.attributesFile": "/dev/null",
+    # A partial clone must not fetch, for that writes to it.
+    "protocol.allow": "never",
+    "gc.auto": "0",
+}
+# Attributes can rewrite lines, ids and whole files on the way out: want exact blobs.
+_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+_DESCRIBE_S = 20.0
+_LACKING = re.compile(r"unable to read (sha1 file|tree|[0-9a-f]{40})|bad object")
+
+
+class GitError(process.CommandError):
+    """Git exited non-zero."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A user's work tree at ``top`` and what its HEAD is; ``objects`` is their store.
+
+    ``tree`` is the id of HEAD's tree, in ``object_format`` (sha1, sha256).
+    """
+
+    top: Path
+    objects: Path
+    index: Path
+    commit: str
+    tree: str
+    object_format: str
+
+
+def git(
+    *words: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    settings: Mapping[str, str] | None = None,
+    input: bytes | None = None,
+    timeout: float | None = None,
+    merge_stderr: bool = False,
+) -> bytes:
+    """Run git, apart from the GIT_* of our own environment, and return its stdout.
+
+    ``settings`` are added to configuration for this one command.  Raises `GitError`.
+    """
+    chosen = {**_SETTINGS, **(settings or {})}
+    ours = {
+        "GIT_CONFIG_COUNT": str(len(chosen)),
+        **{f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(chosen)},
+        **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(chosen.values())},
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+        "LANGUAGE": "",
+        **(env or {}),
+    }
+    # We may run from a hook or a rebase, whose GIT_DIR is another repository's.
+    inherited = [name for name in os.environ if name.startswith("GIT_")]
+    unset = [word for name in inherited if name not in ours for word in ("-u", name)]
+    argv = ("env", *unset, "git", *map(str, words))
+    with (
+        tempfile.TemporaryFile() as errors,
+        process.start(
+            argv,
+            cwd=cwd,
+            env=ours,
+            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge_stderr else errors.fileno(),
+        ) as child,
+    ):
+        try:
+            output, _ = child.communicate(input, timeout)
+        except subprocess.TimeoutExpired as late:
+            raise process.Deadline(f"git {words[0]} ran over {timeout:g} s") from late
+        if child.returncode != 0:
+            errors.seek(0)
+            said = (output + errors.read()).decode("utf-8", "replace")
+            raise GitError(("git", *map(str, words)), child.returncode, said)
+    return output
+
+
+def read(top: Path) -> Checkout:
+    """What the checkout at ``top`` has as HEAD.  Raises `KstallError` if git cannot."""
+    try:
+        answer = git(
+            "rev-parse",
+            *("--show-toplevel", "--show-object-format"),
+            *("--git-path", "objects", "--git-path", "index"),
+            cwd=top,
+        )
+        head = git("rev-parse", "HEAD^{commit}", "HEAD^{tree}", cwd=top)
+    except GitError as error:
+        reason = error.output.strip().splitlines() or ["no reason given"]
+        unborn = "ambiguous argument 'HEAD" in error.output
+        why = "it has no commit" if unborn else reason[0]
+        raise KstallError(
+            f"{top}: has a .git, but git cannot read its HEAD: {why}",
+            next="give KERNEL= a checkout that `git log` works in, or remove its .git",
+        ) from error
+    found, kind, objects, index = os.fsdecode(answer).splitlines()
+    if Path(found).resolve() != top.resolve():
+        raise KstallError(f"{top}: is part of the git work tree {found}, not its top")
+    commit, tree = head.decode().split()
+    return Checkout(top, top / objects, top / index, commit, tree, kind)
+
+
+def show(checkout: Checkout, path: str) -> bytes | None:
+    """The content of ``path`` at HEAD, or None where HEAD has no such file."""
+    try:
+        return git("cat-file", "blob", f"{checkout.tree}:{path}", cwd=checkout.top)
+    except GitError as error:
+        if "does not exist in" in error.output:
+            return None
+        raise _incomplete(checkout, error.output) from error
+
+
+def describe(checkout: Checkout) -> str:
+    """`git describe` of HEAD, or its id where that takes too long."""
+    words = ("describe", "--always", "--abbrev=12", checkout.commit)
+    try:
+        answer = git(*words, cwd=checkout.top, timeout=_DESCRIBE_S)
+        return os.fsdecode(answer).strip()
+    except (GitError, process.Deadline):
+        return checkout.commit[:12]
+
+
+def changes(checkout: Checkout, keep: Path) -> tuple[str, ...]:
+    """Tracked files that differ from HEAD, staged or not, sorted.
+
+    ``keep`` is a directory of ours in which the refreshed copy of the user's index
+    lives on: an index whose stat data are stale (a copied checkout) would otherwise
+    mean reading 95,000 files every time, for it may not be refreshed in place.
+    """
+    repository = keep / "git"
+    if not repository.exists():
+        _borrow(checkout, repository)
+    else:
+        _lend(checkout, repository)
+    _copy_index(checkout, repository)
+    env = {
+        "GIT_DIR": str(repository),
+        "GIT_WORK_TREE": str(checkout.top),
+        # The index is our own copy, so git may refresh it.
+        "GIT_OPTIONAL_LOCKS": "1",
+    }
+    (repository / "HEAD").write_text(f"{checkout.commit}\n")
+    answer = git(
+        *("status", "--porcelain=v1", "-z", "--no-renames"),
+        *("--untracked-files=no", "--ignore-submodules=all"),
+        cwd=checkout.top,
+        env=env,
+        settings=_comparing(checkout),
+    )
+    return tuple(sorted(line[3:] for line in os.fsdecode(answer).split("\0") if line))
+
+
+def sizes(checkout: Checkout) -> dict[str, tuple[str, int]]:
+    """Blob id and size in bytes of every file at HEAD."""
+    answer = git("ls-tree", "-r", "-l", "-z", checkout.tree, cwd=checkout.top)
+    found = {}
+    for line in os.fsdecode(answer).split("\0")[:-1]:
+        facts, _, path = line.partition("\t")
+        _, kind, blob, length = facts.split()
+        if kind != "blob":
+            continue
+        if not length.isdigit():
+            raise _incomplete(checkout, path)
+        found[path] = (blob, int(length))
+    return found
+
+
+def export(checkout: Checkout, target: Path, scratch: Path) -> None:
+    """Write HEAD's files, blob for blob, into the new directory ``target``.
+
+    ``scratch`` is for a repository of ours, which the caller removes.
+    """
+    repository = scratch / "export.git"
+    _borrow(checkout, repository)
+    (repository / "info").mkdir(exist_ok=True)
+    (repository / "info" / "attributes").write_text(_ATTRIBUTES)
+    target.mkdir()
+    env = {
+        "GIT_DIR": str(repository),
+        "GIT_WORK_TREE": str(target),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+    }
+    settings = {"checkout.workers": "0", "core.autocrlf": "false"}
+    try:
+        git("read-tree", checkout.tree, cwd=target, env=env)
+        git("checkout-index", "-a", "-q", cwd=target, env=env, settings=settings)
+    except GitError as error:
+        if _LACKING.search(error.output):
+            raise _incomplete(checkout, error.output) from error
+        raise
+
+
+def _incomplete(checkout: Checkout, missing: str) -> KstallError:
+    return KstallError(
+        f"{checkout.top}: its repository lacks files of HEAD (a partial clone?): "
+        f"{missing.strip().splitlines()[0]}",
+        next="give KERNEL= a clone made without --filter",
+    )
+
+
+def _borrow(checkout: Checkout, repository: Path) -> None:
+    """A repository of our own on the user's objects."""
+    kind = f"--object-format={checkout.object_format}"
+    git("init", "-q", "--bare", "--template=", kind, repository)
+    _lend(checkout, repository)
+
+
+def _lend(checkout: Checkout, repository: Path) -> None:
+    info = repository / "objects" / "info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "alternates").write_bytes(os.fsencode(checkout.objects.resolve()) + b"\n")
+
+
+def _copy_index(checkout: Checkout, repository: Path) -> None:
+    """Copy the user's index, unless ours stems from the one that is there now."""
+    source = checkout.index
+    mark = repository / "copied-from"
+    if not source.exists():
+        (repository / "index").unlink(missing_ok=True)
+        return
+    found = source.stat()
+    state = f"{source} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n"
+    if mark.exists() and mark.read_text() == state:
+        return
+    mark.unlink(missing_ok=True)
+    for part in (source, *source.parent.glob("sharedindex.*")):
+        name = "index" if part == source else part.name
+        shutil.copyfile(part, repository / name)
+    mark.write_text(state)
+
+
+def _comparing(checkout: Checkout) -> dict[str, str]:
+    answer = os.fsdecode(git("config", "--list", "-z", cwd=checkout.top))
+    found = {}
+    for line in answer.split("\0")[:-1]:
+        key, _, value = line.partition("\n")
+        if key in _COMPARING:
+            found[key] = value or "true"
+    return found

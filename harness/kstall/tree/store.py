@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The private copies of kernel sources in the cache, each made once and shared.
+
+One is a directory ``trees/<id>/``, published whole::
+
+    src/        the sources; `tree` applies series here and takes them off again
+    files       what each file was when it was made: mode, blob id, size, mtime
+    base.json   the version, and the digest of ``files``; its mtime is when the copy
+                was last used
+    lock        held by whoever changes ``src``
+
+``trees/.lock`` is held while one is being made, in ``trees/.import-*``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..base import KstallError, cache, process, space
+from . import listing
+
+Say = Callable[[str], None]
+
+# An edited plain directory makes a new copy each time it is used.
+_KEPT = 3
+_IDLE_S = 600.0
+# An in-tree build leaves these; kbuild refuses to build elsewhere until they are gone.
+_BUILT = (".config", "include/config", "include/generated")
+
+
+class NotAKernel(KstallError):
+    """What ``KERNEL=`` names holds no kernel sources."""
+
+    def __init__(self, where: Path, why: str) -> None:
+        super().__init__(
+            f"{where} is no Linux source tree: {why}",
+            next="give KERNEL= the top of a kernel checkout, a source directory or a "
+            "tarball (.tar, .tar.gz, .tar.xz, .tar.zst), or nothing for Debian's",
+        )
+
+
+@dataclass(frozen=True)
+class Job:
+    """How to make one copy: ``fill`` puts ``src`` into the directory it is given.
+
+    It returns the blob ids by path where it knows them.  ``needed`` is in bytes.
+    ``found`` says which copy it would be, if that is known; ``made`` is told once it
+    is.  ``tree`` is the git tree id, if known.
+    """
+
+    named: Path
+    needed: int
+    fill: Callable[[Path], Mapping[str, str] | None]
+    found: Callable[[], str | None]
+    made: Callable[[str], None] = lambda _: None
+    tree: str | None = None
+
+
+def prepare(cache_dir: Path) -> None:
+    """Make the directory for the copies, and clear what killed runs left there."""
+    trees = _trees(cache_dir)
+    with space.guarded(cache_dir, 0, "the cache"):
+        trees.mkdir(parents=True, exist_ok=True)
+    if _leftovers(trees):
+        with _try_lock(trees / ".lock") as ours:
+            for stale in _leftovers(trees) if ours else ():
+                cache.remove(stale)
+
+
+def obtain(job: Job, cache_dir: Path, say: Say) -> str:
+    """The id of the copy that ``job`` makes, made now unless it is there.
+
+    Raises `KstallError`; nothing half-made stays.
+    """
+
+    def present() -> str | None:
+        base = job.found()
+        return base if base is not None and is_there(base, cache_dir) else None
+
+    if (base := present()) is not None:
+        return base
+    trees = _trees(cache_dir)
+
+    def waiting(holder: str) -> None:
+        say(f"waiting for {holder}, which is copying kernel sources")
+
+    with cache.lock(trees / ".lock", waiting=waiting):
+        if (base := present()) is not None:
+            return base
+        for stale in _leftovers(trees):
+            cache.remove(stale)
+        what = f"a private copy of {job.named}"
+        space.require(cache_dir, job.needed, what)
+        say(f"making {what} (about {space.size(job.needed)}, once)")
+        scratch = Path(tempfile.mkdtemp(prefix=".import-", dir=trees))
+        try:
+            with space.guarded(cache_dir, job.needed, what):
+                base = _make(job, scratch, cache_dir)
+        except process.CommandError as error:
+            raise _named(job, error) from error
+        finally:
+            cache.remove(scratch)
+        # Under the lock, so that a run that waits for it finds what we made.
+        job.made(base)
+        _prune(cache_dir, base, say)
+    return base
+
+
+def _make(job: Job, scratch: Path, cache_dir: Path) -> str:
+    blobs = job.fill(scratch)
+    source = scratch / "src"
+    version = require_kernel(source, job.named)
+    if job.tree is None and is_built(source):
+        _clean(source)
+    entries = listing.scan(source)
+    if _brought_to_present(source, entries):
+        entries = listing.scan(source)
+    if blobs is None:
+        blobs = listing.blobs(source, entries)
+    base = name(version, job.tree or listing.tree_id(entries, blobs))
+    if not is_there(base, cache_dir):
+        made = scratch / "made"
+        made.mkdir()
+        made.chmod(0o755)
+        source.rename(made / "src")
+        listing.save(made / "files", entries, blobs)
+        facts = {"version": version, "files": cache.file_digest(made / "files")}
+        cache.write_json(made / "base.json", facts)
+        _drop_damaged(base, cache_dir)
+        made.rename(place(base, cache_dir))
+    return base
+
+
+def _brought_to_present(source: Path, entries: Iterable[listing.Entry]) -> bool:
+    """Take time stamps of the future from files of ours, by which make would go."""
+    now = time.time_ns()
+    ahead = [entry.path for entry in entries if entry.mtime_ns > now]
+    for path in ahead:
+        os.utime(source / path, ns=(now, now), follow_symlinks=False)
+    return bool(ahead)
+
+
+def _drop_damaged(base: str, cache_dir: Path) -> None:
+    """Remove a copy that `is_there` does not take for one."""
+    home = place(base, cache_dir)
+    if not home.exists():
+        return
+    with _try_lock(home / "lock") as ours:
+        if not ours:
+            raise KstallError(
+                f"{home} is damaged, and another run is using it",
+                next="run it again when that one has ended",
+            )
+        doomed = _trees(cache_dir) / f".removed-{base}"
+        home.rename(doomed)
+        cache.remove(doomed)
+
+
+def _named(job: Job, error: process.CommandError) -> KstallError:
+    """``error`` in terms of what the user gave."""
+    lines = error.output.strip().splitlines() or [error.what]
+    return KstallError(
+        f"{job.named} could not be copied: {lines[0]}",
+        next="is it whole, and may all of it be read?",
+    )
+
+
+def _clean(source: Path) -> None:
+    """Undo an in-tree build, in a copy that is ours."""
+    # MAKEFLAGS carries KERNEL= and all from the make that may have called us.
+    env = {"MAKEFLAGS": "", "MFLAGS": "", "MAKELEVEL": "", "LC_ALL": "C"}
+    process.run(["make", "-C", source, "KBUILD_OUTPUT=", "O=", "mrproper"], env=env)
+    if is_built(source):
+        raise KstallError("`make mrproper` left parts of an in-tree build")
+
+
+def is_built(source: Path) -> bool:
+    """Whether `make` was run in ``source`` itself, without O=."""
+    return any(os.path.lexists(source / made) for made in _BUILT)
+
+
+def require_kernel(source: Path, named: Path) -> str:
+    """The version of the kernel in ``source``, or `NotAKernel` about ``named``."""
+    makefile = source / "Makefile"
+    if not source.is_dir():
+        raise NotAKernel(named, "it is neither a directory nor a file")
+    if not makefile.is_file():
+        raise NotAKernel(named, "it has no Makefile")
+    version = version_of(makefile.read_text(encoding="utf-8", errors="replace"))
+    if version is None:
+        raise NotAKernel(named, "its Makefile sets no VERSION and PATCHLEVEL")
+    if not (source / "Kbuild").is_file():
+        raise NotAKernel(named, "it has no Kbuild")
+    return version
+
+
+def version_of(makefile: str) -> str | None:
+    """What `make kernelversion` says, from the text of the top Makefile."""
+    found: dict[str, str] = dict(
+        re.findall(
+            r"^(VERSION|PATCHLEVEL|SUBLEVEL|EXTRAVERSION)[ \t]*=[ \t]*(\S*)",
+            makefile,
+            re.MULTILINE,
+        )
+    )
+    if not found.get("VERSION") or not found.get("PATCHLEVEL"):
+        return None
+    numbers = [found["VERSION"], found["PATCHLEVEL"], found.get("SUBLEVEL", "")]
+    return ".".join(filter(None, numbers)) + found.get("EXTRAVERSION", "")
+
+
+def name(version: str, tree: str) -> str:
+    """The id of the copy of ``version`` whose content git calls ``tree``."""
+    return re.sub(r"[^\w.-]", "_", f"{version}-{tree[:12]}")
+
+
+def place(base: str, cache_dir: Path) -> Path:
+    """The directory of the copy called ``base``."""
+    return _trees(cache_dir) / base
+
+
+def is_there(base: str, cache_dir: Path) -> bool:
+    """Whether the copy called ``base`` has been made, and what is known of it is whole.
+
+    Its ``src`` is looked at by who uses it: it is compared with ``files``.
+    """
+    home = place(base, cache_dir)
+    if not home.is_dir():
+        return False
+    try:
+        facts = _facts(home)
+        for other in home.glob("*.json"):
+            json.loads(other.read_text(encoding="utf-8"))
+        # Older copies have no digest there.
+        wanted = facts.get("files", "")
+        whole = not wanted or cache.file_digest(home / "files") == wanted
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        return cache.damaged(home, str(error))
+    return whole or cache.damaged(home, "files is not what it was")
+
+
+def _facts(home: Path) -> dict[str, str]:
+    """What ``base.json`` says; raises `ValueError` and others if it is damaged."""
+    facts: dict[str, str] = json.loads((home / "base.json").read_text(encoding="utf-8"))
+    if not isinstance(facts["version"], str):
+        raise TypeError("base.json names no version")
+    return facts
+
+
+def owner(path: Path, cache_dir: Path) -> str | None:
+    """The copy whose ``src`` is at ``path``, if any is."""
+    base = path.parent
+    if base.parent == _trees(cache_dir).resolve() and path.name == "src":
+        return base.name if is_there(base.name, cache_dir) else None
+    return None
+
+
+def use(base: str, cache_dir: Path) -> str:
+    """The version of the copy called ``base``, which is now the last one used."""
+    path = place(base, cache_dir) / "base.json"
+    os.utime(path)
+    return _facts(path.parent)["version"]
+
+
+def recall(cache_dir: Path, key: str) -> dict[str, Any]:
+    """What `remember` was given for ``key``, or nothing."""
+    path = cache_dir / "sources" / "seen" / f"{key}.json"
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def remember(cache_dir: Path, key: str, facts: Mapping[str, Any]) -> None:
+    """Keep ``facts`` that are cheap to have but not to find out again."""
+    cache.write_json(cache_dir / "sources" / "seen" / f"{key}.json", dict(facts))
+
+
+def _prune(cache_dir: Path, newest: str, say: Say) -> None:
+    """Remove all but the copies used last; the caller holds ``trees/.lock``.
+
+    One that was used minutes ago, or whose lock is held, may belong to another run.
+    """
+    trees = _trees(cache_dir)
+    known = sorted(
+        ((path.stat().st_mtime, path.parent) for path in trees.glob("*/base.json")),
+        reverse=True,
+    )
+    for used, base in known[_KEPT:]:
+        if base.name == newest or time.time() - used < _IDLE_S:
+            continue
+        with _try_lock(base / "lock") as ours:
+            if ours:
+                say(f"removing the private copy {base.name}, the one least used")
+                doomed = trees / f".removed-{base.name}"
+                base.rename(doomed)
+                cache.remove(doomed)
+
+
+def _trees(cache_dir: Path) -> Path:
+    return cache_dir / "trees"
+
+
+def _leftovers(trees: Path) -> list[Path]:
+    return [*trees.glob(".import-*"), *trees.glob(".removed-*")]
+
+
+@contextlib.contextmanager
+def _try_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock at ``path`` unless somebody else does; whether we hold it."""
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

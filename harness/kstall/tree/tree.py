@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A series on a base: planned beside it, then put into the one workspace it has.
+
+`plan` lets git apply the patches to copies of the few files they touch.  `checkout`
+then makes the base's own ``src`` look like the result.  There is one workspace a base,
+and not one a series, because then source paths, and with them the keys of the compiler
+cache, stay the same for all series (for objects see `outputs`).
+
+Before a file is first changed, its pristine content is kept aside and its name written
+down, and that never goes away.  So whatever a killed run left behind, the next
+checkout knows every file that may be wrong, and what it should be::
+
+    trees/<id>/pristine/...      the content of each file ever touched
+    trees/<id>/pristine.json     their modes; null for a file that the base lacks
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import KstallError, cache, space
+from ..series import Patch
+from . import am, listing
+from .am import File, Offset
+from .source import Base
+
+_REGULAR = ("100644", "100755")
+_MARGIN = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the files of ``base`` should be under ``patches``.
+
+    ``states[n]`` holds, after n patches, each touched file by path: None where there
+    is none.  All states have the same paths.  ``offsets`` are the hunks that did not
+    apply at the line they name.
+    """
+
+    base: Base
+    patches: tuple[Patch, ...]
+    states: tuple[tuple[tuple[str, File | None], ...], ...]
+    offsets: tuple[Offset, ...]
+
+    @property
+    def files(self) -> dict[str, File | None]:
+        """Every touched file as it should be in the end."""
+        return dict(self.states[-1])
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """The files that differ from the base in the end, sorted."""
+        pristine = dict(self.states[0])
+        return tuple(
+            path for path, file in self.states[-1] if file != pristine.get(path)
+        )
+
+    @property
+    def content(self) -> str:
+        """A digest of the whole tree; that of the bare base with nothing touched."""
+        facts = [
+            (path, None if (file := self.files[path]) is None else file.facts())
+            for path in self.touched
+        ]
+        return cache.digest(self.base.id, facts)
+
+    def upto(self, count: int) -> Plan:
+        """The plan for the first ``count`` patches; 0 is the bare base."""
+        if not 0 <= count <= len(self.patches):
+            raise ValueError(f"{count} of {len(self.patches)} patches")
+        kept = self.patches[:count]
+        names = {patch.path for patch in kept}
+        offsets = tuple(found for found in self.offsets if found.patch in names)
+        return Plan(self.base, kept, self.states[: count + 1], offsets)
+
+
+@dataclass(frozen=True)
+class Ever:
+    """A file that this or another series touched: git's ids of what it is and was.
+
+    None where there is no file; ``base_mtime_ns`` is the time stamp it began with.
+    """
+
+    blob: str | None
+    base_blob: str | None
+    base_mtime_ns: int
+
+
+@dataclass(frozen=True)
+class AppliedTree:
+    """The workspace at ``path`` while it is ours; see `Plan` for the rest.
+
+    ``ever`` has each file that any series touched in it so far, by path.
+    """
+
+    path: Path
+    base: Base
+    touched: tuple[str, ...]
+    content: str
+    ever: Mapping[str, Ever]
+
+
+def plan(
+    base: Base, patches: Sequence[Patch], scratch: Path, *, log: Path | None = None
+) -> Plan:
+    """Apply ``patches`` with `git am` to copies of the files they touch.
+
+    ``scratch`` is a directory for a repository that is gone afterwards.  What git says
+    of a patch that does not fit goes to ``log``.  Raises `am.ApplyError`, `am.BadPatch`
+    (a failed check), and `KstallError` for a base that was meddled with.  The workspace
+    is only read, and may be in use by another run.
+    """
+    if not base.path.is_dir():
+        raise _gone(base)
+    records = listing.load(base.path.parent / "files")
+    for patch in patches:
+        for path in patch.touches:
+            _require_no_link(patch, path, records)
+    paths = sorted({path for patch in patches for path in patch.touches})
+    pristine = _read_pristine(base, paths, records)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(space.guarded(scratch, _MARGIN, "applying a series"))
+        scratch.mkdir(parents=True, exist_ok=True)
+        place = tempfile.TemporaryDirectory(prefix="am-", dir=scratch)
+        stack.enter_context(place)
+        try:
+            states, offsets = am.apply(pristine, patches, Path(place.name))
+        except am.ApplyError as error:
+            if log is not None and error.said:
+                cache.write_text(log, error.said)
+                error.log = log
+            raise
+    ordered = tuple(tuple(sorted(state.items())) for state in states)
+    return Plan(base, tuple(patches), ordered, tuple(offsets))
+
+
+@contextlib.contextmanager
+def checkout(plan: Plan, say: Callable[[str], None]) -> Iterator[AppliedTree]:
+    """The base's workspace, with ``plan`` in it, for as long as the block lasts.
+
+    Only files that differ are written; `outputs` gives them the time stamps that make
+    has to see.  Another run that wants the same workspace waits until then.
+    """
+    with workspace(plan.base, say) as put:
+        yield put(plan)
+
+
+@contextlib.contextmanager
+def workspace(
+    base: Base, say: Callable[[str], None]
+) -> Iterator[Callable[[Plan], AppliedTree]]:
+    """The workspace of ``base``, ours for as long as the block lasts.
+
+    What is yielded puts a plan into it, one after the other, as `checkout` does.
+    """
+    home = base.path.parent
+
+    def waiting(holder: str) -> None:
+        say(f"waiting for {holder}, which is using {base.path}")
+
+    def put(plan: Plan) -> AppliedTree:
+        with space.guarded(home, _MARGIN, "a patched file"):
+            ever = _sync(plan, say)
+        return AppliedTree(base.path, base, plan.touched, plan.content, ever)
+
+    if not base.path.is_dir():
+        raise _gone(base)
+    with cache.lock(home / "lock", waiting=waiting):
+        # It may have been removed, as the least used, while we waited.
+        if not (home / "base.json").exists():
+            raise _gone(base)
+        yield put
+
+
+def _gone(base: Base) -> KstallError:
+    return KstallError(f"{base.path} is gone from the cache", next="run it again")
+
+
+def _sync(plan: Plan, say: Callable[[str], None]) -> dict[str, Ever]:
+    home = plan.base.path.parent
+    records = listing.load(home / "files")
+    _require_untouched(plan.base, records)
+    _keep_pristine(plan.base, plan.files, records)
+    # By content: what is aside may have been damaged there.
+    kept = _read_pristine(plan.base, _kept_modes(home), records)
+    wanted = {**kept, **plan.files}
+    # Deletions first: one series' file may be where another has a directory.
+    order = sorted(wanted, key=lambda path: (wanted[path] is not None, path))
+    changed = [path for path in order if _write(home, path, wanted[path])]
+    if changed:
+        say(f"{len(changed)} source files changed in the workspace")
+    return {path: _ever(file, records.get(path)) for path, file in wanted.items()}
+
+
+def _ever(file: File | None, record: listing.Record | None) -> Ever:
+    return Ever(
+        blob=None if file is None else listing.blob_id(file.data),
+        base_blob=None if record is None else record.blob,
+        base_mtime_ns=0 if record is None else record.mtime_ns,
+    )
+
+
+def _require_untouched(base: Base, records: Mapping[str, listing.Record]) -> None:
+    """Raise `KstallError` if anyone but us wrote to the workspace.
+
+    Files that series touch are left out: those are compared by content anyway.
+    """
+    ours = _kept_modes(base.path.parent)
+    strange = [
+        path
+        for path in listing.differing(listing.scan(base.path), records)
+        if path not in ours
+    ]
+    if strange:
+        raise _meddled(base, strange)
+
+
+def _meddled(base: Base, paths: Sequence[str]) -> KstallError:
+    shown = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
+    return KstallError(
+        f"{base.path} is kstall's own, and somebody changed {len(paths)} files in it: "
+        f"{shown}",
+        next=f"remove {base.path.parent}: the next run makes it anew",
+    )
+
+
+def pristine(base: Base, paths: Iterable[str]) -> dict[str, File | None]:
+    """The content that ``paths`` have in the base; None where there is none.
+
+    The workspace is only read, and may be in use by another run.
+    """
+    if not base.path.is_dir():
+        raise _gone(base)
+    return _read_pristine(base, paths, listing.load(base.path.parent / "files"))
+
+
+def regular(base: Base) -> tuple[str, ...]:
+    """The paths of all regular files of the base."""
+    if not base.path.is_dir():
+        raise _gone(base)
+    records = listing.load(base.path.parent / "files")
+    return tuple(path for path, one in records.items() if one.git_mode in _REGULAR)
+
+
+# -- pristine content ----------------------------------------------------------------
+
+
+def _kept_modes(home: Path) -> dict[str, str | None]:
+    path = home / "pristine.json"
+    if not path.exists():
+        return {}
+    kept: dict[str, str | None] = json.loads(path.read_text(encoding="utf-8"))
+    return kept
+
+
+def _read_pristine(
+    base: Base, paths: Iterable[str], records: Mapping[str, listing.Record]
+) -> dict[str, File | None]:
+    """The content that ``paths`` have in the base, whatever is applied to it now."""
+    home = base.path.parent
+    found: dict[str, File | None] = {}
+    for path in paths:
+        record = records.get(path)
+        if record is None:
+            found[path] = None
+            continue
+        kept = home / "pristine" / path
+        content = _first_that_is(record.blob, (kept, base.path / path, kept))
+        if content is None:
+            raise _meddled(base, [path])
+        found[path] = File(content, record.git_mode == "100755")
+    return found
+
+
+def _first_that_is(blob: str, places: Sequence[Path]) -> bytes | None:
+    """The content with git's id ``blob``, from the first of ``places`` that has it.
+
+    Another run may be putting its series into the workspace as we read: it keeps a
+    file aside before it changes it, so looking there first and last finds it.
+    """
+    for place in places:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            content = place.read_bytes()
+            if listing.blob_id(content) == blob:
+                return content
+    return None
+
+
+def _require_no_link(
+    patch: Patch, path: str, records: Mapping[str, listing.Record]
+) -> None:
+    """Writing through a link could leave the tree: refuse to."""
+    parts = path.split("/")
+    for count in range(1, len(parts) + 1):
+        place = "/".join(parts[:count])
+        record = records.get(place)
+        if record is not None and record.git_mode not in _REGULAR:
+            raise am.ApplyError(patch.path, path, f"{place} is a symbolic link")
+
+
+def _keep_pristine(
+    base: Base, paths: Iterable[str], records: Mapping[str, listing.Record]
+) -> None:
+    """Keep aside what ``paths`` are in the base, and then write down their names."""
+    home = base.path.parent
+    kept = _kept_modes(home)
+    new = [path for path in paths if path not in kept]
+    if not new:
+        return
+    for path, file in _read_pristine(base, new, records).items():
+        if file is not None:
+            _replace(home, home / "pristine" / path, file)
+        kept[path] = None if file is None else records[path].git_mode
+    cache.write_json(home / "pristine.json", kept)
+
+
+# -- the workspace -------------------------------------------------------------------
+
+
+def _write(home: Path, path: str, wanted: File | None) -> bool:
+    """Make the workspace's ``path`` what is ``wanted``; False if it was already."""
+    target = home / "src" / path
+    if target.is_symlink():
+        target.unlink()
+    changed = am.read(target) != wanted
+    if wanted is None:
+        if changed:
+            target.unlink()
+        # Also when nothing changed: a killed run may have come no further than that.
+        _drop_empty(target.parent, home / "src")
+    elif changed:
+        _replace(home, target, wanted)
+    return changed
+
+
+def _drop_empty(folder: Path, top: Path) -> None:
+    """Git knows no empty directories, so a tree made afresh would not have it."""
+    while folder != top:
+        if folder.is_dir():
+            if any(folder.iterdir()):
+                return
+            folder.rmdir()
+        folder = folder.parent
+
+
+def _replace(home: Path, target: Path, file: File) -> None:
+    """Write ``target`` by renaming, from a place that no build looks at."""
+    temporary = home / "new-file"
+    temporary.unlink(missing_ok=True)
+    temporary.write_bytes(file.data)
+    temporary.chmod(0o755 if file.executable else 0o644)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(temporary, target)  # noqa: PTH105
