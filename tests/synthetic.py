@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 
 from kstall.cost import costs
-from kstall.report import Check, Comparison, Report, SeriesReport, report
+from kstall.report import Report, SeriesReport, report
 from kstall.series import Series
 from kstall.tree import Base
+from kstall.verdict import Check, Comparison
 
 #: What a full run asks of each patch.
 EACH_PATCH = "compiles_as_configured"

@@ -28,6 +28,7 @@ from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Series
 from kstall.tree import Base, tree
+from kstall.verdict import Check
 from steps import Step, series, write
 
 SOURCE, HEADER = kbuildtree.SOURCE, kbuildtree.HEADER
@@ -94,7 +95,7 @@ class Bench:
             grown = builds.prove(request, put, run, entry)
         return entry, grown
 
-    def judge(self, *steps: Step, everything: bool = True) -> dict[str, report.Check]:
+    def judge(self, *steps: Step, everything: bool = True) -> dict[str, Check]:
         """All checks of ``steps``, by name."""
         entry, _ = self.prove(self.series(*steps), everything=everything)
         return {one.name: one for one in entry.checks}
@@ -116,7 +117,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
 
 
-def _not_passed(found: Mapping[str, report.Check]) -> dict[str, str]:
+def _not_passed(found: Mapping[str, Check]) -> dict[str, str]:
     """Without those that only a deep run tries."""
     return {
         name: one.status
@@ -125,7 +126,7 @@ def _not_passed(found: Mapping[str, report.Check]) -> dict[str, str]:
     }
 
 
-def _failed(check: report.Check) -> dict[str, str]:
+def _failed(check: Check) -> dict[str, str]:
     """What is wrong with which patch."""
     return {one.label[:4]: one.detail for one in check.comparisons if not one.ok}
 

@@ -14,8 +14,8 @@ from typing import cast
 import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.evidence.evidence import Verdict
 from kstall.evidence.records import Trace
+from kstall.verdict import Verdict
 
 US = 1_000
 MS = 1_000_000

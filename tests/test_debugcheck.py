@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kstall.evidence import debugcheck
-from kstall.evidence.evidence import CheckResult
 from kstall.guest import CYCLES, RELOADS, SHARE, TOGGLES, Watched, console, splats
 from kstall.series import Project, Series
+from kstall.verdict import Check
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).parent / "data/console"
@@ -96,7 +96,7 @@ def judged(
     patched: Watched,
     base: Watched | None = None,
     changed: frozenset[str] = frozenset(),
-) -> dict[str, CheckResult]:
+) -> dict[str, Check]:
     base = base or watched(series)
     pair = debugcheck.Pair(patched, base, base.signatures)
     events = frozenset(point.name for point in series.spec.tracepoint)
@@ -107,7 +107,7 @@ def judged(
     return {one.name: one for one in found}
 
 
-def failing(checks: dict[str, CheckResult]) -> dict[str, str]:
+def failing(checks: dict[str, Check]) -> dict[str, str]:
     return {
         name: "\n".join(
             f"{one.label}: {one.observed} {one.detail}"
@@ -410,7 +410,7 @@ def test_whose_a_race_is(stacks: list[tuple[str, ...]], ours: bool) -> None:
 def test_without_the_answer_of_the_base_there_is_no_verdict() -> None:
     series = load("drm-sched")
 
-    def checks(why: str = "the base is gone", **change: Any) -> dict[str, CheckResult]:
+    def checks(why: str = "the base is gone", **change: Any) -> dict[str, Check]:
         pair = debugcheck.Pair(watched(series, **change), None, frozenset(), why)
         found = debugcheck.judge(series, debugcheck.Saved({"debug": pair}))
         return {one.name: one for one in found}
@@ -513,7 +513,7 @@ def test_a_file_that_is_not_watched_is_told_with_the_reason() -> None:
     (check,) = (one for one in found if one.name == "no_file_is_left_out")
     others = f"left out are none of {', '.join(labels[1:])}"
     assert (check.status, check.detail) == ("skip", f"{first}: so it says; {others}")
-    assert check.comparisons == ()
+    assert check.comparisons == []
 
 
 def test_functions_are_those_that_are_defined() -> None:

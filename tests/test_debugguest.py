@@ -27,6 +27,7 @@ from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Project
 from kstall.tree import am
+from kstall.verdict import Check
 from kstall_guest import job as jobs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -295,7 +296,7 @@ class Stages:
         agent = {"status": "completed", "stress": stress}
         return debugguest.Watched("completed", 0, agent, complaints, ())
 
-    def prove(self) -> dict[str, report.Check]:
+    def prove(self) -> dict[str, Check]:
         """The checks of the series."""
         with contextlib.suppress(runs.StageStopped):
             pairs = list(zip(self.series, self.report.series, strict=True))

@@ -19,8 +19,6 @@ from kstall.evidence import evidence, kunit
 from kstall.pipeline import run as runs
 from kstall.pipeline import ui
 from kstall.report import (
-    Check,
-    Comparison,
     Report,
     SeriesReport,
     Stage,
@@ -33,6 +31,7 @@ from kstall.report import (
     report,
     views,
 )
+from kstall.verdict import Check, Comparison, Explanation, Verdict
 
 #: As debugfs has it, of a suite of which a case and a parameter of another failed.
 KTAP = """\
@@ -188,7 +187,7 @@ def _results(run: Path, *, status: str = "exited", code: int | None = 0) -> Path
     return place
 
 
-def _explained(run: Path, check: Check) -> report.Explanation:
+def _explained(run: Path, check: Check) -> Explanation:
     made = _report(check)
     explain.fill(made, run)
     found = made.series[0].checks[0].explanation
@@ -400,7 +399,7 @@ def test_the_command_that_tries_again_is_one_that_kstall_takes(
 def test_what_passes_is_not_explained(tmp_path: Path) -> None:
     _results(tmp_path, code=3)
     made = _report(_check(status="pass"), _check(status="skip", detail="no GPU"))
-    made.series[0].checks[0].explanation = report.Explanation()
+    made.series[0].checks[0].explanation = Explanation()
     explain.fill(made, tmp_path)
     assert [one.explanation for one in made.series[0].checks] == [None, None]
 
@@ -654,7 +653,8 @@ def test_what_failed_in_one_of_many_runs_is_explained_by_that_one(
 
 
 def test_a_check_knows_its_workloads(tmp_path: Path) -> None:
-    result = evidence.CheckResult(
-        "naps", "positive", "claim", "pass", (), workloads=("doze",)
+    saved = evidence.Evidence(tmp_path, {}, {}, {})
+    check = evidence.judge_check(
+        "naps", "positive", "claim", lambda _: Verdict(), saved, ("doze",)
     )
-    assert Check.of(result).workloads == ["doze"]
+    assert check.workloads == ["doze"]

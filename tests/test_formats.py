@@ -10,17 +10,9 @@ from pathlib import Path
 import pytest
 
 from kstall.base import KstallError
-from kstall.report import (
-    Check,
-    Comparison,
-    Report,
-    SeriesReport,
-    Stage,
-    kcidb,
-    ktap,
-    report,
-)
+from kstall.report import Report, SeriesReport, Stage, kcidb, ktap, report
 from kstall.report.report import Status
+from kstall.verdict import Check, Comparison
 
 
 def _check(name: str, status: Status) -> Check:

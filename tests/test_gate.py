@@ -11,9 +11,9 @@ import pytest
 
 from kstall.cost import costs, footprint, gate, structs
 from kstall.evidence import btf
-from kstall.evidence.evidence import CheckResult
 from kstall.series import Exemption, Measure, Project, Series
 from kstall.series.series import Overhead
+from kstall.verdict import Check
 from test_footprint import WANTED, build
 
 __all__ = ["build"]
@@ -39,7 +39,7 @@ def exempting(series: Series, **fields: object) -> Series:
     return dataclasses.replace(series, spec=spec)
 
 
-def judged(series: Series, build: Build, *macros: str) -> dict[str, CheckResult]:
+def judged(series: Series, build: Build, *macros: str) -> dict[str, Check]:
     base, patched = build(), build("PATCHED", *macros)
     found = footprint.binaries("trace", base, patched, WANTED)
     found.structs = list(structs.compare("trace", btf.read(base), btf.read(patched)))
@@ -47,7 +47,7 @@ def judged(series: Series, build: Build, *macros: str) -> dict[str, CheckResult]
     return {one.name: one for one in gate.judge(series, overhead)}
 
 
-def faults(check: CheckResult) -> str:
+def faults(check: Check) -> str:
     return "\n".join(
         f"{one.label}: {one.observed}, not {one.expected}"
         for one in check.comparisons
@@ -95,7 +95,7 @@ def test_somebody_else_s_costs_are_told_and_not_judged(
     assert found.status == "skip"
     assert found.detail.startswith("somebody else's patches: ")
     assert words in found.detail
-    assert found.comparisons == ()
+    assert found.comparisons == []
     assert "with nothing to tell: " in found.detail
 
 
@@ -129,7 +129,7 @@ def test_a_struct_may_grow_as_declared(series: Series, build: Build) -> None:
     assert found["structs_do_not_grow"].status == "pass"
 
 
-def measured(base: list[float], off: list[float], predicted: float) -> CheckResult:
+def measured(base: list[float], off: list[float], predicted: float) -> Check:
     samples = [
         costs.Sample(
             mode=mode,

@@ -14,7 +14,8 @@ from kstall import cli
 from kstall.cost import costs
 from kstall.evidence import evidence
 from kstall.pipeline import run as runs
-from kstall.report import Check, Comparison, Report, SeriesReport, Stage, html, report
+from kstall.report import Report, SeriesReport, Stage, html, report
+from kstall.verdict import Check, Comparison, Excerpt, Explanation
 
 HOSTILE = "<script>alert('&\"')</script>\x1b[31m\x00\ufffe{{ 7 * 7 }}"
 ESCAPED = "&lt;script&gt;alert(&#39;&amp;&#34;&#39;)&lt;/script&gt;[31m{{ 7 * 7 }}"
@@ -76,9 +77,9 @@ def size(
     )
 
 
-def explanation(text: str) -> report.Explanation:
-    excerpt = report.Excerpt(title=f"why: {text}", file=text, lines=[text])
-    return report.Explanation(
+def explanation(text: str) -> Explanation:
+    excerpt = Excerpt(title=f"why: {text}", file=text, lines=[text])
+    return Explanation(
         excerpts=[excerpt], files=[text], again=[f"kstall validate {text}"]
     )
 

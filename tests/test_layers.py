@@ -15,6 +15,7 @@ import pytest
 FLOW = (
     "base",
     "debian",
+    "verdict",
     "series",
     "tree",
     "build",
@@ -65,7 +66,7 @@ def test_readme_draws_the_same_flow(project_root: Path) -> None:
     (drawn,) = re.findall(
         r"^series -> .*$", (project_root / "README.md").read_text(), re.M
     )
-    beside = {"base", "debian", "pipeline"}
+    beside = {"base", "debian", "verdict", "pipeline"}
     assert drawn.split(" -> ") == [name for name in FLOW if name not in beside]
 
 

@@ -19,6 +19,7 @@ from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Project
 from kstall.tree import source, tree
+from kstall.verdict import Check
 
 # No boot, but a few objects of a kernel in three configurations.
 pytestmark = pytest.mark.deep
@@ -29,7 +30,7 @@ FIRST = "#include <linux/kernel.h>\n"
 
 def _checks(
     project_root: Path, tmp_path: Path, edits: dict[int, str]
-) -> dict[str, report.Check]:
+) -> dict[str, Check]:
     """The checks of io_uring-sq, with text in a source of it after some patches."""
     project, kept = Project(project_root), cache.default_dir()
     (series,) = project.load(["io_uring-sq"])
@@ -62,7 +63,7 @@ def _checks(
     return {one.name: one for one in entry.checks}
 
 
-def _failed(found: dict[str, report.Check]) -> dict[str, dict[str, str]]:
+def _failed(found: dict[str, Check]) -> dict[str, dict[str, str]]:
     return {
         check.name: {
             one.label[:4]: one.detail for one in check.comparisons if not one.ok

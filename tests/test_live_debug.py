@@ -17,6 +17,7 @@ from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Project
 from kstall.tree import source
+from kstall.verdict import Check
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
@@ -38,7 +39,7 @@ def _without_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debugging, "_base", lambda *_: {})
 
 
-def _debugged(project: Project, tmp_path: Path) -> dict[str, report.Check]:
+def _debugged(project: Project, tmp_path: Path) -> dict[str, Check]:
     """The checks of the series, in the kernel with all others, under KASAN and lockdep.
 
     So only what the mutant changes is compiled.
@@ -64,7 +65,7 @@ def _debugged(project: Project, tmp_path: Path) -> dict[str, report.Check]:
     return {one.name: one for one in entry.checks}
 
 
-def _said(check: report.Check) -> str:
+def _said(check: Check) -> str:
     assert check.status == "fail"
     return "\n".join(f"{o.label}\n{o.detail}" for o in check.comparisons if not o.ok)
 

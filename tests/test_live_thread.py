@@ -13,9 +13,9 @@ import live
 import postbox
 from kstall.base import cache
 from kstall.mail import export
-from kstall.report import report
 from kstall.series import Project
 from kstall.tree import source
+from kstall.verdict import Check
 from live import Outcome
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
@@ -55,7 +55,7 @@ def _check(project: Path, out: Path, thread: Path, *arguments: str) -> Outcome:
     return live.run(project, "check-thread", out, str(thread), *arguments)
 
 
-def _status(found: Outcome, name: str) -> report.Check:
+def _status(found: Outcome, name: str) -> Check:
     (check,) = [one for one in found.report.series[0].checks if one.name == name]
     return check
 

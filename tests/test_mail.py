@@ -31,10 +31,11 @@ from kstall.mail import (
     recipients,
     summary,
 )
-from kstall.report import Check, Comparison, report
+from kstall.report import report
 from kstall.series import Project, Series
 from kstall.tree import Base, tree
 from kstall.tree.am import read
+from kstall.verdict import Check, Comparison
 
 
 @dataclass
@@ -396,14 +397,14 @@ def test_what_kernels_showed_that_watch_themselves_is_told(desk: Desk) -> None:
     found = report.read(run / "report.json")
     seen = found.series[0].checks[2].comparisons[0]
     found.series[0].checks += [
-        report.Check(
+        Check(
             name="quiet",
             kind="debug",
             claim="Nobody snores.",
             status="pass",
             comparisons=[seen, seen],
         ),
-        report.Check(
+        Check(
             name="all",
             kind="debug",
             claim="All nap.",
@@ -423,9 +424,7 @@ def test_claims_that_one_cause_leaves_out_are_one_item_and_never_hold(
     run = desk.prove()
     found = report.read(run / "report.json")
     found.series[0].checks += [
-        report.Check(
-            name=name, kind="harness", claim=claim, status="skip", detail="no bed"
-        )
+        Check(name=name, kind="harness", claim=claim, status="skip", detail="no bed")
         for name, claim in (("a", "All snore."), ("b", "None sings."))
     ]
     report.write(found, run / "report.json")
@@ -520,7 +519,7 @@ def test_the_comparison_that_decides(
         )
         for e, o in figures
     ]
-    check = report.Check.model_validate(
+    check = Check.model_validate(
         {"name": "n", "kind": kind, "claim": "c", "status": "pass", "comparisons": made}
     )
     found = cover.deciding(check)

@@ -15,13 +15,13 @@ from rich.console import Console
 
 import kerneltree
 from kstall.compile import compilecheck
-from kstall.evidence.evidence import CheckResult
 from kstall.lint import includes, kerneldoc, maintainers, patchcheck, patchtext, rst
 from kstall.pipeline import Ui, patches
 from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import PatchExemption, Project, Series
 from kstall.tree import Base, tree
+from kstall.verdict import Check
 from steps import MESSAGE, NOBODY, Step, write
 from steps import series as patch_series
 
@@ -96,7 +96,7 @@ def nap(message: str = MESSAGE, author: str = NOBODY) -> Step:
     return Step({"demo.c": SOURCE + "int nap;\n"}, message, author)
 
 
-Judged = dict[str, CheckResult]
+Judged = dict[str, Check]
 
 
 @dataclass(frozen=True)
@@ -343,7 +343,7 @@ def test_of_somebody_else_s_patches_findings_are_told_and_decide_nothing(
     found = bench.judge(bench.series(BLANK, discovered=True))
     assert _states(found) == {"checkpatch_strict": "skip"}
     assert "TRAILING_WHITESPACE" in found["checkpatch_strict"].detail
-    assert found["checkpatch_strict"].comparisons == ()
+    assert found["checkpatch_strict"].comparisons == []
 
 
 # Of Assisted-by: 7.2 wants another form than 7.3; nobody has such a rule for Link:.
@@ -370,7 +370,7 @@ def test_a_form_of_a_tag_that_this_version_alone_wants_is_no_failure(
     found = older.judge(older.series(nap()))
     assert _states(found) == {"checkpatch_tags": "skip"}
     said = found["checkpatch_tags"]
-    assert said.comparisons == ()
+    assert said.comparisons == []
     assert said.detail == (
         "7.3.4 wants Assisted-by in another form than other versions do: WARNING: "
         "Assisted-by expects A:B"

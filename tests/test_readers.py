@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from kstall.evidence import Evidence, evidence, readers
-from kstall.evidence.evidence import Verdict
 from kstall.series import Project, Series
+from kstall.verdict import Verdict
 
 DATA = Path(__file__).parent / "data" / "readers"
 WAIT = "drm_sched_job_wait"

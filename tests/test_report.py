@@ -15,17 +15,9 @@ from rich.console import Console
 from kstall.cost import costs
 from kstall.evidence import evidence, records
 from kstall.pipeline import trials
-from kstall.report import (
-    Check,
-    Comparison,
-    Report,
-    SeriesReport,
-    Stage,
-    junit,
-    report,
-    views,
-)
+from kstall.report import Report, SeriesReport, Stage, junit, report, views
 from kstall.series import Project
+from kstall.verdict import Check, Comparison
 
 
 def _check(status: evidence.Status, name: str = "naps") -> Check:

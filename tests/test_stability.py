@@ -17,14 +17,13 @@ from rich.console import Console
 from kstall.base import FailedCheck, KstallError
 from kstall.build import Kernel
 from kstall.debian import Root
-from kstall.evidence.evidence import CheckResult, Comparison
 from kstall.evidence.falsity import MutantOutcome, Mutation
 from kstall.guest import Guest, guest
 from kstall.pipeline import Ui, hostload, stability, validate
 from kstall.pipeline.run import Run, begin
 from kstall.pipeline.stability import Attempt, Outcome, Plan, Repeated
-from kstall.report import report
 from kstall.series import Project, Series, suites
+from kstall.verdict import Check, Comparison
 
 #: What a guest comes to, by its number: statuses of its checks, or what is raised.
 Fates = dict[int, dict[str, str] | Exception]
@@ -137,14 +136,18 @@ class Bench:
         )
 
     @staticmethod
-    def _judge(_: Series, results: Path) -> list[report.Check]:
+    def _judge(_: Series, results: Path) -> list[Check]:
         fate = json.loads((results / "fate.json").read_text())
-        wrong = Comparison("count", "=", 3, 2, ok=False)
+        wrong = Comparison(
+            label="count", relation="=", expected=3, observed=2, ok=False
+        )
         return [
-            report.Check.of(
-                CheckResult(
-                    name, "positive", "c", status, (wrong,) if status == "fail" else ()
-                )
+            Check(
+                name=name,
+                kind="positive",
+                claim="c",
+                status=status,
+                comparisons=[wrong] if status == "fail" else [],
             )
             for name, status in fate.items()
         ]

@@ -20,9 +20,10 @@ from kstall.cost.counting import Boot
 from kstall.guest import accel
 from kstall.pipeline import Ui, overhead
 from kstall.pipeline import run as runs
-from kstall.report import Check, SeriesReport
+from kstall.report import SeriesReport
 from kstall.series import Measure, Project, Series
 from kstall.series.series import Overhead
+from kstall.verdict import Check
 
 KVM = accel.Accel("kvm", "a guest has run under it")
 TCG = accel.Accel("tcg", "QEMU gives up under KVM")

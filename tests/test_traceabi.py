@@ -15,12 +15,12 @@ from rich.console import Console
 
 from kstall import cli
 from kstall.evidence import traceabi
-from kstall.evidence.evidence import Verdict
 from kstall.evidence.records import Layout
 from kstall.pipeline import Ui, overhead
 from kstall.pipeline import run as runs
 from kstall.report import SeriesReport
 from kstall.series import Project, Series
+from kstall.verdict import Verdict
 
 EVENT = "sched:sched_stat_throttled"
 # As a booted Linux 7.3.4 with the patches has it.

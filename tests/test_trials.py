@@ -17,6 +17,7 @@ from kstall.build import kernel
 from kstall.guest import guestrun
 from kstall.pipeline import validate
 from kstall.report import SeriesReport, report
+from kstall.verdict import Check
 
 #: Of a guest's fault: how many guests of the series were started until now.
 COUNT = "number = (world / 'guests').read_text().split().count('doze')\n"
@@ -384,8 +385,8 @@ def test_a_number_of_runs_is_one(
 def test_an_odd_run_is_one_unlike_most() -> None:
     from kstall.pipeline import trials
 
-    def check(status: str) -> report.Check:
-        return report.Check(
+    def check(status: str) -> Check:
+        return Check(
             name="c",
             kind="positive",
             claim="",

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What every package stands on: processes, the cache, errors, and the verdict.
+"""What every package stands on: processes, the cache, errors.
 
-In come a command, a key, or a function that compares; out come its output, a directory
-that is whole, or a `CheckResult`.  It knows nothing of kernels, series or guests.
+In come a command or a key; out come its output, or a directory that is whole.  It
+knows nothing of kernels, series or guests, and needs only the standard library, as it
+is used where nothing is installed yet.
 """
 
-from . import cache, parallel, process, sources, space, temporary, verdict
+from . import cache, parallel, process, sources, space, temporary
 from .errors import DoesNotApply, FailedCheck, KstallError, NotJudged, explain
 from .stage import Opened, Sink, Status
-from .verdict import CheckResult, Comparison, Tainted, Verdict, run_check
 
 __all__ = [
-    "CheckResult",
-    "Comparison",
     "DoesNotApply",
     "FailedCheck",
     "KstallError",
@@ -20,15 +18,11 @@ __all__ = [
     "Opened",
     "Sink",
     "Status",
-    "Tainted",
-    "Verdict",
     "cache",
     "explain",
     "parallel",
     "process",
-    "run_check",
     "sources",
     "space",
     "temporary",
-    "verdict",
 ]

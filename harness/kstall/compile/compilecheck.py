@@ -7,14 +7,13 @@ base has already nor what the patch before broke is its fault.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..base import CheckResult, Verdict, run_check
 from ..lint import Finding, patchcheck
 from ..series import Series
+from ..verdict import Check, Verdict, run_check
 from . import compiling
 from .compiling import Outcome, Said
 
@@ -115,7 +114,7 @@ CHECKS: Mapping[str, _Check] = {
 LEFT_OUT = "no_source_is_left_out"
 
 
-def judge(series: Series, tried: Sequence[Tried]) -> tuple[CheckResult, ...]:
+def judge(series: Series, tried: Sequence[Tried]) -> tuple[Check, ...]:
     """The checks of which there is a variant in ``tried``.
 
     What could be compiled is compared, and passes or fails; what could not is for
@@ -128,7 +127,7 @@ def judge(series: Series, tried: Sequence[Tried]) -> tuple[CheckResult, ...]:
             judging = functools.partial(_judge, name, check, mine)
             result = run_check(name, "patch", check.claim, judging, series)
             if result.status in ("pass", "fail"):
-                result = dataclasses.replace(result, detail="; ".join(_limits(mine)))
+                result.detail = "; ".join(_limits(mine))
             results.append(result)
     claim = (
         "Each configuration that is to be tried can be had, and each touched source is "

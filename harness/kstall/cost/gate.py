@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
-from ..base import CheckResult, Verdict, run_check
 from ..series import Exemption, Series
+from ..verdict import Check, Verdict, run_check
 from .costs import Footprint, FunctionPaths, Measurement, Overhead
 
 #: Lengths of the NOP that a static branch is while off.
@@ -42,7 +42,7 @@ def hot(series: Series) -> frozenset[str]:
     )
 
 
-def judge(series: Series, found: Overhead) -> tuple[CheckResult, ...]:
+def judge(series: Series, found: Overhead) -> tuple[Check, ...]:
     """All checks of what a series costs, as far as that is known."""
     return tuple(
         run_check(

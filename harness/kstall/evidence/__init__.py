@@ -6,7 +6,7 @@ pure: it boots nothing, so that an old run can be judged again.  The ``checks.py
 series import from here, and from nowhere else.
 """
 
-from ..base import Verdict
+from ..verdict import Verdict
 from . import (
     btf,
     common,

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 
 from kstall_guest import errors
 
-from ..base import CheckResult, Verdict
 from ..series import Series
+from ..verdict import Check, Verdict
 from . import readers
 from .evidence import Evidence, WorkloadResult, judge_check
 
 _Check = Callable[[Series, Evidence], Verdict]
 
 
-def judge(series: Series, saved: Evidence) -> tuple[CheckResult, ...]:
+def judge(series: Series, saved: Evidence) -> tuple[Check, ...]:
     """All common checks, in the order in which a reader would ask.
 
     Of a series that adds no tracepoint, only those that are about its workloads, and

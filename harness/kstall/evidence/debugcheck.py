@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..base import CheckResult, Verdict, run_check
 from ..guest import CYCLES, RELOADS, SHARE, TOGGLES, Complaint, Flavour, Watched
 from ..series import Series, Tracepoint
+from ..verdict import Check, Verdict, run_check
 
 # How a function's definition begins: nothing else starts at the margin, and so does
 # the brace that its body begins with.
@@ -132,7 +132,7 @@ def _functions(text: str) -> dict[str, str]:
     return bodies
 
 
-def judge(series: Series, saved: Saved) -> tuple[CheckResult, ...]:
+def judge(series: Series, saved: Saved) -> tuple[Check, ...]:
     """All checks of kind ``debug``."""
     return tuple(
         run_check(

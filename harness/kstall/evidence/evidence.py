@@ -23,8 +23,9 @@ from typing import Any
 
 from kstall_guest import errors
 
-from ..base import CheckResult, Comparison, KstallError, Tainted, Verdict, run_check
+from ..base import KstallError
 from ..series import Series
+from ..verdict import Check, Comparison, Kind, Tainted, Verdict, run_check
 from . import records, ring
 
 
@@ -422,7 +423,7 @@ def load(directory: Path) -> Evidence:
 Function = Callable[[Evidence], Verdict]
 
 
-def judge(series: Series, saved: Evidence) -> tuple[CheckResult, ...]:
+def judge(series: Series, saved: Evidence) -> tuple[Check, ...]:
     """Judge every check that ``series`` declares, in that order.
 
     One of which a workload was failed by the apparatus is not decided, whether its
@@ -450,23 +451,24 @@ def functions(series: Series) -> dict[str, Function]:
 
 def judge_check(
     name: str,
-    kind: str,
+    kind: Kind,
     claim: str,
     function: Function,
     saved: Evidence,
     workloads: Sequence[str] = (),
-) -> CheckResult:
+) -> Check:
     """Judge one check of a guest, as far as its workloads allow it.
 
     Those are ``workloads``, and all that it looks at.
     """
     if not saved.impaired:
         result = run_check(name, kind, claim, function, saved)
-        return dataclasses.replace(result, workloads=tuple(workloads))
+        result.workloads = list(workloads)
+        return result
     seen = _Seen(saved.workloads)
     watched = dataclasses.replace(saved, workloads=seen)
     result = run_check(name, kind, claim, function, watched)
-    result = dataclasses.replace(result, workloads=tuple(workloads))
+    result.workloads = list(workloads)
     causes = [
         why
         for load, why in saved.impaired.items()
@@ -476,8 +478,9 @@ def judge_check(
         return result
     if any(_decides(one, saved.impaired) for one in result.comparisons):
         return result
-    why = f"could not judge: {'; '.join(causes)}"
-    return dataclasses.replace(result, status="error", detail=why, tainted=True)
+    result.status, result.tainted = "error", True
+    result.detail = f"could not judge: {'; '.join(causes)}"
+    return result
 
 
 def _decides(one: Comparison, impaired: Mapping[str, str]) -> bool:

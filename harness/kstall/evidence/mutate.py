@@ -25,15 +25,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from ..base import CheckResult, KstallError, Verdict, cache, run_check, sources
+from ..base import KstallError, cache, sources
 from ..series import Series, Unproven
+from ..verdict import Check, Verdict, run_check
 from . import common, evidence, falsify
 from .evidence import Evidence
 from .falsify import RECORDS, Genuine, Mutant
 from .falsity import MutantOutcome, Mutation, RefutedArgument
 
 # What has a say in what the mutants and the checks of them are.
-_ENGINE = ("kstall.base", "kstall.series", "kstall.evidence", "kstall_guest")
+_ENGINE = (
+    *("kstall.base", "kstall.verdict", "kstall.series", "kstall.evidence"),
+    "kstall_guest",
+)
 NAME = "every_value_is_falsifiable"
 #: Seconds of processor time that one check may take for one mutant: a false value can
 #: make it count to a number that no true one reaches.
@@ -51,7 +55,7 @@ class _Witness:
     """A check that can notice something: it reads these workloads."""
 
     name: str
-    judge: Callable[[Evidence], CheckResult]
+    judge: Callable[[Evidence], Check]
     workloads: frozenset[str]
 
 
@@ -325,7 +329,7 @@ def _arguments(
             yield (one.event, one.field or RECORDS, operator), one
 
 
-def judge(series: Series, found: Mutation) -> CheckResult:
+def judge(series: Series, found: Mutation) -> Check:
     """The check that every value of the new events is falsifiable."""
     return run_check(
         NAME,

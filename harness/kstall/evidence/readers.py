@@ -19,8 +19,8 @@ from itertools import zip_longest
 
 from kstall_guest import decoders
 
-from ..base import Verdict
 from ..series import Series, Tracepoint
+from ..verdict import Verdict
 from .cexpr import Unknown
 from .evidence import Evidence, Incomplete, WorkloadResult
 from .printk import Printed, TooFewArguments, compile_fmt

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base import KstallError, Verdict
+from ..base import KstallError
+from ..verdict import Verdict
 from . import records
 from .records import Field, Layout
 

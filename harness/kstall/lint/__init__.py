@@ -5,7 +5,7 @@ In come a series and its `Plan`; out come checks, each finding held against the 
 before its patch and against what the series argues.  It knows nothing of stages.
 """
 
-from . import checkpatch, discover, patchcheck, patchtext
+from . import checkpatch, discover, patchcheck, patches, patchtext
 from .discover import Found
 from .patchcheck import Finding
 
@@ -15,5 +15,6 @@ __all__ = [
     "checkpatch",
     "discover",
     "patchcheck",
+    "patches",
     "patchtext",
 ]

@@ -17,9 +17,9 @@ from email.parser import BytesHeaderParser
 from email.policy import default as mail_policy
 from pathlib import Path
 
-from ..base import CheckResult, Verdict, run_check
 from ..series import Patch, PatchExemption, Series, patchfile
 from ..tree import File, tree
+from ..verdict import Check, Verdict, run_check
 from . import checkpatch, discover, includes, kerneldoc, maintainers, patchtext, rst
 
 #: Where a finding is that is in no file of the tree.
@@ -99,7 +99,7 @@ class Subject:
 Finder = Callable[[Subject], Sequence[Sequence[Finding]]]
 
 
-def judge(series: Series, plan: tree.Plan, scratch: Path) -> tuple[CheckResult, ...]:
+def judge(series: Series, plan: tree.Plan, scratch: Path) -> tuple[Check, ...]:
     """All checks of the patches; ``plan`` is the series on its base."""
     subject = Subject(series, plan, scratch)
     return tuple(

@@ -20,9 +20,9 @@ import jinja2
 from ..base import KstallError
 from ..cost import costs
 from ..lint import patchtext
-from ..report import Check, Comparison
 from ..series import Series
 from ..tree import Base
+from ..verdict import Check, Comparison
 from . import excerpts, figures
 from .proof import Proof
 

@@ -30,7 +30,7 @@ from ..compile import (
 )
 from ..cost import costs, worst
 from ..debian import Root
-from ..report import SeriesReport, report
+from ..report import SeriesReport
 from ..series import Project, Series, SeriesError
 from ..tree import AppliedTree, Plan
 from .run import Run
@@ -96,9 +96,7 @@ def prove(
                 run.ui.progress(len(results), total, step)
         cache.prune(request.cache / "compiled", keep=_KEPT)
         tried = [*_tried(request, turns, results), *lacking]
-        checks = [
-            report.Check.of(one) for one in compilecheck.judge(request.series, tried)
-        ]
+        checks = compilecheck.judge(request.series, tried)
         entry.checks += checks
         judged = [one for one in checks if one.status != "skip"]
         good = sum(one.status == "pass" for one in judged)

@@ -25,7 +25,7 @@ from ..base import KstallError, Opened, parallel
 from ..build import kernel, programs
 from ..evidence import debugcheck
 from ..guest import Flavour, Side, Watched, accel, debugguest, guestrun
-from ..report import SeriesReport, report
+from ..report import SeriesReport
 from ..series import Series
 from . import debugkernel
 from .debugkernel import Ground, Group
@@ -101,7 +101,7 @@ def prove(
                 if one.series is series
             }
             saved = debugcheck.Saved(found, group.code)
-            checks = [report.Check.of(one) for one in debugcheck.judge(series, saved)]
+            checks = debugcheck.judge(series, saved)
             entry.checks += checks
             good = sum(check.status == "pass" for check in checks)
             ends = [

@@ -7,12 +7,13 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..base import Opened, cache, run_check, sources
+from ..base import Opened, cache, sources
 from ..cost import Kernels, costs, counting, footprint, gate, timing
 from ..evidence import traceabi
 from ..guest import accel
-from ..report import SeriesReport, report
+from ..report import SeriesReport
 from ..series import Project, Series
+from ..verdict import Check, run_check
 from .run import Run
 
 
@@ -104,16 +105,16 @@ def _events(
         functools.partial(traceabi.judge, declared=declared),
         found,
     )
-    entry.checks.append(report.Check.of(result))
+    entry.checks.append(result)
     new = ", ".join(one.name for one in found.new) or "none"
     stage.summary = (
         f"{len(base)} events of before, {len(found.broken)} broken; new: {new}"
     )
 
 
-def judge(series: Series, found: costs.Overhead) -> list[report.Check]:
+def judge(series: Series, found: costs.Overhead) -> list[Check]:
     """The checks of what was found; pure."""
-    return [report.Check.of(check) for check in gate.judge(series, found)]
+    return list(gate.judge(series, found))
 
 
 def _line(one: costs.Measurement) -> str:

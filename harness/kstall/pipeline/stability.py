@@ -27,6 +27,7 @@ from ..evidence import Evidence, evidence, mutate
 from ..guest import Guest, run_guest
 from ..report import report
 from ..series import Project, Series, suites
+from ..verdict import Check
 from . import hostload, trials, validate
 from .ui import Ui
 
@@ -303,7 +304,7 @@ class _Bench:
             return dataclasses.replace(
                 attempt, verdict="could-not-judge", cause=explain(error)
             )
-        check = report.Check.of(mutate.judge(self.series, found))
+        check = mutate.judge(self.series, found)
         checks = attempt.checks | {check.name: check.status}
         verdict = verdict_of(list(checks.values()))
         cause = None if verdict == "proven" else _against(check)
@@ -389,7 +390,7 @@ def _is_odd(status: str) -> bool:
     return status not in ("pass", "skip")
 
 
-def _against(check: report.Check) -> str:
+def _against(check: Check) -> str:
     """A check that does not pass, and the first comparison that does not hold."""
     wrong = [one for one in check.comparisons if not one.ok]
     told = f"{check.name} ({check.status})"

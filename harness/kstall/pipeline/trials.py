@@ -17,8 +17,9 @@ from pathlib import Path
 from ..base import FailedCheck, KstallError, NotJudged, Opened, Status, cache, explain
 from ..evidence import Evidence, common, evidence
 from ..guest import Guest, forget, run_guest
-from ..report import Check, Repeat, Repeats, SeriesReport, Tally, Try, Unjudged, report
+from ..report import Repeat, Repeats, SeriesReport, Tally, Try, Unjudged, report
 from ..series import Project, Series
+from ..verdict import Check
 from . import run as runs
 
 _TRIES = 2
@@ -359,9 +360,6 @@ def events(series: Series, saved: evidence.Evidence) -> Iterator[report.Event]:
         yield made
 
 
-def judge(series: Series, saved: evidence.Evidence) -> list[report.Check]:
+def judge(series: Series, saved: evidence.Evidence) -> list[Check]:
     """All checks of a guest's results: the common ones, and those of the series."""
-    return [
-        report.Check.of(check)
-        for check in (*common.judge(series, saved), *evidence.judge(series, saved))
-    ]
+    return [*common.judge(series, saved), *evidence.judge(series, saved)]

@@ -239,7 +239,7 @@ def _mutate(
         )
         stage.summary = mutate.summary(entry.mutation)
         stage.figure("falsified values", len(entry.mutation.mutants), "mutants")
-        entry.checks.append(report.Check.of(mutate.judge(series, entry.mutation)))
+        entry.checks.append(mutate.judge(series, entry.mutation))
 
 
 def mutate_again(
@@ -275,7 +275,7 @@ def mutate_again(
                 cache_dir,
                 len(os.sched_getaffinity(0)),
             )
-            entry.checks = [report.Check.of(mutate.judge(which, entry.mutation))]
+            entry.checks = [mutate.judge(which, entry.mutation)]
     return found
 
 
@@ -328,9 +328,7 @@ def judge_again(project: Project, directory: Path) -> report.Report:
             if entry.mutation is not None:
                 # Of the checks of then; `kstall mutate` asks those of today.
                 entry.mutation = mutate.argued(series, entry.mutation)
-                entry.checks.append(
-                    report.Check.of(mutate.judge(series, entry.mutation))
-                )
+                entry.checks.append(mutate.judge(series, entry.mutation))
             # The verdict of these stages was that of the checks of then.
             entry.stages = [one for one in entry.stages if one.name not in _JUDGING]
     found.settle()

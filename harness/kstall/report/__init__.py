@@ -8,8 +8,6 @@ verdict.
 
 from . import explain, html, junit, kcidb, ktap, report, views
 from .report import (
-    Check,
-    Comparison,
     Repeat,
     Repeats,
     Report,
@@ -22,8 +20,6 @@ from .report import (
 from .views import escape, word
 
 __all__ = [
-    "Check",
-    "Comparison",
     "Repeat",
     "Repeats",
     "Report",

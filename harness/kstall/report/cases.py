@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..base import Status
+from ..verdict import Check
 from . import explain
-from .report import Check, Report, SeriesReport, Stage
+from .report import Report, SeriesReport, Stage
 from .views import fact, word
 
 #: The suite of the stages that all series share.

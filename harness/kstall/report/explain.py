@@ -18,8 +18,9 @@ from typing import Any
 
 from ..base import KstallError
 from ..evidence import evidence, kunit, records
+from ..verdict import Check, Comparison, Excerpt, Explanation
 from .plain import shortened
-from .report import Check, Comparison, Excerpt, Explanation, Report, SeriesReport, Stage
+from .report import Report, SeriesReport, Stage
 
 #: What a person reads, and a page can hold, for each check.
 LINES = 12

@@ -19,9 +19,10 @@ import markupsafe
 
 from ..base import Status, cache
 from ..cost import Exemption, Footprint, FunctionSize, Measurement, Mode, Part, Timing
+from ..verdict import Check, Excerpt, Explanation
 from . import explain
 from .plain import printable
-from .report import Check, Excerpt, Explanation, Report, SeriesReport, Stage
+from .report import Report, SeriesReport, Stage
 from .views import fact, word
 
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -17,17 +17,13 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    model_validator,
 )
 from pydantic_core import PydanticSerializationError
 
-from ..base import CheckResult, Status, cache, verdict
+from ..base import Status, cache
 from ..cost import costs
 from ..evidence import falsity
+from ..verdict import Check, Explanation
 
 RunStatus = Literal[
     "running", "proven", "failed", "could-not-run", "does-not-apply", "interrupted"
@@ -46,26 +42,6 @@ EXIT = {
 class _Model(BaseModel):
     # A newer kstall may have added fields; version 1 readers pass over them.
     model_config = ConfigDict(extra="ignore")
-
-
-class Excerpt(_Model):
-    """Lines that show why something did not pass; short, and plain text."""
-
-    title: str
-    file: str | None = Field(
-        default=None, description="they are from there, a path in the run directory"
-    )
-    lines: list[str]
-
-
-class Explanation(_Model):
-    """What to read and what to do about a check or a stage that did not pass."""
-
-    excerpts: list[Excerpt] = []
-    files: list[str] = Field(
-        default=[], description="they show more, paths in the run directory"
-    )
-    again: list[str] = Field(default=[], description="commands that try again")
 
 
 class Command(_Model):
@@ -103,108 +79,6 @@ class Stage(_Model):
     explanation: Explanation | None = Field(
         default=None, description="of one that stopped"
     )
-
-
-#: In this order: a whole number must not be read as a yes.
-Value = StrictBool | StrictInt | StrictFloat | StrictStr
-
-
-class Comparison(_Model):
-    """One expectation of a check held against one observation."""
-
-    label: str
-    relation: Literal["=", ">=", "<=", "in", "holds"] = Field(
-        description="what observed has to be to expected; in: between its two numbers"
-    )
-    expected: Value | tuple[Value, Value]
-    observed: Value
-    ok: bool
-    unit: str = Field(default="", description="of expected and observed")
-    detail: str = Field(default="", description="what else was seen")
-    workload: str = Field(default="", description="the only one that it is about")
-
-    @property
-    def wanted(self) -> str:
-        """``expected``, as a person reads it."""
-        if isinstance(self.expected, tuple):
-            low, high = map(_shown, self.expected)
-            return self._with_unit(f"in [{low}, {high}]")
-        if self.relation == "holds":
-            return _shown(self.expected)
-        return self._with_unit(f"{self.relation} {_shown(self.expected)}")
-
-    @property
-    def seen(self) -> str:
-        """``observed``, as a person reads it."""
-        tail = f" ({self.detail})" if self.detail else ""
-        return self._with_unit(_shown(self.observed)) + tail
-
-    def _with_unit(self, text: str) -> str:
-        return f"{text} {self.unit}" if self.unit else text
-
-
-def _shown(value: Value) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.3f}".rstrip("0").rstrip(".")
-    return f"{value:,}" if isinstance(value, int) else value
-
-
-class Check(_Model):
-    """A claim about the series and how it was judged.
-
-    One that is skipped has no comparisons, in whatever way it became so.
-    """
-
-    model_config = ConfigDict(
-        validate_assignment=True,
-        json_schema_extra={
-            "if": {"properties": {"status": {"const": "skip"}}},
-            "then": {"properties": {"comparisons": {"maxItems": 0}}},
-        },
-    )
-
-    name: str
-    kind: Literal[
-        "patch",
-        "harness",
-        "positive",
-        "negative",
-        "invariant",
-        "overhead",
-        "abi",
-        "debug",
-    ]
-    claim: str
-    status: verdict.Status = Field(description="error: it could not be judged")
-    comparisons: list[Comparison] = []
-    detail: str = Field(
-        default="", description="reason of a skip, trace of an error, excerpt"
-    )
-    tainted: bool = Field(
-        default=False,
-        description="it could not be judged because the apparatus failed a workload "
-        "of it; detail says how",
-    )
-    workloads: list[str] = Field(default=[], description="those that it judges")
-    explanation: Explanation | None = Field(
-        default=None, description="of one that failed or could not be judged"
-    )
-
-    @model_validator(mode="after")
-    def _skipped_is_not_compared(self) -> Check:
-        # Reports of earlier versions have some, which would look like what holds.
-        if self.status == "skip":
-            self.__dict__["comparisons"] = []
-        return self
-
-    @classmethod
-    def of(cls, result: CheckResult) -> Check:
-        """As it is reported."""
-        compared = [vars(one) for one in result.comparisons]
-        loads = list(result.workloads)
-        return cls(**{**vars(result), "comparisons": compared, "workloads": loads})
 
 
 class EventField(_Model):

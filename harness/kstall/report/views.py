@@ -12,9 +12,10 @@ from rich.table import Table
 from ..base import Status
 from ..cost import Mode, Overhead
 from ..evidence import Row
+from ..verdict import Check, Explanation
 from . import explain
 from .plain import printable
-from .report import Check, Explanation, Repeats, Report, SeriesReport
+from .report import Repeats, Report, SeriesReport
 
 # More comparisons that do not hold say less; the page has them all.
 _WRONG = 10

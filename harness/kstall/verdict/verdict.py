@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a check says: comparisons, and the verdict that follows from them.
+
+A check is a function of whatever it judges that returns a `Verdict`: a list of
+comparisons, each with what was expected and what was observed.  An empty list is an
+error, because it would prove nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+
+from ..base import KstallError
+
+Status = Literal["pass", "fail", "skip", "error"]
+
+
+class Tainted(KstallError):
+    """What is to be judged is not whole, because the apparatus failed."""
+
+
+class _Model(BaseModel):
+    # A newer kstall may have added fields; version 1 readers pass over them.
+    model_config = ConfigDict(extra="ignore")
+
+
+class Excerpt(_Model):
+    """Lines that show why something did not pass; short, and plain text."""
+
+    title: str
+    file: str | None = Field(
+        default=None, description="they are from there, a path in the run directory"
+    )
+    lines: list[str]
+
+
+class Explanation(_Model):
+    """What to read and what to do about a check or a stage that did not pass."""
+
+    excerpts: list[Excerpt] = []
+    files: list[str] = Field(
+        default=[], description="they show more, paths in the run directory"
+    )
+    again: list[str] = Field(default=[], description="commands that try again")
+
+
+#: In this order: a whole number must not be read as a yes.
+Value = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+Relation = Literal["=", ">=", "<=", "in", "holds"]
+
+
+class Comparison(_Model):
+    """One expectation of a check held against one observation."""
+
+    label: str
+    relation: Relation = Field(
+        description="what observed has to be to expected; in: between its two numbers"
+    )
+    expected: Value | tuple[Value, Value]
+    observed: Value
+    ok: bool
+    unit: str = Field(default="", description="of expected and observed")
+    detail: str = Field(default="", description="what else was seen")
+    workload: str = Field(default="", description="the only one that it is about")
+    # It says what it says whatever the readers of that workload lost.
+    firm: bool = Field(default=False, exclude=True)
+
+    @property
+    def wanted(self) -> str:
+        """``expected``, as a person reads it."""
+        if isinstance(self.expected, tuple):
+            low, high = map(_shown, self.expected)
+            return self._with_unit(f"in [{low}, {high}]")
+        if self.relation == "holds":
+            return _shown(self.expected)
+        return self._with_unit(f"{self.relation} {_shown(self.expected)}")
+
+    @property
+    def seen(self) -> str:
+        """``observed``, as a person reads it."""
+        tail = f" ({self.detail})" if self.detail else ""
+        return self._with_unit(_shown(self.observed)) + tail
+
+    def _with_unit(self, text: str) -> str:
+        return f"{text} {self.unit}" if self.unit else text
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.3f}".rstrip("0").rstrip(".")
+    return f"{value:,}" if isinstance(value, int) else value
+
+
+Kind = Literal[
+    "patch",
+    "harness",
+    "positive",
+    "negative",
+    "invariant",
+    "overhead",
+    "abi",
+    "debug",
+]
+
+
+class Check(_Model):
+    """A claim about the series and how it was judged.
+
+    One that is skipped has no comparisons, in whatever way it became so.
+    """
+
+    model_config = ConfigDict(
+        validate_assignment=True,
+        json_schema_extra={
+            "if": {"properties": {"status": {"const": "skip"}}},
+            "then": {"properties": {"comparisons": {"maxItems": 0}}},
+        },
+    )
+
+    name: str
+    kind: Kind
+    claim: str
+    status: Status = Field(description="error: it could not be judged")
+    comparisons: list[Comparison] = []
+    detail: str = Field(
+        default="", description="reason of a skip, trace of an error, excerpt"
+    )
+    tainted: bool = Field(
+        default=False,
+        description="it could not be judged because the apparatus failed a workload "
+        "of it; detail says how",
+    )
+    workloads: list[str] = Field(default=[], description="those that it judges")
+    explanation: Explanation | None = Field(
+        default=None, description="of one that failed or could not be judged"
+    )
+
+    @model_validator(mode="after")
+    def _skipped_is_not_compared(self) -> Check:
+        # Reports of earlier versions have some, which would look like what holds.
+        if self.status == "skip":
+            self.__dict__["comparisons"] = []
+        return self
+
+
+@dataclass
+class Verdict:
+    """The comparisons of one check, in the order they were made."""
+
+    comparisons: list[Comparison] = field(default_factory=list)
+    skipped: str | None = None
+    undecided: str | None = None
+    _workload: str = ""
+    _firm: bool = False
+
+    @contextlib.contextmanager
+    def about(self, workload: str, *, firm: bool = False) -> Iterator[None]:
+        """What is compared in this block is about ``workload``, see `Comparison`."""
+        before = self._workload, self._firm
+        self._workload, self._firm = workload, firm
+        try:
+            yield
+        finally:
+            self._workload, self._firm = before
+
+    def equal(self, label: str, observed: object, expected: object) -> None:
+        """``observed`` has to be ``expected``."""
+        ok = bool(observed == expected)
+        self._add(label, "=", _plain(expected), _plain(observed), ok)
+
+    def at_least(self, label: str, observed: float, low: float, unit: str = "") -> None:
+        """``observed`` has to be ``low`` or more; both in ``unit``."""
+        self._add(label, ">=", low, observed, observed >= low, unit)
+
+    def at_most(self, label: str, observed: float, high: float, unit: str = "") -> None:
+        """``observed`` has to be ``high`` or less; both in ``unit``."""
+        self._add(label, "<=", high, observed, observed <= high, unit)
+
+    def within(
+        self, label: str, observed: float, low: float, high: float, unit: str = ""
+    ) -> None:
+        """``observed`` has to lie in [low, high]; all in ``unit``."""
+        self._add(label, "in", (low, high), observed, low <= observed <= high, unit)
+
+    def true(self, label: str, holds: bool, detail: str = "") -> None:
+        """``holds`` has to be true; ``detail`` says what was seen."""
+        self._add(label, "holds", True, bool(holds), bool(holds), detail=detail)
+
+    def skip(self, reason: str) -> None:
+        """This check cannot be made here, and ``reason`` says why.
+
+        It then compares nothing: what was seen all the same belongs in ``reason``, and
+        a part that can be judged alone is a check of its own.
+        """
+        if not reason:
+            raise ValueError("a skip needs a reason")
+        self.skipped = reason
+
+    def undecide(self, reason: str) -> None:
+        """What was compared says nothing without what ``reason`` says is missing."""
+        if not reason:
+            raise ValueError("no verdict needs a reason")
+        self.undecided = reason
+
+    def _add(
+        self,
+        label: str,
+        relation: Relation,
+        expected: Value | tuple[Value, Value],
+        observed: Value,
+        ok: bool,
+        unit: str = "",
+        detail: str = "",
+    ) -> None:
+        self.comparisons.append(
+            Comparison(
+                label=label,
+                relation=relation,
+                expected=expected,
+                observed=observed,
+                ok=ok,
+                unit=unit,
+                detail=detail,
+                workload=self._workload,
+                firm=self._firm,
+            )
+        )
+
+
+def _plain(value: object) -> Value:
+    return value if isinstance(value, int | float | str) else str(value)
+
+
+_Saved = TypeVar("_Saved")
+
+
+def run_check(
+    name: str,
+    kind: Kind,
+    claim: str,
+    function: Callable[[_Saved], Verdict],
+    saved: _Saved,
+) -> Check:
+    """Judge one check; whatever it raises is an error of this check only."""
+    check = Check(name=name, kind=kind, claim=claim, status="error")
+    status: Status = "error"
+    try:
+        verdict = function(saved)
+        if not isinstance(verdict, Verdict):
+            raise TypeError(f"{name} returned no Verdict but {verdict!r}")
+        if verdict.skipped is not None:
+            if verdict.comparisons:
+                # Each would be shown as something that holds.
+                raise ValueError(
+                    f"{name} is skipped ({verdict.skipped}) and has compared "
+                    f"{verdict.comparisons[0].label!r}"
+                )
+            status = "skip"
+        elif not verdict.comparisons:
+            raise ValueError(f"{name} compared nothing, so it proves nothing")
+        elif verdict.undecided is None:
+            good = all(item.ok for item in verdict.comparisons)
+            status = "pass" if good else "fail"
+        check.detail = verdict.skipped or verdict.undecided or ""
+        check.comparisons = verdict.comparisons
+        check.status = status
+    except Tainted as error:
+        check.detail, check.tainted = f"could not judge: {error}", True
+    except KstallError as error:
+        check.detail = str(error)
+    except Exception:
+        check.detail = traceback.format_exc()
+    return check
