@@ -160,7 +160,7 @@ def tracked(path: Path, home: Path) -> set[str]:
     return set(said.split("\0")[:-1])
 
 
-def sign_off(request: export.Request, name: str, base: Base) -> export.Exported:
+def sign_off(request: export.Export, name: str, base: Base) -> export.Exported:
     """Export what a contributor sends: look at what a sign-off means, and sign off."""
     (series,) = request.project.load([name])
     with pytest.raises(contributor.NotCertified) as shown:

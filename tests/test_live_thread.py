@@ -43,7 +43,7 @@ def received(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         for key, value in postbox.environment(home).items():
             patch.setenv(key, value)
         base = source.obtain(None, kept, lambda _: None)
-        request = export.Request(Project(project_root), None, kept, out)
+        request = export.Export(Project(project_root), None, kept, out)
         done = postbox.sign_off(request, SERIES, base)
         assert done.unfounded == ()
         with postbox.server() as (box, port):

@@ -45,7 +45,7 @@ class Desk:
     root: Path
     project: Project
     base: Base
-    request: export.Request
+    request: export.Export
 
     @property
     def series(self) -> Series:
@@ -95,7 +95,7 @@ def desk(tmp_path: Path, home: Path) -> Desk:
 def _desk(root: Path, make: Callable[[Path], Path]) -> Desk:
     project = kerneltree.project(root / "project")
     base = kerneltree.base(make(root / "linux"), root / "cache")
-    request = export.Request(project, root / "linux", root / "cache", root / "out")
+    request = export.Export(project, root / "linux", root / "cache", root / "out")
     return Desk(root, project, base, request)
 
 

@@ -11,7 +11,7 @@ import pytest
 from kstall.base import process
 from kstall.cost import elf, paths
 from kstall.cost.code import Code
-from kstall.cost.paths import Comparer, Comparison, Side
+from kstall.cost.paths import Comparer, PathsCompared, Side
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def code(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Code:
     return Code(elf.load(target))
 
 
-def against(code: Code, name: str) -> Comparison:
+def against(code: Code, name: str) -> PathsCompared:
     start = code.binary.symbols
     base = Side(code, frozenset(), lambda _: False)
     patched = Side(code, frozenset(), lambda one: one.name == "helper")

@@ -72,7 +72,7 @@ def test_there_and_back(
     ours = source.obtain(linux, tmp_path / "cache", lambda _: None)
     out = tmp_path / "out"
     synthetic.prove(series, ours, out)
-    request = export.Request(project, linux, tmp_path / "cache", out)
+    request = export.Export(project, linux, tmp_path / "cache", out)
     done = postbox.sign_off(request, name, ours)
     assert f"\nbase-commit: {ours.commit}\n" in done.letters[0].content.decode()
     # What was proven is what the whole kernel becomes.

@@ -45,7 +45,7 @@ def mails(tmp_path: Path, base: Base, project: Project) -> list[bytes]:
     """The demo series as it would come from a list: cover letter and two patches."""
     (series,) = project.load()
     synthetic.prove(series, base, tmp_path / "out")
-    request = export.Request(
+    request = export.Export(
         project, tmp_path / "linux", tmp_path / "cache", tmp_path / "out"
     )
     done = export.export(request, series, base)

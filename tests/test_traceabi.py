@@ -69,7 +69,7 @@ class Kernels:
             text = text.replace(old, new)
         path.write_text(text)
 
-    def compare(self) -> traceabi.Comparison:
+    def compare(self) -> traceabi.FormatChanges:
         """What became of the events."""
         return traceabi.compare(traceabi.read(self.base), traceabi.read(self.patched))
 
@@ -89,7 +89,7 @@ def _wrong(verdict: Verdict) -> list[str]:
 
 def test_the_same_kernel_twice(kernels: Kernels) -> None:
     found = kernels.compare()
-    assert found == traceabi.Comparison((), (), 9, (), ())
+    assert found == traceabi.FormatChanges((), (), 9, (), ())
     assert _wrong(kernels.judge()) == []
 
 

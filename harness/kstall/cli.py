@@ -556,7 +556,7 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
     chosen = project.load(arguments.series)
     if arguments.sign_off is not None and len(chosen) != 1:
         raise KstallError("--sign-off is for one series", next="name that series")
-    request = export.Request(
+    request = export.Export(
         project=project,
         kernel=arguments.kernel,
         cache=_cache(),

@@ -7,13 +7,13 @@ held against the tree, any other error is not the tree's.  It boots nothing.
 """
 
 from . import extra, kconfig, kernel, outputs, programs, resolve
-from .kconfig import Request
+from .kconfig import Setting
 from .kernel import Configured, Kernel, Toolchain
 
 __all__ = [
     "Configured",
     "Kernel",
-    "Request",
+    "Setting",
     "Toolchain",
     "extra",
     "kconfig",

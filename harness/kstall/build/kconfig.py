@@ -63,7 +63,7 @@ class Alternative:
 
 
 @dataclass(frozen=True)
-class Request:
+class Setting:
     """One line of a fragment: ``value`` is as in ``.config``, with ``n`` for unset.
 
     ``overrides``: it stands instead of what fragments before it ask for.
@@ -89,7 +89,7 @@ class Request:
         return f"CONFIG_{self.symbol}={self.value}"
 
 
-def parse_fragment(path: Path) -> tuple[Request, ...]:
+def parse_fragment(path: Path) -> tuple[Setting, ...]:
     """The requests of a fragment, in order; raises `KconfigError` with its line."""
     requests = []
     above = _Above()
@@ -102,7 +102,7 @@ def parse_fragment(path: Path) -> tuple[Request, ...]:
             continue
         value = found[2] if found.re is _SET else "n"
         requests.append(
-            Request(
+            Setting(
                 found[1],
                 value,
                 path,
@@ -152,13 +152,13 @@ class _Above:
         return replace(before, need=need, overrides=line.startswith(_OVERRIDE))
 
 
-def combine(fragments: Sequence[Path]) -> dict[str, Request]:
+def combine(fragments: Sequence[Path]) -> dict[str, Setting]:
     """All requests by symbol; two that differ raise `KconfigError` naming both.
 
     The later one may say that it overrides the other.  What several ask for is needed
     if one of them needs it, and is then that one's.
     """
-    combined: dict[str, Request] = {}
+    combined: dict[str, Setting] = {}
     for path in fragments:
         for request in parse_fragment(path):
             earlier = combined.setdefault(request.symbol, request)
@@ -171,7 +171,7 @@ def combine(fragments: Sequence[Path]) -> dict[str, Request]:
     return combined
 
 
-def _both(earlier: Request, later: Request) -> Request:
+def _both(earlier: Setting, later: Setting) -> Setting:
     strict = max(earlier, later, key=lambda one: _STRICTNESS.index(one.need))
     every = dict.fromkeys((*earlier.alternatives, *later.alternatives))
     return replace(strict, alternatives=tuple(every))
@@ -184,10 +184,10 @@ def parse_config(path: Path) -> dict[str, str]:
 
 
 def missing(
-    requests: Mapping[str, Request],
+    requests: Mapping[str, Setting],
     config: Mapping[str, str],
     absent: Collection[str] = (),
-) -> tuple[Request, ...]:
+) -> tuple[Setting, ...]:
     """The requests that did not stick, but for ``absent`` symbols."""
     return tuple(
         request
@@ -281,7 +281,10 @@ def _keepers(symbol: Any) -> list[str]:
 
 
 def explain(
-    tree: Path, config: Path, lost: Sequence[Request], variables: Mapping[str, str]
+    tree: Path,
+    config: Path,
+    lost: Sequence[Setting],
+    variables: Mapping[str, str],
 ) -> Iterator[str]:
     """Why each of ``lost`` did not stick, by the tree's own Kconfig files."""
     try:
@@ -328,7 +331,7 @@ def load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
     return kconf
 
 
-def _explain(kconf: Any, request: Request) -> str:
+def _explain(kconf: Any, request: Setting) -> str:
     symbol = kconf.syms.get(request.symbol)
     if symbol is None or not symbol.nodes:
         return "this tree has no such symbol"

@@ -26,7 +26,7 @@ import kconfiglib  # type: ignore[import-untyped]
 
 from ..base import FailedCheck, KstallError, process
 from . import kconfig
-from .kconfig import Alternative, Request
+from .kconfig import Alternative, Setting
 
 # Enough for a symbol, what brings that, what this depends on, and so on.
 _ROUNDS = 12
@@ -100,7 +100,7 @@ def configure(
 
 
 def _error(
-    search: _Search, left: Sequence[Request], own: Collection[str], log: Path
+    search: _Search, left: Sequence[Setting], own: Collection[str], log: Path
 ) -> KstallError:
     text = "\n".join(
         f"{one} did not stick (is {search.value(one.symbol)}): {why}"
@@ -143,7 +143,7 @@ class _Search:
         self._requests = {
             name: one for name, one in self._asked.items() if name not in absent
         }
-        self._added: dict[str, Request] = {}
+        self._added: dict[str, Setting] = {}
         # For which of the requests something was added, by its name.
         self._roots: dict[str, set[str]] = {}
         self._tried: dict[str, list[_Step]] = {}
@@ -167,17 +167,17 @@ class _Search:
         """What ``symbol`` is, with ``n`` for unset."""
         return self.config.get(symbol, "n")
 
-    def lost(self) -> list[Request]:
+    def lost(self) -> list[Setting]:
         """The requests that are not met, in no way."""
         return [*self._lost_of(self._requests)]
 
-    def needs(self, request: Request) -> bool:
+    def needs(self, request: Setting) -> bool:
         """Whether nothing can be judged without it."""
         if request.need == "if-known" and self._kconf is not None:
             return self._symbol(request.symbol) is not None
         return request.need != "optional"
 
-    def give_up(self, requests: Iterable[Request]) -> None:
+    def give_up(self, requests: Iterable[Setting]) -> None:
         """Take back what was added for nothing but ``requests``."""
         names = {one.symbol for one in requests}
         vain = [name for name, roots in self._roots.items() if roots <= names]
@@ -215,7 +215,7 @@ class _Search:
     def _does(self, alternative: Alternative) -> bool:
         return self._holds(alternative.values)
 
-    def explain(self, requests: Sequence[Request]) -> Iterator[str]:
+    def explain(self, requests: Sequence[Setting]) -> Iterator[str]:
         """Why each of ``requests`` did not stick."""
         return kconfig.explain(self._tree, self._file, requests, self._variables())
 
@@ -251,7 +251,7 @@ class _Search:
         except Exception:  # what of, `explain` says
             self._kconf = None
 
-    def _lost_of(self, requests: Mapping[str, Request]) -> Iterator[Request]:
+    def _lost_of(self, requests: Mapping[str, Setting]) -> Iterator[Setting]:
         for one in requests.values():
             value = self.value(one.symbol)
             # What is part of the image need not be loaded.
@@ -265,7 +265,7 @@ class _Search:
 
     # -- what can be tried -----------------------------------------------------------
 
-    def _try(self, request: Request) -> bool:
+    def _try(self, request: Setting) -> bool:
         """Add what the next step for ``request`` asks for; False if there is none."""
         tried = self._tried.setdefault(request.symbol, [])
         known = [step.values for step in tried]
@@ -278,16 +278,16 @@ class _Search:
             roots = self._roots.get(request.symbol, {request.symbol})
             for name, value in new:
                 if name not in self._added or value == "y":
-                    self._added[name] = Request(name, value, request.file, request.line)
+                    self._added[name] = Setting(name, value, request.file, request.line)
                 self._roots.setdefault(name, set()).update(roots)
             return True
         return False
 
-    def _is_asked(self, request: Request, name: str, value: str) -> bool:
+    def _is_asked(self, request: Setting, name: str, value: str) -> bool:
         one = self._asked.get(name)
         return one is not None and one.value == value and name != request.symbol
 
-    def _contradicts(self, request: Request, values: Iterable[tuple[str, str]]) -> bool:
+    def _contradicts(self, request: Setting, values: Iterable[tuple[str, str]]) -> bool:
         """Whether a fragment, or a step before, asks for something else."""
         return any(
             (
@@ -307,7 +307,7 @@ class _Search:
         symbol = self._kconf.syms.get(name) if self._kconf is not None else None
         return symbol if symbol is not None and symbol.nodes else None
 
-    def _steps(self, request: Request) -> Iterator[_Step]:
+    def _steps(self, request: Setting) -> Iterator[_Step]:
         """What could be tried for ``request``, likeliest first."""
         name = request.symbol
         for one in request.alternatives:
@@ -418,7 +418,7 @@ class _Search:
         return [one for one in ways if not self._asked_off(one)]
 
 
-def _instead(request: Request, alternative: Alternative) -> str:
+def _instead(request: Setting, alternative: Alternative) -> str:
     values = " ".join(f"{name}={value}" for name, value in alternative.values)
     return f"{values} instead of {request.symbol}: {alternative.why}"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base import KstallError, cache, process
-from ..build import Configured, Request, Toolchain, kconfig, kernel, resolve
+from ..build import Configured, Setting, Toolchain, kconfig, kernel, resolve
 from ..tree import AppliedTree, Plan
 from .sparse import Checker
 
@@ -226,7 +226,7 @@ def configure(
 
 
 def _asked(
-    requests: Mapping[str, Request], added: resolve.Values, variant: Variant
+    requests: Mapping[str, Setting], added: resolve.Values, variant: Variant
 ) -> dict[str, str]:
     wanted = {name: one.value for name, one in requests.items()} | dict(added)
     asked = {

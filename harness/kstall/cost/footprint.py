@@ -14,7 +14,7 @@ from . import costs, elf, structs
 from .code import Code, Instruction, StaticBranch, reads_clock
 from .elf import Binary, Function
 from .identity import same
-from .paths import Comparer, Comparison, Difference, Side, Walk
+from .paths import Comparer, Difference, PathsCompared, Side, Walk
 
 #: Changes when the analysis finds something else in the same kernels.
 VERSION = 3
@@ -286,7 +286,7 @@ class _Pair:
             added=[] if found.proven else [self._shown(one) for one in found.added],
         )
 
-    def _unlike(self, found: Comparison) -> Iterator[Difference]:
+    def _unlike(self, found: PathsCompared) -> Iterator[Difference]:
         """The stretches that differ in more than constants, such as the offset of a
         member behind one that is new."""
         for one in found.differences:
@@ -312,7 +312,7 @@ class _Pair:
                 )
 
 
-def _added(found: Comparison) -> list[Instruction]:
+def _added(found: PathsCompared) -> list[Instruction]:
     """Instructions of stretches that they were not in, and that went from no other."""
     if not found.proven:
         return list(found.added)

@@ -154,7 +154,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PathsCompared:
     """Two versions of a function while the new events are off.
 
     ``proven``: every path has its counterpart.  ``most`` and ``least`` are then the
@@ -209,7 +209,7 @@ class Comparer:
         self._patched = Walk(patched)
         self._met: dict[tuple[State, State, int], bool] = {}
 
-    def compare(self, base: int, patched: int) -> Comparison:
+    def compare(self, base: int, patched: int) -> PathsCompared:
         """Hold the function at ``patched`` against the one at ``base``."""
         start = _Node((base, ()), (patched, ()))
         found: dict[_Node, _Found] = {}
@@ -239,7 +239,7 @@ class Comparer:
             if not one.matched
         )
         added, removed = self._overall(start)
-        return Comparison(
+        return PathsCompared(
             proven=whole and not unmatched,
             most=_extreme(found, start, lambda one: one.net),
             work=_extreme(found, start, _work),

@@ -45,7 +45,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FormatChanges:
     """Events by what became of them.
 
     ``broken`` changed in a way that a consumer can stumble over, or are gone,
@@ -155,7 +155,7 @@ def kept(directory: Path) -> tuple[str, ...]:
     return tuple(file.read_text(encoding="utf-8") for file in files)
 
 
-def compare(base: Mapping[str, Layout], patched: Mapping[str, Layout]) -> Comparison:
+def compare(base: Mapping[str, Layout], patched: Mapping[str, Layout]) -> FormatChanges:
     """What became of the events of ``base``, and which are new."""
     broken, grown = [], []
     for event, old in base.items():
@@ -171,7 +171,7 @@ def compare(base: Mapping[str, Layout], patched: Mapping[str, Layout]) -> Compar
             more = ", ".join(names) or "text only"
             grown.append(Change(event, f"has more at its end: {more}"))
     added = tuple(one for event, one in patched.items() if event not in base)
-    return Comparison(
+    return FormatChanges(
         tuple(broken),
         tuple(grown),
         len(base) - len(broken) - len(grown),
@@ -180,7 +180,7 @@ def compare(base: Mapping[str, Layout], patched: Mapping[str, Layout]) -> Compar
     )
 
 
-def judge(found: Comparison, declared: frozenset[str]) -> Verdict:
+def judge(found: FormatChanges, declared: frozenset[str]) -> Verdict:
     """Existing events only grow, new ones are ``declared``, whole, and have a name of
     their own."""
     verdict = Verdict()

@@ -19,7 +19,7 @@ from ..base import KstallError
 from ..lint import Found, discover
 from ..series import Project, Series
 from ..tree import tree
-from .compare import Comparison
+from .compare import Resemblance
 
 #: The name of a series that nobody here has seen before.
 UNKNOWN = "arrived"
@@ -28,7 +28,7 @@ _DEADLINE_S = 120
 _OBJECT = re.compile(r"(?m)^[ \t]*[\w-]*obj-\$\((CONFIG_\w+)\)\s*[+:]?=(.*(?:\\\n.*)*)")
 
 
-def known(project: Project, target: Path, found: Comparison) -> Series:
+def known(project: Project, target: Path, found: Resemblance) -> Series:
     """Our series with the patches that came in the place of ours."""
     _copy(project, target)
     ours = target / "patches" / found.series.name

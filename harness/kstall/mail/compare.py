@@ -24,7 +24,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Resemblance:
     """The series of ours that is most like what came.
 
     ``same_tree``: both make the same tree.  ``range_diff`` is empty if no patch of it
@@ -44,14 +44,14 @@ class Comparison:
         )
 
 
-def find(came: tree.Plan, known: Sequence[Series], scratch: Path) -> Comparison | None:
+def find(came: tree.Plan, known: Sequence[Series], scratch: Path) -> Resemblance | None:
     """Which of ``known`` the patches of ``came`` are, or None if they are of none.
 
     They are if at least half of either has a counterpart: the same change by its patch
     id, or the same subject.
     """
     touched = {path for patch in came.patches for path in patch.touches}
-    best: Comparison | None = None
+    best: Resemblance | None = None
     for series in known:
         if not touched & series.touches:
             continue
@@ -69,13 +69,13 @@ def find(came: tree.Plan, known: Sequence[Series], scratch: Path) -> Comparison 
     return best if 2 * _common(best) >= least and _common(best) else None
 
 
-def _common(found: Comparison) -> int:
+def _common(found: Resemblance) -> int:
     return sum(pair.relation in ("same", "changed") for pair in found.pairs)
 
 
 def _compare(
     came: tree.Plan, ours: tree.Plan, series: Series, scratch: Path
-) -> Comparison:
+) -> Resemblance:
     repository = commits.Repository(scratch)
     # Both with all files that either touches, so that their bases are one.
     theirs_line = repository.add(came, _messages(came), list(dict(ours.states[0])))
@@ -84,7 +84,7 @@ def _compare(
         list(zip(ours.patches, repository.patch_ids(ours_line), strict=True)),
         list(zip(came.patches, repository.patch_ids(theirs_line), strict=True)),
     )
-    return Comparison(
+    return Resemblance(
         series,
         pairs,
         ours.content == came.content,

@@ -31,7 +31,7 @@ _RECORD = 40
 
 
 @dataclass(frozen=True)
-class Request:
+class Export:
     """What is to be written, and how.
 
     ``run`` is the run to quote, else the newest that counts.  ``sign_off`` is None for
@@ -89,7 +89,7 @@ class Exported:
         return shlex.join([*words, *files])
 
 
-def export(request: Request, series: Series, base: source.Base) -> Exported:
+def export(request: Export, series: Series, base: source.Base) -> Exported:
     """Write the thread of ``series``, or raise what stands in its way.
 
     Raises `proof.NoProof`, `cover.Unfinished`, `contributor.NoIdentity`,
@@ -106,7 +106,7 @@ def export(request: Request, series: Series, base: source.Base) -> Exported:
 
 
 def _export(
-    request: Request,
+    request: Export,
     series: Series,
     base: source.Base,
     found: proof.Proof,
@@ -184,7 +184,7 @@ def _doubts(quoted: Sequence[excerpts.Replaced], found: proof.Proof) -> tuple[st
 
 
 def _author(
-    request: Request, series: Series, plan: tree.Plan, doubts: Sequence[str]
+    request: Export, series: Series, plan: tree.Plan, doubts: Sequence[str]
 ) -> Person | None:
     """Whose mails these are: None for a draft."""
     if request.sign_off is None:
@@ -221,7 +221,7 @@ def _began(series: Series) -> datetime:
         ) from error
 
 
-def _require_changes(request: Request, series: Series) -> None:
+def _require_changes(request: Export, series: Series) -> None:
     """Raise `cover.Unfinished` unless it is said what each later version changes."""
     told = {one.version for one in series.spec.mail.change}
     missing = [n for n in range(2, request.version + 1) if n not in told]
@@ -233,7 +233,7 @@ def _require_changes(request: Request, series: Series) -> None:
         )
 
 
-def _changes(request: Request, series: Series, old: _Previous | None) -> list[str]:
+def _changes(request: Export, series: Series, old: _Previous | None) -> list[str]:
     """What is new in each version, the newest first."""
     told = {one.version: one.items for one in series.spec.mail.change}
     lines = []
@@ -247,7 +247,7 @@ def _changes(request: Request, series: Series, old: _Previous | None) -> list[st
 
 
 def _tail(
-    request: Request,
+    request: Export,
     series: Series,
     plan: tree.Plan,
     thread: mail.Thread,
@@ -294,7 +294,7 @@ class _Previous:
     message_id: str | None
 
 
-def _previous(request: Request, series: Series, scratch: Path) -> _Previous | None:
+def _previous(request: Export, series: Series, scratch: Path) -> _Previous | None:
     """The mails of the version before this one, or None for the first."""
     if request.version == 1:
         return None

@@ -36,7 +36,7 @@ class Incoming:
     dir: Path
     thread: thread.Thread
     plan: tree.Plan
-    found: compare.Comparison | None
+    found: compare.Resemblance | None
     points: tuple[discover.Found, ...]
     remarks: tuple[checkpatch.Remark, ...]
 
@@ -232,7 +232,7 @@ def text(came: Incoming) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compared(found: compare.Comparison | None) -> list[str]:
+def _compared(found: compare.Resemblance | None) -> list[str]:
     if found is None:
         return ["it is none of the series here"]
     lines = [

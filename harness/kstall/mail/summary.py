@@ -53,7 +53,7 @@ _NAMED = 6
 
 
 def export_all(
-    request: export.Request, series: Sequence[Series], base: source.Base
+    request: export.Export, series: Sequence[Series], base: source.Base
 ) -> tuple[Outcome, ...]:
     """Export each; what stops one does not stop the others."""
     outcomes = []
