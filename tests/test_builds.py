@@ -20,13 +20,14 @@ import kbuildtree
 import kerneltree
 from kstall.base import cache
 from kstall.build import Toolchain
-from kstall.compile import compilecheck, kbuild, sparse, variants
+from kstall.compile import Work, compilecheck, kbuild, sparse, variants
+from kstall.compile import builds as compilestage
 from kstall.compile.sparse import Checker
 from kstall.debian import Root
 from kstall.pipeline import Ui, builds
 from kstall.pipeline import run as runs
 from kstall.report import report
-from kstall.series import Series
+from kstall.series import Level, Series
 from kstall.tree import Base, tree
 from kstall.verdict import Check
 from steps import Step, series, write
@@ -82,17 +83,11 @@ class Bench:
         run.report.series = [entry]
         plan = tree.plan(self.base, made.patches, self.root / "am")
         project = SimpleNamespace(kconfigs=self.root / "kconfigs", load=lambda: (made,))
-        request = builds.Request(
-            project=project,  # type: ignore[arg-type]
-            series=made,
-            plan=plan,
-            tools=TOOLS,
-            root=Root("root", self.root, (), {}, True),
-            cache=self.cache,
-            everything=everything,
-        )
+        level: Level = "deep" if everything else "full"
+        context = run.context(project, self.cache, level)  # type: ignore[arg-type]
+        work = Work(context, made, plan, TOOLS, Root("root", self.root, (), {}, True))
         with tree.workspace(self.base, lambda _: None) as put:
-            grown = builds.prove(request, put, run, entry)
+            grown = builds.prove(work, put, run, entry)
         return entry, grown
 
     def judge(self, *steps: Step, everything: bool = True) -> dict[str, Check]:
@@ -149,7 +144,7 @@ def test_a_run_that_is_not_deep_tries_what_takes_seconds(bench: Bench) -> None:
     assert left == set(compilecheck.CHECKS) - {one.name for one in entry.checks[:6]}
     # In the same words, so that views tell one cause once.
     skipped = [one for one in entry.checks if one.status == "skip"]
-    assert {one.detail for one in skipped} == {builds.DEEP}
+    assert {one.detail for one in skipped} == {compilestage.DEEP}
     assert not any(one.comparisons for one in skipped)
     assert "LEVEL=deep" in entry.stages[0].summary
 

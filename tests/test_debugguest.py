@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 import kerneltree
-from kstall.base import KstallError, NotJudged, Opened
+from kstall.base import KstallError, NotJudged
 from kstall.build import Kernel, kconfig
 from kstall.debian import Root
 from kstall.evidence import debugcheck
@@ -25,7 +25,7 @@ from kstall.guest import console, debugguest, guest, guestrun, hosttime, splats
 from kstall.pipeline import Ui, debugging, debugkernel
 from kstall.pipeline import run as runs
 from kstall.report import report
-from kstall.series import Project
+from kstall.series import Context, Project
 from kstall.tree import am
 from kstall.verdict import Check
 from kstall_guest import job as jobs
@@ -112,18 +112,16 @@ class Bench:
     def run(self, keep: Callable[[Any], bool] = lambda _: True) -> debugguest.Watched:
         out = self.home / f"run{len(list(self.home.glob('run*')))}"
         out.mkdir()
-        self.stage = Opened(log=out / "guest.log")
-        return debugguest.run(
-            self.project,
+        watched, self.booted = debugguest.run(
+            Context(self.project, self.home / "cache", self.home, "deep", ui()),
             self.series,
             self.where,
             "patched",
             out,
-            self.home / "cache",
-            self.stage,
-            ui(),
+            out / "guest.log",
             keep=keep,
         )
+        return watched
 
 
 @pytest.fixture
@@ -136,9 +134,9 @@ def bench(
 def test_a_guest_without_a_word_is_not_run_again(bench: Bench) -> None:
     first = bench.run()
     again = bench.run()
-    assert bench.boots == 1 and bench.stage.reused
+    assert bench.boots == 1 and bench.booted.reused
     assert first == again and first.complaints == () and first.leaked is None
-    assert bench.stage.summary == "completed after 330 s, 0 toggles, 0 reports"
+    assert bench.booted.summary == "completed after 330 s, 0 toggles, 0 reports"
     assert not list(bench.home.glob("run*/share"))
 
 
@@ -276,7 +274,9 @@ class Stages:
         self.built.append((flavour, side))
         return kernel_at(self.path / flavour / side)
 
-    def _boot(self, *words: Any, **_: Any) -> debugguest.Watched:
+    def _boot(
+        self, *words: Any, **_: Any
+    ) -> tuple[debugguest.Watched, guestrun.Booted]:
         name = words[4].name
         self.booted.append(name)
         self.turns[name] = words[2].accel.one_thread
@@ -294,7 +294,8 @@ class Stages:
         }
         stress = {"lockdep": True, "counters": counters}
         agent = {"status": "completed", "stress": stress}
-        return debugguest.Watched("completed", 0, agent, complaints, ())
+        watched = debugguest.Watched("completed", 0, agent, complaints, ())
+        return watched, guestrun.Booted(words[4], False, "")
 
     def prove(self) -> dict[str, Check]:
         """The checks of the series."""
@@ -441,11 +442,13 @@ def test_a_base_that_did_not_do_its_work_is_not_kept(
     kept: dict[str, bool] = {}
     boot = debugging.debugguest.run
 
-    def run(*words: Any, keep: Any, **others: Any) -> debugguest.Watched:
-        came = boot(*words, keep=keep, **others)
+    def run(
+        *words: Any, keep: Any, **others: Any
+    ) -> tuple[debugguest.Watched, guestrun.Booted]:
+        came, booted = boot(*words, keep=keep, **others)
         kept[words[4].name] = keep(replace(came, status="hang"))
         kept[f"{words[4].name} whole"] = keep(came)
-        return came
+        return came, booted
 
     monkeypatch.setattr(debugging.debugguest, "run", run)
     stages.said = {"debug-patched": (DATA / "lockdep.log").read_text()}

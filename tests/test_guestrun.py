@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall.base import KstallError, NotJudged, Opened
+from kstall.base import KstallError, NotJudged
 from kstall.build import Kernel
 from kstall.debian import Root
 from kstall.evidence import records
 from kstall.guest import guest, guestrun, hosttime, monitor
 from kstall.guest.console import Splat
 from kstall.pipeline import Ui
-from kstall.series import Project, Series
+from kstall.series import Context, Project, Series
 from kstall_guest import job as jobs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,16 +58,14 @@ class Bench:
         monkeypatch.setattr(guestrun.guest, "boot", boot)
         out = self.home / f"run{self.boots}-{len(list(self.home.iterdir()))}"
         out.mkdir()
-        self.stage = Opened(log=out / "guest.log")
-        return guestrun.run_guest(
-            self.project,
+        listener = Ui(Console(file=io.StringIO()))
+        self.booted = guestrun.run_guest(
+            Context(self.project, self.home / "cache", out, "full", listener),
             self.series,
             self.where,
-            self.home / "cache",
-            out,
-            self.stage,
-            Ui(Console(file=io.StringIO())),
+            out / "guest.log",
         )
+        return self.booted.results
 
 
 @pytest.fixture
@@ -103,7 +101,7 @@ def test_results_are_used_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -
     first = bench.run({"agent": {"status": "completed"}}, monkeypatch)
     again = bench.run({}, monkeypatch)
     assert bench.boots == 1
-    assert bench.stage.reused
+    assert bench.booted.reused
     assert (again / "agent.json").read_text() == (first / "agent.json").read_text()
     assert (again / "console.txt").read_text() == "the console\n"
     assert not list(bench.home.glob("run*/*/share"))

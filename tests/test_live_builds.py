@@ -13,6 +13,7 @@ from rich.console import Console
 
 from kstall.base import cache
 from kstall.build import kernel
+from kstall.compile import Work
 from kstall.debian import root
 from kstall.pipeline import Ui, builds
 from kstall.pipeline import run as runs
@@ -49,17 +50,15 @@ def _checks(
         data = file.data.replace(FIRST.encode(), (FIRST + text).encode(), 1)
         assert data != file.data
         states[number][FILE] = replace(file, data=data)
-    request = builds.Request(
-        project=project,
+    work = Work(
+        context=run.context(project, kept),
         series=series,
         plan=replace(plan, states=tuple(tuple(one.items()) for one in states)),
         tools=kernel.toolchain(borrowed.pahole, kept),
         root=borrowed,
-        cache=kept,
-        everything=False,
     )
     with tree.workspace(base, ui.say) as put:
-        builds.prove(request, put, run, entry)
+        builds.prove(work, put, run, entry)
     return {one.name: one for one in entry.checks}
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kstall.base import DoesNotApply, FailedCheck, KstallError, process
+from kstall.base import DoesNotApply, FailedCheck, KstallError, figure, process
 from kstall.pipeline import Ui
 from kstall.pipeline import run as runs
 from kstall.report import report
@@ -41,7 +41,7 @@ def test_a_stage_keeps_commands_figures_and_log(run: runs.Run) -> None:
     with run.stage("build") as stage:
         process.run(["true"], log=stage.log)
         stage.summary = "built"
-        stage.figure("objects", 3, "files")
+        figure("objects", 3, "files")
     (entry,) = _saved(run).stages
     assert (entry.status, entry.summary) == ("pass", "built")
     assert entry.commands[0].argv == ["true"]

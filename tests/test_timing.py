@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kstall.base import Opened
 from kstall.cost import Kernels, costs, counting, timing
 from kstall.cost.counting import Boot
 from kstall.guest import accel
 from kstall.pipeline import Ui, overhead
 from kstall.pipeline import run as runs
 from kstall.report import SeriesReport
-from kstall.series import Measure, Project, Series
+from kstall.series import Context, Measure, Project, Series
 from kstall.series.series import Overhead
 from kstall.verdict import Check
 
@@ -98,27 +97,18 @@ def guests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Host:
 
 def measure(
     project: Project, series: Series, kernels: Kernels, speed: accel.Accel, where: Path
-) -> tuple[Opened, list[Any]]:
-    stage = Opened(log=where / "time.log")
-    found = timing.measure(
-        project,
-        series,
-        kernels,
-        speed,
-        where / "cache",
-        where / "run",
-        stage,
-        Quiet(),  # type: ignore[arg-type]
-    )
-    return stage, found
+) -> tuple[timing.Timed, list[Any]]:
+    context = Context(project, where / "cache", where / "run", "full", Quiet())
+    timed = timing.measure(context, series, kernels, speed, where / "time.log")
+    return timed, timed.timings
 
 
 def test_without_kvm_it_is_skipped_and_says_why(
     project: Project, series: Series, kernels: Kernels, guests: Host, tmp_path: Path
 ) -> None:
-    stage, found = measure(project, series, kernels, TCG, tmp_path)
-    assert (stage.status, found, guests.booted) == ("skip", [], [])
-    assert stage.summary == "no usable KVM: QEMU gives up under KVM"
+    timed, found = measure(project, series, kernels, TCG, tmp_path)
+    assert (found, guests.booted) == ([], [])
+    assert timed.skipped == "no usable KVM: QEMU gives up under KVM"
 
 
 def test_a_run_without_kvm_says_so_and_is_judged_by_the_rest(
@@ -129,12 +119,13 @@ def test_a_run_without_kvm_says_so_and_is_judged_by_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(overhead, "_footprint", lambda *_: costs.Footprint())
-    monkeypatch.setattr(counting, "measure", lambda *_: [])
+    monkeypatch.setattr(counting, "measure", lambda *_: ([], False))
     monkeypatch.setattr(overhead, "judge", lambda *_: [_passed()])
     run = runs.begin(tmp_path / "out", ["kstall"], Ui(Console(file=io.StringIO())))
     entry = SeriesReport(name=series.name, title="t", digest="d")
     run.report.series.append(entry)
-    overhead.prove(project, series, kernels, TCG, tmp_path / "cache", run, entry)
+    context = run.context(project, tmp_path / "cache")
+    overhead.prove(context, series, kernels, TCG, run, entry)
     run.report.settle()
     run.save()
     assert run.report.status == "proven"
@@ -156,23 +147,23 @@ def _passed() -> Check:
 def test_pairs_take_turns_so_that_drift_does_not_count(
     project: Project, series: Series, kernels: Kernels, guests: Host, tmp_path: Path
 ) -> None:
-    stage, (found,) = measure(project, series, kernels, KVM, tmp_path)
+    timed, (found,) = measure(project, series, kernels, KVM, tmp_path)
     assert guests.booted[:4] == ["base-0", "patched-0", "patched-1", "base-1"]
     assert len(guests.booted) == 2 * len(found.pairs) == 24
     assert found.pairs[0].base == pytest.approx(1020)
     # The host lost a third of its speed, and 5 % were added by the patches.
     assert found.ratio == pytest.approx(1.05, abs=0.002)
     assert 1.03 < found.low < found.ratio < found.high < 1.07
-    assert stage.status == "pass"
-    assert stage.summary.startswith("call +5.0")
+    assert not timed.skipped
+    assert found.change.startswith("+5.0")
 
 
 def test_what_was_timed_is_kept(
     project: Project, series: Series, kernels: Kernels, guests: Host, tmp_path: Path
 ) -> None:
     _, first = measure(project, series, kernels, KVM, tmp_path)
-    stage, again = measure(project, series, kernels, KVM, tmp_path)
-    assert stage.reused
+    timed, again = measure(project, series, kernels, KVM, tmp_path)
+    assert timed.reused
     assert again == first
     assert len(guests.booted) == 24
     (kept,) = (tmp_path / "cache/timings").glob("*/rows.json")
@@ -191,10 +182,10 @@ def test_a_guest_that_fails_is_no_verdict(
 
     monkeypatch.setattr(counting, "run", broken)
     monkeypatch.setattr(counting, "compile_programs", lambda *_: None)
-    stage, found = measure(project, series, kernels, KVM, tmp_path)
-    assert (stage.status, found) == ("skip", [])
-    assert stage.summary == "could not be timed: boot base-0 ended as hang"
-    assert str(tmp_path / "log") in (stage.error or "")
+    timed, found = measure(project, series, kernels, KVM, tmp_path)
+    assert found == []
+    assert timed.skipped == "could not be timed: boot base-0 ended as hang"
+    assert str(tmp_path / "log") in (timed.error or "")
 
 
 def test_the_interval_is_that_of_the_geometric_mean() -> None:

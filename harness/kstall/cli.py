@@ -25,7 +25,7 @@ from .evidence import traceabi
 from .mail import export, incoming, prep, summary
 from .pipeline import Ui, command_line, stability, validate
 from .report import html, report, views
-from .series import Project, Series, Spec
+from .series import Level, Project, Series, Spec
 from .tree import source
 
 CANNOT_RUN = 2
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     prove.add_argument(
         "--level",
-        choices=get_args(validate.Level),
+        choices=get_args(Level),
         default="full",
         help="quick: does it build, boot, fire and tell the truth; full: also each "
         "patch by itself, and what the events cost while off, as mails want it; deep: "
@@ -355,7 +355,7 @@ def _add_check_thread(
     )
     incoming.add_argument(
         "--level",
-        choices=get_args(validate.Level),
+        choices=get_args(Level),
         default="full",
         help="as for validate (default: %(default)s)",
     )

@@ -8,18 +8,20 @@ is used where nothing is installed yet.
 
 from . import cache, parallel, process, sources, space, temporary
 from .errors import DoesNotApply, FailedCheck, KstallError, NotJudged, explain
-from .stage import Opened, Sink, Status
+from .stage import Figure, Sink, Status, figure, figures
 
 __all__ = [
     "DoesNotApply",
     "FailedCheck",
+    "Figure",
     "KstallError",
     "NotJudged",
-    "Opened",
     "Sink",
     "Status",
     "cache",
     "explain",
+    "figure",
+    "figures",
     "parallel",
     "process",
     "sources",

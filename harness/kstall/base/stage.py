@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is told of a stage while it is under way."""
+"""What is told of a stage while it is under way: progress, and figures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Literal, NamedTuple, Protocol
 
 #: Of a stage or a series; error: it could not be judged.  A check never has the last.
@@ -29,17 +30,23 @@ class Figure(NamedTuple):
     unit: str
 
 
-@dataclass
-class Opened:
-    """A stage that is under way: what it sets here ends up in its report entry."""
+_figures: contextvars.ContextVar[list[Figure] | None] = contextvars.ContextVar(
+    "figures", default=None
+)
 
-    log: Path
-    summary: str = ""
-    reused: bool = False
-    figures: list[Figure] = field(default_factory=list)
-    status: Status = "pass"
-    error: str | None = None
 
-    def figure(self, name: str, value: float, unit: str) -> None:
-        """A number that this stage measured."""
-        self.figures.append(Figure(name, value, unit))
+@contextlib.contextmanager
+def figures() -> Iterator[list[Figure]]:
+    """What is measured while the block runs, also if that fails in the end."""
+    found: list[Figure] = []
+    token = _figures.set(found)
+    try:
+        yield found
+    finally:
+        _figures.reset(token)
+
+
+def figure(name: str, value: float, unit: str) -> None:
+    """Have a number that was measured told to whoever listens with `figures`."""
+    if (found := _figures.get()) is not None:
+        found.append(Figure(name, value, unit))

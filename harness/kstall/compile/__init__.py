@@ -1,24 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Each state of a series compiled in each variant: what the compilers find.
 
-In come a `Plan` and a `Toolchain`; out come an `Outcome` for each state and variant,
-and the checks that judge them.  It knows nothing of what a guest does.
+In come a `Plan` and a `Toolchain`, as `Work`; out comes `Compiled`: the checks, and the
+objects in the worst configuration.  It knows nothing of what a guest does.
 """
 
-from . import compilecheck, compiling, kbuild, options, sparse, variants
-from .compilecheck import Tried
-from .compiling import Job, Outcome
-from .variants import Variant
+from .builds import Compiled, Work, compiled
 
-__all__ = [
-    "Job",
-    "Outcome",
-    "Tried",
-    "Variant",
-    "compilecheck",
-    "compiling",
-    "kbuild",
-    "options",
-    "sparse",
-    "variants",
-]
+__all__ = ["Compiled", "Work", "compiled"]

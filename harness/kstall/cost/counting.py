@@ -21,12 +21,12 @@ from typing import Any
 
 from kstall_guest import errors
 
-from ..base import FailedCheck, KstallError, Opened, Sink, cache, parallel, process
+from ..base import FailedCheck, KstallError, cache, parallel, process
 from ..build import kernel
 from ..debian import root
 from ..evidence import traceabi
 from ..guest import accel, guest, guestrun, hosttime
-from ..series import Measure, Project, Series
+from ..series import Context, Measure, Project, Series
 from . import costs, gate
 
 #: Changes when the same kernels would be measured in another way.
@@ -127,45 +127,37 @@ def key_of(project: Project, series: Series, kernels: Kernels) -> str:
 
 
 def measure(
-    project: Project,
-    series: Series,
-    kernels: Kernels,
-    cache_dir: Path,
-    run_dir: Path,
-    stage: Opened,
-    ui: Sink,
-) -> list[costs.Measurement]:
+    context: Context, series: Series, kernels: Kernels, log: Path
+) -> tuple[list[costs.Measurement], bool]:
     """Boot both kernels several times and count; kept under a key, and used again.
 
+    Also returned is whether an earlier run has counted.
     Raises `MeasureFailed` if a program fails or a kernel complains.
     """
-    key = key_of(project, series, kernels)
-    kept = cache_dir / "instructions" / key
+    key = key_of(context.project, series, kernels)
+    kept = context.cache / "instructions" / key
     with cache.lock(
-        cache_dir / "locks" / f"instructions-{key}",
-        waiting=lambda who: ui.say(f"waiting: {who} counts this very thing"),
+        context.cache / "locks" / f"instructions-{key}",
+        waiting=lambda who: context.ui.say(f"waiting: {who} counts this very thing"),
     ):
-        if stage_reused := cache.kept(kept):
+        if reused := cache.kept(kept):
             counts = json.loads((kept / "counts.json").read_text(encoding="utf-8"))
         else:
-            counts = _count(project, series, kernels, run_dir, stage, ui)
+            counts = _count(context, series, kernels, log)
             with cache.keep_if_possible(kept) as scratch:
                 cache.write_json(scratch / "counts.json", counts)
-                traceabi.keep(run_dir / series.name / "instructions", scratch)
-    stage.reused = stage_reused
-    cache.prune(cache_dir / "instructions", keep=200)
-    return [_measurement(one, counts) for one in series.measures]
+                traceabi.keep(context.out / series.name / "instructions", scratch)
+    cache.prune(context.cache / "instructions", keep=200)
+    return [_measurement(one, counts) for one in series.measures], reused
 
 
-def formats(
-    project: Project, series: Series, kernels: Kernels, cache_dir: Path
-) -> tuple[str, ...]:
+def formats(context: Context, series: Series, kernels: Kernels) -> tuple[str, ...]:
     """The formats of all trace events of either kernel, as the guests printed them.
 
     Empty if they were counted without, as they were before there was a use for it.
     """
-    key = key_of(project, series, kernels)
-    return traceabi.kept(cache_dir / "instructions" / key)
+    key = key_of(context.project, series, kernels)
+    return traceabi.kept(context.cache / "instructions" / key)
 
 
 def _machine(series: Series) -> guest.Machine:
@@ -180,15 +172,10 @@ def one_processor(series: Series) -> guest.Machine:
 
 
 def _count(
-    project: Project,
-    series: Series,
-    kernels: Kernels,
-    run_dir: Path,
-    stage: Opened,
-    ui: Sink,
+    context: Context, series: Series, kernels: Kernels, log: Path
 ) -> list[dict[str, Any]]:
-    out = run_dir / series.name / "instructions"
-    compile_programs(project, series, out, stage.log)
+    project, out = context.project, context.out / series.name / "instructions"
+    compile_programs(project, series, out, log)
     counts: list[dict[str, Any]] = []
     boots = _boots(kernels)
     # Each guest has one processor and is emulated by one thread.
@@ -199,7 +186,7 @@ def _count(
     def done(name: str, counted: list[dict[str, Any]]) -> None:
         counts.extend(counted)
         names.add(name)
-        ui.progress(len(names), len(boots), name)
+        context.ui.progress(len(names), len(boots), name)
 
     tasks = {
         boot.name: functools.partial(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import process
+from ..base import cache, process, sources
 from ..build import Kernel
 from . import costs, elf, structs
 from .code import Code, Instruction, StaticBranch, reads_clock
@@ -45,6 +45,29 @@ class Wanted:
     def events(self) -> frozenset[str]:
         """Tracepoints, as their symbols name them."""
         return frozenset(self.functions)
+
+
+def obtain(
+    base: Kernel, patched: Kernel, wanted: Wanted, cache_dir: Path
+) -> tuple[costs.Footprint, bool]:
+    """What `compare` finds, and whether an earlier run has found it."""
+    key = cache.digest(
+        VERSION,
+        sources.digest("kstall.evidence", "kstall.cost"),
+        base.key,
+        patched.key,
+        {event: list(names) for event, names in wanted.functions.items()},
+        sorted(wanted.hot),
+    )
+    kept = cache_dir / "footprints" / key / "footprint.json"
+    if cache.kept(kept.parent):
+        text = kept.read_text(encoding="utf-8")
+        return costs.Footprint.model_validate_json(text), True
+    found = compare(base, patched, wanted)
+    with cache.keep_if_possible(kept.parent) as scratch:
+        cache.write_text(scratch / kept.name, found.model_dump_json(indent=1))
+    cache.prune(cache_dir / "footprints", keep=200)
+    return found, False
 
 
 def compare(base: Kernel, patched: Kernel, wanted: Wanted) -> costs.Footprint:

@@ -19,12 +19,13 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base import KstallError, Opened, Sink, cache
+from ..base import KstallError, cache
 from ..guest import accel
-from ..series import Project, Series
+from ..series import Context, Series
 from . import costs, counting
 from .counting import Boot, Kernels
 
@@ -35,24 +36,25 @@ _RESAMPLES = 4000
 _CONFIDENCE = 0.95
 
 
+@dataclass(frozen=True)
+class Timed:
+    """What was timed, or in ``skipped`` why it was not, with all of the ``error``."""
+
+    timings: list[costs.Timing]
+    reused: bool = False
+    skipped: str = ""
+    error: str | None = None
+
+
 def measure(
-    project: Project,
-    series: Series,
-    kernels: Kernels,
-    speed: accel.Accel,
-    cache_dir: Path,
-    run_dir: Path,
-    stage: Opened,
-    ui: Sink,
-) -> list[costs.Timing]:
+    context: Context, series: Series, kernels: Kernels, speed: accel.Accel, log: Path
+) -> Timed:
     """Time both kernels if ``speed`` is KVM; else, and if it goes wrong, skip why."""
     if speed.kind != "kvm":
-        stage.status = "skip"
-        stage.summary = f"no usable KVM: {speed.why}"
-        return []
+        return Timed([], skipped=f"no usable KVM: {speed.why}")
+    project, out = context.project, context.out / series.name / "time"
 
     def boot(one: Boot) -> list[dict[str, Any]]:
-        out = run_dir / series.name / "time"
         machine = counting.one_processor(series)
         return counting.run(project, series, kernels, one, out, speed, machine)
 
@@ -62,29 +64,24 @@ def measure(
         counting.key_of(project, series, kernels),
         accel.machine_key(),
     )
-    kept = cache_dir / "timings" / key
+    kept = context.cache / "timings" / key
+    reused = False
     try:
-        if cache.kept(kept):
+        if reused := cache.kept(kept):
             rows = json.loads((kept / "rows.json").read_text(encoding="utf-8"))
-            stage.reused = True
         else:
-            out = run_dir / series.name / "time"
-            counting.compile_programs(project, series, out, stage.log)
+            counting.compile_programs(project, series, out, log)
             rows = interleaved(
-                kernels, boot, lambda n: ui.progress(n, 2 * _PAIRS, "boots")
+                kernels, boot, lambda n: context.ui.progress(n, 2 * _PAIRS, "boots")
             )
             with cache.keep_if_possible(kept) as scratch:
                 cache.write_json(scratch / "rows.json", rows)
-        cache.prune(cache_dir / "timings", keep=200)
-        found = timings(series, rows)
+        cache.prune(context.cache / "timings", keep=200)
+        return Timed(timings(series, rows), reused)
     except KstallError as error:
         # Never required: what can be said of the cost is said without it.
-        stage.status = "skip"
-        stage.summary = f"could not be timed: {error.what.splitlines()[0]}"
-        stage.error = str(error)
-        return []
-    stage.summary = "; ".join(f"{one.workload} {one.change}" for one in found)
-    return found
+        why = f"could not be timed: {error.what.splitlines()[0]}"
+        return Timed([], reused, why, str(error))
 
 
 def interleaved(

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..base import KstallError, Opened, Sink, cache
+from ..base import KstallError, cache, figure
 from ..build import kernel
-from ..series import Project, Series
+from ..series import Context, Project, Series
 from . import console, guest, guestrun, splats
-from .guestrun import Guest
+from .guestrun import Booted, Guest
 from .splats import Complaint
 
 #: Two builds, because KASAN and KCSAN cannot be in one.
@@ -142,17 +142,15 @@ def _key(project: Project, series: Series, where: Guest, job: Mapping[str, Any])
 
 
 def run(
-    project: Project,
+    context: Context,
     series: Series,
     where: Guest,
     side: Side,
     out: Path,
-    cache_dir: Path,
-    stage: Opened,
-    ui: Sink,
+    log: Path,
     *,
     keep: Callable[[Watched], bool],
-) -> Watched:
+) -> tuple[Watched, Booted]:
     """Boot ``where``, which has the machine of `machine_for`, and do it all.
 
     ``out`` gets the console, and in ``results`` what the guest brought back.  A guest
@@ -160,36 +158,34 @@ def run(
     `KstallError` if it ended in a way that says nothing of its kernel.
     """
     job = job_for(series, where.kernel, side)
-    kept = cache_dir / "watched" / _key(project, series, where, job)
+    kept = context.cache / "watched" / _key(context.project, series, where, job)
     results = out / "results"
     with cache.lock(
-        cache_dir / "locks" / f"watched-{kept.name}",
-        waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
+        context.cache / "locks" / f"watched-{kept.name}",
+        waiting=lambda who: context.ui.say(f"waiting: {who} runs this very guest"),
     ):
-        if stage_reused := cache.kept(kept):
+        if reused := cache.kept(kept):
             shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
         else:
-            _boot(project, series, where, job, out, stage.log, ui)
-        stage.reused = stage_reused
+            _boot(context, series, where, job, out, log)
         found = load(results)
-        if not stage_reused and found.exit_status == 0 and keep(found):
+        if not reused and found.exit_status == 0 and keep(found):
             with cache.keep_if_possible(kept) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
-    cache.prune(cache_dir / "watched", keep=100)
-    _sum_up(found, json.loads((results / _FACTS).read_text())["seconds"], stage)
-    return found
+    cache.prune(context.cache / "watched", keep=100)
+    seconds = json.loads((results / _FACTS).read_text())["seconds"]
+    return found, Booted(results, reused, _summed_up(found, seconds))
 
 
 def _boot(
-    project: Project,
+    context: Context,
     series: Series,
     where: Guest,
     job: Mapping[str, Any],
     out: Path,
     log: Path,
-    ui: Sink,
 ) -> None:
-    share = out / "share"
+    share, project = out / "share", context.project
     guestrun.fill(share, project, series, where, job, log)
     shutil.copy2(project.root / guestrun.STRESS, share / guestrun.STRESS)
     guestrun.compile_program(
@@ -197,7 +193,7 @@ def _boot(
     )
     deadline = _MARGIN + sum(load["deadline_s"] for load in job["workloads"])
     try:
-        ran = guestrun.start(series, where, share, out, deadline, ui)
+        ran = guestrun.start(series, where, share, out, deadline, context.ui)
     finally:
         (share / "results").rename(out / "results")
         cache.remove(share)
@@ -218,21 +214,21 @@ def _boot(
     cache.write_json(out / "results" / _FACTS, facts)
 
 
-def _sum_up(found: Watched, seconds: float, stage: Opened) -> None:
+def _summed_up(found: Watched, seconds: float) -> str:
     turns = sum(
         one["toggles"]
         for reader in found.facts.get("readers", {}).values()
         for one in reader.values()
     )
     leaked = "" if found.leaked is None else f", {len(found.leaked)} leaks"
-    stage.summary = (
+    figure("guest", seconds, "s")
+    figure("toggles", turns, "")
+    for name, value in found.facts.get("seconds", {}).items():
+        figure(f"guest: {name}", value, "s")
+    return (
         f"{found.status} after {seconds:.0f} s, {turns} toggles, "
         f"{len(found.complaints)} reports{leaked}"
     )
-    stage.figure("guest", seconds, "s")
-    stage.figure("toggles", turns, "")
-    for name, value in found.facts.get("seconds", {}).items():
-        stage.figure(f"guest: {name}", value, "s")
 
 
 def load(results: Path) -> Watched:

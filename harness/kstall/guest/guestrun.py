@@ -11,6 +11,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,15 @@ from ..base import (
     FailedCheck,
     KstallError,
     NotJudged,
-    Opened,
     Sink,
     cache,
+    figure,
     process,
     space,
 )
 from ..build import kernel, programs
 from ..debian import root
-from ..series import Project, Series
+from ..series import Context, Project, Series
 from . import accel, console, guest, hosttime, monitor
 
 #: Where a guest finds what it was given.
@@ -55,6 +56,15 @@ class Guest:
     accel: accel.Accel
     machine: guest.Machine = field(default_factory=guest.Machine)
     programs: tuple[programs.Program, ...] = ()
+
+
+@dataclass(frozen=True)
+class Booted:
+    """A guest that came to its end: its results, and whether they were kept before."""
+
+    results: Path
+    reused: bool
+    summary: str
 
 
 def machine_for(series: Series) -> guest.Machine:
@@ -169,19 +179,16 @@ def key_of(project: Project, series: Series, where: Guest) -> str:
 
 
 def run_guest(
-    project: Project,
+    context: Context,
     series: Series,
     where: Guest,
-    cache_dir: Path,
-    run_dir: Path,
-    stage: Opened,
-    ui: Sink,
+    log: Path,
     *,
     out: Path | None = None,
     fresh: bool = False,
     keep: Callable[[Path], bool] = lambda _: True,
-) -> Path:
-    """Boot, run all workloads, and return the directory of the results.
+) -> Booted:
+    """Boot, run all workloads, and return where the results are.
 
     That is below ``out``, or the series' directory of the run.
 
@@ -191,23 +198,20 @@ def run_guest(
     `NotJudged` if nothing can be said of it; what the guest had written until then
     stays in the run directory.  Results of before that were kept go with the first.
     """
+    project = context.project
     key = key_of(project, series, where)
-    place = out or run_dir / series.name
+    place = out or context.out / series.name
     results = place / "results"
-    kept = cache_dir / "evidence" / key
-    with cache.lock(
-        cache_dir / "locks" / f"evidence-{key}",
-        waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
-    ):
+    kept = context.cache / "evidence" / key
+    with _turn(context, key):
         if not fresh and cache.kept(kept):
             shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
-            stage.reused = True
-            stage.summary = f"{len(series.spec.workload)} workloads, evidence {key}"
-            return results
+            summary = f"{len(series.spec.workload)} workloads, evidence {key}"
+            return Booted(results, True, summary)
         share = place / "share"
-        fill(share, project, series, where, job_for(series, where.kernel), stage.log)
+        fill(share, project, series, where, job_for(series, where.kernel), log)
         try:
-            ran = _boot(series, where, share, place, stage, ui)
+            ran, summary = _boot(series, where, share, place, context.ui)
         finally:
             (share / "results").rename(results)
             cache.remove(share)
@@ -222,20 +226,22 @@ def run_guest(
         if keep(results):
             with cache.keep_if_possible(kept) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
-    cache.prune(cache_dir / "evidence", keep=200)
-    return results
+    cache.prune(context.cache / "evidence", keep=200)
+    return Booted(results, False, summary)
 
 
-def forget(
-    project: Project, series: Series, where: Guest, cache_dir: Path, ui: Sink
-) -> None:
+def forget(context: Context, series: Series, where: Guest) -> None:
     """Drop the results that were kept of such a guest, if there are any."""
-    key = key_of(project, series, where)
-    with cache.lock(
-        cache_dir / "locks" / f"evidence-{key}",
-        waiting=lambda who: ui.say(f"waiting: {who} runs this very guest"),
-    ):
-        cache.remove(cache_dir / "evidence" / key)
+    key = key_of(context.project, series, where)
+    with _turn(context, key):
+        cache.remove(context.cache / "evidence" / key)
+
+
+def _turn(context: Context, key: str) -> AbstractContextManager[None]:
+    return cache.lock(
+        context.cache / "locks" / f"evidence-{key}",
+        waiting=lambda who: context.ui.say(f"waiting: {who} runs this very guest"),
+    )
 
 
 def fill(
@@ -288,24 +294,22 @@ def compile_program(program: Path, target: Path, log: Path) -> None:
 
 
 def _boot(
-    series: Series, where: Guest, share: Path, out: Path, stage: Opened, ui: Sink
-) -> guest.GuestRun:
+    series: Series, where: Guest, share: Path, out: Path, ui: Sink
+) -> tuple[guest.GuestRun, str]:
     loads = series.spec.workload
     tracers = sum(len(load.scripts) + bool(load.record) for load in loads)
     deadline = _MARGIN + _PER_TRACER * tracers + sum(load.deadline_s for load in loads)
     ran = start(series, where, share, out, deadline, ui)
-    stage.summary = (
+    summary = (
         f"{len(loads)} workloads in {ran.seconds:.0f} s, first line after "
         f"{ran.first_line_seconds:.1f} s"
         if ran.first_line_seconds is not None
         else f"ended as {ran.status}"
     )
-    stage.figure("guest", ran.seconds, "s")
+    figure("guest", ran.seconds, "s")
     if ran.first_line_seconds is not None:
-        stage.figure(
-            "guest start to first line of the job", ran.first_line_seconds, "s"
-        )
-    return ran
+        figure("guest start to first line of the job", ran.first_line_seconds, "s")
+    return ran, summary
 
 
 def start(

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from ..base import KstallError, Opened, parallel
+from ..base import KstallError, figure, figures, parallel
 from ..build import kernel, programs
 from ..evidence import debugcheck
 from ..guest import Flavour, Side, Watched, accel, debugguest, guestrun
@@ -29,7 +29,7 @@ from ..report import SeriesReport
 from ..series import Series
 from . import debugkernel
 from .debugkernel import Ground, Group
-from .run import Run, StageStopped
+from .run import Opened, Run, StageStopped
 
 _FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
 
@@ -267,32 +267,30 @@ def _boot(
     )
     out = run.dir / one.series.name / one.name
     out.mkdir(parents=True)
-    mine = Opened(log=out / "guest-job.log")
+    booted = None
     try:
-        watched = debugguest.run(
-            ground.project,
-            one.series,
-            where,
-            one.side,
-            out,
-            ground.cache,
-            mine,
-            run.ui,
-            keep=lambda came: (
-                debugcheck.answered(one.flavour, came)
-                if one.side == "base"
-                else debugcheck.worth_keeping(one.series, one.flavour, came)
-            ),
-        )
+        with figures() as measured:
+            watched, booted = debugguest.run(
+                run.context(ground.project, ground.cache, "deep"),
+                one.series,
+                where,
+                one.side,
+                out,
+                out / "guest-job.log",
+                keep=lambda came: (
+                    debugcheck.answered(one.flavour, came)
+                    if one.side == "base"
+                    else debugcheck.worth_keeping(one.series, one.flavour, came)
+                ),
+            )
     except KstallError as error:
         return error
     finally:
-        if not mine.reused:
+        if booted is None or not booted.reused:
             stage.reused = False
-    for figure in mine.figures:
-        label = f"{one.series.name} {one.name}: {figure.name}"
-        stage.figure(label, figure.value, figure.unit)
-    run.ui.say(f"{one.series.name} {one.name}: {mine.summary}")
+    for name, value, unit in measured:
+        figure(f"{one.series.name} {one.name}: {name}", value, unit)
+    run.ui.say(f"{one.series.name} {one.name}: {booted.summary}")
     return watched
 
 

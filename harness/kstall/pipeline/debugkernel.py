@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ..base import Opened
 from ..build import kernel, programs
 from ..debian import root
 from ..evidence import debugcheck
 from ..guest import Flavour, Side
 from ..series import Project, Series
 from ..tree import am, source, tree
-from .run import Run
+from .run import Opened, Run
 
 
 @dataclass(frozen=True)

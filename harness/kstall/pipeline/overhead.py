@@ -7,22 +7,20 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..base import Opened, cache, sources
 from ..cost import Kernels, costs, counting, footprint, gate, timing
 from ..evidence import traceabi
 from ..guest import accel
 from ..report import SeriesReport
-from ..series import Project, Series
+from ..series import Context, Series
 from ..verdict import Check, run_check
-from .run import Run
+from .run import Opened, Run
 
 
 def prove(
-    project: Project,
+    context: Context,
     series: Series,
     kernels: Kernels,
     speed: accel.Accel,
-    cache_dir: Path,
     run: Run,
     entry: SeriesReport,
 ) -> None:
@@ -45,7 +43,7 @@ def prove(
     )
     entry.overhead = found
     with run.stage("binaries", entry) as stage:
-        found.footprint = _footprint(series, kernels, cache_dir, stage)
+        found.footprint = _footprint(series, kernels, context.cache, stage)
         found.footprint.limits.append(
             "one configuration and one compiler; of CONFIG_JUMP_LABEL=n, where a site "
             "is a load, a test and a branch, only sizes, and nothing of "
@@ -53,21 +51,20 @@ def prove(
         )
     if series.measures:
         with run.stage("instructions", entry) as stage:
-            found.measurements = counting.measure(
-                project, series, kernels, cache_dir, run.dir, stage, run.ui
+            found.measurements, stage.reused = counting.measure(
+                context, series, kernels, stage.log
             )
             stage.summary = "; ".join(map(_line, found.measurements))
         with run.stage("time", entry) as stage:
-            found.timings = timing.measure(
-                project, series, kernels, speed, cache_dir, run.dir, stage, run.ui
+            timed = timing.measure(context, series, kernels, speed, stage.log)
+            found.timings, stage.reused = timed.timings, timed.reused
+            stage.summary = timed.skipped or "; ".join(
+                f"{one.workload} {one.change}" for one in timed.timings
             )
+            if timed.skipped:
+                stage.status, stage.error = "skip", timed.error
         with run.stage("events", entry) as stage:
-            _events(
-                series,
-                counting.formats(project, series, kernels, cache_dir),
-                entry,
-                stage,
-            )
+            _events(series, counting.formats(context, series, kernels), entry, stage)
     else:
         not_compared(run, entry)
     with run.stage("gate", entry) as stage:
@@ -127,23 +124,9 @@ def _footprint(
     series: Series, kernels: Kernels, cache_dir: Path, stage: Opened
 ) -> costs.Footprint:
     wanted = footprint.Wanted(gate.tracepoints(series), gate.hot(series))
-    key = cache.digest(
-        footprint.VERSION,
-        sources.digest("kstall.evidence", "kstall.cost"),
-        kernels.base.key,
-        kernels.patched.key,
-        {event: list(names) for event, names in wanted.functions.items()},
-        sorted(wanted.hot),
+    found, stage.reused = footprint.obtain(
+        kernels.base, kernels.patched, wanted, cache_dir
     )
-    kept = cache_dir / "footprints" / key / "footprint.json"
-    if cache.kept(kept.parent):
-        found = costs.Footprint.model_validate_json(kept.read_text(encoding="utf-8"))
-        stage.reused = True
-    else:
-        found = footprint.compare(kernels.base, kernels.patched, wanted)
-        with cache.keep_if_possible(kept.parent) as scratch:
-            cache.write_text(scratch / kept.name, found.model_dump_json(indent=1))
-        cache.prune(cache_dir / "footprints", keep=200)
     nops = sum(site.nop > 0 for site in found.sites)
     changed = len(found.paths) + found.same_paths
     stage.summary = (

@@ -17,14 +17,34 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..base import DoesNotApply, FailedCheck, KstallError, Opened, cache, process
+from ..base import (
+    DoesNotApply,
+    FailedCheck,
+    KstallError,
+    Status,
+    cache,
+    figures,
+    process,
+)
 from ..base import explain as explain_error
 from ..report import Report, SeriesReport, explain, html, junit, kcidb, ktap, report
+from ..series import Context, Level, Project
 from .ui import Ui
 
 
 class StageStopped(Exception):
     """A stage did not end well; its entry in the report says why."""
+
+
+@dataclass
+class Opened:
+    """A stage that is under way: what it sets here ends up in its report entry."""
+
+    log: Path
+    summary: str = ""
+    reused: bool = False
+    status: Status = "pass"
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +89,10 @@ class Run:
             # The verdict stands in report.json: what draws it must not cost it.
             self.ui.say(f"{name} could not be made: {error!r}{again}")
 
+    def context(self, project: Project, cache: Path, level: Level = "full") -> Context:
+        """What its stages are told."""
+        return Context(project, cache, self.dir, level, self.ui)
+
     @contextlib.contextmanager
     def stage(self, name: str, series: SeriesReport | None = None) -> Iterator[Opened]:
         """Time a stage and put its outcome down, however it ends.
@@ -81,7 +105,11 @@ class Run:
         (series.stages if series else self.report.stages).append(entry)
         self.ui.begin(series.name if series else None, name)
         began = time.monotonic()
-        with process.recorded() as commands, cache.remarked() as remarks:
+        with (
+            process.recorded() as commands,
+            cache.remarked() as remarks,
+            figures() as measured,
+        ):
             try:
                 yield opened
                 entry.status, entry.error = opened.status, opened.error
@@ -110,9 +138,7 @@ class Run:
                 entry.seconds = round(time.monotonic() - began, 3)
                 entry.summary = "; ".join(filter(None, (opened.summary, *remarks)))
                 entry.reused = opened.reused
-                entry.figures = [
-                    report.Figure(**one._asdict()) for one in opened.figures
-                ]
+                entry.figures = [report.Figure(**one._asdict()) for one in measured]
                 if opened.log.exists():
                     entry.log = str(opened.log.relative_to(self.dir))
                 entry.commands = [

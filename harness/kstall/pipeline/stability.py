@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from ..base import FailedCheck, KstallError, Opened, cache, explain, parallel
+from ..base import FailedCheck, KstallError, cache, explain, parallel
 from ..evidence import Evidence, evidence, mutate
 from ..guest import Guest, run_guest
 from ..report import report
-from ..series import Project, Series, suites
+from ..series import Context, Project, Series, suites
 from ..verdict import Check
 from . import hostload, trials, validate
 from .ui import Ui
@@ -332,13 +332,14 @@ class _Bench:
         own = out / "cache"
         try:
             return run_guest(
-                *(self.project, series, guest, own, out),
-                Opened(log=out / "guest.log"),
-                self.ui,
+                Context(self.project, own, out, "full", self.ui),
+                series,
+                guest,
+                out / "guest.log",
                 out=out / "guest",
                 fresh=True,
                 keep=lambda _: False,
-            )
+            ).results
         finally:
             if own.exists():
                 cache.remove(own)

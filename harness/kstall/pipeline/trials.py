@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import FailedCheck, KstallError, NotJudged, Opened, Status, cache, explain
+from ..base import FailedCheck, KstallError, NotJudged, Status, cache, explain, figures
 from ..evidence import Evidence, common, evidence
 from ..guest import Guest, forget, run_guest
 from ..report import Repeat, Repeats, SeriesReport, Tally, Try, Unjudged, report
-from ..series import Project, Series
+from ..series import Context, Series
 from ..verdict import Check
 from . import run as runs
 
@@ -31,10 +31,9 @@ GUEST = "guest"
 class Bench:
     """A series' guest, and where its verdict goes; ``again``: use no old results."""
 
-    project: Project
+    context: Context
     series: Series
     guest: Guest
-    cache: Path
     run: runs.Run
     entry: SeriesReport
     again: bool = False
@@ -74,18 +73,17 @@ def _try(
     try:
         with run.stage("guest", entry) as stage:
             stage.log = out / stage.log.name
-            results = run_guest(
-                bench.project,
+            booted = run_guest(
+                bench.context,
                 bench.series,
                 bench.guest,
-                bench.cache,
-                run.dir,
-                stage,
-                run.ui,
+                stage.log,
                 out=out,
                 fresh=bench.again or number > 1,
                 keep=_is_whole,
             )
+            results, stage.reused = booted.results, booted.reused
+            stage.summary = booted.summary
             entry.evidence = str(results.relative_to(run.dir))
     except runs.StageStopped as stopped:
         _note(bench, number, out, [])
@@ -187,7 +185,7 @@ def many(bench: Bench, count: int) -> Evidence | None:
     found: list[tuple[Repeat, list[Check]]] = []
     with bench.run.stage("guest", entry) as stage:
         for number in range(1, count + 1):
-            repeat, checks, stopped = _repeat(bench, number, stage)
+            repeat, checks, stopped = _repeat(bench, number, stage.log)
             found.append((repeat, checks))
             repeats.runs.append(found[-1][0])
             repeats.tally = _tally(found)
@@ -197,7 +195,7 @@ def many(bench: Bench, count: int) -> Evidence | None:
                 break
         if any(one.status == "fail" for one in repeats.runs):
             # Or a run that takes what was kept would say that all is well.
-            forget(bench.project, bench.series, bench.guest, bench.cache, bench.run.ui)
+            forget(bench.context, bench.series, bench.guest)
         _mark_odd(found)
         worst, judged = _worst(found)
         states = Counter(one.status for one in repeats.runs)
@@ -236,9 +234,7 @@ def _place(bench: Bench, number: int) -> Path:
     return bench.dir / f"repeat-{number:03}"
 
 
-def _repeat(
-    bench: Bench, number: int, stage: Opened
-) -> tuple[Repeat, list[Check], bool]:
+def _repeat(bench: Bench, number: int, log: Path) -> tuple[Repeat, list[Check], bool]:
     """A run, its checks, and whether no other can be tried after it."""
     out = _place(bench, number)
     began = time.monotonic()
@@ -247,19 +243,17 @@ def _repeat(
     checks: list[Check] = []
     status: Status = "pass"
     try:
-        results = run_guest(
-            bench.project,
-            bench.series,
-            bench.guest,
-            bench.cache,
-            bench.run.dir,
-            Opened(log=stage.log),
-            bench.run.ui,
-            out=out,
-            fresh=True,
-            keep=lambda _: False,
-        )
-        checks = judge(bench.series, evidence.load(results))
+        with figures():
+            booted = run_guest(
+                bench.context,
+                bench.series,
+                bench.guest,
+                log,
+                out=out,
+                fresh=True,
+                keep=lambda _: False,
+            )
+        checks = judge(bench.series, evidence.load(booted.results))
         found = [one.status for one in checks]
         status = report.worst([*found, "pass"])
     except FailedCheck as failed:

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
-from ..base import FailedCheck, KstallError, Opened, cache, process
+from ..base import FailedCheck, KstallError, cache, figure, process
 from ..build import extra, kernel, programs
+from ..compile import Work
 from ..cost import FunctionSize, Kernels
 from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest, accel, machine_for
 from ..report import SeriesReport, explain, report
-from ..series import Project, Series
+from ..series import Context, Level, Project, Series
 from ..tree import source, tree
 from . import builds, debugging, debugkernel, overhead, patches, trials
 from . import run as runs
@@ -29,7 +29,6 @@ from .ui import Ui
 _JUDGING = ("judge", "gate")
 # Kinds of checks that `judge_again` leaves as they are.
 _KEPT = ("patch", "abi", "debug")
-Level = Literal["quick", "full", "deep"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +86,10 @@ def validate(
             run.report.status = "could-not-run"
         run.save()
     return run.dir, run.report
+
+
+def _context(request: Request, run: runs.Run) -> Context:
+    return run.context(request.project, request.cache, request.level)
 
 
 def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
@@ -193,9 +196,8 @@ def _prove(
     entry: SeriesReport,
 ) -> None:
     both, guest, grown = _ready(request, run, shared, series, entry)
-    bench = trials.Bench(
-        request.project, series, guest, request.cache, run, entry, again=request.again
-    )
+    context = _context(request, run)
+    bench = trials.Bench(context, series, guest, run, entry, again=request.again)
     saved: evidence.Evidence | None
     if request.repeat is None:
         saved = trials.once(bench)
@@ -204,9 +206,7 @@ def _prove(
     if saved is not None:
         run.report.environment.guest.update(saved.versions)
     if both is not None:
-        overhead.prove(
-            *(request.project, series, both, guest.accel, request.cache, run, entry)
-        )
+        overhead.prove(context, series, both, guest.accel, run, entry)
         assert entry.overhead is not None
         entry.overhead.worst = grown
     elif request.level != "quick":
@@ -238,7 +238,7 @@ def _mutate(
             series, results, request.cache, run.report.environment.cpus
         )
         stage.summary = mutate.summary(entry.mutation)
-        stage.figure("falsified values", len(entry.mutation.mutants), "mutants")
+        figure("falsified values", len(entry.mutation.mutants), "mutants")
         entry.checks.append(mutate.judge(series, entry.mutation))
 
 
@@ -443,16 +443,9 @@ def _compile(
             stage.status = "skip"
             stage.summary = "LEVEL=quick: patches are not compiled one by one"
         return None
-    wanted = builds.Request(
-        project=request.project,
-        series=series,
-        plan=plan,
-        tools=shared.tools,
-        root=shared.root,
-        cache=request.cache,
-        everything=request.level == "deep",
-    )
-    return builds.prove(wanted, lambda state: checkout(state).tree(), run, entry)
+    context = _context(request, run)
+    work = Work(context, series, plan, shared.tools, shared.root)
+    return builds.prove(work, lambda state: checkout(state).tree(), run, entry)
 
 
 def _extra(
@@ -461,7 +454,7 @@ def _extra(
     series: Series,
     built: kernel.Kernel,
     checkout: _Checkout,
-    stage: Opened,
+    stage: runs.Opened,
 ) -> Path | None:
     """The directory of our own modules for ``built``, if ``series`` has any."""
     sources = dict.fromkeys(one.module for one in series.measures if one.module)
@@ -512,7 +505,7 @@ def _configure(
     shared: _Shared,
     series: Series,
     checkout: _Checkout,
-    stage: Opened,
+    stage: runs.Opened,
 ) -> kernel.Configured:
     fragments = (
         request.project.kconfigs / "base.config",
@@ -535,7 +528,7 @@ def _build(
     shared: _Shared,
     series: Series,
     checkout: _Checkout,
-    stage: Opened,
+    stage: runs.Opened,
 ) -> kernel.Kernel:
     config = _configure(request, shared, series, checkout, stage)
     built = kernel.built(

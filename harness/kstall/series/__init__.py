@@ -6,6 +6,7 @@ with file and line.  It reads no kernel, and knows nothing of how anything is pr
 """
 
 from . import patchfile, suites
+from .context import Context, Level
 from .patchfile import Hunk, Patch, Unmailable
 from .series import (
     Cc,
@@ -23,8 +24,10 @@ from .series import (
 
 __all__ = [
     "Cc",
+    "Context",
     "Exemption",
     "Hunk",
+    "Level",
     "Measure",
     "Patch",
     "PatchExemption",

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Each state of a series compiled in each variant: made, or found again.
+
+What came of a state in a variant is kept under a key of what went in, so after an edit
+of a patch only the states behind it are compiled again.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import KstallError, cache, sources, temporary
+from ..build import Toolchain, kconfig
+from ..debian import Root
+from ..series import Context, Series, SeriesError
+from ..tree import AppliedTree, Plan
+from ..verdict import Check
+from . import compilecheck, compiling, kbuild, options, sparse, variants
+from .compilecheck import Tried
+from .compiling import Job, Outcome
+from .variants import Variant
+
+_OUTCOME = "outcome.json"
+_OBJECTS = "objects"
+_WORST = variants.WORST
+_ONLY_DEEP = ("without-", "builtin", "clang", "arm64", "i386")
+DEEP = "compiled at LEVEL=deep"
+# Outcomes; those of worst take a megabyte, the others some kilobytes.
+_KEPT = 2000
+
+
+@dataclass(frozen=True)
+class Work:
+    """A ``series``, planned on its base, and what compiles it."""
+
+    context: Context
+    series: Series
+    plan: Plan
+    tools: Toolchain
+    root: Root
+
+    @property
+    def log(self) -> Path:
+        """What compilers print goes there."""
+        return self.context.out / self.series.name / "compile.log"
+
+    @property
+    def cache(self) -> Path:
+        """Where outcomes are kept."""
+        return self.context.cache
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The checks of a series, and from how many ``builds`` they follow.
+
+    ``objects`` are the directories of those in the worst configuration, of the base
+    and of the whole series.
+    """
+
+    checks: tuple[Check, ...]
+    builds: int
+    objects: tuple[Path, Path]
+    reused: bool
+
+
+@dataclass(frozen=True)
+class _Result:
+    """An outcome and the cache's entry of it, which may have objects."""
+
+    outcome: Outcome
+    entry: Path
+    reused: bool
+
+
+def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
+    """Compile what has to be, and judge; ``checkout`` is called only if there is some.
+
+    At level deep that is in all variants, else in those that take seconds.
+    """
+    ui = work.context.ui
+    turns, lacking = _variants(work)
+    paths = [path for path, _ in work.plan.states[-1]]
+    # None of them is touched itself, so they are the same for all states.
+    users = functools.cache(lambda tree: kbuild.users(tree, paths))
+    total = sum(len(_states(work, one)) for turn in turns for one in turn)
+    results: dict[tuple[str, int], _Result] = {}
+    for turn in turns:
+        for variant, number, result in _turn(work, turn, checkout, users):
+            results[variant.name, number] = result
+            named = f"patch {number}" if number else "the base"
+            ui.progress(len(results), total, f"{variant.title}: {named}")
+    cache.prune(work.cache / "compiled", keep=_KEPT)
+    tried = [*_tried(work, turns, results), *lacking]
+    last = len(work.plan.patches)
+    return Compiled(
+        compilecheck.judge(work.series, tried),
+        sum(len(one.outcomes) for one in tried),
+        (results[_WORST, 0].entry / _OBJECTS, results[_WORST, last].entry / _OBJECTS),
+        all(one.reused for one in results.values()),
+    )
+
+
+def _tried(
+    work: Work,
+    turns: Sequence[Sequence[Variant]],
+    results: Mapping[tuple[str, int], _Result],
+) -> Iterator[Tried]:
+    for variant in (one for turn in turns for one in turn):
+        states = _states(work, variant)
+        outcomes = tuple(results[variant.name, number].outcome for number in states)
+        if variant.name != _WORST:
+            yield Tried(variant.name, variant.title, outcomes)
+        if variant.checker is not None:
+            yield Tried(compiling.SPARSE, variant.title, outcomes)
+
+
+def _states(work: Work, variant: Variant) -> Sequence[int]:
+    """How many patches are applied in each state that ``variant`` is tried in."""
+    last = len(work.plan.patches)
+    return (0, last) if variant.name == _WORST else range(last + 1)
+
+
+def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
+    """The variants by turns, and those that cannot be tried, with the reason.
+
+    Those of one turn have output directories of their own, so each state of the series
+    is checked out once for all of them.
+    """
+    tools, tree_ = work.tools, work.plan.base.path
+    lacking = []
+    checker = None
+    try:
+        checker = sparse.obtain(tree_, work.root, work.cache, work.context.ui.say)
+    except sparse.NoChecker as error:
+        lacking.append(Tried(compiling.SPARSE, "sparse", lacking=_reason(error)))
+    first = [
+        variants.modules(tools, checker),
+        variants.untraced(tools),
+        variants.worst(tools),
+    ]
+    if work.context.level != "deep":
+        lacking += [Tried(name, name, lacking=DEEP) for name in _ONLY_DEEP]
+        return [first], lacking
+    first.append(variants.builtin(tools))
+    makers: dict[str, Callable[[], Variant]] = {
+        "clang": lambda: variants.clang(tree_, tools),
+        "arm64": lambda: variants.arm64(tools),
+        "i386": lambda: variants.i386(tools),
+    }
+    for name, make in makers.items():
+        try:
+            first.append(make())
+        except variants.Lacking as error:
+            lacking.append(Tried(name, name, lacking=_reason(error)))
+    hangs_on = options.of(work.plan)
+    return [first, *([variants.without(tools, one)] for one in hangs_on)], lacking
+
+
+def _reason(error: KstallError) -> str:
+    what = error.what.splitlines()[0]
+    return f"{what}; {error.next}" if error.next else what
+
+
+def _turn(
+    work: Work,
+    turn: Sequence[Variant],
+    checkout: Callable[[Plan], AppliedTree],
+    users: Callable[[Path], kbuild.Users],
+) -> Iterator[tuple[Variant, int, _Result]]:
+    """All states in all variants of a turn, one state after the other."""
+    fragments = _fragments(work)
+    for number in range(len(work.plan.states)):
+        state = _State(work, number, checkout, users)
+        for variant in turn:
+            if number not in _states(work, variant):
+                continue
+            key = _key_of(work, number, variant, fragments)
+            entry = work.cache / "compiled" / key
+            if reused := _is_there(entry, state):
+                os.utime(entry)  # `cache.prune` drops what was not used for longest
+            else:
+                _compile(work, state, variant, fragments, entry)
+            raw = json.loads((entry / _OUTCOME).read_text(encoding="utf-8"))
+            yield variant, number, _Result(Outcome.of_json(raw), entry, reused)
+
+
+def _is_there(entry: Path, state: _State) -> bool:
+    """Whether ``entry`` is there; if it is not, the workspace is ours from here on."""
+    if cache.kept(entry):
+        return True
+    # Who had the workspace while we waited for it may have made it.
+    _ = state.applied
+    return cache.kept(entry)
+
+
+@dataclass(frozen=True)
+class _State:
+    """The first ``number`` patches of a series; what is asked of it comes once."""
+
+    work: Work
+    number: int
+    checkout: Callable[[Plan], AppliedTree]
+    find_users: Callable[[Path], kbuild.Users]
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        return self.work.plan.upto(self.number)
+
+    @functools.cached_property
+    def applied(self) -> AppliedTree:
+        return self.checkout(self.plan)
+
+    @property
+    def touched(self) -> tuple[str, ...]:
+        """All files that any patch of the series touches, and that there are."""
+        files = self.work.plan.states[self.number]
+        return tuple(path for path, file in files if file is not None)
+
+    @functools.cached_property
+    def users(self) -> kbuild.Users:
+        return self.find_users(self.applied.path)
+
+
+def _fragments(work: Work) -> list[Path]:
+    """The fragments of all series there are, so that all have one configuration."""
+    project = work.context.project
+    try:
+        everyone = project.load()
+    except SeriesError:
+        everyone = (work.series,)  # those of others are not this one's fault
+    names = {"base.config"} | {one.spec.kconfig for one in (*everyone, work.series)}
+    return [project.kconfigs / name for name in sorted(names)]
+
+
+def _key_of(
+    work: Work, number: int, variant: Variant, fragments: Sequence[Path]
+) -> str:
+    return cache.digest(
+        sources.digest("kstall.build", "kstall.compile"),
+        work.plan.base.id,
+        [
+            (path, None if file is None else file.facts())
+            for path, file in work.plan.states[number]
+            # A patch of documentation leaves what was compiled before it as it is.
+            if not kbuild.is_prose(path)
+        ],
+        [cache.file_digest(path) for path in fragments],
+        variant.id,
+    )
+
+
+def _compile(
+    work: Work,
+    state: _State,
+    variant: Variant,
+    fragments: Sequence[Path],
+    entry: Path,
+) -> None:
+    """Compile a state in a variant, and put what came of it into ``entry``."""
+    with (
+        temporary.directory("compile") as place,
+        cache.keep(entry) as made,
+    ):
+        try:
+            config = variants.configure(
+                variant,
+                state.applied,
+                state.plan,
+                fragments,
+                work.tools,
+                work.cache,
+                place,
+                log=work.log,
+            )
+        except kconfig.CannotBeOff as error:
+            outcome = Outcome(impossible=error.what)
+        else:
+            job = Job(
+                tree=state.applied,
+                touched=state.touched,
+                users=state.users,
+                variant=variant,
+                config=config,
+                cache=work.cache,
+                scratch=place,
+                log=work.log,
+            )
+            keep = made / _OBJECTS if variant.name == _WORST else None
+            outcome = compiling.compile(
+                job, alone=variant.name == variants.MODULES, keep=keep
+            )
+        cache.write_json(made / _OUTCOME, outcome.as_json())
