@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..base import FailedCheck, KstallError, cache, process, space
+from ..base import sources as ours
 from ..tree import AppliedTree
 from . import kernel
 from .kernel import Configured, Kernel, Toolchain
@@ -20,12 +21,13 @@ from .kernel import Configured, Kernel, Toolchain
 _BYTES = 10**8
 
 
-def key_of(built: Kernel, sources: Sequence[Path]) -> str:
+def key_of(built: Kernel, modules: Sequence[Path]) -> str:
     """Changes with the kernel, the sources and the headers beside them."""
-    headers = {path for one in sources for path in one.parent.glob("*.h")}
+    headers = {path for one in modules for path in one.parent.glob("*.h")}
     return cache.digest(
+        ours.digest("kstall.build"),
         built.key,
-        [(path.name, cache.file_digest(path)) for path in sorted({*sources, *headers})],
+        [(path.name, cache.file_digest(path)) for path in sorted({*modules, *headers})],
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import FailedCheck, KstallError, cache, process, space
+from ..base import FailedCheck, KstallError, cache, process, sources, space
 from ..series import Series, Workload
 from ..tree import AppliedTree, Plan
 from . import kernel
@@ -47,7 +47,12 @@ def obtain(
     found: dict[str, Program] = {}
     for load in series.spec.workload:
         if load.from_tree is not None and load.program not in found:
-            key = cache.digest(plan.content, load.from_tree.model_dump(), tools.id)
+            key = cache.digest(
+                sources.digest("kstall.build"),
+                plan.content,
+                load.from_tree.model_dump(),
+                tools.id,
+            )
             target = cache_dir / "programs" / key
             reused = cache.kept(target)
             if not reused:

@@ -16,8 +16,6 @@ from .elf import Binary, Function
 from .identity import same
 from .paths import Comparer, Difference, PathsCompared, Side, Walk
 
-#: Changes when the analysis finds something else in the same kernels.
-VERSION = 3
 _NUMBER = re.compile(r"\.\d+\b")
 # What TRACE_EVENT() makes of a declaration, for tracers to call.
 _EVENT = (
@@ -47,18 +45,22 @@ class Wanted:
         return frozenset(self.functions)
 
 
-def obtain(
-    base: Kernel, patched: Kernel, wanted: Wanted, cache_dir: Path
-) -> tuple[costs.Footprint, bool]:
-    """What `compare` finds, and whether an earlier run has found it."""
-    key = cache.digest(
-        VERSION,
+def key_of(base: Kernel, patched: Kernel, wanted: Wanted) -> str:
+    """Changes with the kernels, what is looked for, and this analysis."""
+    return cache.digest(
         sources.digest("kstall.evidence", "kstall.cost"),
         base.key,
         patched.key,
         {event: list(names) for event, names in wanted.functions.items()},
         sorted(wanted.hot),
     )
+
+
+def obtain(
+    base: Kernel, patched: Kernel, wanted: Wanted, cache_dir: Path
+) -> tuple[costs.Footprint, bool]:
+    """What `compare` finds, and whether an earlier run has found it."""
+    key = key_of(base, patched, wanted)
     kept = cache_dir / "footprints" / key / "footprint.json"
     if cache.kept(kept.parent):
         text = kept.read_text(encoding="utf-8")

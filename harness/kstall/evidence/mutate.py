@@ -96,9 +96,7 @@ def digest(series: Series, results: Path) -> str:
         [(str(one.relative_to(results)), cache.file_digest(one)) for one in files],
         cache.file_digest(checks) if checks.is_file() else None,
         declared,
-        sources.digest(
-            "kstall.base", "kstall.series", "kstall.evidence", "kstall_guest"
-        ),
+        sources.digest(*_ENGINE),
     )
 
 
