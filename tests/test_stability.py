@@ -9,7 +9,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -19,10 +18,11 @@ from kstall.build import Kernel
 from kstall.debian import Root
 from kstall.evidence.falsity import MutantOutcome, Mutation
 from kstall.guest import Guest, guest
+from kstall.guest.guestrun import Booted
 from kstall.pipeline import Ui, hostload, stability, validate
 from kstall.pipeline.run import Run, begin
 from kstall.pipeline.stability import Attempt, Outcome, Plan, Repeated
-from kstall.series import Project, Series, suites
+from kstall.series import Context, Project, Series, suites
 from kstall.verdict import Check, Comparison
 
 #: What a guest comes to, by its number: statuses of its checks, or what is raised.
@@ -86,16 +86,15 @@ class Bench:
 
     def _run_guest(
         self,
-        project: Project,
+        context: Context,
         series: Series,
         where: Guest,
-        cache_dir: Path,
         _: Path,
-        *__: Any,
+        *,
         out: Path,
         fresh: bool,
         keep: Callable[[Path], bool],
-    ) -> Path:
+    ) -> Booted:
         assert fresh and not keep(out)
         with self._lock:
             self.running += 1
@@ -103,7 +102,7 @@ class Bench:
             self.machines.append(where.machine.cpus)
         results = out / "results"
         results.mkdir(parents=True)
-        (cache_dir / "evidence").mkdir(parents=True)
+        (context.cache / "evidence").mkdir(parents=True)
         for load in series.spec.workload:
             (results / load.name).mkdir()
             (results / load.name / "stdout").write_text(self.printed)
@@ -114,7 +113,7 @@ class Bench:
         if isinstance(fate, Exception):
             raise fate
         (results / "fate.json").write_text(json.dumps(fate))
-        return results
+        return Booted(results, False, "")
 
     def _falsified(self, series: Series, _: object, workers: int) -> Mutation:
         escaped = self.missed.pop(0) if self.missed else []

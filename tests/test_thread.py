@@ -465,7 +465,7 @@ def test_events_that_nobody_knows_how_to_fire_are_skipped(
         "would make them: dream:dream_end; dream:dream_begin did, 1 times"
     )
     # That nothing asked for it to fire, so that it is no comparison.
-    assert fire.comparisons == ()
+    assert fire.comparisons == []
     # Of what nobody knows there is nothing to compare, and no error.
     checks = {one.name: one.status for one in common.judge(series, saved)}
     assert checks == {"booted_kernel": "pass", "nothing_lost": "pass"}
