@@ -22,6 +22,7 @@ from kstall.build import Kernel, kconfig
 from kstall.debian import Root
 from kstall.evidence import debugcheck
 from kstall.guest import console, debugguest, guest, guestrun, hosttime, splats
+from kstall.guest import jobs as jobs_of
 from kstall.pipeline import Ui, debugging, debugkernel
 from kstall.pipeline import run as runs
 from kstall.report import report
@@ -70,7 +71,7 @@ def test_there_is_a_processor_to_take_away_and_the_line_is_not_too_long() -> Non
         machine = debugguest.machine_for(series)
         assert machine.cpus >= 2
         assert machine.memory == "3072M"
-        shares = [guest.Share(str(guestrun.GUEST), ROOT)]
+        shares = [guest.Share(str(jobs_of.GUEST), ROOT)]
         guest._check_length(machine, shares, ["python3", "-m", "kstall_guest"] * 2)
 
 

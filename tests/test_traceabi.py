@@ -274,7 +274,7 @@ def test_what_is_no_list_of_formats_is_no_result(text: str) -> None:
 def test_only_a_whole_list_is_kept(
     tmp_path: Path, status: int | None, kept: bool
 ) -> None:
-    name = traceabi.workload(Path("/run/kstall"))["name"]
+    name = traceabi.workload()["name"]
     for side, code in (("base", 0), ("patched", status)):
         results = tmp_path / f"{side}-1" / "results"
         (results / name).mkdir(parents=True)

@@ -25,14 +25,13 @@ from ..base import FailedCheck, KstallError, cache, parallel, process
 from ..build import kernel
 from ..debian import root
 from ..evidence import traceabi
-from ..guest import accel, guest, guestrun, hosttime
+from ..guest import accel, guest, guestrun, hosttime, jobs
 from ..series import Context, Measure, Project, Series
 from . import costs, gate
 
 #: Changes when the same kernels would be measured in another way.
 VERSION = 1
 _BOOTS = 3
-_GUEST = Path("/run/kstall")
 _ICOUNT = ("-icount", "shift=0,sleep=off,align=off")
 _COUNTED = accel.Accel(
     "tcg", "instructions are counted under emulation, whatever the host can"
@@ -243,15 +242,8 @@ def run(
             kernels.root,
             speed,
             machine,
-            (guest.Share(str(_GUEST), share, writable=True),),
-            (
-                "env",
-                f"PYTHONPATH={_GUEST / 'harness'}",
-                "python3",
-                "-m",
-                "kstall_guest",
-                str(_GUEST / "job.json"),
-            ),
+            (jobs.share(share),),
+            jobs.COMMAND,
             out=folder,
             deadline=_deadline(series, boot),
             say=lambda _: None,
@@ -284,36 +276,25 @@ def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, costs.Mode]]:
 
 
 def _job(series: Series, boot: Boot) -> dict[str, Any]:
-    last = [traceabi.workload(_GUEST)] if boot.formats else []
-    return {
-        "schema": 1,
-        "series": series.name,
-        "build_id": boot.kernel.build_id,
-        "modules": str(_GUEST / "modules"),
-        "results": str(_GUEST / "results"),
-        "scripts": str(_GUEST / "scripts"),
-        "formats": [],
-        "workloads": [
-            {
-                "name": f"{one.name}-{mode}",
-                "argv": [str(_GUEST / "scripts" / one.program), *one.args],
-                "modules": _modules(one),
-                "events": list(one.events) if mode == "ftrace" else [],
-                "record": [],
-                "bare": [],
-                "bpftrace": [
-                    {"name": Path(one.script).stem, "script": one.script, "params": []}
-                ]
-                if mode == "bpftrace" and one.script is not None
-                else [],
-                "deadline_s": _FOREVER,
+    last = [traceabi.workload()] if boot.formats else []
+    return jobs.job(
+        series.name,
+        boot.kernel.build_id,
+        [
+            jobs.workload(
+                f"{one.name}-{mode}",
+                [str(jobs.SCRIPTS / one.program), *one.args],
+                _FOREVER,
+                modules=_modules(one),
+                events=one.events if mode == "ftrace" else (),
+                scripts=[one.script] if mode == "bpftrace" and one.script else (),
                 # Counts are all that is looked at, and text over 9p is slow.
-                "buffer_kb": 64,
-            }
+                buffer_kb=64,
+            )
             for one, mode in _runs(series, boot)
         ]
         + last,
-    }
+    )
 
 
 def _modules(one: Measure) -> list[str]:

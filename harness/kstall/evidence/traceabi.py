@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base import KstallError
+from ..guest import jobs
 from ..verdict import Verdict
 from . import records
 from .records import Field, Layout
@@ -115,19 +116,10 @@ def _layout(system: str, where: str, text: str) -> Layout:
         return Layout(system, name[1], 0, (), (), re.sub(r"(?m)^ID: .*\n", "", text))
 
 
-def workload(shared: Path) -> dict[str, Any]:
-    """The job's entry for `PROGRAM`; ``shared`` is where the guest sees the project."""
-    return {
-        "name": _NAME,
-        "argv": [str(shared / PROGRAM)],
-        "modules": [],
-        "events": [],
-        "record": [],
-        "bare": [],
-        "bpftrace": [],
-        "deadline_s": _DEADLINE_S,
-        "buffer_kb": 64,
-    }
+def workload() -> dict[str, Any]:
+    """The job's entry for `PROGRAM`."""
+    argv = [str(jobs.GUEST / PROGRAM)]
+    return jobs.workload(_NAME, argv, _DEADLINE_S, buffer_kb=64)
 
 
 def keep(boots: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ results, or an error that says whether the kernel is to blame (`GuestFailed`) or
 can be said (`NotJudged`).  It judges no result.
 """
 
-from . import accel, debugguest, guest, guestrun, hosttime
+from . import accel, debugguest, guest, guestrun, hosttime, jobs
 from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Side, Watched
 from .guestrun import Guest, forget, machine_for, run_guest
 from .splats import Complaint
@@ -27,6 +27,7 @@ __all__ = [
     "guest",
     "guestrun",
     "hosttime",
+    "jobs",
     "machine_for",
     "run_guest",
 ]

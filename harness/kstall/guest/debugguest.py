@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ..base import KstallError, cache, figure
 from ..build import kernel
 from ..series import Context, Project, Series
-from . import console, guest, guestrun, splats
+from . import console, guest, guestrun, jobs, splats
 from .guestrun import Booted, Guest
 from .splats import Complaint
 
@@ -120,7 +120,7 @@ def job_for(series: Series, built: kernel.Kernel, side: Side) -> dict[str, Any]:
         load["deadline_s"] *= _SLOWER
     job["formats"] = []
     job["stress"] = {
-        "program": str(guestrun.GUEST / "scripts" / _TOGGLE),
+        "program": str(jobs.SCRIPTS / _TOGGLE),
         "events": events,
         "bare": bare,
         # The last one loaded is the first that nothing needs.

@@ -29,10 +29,8 @@ from ..base import (
 from ..build import kernel, programs
 from ..debian import root
 from ..series import Context, Project, Series
-from . import accel, console, guest, hosttime, monitor
+from . import accel, console, guest, hosttime, jobs, monitor
 
-#: Where a guest finds what it was given.
-GUEST = Path("/run/kstall")
 #: The agent's part that only guests of `debugguest` need, below the project.
 STRESS = "harness/kstall_guest/stress.py"
 #: Seconds of a guest beyond its workloads' deadlines: boot, and bpftrace's start-up,
@@ -104,22 +102,19 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
     """The job of ``kstall_guest``, see its ``job.py``."""
     spec = series.spec
     bare = {point.event: point for point in spec.tracepoint if point.kind == "bare"}
-    return {
-        "schema": 1,
-        "series": series.name,
-        "build_id": built.build_id,
-        "modules": str(GUEST / "modules"),
-        "results": str(GUEST / "results"),
-        "scripts": str(GUEST / "scripts"),
-        "formats": [p.event for p in spec.tracepoint if p.event not in bare],
-        "workloads": [
-            {
-                "name": load.name,
-                "argv": [str(GUEST / "scripts" / load.program), *load.args],
-                "modules": list(load.modules),
-                "events": list(load.events),
-                "record": [event for event in load.record if event not in bare],
-                "bare": [
+    return jobs.job(
+        series.name,
+        built.build_id,
+        [
+            jobs.workload(
+                load.name,
+                [str(jobs.SCRIPTS / load.program), *load.args],
+                load.deadline_s,
+                modules=load.modules,
+                events=load.events,
+                scripts=load.scripts,
+                record=[event for event in load.record if event not in bare],
+                bare=[
                     {
                         "event": event,
                         "args": dict(bare[event].fields),
@@ -128,20 +123,16 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
                     for event in load.record
                     if event in bare
                 ],
-                "bpftrace": [
-                    {"name": Path(file).stem, "script": file, "params": []}
-                    for file in load.scripts
-                ],
-                "decode": [
+                decode=[
                     point.event
                     for point in spec.tracepoint
                     if load.decode and point.event in load.events
                 ],
-                "deadline_s": load.deadline_s,
-            }
+            )
             for load in spec.workload
         ],
-    }
+        [point.event for point in spec.tracepoint if point.event not in bare],
+    )
 
 
 def inputs(project: Project, series: Series) -> tuple[Path, ...]:
@@ -321,15 +312,8 @@ def start(
         where.root,
         where.accel,
         where.machine,
-        (guest.Share(str(GUEST), share, writable=True),),
-        (
-            "env",
-            f"PYTHONPATH={GUEST / 'harness'}",
-            "python3",
-            "-m",
-            "kstall_guest",
-            str(GUEST / "job.json"),
-        ),
+        (jobs.share(share),),
+        jobs.COMMAND,
         out=out,
         deadline=deadline,
         say=ui.say,
