@@ -135,10 +135,7 @@ def measure(
     """
     key = key_of(context.project, series, kernels)
     kept = context.cache / "instructions" / key
-    with cache.lock(
-        context.cache / "locks" / f"instructions-{key}",
-        waiting=lambda who: context.ui.say(f"waiting: {who} counts this very thing"),
-    ):
+    with context.turn(f"instructions-{key}", "counts this very thing"):
         if reused := cache.kept(kept):
             counts = json.loads((kept / "counts.json").read_text(encoding="utf-8"))
         else:

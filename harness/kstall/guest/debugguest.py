@@ -160,10 +160,7 @@ def run(
     job = job_for(series, where.kernel, side)
     kept = context.cache / "watched" / _key(context.project, series, where, job)
     results = out / "results"
-    with cache.lock(
-        context.cache / "locks" / f"watched-{kept.name}",
-        waiting=lambda who: context.ui.say(f"waiting: {who} runs this very guest"),
-    ):
+    with context.turn(f"watched-{kept.name}", guestrun.RUNS_IT):
         if reused := cache.kept(kept):
             shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
         else:

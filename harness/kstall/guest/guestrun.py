@@ -11,7 +11,6 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,8 @@ STRESS = "harness/kstall_guest/stress.py"
 _MARGIN = 60.0
 _PER_TRACER = 30.0
 _PROGRAM_BYTES = 10**7
+#: What another run does that is waited for.
+RUNS_IT = "runs this very guest"
 _CC = ("gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
@@ -194,7 +195,7 @@ def run_guest(
     place = out or context.out / series.name
     results = place / "results"
     kept = context.cache / "evidence" / key
-    with _turn(context, key):
+    with context.turn(f"evidence-{key}", RUNS_IT):
         if not fresh and cache.kept(kept):
             shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
             summary = f"{len(series.spec.workload)} workloads, evidence {key}"
@@ -224,15 +225,8 @@ def run_guest(
 def forget(context: Context, series: Series, where: Guest) -> None:
     """Drop the results that were kept of such a guest, if there are any."""
     key = key_of(context.project, series, where)
-    with _turn(context, key):
+    with context.turn(f"evidence-{key}", RUNS_IT):
         cache.remove(context.cache / "evidence" / key)
-
-
-def _turn(context: Context, key: str) -> AbstractContextManager[None]:
-    return cache.lock(
-        context.cache / "locks" / f"evidence-{key}",
-        waiting=lambda who: context.ui.say(f"waiting: {who} runs this very guest"),
-    )
 
 
 def fill(

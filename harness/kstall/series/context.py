@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..base import Sink
+from ..base import Sink, cache
 from .series import Project
 
 Level = Literal["quick", "full", "deep"]
@@ -26,3 +27,10 @@ class Context:
     out: Path
     level: Level
     ui: Sink
+
+    def turn(self, name: str, doing: str) -> AbstractContextManager[None]:
+        """What no other run does meanwhile; who is waited for is said as ``doing``."""
+        return cache.lock(
+            self.cache / "locks" / name,
+            waiting=lambda who: self.ui.say(f"waiting: {who} {doing}"),
+        )
