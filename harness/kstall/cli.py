@@ -25,7 +25,7 @@ from .evidence import traceabi
 from .mail import export, incoming, prep, summary
 from .pipeline import Ui, command_line, stability, validate
 from .report import html, report, views
-from .series import Level, Project, Series, Spec
+from .series import Level, Project, Series, Spec, new
 from .tree import source
 
 CANNOT_RUN = 2
@@ -131,6 +131,15 @@ def _parser() -> argparse.ArgumentParser:
     show = verbs.add_parser("show", help="all that a series declares")
     show.add_argument("series")
     show.set_defaults(verb=_show)
+
+    begin = verbs.add_parser(
+        "new",
+        help="begin a series: write an example that is proven as it stands",
+        description="Write patches/NAME/, kconfigs/NAME.config, scripts/NAME.bt and "
+        "scripts/workloads/NAME/: a small series, to be replaced piece by piece.",
+    )
+    begin.add_argument("name", metavar="NAME", help="a-z, 0-9, - and _")
+    begin.set_defaults(verb=_new)
 
     prove = verbs.add_parser(
         "validate",
@@ -439,6 +448,14 @@ def _describe(series: Series) -> list[str]:
         lines.append(f"check {check.name} ({check.kind}, {', '.join(check.workloads)})")
         lines.append(f"  {check.claim}")
     return lines
+
+
+def _new(arguments: argparse.Namespace, console: Console) -> int:
+    project = Project(arguments.project.absolute())
+    written = new.write(project, arguments.name)
+    text = new.advice(project, arguments.name, written)
+    console.print(text, markup=False, soft_wrap=True)
+    return 0
 
 
 def _validate(arguments: argparse.Namespace, console: Console) -> int:
