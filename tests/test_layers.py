@@ -64,10 +64,10 @@ def test_packages_import_public_names_of_earlier_ones(project_root: Path) -> Non
 
 def test_readme_draws_the_same_flow(project_root: Path) -> None:
     (drawn,) = re.findall(
-        r"^series -> .*$", (project_root / "README.md").read_text(), re.M
+        r"^series → .*$", (project_root / "README.md").read_text(), re.M
     )
     beside = {"base", "debian", "verdict", "pipeline"}
-    assert drawn.split(" -> ") == [name for name in FLOW if name not in beside]
+    assert drawn.split(" → ") == [name for name in FLOW if name not in beside]
 
 
 @pytest.mark.parametrize("package", FLOW)
