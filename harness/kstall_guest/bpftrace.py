@@ -86,6 +86,7 @@ class Tracer:
 
     @property
     def attached(self) -> bool:
+        """Whether it has said that its probes are."""
         return self.attached_s is not None
 
 
@@ -107,6 +108,7 @@ class Outcome:
     errors: tuple[GuestError, ...]
 
     def as_json(self) -> dict[str, object]:
+        """As in agent.json."""
         return {
             "exit_status": self.exit_status,
             "attached_s": self.attached_s,

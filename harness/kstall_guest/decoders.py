@@ -148,6 +148,7 @@ def _run(argv: Sequence[str], output: Path) -> None:
                 stdout=stdout,
                 stderr=subprocess.PIPE,
                 timeout=_STEP_S,
+                check=False,
             )
     except OSError as error:
         raise TracerFailed(f"{what}: {error.strerror}") from error

@@ -33,6 +33,7 @@ class GuestError(Exception):
     fault: Fault = "apparatus"
 
     def as_json(self) -> dict[str, Any]:
+        """As in agent.json."""
         return {"kind": self.kind, "fault": self.fault, "message": str(self)}
 
 
@@ -77,6 +78,7 @@ class MissingEvent(GuestError):
         self.event = event
 
     def as_json(self) -> dict[str, Any]:
+        """As in agent.json."""
         return {**super().as_json(), "event": self.event}
 
 
@@ -140,6 +142,7 @@ class SkippedEvents(LostEvents):
         self.count = count
 
     def as_json(self) -> dict[str, Any]:
+        """As in agent.json."""
         return {**super().as_json(), "tracer": self.tracer, "count": self.count}
 
 

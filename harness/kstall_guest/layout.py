@@ -50,6 +50,7 @@ class Layout:
 
     @property
     def event(self) -> str:
+        """Its name, as ``system:name``."""
         return f"{self.system}:{self.name}"
 
     def holes(self) -> tuple[Hole, ...]:

@@ -481,6 +481,7 @@ def _modprobe(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        check=False,
     )
 
 

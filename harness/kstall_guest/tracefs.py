@@ -46,7 +46,7 @@ class Tracefs:
         """
         text = self.format_text(event, reader=reader)
         try:
-            return parse(text, event.split(":")[0])
+            return parse(text, event.partition(":")[0])
         except ValueError as error:
             raise NotRecordable(f"{reader}: {event}: {error}") from error
 
@@ -92,9 +92,11 @@ class Instance:
     path: Path
 
     def start(self) -> None:
+        """Record from now on."""
         _set(self.path / "tracing_on", "1")
 
     def stop(self) -> None:
+        """Record no more."""
         _set(self.path / "tracing_on", "0")
 
     def text(self) -> bytes:

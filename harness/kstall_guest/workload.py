@@ -40,10 +40,12 @@ class Ended:
 
     @property
     def timed_out(self) -> bool:
+        """Whether it had to be ended."""
         return self.exit_status is None
 
     @property
     def seconds(self) -> float:
+        """How long it ran, by the guest's clock."""
         return (self.ended_ns - self.began_ns) / 1e9
 
 

@@ -526,8 +526,8 @@ def _told_by(older: Sequence[Event], marks: Sequence[Mark]) -> Mapping[Fence, Jo
         # A timer interrupt can signal in the middle of a push, in the thread's name.
         if event.name != "drm_sched_job_done":
             _pushed_by(pushing, event.pid, ts)
-        for pid in [pid for pid, other in pushing.items() if other is job]:
-            _pushed_by(pushing, pid, ts)
+        for pusher in [pid for pid, other in pushing.items() if other is job]:
+            _pushed_by(pushing, pusher, ts)
         if event.name == "drm_sched_job_unschedulable":
             job.waited_for.add(_other(event))
         elif event.name == "drm_sched_job_run":

@@ -790,7 +790,7 @@ def _function(event: Event) -> str:
 
 def _plain(function: str) -> str:
     """A symbol without the module that ftrace adds to it."""
-    return function.split(" ")[0].split("+")[0]
+    return function.partition(" ")[0].partition("+")[0]
 
 
 def _int(event: Event, name: str) -> int:

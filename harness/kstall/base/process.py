@@ -151,7 +151,8 @@ def _namespaces() -> tuple[str, ...]:
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user")
     prefix = (*base, *unshare, *user)
     with contextlib.suppress(OSError):
-        if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0:
+        tried = subprocess.run([*prefix, "true"], capture_output=True, check=False)
+        if tried.returncode == 0:
             return prefix
     return base
 

@@ -398,7 +398,7 @@ def _make(
         skewed = skewed or _SKEWED in line
         if _STEP.match(line):
             done += 1
-            progress(Progress(done, max(total, done), line.split()[-1]))
+            progress(Progress(done, max(total, done), line.rsplit(maxsplit=1)[-1]))
         elif (found := _WARNING.match(line)) and inside(
             found["file"], applied
         ) in applied.touched:

@@ -203,10 +203,10 @@ def _judge(name: str, check: _Check, tried: Sequence[Tried], series: Series) -> 
         for number, found in enumerate(findings):
             # What a patch before this one has hidden may be the base's, too.
             before = [*told[number], *patchcheck.new(told[number], told[0])]
-            found += patchcheck.new(before, told[number + 1])
+            found.extend(patchcheck.new(before, told[number + 1]))
             if stray:
                 touches = series.patches[number].touches
-                found += _never_compiled(one.outcomes[number + 1], touches)
+                found.extend(_never_compiled(one.outcomes[number + 1], touches))
     return patchcheck.verdict(name, findings, series)
 
 

@@ -103,10 +103,10 @@ class Types:
                 yield Layout(one.name, one.kind == _UNION, one.number, members)
 
     def _members(self, one: _Type) -> Iterator[Member]:
-        for name, kind, offset in one.parts:
-            width = 0
+        for name, kind, place in one.parts:
+            width, offset = 0, place
             if one.bitfields:
-                width, offset = offset >> 24, offset & 0xFFFFFF
+                width, offset = place >> 24, place & 0xFFFFFF
             text = _string(self.strings, name)
             yield Member(text, offset, width or self._size(kind) * 8)
 

@@ -67,7 +67,7 @@ def concerns(series: Series) -> bool:
 def mutation(
     series: Series, results: Path, cache_dir: Path, workers: int
 ) -> tuple[Mutation, bool]:
-    """What becomes of every mutant of the evidence in ``results``; was it kept?
+    """What becomes of every mutant of the evidence in ``results``, and if it was kept.
 
     Raises `NotProven` if the evidence is not accepted as it is.
     """
@@ -245,7 +245,7 @@ def _all(
     """The outcomes of all ``groups``, in their order."""
     if workers < 2 or len(groups) < 2:
         return [one for group in groups for one in bench.judge(group)]
-    global _bench
+    global _bench  # noqa: PLW0603 - what forked processes find there
     _bench = bench
     try:
         with concurrent.futures.ProcessPoolExecutor(
@@ -283,13 +283,13 @@ def argued(series: Series, found: Mutation) -> Mutation:
     arguments = dict(_arguments(series.spec.unproven))
     outcomes = []
     used = set()
-    for one in found.mutants:
+    for mutant in found.mutants:
+        one = mutant.model_copy(update={"because": "", "resolution": ""})
         keys = [
             key
             for event in falsify.split(one.event)
             if (key := (event, one.field, one.operator)) in arguments
         ]
-        one = one.model_copy(update={"because": "", "resolution": ""})
         if one.outcome == "argued":
             one.outcome = "escaped"
         if one.outcome == "escaped" and keys:

@@ -299,10 +299,10 @@ def _split(text: str) -> list[str]:
     """``text`` at its top-level commas; strings, brackets and braces stay whole."""
     parts = [""]
     depth = 0
-    for token in re.findall(r'"(?:[^"\\]|\\.)*"|.', text, re.S):
-        if token == "," and depth == 0:
+    for word in re.findall(r'"(?:[^"\\]|\\.)*"|.', text, re.S):
+        if word == "," and depth == 0:
             parts.append("")
             continue
-        depth += (token in "([{") - (token in ")]}")
-        parts[-1] += token
+        depth += (word in "([{") - (word in ")]}")
+        parts[-1] += word
     return parts

@@ -81,7 +81,7 @@ def _drain(connection: socket.socket) -> None:
 def _answered(
     console: Path, before: int, headline: bytes, spent: Callable[[], float]
 ) -> bool:
-    """Wait until ``headline`` stands on the console after ``before`` bytes; does it?"""
+    """Wait until ``headline`` stands on the console after ``before`` bytes, if ever."""
     for _ in _while(lambda since: since < _BEGIN, spent, _BEGIN):
         if _size(console) > before:
             with console.open("rb") as file:

@@ -201,7 +201,7 @@ class _Desk:
         return link
 
 
-def boot(
+def boot(  # noqa: PLR0913 - what makes a guest, each by its name
     image: Path,
     root: Root,
     accel: Accel,
@@ -404,7 +404,7 @@ def _with_port(machine: Machine, desk: _Desk) -> Machine:
 def _desk() -> Iterator[_Desk]:
     base = tempfile.gettempdir()
     if not re.fullmatch(r"[\w/.+-]{1,60}", base):
-        base = "/tmp"
+        base = "/tmp"  # noqa: S108 - the directory in it is made by mkdtemp
     with temporary.directory("guest", Path(base)) as place:
         desk = _Desk(place)
         desk.home.mkdir()

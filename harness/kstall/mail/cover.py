@@ -175,7 +175,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         # Mails are plain text.
-        autoescape=False,
+        autoescape=False,  # noqa: S701
     )
     made.filters["fill"] = fill
     made.globals.update(

@@ -33,7 +33,7 @@ _MAGIC = "From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
 
 @dataclass(frozen=True)
 class Letter:
-    """One mail: ``number`` 0 is the cover letter; ``content`` has \\n at line ends."""
+    r"""One mail: ``number`` 0 is the cover letter; ``content`` has \n at line ends."""
 
     number: int
     name: str

@@ -128,8 +128,8 @@ def parse(said: str) -> tuple[Recipient, ...]:
 def _copies(plan: tree.Plan, scratch: Path) -> Path:
     """A directory with what the script reads, MAINTAINERS as the series leaves it."""
     here = scratch / "maintainers"
-    for path, file in tree.pristine(plan.base, _READS).items():
-        file = plan.files.get(path, file)
+    for path, before in tree.pristine(plan.base, _READS).items():
+        file = plan.files.get(path, before)
         if file is None:
             if path in (_SCRIPT, "MAINTAINERS"):
                 raise KstallError(

@@ -93,7 +93,7 @@ def read(path: Path, scratch: Path, version: int | None = None) -> Thread:
 
 
 def _messages(path: Path, scratch: Path) -> Iterable[bytes]:
-    """Each mail's bytes, in the order of the file, with \\n at line ends."""
+    r"""Each mail's bytes, in the order of the file, with \n at line ends."""
     if path.is_dir():
         found = [*path.glob("*.patch"), *path.glob("*.eml")]
         found += [*path.glob("new/*"), *path.glob("cur/*")]

@@ -362,7 +362,7 @@ def _options(words: Sequence[str], series: set[str]) -> list[str]:
     left = iter(words)
     for word in left:
         name, _, value = word.partition("=")
-        if word == "--again" or word == "--":
+        if word in ("--again", "--"):
             continue
         if name == "--repeat":
             if not value:

@@ -580,7 +580,9 @@ def locate(text: str, where: tuple[int | str, ...]) -> int:
     return line_of_best
 
 
-def _contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
+def _contradictions(  # noqa: PLR0912 - one after the other
+    project: Project, dir: Path, spec: Spec
+) -> Iterator[Fault]:
     """What the metadata says about files and about itself that is not so."""
     listed = set(spec.patches)
     for extra in sorted({p.name for p in dir.glob("*.patch")} - listed):

@@ -93,9 +93,13 @@ def blobs(top: Path, entries: Iterable[Entry]) -> dict[str, str]:
     return found
 
 
+def _sha1(content: bytes) -> str:
+    return hashlib.sha1(content, usedforsecurity=False).hexdigest()
+
+
 def blob_id(content: bytes) -> str:
     """The id that git gives a file of this ``content``."""
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return _sha1(b"blob %d\0" % len(content) + content)
 
 
 def tree_id(entries: Iterable[Entry], ids: Mapping[str, str]) -> str:
@@ -128,7 +132,7 @@ def _hash_tree(node: Mapping[bytes, object]) -> str:
             # Git sorts a directory as if its name ended in a slash.
             lines.append((name + b"/", line))
     body = b"".join(line for _, line in sorted(lines))
-    return hashlib.sha1(b"tree %d\0" % len(body) + body).hexdigest()
+    return _sha1(b"tree %d\0" % len(body) + body)
 
 
 class Record(NamedTuple):

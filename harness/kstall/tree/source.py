@@ -203,7 +203,6 @@ def _archive(path: Path, cache_dir: Path, say: Say) -> str:
 
     def fill(scratch: Path) -> None:
         _unpack(path, scratch)
-        return None
 
     def made(base: str) -> None:
         store.remember(cache_dir, content, {"base": base, "origin": str(path)})

@@ -206,7 +206,7 @@ class Verdict:
         self._add(label, "holds", True, bool(holds), bool(holds), detail=detail)
 
     def skip(self, reason: str) -> None:
-        """This check cannot be made here, and ``reason`` says why.
+        """Say that this check cannot be made here; ``reason`` says why.
 
         It then compares nothing: what was seen all the same belongs in ``reason``, and
         a part that can be judged alone is a check of its own.

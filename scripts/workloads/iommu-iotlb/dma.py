@@ -47,7 +47,7 @@ class Pci:
         self.set_type(kind)
         (self.path / "driver_override").write_text(self.driver)
         Path("/sys/bus/pci/drivers_probe").write_text(self.path.name)
-        wait_for(lambda: (self.path / "driver").exists())
+        wait_for((self.path / "driver").exists)
 
 
 def _find(name: str, value: str) -> Path:

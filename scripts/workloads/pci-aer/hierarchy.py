@@ -59,6 +59,7 @@ class Device:
 
     @property
     def path(self) -> Path:
+        """Its directory in sysfs."""
         return DEVICES / self.address
 
     @property

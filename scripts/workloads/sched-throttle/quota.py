@@ -271,6 +271,7 @@ class Flag:
         self._memory[0] = 1
 
     def __call__(self) -> bool:
+        """Whether it is true by now."""
         return bool(self._memory[0])
 
 
