@@ -50,6 +50,7 @@ lint: setup ## check style and types
 	@.venv/bin/ruff check -q
 	@.venv/bin/ruff format -q --check
 	@.venv/bin/mypy
+	@for file in patches/*/checks.py; do .venv/bin/mypy --no-error-summary $$file || exit; done
 
 clean: ## remove .venv and out/; the cache is left, `rm -r ~/.cache/kstall` clears it
 	@rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache harness/*.egg-info

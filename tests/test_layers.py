@@ -35,8 +35,9 @@ def _imports(path: Path, package: str) -> Iterator[tuple[str, list[str]]]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             base = package.split(".")[: (node.level and 1 - node.level) or None]
-            words = [*(base if node.level else ()), *filter(None, [node.module])]
-            if words[0] == "kstall":
+            named = (node.module or "").split(".") if node.module else []
+            words = [*(base if node.level else ()), *named]
+            if words[:1] == ["kstall"]:
                 yield ".".join(words), [alias.name for alias in node.names]
         elif isinstance(node, ast.Import):
             for alias in node.names:

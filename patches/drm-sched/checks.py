@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from kstall.evidence import Event, Evidence, WorkloadResult, computed_once
-from kstall.evidence.evidence import Verdict
+from kstall.evidence import Event, Evidence, Verdict, WorkloadResult, computed_once
 
 MS = 1_000_000
 SECOND = 1000 * MS

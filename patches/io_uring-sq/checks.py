@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kstall.evidence import Event, Evidence, WorkloadResult, records
-from kstall.evidence.evidence import Verdict
+from kstall.evidence import Event, Evidence, Verdict, WorkloadResult, records
 
 MS = 1_000_000
 EAGAIN, ENOMEM = -11, -12

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.evidence.evidence import Verdict
+from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 
 #: ftrace prints whole microseconds, cut off.
 CUT_NS = 1000

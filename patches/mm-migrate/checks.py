@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.evidence.evidence import Verdict
+from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 
 PAGE = 4096
 MS = 1_000_000

@@ -12,8 +12,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from kstall.evidence import Evidence
-from kstall.evidence.evidence import Verdict
+from kstall.evidence import Evidence, Verdict
 
 CORRECTABLE = 2
 RXERR, BADTLP = 0x1, 0x40

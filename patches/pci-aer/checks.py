@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kstall.evidence import Event, Evidence, Injected, WorkloadResult
-from kstall.evidence.evidence import Verdict
+from kstall.evidence import Event, Evidence, Injected, Verdict, WorkloadResult
 
 NONFATAL, FATAL, CORRECTABLE = 0, 1, 2
 #: What the kernel calls them where it counts.

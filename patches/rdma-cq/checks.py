@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.evidence.evidence import Verdict
+from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 
 Fact = Mapping[str, Any]
 
@@ -312,7 +311,7 @@ def end_of_a_connection_is_flushes(ev: Evidence) -> Verdict:
     return v
 
 
-def _markers_come_last(v: Verdict, events: list[Event], receives: int) -> None:
+def _markers_come_last(v: Verdict, events: Sequence[Event], receives: int) -> None:
     """A receive queue is flushed in its order, to the marker that was posted last.
 
     Both queue pairs of the host complete into one queue: first that of I/O, with so

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.evidence.evidence import Verdict
+from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 
 MS = 1_000_000
 #: ftrace prints microseconds.
