@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kstall.report import report
+from kstall.report import Stage, report
 from kstall.series import Project
 
 
@@ -24,7 +24,7 @@ class Outcome:
     dir: Path
     report: report.Report
 
-    def stage(self, name: str) -> report.Stage:
+    def stage(self, name: str) -> Stage:
         """A stage of the first series, or one that all share."""
         stages = [*self.report.stages, *self.report.series[0].stages]
         return next(stage for stage in stages if stage.name == name)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ast
 import errno
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -406,7 +408,7 @@ def test_what_outlives_its_end_is_no_word_on_the_series(
     def immortal(*words: Any) -> int:
         with monkeypatch.context() as here:
             here.setattr(workload, "_DEATH_S", 0.1)
-            here.setattr(workload.os, "kill", lambda *_: None)
+            here.setattr(os, "kill", lambda *_: None)
             try:
                 return ended(*words)
             finally:
@@ -613,7 +615,7 @@ def test_why_a_program_does_not_start(
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(number, "no")
 
-    monkeypatch.setattr(workload.subprocess, "Popen", refuse)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(CannotStart) as caught:
         workload.run("w", ["true"], deadline_s=1, results=tmp_path)
     assert caught.value.kind == kind

@@ -467,8 +467,8 @@ def test_a_warning_is_not_lost_with_a_run_that_was_killed(
     """The objects are there, and up to date; what was said of them is not."""
     noisy = bench.series(Step({"drivers/demo.c": f"{SOURCE}#define UNUSED 1\n"}))
     bench.prove(noisy, everything=False)
-    for entry in (bench.cache / "compiled").iterdir():
-        cache.remove(entry)
+    for kept in (bench.cache / "compiled").iterdir():
+        cache.remove(kept)
     for store in (bench.cache / "variants").rglob("kstall-objects.json"):
         store.unlink()
     entry, _ = bench.prove(noisy, everything=False)
@@ -479,8 +479,8 @@ def test_a_warning_is_not_lost_with_a_run_that_was_killed(
 def test_what_is_up_to_date_is_not_compiled_again(bench: Bench) -> None:
     made = bench.series(GOOD)
     bench.prove(made, everything=False)
-    for entry in (bench.cache / "compiled").iterdir():
-        cache.remove(entry)
+    for kept in (bench.cache / "compiled").iterdir():
+        cache.remove(kept)
     place = bench.cache / "variants" / bench.base.id / "modules"
     before = (place / "drivers/nap.o").stat().st_mtime_ns
     entry, _ = bench.prove(made, everything=False)

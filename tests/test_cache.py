@@ -66,19 +66,19 @@ def _swap_link(path: Path) -> None:
     path.symlink_to("elsewhere")
 
 
-DAMAGES: list[tuple[str, Callable[[Path], None]]] = [
+DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
     ("small", lambda path: os.truncate(path, 2)),
     ("small", lambda path: path.unlink()),
-    ("small", lambda path: path.write_bytes(bytes(5)) and None),
+    ("small", lambda path: path.write_bytes(bytes(5))),
     ("large", lambda path: os.truncate(path, path.stat().st_size - 1)),
-    ("large", lambda path: path.write_bytes(bytes(path.stat().st_size)) and None),
+    ("large", lambda path: path.write_bytes(bytes(path.stat().st_size))),
     ("large", _append),
     ("strange", lambda path: path.touch()),
     ("below/link", _swap_link),
     (cache.LIST, lambda path: os.truncate(path, 20)),
     (cache.LIST, lambda path: os.truncate(path, 0)),
-    (cache.LIST, lambda path: path.write_text("[]") and None),
-    (cache.LIST, lambda path: path.write_bytes(b"\xff") and None),
+    (cache.LIST, lambda path: path.write_text("[]")),
+    (cache.LIST, lambda path: path.write_bytes(b"\xff")),
 ]
 
 

@@ -230,10 +230,11 @@ def test_whose_fault_a_boot_without_counts_is(
         results.mkdir()
         (results / "stdout").write_text("operations 10\n70\n80\n")
         (results / "stderr").write_text("")
-        facts = {"name": name, "exit_status": 0, "errors": []} | done
-        cache.write_json(results.parent / "agent.json", {"workloads": [facts]})
+        entry = {"name": name, "exit_status": 0, "errors": []} | done
+        cache.write_json(results.parent / "agent.json", {"workloads": [entry]})
         (out / "console.log").write_text("x\n")
-        facts = {"status": "completed", "exit_status": 0, "splats": ()} | ended
+        facts: dict[str, Any] = {"status": "completed", "exit_status": 0, "splats": ()}
+        facts |= ended
         return guest.GuestRun(
             console=out / "console.log",
             seconds=1,
@@ -277,8 +278,8 @@ def test_a_boot_is_given_what_prints_the_formats(
         raise KstallError("enough")
 
     monkeypatch.setattr(guest, "boot", boot)
-    for one in (kernels.base, kernels.patched):
-        one.modules.mkdir(parents=True)
+    for built in (kernels.base, kernels.patched):
+        built.modules.mkdir(parents=True)
     (tmp_path / "out/programs").mkdir(parents=True)
     for one in counting._boots(kernels):
         with pytest.raises(KstallError, match="enough"):

@@ -217,7 +217,7 @@ def test_a_leak() -> None:
 def test_a_kernel_without_kmemleak_is_skipped_with_the_reason() -> None:
     series = load("drm-sched")
     pair = debugcheck.Pair(watched(series), watched(series), frozenset())
-    saved = debugcheck.Saved({"kcsan": pair}, frozenset())
+    saved = debugcheck.Saved({"kcsan": pair}, debugcheck.Code())
     (check,) = (o for o in debugcheck.judge(series, saved) if o.name == "no_leaks")
     assert (check.status, check.detail) == (
         "skip",

@@ -49,7 +49,7 @@ def test_the_guest_understands_its_job(name: str, tmp_path: Path) -> None:
     (series,) = Project(ROOT).load([name])
     new = {one.event for one in series.spec.tracepoint}
     for side in ("patched", "base"):
-        made = debugguest.job_for(series, kernel_at(tmp_path), side)  # type: ignore[arg-type]
+        made = debugguest.job_for(series, kernel_at(tmp_path), side)
         job = jobs.parse(made)
         assert job.stress is not None
         switched = {*job.stress.events, *job.stress.bare}
@@ -100,7 +100,7 @@ class Bench:
         agent = {"status": "completed", "stress": {"seconds": {"workloads": 5.0}}}
         (share.host / "results/agent.json").write_text(json.dumps(agent))
         (out / "console.log").write_text(self.console)
-        facts = {"status": "completed", "exit_status": 0} | self.ran
+        facts: dict[str, Any] = {"status": "completed", "exit_status": 0} | self.ran
         return guest.GuestRun(
             console=out / "console.log",
             seconds=330.0,
@@ -525,7 +525,8 @@ def test_series_that_do_not_apply_together_have_a_kernel_each(
 
     monkeypatch.setattr(debugkernel.tree, "plan", plan)
     groups = debugkernel.grouped(Any, [one, two], tmp_path)  # type: ignore[arg-type,list-item]
-    assert [group.series for group in groups] == [(one,), (two,)]
+    expected: list[Any] = [(one,), (two,)]
+    assert [group.series for group in groups] == expected
 
 
 def test_base_and_patched_are_built_in_one_directory(

@@ -609,7 +609,7 @@ def test_an_event_the_kernel_lacks_is_an_error_by_name(tmp_path: Path) -> None:
 
 
 def _run(function: Any) -> Check:
-    return evidence.run_check("x", "positive", "claim", function, None)  # type: ignore[arg-type]
+    return evidence.run_check("x", "positive", "claim", function, None)
 
 
 def test_how_a_check_can_end() -> None:

@@ -46,7 +46,8 @@ class Bench:
             (results / "agent.json").write_text(json.dumps(ran.pop("agent", {})))
             console = out / "console.log"
             console.write_text("the console\n")
-            facts = {"status": "completed", "exit_status": 0, "splats": ()} | ran
+            facts: dict[str, Any] = {"status": "completed", "exit_status": 0}
+            facts |= {"splats": ()} | ran
             return guest.GuestRun(
                 console=console,
                 seconds=3.0,

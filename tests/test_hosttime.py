@@ -185,7 +185,8 @@ def _stat(proc: Path, stolen: int) -> None:
 def test_the_threads_of_the_guest_s_processors_are_watched(tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     _process(proc, 10, 1)
-    qemu = _process(proc, 12, _process(proc, 11, 10) and 11)
+    _process(proc, 11, 10)
+    qemu = _process(proc, 12, 11)
     others = _process(proc, 20, 1)
     _stat(proc, 100)
     text = tmp_path / "console"

@@ -12,10 +12,9 @@ import pytest
 
 from kstall import cli
 from kstall.cost import costs
-from kstall.evidence import evidence
 from kstall.pipeline import run as runs
 from kstall.report import Report, SeriesReport, Stage, html, report
-from kstall.verdict import Check, Comparison, Excerpt, Explanation
+from kstall.verdict import Check, Comparison, Excerpt, Explanation, Status
 
 HOSTILE = "<script>alert('&\"')</script>\x1b[31m\x00\ufffe{{ 7 * 7 }}"
 ESCAPED = "&lt;script&gt;alert(&#39;&amp;&#34;&#39;)&lt;/script&gt;[31m{{ 7 * 7 }}"
@@ -84,7 +83,7 @@ def explanation(text: str) -> Explanation:
     )
 
 
-def check(status: evidence.Status, text: str = "n") -> Check:
+def check(status: Status, text: str = "n") -> Check:
     detail = {"skip": f"no GPU: {text}", "error": f"Traceback: {text}"}
     return Check(
         explanation=explanation(text) if status in ("fail", "error") else None,

@@ -155,7 +155,7 @@ def test_only_what_changed_is_compiled_again(bench: Bench) -> None:
 
 
 def test_keys_tell_contents_config_and_compiler_apart(bench: Bench) -> None:
-    def key(**tools: str) -> str:
+    def key(**tools: Any) -> str:
         return kernel.key_of(
             bench.content,
             kernel.Configured(bench.config, reused=False),

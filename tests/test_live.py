@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall.pipeline import builds
+from kstall.compile import builds
 from kstall.series import Project
 from live import Outcome, kstall, validate
 from processes import descendants

@@ -17,7 +17,10 @@ from kstall.base import parallel, process
 
 
 def _sleeps(began: threading.Barrier) -> None:
-    process.run(["sh", "-c", "echo; sleep 1000"], on_line=lambda _: began.wait(60))
+    def met(_: str) -> None:
+        began.wait(60)
+
+    process.run(["sh", "-c", "echo; sleep 1000"], on_line=met)
 
 
 def _nothing(key: str, value: object) -> None:

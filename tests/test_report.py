@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kstall import base
 from kstall.cost import costs
 from kstall.evidence import evidence, records
 from kstall.pipeline import trials
 from kstall.report import Report, SeriesReport, Stage, junit, report, views
 from kstall.series import Project
-from kstall.verdict import Check, Comparison
+from kstall.verdict import Check, Comparison, Status
 
 
-def _check(status: evidence.Status, name: str = "naps") -> Check:
+def _check(status: Status, name: str = "naps") -> Check:
     ok = status != "fail"
     return Check(
         name=name,
@@ -34,7 +35,7 @@ def _check(status: evidence.Status, name: str = "naps") -> Check:
     )
 
 
-def _report(stage: report.Status = "pass", *checks: Check) -> Report:
+def _report(stage: base.Status = "pass", *checks: Check) -> Report:
     made = Report(
         run="r1",
         started="2026-01-01T00:00:00+00:00",
@@ -74,7 +75,7 @@ def _report(stage: report.Status = "pass", *checks: Check) -> Report:
     ],
 )
 def test_status_and_exit_code(
-    stage: report.Status, checks: list[evidence.Status], status: str, code: int
+    stage: base.Status, checks: list[Status], status: str, code: int
 ) -> None:
     made = _report(stage, *(_check(s, f"c{i}") for i, s in enumerate(checks)))
     assert (made.status, made.exit_code) == (status, code)

@@ -23,7 +23,13 @@ def layout(event: str) -> records.Layout:
 
 WORK = layout("workqueue:workqueue_queue_work")
 SWITCH = layout("sched:sched_switch")
-FIELDS = {"work": 2**64 - 8, "function": 7, "workqueue": "evänts", "req_cpu": -1}
+Values = dict[str, int | str | tuple[int, ...]]
+FIELDS: Values = {
+    "work": 2**64 - 8,
+    "function": 7,
+    "workqueue": "evänts",
+    "req_cpu": -1,
+}
 QUEUED = record(WORK, 42, FIELDS | {"cpu": 3})
 
 
@@ -32,7 +38,7 @@ def read(*pages: bytes) -> list[records.Event]:
 
 
 def test_what_stands_in_a_page() -> None:
-    fields = {
+    fields: Values = {
         "prev_comm": "a b",
         "prev_pid": 1,
         "prev_prio": -2,
@@ -102,7 +108,7 @@ def test_pages_that_are_none(pages: bytes, complaint: str) -> None:
         read(pages)
 
 
-MEMBERS = {"a": 0x1234, "b": 2**32 - 1, "n": "name", "c": 200, "t": (1, 2)}
+MEMBERS: Values = {"a": 0x1234, "b": 2**32 - 1, "n": "name", "c": 200, "t": (1, 2)}
 
 
 @pytest.mark.parametrize(

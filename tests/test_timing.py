@@ -32,9 +32,12 @@ class Quiet:
     """A `Ui` that keeps progress to itself."""
 
     def __init__(self) -> None:
-        self.seen: list[int] = []
+        self.seen: list[float] = []
 
-    def progress(self, done: int, total: int, what: str) -> None:
+    def say(self, text: str) -> None:
+        pass
+
+    def progress(self, done: float, total: float, step: str) -> None:
         self.seen.append(done)
         assert done <= total
 

@@ -390,7 +390,7 @@ def test_an_odd_run_is_one_unlike_most() -> None:
             name="c",
             kind="positive",
             claim="",
-            status=status,  # type: ignore[arg-type]
+            status=status,
         )
 
     runs = [
