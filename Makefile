@@ -46,11 +46,16 @@ test: lint ## lint, unit tests and live tests (LEVEL=quick: no boot; deep: all)
 		$(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \
 		$(if $(filter full,$(LEVEL)),-m 'not deep')
 
+SHELL_SCRIPTS = .ci/run scripts/setup.sh harness/kstall/*/*.sh \
+	$(shell grep -lE '^\#!/bin/(ba)?sh' scripts/workloads/*/*)
+
 lint: setup ## check style and types
 	@.venv/bin/ruff check -q
 	@.venv/bin/ruff format -q --check
-	@.venv/bin/mypy
+	@.venv/bin/mypy --no-error-summary
 	@for file in patches/*/checks.py; do .venv/bin/mypy --no-error-summary $$file || exit; done
+	@if command -v shellcheck >/dev/null; then shellcheck $(SHELL_SCRIPTS); \
+	else echo 'lint: no shellcheck on this machine, so shell scripts are not looked at'; fi
 
 clean: ## remove .venv and out/; the cache is left, `rm -r ~/.cache/kstall` clears it
 	@rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache harness/*.egg-info

@@ -12,6 +12,7 @@ top=$(cd "$(dirname "$0")/.." && pwd)
 
 missing_of() {
 	missing=
+	# shellcheck disable=SC2013 # one word a package
 	for package in $(sed 's/#.*//' "$top/scripts/$1"); do
 		status=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true)
 		[ "$status" = "install ok installed" ] || missing="$missing $package"
@@ -21,7 +22,7 @@ missing_of() {
 install() {
 	echo "setup: installing$*"
 	export DEBIAN_FRONTEND=noninteractive
-	# shellcheck disable=SC2086 # one word a package
+	# shellcheck disable=SC2048,SC2086 # one word a package
 	apt-get -qq update && apt-get -qq -o DPkg::Lock::Timeout=600 install -y \
 		--no-install-recommends $* >/dev/null
 }
@@ -79,6 +80,7 @@ qemu_is_old() {
 backport_qemu() {
 	codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 	# What this machine calls Debian's archive; its own apt stays as it is.
+	# shellcheck disable=SC2016 # for apt-get
 	uri=$(apt-get indextargets --format '$(REPO_URI)' 'Origin: Debian' \
 		'Identifier: Packages' "Codename: $codename" | head -n 1)
 	[ -n "$codename" ] && [ -n "$uri" ] || return 1
@@ -141,7 +143,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$state" ] ||
 	echo "setup: installing the Python packages into .venv"
 	"$python" -m venv --clear "$top/.venv"
 	log="$top/.venv/setup.log"
-	if ! "$top/.venv/bin/pip" install -e "$top[test]" >"$log" 2>&1; then
+	if ! "$top/.venv/bin/pip" install -e "${top}[test]" >"$log" 2>&1; then
 		tail -n 20 "$log" >&2
 		echo "setup: pip failed, see $log; does pip reach its index?" >&2
 		exit 2
