@@ -41,7 +41,7 @@ stability: setup ## boot N=20 guests of SERIES on a busy host, LOAD="2 4" times 
 	@$(kstall) stability --runs $(N) $(LOAD:%=--load %) \
 		$${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
 
-test: lint ## lint, unit tests and live tests (LEVEL=quick: no boot; deep: all)
+test: lint ## lint, unit, faults, live (LEVEL=quick: no boot; deep: all), told apart
 	@.venv/bin/pytest -n auto --maxprocesses 8 \
 		$(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \
 		$(if $(filter full,$(LEVEL)),-m 'not deep')
@@ -56,6 +56,7 @@ lint: setup ## check style and types
 	@for file in patches/*/checks.py; do .venv/bin/mypy --no-error-summary $$file || exit; done
 	@if command -v shellcheck >/dev/null; then shellcheck $(SHELL_SCRIPTS); \
 	else echo 'lint: no shellcheck on this machine, so shell scripts are not looked at'; fi
+	@echo 'lint    ok'
 
 clean: ## remove .venv and out/; the cache is left, `rm -r ~/.cache/kstall` clears it
 	@rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache harness/*.egg-info

@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from pathlib import Path
 
@@ -27,6 +28,8 @@ _KEPT = ("PATH", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _KEPT_PREFIXES = ("PYTEST_", "PYTHON", "COV_")
 _USERS = dict(os.environ)
 _HOME = pytest.StashKey[Path]()
+#: The steps of a test run, and the marker that puts a test there; the last one wins.
+_STEPS = {"unit": None, "faults": "fault", "live": "live", "deep": "deep"}
 
 
 def pytest_configure() -> None:
@@ -72,6 +75,45 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if name not in wanted:
             del os.environ[name]
     os.environ.update(wanted)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Each test belongs to one step, which its reports tell across processes."""
+    item.user_properties.append(("step", _step(item)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Each step with a status of its own: a red one says where to look first."""
+    steps: dict[str, Counter[str]] = {}
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if not isinstance(report, pytest.TestReport):
+                continue
+            step = str(dict(report.user_properties).get("step"))
+            seconds[step] += report.duration
+            if report.when == "call" or not report.passed:
+                outcome = report.outcome if report.when == "call" else "error"
+                if report.skipped:
+                    outcome = "skipped"
+                steps.setdefault(step, Counter())[outcome] += 1
+    if steps:
+        terminalreporter.section("steps")
+    for step in sorted(steps, key=list(_STEPS).index):
+        bad = steps[step]["failed"] + steps[step]["error"]
+        counts = ", ".join(f"{number} {name}" for name, number in steps[step].items())
+        terminalreporter.line(
+            f"{step:<8}{'FAIL' if bad else 'ok':<6}{counts} ({seconds[step]:.0f} s)",
+            red=bool(bad),
+        )
+
+
+def _step(item: pytest.Item) -> str:
+    return [
+        step
+        for step, marker in _STEPS.items()
+        if marker is None or item.get_closest_marker(marker)
+    ][-1]
 
 
 def _home(config: pytest.Config) -> Path:
