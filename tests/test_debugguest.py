@@ -23,7 +23,7 @@ from kstall.debian import Root
 from kstall.evidence import debugcheck
 from kstall.guest import console, debugguest, guest, guestrun, hosttime, splats
 from kstall.guest import jobs as jobs_of
-from kstall.pipeline import Ui, debugging, debugkernel
+from kstall.pipeline import Ui, debugging, debugkernel, groups
 from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Context, Project
@@ -259,7 +259,7 @@ class Stages:
         root: Any = None
         tools: Any = SimpleNamespace(id="t")
         base = kerneltree.base(tree, home)
-        self.ground = debugkernel.Ground(self.project, base, root, tools, home)
+        self.ground = groups.Ground(self.project, base, root, tools, home)
         # What guests say, by the names of their directories; and which were booted.
         self.said: dict[str, str | Exception] = {}
         self.booted: list[str] = []
@@ -397,7 +397,7 @@ def test_what_the_base_does_not_say_is_held_against_the_series(stages: Stages) -
 def _race_of_ours(monkeypatch: pytest.MonkeyPatch) -> str:
     """What KCSAN says of code that the patches touch."""
     code = debugcheck.Code(frozenset({"drm_sched_job_trace_wait"}))
-    monkeypatch.setattr(debugkernel.Group, "code", code)
+    monkeypatch.setattr(groups.Group, "code", code)
     return (DATA / "kcsan.log").read_text()
 
 
@@ -504,7 +504,7 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
         return {"Makefile": makefile}
 
     monkeypatch.setattr(debugkernel.tree, "pristine", pristine)
-    group = debugkernel.Group((one("nap.c", "slept"), one("doze.c", "woke")), plan)
+    group = groups.Group((one("nap.c", "slept"), one("doze.c", "woke")), plan)
     assert group.code == debugcheck.Code(
         frozenset({"n", "d"}),
         frozenset({"n"}),
@@ -516,7 +516,8 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
 def test_series_that_do_not_apply_together_have_a_kernel_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = SimpleNamespace(patches=("a",)), SimpleNamespace(patches=("b",))
+    one = SimpleNamespace(name="one", patches=("a",))
+    two = SimpleNamespace(name="two", patches=("b",))
 
     def plan(_: Any, patches: Any, __: Path) -> Any:
         if len(patches) > 1:
@@ -558,7 +559,7 @@ def test_base_and_patched_are_built_in_one_directory(
     run = runs.begin(tmp_path / "out", ["kstall"], ui())
     tools: Any = SimpleNamespace(id="t")
     root: Any = None
-    ground = debugkernel.Ground(project, base, root, tools, tmp_path / "cache")
+    ground = groups.Ground(project, base, root, tools, tmp_path / "cache")
     debugkernel.build(ground, group, "debug", "patched", run)
     debugkernel.build(ground, group, "debug", "base", run)
     fragments = ("base.config", "demo.config", "debug.config")

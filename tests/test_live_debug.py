@@ -12,7 +12,7 @@ from rich.console import Console
 from kstall.base import cache
 from kstall.build import kernel
 from kstall.debian import root
-from kstall.pipeline import Ui, debugging, debugkernel
+from kstall.pipeline import Ui, debugging, groups
 from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Project
@@ -56,7 +56,7 @@ def _debugged(project: Project, tmp_path: Path) -> dict[str, Check]:
     entry = report.SeriesReport(name=SERIES, title="t", digest=series.digest)
     run.report.series = [entry]
     debugging.prove(
-        debugkernel.Ground(project, base, guest_root, tools, home),
+        groups.Ground(project, base, guest_root, tools, home),
         [(series, entry)],
         run,
         beside=[one for one in project.load() if one.name != SERIES],

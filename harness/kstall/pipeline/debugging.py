@@ -28,7 +28,7 @@ from ..guest import Flavour, Side, Watched, accel, debugguest, guestrun
 from ..report import SeriesReport
 from ..series import Series
 from . import debugkernel
-from .debugkernel import Ground, Group
+from .groups import Ground, Group
 from .run import Opened, Run, StageStopped
 
 _FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
@@ -80,7 +80,7 @@ def prove(
         stage.summary = (
             f"{len(groups[0].series)} series in one kernel"
             if len(groups) == 1
-            else "the series do not apply together: a kernel for each"
+            else f"{len(groups)} kernels, as not all series apply together"
         )
     pairs = [
         (group, one) for group in groups for one in group.series if one not in beside

@@ -8,89 +8,36 @@ series are put into one, as long as they apply together.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ..build import kernel, programs
-from ..debian import root
-from ..evidence import debugcheck
 from ..guest import Flavour, Side
-from ..series import Project, Series
-from ..tree import am, source, tree
+from ..series import Series
+from ..tree import source, tree
+from . import groups
+from .groups import Ground, Group
 from .run import Opened, Run
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What all kernels of a run are made from."""
-
-    project: Project
-    base: source.Base
-    root: root.Root
-    tools: kernel.Toolchain
-    cache: Path
-
-
-@dataclass(frozen=True)
-class Group:
-    """Series that are in one kernel, and the plan that applies them all."""
-
-    series: tuple[Series, ...]
-    plan: tree.Plan
-
-    @property
-    def name(self) -> str:
-        """What tells its stages from others'."""
-        return self.series[0].name if len(self.series) == 1 else "all"
-
-    @functools.cached_property
-    def code(self) -> debugcheck.Code:
-        """What the patches put into the kernel.  Raises `KstallError` for a base that
-        was meddled with."""
-        before, after = dict(self.plan.states[0]), self.plan.files
-        code = debugcheck.code_of(
-            [
-                (_text(before[path]), _text(after[path]))
-                for path in self.plan.touched
-                if path.endswith(".h") or debugcheck.in_kernel(path)
-            ],
-            [point.name for series in self.series for point in series.spec.tracepoint],
-        )
-        return dataclasses.replace(code, unwatched=tuple(self._unwatched()))
-
-    def _unwatched(self) -> Iterator[tuple[str, str]]:
-        sources = list(filter(debugcheck.in_kernel, self.plan.touched))
-        makefiles = {
-            path: str(PurePosixPath(path).parent / "Makefile") for path in sources
-        }
-        texts = tree.pristine(self.plan.base, sorted({*makefiles.values()}))
-        texts |= self.plan.files
-        for path, makefile in makefiles.items():
-            for how in debugcheck.unwatched(path, _text(texts.get(makefile))):
-                yield path, f"{makefile}: {how}"
-
-
-def _text(file: am.File | None) -> str:
-    return "" if file is None else file.data.decode("utf-8", "replace")
 
 
 def grouped(
     base: source.Base, wanted: Sequence[Series], scratch: Path
 ) -> tuple[Group, ...]:
-    """All of ``wanted`` in one group, or each in one of its own.
+    """All of ``wanted`` that apply together in one group, others each in one.
 
     Raises `am.ApplyError` for a series that does not apply by itself.
     """
-    try:
-        every = [patch for series in wanted for patch in series.patches]
-        return (Group(tuple(wanted), tree.plan(base, every, scratch)),)
-    except am.ApplyError:
-        return tuple(
-            Group((one,), tree.plan(base, one.patches, scratch)) for one in wanted
-        )
+    first, found = groups.applied(base, wanted, scratch)
+    apart = {one.name for one in found.apart}
+    return (
+        first,
+        *(
+            Group((one,), tree.plan(base, one.patches, scratch))
+            for one in wanted
+            if one.name in apart
+        ),
+    )
 
 
 def build(
@@ -102,12 +49,7 @@ def build(
     Raises `StageStopped`.
     """
     plan = group.plan if side == "patched" else group.plan.upto(0)
-    configs = [
-        "base.config",
-        *(one.spec.kconfig for one in group.series),
-        f"{flavour}.config",
-    ]
-    fragments = [ground.project.kconfigs / name for name in dict.fromkeys(configs)]
+    fragments = group.fragments(ground.project, f"{flavour}.config")
     absent = kernel.added_symbols(group.plan) if side == "base" else frozenset()
     with (
         run.stage(f"{flavour}-{side}-{group.name}") as stage,

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which series can share a kernel, and who is in whose way."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import kerneltree
+from kstall.pipeline import groups
+from kstall.pipeline.groups import Apart, Names, divide
+from kstall.series import Patch
+
+ALL = tuple("abcdefgh")
+
+
+class Asked:
+    """Holds unless a part has all of one of ``conflicts``; counts the questions."""
+
+    def __init__(self, *conflicts: str) -> None:
+        self.conflicts = [set(one) for one in conflicts]
+        self.parts: list[Names] = []
+
+    def __call__(self, part: Names) -> bool:
+        self.parts.append(part)
+        return not any(one <= set(part) for one in self.conflicts)
+
+
+def test_those_that_hold_together_are_asked_once() -> None:
+    asked = Asked()
+    assert divide(ALL, asked) == groups.Divided(ALL)
+    assert asked.parts == [ALL]
+
+
+def test_one_alone_is_not_asked_at_all() -> None:
+    assert divide(("a",), Asked("a")) == groups.Divided(("a",))
+
+
+@pytest.mark.parametrize("guilty", ALL)
+def test_one_that_is_broken_by_itself_is_found(guilty: str) -> None:
+    asked = Asked(guilty)
+    found = divide(ALL, asked)
+    assert found.apart == (Apart(guilty, None, alone=False),)
+    assert found.together == tuple(one for one in ALL if one != guilty)
+    # All, three halves, itself, and the others.
+    assert len(asked.parts) <= 6
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(ALL, 2)))
+def test_of_a_pair_the_later_one_stands_apart(pair: Names) -> None:
+    asked = Asked("".join(pair))
+    found = divide(ALL, asked)
+    assert found.apart == (Apart(pair[1], pair[0], alone=True),)
+    assert found.together == tuple(one for one in ALL if one != pair[1])
+    assert len(asked.parts) == len(set(asked.parts)) <= 11
+
+
+def test_whoever_is_suspected_is_taken_out_first() -> None:
+    asked = Asked("bg")
+    found = divide(ALL, asked, lambda: ("z", "b"))
+    assert found.apart == (Apart("b", "g", alone=True),)
+    assert asked.parts[:3] == [ALL, tuple("acdefgh"), ("b",)]
+
+
+def test_a_suspect_that_is_innocent_is_left_where_it_is() -> None:
+    found = divide(ALL, Asked("g"), lambda: ("b",))
+    assert found.apart == (Apart("g", None, alone=False),)
+
+
+def test_of_three_that_do_not_hold_together_no_pair_is_named() -> None:
+    found = divide(ALL, Asked("bdg"))
+    assert found.apart == (Apart("g", None, alone=True),)
+    assert set(found.together) == set(ALL) - {"g"}
+
+
+def test_several_stand_apart() -> None:
+    found = divide(ALL, Asked("c", "bf"))
+    assert set(found.apart) == {
+        Apart("c", None, alone=False),
+        Apart("f", "b", alone=True),
+    }
+
+
+@pytest.mark.parametrize(
+    ("conflicts", "other"), [(["ce"], "e"), (["ceg"], None), ([], None), (["ab"], None)]
+)
+def test_who_is_in_the_way_of_one_is_named_only_if_that_is_shown(
+    conflicts: list[str], other: str | None
+) -> None:
+    others = tuple(one for one in ALL if one != "c")
+    assert groups.culprit("c", ALL, others, Asked(*conflicts)) == other
+
+
+def test_what_does_not_apply_beside_another_stands_apart(tmp_path: Path) -> None:
+    project = kerneltree.project(tmp_path / "project")
+    base = kerneltree.base(kerneltree.directory(tmp_path / "linux"), tmp_path / "cache")
+    (demo,) = project.load(["demo"])
+    # The same patches can be applied only once, and no patch need touch anything.
+    twin, none = replace(demo, name="twin"), replace(demo, name="none", patches=())
+    group, found = groups.applied(base, [demo, none, twin], tmp_path / "scratch")
+    assert [one.name for one in group.series] == ["demo", "none"]
+    assert group.slot == "+all" and group.plan.patches == demo.patches
+    assert found.apart == (Apart("twin", "demo", alone=True),)
+    assert isinstance(demo.patches[0], Patch)
