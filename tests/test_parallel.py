@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kstall.base import parallel, process
+from kstall.base import parallel, places, process
 
 
 def _sleeps(began: threading.Barrier) -> None:
@@ -23,7 +23,7 @@ def _sleeps(began: threading.Barrier) -> None:
     process.run(["sh", "-c", "echo; sleep 1000"], on_line=met)
 
 
-def _nothing(key: str, value: object) -> None:
+def _nothing(key: object, value: object) -> None:
     pass
 
 
@@ -133,3 +133,72 @@ def test_nothing_is_started_after_the_end() -> None:
         with pytest.raises(process.Ended), children.born(make):
             pass
     assert process.run(["true"]).returncode == 0
+
+
+def test_children_of_tasks_in_tasks_are_ended() -> None:
+    """As of two guests at once, of which one counts in several boots."""
+    barrier = threading.Barrier(3)
+
+    def inner() -> None:
+        tasks = {n: functools.partial(_sleeps, barrier) for n in ("one", "two")}
+        parallel.each(tasks, 2, _nothing)
+
+    tasks = {"sleep": inner, "other": functools.partial(_fails, barrier)}
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match="the task"):
+        parallel.each(tasks, 2, _nothing)
+    assert time.monotonic() - began < 500
+
+
+def test_what_begins_after_the_end_around_it_ends() -> None:
+    with process.together() as outer:
+        outer.end()
+        with process.together(), pytest.raises(process.Ended):
+            process.run(["true"])
+
+
+def test_no_more_than_there_are_places() -> None:
+    running: list[int] = []
+    most = []
+
+    def boot() -> None:
+        with places.taken(), places.taken():
+            running.append(1)
+            most.append(len(running))
+            time.sleep(0.02)
+            running.pop()
+
+    def counts() -> None:
+        parallel.each(dict.fromkeys("abc", boot), 3, _nothing)
+
+    with places.limited(2):
+        parallel.each(dict.fromkeys("abc", counts), 3, _nothing)
+    assert len(most) == 9 and max(most) == 2
+
+
+def test_who_wants_every_place_is_alone_and_gets_its_turn() -> None:
+    alone = []
+    running: list[int] = []
+
+    def boot() -> None:
+        for _ in range(5):
+            with places.taken():
+                running.append(1)
+                time.sleep(0.01)
+                running.pop()
+
+    def times() -> None:
+        with places.taken(every=True), places.taken():
+            alone.append(len(running))
+            time.sleep(0.01)
+            alone.append(len(running))
+
+    with places.limited(2):
+        tasks: dict[str, Any] = {"one": boot, "two": boot, "time": times, "three": boot}
+        parallel.each(tasks, 4, _nothing)
+    assert alone == [0, 0]
+
+
+def test_without_a_limit_nobody_waits() -> None:
+    with places.taken(every=True), places.taken(every=True):
+        pass

@@ -92,6 +92,8 @@ class Children:
         # Held while a child is born, lest it be missed by `end`.
         self._lock = threading.Lock()
         self._alive: set[subprocess.Popen[bytes]] = set()
+        # Those of threads that ours have begun.
+        self._inner: set[Children] = set()
         self._ended = False
 
     @contextlib.contextmanager
@@ -117,6 +119,21 @@ class Children:
             self._ended = True
             for child in self._alive:
                 _kill(child)
+            for inner in self._inner:
+                inner.end()
+
+    @contextlib.contextmanager
+    def around(self, inner: Children) -> Iterator[None]:
+        """While the block runs, those of ``inner`` end with ours."""
+        with self._lock:
+            self._inner.add(inner)
+            if self._ended:
+                inner.end()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inner.discard(inner)
 
 
 _children: contextvars.ContextVar[Children | None] = contextvars.ContextVar(
@@ -126,11 +143,16 @@ _children: contextvars.ContextVar[Children | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def together() -> Iterator[Children]:
-    """The children that are started in this context, and in copies of it."""
+    """The children that are started in this context, and in copies of it.
+
+    They end with those of the block around this one, if there is one.
+    """
     children = Children()
+    outer = _children.get()
     token = _children.set(children)
     try:
-        yield children
+        with contextlib.nullcontext() if outer is None else outer.around(children):
+            yield children
     finally:
         _children.reset(token)
 

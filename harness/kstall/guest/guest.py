@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from ..base import KstallError, cache, process, temporary
+from ..base import KstallError, cache, places, process, temporary
 from ..debian import Root
 from . import console as console_text
 from . import dump, hostclock, hosttime, monitor
@@ -230,6 +230,7 @@ def boot(  # noqa: PLR0913 - what makes a guest, each by its name
     for stale in (console, out / "job.log", out / "registers.txt"):
         stale.unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(places.taken())
         desk = stack.enter_context(_desk())
         if scripts is not None:
             machine = _with_files(machine, desk.link("scripts", scripts))

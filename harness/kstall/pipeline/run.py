@@ -9,10 +9,11 @@ import itertools
 import os
 import platform
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -49,16 +50,25 @@ class Opened:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory and the report that grows in it."""
+    """A run directory and the report that grows in it.
+
+    Series may be proven in threads of their own: the report is written by one at a
+    time.
+    """
 
     dir: Path
     report: report.Report
     ui: Ui
     began: float
+    _writing: threading.RLock = field(default_factory=threading.RLock)
 
     def save(self) -> None:
         """Write ``report.json``, ``junit.xml`` and ``results.ktap`` as things stand,
         and when the run is over ``report.html`` and ``kcidb.json``."""
+        with self._writing:
+            self._save()
+
+    def _save(self) -> None:
         self.report.seconds = round(time.monotonic() - self.began, 3)
         if self.report.status != "running":
             try:

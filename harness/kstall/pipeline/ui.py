@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import time
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,8 @@ from ..report import Stage, escape, word
 
 #: Seconds between progress lines where there is no terminal to redraw.
 _QUIET = 20.0
+# Of the stage that is under way in this thread.
+_label: contextvars.ContextVar[str] = contextvars.ContextVar("label", default="")
 
 
 class Ui:
@@ -31,7 +34,6 @@ class Ui:
             disable=not console.is_terminal,
         )
         self._task = self._bar.add_task("", total=None, step="", visible=False)
-        self._label = ""
         self._spoke = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -48,16 +50,17 @@ class Ui:
 
     def begin(self, series: str | None, stage: str) -> None:
         """A stage starts."""
-        self._label = f"{series}: {stage}" if series else stage
+        label = f"{series}: {stage}" if series else stage
+        _label.set(label)
         self._spoke = time.monotonic()
         self._bar.reset(
-            self._task, description=self._label, total=None, step="", visible=True
+            self._task, description=label, total=None, step="", visible=True
         )
 
     def say(self, text: str) -> None:
         """Something worth a line, such as waiting for another run."""
         self._spoke = time.monotonic()
-        self._print(f"  [dim]{escape(self._label)}: {escape(text)}[/]")
+        self._print(f"  [dim]{escape(_label.get())}: {escape(text)}[/]")
 
     def progress(self, done: float, total: float, step: str) -> None:
         """How far the stage is; ``done`` and ``total`` in steps of its own."""
@@ -81,7 +84,7 @@ class Ui:
         how = "[dim]reused[/] " if stage.reused else ""
         seconds = f"{stage.seconds:6.1f}s"
         self._print(
-            f"{mark} {escape(self._label):<28} {seconds}  {how}{escape(stage.summary)}"
+            f"{mark} {escape(_label.get()):<28} {seconds}  {how}{escape(stage.summary)}"
         )
 
     def _print(self, text: str) -> None:
