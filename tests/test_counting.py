@@ -16,7 +16,7 @@ from kstall.cost import Kernels, counting
 from kstall.evidence import traceabi
 from kstall.guest import accel, guest
 from kstall.guest.console import Splat
-from kstall.series import Measure, Project, Series
+from kstall.series import Context, Measure, Project, Series
 from kstall.series.series import Overhead
 from kstall_guest import job
 
@@ -320,7 +320,90 @@ def test_the_key_minds_what_is_measured(
     def key(**fields: Any) -> str:
         overhead = Overhead(workload=(measure(**fields),))
         spec = series.spec.model_copy(update={"overhead": overhead})
-        return counting.key_of(project, dataclasses.replace(series, spec=spec), kernels)
+        changed = dataclasses.replace(series, spec=spec)
+        return counting.key_of(project, changed, kernels, "patched")
 
     assert key() == key(nops=1)
     assert len({key(), key(args=["1"]), key(script="drm-sched-why.bt")}) == 3
+
+
+def test_each_kernel_has_a_key_of_its_own(
+    series: Series, kernels: Kernels, project_root: Path
+) -> None:
+    """What was counted in the base stands when a patch is edited."""
+    project = Project(project_root)
+
+    def keys(which: Kernels) -> list[str]:
+        sides = ("base", "patched")
+        return [counting.key_of(project, series, which, side) for side in sides]
+
+    before = keys(kernels)
+    edited = dataclasses.replace(kernels.patched, key="edited")
+    after = keys(dataclasses.replace(kernels, patched=edited))
+    assert before[0] == after[0] and before[1] != after[1]
+    among = keys(dataclasses.replace(kernels, beside=("sched:sched_throttle",)))
+    assert among[0] == before[0] and among[1] != before[1]
+
+
+def test_boots_of_a_kernel_are_counted_once(
+    series: Series,
+    kernels: Kernels,
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[str] = []
+
+    def count_boots(*words: Any) -> list[dict[str, Any]]:
+        counted.extend(boot.name for boot in words[3])
+        return [
+            {**count(boot.name, mode, 100, 100), "events": 0}
+            for boot in words[3]
+            for mode in boot.modes
+        ]
+
+    monkeypatch.setattr(counting, "_count", count_boots)
+    ui: Any = SimpleNamespace(say=print)
+    context = Context(Project(project_root), tmp_path, tmp_path / "out", "full", ui)
+    log = tmp_path / "log"
+
+    def measure_on(which: Kernels) -> bool:
+        counted.clear()
+        return counting.measure(context, series, which, log)[1]
+
+    assert not measure_on(kernels)
+    assert len(counted) == 6
+    assert measure_on(kernels)
+    assert counted == []
+    edited = dataclasses.replace(kernels.patched, key="edited")
+    assert not measure_on(dataclasses.replace(kernels, patched=edited))
+    assert counted == ["patched-1", "patched-2", "patched-3"]
+
+
+def test_events_of_others_are_on_in_one_boot_of_the_patched_kernel(
+    series: Series, kernels: Kernels
+) -> None:
+    others = ("sched:sched_throttle", "iommu:iotlb_sync")
+    among = dataclasses.replace(kernels, beside=others)
+    loads = [
+        (boot.name, load)
+        for boot in counting._boots(among)
+        for load in job.parse(counting._job(series, boot)).workloads
+        if load.beside
+    ]
+    assert [(name, load.name) for name, load in loads] == [("patched-1", "call-beside")]
+    (_, load) = loads[0]
+    assert load.beside == others and load.events == ()
+
+
+def test_what_others_cost_is_a_nop_for_each_time_that_their_events_fire() -> None:
+    counts = [
+        count("base-1", "base", 1000, 1000, 1000),
+        count("patched-1", "off", 1030, 1030, 1030),
+        count("patched-1", "ftrace", 1500, 1500, 1500, events=50),
+        count("patched-1", "beside", 2500, 2500, 2500, events=100),
+    ]
+    found = counting._measurement(measure(nops=1), counts)
+    assert found.difference == 3
+    assert (found.predicted, found.others) == (1, 2)
+    assert [one.mode for one in found.samples] == ["base", "off", "ftrace"]

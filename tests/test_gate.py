@@ -129,7 +129,9 @@ def test_a_struct_may_grow_as_declared(series: Series, build: Build) -> None:
     assert found["structs_do_not_grow"].status == "pass"
 
 
-def measured(base: list[float], off: list[float], predicted: float) -> Check:
+def measured(
+    base: list[float], off: list[float], predicted: float, others: float = 0
+) -> Check:
     samples = [
         costs.Sample(
             mode=mode,
@@ -146,6 +148,7 @@ def measured(base: list[float], off: list[float], predicted: float) -> Check:
         samples=samples,
         difference=samples[1].median - samples[0].median,
         predicted=predicted,
+        others=others,
     )
     one.visible = gate.visible(one)
     overhead = costs.Overhead(base_kernel="base", measurements=[one])
@@ -153,15 +156,17 @@ def measured(base: list[float], off: list[float], predicted: float) -> Check:
 
 
 @pytest.mark.parametrize(
-    ("nops", "hits", "difference", "status"),
+    ("nops", "hits", "difference", "others", "status"),
     [
-        (1, 1.0, 0.0, "pass"),
+        (1, 1.0, 0.0, 0.0, "pass"),
         # It crosses the site and has nothing to tell.
-        (1, 0.0, 1.0, "pass"),
-        (1, 0.0, 0.0, "fail"),
-        (1, None, -3.0, "fail"),
+        (1, 0.0, 1.0, 0.0, "pass"),
+        # What is more are the sites of another series.
+        (1, 0.0, 1.0, 1.0, "fail"),
+        (1, 0.0, 0.0, 0.0, "fail"),
+        (1, None, -3.0, 0.0, "fail"),
         # What is said to go by the sites need not cross them.
-        (0, 0.0, 0.0, None),
+        (0, 0.0, 0.0, 0.0, None),
     ],
 )
 def test_an_operation_crosses_what_it_is_said_to(
@@ -169,6 +174,7 @@ def test_an_operation_crosses_what_it_is_said_to(
     nops: float,
     hits: float | None,
     difference: float,
+    others: float,
     status: str | None,
 ) -> None:
     load = Measure.model_validate(
@@ -183,6 +189,7 @@ def test_an_operation_crosses_what_it_is_said_to(
             costs.Sample(mode="ftrace", boots=[], median=9, spread=0, hits=hits),
         ],
         difference=difference,
+        others=others,
         visible=difference != 0,
     )
     found = costs.Overhead(base_kernel="base", measurements=[one])
@@ -207,4 +214,15 @@ def test_only_what_can_be_seen_is_judged(
     base: list[float], off: list[float], predicted: float, good: bool
 ) -> None:
     verdict = measured(base, off, predicted)
+    assert all(one.ok for one in verdict.comparisons) is good
+
+
+@pytest.mark.parametrize(
+    ("off", "others", "good"),
+    [(101, 0, True), (103, 2, True), (104, 2, False), (103, 0, False)],
+)
+def test_nops_of_other_series_in_the_kernel_are_added(
+    off: float, others: float, good: bool
+) -> None:
+    verdict = measured([100, 100, 100], [off] * 3, 1, others)
     assert all(one.ok for one in verdict.comparisons) is good

@@ -143,7 +143,8 @@ def test_children_of_tasks_in_tasks_are_ended() -> None:
         tasks = {n: functools.partial(_sleeps, barrier) for n in ("one", "two")}
         parallel.each(tasks, 2, _nothing)
 
-    tasks = {"sleep": inner, "other": functools.partial(_fails, barrier)}
+    tasks: dict[str, Any] = {"sleep": inner}
+    tasks["other"] = functools.partial(_fails, barrier)
     began = time.monotonic()
     with pytest.raises(RuntimeError, match="the task"):
         parallel.each(tasks, 2, _nothing)

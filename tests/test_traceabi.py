@@ -283,13 +283,16 @@ def test_only_a_whole_list_is_kept(
         (results / "agent.json").write_text(json.dumps({"workloads": [done]}))
     target = tmp_path / "kept"
     target.mkdir()
-    traceabi.keep(tmp_path, target)
-    assert traceabi.kept(target) == (("base", "patched") if kept else ())
+    for side in ("base", "patched"):
+        traceabi.keep(tmp_path / f"{side}-1", target)
+        expected = side if kept or side == "base" else None
+        assert traceabi.kept(target) == expected
+        (target / "formats").unlink(missing_ok=True)
 
 
 def test_of_boots_that_were_not_asked_nothing_is_kept(tmp_path: Path) -> None:
     traceabi.keep(tmp_path, tmp_path)
-    assert traceabi.kept(tmp_path) == ()
+    assert traceabi.kept(tmp_path) is None
 
 
 def _stage(tmp_path: Path, series: Series, texts: list[str]) -> SeriesReport:

@@ -38,7 +38,8 @@ class Script:
 class Workload:
     """A program and what watches it.
 
-    ``events`` go to an ftrace instance of its own, ``record`` and the hooks in
+    ``events`` go to an ftrace instance of its own, with those of ``beside`` that this
+    kernel has; ``record`` and the hooks in
     ``bare`` to the generated bpftrace recorder; perf and trace-cmd decode those of
     ``events`` that are in ``decode``, too.  ``deadline_s`` bounds the program,
     ``attach_s`` the time that all bpftrace processes together may take to attach
@@ -50,6 +51,7 @@ class Workload:
     argv: tuple[str, ...]
     modules: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     record: tuple[str, ...] = ()
     bare: tuple[Bare, ...] = ()
     decode: tuple[str, ...] = ()
@@ -149,6 +151,7 @@ def _workload(table: _Table) -> Workload:
         argv=table.strings("argv"),
         modules=table.strings("modules", default=()),
         events=table.events("events"),
+        beside=table.events("beside"),
         record=table.events("record"),
         bare=tuple(_bare(entry) for entry in table.tables("bare")),
         decode=table.events("decode"),

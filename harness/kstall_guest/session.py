@@ -96,11 +96,10 @@ def _watched(
         log = stack.enter_context(kmsg.opened(machine.kmsg))
         stack.callback(lambda: write_text(results / "kmsg.txt", log.text()))
         instance = None
-        if load.events:
+        events = (*load.events, *machine.tracefs.known(load.beside))
+        if events:
             instance = stack.enter_context(
-                machine.tracefs.instance(
-                    f"kstall-{load.name}", load.events, load.buffer_kb
-                )
+                machine.tracefs.instance(f"kstall-{load.name}", events, load.buffer_kb)
             )
         layouts: list[Layout | Bare] = [
             *(

@@ -39,6 +39,11 @@ class Tracefs:
         except FileNotFoundError:
             raise MissingEvent(event, reader) from None
 
+    def known(self, events: Sequence[str]) -> tuple[str, ...]:
+        """Those of ``events`` that the kernel, or a module that is loaded, has."""
+        top = self.root / "events"
+        return tuple(one for one in events if top.joinpath(*one.split(":")).is_dir())
+
     def layout(self, event: str, *, reader: str) -> Layout:
         """The declared record of ``system:name``.
 

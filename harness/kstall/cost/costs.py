@@ -176,13 +176,20 @@ class Measurement(_Model):
     )
     samples: list[Sample] = []
     difference: float | None = Field(
-        default=None, description="patched and off, less base; instructions/operation"
+        default=None,
+        description="patched and off, less base; instructions/operation of all series "
+        "that are in the kernel",
     )
     visible: bool | None = Field(
         default=None, description="the difference exceeds what boots differ by"
     )
     predicted: float = Field(
         default=0, description="instructions/operation that the series says it costs"
+    )
+    others: float = Field(
+        default=0,
+        description="NOPs/operation at sites of other series in the same kernel: how "
+        "often their events fire when all are on",
     )
     because: str | None = Field(
         default=None, description="why that is more than the NOPs that it crosses"

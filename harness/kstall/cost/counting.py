@@ -8,6 +8,7 @@ on a busy host as on an idle one, and on any processor that QEMU runs on.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -17,7 +18,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from kstall_guest import errors
 
@@ -30,7 +31,12 @@ from ..series import Context, Measure, Project, Series
 from . import costs, gate
 
 #: Changes when the same kernels would be measured in another way.
-VERSION = 1
+VERSION = 2
+#: Modes, and one in which only events of other series in the kernel are on.
+Asked = costs.Mode | Literal["beside"]
+_SIDES = ("base", "patched")
+_COUNTING_EVENTS = ("ftrace", "beside")
+_COUNTS = "counts.json"
 _BOOTS = 3
 _ICOUNT = ("-icount", "shift=0,sleep=off,align=off")
 _COUNTED = accel.Accel(
@@ -51,7 +57,10 @@ class MeasureFailed(FailedCheck):
 
 @dataclass(frozen=True)
 class Kernels:
-    """The two that are compared, and what they run on."""
+    """The two that are compared, and what they run on.
+
+    ``beside`` are the events of other series that are in the patched one.
+    """
 
     base: kernel.Kernel
     patched: kernel.Kernel
@@ -59,6 +68,7 @@ class Kernels:
     # Directories with our own modules, for either.
     base_extra: Path | None = None
     patched_extra: Path | None = None
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,9 +78,15 @@ class Boot:
     kernel: kernel.Kernel
     extra: Path | None
     name: str
-    modes: tuple[costs.Mode, ...]
+    modes: tuple[Asked, ...]
     # Whether it prints the formats of all trace events, when all is measured.
     formats: bool = False
+    beside: tuple[str, ...] = ()
+
+    @property
+    def side(self) -> str:
+        """Which of the two kernels it is of."""
+        return self.name.partition("-")[0]
 
     @property
     def failure(self) -> type[KstallError]:
@@ -82,15 +98,18 @@ def _boots(kernels: Kernels) -> tuple[Boot, ...]:
     """Boots in the order in which they are made, both kernels taking turns."""
     found = []
     for number in range(1, _BOOTS + 1):
-        modes: tuple[costs.Mode, ...] = ("off", "ftrace")
+        modes: tuple[Asked, ...] = ("off", "ftrace")
         if number == 1:
             # Once is enough: what bpftrace costs is no verdict, and its start is slow.
-            modes = (*modes, "bpftrace")
+            modes = (*modes, "beside", "bpftrace")
         base, patched = kernels.base_extra, kernels.patched_extra
         formats = number == 1
         found += [
             Boot(kernels.base, base, f"base-{number}", ("base",), formats),
-            Boot(kernels.patched, patched, f"patched-{number}", modes, formats),
+            Boot(
+                *(kernels.patched, patched, f"patched-{number}", modes),
+                *(formats, kernels.beside),
+            ),
         ]
     return tuple(found)
 
@@ -104,12 +123,17 @@ def _inputs(project: Project, series: Series) -> tuple[Path, ...]:
     return tuple(sorted(path for path in files if path.is_file()))
 
 
-def key_of(project: Project, series: Series, kernels: Kernels) -> str:
-    """Changes with anything that could change what is counted."""
+def key_of(project: Project, series: Series, kernels: Kernels, side: str) -> str:
+    """Changes with anything that could change what is counted in one of the kernels.
+
+    An edit of a patch leaves what was counted in the base.
+    """
+    patched = side == "patched"
     return cache.digest(
         VERSION,
-        kernels.base.key,
-        kernels.patched.key,
+        side,
+        kernels.patched.key if patched else kernels.base.key,
+        kernels.beside if patched else (),
         kernels.root.key,
         vars(_machine(series)),
         guest.kernel_parameters(_machine(series)),
@@ -133,18 +157,33 @@ def measure(
     Also returned is whether an earlier run has counted.
     Raises `MeasureFailed` if a program fails or a kernel complains.
     """
-    key = key_of(context.project, series, kernels)
-    kept = context.cache / "instructions" / key
-    with context.turn(f"instructions-{key}", "counts this very thing"):
-        if reused := cache.kept(kept):
-            counts = json.loads((kept / "counts.json").read_text(encoding="utf-8"))
-        else:
-            counts = _count(context, series, kernels, log)
-            with cache.keep_if_possible(kept) as scratch:
-                cache.write_json(scratch / "counts.json", counts)
-                traceabi.keep(context.out / series.name / "instructions", scratch)
+    kept = {side: _kept(context, series, kernels, side) for side in _SIDES}
+    counts: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as turns:
+        for place in kept.values():
+            name = f"instructions-{place.name}"
+            turns.enter_context(context.turn(name, "counts this very thing"))
+        there = {side: cache.kept(place) for side, place in kept.items()}
+        if not all(there.values()):
+            boots = [one for one in _boots(kernels) if not there[one.side]]
+            counts += _count(context, series, kernels, boots, log)
+        for side, place in kept.items():
+            if there[side]:
+                counts += json.loads((place / _COUNTS).read_text(encoding="utf-8"))
+                continue
+            with cache.keep_if_possible(place) as scratch:
+                mine = [one for one in counts if one["boot"].startswith(f"{side}-")]
+                cache.write_json(scratch / _COUNTS, mine)
+                out = context.out / series.name / "instructions"
+                traceabi.keep(out / f"{side}-1", scratch)
     cache.prune(context.cache / "instructions", keep=200)
-    return [_measurement(one, counts) for one in series.measures], reused
+    found = [_measurement(one, counts) for one in series.measures]
+    return found, all(there.values())
+
+
+def _kept(context: Context, series: Series, kernels: Kernels, side: str) -> Path:
+    key = key_of(context.project, series, kernels, side)
+    return context.cache / "instructions" / key
 
 
 def formats(context: Context, series: Series, kernels: Kernels) -> tuple[str, ...]:
@@ -152,8 +191,8 @@ def formats(context: Context, series: Series, kernels: Kernels) -> tuple[str, ..
 
     Empty if they were counted without, as they were before there was a use for it.
     """
-    key = key_of(context.project, series, kernels)
-    return traceabi.kept(context.cache / "instructions" / key)
+    texts = [traceabi.kept(_kept(context, series, kernels, side)) for side in _SIDES]
+    return tuple(text for text in texts if text is not None) if all(texts) else ()
 
 
 def _machine(series: Series) -> guest.Machine:
@@ -168,12 +207,15 @@ def one_processor(series: Series) -> guest.Machine:
 
 
 def _count(
-    context: Context, series: Series, kernels: Kernels, log: Path
+    context: Context,
+    series: Series,
+    kernels: Kernels,
+    boots: Sequence[Boot],
+    log: Path,
 ) -> list[dict[str, Any]]:
     project, out = context.project, context.out / series.name / "instructions"
     compile_programs(project, series, out, log)
     counts: list[dict[str, Any]] = []
-    boots = _boots(kernels)
     # Each guest has one processor and is emulated by one thread.
     workers = max(1, min(len(boots), len(os.sched_getaffinity(0))))
     speed, machine = _COUNTED, _machine(series)
@@ -261,13 +303,15 @@ def _deadline(series: Series, boot: Boot) -> float:
     return seconds
 
 
-def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, costs.Mode]]:
+def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, Asked]]:
     """What is run in a boot: first all that is untraced, so that nothing is warm."""
     for mode in boot.modes:
         for one in series.measures:
             if mode == "ftrace" and not one.events:
                 continue
             if mode == "bpftrace" and one.script is None:
+                continue
+            if mode == "beside" and not boot.beside:
                 continue
             yield one, mode
 
@@ -284,6 +328,7 @@ def _job(series: Series, boot: Boot) -> dict[str, Any]:
                 _FOREVER,
                 modules=_modules(one),
                 events=one.events if mode == "ftrace" else (),
+                beside=list(boot.beside) if mode == "beside" else [],
                 scripts=[one.script] if mode == "bpftrace" and one.script else (),
                 # Counts are all that is looked at, and text over 9p is slow.
                 buffer_kb=64,
@@ -346,7 +391,7 @@ def _counted(series: Series, boot: Boot, results: Path) -> Iterator[dict[str, An
             "operations": operations,
             "taken": taken,
             "events": trace.get("entries", 0) + trace.get("lost", 0)
-            if mode == "ftrace"
+            if mode in _COUNTING_EVENTS
             else None,
         }
 
@@ -368,6 +413,9 @@ def _measurement(one: Measure, counts: Sequence[dict[str, Any]]) -> costs.Measur
         if (chosen := [count for count in mine if count["mode"] == mode])
     ]
     by_mode = {sample.mode: sample for sample in samples}
+    # Each that fires did so at one site, which is one NOP while it is off.  What is
+    # crossed without firing is not seen so: then less is predicted than there is.
+    beside = [count for count in mine if count["mode"] == "beside"]
     made = costs.Measurement(
         workload=one.name,
         operation=one.operation,
@@ -376,6 +424,7 @@ def _measurement(one: Measure, counts: Sequence[dict[str, Any]]) -> costs.Measur
         samples=samples,
         difference=by_mode["off"].median - by_mode["base"].median,
         predicted=one.nops + one.more,
+        others=_hits(beside) if beside else 0,
         because=one.because,
     )
     made.visible = gate.visible(made)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base import KstallError, cache
+from ..base import KstallError, cache, places
 from ..guest import accel
 from ..series import Context, Series
 from . import costs, counting
@@ -61,7 +61,7 @@ def measure(
     key = cache.digest(
         VERSION,
         _PAIRS,
-        counting.key_of(project, series, kernels),
+        [counting.key_of(project, series, kernels, one) for one in ("base", "patched")],
         accel.machine_key(),
     )
     kept = context.cache / "timings" / key
@@ -71,9 +71,11 @@ def measure(
             rows = json.loads((kept / "rows.json").read_text(encoding="utf-8"))
         else:
             counting.compile_programs(project, series, out, log)
-            rows = interleaved(
-                kernels, boot, lambda n: context.ui.progress(n, 2 * _PAIRS, "boots")
-            )
+            # Nothing of ours beside it, or that is what would be timed.
+            with places.taken(every=True):
+                rows = interleaved(
+                    kernels, boot, lambda n: context.ui.progress(n, 2 * _PAIRS, "boots")
+                )
             with cache.keep_if_possible(kept) as scratch:
                 cache.write_json(scratch / "rows.json", rows)
         cache.prune(context.cache / "timings", keep=200)

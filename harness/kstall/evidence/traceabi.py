@@ -27,7 +27,7 @@ from .records import Field, Layout
 PROGRAM = Path("scripts/workloads/overhead/trace-events")
 _NAME = "all-trace-events"
 _DEADLINE_S = 600
-_SIDES = ("base", "patched")
+_KEPT = "formats"
 # As tail has it between the files that it prints.
 _FILE = re.compile(r"(?m)^\n?==> (\w+)/\w+/format <==\n")
 _FORMAT = re.compile(r'\s*("(?:[^"\\]|\\.)*")(.*)', re.DOTALL)
@@ -122,29 +122,26 @@ def workload() -> dict[str, Any]:
     return jobs.workload(_NAME, argv, _DEADLINE_S, buffer_kb=64)
 
 
-def keep(boots: Path, target: Path) -> None:
-    """Copy what `PROGRAM` printed in the first boot of each kernel to ``target``.
+def keep(boot: Path, target: Path) -> None:
+    """Copy what `PROGRAM` printed in a boot, of which this is the directory, to
+    ``target``.
 
-    ``boots`` has their directories.  What was not printed whole is not copied: why a
-    guest could not do it decides of nothing.
+    What was not printed whole is not copied: why a guest could not do it decides of
+    nothing.
     """
-    for side in _SIDES:
-        results = boots / f"{side}-1" / "results"
-        printed = results / _NAME / "stdout"
-        facts = results / "agent.json"
-        if printed.exists() and facts.exists():
-            agent = json.loads(facts.read_text(encoding="utf-8"))
-            mine = [one for one in agent["workloads"] if one["name"] == _NAME]
-            if [one.get("exit_status") for one in mine] == [0]:
-                shutil.copyfile(printed, target / side)
+    printed = boot / "results" / _NAME / "stdout"
+    facts = boot / "results" / "agent.json"
+    if printed.exists() and facts.exists():
+        agent = json.loads(facts.read_text(encoding="utf-8"))
+        mine = [one for one in agent["workloads"] if one["name"] == _NAME]
+        if [one.get("exit_status") for one in mine] == [0]:
+            shutil.copyfile(printed, target / _KEPT)
 
 
-def kept(directory: Path) -> tuple[str, ...]:
-    """What `keep` copied of the base and of the patched kernel; empty if not both."""
-    files = [directory / side for side in _SIDES]
-    if not all(map(Path.exists, files)):
-        return ()
-    return tuple(file.read_text(encoding="utf-8") for file in files)
+def kept(directory: Path) -> str | None:
+    """What `keep` copied there, if there was anything to copy."""
+    file = directory / _KEPT
+    return file.read_text(encoding="utf-8") if file.exists() else None
 
 
 def compare(base: Mapping[str, Layout], patched: Mapping[str, Layout]) -> FormatChanges:
