@@ -5,7 +5,7 @@ In come two kernels, with the patches and without; out come the parts of an `Ove
 and the checks of its gate.  It knows nothing of stages or of how it is shown.
 """
 
-from . import costs, counting, footprint, gate, timing, worst
+from . import costs, counting, footprint, gate, shares, timing, worst
 from .costs import (
     Exemption,
     Footprint,
@@ -32,6 +32,7 @@ __all__ = [
     "counting",
     "footprint",
     "gate",
+    "shares",
     "timing",
     "worst",
 ]

@@ -372,6 +372,16 @@ class Mail(_Table):
     change: tuple[Change, ...] = ()
 
 
+class Conflict(_Table):
+    """Another ``series`` that what is proven here does not hold beside, and why.
+
+    Of the two, one is proven on a kernel of its own.
+    """
+
+    series: Name
+    because: Text
+
+
 class Spec(_Table):
     """``series.toml``, typed.
 
@@ -396,6 +406,7 @@ class Spec(_Table):
     check: tuple[Check, ...] = ()
     unproven: tuple[Unproven, ...] = ()
     overhead: Overhead | None = None
+    conflict: tuple[Conflict, ...] = ()
     exemption: tuple[PatchExemption, ...] = ()
     mail: Mail = Mail()
 
