@@ -12,7 +12,7 @@ import pytest
 import kerneltree
 from kstall.pipeline import groups
 from kstall.pipeline.groups import Apart, Names, divide
-from kstall.series import Patch
+from kstall.series import Patch, Project
 
 ALL = tuple("abcdefgh")
 
@@ -105,3 +105,15 @@ def test_what_does_not_apply_beside_another_stands_apart(tmp_path: Path) -> None
     assert group.slot == "+all" and group.plan.patches == demo.patches
     assert found.apart == (Apart("twin", "demo", alone=True),)
     assert isinstance(demo.patches[0], Patch)
+
+
+def test_series_that_declare_a_conflict_stand_apart(project_root: Path) -> None:
+    """Only beside the other one; and each names one that there is."""
+    project = Project(project_root)
+    every = sorted(project.load(), key=lambda one: one.name)
+    names = [one.name for one in every]
+    assert {c.series for one in every for c in one.spec.conflict} <= {*names}
+    found = groups.declared(every)
+    assert found.apart == (Apart("pci-aer-fixes", "pci-aer", alone=True),)
+    without = [one for one in every if one.name != "pci-aer"]
+    assert groups.declared(without).apart == ()

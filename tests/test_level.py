@@ -19,7 +19,7 @@ import kerneltree
 import synthetic
 from kstall import cli
 from kstall.mail import proof
-from kstall.pipeline import Ui, validate
+from kstall.pipeline import Ui, groups, kernels, validate
 from kstall.pipeline import run as runs
 from kstall.report import ktap, report
 from kstall.series import Project
@@ -51,24 +51,26 @@ def _built(
 
     @contextlib.contextmanager
     def workspace(*_: object) -> Iterator[Any]:
-        yield lambda plan: validate._Checkout(plan, lambda: None)  # type: ignore[arg-type,return-value]
+        yield lambda plan: kernels._Checkout(plan, lambda: None)  # type: ignore[arg-type,return-value]
 
-    def build(*words: Any) -> SimpleNamespace:
-        made.append("base" if words[4].plan == "base" else "patched")
+    def build(_: object, checkout: Any, __: object) -> SimpleNamespace:
+        made.append("base" if checkout.plan == "base" else "patched")
         return SimpleNamespace(key=made[-1])
 
     nothing = SimpleNamespace(reused=True, remarks=())
     for name, what in {
-        "tree.plan": lambda *_, log: plan,
-        "kernel.added_symbols": lambda _: frozenset(),
-        "patches.prove": lambda *_: None,
-        "builds.prove": lambda work, *_: compiled.append(work.context.level == "deep"),
-        "_workspace": workspace,
-        "_build": build,
-        "_extra": lambda *_: None,
-        "_configure": lambda *_: nothing,
+        "validate.tree.plan": lambda *_, log: plan,
+        "validate.patches.prove": lambda *_: None,
+        "validate.builds.prove": lambda work, *_: compiled.append(
+            work.context.level == "deep"
+        ),
+        "kernels.kernel.added_symbols": lambda _: frozenset(),
+        "kernels.workspace": workspace,
+        "kernels._Maker._build": build,
+        "kernels._Maker._modules": lambda *_: None,
+        "kernels._Maker._configure": lambda *_: nothing,
     }.items():
-        monkeypatch.setattr(f"kstall.pipeline.validate.{name}", what)
+        monkeypatch.setattr(f"kstall.pipeline.{name}", what)
     ui = Ui(Console(file=io.StringIO()))
     run = runs.begin(tmp_path / "out", ["kstall", "validate"], ui)
     entry = report.SeriesReport(name="drm-sched", title="t", digest="d")
@@ -76,9 +78,11 @@ def _built(
     request = validate.Request(
         *(Project(project_root), (series,), None, tmp_path, tmp_path, level)
     )
-    shared: Any = SimpleNamespace(base=None, root=None, tools=None)
-    both, *_ = validate._kernels(request, run, shared, series, entry)
-    return _Made(run.report, made, both, compiled)
+    nowhere: Any = None
+    ground = groups.Ground(request.project, nowhere, nowhere, nowhere, tmp_path)
+    subject = validate._subject(request, run, ground, series, entry)
+    built = kernels.make(ground, subject.group, level, run, entry)
+    return _Made(run.report, made, built.pair(series), compiled)
 
 
 def test_a_full_run_builds_both_kernels(

@@ -368,6 +368,7 @@ def test_a_compiler_that_is_killed_refuses_nothing() -> None:
 
     assert failed("x.c:3:1: error: 'half' undeclared")
     assert failed("ld: x.o: undefined reference to `half'")
+    assert failed("ld: x.o: multiple definition of `twice'; y.o: first defined here")
     assert not failed("gcc: fatal error: Killed signal terminated program cc1")
     assert not failed("/usr/bin/ld: cannot find -lnuma: No such file or directory")
     assert not failed("cc1: out of memory allocating 65536 bytes")

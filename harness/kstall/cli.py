@@ -183,6 +183,19 @@ def _parser() -> argparse.ArgumentParser:
         help="boot each series' guest so many times, and tell how often each check "
         "passed, failed, or could not be judged; one failure is a failure",
     )
+    prove.add_argument(
+        "--alone",
+        action="store_true",
+        help="also build and boot each series on a kernel of its own, as LEVEL=deep "
+        "does; series that are proven together else share one",
+    )
+    prove.add_argument(
+        "--at-once",
+        type=_positive,
+        metavar="N",
+        help="how many guests run at the same time (default: as processors and memory "
+        "allow, and one with --repeat)",
+    )
     prove.set_defaults(verb=_validate)
 
     _add_stability(verbs)
@@ -469,6 +482,8 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         level=arguments.level,
         again=arguments.again,
         repeat=arguments.repeat,
+        alone=arguments.alone,
+        at_once=arguments.at_once,
     )
     return _prove(request, console)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Room on the disk that holds the cache: asked for before, and missed after."""
+"""Room on the disk that holds the cache: asked for before, and missed after; memory."""
 
 from __future__ import annotations
 
@@ -72,3 +72,10 @@ def size(count: int) -> str:
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
     return f"{count} bytes"
+
+
+def memory() -> int:
+    """The bytes of memory that a new program can have without swapping."""
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    (line,) = (one for one in text.splitlines() if one.startswith("MemAvailable:"))
+    return int(line.split()[1]) * 1024

@@ -489,6 +489,7 @@ def _is_refusal(line: str) -> bool:
         _ERROR.match(line) is not None
         or "ERROR: modpost" in line
         or "undefined reference" in line
+        or "multiple definition" in line
     )
 
 

@@ -86,6 +86,11 @@ class Machine:
     append: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 
+    @property
+    def bytes_of_memory(self) -> int:
+        """Its memory, which is as series.toml has it."""
+        return int(self.memory[:-1]) << {"M": 20, "G": 30}[self.memory[-1]]
+
 
 @dataclass(frozen=True)
 class Share:

@@ -179,6 +179,20 @@ def culprit(
     return None if beside((other,)) else other
 
 
+def declared(wanted: Sequence[Series]) -> Divided:
+    """Which of ``wanted`` stand apart as series.toml says so."""
+    series = {one.name: one for one in wanted}
+
+    def holds(names: Names) -> bool:
+        return not any(
+            conflict.series in names
+            for name in names
+            for conflict in series[name].spec.conflict
+        )
+
+    return divide(tuple(series), holds)
+
+
 def applied(
     base: source.Base, wanted: Sequence[Series], scratch: Path
 ) -> tuple[Group, Divided]:

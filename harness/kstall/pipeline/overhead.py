@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
-from pathlib import Path
 
-from ..cost import Kernels, costs, counting, footprint, gate, timing
+from ..base import places
+from ..cost import Kernels, costs, counting, footprint, gate, shares, timing
 from ..evidence import traceabi
 from ..guest import accel
 from ..report import SeriesReport
 from ..series import Context, Series
 from ..verdict import Check, run_check
 from .run import Opened, Run
+
+_WORD = re.compile(r"\w+")
 
 
 def prove(
@@ -23,10 +26,12 @@ def prove(
     speed: accel.Accel,
     run: Run,
     entry: SeriesReport,
+    among: shares.Shares | None = None,
 ) -> None:
     """Add to ``entry`` what ``series`` costs, and the checks that judge it.
 
-    Time is taken as well where ``speed`` allows it, and judged by nobody.
+    ``among`` are all series of the kernel, if it has several.  Time is taken as well
+    where ``speed`` allows it, and judged by nobody.
     """
     found = costs.Overhead(
         base_kernel=kernels.base.key,
@@ -43,7 +48,7 @@ def prove(
     )
     entry.overhead = found
     with run.stage("binaries", entry) as stage:
-        found.footprint = _footprint(series, kernels, context.cache, stage)
+        found.footprint = _footprint(context, series, kernels, among, stage)
         found.footprint.limits.append(
             "one configuration and one compiler; of CONFIG_JUMP_LABEL=n, where a site "
             "is a load, a test and a branch, only sizes, and nothing of "
@@ -64,7 +69,8 @@ def prove(
             if timed.skipped:
                 stage.status, stage.error = "skip", timed.error
         with run.stage("events", entry) as stage:
-            _events(series, counting.formats(context, series, kernels), entry, stage)
+            texts = counting.formats(context, series, kernels)
+            _events(series, texts, entry, stage, kernels.beside)
     else:
         not_compared(run, entry)
     with run.stage("gate", entry) as stage:
@@ -85,15 +91,24 @@ def not_compared(run: Run, entry: SeriesReport) -> None:
 
 
 def _events(
-    series: Series, texts: Sequence[str], entry: SeriesReport, stage: Opened
+    series: Series,
+    texts: Sequence[str],
+    entry: SeriesReport,
+    stage: Opened,
+    beside: Sequence[str] = (),
 ) -> None:
-    """Add the check that existing trace events are what they were."""
+    """Add the check that existing trace events are what they were.
+
+    Those ``beside`` those of ``series`` are new by other series, which declare them.
+    """
     if not texts:
         stage.status = "skip"
         stage.summary = "the guests that were counted in did not print the formats"
         return
     base, patched = map(traceabi.listed, texts)
-    found = traceabi.compare(base, patched)
+    others = {name: one for name, one in patched.items() if name in beside}
+    mine = {name: one for name, one in patched.items() if name not in others}
+    found = traceabi.compare(base, mine)
     declared = frozenset(one.event for one in series.spec.tracepoint)
     result = run_check(
         "existing_events_are_kept",
@@ -121,15 +136,51 @@ def _line(one: costs.Measurement) -> str:
 
 
 def _footprint(
-    series: Series, kernels: Kernels, cache_dir: Path, stage: Opened
+    context: Context,
+    series: Series,
+    kernels: Kernels,
+    among: shares.Shares | None,
+    stage: Opened,
 ) -> costs.Footprint:
     wanted = footprint.Wanted(gate.tracepoints(series), gate.hot(series))
-    found, stage.reused = footprint.obtain(
-        kernels.base, kernels.patched, wanted, cache_dir
-    )
+    if among is not None:
+        wanted = footprint.Wanted(among.events, among.hot)
+    key = footprint.key_of(kernels.base, kernels.patched, wanted)
+    # One for all series of these kernels.
+    with context.turn(f"footprint-{key}", "compares these kernels"), places.taken():
+        found, stage.reused = footprint.obtain(
+            kernels.base, kernels.patched, wanted, context.cache
+        )
+    if among is not None:
+        found = among.of(series.name, found)
     nops = sum(site.nop > 0 for site in found.sites)
     changed = len(found.paths) + found.same_paths
     stage.summary = (
         f"{nops} sites, {changed} functions changed, {found.unchanged} did not"
     )
     return found
+
+
+def part(series: Series, changed: frozenset[str]) -> shares.Part:
+    """What tells changes of ``series``, of which these functions are, from others'."""
+    added = (
+        line
+        for patch in series.patches
+        for line in patch.path.read_text(
+            encoding="utf-8", errors="replace"
+        ).splitlines()
+        if line.startswith("+")
+    )
+    return shares.Part(
+        series.name,
+        gate.tracepoints(series),
+        gate.hot(series),
+        changed,
+        frozenset(word for line in added for word in _WORD.findall(line)),
+        frozenset(
+            name
+            for one in series.exemptions
+            for name in (one.function, one.struct)
+            if name is not None
+        ),
+    )

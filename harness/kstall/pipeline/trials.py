@@ -40,8 +40,8 @@ class Bench:
 
     @property
     def dir(self) -> Path:
-        """The series' part of the run directory."""
-        return self.run.dir / self.series.name
+        """The series' part of what the context has for it in the run directory."""
+        return self.context.out / self.series.name
 
 
 def once(bench: Bench) -> Evidence:

@@ -4,26 +4,25 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..base import FailedCheck, KstallError, cache, figure, process
-from ..build import extra, kernel, programs
+from ..base import KstallError, cache, process
+from ..build import kernel
 from ..compile import Work
-from ..cost import FunctionSize, Kernels
+from ..cost import FunctionSize
 from ..debian import root
 from ..evidence import evidence, mutate
-from ..guest import Guest, accel, machine_for
+from ..guest import Guest
 from ..report import SeriesReport, explain, report
-from ..series import Context, Level, Project, Series
+from ..series import Level, Project, Series
 from ..tree import source, tree
-from . import builds, debugging, debugkernel, overhead, patches, trials
+from . import builds, debugging, kernels, overhead, patches, sharing, trials
 from . import run as runs
+from .groups import Ground
 from .ui import Ui
 
 _JUDGING = ("judge", "gate")
@@ -37,7 +36,9 @@ class Request:
 
     ``level`` quick leaves out what the events cost, and with it the base kernel; deep
     adds what takes long and seldom finds anything.  ``again``: results of earlier
-    guests are not used.  ``repeat``: boot each guest so many times.
+    guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
+    each series on a kernel of its own as well.  ``at_once``: how many guests run at the
+    same time; as many as the machine has room for, if it is not said.
     """
 
     project: Project
@@ -48,15 +49,8 @@ class Request:
     level: Level = "full"
     again: bool = False
     repeat: int | None = None
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """What all series of a run have in common."""
-
-    base: source.Base
-    root: root.Root
-    tools: kernel.Toolchain
+    alone: bool = False
+    at_once: int | None = None
 
 
 def validate(
@@ -70,12 +64,10 @@ def validate(
     run = _begin(request, ui, command)
     try:
         with contextlib.suppress(runs.StageStopped):
-            shared = _shared(request, run)
-            for series, entry in zip(request.series, run.report.series, strict=True):
-                with contextlib.suppress(runs.StageStopped):
-                    _prove(request, run, shared, series, entry)
+            ground = _ground(request, run)
+            sharing.prove(_subjects(request, run, ground), _plan(request), run)
             if request.level == "deep":
-                _debug(request, run, shared)
+                _debug(request, run, ground)
         run.report.settle()
     except KeyboardInterrupt:
         run.report.status = "interrupted"
@@ -86,10 +78,6 @@ def validate(
             run.report.status = "could-not-run"
         run.save()
     return run.dir, run.report
-
-
-def _context(request: Request, run: runs.Run) -> Context:
-    return run.context(request.project, request.cache, request.level)
 
 
 def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
@@ -124,34 +112,16 @@ def guests(
     run = _begin(request, ui, command)
     try:
         with contextlib.suppress(runs.StageStopped):
-            shared = _shared(request, run)
-            for series, entry in zip(request.series, run.report.series, strict=True):
-                with contextlib.suppress(runs.StageStopped):
-                    yield run, series, _ready(request, run, shared, series, entry)[1]
+            ground = _ground(request, run)
+            every = _subjects(request, run, ground)
+            for subject, guest in sharing.guests(every, _plan(request), run):
+                yield run, subject.series, guest
     finally:
         run.report.status = "could-not-run"
         run.save()
 
 
-def _ready(
-    request: Request,
-    run: runs.Run,
-    shared: _Shared,
-    series: Series,
-    entry: SeriesReport,
-) -> tuple[Kernels | None, Guest, list[FunctionSize] | None]:
-    """The guest of ``series``, with all that there is to build built."""
-    both, built, made, grown = _kernels(request, run, shared, series, entry)
-    entry.kernel = built.key
-    with run.stage("accelerator", entry) as stage:
-        speed = accel.probe(request.cache, built.image, shared.root, run.ui.say)
-        stage.summary = f"{speed.kind}: {speed.why}"
-        run.report.environment.accelerator = speed.kind
-        run.report.environment.accelerator_reason = speed.why
-    return both, Guest(built, shared.root, speed, machine_for(series), made), grown
-
-
-def _shared(request: Request, run: runs.Run) -> _Shared:
+def _ground(request: Request, run: runs.Run) -> Ground:
     with run.stage("tree") as stage:
         base = source.obtain(request.kernel, request.cache, run.ui.say)
         run.report.tree = report.Tree(
@@ -185,61 +155,7 @@ def _shared(request: Request, run: runs.Run) -> _Shared:
         environment.pahole = tools.pahole
         environment.guest_root = guest_root.key
         environment.guest.update((name, guest_root.versions[name]) for name in wanted)
-    return _Shared(base, guest_root, tools)
-
-
-def _prove(
-    request: Request,
-    run: runs.Run,
-    shared: _Shared,
-    series: Series,
-    entry: SeriesReport,
-) -> None:
-    both, guest, grown = _ready(request, run, shared, series, entry)
-    context = _context(request, run)
-    bench = trials.Bench(context, series, guest, run, entry, again=request.again)
-    saved: evidence.Evidence | None
-    if request.repeat is None:
-        saved = trials.once(bench)
-    else:
-        saved = trials.many(bench, request.repeat)
-    if saved is not None:
-        run.report.environment.guest.update(saved.versions)
-    if both is not None:
-        overhead.prove(context, series, both, guest.accel, run, entry)
-        assert entry.overhead is not None
-        entry.overhead.worst = grown
-    elif request.level != "quick":
-        overhead.not_compared(run, entry)
-    if saved is not None and entry.evidence is not None:
-        _mutate(request, run, series, run.dir / entry.evidence, entry)
-
-
-def _mutate(
-    request: Request,
-    run: runs.Run,
-    series: Series,
-    results: Path,
-    entry: SeriesReport,
-) -> None:
-    """Whether the checks would have noticed wrong values, as `mutate` asks them."""
-    if not mutate.concerns(series):
-        return
-    with run.stage("mutate", entry) as stage:
-        if request.level == "quick":
-            stage.status = "skip"
-            stage.summary = "LEVEL=quick: nothing is said of what checks would notice"
-            return
-        if any(check.status in ("fail", "error") for check in entry.checks):
-            stage.status = "skip"
-            stage.summary = "only evidence that is accepted can be falsified"
-            return
-        entry.mutation, stage.reused = mutate.mutation(
-            series, results, request.cache, run.report.environment.cpus
-        )
-        stage.summary = mutate.summary(entry.mutation)
-        figure("falsified values", len(entry.mutation.mutants), "mutants")
-        entry.checks.append(mutate.judge(series, entry.mutation))
+    return Ground(request.project, base, guest_root, tools, request.cache)
 
 
 def mutate_again(
@@ -279,7 +195,7 @@ def mutate_again(
     return found
 
 
-def _debug(request: Request, run: runs.Run, shared: _Shared) -> None:
+def _debug(request: Request, run: runs.Run, ground: Ground) -> None:
     """Run all series that apply and can be configured on the debug kernels."""
     wanted = [
         (series, entry)
@@ -290,9 +206,6 @@ def _debug(request: Request, run: runs.Run, shared: _Shared) -> None:
         )
     ]
     if wanted:
-        ground = debugkernel.Ground(
-            request.project, shared.base, shared.root, shared.tools, request.cache
-        )
         debugging.prove(ground, wanted, run)
 
 
@@ -321,7 +234,11 @@ def judge_again(project: Project, directory: Path) -> report.Report:
             saved = evidence.load(directory / entry.evidence)
             entry.events = list(trials.events(series, saved))
             # They read no results, or those of other guests.
-            kept = [one for one in entry.checks if one.kind in _KEPT]
+            kept = [
+                one
+                for one in entry.checks
+                if one.kind in _KEPT or one.name == sharing.ALONE
+            ]
             entry.checks = [*kept, *trials.judge(series, saved)]
             if entry.overhead is not None:
                 entry.checks += overhead.judge(series, entry.overhead)
@@ -338,209 +255,64 @@ def judge_again(project: Project, directory: Path) -> report.Report:
     return found
 
 
-def _kernels(
+def _plan(request: Request) -> sharing.Wanted:
+    return sharing.Wanted(
+        request.level,
+        again=request.again,
+        repeat=request.repeat,
+        alone=request.alone or request.level == "deep",
+        at_once=request.at_once,
+    )
+
+
+def _subjects(
+    request: Request, run: runs.Run, ground: Ground
+) -> tuple[sharing.Subject, ...]:
+    """The series that apply, each by itself, and of which the patches were looked at.
+
+    What stopped the others is in the report.
+    """
+    found = []
+    for series, entry in zip(request.series, run.report.series, strict=True):
+        with contextlib.suppress(runs.StageStopped):
+            found.append(_subject(request, run, ground, series, entry))
+    return tuple(found)
+
+
+def _subject(
     request: Request,
     run: runs.Run,
-    shared: _Shared,
+    ground: Ground,
     series: Series,
     entry: SeriesReport,
-) -> tuple[
-    Kernels | None,
-    kernel.Kernel,
-    tuple[programs.Program, ...],
-    list[FunctionSize] | None,
-]:
-    """Apply, configure and build; only what is not there yet is made.
-
-    Also returned is what code grows by in the worst configuration, where that was seen.
-
-    First the base, which series of one configuration share: then the workspace changes
-    once, and what the patches do not touch is compiled once.
-    """
+) -> sharing.Subject:
     with run.stage("apply", entry) as stage:
         scratch = run.dir / series.name
-        plan = tree.plan(shared.base, series.patches, scratch, log=stage.log)
+        plan = tree.plan(ground.base, series.patches, scratch, log=stage.log)
         stage.summary = f"{len(series.patches)} patches, {len(plan.touched)} files"
         if plan.offsets:
             stage.summary += f", {len(plan.offsets)} hunks at an offset"
     patches.prove(series, plan, request.cache, run, entry)
-    with _workspace(shared.base, run.ui) as checkout:
-        grown = _compile(request, run, shared, series, plan, checkout, entry)
-        base = extra_base = extra_built = None
-        if series.spec.overhead is not None and request.level == "quick":
-            with run.stage("base", entry) as stage:
-                stage.status = "skip"
-                stage.summary = "LEVEL=quick: nothing is said of what the events cost"
-        elif series.spec.overhead is not None:
-            bare = dataclasses.replace(
-                checkout(plan.upto(0)), absent=kernel.added_symbols(plan)
-            )
-            with run.stage("base", entry) as stage, _not_the_series():
-                base = _build(request, run, shared, series, bare, stage)
-                extra_base = _extra(request, shared, series, base, bare, stage)
-        patched = checkout(plan)
-        with run.stage("config", entry) as stage:
-            config = _configure(request, shared, series, patched, stage)
-            stage.reused = config.reused
-            stage.summary = "; ".join(config.remarks) or "every requested symbol is set"
-        with run.stage("build", entry) as stage:
-            try:
-                built = _build(request, run, shared, series, patched, stage)
-            except kernel.BuildError as error:
-                if base is None and error.file not in plan.touched:
-                    run.ui.say(f"does {error.file} build without the patches?")
-                    bare = dataclasses.replace(
-                        checkout(plan.upto(0)), absent=kernel.added_symbols(plan)
-                    )
-                    _build(request, run, shared, series, bare, stage)
-                raise
-            if base is not None:
-                extra_built = _extra(request, shared, series, built, patched, stage)
-        made: tuple[programs.Program, ...] = ()
-        if any(load.from_tree for load in series.spec.workload):
-            with run.stage("programs", entry) as stage:
-                made = programs.obtain(
-                    series,
-                    plan,
-                    shared.tools,
-                    request.cache,
-                    patched.tree,
-                    log=stage.log,
-                )
-                stage.reused = all(one.reused for one in made)
-                stage.summary = ", ".join(Path(one.name).name for one in made)
-    both = None
-    if base is not None:
-        both = Kernels(base, built, shared.root, extra_base, extra_built)
-    return both, built, made, grown
-
-
-@contextlib.contextmanager
-def _not_the_series() -> Iterator[None]:
-    """What fails without the patches is no failure of theirs."""
-    try:
-        yield
-    except FailedCheck as error:
-        raise KstallError(
-            f"without the patches: {error.what}",
-            log=error.log,
-            next=error.next or "nothing can be compared with a base that is not there",
-        ) from error
+    grown = _compile(request, run, ground, series, plan, entry)
+    return sharing.Subject(series, entry, plan, ground, grown)
 
 
 def _compile(
     request: Request,
     run: runs.Run,
-    shared: _Shared,
+    ground: Ground,
     series: Series,
     plan: tree.Plan,
-    checkout: Callable[[tree.Plan], _Checkout],
     entry: SeriesReport,
 ) -> list[FunctionSize] | None:
-    """Compile what each patch touches, as `builds.prove` does."""
+    """Compile what each patch touches, as `builds.prove` does; what code grows by in
+    the worst configuration comes back, where that was seen."""
     if request.level == "quick":
         with run.stage("compile", entry) as stage:
             stage.status = "skip"
             stage.summary = "LEVEL=quick: patches are not compiled one by one"
         return None
-    context = _context(request, run)
-    work = Work(context, series, plan, shared.tools, shared.root)
-    return builds.prove(work, lambda state: checkout(state).tree(), run, entry)
-
-
-def _extra(
-    request: Request,
-    shared: _Shared,
-    series: Series,
-    built: kernel.Kernel,
-    checkout: _Checkout,
-    stage: runs.Opened,
-) -> Path | None:
-    """The directory of our own modules for ``built``, if ``series`` has any."""
-    sources = dict.fromkeys(one.module for one in series.measures if one.module)
-    if not sources:
-        return None
-    return extra.obtain(
-        [request.project.scripts / one for one in sources],
-        built,
-        series.name,
-        _configure(request, shared, series, checkout, stage),
-        shared.tools,
-        request.cache,
-        checkout.tree,
-        log=stage.log,
-    )
-
-
-@dataclass(frozen=True)
-class _Checkout:
-    """A plan, and the workspace with it once that is asked for.
-
-    ``absent`` are configuration symbols that the series has and this tree has not.
-    """
-
-    plan: tree.Plan
-    tree: Callable[[], tree.AppliedTree]
-    absent: frozenset[str] = frozenset()
-
-
-@contextlib.contextmanager
-def _workspace(base: source.Base, ui: Ui) -> Iterator[Callable[[tree.Plan], _Checkout]]:
-    """What checks plans out, one after the other, while no other run does."""
-    with contextlib.ExitStack() as held:
-
-        @functools.cache
-        def workspace() -> Callable[[tree.Plan], tree.AppliedTree]:
-            # Only when something is to be made: it is locked then, and others wait.
-            return held.enter_context(tree.workspace(base, ui.say))
-
-        def checkout(plan: tree.Plan) -> _Checkout:
-            return _Checkout(plan, functools.cache(lambda: workspace()(plan)))
-
-        yield checkout
-
-
-def _configure(
-    request: Request,
-    shared: _Shared,
-    series: Series,
-    checkout: _Checkout,
-    stage: runs.Opened,
-) -> kernel.Configured:
-    fragments = (
-        request.project.kconfigs / "base.config",
-        request.project.kconfigs / series.spec.kconfig,
-    )
-    return kernel.configured(
-        checkout.plan,
-        checkout.tree,
-        fragments,
-        shared.tools,
-        request.cache,
-        log=stage.log,
-        absent=checkout.absent,
-    )
-
-
-def _build(
-    request: Request,
-    run: runs.Run,
-    shared: _Shared,
-    series: Series,
-    checkout: _Checkout,
-    stage: runs.Opened,
-) -> kernel.Kernel:
-    config = _configure(request, shared, series, checkout, stage)
-    built = kernel.built(
-        checkout.plan,
-        checkout.tree,
-        series.name,
-        config,
-        shared.tools,
-        request.cache,
-        log=stage.log,
-        progress=lambda p: run.ui.progress(p.done, p.total, p.step),
-    )
-    stage.reused = built.reused
-    stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
-    return built
+    context = run.context(request.project, request.cache, request.level)
+    work = Work(context, series, plan, ground.tools, ground.root)
+    with kernels.workspace(ground.base, run.ui) as checkout:
+        return builds.prove(work, lambda state: checkout(state).tree(), run, entry)

@@ -109,6 +109,10 @@ def _checkout(report: Report, series: SeriesReport, identity: str) -> dict[str, 
 def _build(report: Report, series: SeriesReport, identity: str) -> dict[str, Any]:
     # If the configuration failed, nothing was built: report that failure instead.
     stages = [one for one in series.stages if one.name in ("config", "build")]
+    if not stages:
+        # It shares a kernel; the last that was tried is the one.
+        shared = [one for one in report.stages if one.name in ("config", "build")]
+        stages = shared[-2:] if series.kernel is not None else []
     stage = next(
         (one for one in stages if one.name == "build" or one.status in _STOPPED), None
     )

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Several series in one kernel, and what becomes of the others if one is in the way."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fakeworld import KERNEL, MAKEFILE, Ran, World, write
+from faulty import PANIC, require_proven, settling
+from kstall.pipeline import sharing
+from kstall.report import SeriesReport, Stage
+
+NAMES = ("alpha", "beta", "delta")
+SOURCE = """\
+const char {name}_is[] = "{name} of the base";
+int {name}(void)
+{{
+	return 1;
+}}
+"""
+PATCH = """\
+From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
+From: kstall <noreply@kstall.invalid>
+Date: Thu, 1 Jan 2026 00:00:00 +0000
+Subject: [PATCH] {name}: Say something else
+
+Nobody asked for one.
+
+Assisted-by: LLM
+---
+ {file} | 2 +-
+ 1 file changed, 1 insertion(+), 1 deletion(-)
+
+diff --git a/{file} b/{file}
+--- a/{file}
++++ b/{file}
+@@ -{line},{lines} +{line},{lines} @@
+{hunk}
+--
+2.39.5
+
+"""
+TOML = """\
+schema = 1
+title = "{name}: Say something else"
+patches = ["0001-{name}.patch"]
+cover = "cover.txt"
+kconfig = "{name}.config"
+
+[subsystem]
+name = "DEMO"
+prefix = "{name}"
+tree = "https://example.org/demo.git"
+branch = "next"
+list = "demo@lists.example.org"
+
+[[workload]]
+name = "{name}-dozes"
+program = "workloads/{name}/doze"
+deadline-s = 5
+
+[[check]]
+name = "dozes"
+kind = "positive"
+workloads = ["{name}-dozes"]
+claim = "It dozes."
+"""
+CHECKS = """\
+from kstall.evidence import Evidence, Verdict
+
+
+def dozes(ev: Evidence) -> Verdict:
+    verdict = Verdict()
+    verdict.equal("said", ev.workload("{name}-dozes").stdout, "dozed\\n")
+    return verdict
+"""
+OVERHEAD = """
+[overhead]
+[[overhead.workload]]
+name = "nap-{name}"
+program = "workloads/{name}/nap"
+operation = "nap"
+"""
+#: What a guest knows of the kernel that it boots.
+KNOWS = """
+kernel = pathlib.Path(sys.argv[sys.argv.index("--run") + 1]).read_bytes()
+has = {one: b"%s by its patch" % one.encode() in kernel for one in ("alpha", "beta",
+    "delta")}
+mine = job["series"]
+"""
+
+
+def patch(name: str, new: str, *, line: int = 1, file: str = "") -> str:
+    """A patch that changes a line of the file of ``name``, or of another one."""
+    file = file or f"{name}.c"
+    lines = SOURCE.format(name=file.removesuffix(".c")).splitlines()
+    hunk = [f" {one}" for one in lines]
+    hunk[line - 1 : line] = [f"-{lines[line - 1]}", f"+{new}"]
+    text = "\n".join(hunk)
+    return PATCH.format(name=name, file=file, line=1, lines=len(lines), hunk=text)
+
+
+def give(world: World, name: str, text: str) -> None:
+    """Have the series ``name`` be this one patch."""
+    path = f"patches/{name}/0001-{name}.patch"
+    write(world.root / "project", {path: text})
+
+
+def says(name: str) -> str:
+    return f'const char {name}_is[] = "{name} by its patch";'
+
+
+def make(world: World) -> World:
+    """A world with three series, each with a file of its own."""
+    objects = " ".join(f"$(O)/{name}.o" for name in NAMES)
+    write(
+        world.kernel,
+        {
+            "Makefile": MAKEFILE.replace("$(O)/demo.o $(O)/other.o", objects),
+            "Kbuild": "obj-y += alpha.o beta.o delta.o\n",
+            **{f"{name}.c": SOURCE.format(name=name) for name in NAMES},
+        },
+    )
+    for name in set(KERNEL) & {"demo.c", "other.c"}:
+        (world.kernel / name).unlink()
+    for folder in ("patches/demo", "patches/other"):
+        shutil.rmtree(world.project.root / folder, ignore_errors=True)
+    for name in NAMES:
+        toml = TOML.format(name=name)
+        if world.level != "quick":
+            toml += OVERHEAD.format(name=name)
+        files = {
+            f"patches/{name}/series.toml": toml,
+            f"patches/{name}/cover.txt": "Something else is said.\n",
+            f"patches/{name}/checks.py": CHECKS.format(name=name),
+            f"kconfigs/{name}.config": f"CONFIG_{name.upper()}=y\n",
+            f"scripts/workloads/{name}/doze": "#!/bin/sh\necho dozed\n",
+            f"scripts/workloads/{name}/nap": "#!/bin/sh\n",
+        }
+        write(world.project.root, files)
+        give(world, name, patch(name, says(name)))
+    return world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with settling(make(World(tmp_path / "world", level="quick"))) as made:
+        yield made
+
+
+def entry(ran: Ran, name: str) -> SeriesReport:
+    assert ran.report is not None, ran.said
+    return next(one for one in ran.report.series if one.name == name)
+
+
+def stage(ran: Ran, name: str, which: str) -> Stage:
+    return next(one for one in entry(ran, name).stages if one.name == which)
+
+
+def statuses(ran: Ran) -> dict[str, str]:
+    assert ran.report is not None, ran.said
+    return {one.name: one.status for one in ran.report.series}
+
+
+def shared(ran: Ran) -> list[str]:
+    """The stages of the run itself."""
+    assert ran.report is not None, ran.said
+    return [one.name for one in ran.report.stages]
+
+
+def kernels(world: World) -> int:
+    """How many kernels were built, whatever became of them."""
+    return len(list((world.cache / "kernels").glob("[!.]*")))
+
+
+def proven(*failing: str) -> dict[str, str]:
+    return {name: "fail" if name in failing else "pass" for name in NAMES}
+
+
+def test_all_series_share_one_kernel(world: World) -> None:
+    ran = world.validate()
+    require_proven(ran)
+    assert kernels(world) == 1
+    assert len({entry(ran, name).kernel for name in NAMES}) == 1
+    assert sorted(world.guests) == [f"{name}-dozes" for name in NAMES]
+    assert ran.stage("together").summary == "3 series in one kernel"
+    assert shared(ran)[3:] == ["together", "config", "build"]
+    assert "alpha, beta, delta" in ran.stage("build").summary
+    again = world.validate()
+    require_proven(again)
+    assert kernels(world) == 1 and len(world.guests) == 3
+    assert {"config", "build", "guest"} <= again.reused
+
+
+def test_one_series_has_a_kernel_of_its_own(world: World) -> None:
+    ran = world.validate("beta")
+    require_proven(ran)
+    assert "together" not in shared(ran)
+    assert [one.name for one in entry(ran, "beta").stages][3:5] == ["config", "build"]
+    (config,) = world.cache.glob("kernels/*/config")
+    assert "ALPHA" not in config.read_text() and "BETA" in config.read_text()
+
+
+def test_the_order_in_which_series_are_named_makes_no_other_kernel(
+    world: World,
+) -> None:
+    require_proven(world.validate(*NAMES))
+    require_proven(world.validate(*reversed(NAMES)))
+    assert kernels(world) == 1 and len(world.guests) == 3
+
+
+def test_costs_are_those_of_one_base_and_one_patched_kernel(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world"))) as world:
+        ran = world.validate()
+        require_proven(ran)
+        assert kernels(world) == 2
+        bases = {entry(ran, name).overhead.base_kernel for name in NAMES}  # type: ignore[union-attr]
+        assert len(bases) == 1
+        assert shared(ran)[3:] == ["together", "base", "config", "build"]
+
+
+# -- what does not go together --------------------------------------------------------
+
+
+def test_one_that_does_not_apply_beside_another_is_proven_alone(world: World) -> None:
+    other = 'const char beta_is[] = "delta by its patch";'
+    give(world, "delta", patch("delta", other, file="beta.c"))
+    ran = world.validate()
+    require_proven(ran)
+    assert kernels(world) == 2
+    beside = stage(ran, "delta", "beside")
+    assert beside.status == "skip"
+    assert beside.summary == "does not apply beside beta: on a kernel of its own"
+    assert "delta does not apply beside beta" in ran.stage("together").summary
+    assert entry(ran, "alpha").kernel == entry(ran, "beta").kernel
+    assert entry(ran, "delta").kernel != entry(ran, "beta").kernel
+
+
+def test_one_that_does_not_apply_at_all_is_no_matter_for_the_others(
+    world: World,
+) -> None:
+    give(world, "beta", patch("beta", says("beta")).replace("of the base", "of old"))
+    ran = world.validate()
+    assert ran.exit_code == 3
+    assert statuses(ran) == {**proven(), "beta": "does-not-apply"}
+    assert kernels(world) == 1
+
+
+def test_one_that_breaks_the_build_is_found_and_the_others_are_proven(
+    world: World,
+) -> None:
+    give(world, "beta", patch("beta", "what is this?"))
+    ran = world.validate()
+    assert statuses(ran) == proven("beta")
+    assert ran.exit_code == 1
+    assert stage(ran, "beta", "beside").summary == (
+        "does not build: on a kernel of its own"
+    )
+    assert stage(ran, "beta", "build").status == "fail"
+    assert "beta.c" in (stage(ran, "beta", "build").error or "")
+    assert entry(ran, "alpha").kernel == entry(ran, "delta").kernel is not None
+    # The compiler names its file, so that nobody else is left out to try.
+    tries = [name for name in shared(ran) if name.endswith("-build")]
+    assert tries == ["attempt-1-build", "attempt-2-build"]
+    assert kernels(world) == 1
+
+
+def test_two_that_do_not_build_together_are_named(world: World) -> None:
+    """The linker's complaint of a name that both define tells of neither's file."""
+    for name in ("alpha", "delta"):
+        new = f"int twice; {says(name)}"
+        give(world, name, patch(name, new))
+    ran = world.validate()
+    require_proven(ran)
+    told = {
+        name: [one.summary for one in entry(ran, name).stages if one.name == "beside"]
+        for name in NAMES
+    }
+    (one,) = (name for name, said in told.items() if said)
+    other = {"alpha": "delta", "delta": "alpha"}[one]
+    assert told[one] == [f"does not build beside {other}: on a kernel of its own"]
+    assert entry(ran, "beta").kernel == entry(ran, other).kernel
+
+
+def test_one_whose_kernel_does_not_boot_is_found(world: World) -> None:
+    world.guest(KNOWS + f'if has["beta"]:{_indented(PANIC)}')
+    ran = world.validate()
+    assert statuses(ran) == proven("beta")
+    assert stage(ran, "beta", "beside").summary == (
+        "does not boot: on a kernel of its own"
+    )
+    assert "out of ideas" in (stage(ran, "beta", "guest").error or "")
+    for name in ("alpha", "delta"):
+        assert stage(ran, name, "guest").status == "pass"
+        assert entry(ran, name).kernel == entry(ran, "alpha").kernel
+
+
+def test_one_that_fails_by_itself_is_no_matter_for_the_others(world: World) -> None:
+    world.guest(KNOWS + 'if mine == "beta": (place / "stdout").write_text("woke")')
+    ran = world.validate()
+    assert statuses(ran) == proven("beta")
+    alone = stage(ran, "beta", "alone")
+    assert alone.summary == "on a kernel of its own as well: dozes"
+    # That of all, and its own.
+    assert kernels(world) == 2
+
+
+def test_a_failure_that_another_series_makes_is_not_held_against_it(
+    world: World,
+) -> None:
+    world.guest(
+        KNOWS
+        + 'if mine == "alpha" and has["delta"]: (place / "stdout").write_text("woke")'
+    )
+    ran = world.validate()
+    require_proven(ran)
+    beside = stage(ran, "alpha", "beside")
+    assert beside.status == "skip"
+    assert beside.summary == (
+        "beside delta, dozes fails; this is of a kernel without it"
+    )
+    assert entry(ran, "alpha").kernel != entry(ran, "delta").kernel
+    assert entry(ran, "beta").kernel == entry(ran, "delta").kernel
+
+
+def test_a_failure_that_nobody_is_shown_to_make_stands(world: World) -> None:
+    """Such as one that comes and goes: to be proven it has to hold each time."""
+    (world.root / "once").write_text("")
+    world.guest(
+        KNOWS
+        + """
+once = world / "once"
+if mine == "alpha" and once.exists():
+    once.unlink()
+    (place / "stdout").write_text("woke")
+"""
+    )
+    ran = world.validate()
+    assert statuses(ran) == proven("alpha")
+    assert "beside no single other series it fails" in (
+        stage(ran, "alpha", "alone").summary
+    )
+
+
+def test_alone_proves_each_on_a_kernel_of_its_own_as_well(world: World) -> None:
+    ran = world.validate("--alone")
+    require_proven(ran)
+    assert kernels(world) == 4 and len(world.guests) == 6
+    for name in NAMES:
+        (check,) = [one for one in entry(ran, name).checks if one.name == sharing.ALONE]
+        assert check.status == "pass"
+        assert "dozes" in [one.label for one in check.comparisons]
+
+
+def test_alone_shows_what_only_another_series_makes_true(world: World) -> None:
+    world.guest(
+        KNOWS
+        + 'if mine == "alpha" and not has["delta"]:\n'
+        + '    (place / "stdout").write_text("woke")'
+    )
+    require_proven(world.validate())
+    ran = world.validate("--alone")
+    assert statuses(ran) == proven("alpha")
+    (check,) = [one for one in entry(ran, "alpha").checks if one.name == sharing.ALONE]
+    assert [one.label for one in check.comparisons if not one.ok] == ["dozes"]
+
+
+def test_guests_one_after_the_other_say_the_same(world: World) -> None:
+    ran = world.validate("--at-once", "1")
+    require_proven(ran)
+    assert sorted(world.guests) == [f"{name}-dozes" for name in NAMES]
+
+
+def test_an_edit_of_one_makes_a_new_kernel_and_new_guests(world: World) -> None:
+    """Evidence is that of a kernel: what changes that leaves none of before."""
+    require_proven(world.validate())
+    give(world, "beta", patch("beta", says("beta") + " int more;"))
+    ran = world.validate()
+    require_proven(ran)
+    assert kernels(world) == 2 and len(world.guests) == 6
+    # Patches of the others are not looked at again, nor is their kernel alone.
+    assert stage(ran, "alpha", "patches").reused
+    assert not stage(ran, "beta", "patches").reused
+
+
+def _indented(text: str) -> str:
+    return "\n    ".join(text.splitlines()) + "\n"
