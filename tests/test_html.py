@@ -426,6 +426,9 @@ def test_what_is_more_than_predicted_stands_out() -> None:
     assert html.too_much(measurement(difference=1.6))
     assert not html.too_much(measurement(difference=1.5))
     assert not html.too_much(measurement(difference=1.6, visible=False))
+    # What other series in the kernel cost is not held against this one.
+    assert not html.too_much(measurement(difference=3.5, others=2))
+    assert html.too_much(measurement(difference=3.6, others=2))
     made = full("nap")
     assert '<b class="fail">+2</b>' in html.page(made)
     assert "more than the 1 that the series predicts" in words(html.page(made))

@@ -373,6 +373,10 @@ def test_why_an_operation_costs_more_is_said() -> None:
     )
     found = costs.Overhead(base_kernel="k", measurements=[one, plain])
     assert cover.reasons(found) == ["nap: +17 predicted: it dreams"]
+    found.measurements[1].others = 2
+    assert cover.reasons(found)[1] == (
+        "doze: +2 by sites of other series that were in the kernel"
+    )
 
 
 def test_what_was_not_measured_is_said(desk: Desk) -> None:

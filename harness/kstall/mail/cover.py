@@ -333,12 +333,19 @@ def paths(found: costs.Footprint) -> list[str]:
 
 def reasons(found: costs.Overhead) -> list[str]:
     """Why measured operations execute more than a NOP, where the series says so."""
-    return [
+    own = [
         f"{one.operation}: {one.predicted:+g} predicted: "
         + " ".join(one.because.split()).rstrip(".")
         for one in found.measurements
         if one.because is not None
     ]
+    others = [
+        f"{one.operation}: {one.others:+.3g} by sites of other series that were in the "
+        "kernel"
+        for one in found.measurements
+        if one.others
+    ]
+    return own + others
 
 
 def patch_checks(checks: Sequence[Check]) -> str:

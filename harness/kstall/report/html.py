@@ -209,7 +209,7 @@ def needed(found: Footprint, exempt: Exemption) -> int | None:
 
 def too_much(one: Measurement) -> bool:
     """Whether the events cost more while off than the gate lets pass."""
-    limit = one.predicted + one.resolution
+    limit = one.predicted + one.others + one.resolution
     return bool(one.visible) and round((one.difference or 0) - limit, 3) > 0
 
 
