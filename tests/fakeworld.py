@@ -333,6 +333,8 @@ class World:
     root: Path
     prepare: list[Callable[[], None]] = field(default_factory=list)
     level: str = "full"
+    # One after the other, so that a stage can be told by what runs.
+    at_once: int = 1
 
     def __post_init__(self) -> None:
         write(self.root / "project", PROJECT)
@@ -392,7 +394,8 @@ class World:
     def argv(self) -> list[str]:
         project = ["--project", str(self.project.root)]
         out = ["--out", str(self.out)]
-        return [*project, "validate", "--level", self.level, *out, "--kernel"]
+        how = ["--level", self.level, "--at-once", str(self.at_once)]
+        return [*project, "validate", *how, *out, "--kernel"]
 
     def validate(self, *words: str, kernel: Path | None = None) -> Ran:
         """Run ``kstall validate`` to its end, in a process of its own."""

@@ -108,7 +108,7 @@ def test_runs_that_are_ended_leave_nothing_running_and_are_gone_on_with(
     tmp_path: Path,
 ) -> None:
     """Each is ended a stage later than those before."""
-    world = World(tmp_path / "world", level="deep")
+    world = World(tmp_path / "world", level="deep", at_once=2)
     for stage in _PROGRAMS:
         child = world.held(stage, inside=True)
         world.kill(child)

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,7 +151,7 @@ def make(world: World) -> World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with settling(make(World(tmp_path / "world", level="quick"))) as made:
+    with settling(make(World(tmp_path / "world", level="quick", at_once=2))) as made:
         yield made
 
 
@@ -214,7 +217,7 @@ def test_the_order_in_which_series_are_named_makes_no_other_kernel(
 
 
 def test_costs_are_those_of_one_base_and_one_patched_kernel(tmp_path: Path) -> None:
-    with settling(make(World(tmp_path / "world"))) as world:
+    with settling(make(World(tmp_path / "world", at_once=2))) as world:
         ran = world.validate()
         require_proven(ran)
         assert kernels(world) == 2
@@ -385,6 +388,88 @@ def test_an_edit_of_one_makes_a_new_kernel_and_new_guests(world: World) -> None:
     # Patches of the others are not looked at again, nor is their kernel alone.
     assert stage(ran, "alpha", "patches").reused
     assert not stage(ran, "beta", "patches").reused
+
+
+# -- counting beside the guest --------------------------------------------------------
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[World]:
+    with settling(make(World(tmp_path / "world", at_once=2))) as made:
+        yield made
+
+
+def found(ran: Ran, name: str = "alpha") -> dict[str, str]:
+    return {one.name: one.status for one in entry(ran, name).stages}
+
+
+def test_one_series_is_counted_beside_its_guest(full: World) -> None:
+    ran = full.validate("alpha")
+    require_proven(ran)
+    assert found(ran)["instructions"] == found(ran)["guest"] == "pass"
+    names = [one.name for one in entry(ran, "alpha").stages]
+    assert len(names) == len(set(names))
+    made = entry(ran, "alpha").overhead
+    assert made is not None and len(made.measurements) == 1
+    guests = len(full.guests)
+    again = full.validate("alpha")
+    require_proven(again)
+    assert {"guest", "instructions"} <= again.reused and len(full.guests) == guests
+
+
+def test_an_edit_counts_in_the_patched_kernel_only(full: World) -> None:
+    require_proven(full.validate("alpha"))
+    before = len(full.guests)
+    give(full, "alpha", patch("alpha", says("alpha") + " int more;"))
+    require_proven(full.validate("alpha"))
+    # The guest, and the three boots of the patched kernel.
+    assert len(full.guests) == before + 4
+
+
+def test_a_guest_that_fails_ends_the_counting_beside_it(full: World) -> None:
+    full.guest(f'if job["workloads"][0]["name"] == "alpha-dozes":{_indented(PANIC)}')
+    ran = full.validate("alpha")
+    assert ran.exit_code == 1
+    assert found(ran)["guest"] == "fail"
+    assert found(ran)["instructions"] in ("pass", "skip")
+    assert "gate" not in found(ran)
+
+
+def test_counting_that_fails_leaves_the_guest_its_verdict(full: World) -> None:
+    full.guest(
+        'if load["name"].startswith("nap-alpha-off"):\n'
+        '    agent["workloads"][-1]["exit_status"] = 3'
+    )
+    ran = full.validate("alpha")
+    assert ran.exit_code == 1
+    assert found(ran)["instructions"] == "fail"
+    assert found(ran)["guest"] == found(ran)["judge"] == "pass"
+    assert "gate" not in found(ran)
+
+
+@pytest.mark.parametrize("names", [("alpha",), NAMES], ids=["one", "shared"])
+def test_a_run_that_is_interrupted_ends_all_guests(
+    full: World, names: tuple[str, ...]
+) -> None:
+    full.guest('(world / f"here-{os.getpid()}").touch()\nsignal.pause()')
+    child = full.start(*names)
+    limit = time.monotonic() + 300
+    while not list(full.root.glob("here-*")) and time.monotonic() < limit:
+        time.sleep(0.05)
+    os.kill(child.pid or 0, signal.SIGINT)
+    ran = full.end(child)
+    assert ran.exit_code == 2
+    assert ran.report is not None and ran.report.status == "interrupted"
+    assert "Traceback" not in ran.said
+    stopped = [
+        one.error
+        for series in ran.report.series
+        for one in series.stages
+        if one.status == "error"
+    ]
+    assert set(stopped) == {"interrupted"}
+    full.guest(None)
+    require_proven(full.validate(*names))
 
 
 def _indented(text: str) -> str:

@@ -33,20 +33,7 @@ def prove(
     ``among`` are all series of the kernel, if it has several.  Time is taken as well
     where ``speed`` allows it, and judged by nobody.
     """
-    found = costs.Overhead(
-        base_kernel=kernels.base.key,
-        exemptions=[
-            costs.Exemption(
-                function=one.function,
-                struct=one.struct,
-                allowed=one.instructions if one.function else one.bytes_,
-                calls=list(one.calls),
-                because=one.because,
-            )
-            for one in series.exemptions
-        ],
-    )
-    entry.overhead = found
+    found = _begun(series, kernels, entry)
     with run.stage("binaries", entry) as stage:
         found.footprint = _footprint(context, series, kernels, among, stage)
         found.footprint.limits.append(
@@ -55,11 +42,8 @@ def prove(
             "CONFIG_LOCKDEP, which asks RCU as well"
         )
     if series.measures:
-        with run.stage("instructions", entry) as stage:
-            found.measurements, stage.reused = counting.measure(
-                context, series, kernels, stage.log
-            )
-            stage.summary = "; ".join(map(_line, found.measurements))
+        if not found.measurements:
+            count(context, series, kernels, run, entry)
         with run.stage("time", entry) as stage:
             timed = timing.measure(context, series, kernels, speed, stage.log)
             found.timings, stage.reused = timed.timings, timed.reused
@@ -78,6 +62,36 @@ def prove(
         entry.checks += checks
         good = sum(check.status == "pass" for check in checks)
         stage.summary = f"{good} of {len(checks)} checks pass"
+
+
+def count(
+    context: Context, series: Series, kernels: Kernels, run: Run, entry: SeriesReport
+) -> None:
+    """Count instructions, which may be done before or beside all else."""
+    found = _begun(series, kernels, entry)
+    with run.stage("instructions", entry) as stage:
+        found.measurements, stage.reused = counting.measure(
+            context, series, kernels, stage.log
+        )
+        stage.summary = "; ".join(map(_line, found.measurements))
+
+
+def _begun(series: Series, kernels: Kernels, entry: SeriesReport) -> costs.Overhead:
+    if entry.overhead is None:
+        entry.overhead = costs.Overhead(
+            base_kernel=kernels.base.key,
+            exemptions=[
+                costs.Exemption(
+                    function=one.function,
+                    struct=one.struct,
+                    allowed=one.instructions if one.function else one.bytes_,
+                    calls=list(one.calls),
+                    because=one.because,
+                )
+                for one in series.exemptions
+            ],
+        )
+    return entry.overhead
 
 
 def not_compared(run: Run, entry: SeriesReport) -> None:

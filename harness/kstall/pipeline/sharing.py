@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..base import KstallError, figure, figures, parallel, places, space
-from ..cost import FunctionSize, shares
+from ..cost import FunctionSize, Kernels, shares
 from ..evidence import Evidence, mutate
 from ..guest import Guest, accel, guestrun, machine_for, run_guest
 from ..report import SeriesReport
@@ -132,8 +132,7 @@ class _Sharing:
             single += self._prove_shared(shared, built)
         for subject in single:
             with contextlib.suppress(runs.StageStopped):
-                built = self.built_alone(subject)
-                self._chain(subject, built, self._context(subject))
+                self._prove_alone(subject, self._context(subject))
                 self._mutate(subject)
 
     def _context(self, subject: Subject, *below: str) -> Context:
@@ -250,26 +249,73 @@ class _Sharing:
 
     # -- guests ------------------------------------------------------------------------
 
-    def _chain(self, subject: Subject, built: Built, context: Context) -> None:
-        """Boot, judge and compare; raises `runs.StageStopped`."""
+    def _chain(
+        self, subject: Subject, built: Built, context: Context, beside: int = 1
+    ) -> None:
+        """Boot, judge and compare, with so many guests ``beside`` each other.
+
+        Raises `runs.StageStopped`.
+        """
         run, entry, series = self._run, subject.entry, subject.series
         guest = self.guest(subject, built)
         again = self._wanted.again
         bench = trials.Bench(context, series, guest, run, entry, again=again)
+        both = built.pair(series)
         saved: Evidence | None
-        if self._wanted.repeat is None:
-            saved = trials.once(bench)
-        else:
+        if self._wanted.repeat is not None:
             saved = trials.many(bench, self._wanted.repeat)
+        elif both is not None and series.measures and beside > 1:
+            saved = self._once_and_counted(bench, both, beside)
+        else:
+            saved = trials.once(bench)
         if saved is not None:
             run.report.environment.guest.update(saved.versions)
-        if (both := built.pair(series)) is not None:
+        if both is not None:
             among = self._shares(built)
             overhead.prove(context, series, both, guest.accel, run, entry, among)
             assert entry.overhead is not None
             entry.overhead.worst = subject.grown
         elif context.level != "quick":
             overhead.not_compared(run, entry)
+
+    def _once_and_counted(
+        self, bench: trials.Bench, both: Kernels, count: int
+    ) -> Evidence:
+        """Count beside the guest, which changes nothing for what counts instructions.
+
+        Raises `runs.StageStopped`.
+        """
+        entry = bench.entry
+        stopped: list[runs.StageStopped] = []
+        saved: list[Evidence] = []
+
+        def counts() -> None:
+            try:
+                overhead.count(bench.context, bench.series, both, self._run, entry)
+            except runs.StageStopped as error:
+                # The guest goes on: it has something to say all the same.
+                stopped.append(error)
+
+        tasks: dict[str, Callable[[], None]] = {
+            "guest": lambda: saved.append(trials.once(bench)),
+            "counts": counts,
+        }
+        try:
+            with places.limited(count):
+                parallel.each(tasks, len(tasks), lambda *_: None)
+        except KeyboardInterrupt:
+            _ended(entry)
+            raise
+        except runs.StageStopped:
+            counting = [one for one in entry.stages if one.name == "instructions"]
+            for stage in counting:
+                if stage.status == "error":
+                    stage.status, stage.error = "skip", None
+                    stage.summary = "ended, as the guest did not come to its end"
+            raise
+        if stopped:
+            raise stopped[0]
+        return saved[0]
 
     def _shares(self, built: Built) -> shares.Shares | None:
         if len(built.group.series) < 2:
@@ -327,7 +373,7 @@ class _Sharing:
             with contextlib.suppress(runs.StageStopped):
                 act(subject)
 
-        count = self._wanted.at_once or (1 if self._wanted.repeat else _room(subjects))
+        count = self._at_once(subjects)
         # What takes long comes first, lest it be all that is left.
         order = sorted(subjects, key=lambda one: -_deadline(one.series))
         with places.limited(max(count, 1)):
@@ -342,6 +388,14 @@ class _Sharing:
                 except KeyboardInterrupt:
                     _interrupted(one for one in subjects if one.name not in ended)
                     raise
+
+    def _at_once(self, subjects: Sequence[Subject]) -> int:
+        return self._wanted.at_once or (1 if self._wanted.repeat else _room(subjects))
+
+    def _prove_alone(self, subject: Subject, context: Context) -> None:
+        """Prove it on a kernel of its own.  Raises `runs.StageStopped`."""
+        built = self.built_alone(subject)
+        self._chain(subject, built, context, self._at_once([subject]))
 
     def _prove_those_that_boot(
         self, subjects: Sequence[Subject], before: dict[str, SeriesReport]
@@ -420,8 +474,7 @@ class _Sharing:
         fresh = dataclasses.replace(subject, entry=before).scratch()
         alone = fresh.scratch()
         with contextlib.suppress(runs.StageStopped):
-            built = self.built_alone(alone)
-            self._chain(alone, built, self._context(alone, "alone"))
+            self._prove_alone(alone, self._context(alone, "alone"))
         if not _holds(alone):
             said = ", ".join(sorted(alone.failures)) or "it could not be judged"
             self._remark(subject, f"on a kernel of its own as well: {said}")
@@ -479,8 +532,7 @@ class _Sharing:
         """Prove it on a kernel of its own as well, and add the check that it is."""
         alone = dataclasses.replace(subject, entry=before).scratch()
         with contextlib.suppress(runs.StageStopped):
-            built = self.built_alone(alone)
-            self._chain(alone, built, self._context(alone, "alone"))
+            self._prove_alone(alone, self._context(alone, "alone"))
         claim = "On a kernel with this series only, everything comes out as well."
         check = run_check(ALONE, "harness", claim, _alone, alone.entry)
         subject.entry.checks.append(check)
@@ -504,7 +556,11 @@ class _Sharing:
 def _interrupted(subjects: Iterable[Subject]) -> None:
     """Have the stages that were under way say what ended them."""
     for subject in subjects:
-        stage = subject.entry.stages[-1]
+        _ended(subject.entry)
+
+
+def _ended(entry: SeriesReport) -> None:
+    for stage in entry.stages:
         if stage.status == "error":
             stage.error = stage.summary = "interrupted"
 
