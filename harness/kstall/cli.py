@@ -460,6 +460,9 @@ def _describe(series: Series) -> list[str]:
     for check in spec.check:
         lines.append(f"check {check.name} ({check.kind}, {', '.join(check.workloads)})")
         lines.append(f"  {check.claim}")
+    for conflict in spec.conflict:
+        because = " ".join(conflict.because.split())
+        lines.append(f"not in one kernel with {conflict.series}: {because}")
     return lines
 
 
