@@ -201,6 +201,7 @@ ROOTLESS = Splat("panic", 2, NO_ROOT, NO_ROOT)
         (0, {}, {"exit_status": 3}, KstallError),
         (0, {"splats": (WARNING,)}, {}, KstallError),
         (1, {}, {"errors": [LATE]}, KstallError),
+        (1, {}, {"errors": [LATE], "exit_status": None}, KstallError),
         (1, {"exit_status": 1}, {}, KstallError),
         (1, {"splats": (LOSS,)}, {}, KstallError),
         (1, {"status": "hang"}, {}, NotJudged),
@@ -229,7 +230,9 @@ def test_whose_fault_a_boot_without_counts_is(
         results = out / "share/results" / name
         results.mkdir()
         (results / "stdout").write_text("operations 10\n70\n80\n")
-        (results / "stderr").write_text("")
+        # What was not begun has printed nothing.
+        if done.get("exit_status", 0) is not None:
+            (results / "stderr").write_text("")
         entry = {"name": name, "exit_status": 0, "errors": []} | done
         cache.write_json(results.parent / "agent.json", {"workloads": [entry]})
         (out / "console.log").write_text("x\n")
@@ -378,6 +381,17 @@ def test_boots_of_a_kernel_are_counted_once(
     edited = dataclasses.replace(kernels.patched, key="edited")
     assert not measure_on(dataclasses.replace(kernels, patched=edited))
     assert counted == ["patched-1", "patched-2", "patched-3"]
+
+
+def test_readers_have_all_the_time_of_a_guest_that_has_no_clock(
+    series: Series, kernels: Kernels
+) -> None:
+    """Its time passes at once while it waits, as for what it reads over 9p."""
+    for boot in counting._boots(kernels):
+        loads = job.parse(counting._job(series, boot)).workloads
+        for load in loads:
+            if load.name != "all-trace-events":
+                assert load.attach_s == load.deadline_s == 3600
 
 
 def test_events_of_others_are_on_in_one_boot_of_the_patched_kernel(

@@ -132,6 +132,9 @@ def test_nothing_is_started_after_the_end() -> None:
             process.run(["true"])
         with pytest.raises(process.Ended), children.born(make):
             pass
+        with process.recorded() as commands, pytest.raises(process.Ended):
+            process.run(["true"])
+        assert commands == []
     assert process.run(["true"]).returncode == 0
 
 

@@ -224,11 +224,13 @@ def start(
             start_new_session=True,
         )
 
+    child = None
     try:
         with (_children.get() or Children()).born(make) as child:
             yield child
     finally:
-        if (commands := _record.get()) is not None:
+        # One that was not born has not ended.
+        if child is not None and (commands := _record.get()) is not None:
             words = tuple(map(str, argv))
             seconds = time.monotonic() - began
             commands.append(Completed(words, child.returncode, "", seconds))

@@ -332,6 +332,8 @@ def _job(series: Series, boot: Boot) -> dict[str, Any]:
                 scripts=[one.script] if mode == "bpftrace" and one.script else (),
                 # Counts are all that is looked at, and text over 9p is slow.
                 buffer_kb=64,
+                # As a reader waits for 9p, the guest's time passes at once.
+                attach_s=_FOREVER,
             )
             for one, mode in _runs(series, boot)
         ]
@@ -376,7 +378,9 @@ def _counted(series: Series, boot: Boot, results: Path) -> Iterator[dict[str, An
         # A full buffer goes on to be written to, which is all that is wanted here.
         found = [e for e in here.get("errors", []) if e["kind"] not in _NO_MATTER]
         if found or here.get("exit_status") != 0:
-            said = (results / name / "stderr").read_text(errors="replace").strip()
+            printed = results / name / "stderr"
+            # Without a tracer the program is not even begun.
+            said = printed.exists() and printed.read_text(errors="replace").strip()
             ours = any(errors.fault_of(one) == "apparatus" for one in found)
             raise (KstallError if ours else boot.failure)(
                 f"boot {boot.name}: {name} {here.get('status')}, exit "
