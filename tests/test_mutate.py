@@ -580,6 +580,24 @@ def test_a_recorder_that_has_skipped_a_record(tmp_path: Path, results: Path) -> 
         mutate.judged(made(tmp_path), evidence.load(results))
 
 
+def test_a_thread_that_is_moved_between_two_readers(
+    tmp_path: Path, results: Path
+) -> None:
+    path = results / "doze" / "record.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    naps = [line for line in lines if line["event"] == NAP]
+    naps[1]["cpu"] += 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    saved = false(made(tmp_path), results, "nap_ns", "stale").workload("doze")
+    for event in (saved.events("demo_nap"), saved.record("demo_nap")):
+        assert [one.fields["nap_ns"] for one in event] == [5_000, 5_000, 7_001, 9_000]
+    # Another thread's is not that record.
+    naps[1]["pid"] += 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(falsify.Unmatched, match="the same records"):
+        mutate.judged(made(tmp_path), evidence.load(results))
+
+
 def test_a_check_that_does_not_end_is_no_catch(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,9 @@ through an argument of a bare tracepoint follows the argument.
 
 Readings are matched by order: each reader sees the events of a CPU in the order in
 which they fired there.  So the n-th record of a CPU is the same event in every reading,
-however exact the reader's time stamps are.
+however exact the reader's time stamps are.  But where SRCU guards the readers of a
+tracepoint, as in 7.2, a thread can be moved from CPU to CPU between one and the next:
+then values and the thread tell.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ _TYPES = {
 }
 
 Values = dict[str, Member]
+#: A CPU, and as its how manieth a record was made.
+_Key = tuple[int, int]
 
 
 class Withheld(EvidenceError):
@@ -687,24 +691,47 @@ class _Load:
         return _False(self.genuine, name, make)
 
 
-def _keys(
-    found: Sequence[Event], raw: Mapping[tuple[int, int], Event]
-) -> list[tuple[int, int]]:
+def _keys(found: Sequence[Event], raw: Mapping[_Key, Event]) -> list[_Key]:
     """By which CPU, and as its how manieth, each of ``found`` was recorded.
 
-    A recorder can have skipped some of the ``raw`` records: what it has are then the
-    next ones with these values.
+    A recorder can have skipped some of the ``raw`` records, and a thread that is moved
+    between two readers has its record on another CPU in each: where that is seen, a
+    record is the next one of its thread with its values.
     """
-    at: dict[int, int] = defaultdict(int)
-    whole = Counter(cpu for cpu, _ in raw) == Counter(one.cpu for one in found)
+    every: dict[int, int] = defaultdict(int)
+    ordered = []
+    for one in found:
+        ordered.append((one.cpu, every[one.cpu]))
+        every[one.cpu] += 1
+    if not raw or all(
+        key in raw and raw[key].fields == one.fields
+        for key, one in zip(ordered, found, strict=True)
+    ):
+        return ordered
+    if (by_thread := _by_thread(found, raw)) is not None:
+        return by_thread
+    return ordered
+
+
+def _by_thread(found: Sequence[Event], raw: Mapping[_Key, Event]) -> list[_Key] | None:
+    """The records of ``raw`` that those of ``found`` are, in the order of each thread;
+    None if one is nowhere."""
+    left: dict[tuple[int, str], list[_Key]] = defaultdict(list)
+    for key, one in sorted(raw.items(), key=lambda item: item[1].ts_ns):
+        left[one.pid, _values(one)].append(key)
     keys = []
     for one in found:
-        key = one.cpu, at[one.cpu]
-        while not whole and key in raw and raw[key].fields != one.fields:
-            key = one.cpu, key[1] + 1
-        keys.append(key)
-        at[one.cpu] = key[1] + 1
+        alike = left[one.pid, _values(one)]
+        if not alike:
+            return None
+        here = [key for key in alike if key[0] == one.cpu]
+        keys.append((here or alike)[0])
+        alike.remove(keys[-1])
     return keys
+
+
+def _values(one: Event) -> str:
+    return str(sorted(one.fields.items()))
 
 
 class _Names:
