@@ -6,9 +6,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping
 
-from kstall.evidence.cexpr import Member
 from kstall.evidence.records import Layout
-from kstall.evidence.ring import PAGE
+from kstall.ftrace import Member
+from kstall.ftrace.ring import PAGE
 
 
 def record(layout: Layout, pid: int, fields: Mapping[str, Member]) -> bytes:

@@ -16,6 +16,7 @@ FLOW = (
     "base",
     "debian",
     "verdict",
+    "ftrace",
     "series",
     "tree",
     "build",
@@ -54,7 +55,7 @@ def test_packages_import_public_names_of_earlier_ones(project_root: Path) -> Non
         package = f"kstall.{mine}" if mine else "kstall"
         for where, names in _imports(path, package):
             other = where.split(".")[1:]
-            if not other or other[0] in (mine, "cli"):
+            if not other or other[0] in (mine, "cli", "entry"):
                 continue
             said = f"{path.relative_to(top)} imports {where}"
             assert FLOW.index(other[0]) < before, said
@@ -63,11 +64,41 @@ def test_packages_import_public_names_of_earlier_ones(project_root: Path) -> Non
             assert set(names) <= set(public), f"{said}: {names} are not all public"
 
 
+def test_analysis_stands_on_the_first_packages_only(project_root: Path) -> None:
+    """An operator installs neither b4 nor virtme-ng, so no module may ask for them."""
+    allowed = {"kstall.base", "kstall.ftrace"}
+    ops = project_root / "harness/kstall_ops"
+    for path in ops.rglob("*.py"):
+        for where, names in _imports(path, "kstall_ops"):
+            assert where in allowed, f"{path}: {where}"
+            assert set(names) <= set(importlib.import_module(where).__all__)
+    for path in ops.glob("*.py"):
+        modules = {
+            name.split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text()))
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom) and not node.level
+                else []
+            )
+        }
+        others = {"kstall", "duckdb", "perfetto", "mcp"}
+        assert modules <= others | sys.stdlib_module_names, path
+
+
+def test_the_harness_does_not_know_the_analysis(project_root: Path) -> None:
+    for path in (project_root / "harness/kstall").rglob("*.py"):
+        if path.name not in ("entry.py", "cli.py"):
+            assert "kstall_ops" not in path.read_text(), path
+
+
 def test_readme_draws_the_same_flow(project_root: Path) -> None:
     (drawn,) = re.findall(
         r"^series → .*$", (project_root / "README.md").read_text(), re.M
     )
-    beside = {"base", "debian", "verdict", "pipeline"}
+    beside = {"base", "debian", "verdict", "ftrace", "pipeline"}
     assert drawn.split(" → ") == [name for name in FLOW if name not in beside]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kstall.evidence import cexpr, records, ring
+from kstall.evidence import cexpr, records
 from kstall.evidence.printk import compile_fmt
-from kstall.evidence.records import Malformed
+from kstall.ftrace import Malformed, ring
 from ringpages import entry, page, record
 
 FORMATS = Path(__file__).parent / "data" / "formats"
@@ -90,6 +90,30 @@ def test_arrays() -> None:
         "three": (1, 2, 2**31),
         "near": "abc",
     }
+
+
+def test_text_to_the_end_of_the_record() -> None:
+    """ftrace:print, whose format says `char buf[]` of size 0."""
+    said = records.parse_layout(
+        "name: print\nID: 5\nformat:\n"
+        "\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
+        "\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n\n"
+        'print fmt: "%ps: %s", (void *)REC->ip, REC->buf\n',
+        "ftrace",
+    )
+    data = struct.pack("<HBBiQ", 5, 0, 0, 7, 1) + b"step=3\n\0\xff"
+    (event,) = ring.records(page(10, [entry(0, data)]), 0, [said])
+    assert event.fields == {"ip": 1, "buf": "step=3\n"}
+
+
+@pytest.mark.parametrize(("flags", "lost"), [(0, 0), (1 << 31, None), (3 << 30, 9)])
+def test_events_lost_before_a_page(flags: int, lost: int | None) -> None:
+    made = bytearray(page(1, [entry(1, QUEUED)], flags=flags))
+    at = 16 + len(entry(1, QUEUED))
+    made[at : at + 8] = (9).to_bytes(8, "little")
+    assert ring.missed(bytes(made)) == lost
+    ((where, _),) = ring.placed(bytes(made), 1, [WORK])
+    assert where == 20
 
 
 @pytest.mark.parametrize(

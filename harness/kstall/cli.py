@@ -19,6 +19,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kstall_ops import VERBS
+
 from . import __version__
 from .base import DoesNotApply, FailedCheck, KstallError, cache, explain, temporary
 from .evidence import traceabi
@@ -255,6 +257,10 @@ def _parser() -> argparse.ArgumentParser:
         help="report.json or series.toml (default: %(default)s)",
     )
     schema.set_defaults(verb=_schema)
+    # Theirs are parsed there, where what they need is installed; see entry.py.
+    for verb, what in VERBS.items():
+        verbs.add_parser(verb, help=f"(operators) {what}", add_help=False)
+
     return parser
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from pycparser import c_ast, c_parser
 
-#: What a member holds: a number, a string, or the numbers of an array.
-Member = int | str | tuple[int, ...]
+from ..ftrace import Member
 
 # Types that casts name; the width says what a cast leaves of a value.
 _WIDTHS = {

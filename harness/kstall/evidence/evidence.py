@@ -24,9 +24,10 @@ from typing import Any
 from kstall_guest import errors
 
 from ..base import KstallError
+from ..ftrace import ring
 from ..series import Series
 from ..verdict import Check, Comparison, Kind, Tainted, Verdict, run_check
-from . import records, ring
+from . import records
 
 
 class EvidenceError(KstallError):

@@ -17,13 +17,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-from kstall_guest import layout as formats
 from kstall_guest.layout import Field, Hole, Layout
 from kstall_guest.tracefs import lost as trace_lost
 from kstall_guest.tracefs import parse_stats
 
-from ..base import KstallError
-from .cexpr import Member
+from ..ftrace import Event, Malformed, parse_layout
 from .printk import Printed, Unreadable, compile_fmt
 
 __all__ = [
@@ -91,38 +89,6 @@ def computed_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 def _recorded(value: object) -> bool:
     return isinstance(value, tuple) and bool(value) and isinstance(value[0], Event)
-
-
-class Malformed(KstallError):
-    """A result file is not in its own format: truncated, or not what it claims."""
-
-
-def parse_layout(text: str, system: str) -> Layout:
-    """Read a format file of ``system``.  Raises `Malformed` when it is none."""
-    try:
-        return formats.parse(text, system)
-    except ValueError as error:
-        raise Malformed(str(error)) from error
-
-
-@dataclass(frozen=True)
-class Event:
-    """One record.
-
-    ``ts_ns`` is CLOCK_MONOTONIC (whole microseconds when ftrace printed it), ``pid``
-    the thread's id, ``fields`` the event's own members: integers as such, strings
-    and symbolic values as text, arrays (only of raw records) as tuples.  ``text`` is
-    what ftrace printed after the event's name, if it did.
-    """
-
-    ts_ns: int
-    cpu: int
-    pid: int
-    comm: str
-    system: str
-    name: str
-    fields: Mapping[str, Member]
-    text: str = ""
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 
-from .cexpr import Member
-from .records import Event, Field, Layout, Malformed
+from .event import Event, Field, Layout, Malformed, Member
 
 PAGE = 4096
 _HEAD = struct.Struct("<QQ")
 _WORD = struct.Struct("<I")
 # Above the length, the commit word tells of events that were lost before this page.
 _LENGTH = (1 << 20) - 1
+_MISSED, _MISSED_STORED = 1 << 31, 1 << 30
 _PADDING, _EXTEND, _STAMP = 29, 30, 31
 # A time stamp has 59 bits; the upper ones are those of the page's own.
 _STAMPED = (1 << 59) - 1
@@ -31,26 +31,52 @@ def records(pages: bytes, cpu: int, layouts: Iterable[Layout]) -> Iterator[Event
     Each is an `Event` without a task's name and without text; ``ts_ns`` is exact.
     Raises `Malformed` on pages that are cut off, and on a record of no known layout.
     """
+    for _, event in placed(pages, cpu, layouts):
+        yield event
+
+
+def placed(
+    pages: bytes, cpu: int, layouts: Iterable[Layout]
+) -> Iterator[tuple[int, Event]]:
+    """As `records`, each with the offset in ``pages`` at which it stands."""
     known = {layout.id: layout for layout in layouts}
     if len(pages) % PAGE:
         raise Malformed(f"cpu{cpu}: {len(pages)} bytes are no whole pages")
     for start in range(0, len(pages), PAGE):
-        for when, data in _entries(pages[start : start + PAGE], cpu):
+        for at, when, data in _entries(pages[start : start + PAGE], cpu):
             number = int.from_bytes(data[:2], "little")
             layout = known.get(number)
             if layout is None:
                 raise Malformed(
                     f"cpu{cpu}: a record of event {number}, which has no format"
                 )
-            yield Event(
-                ts_ns=when,
-                cpu=cpu,
-                pid=int.from_bytes(data[4:8], "little", signed=True),
-                comm="",
-                system=layout.system,
-                name=layout.name,
-                fields=members(layout, data),
+            yield (
+                start + at,
+                Event(
+                    ts_ns=when,
+                    cpu=cpu,
+                    pid=int.from_bytes(data[4:8], "little", signed=True),
+                    comm="",
+                    system=layout.system,
+                    name=layout.name,
+                    fields=members(layout, data),
+                ),
             )
+
+
+def missed(page: bytes) -> int | None:
+    """How many events were lost before this page: 0 if none, None if it does not say.
+
+    The kernel sets a bit in the commit word, and another if it had room to write the
+    number behind the page's records.
+    """
+    _, commit = _HEAD.unpack_from(page)
+    if not commit & _MISSED:
+        return 0
+    at = _HEAD.size + (commit & _LENGTH)
+    if commit & _MISSED_STORED and at + 8 <= len(page):
+        return int.from_bytes(page[at : at + 8], "little")
+    return None
 
 
 def members(layout: Layout, record: bytes) -> Mapping[str, Member]:
@@ -61,8 +87,8 @@ def members(layout: Layout, record: bytes) -> Mapping[str, Member]:
     return {field.name: _member(layout, field, record) for field in layout.fields}
 
 
-def _entries(page: bytes, cpu: int) -> Iterator[tuple[int, bytes]]:
-    """(time stamp in ns, record) of each entry that is one."""
+def _entries(page: bytes, cpu: int) -> Iterator[tuple[int, int, bytes]]:
+    """(offset, time stamp in ns, record) of each entry that is one."""
     now, commit = _HEAD.unpack_from(page)
     at, end = _HEAD.size, _HEAD.size + (commit & _LENGTH)
     if end > PAGE:
@@ -88,11 +114,14 @@ def _entries(page: bytes, cpu: int) -> Iterator[tuple[int, bytes]]:
             at += 0 if kind else _WORD.size
             if size < _WORD.size or at + size > end:
                 raise Malformed(f"cpu{cpu}: a record that is cut off")
-            yield now, page[at : at + size]
+            yield at, now, page[at : at + size]
             at += (size + 3) & ~3
 
 
 def _member(layout: Layout, field: Field, record: bytes) -> Member:
+    if not field.size and field.ctype.endswith("[]"):
+        # As ftrace:print has it: all that follows, `char buf[]` up to its end.
+        return _array(field, record[field.offset :])
     data = record[field.offset : field.offset + field.size]
     if len(data) < field.size:
         raise Malformed(

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The ``kstall`` command, which is two: patches are proven, and stalls are explained.
+
+Each needs other packages, so nothing is imported but what the verb asks for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from kstall_ops import VERBS
+
+_EXTRA = {"kstall.cli": "harness", "kstall_ops.cli": "ops"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; its exit status, or 2 if what it needs is not installed."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    module = "kstall_ops.cli" if words and words[0] in VERBS else "kstall.cli"
+    try:
+        cli = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name in ("", "kstall", "kstall_guest", "kstall_ops"):
+            raise
+        extra = _EXTRA[module]
+        what = f"kstall {words[0]}" if words else "kstall"
+        print(
+            f"kstall: `{what}` needs {name}, which is not installed: "
+            f"pip install 'kstall[{extra}]'",
+            file=sys.stderr,
+        )
+        return 2
+    return int(cli.main(words))

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A recording as ``kstall-node record`` leaves it: a directory, read and not changed.
+
+docs/recording.md says what is in it.  Whatever is wrong with one is said in one line;
+what a recorder that was killed leaves is not wrong, but a loss that is counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kstall.ftrace import Malformed, event, parse_layout, ring
+
+from .errors import NotARecording, shown
+
+PAGE = ring.PAGE
+#: Of recordings; one of another format is refused.
+FORMAT = 1
+SESSION, FACTS, FORMATS, SEGMENTS = "session.json", "facts.jsonl", "formats", "segments"
+_SEGMENT = re.compile(r"cpu(\d{1,4})-(\d{1,9})\.pages")
+_EVENT = re.compile(r"[\w-]{1,100}")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Pages of one CPU; ``first`` is how many of this CPU stand before them."""
+
+    path: Path
+    cpu: int
+    seq: int
+    first: int
+    sealed: bool
+
+    def pages(self) -> Iterator[tuple[int, bytes]]:
+        """(number, page) of each; of an open segment those that are whole."""
+        with self.path.open("rb") as file:
+            number = self.first
+            while len(page := file.read(PAGE)) == PAGE:
+                yield number, page
+                number += 1
+
+
+@dataclass(frozen=True)
+class Recording:
+    """All of a directory but the pages themselves."""
+
+    dir: Path
+    sid: str
+    session: Mapping[str, Any]
+    layouts: Sequence[event.Layout]
+    segments: Sequence[Segment]
+    facts: Sequence[Mapping[str, Any]]
+    remarks: Sequence[str]
+
+    @property
+    def pages(self) -> int:
+        """How many pages there are, open segments included."""
+        return sum(one.path.stat().st_size // PAGE for one in self.segments)
+
+    @property
+    def extent(self) -> tuple[int, int, bool]:
+        """Of two copies of one recording the one with more has the larger one."""
+        ended = self.session.get("ended") is not None
+        return self.pages, len(self.facts), ended
+
+
+def load(dir: Path) -> Recording:
+    """Read ``dir``.  Raises `NotARecording`."""
+    session = _session(dir)
+    remarks: list[str] = []
+    facts = list(_facts(dir, remarks))
+    segments = _segments(dir, remarks)
+    if session.get("ended") is None:
+        remarks.append("the recorder did not end by itself; what it had not written")
+        remarks[-1] += " is lost"
+    return Recording(
+        dir=dir,
+        sid=_sid(session),
+        session=session,
+        layouts=_layouts(dir),
+        segments=segments,
+        facts=facts,
+        remarks=remarks,
+    )
+
+
+def _session(dir: Path) -> Mapping[str, Any]:
+    path = dir / SESSION
+    try:
+        session = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotARecording(
+            f"{dir}: not a recording of kstall-node, it has no {SESSION}"
+        ) from None
+    except NotADirectoryError:
+        raise NotARecording(f"{dir}: a recording is a directory") from None
+    except (OSError, ValueError) as error:
+        raise NotARecording(f"{path}: cannot be read: {shown(error)}") from None
+    if not isinstance(session, dict) or "format" not in session:
+        raise NotARecording(f"{path}: not of kstall-node")
+    if session["format"] != FORMAT:
+        raise NotARecording(
+            f"{dir}: a recording of format {shown(session['format'])}, this kstall "
+            f"reads format {FORMAT}; use the kstall that came with its kstall-node"
+        )
+    kinds = (("node", str), ("boot_id", str), ("instance", str), ("began", int))
+    for name, kind in (*kinds, ("providers", list)):
+        if not isinstance(session.get(name), kind):
+            raise NotARecording(f"{path}: {name} is missing, or is not what it should")
+    if session.get("page_size", PAGE) != PAGE:
+        raise NotARecording(
+            f"{dir}: pages of {shown(session['page_size'])} bytes; only those of "
+            f"{PAGE} can be read"
+        )
+    return session
+
+
+def _sid(session: Mapping[str, Any]) -> str:
+    """The same for the same recording, wherever it was copied to."""
+    parts = (session[name] for name in ("node", "boot_id", "instance", "began"))
+    return digest(*parts).hex()
+
+
+def digest(*parts: object) -> bytes:
+    """Eight bytes of a hash over ``parts``, each told apart from the next."""
+    said = json.dumps(parts, ensure_ascii=True).encode()
+    return hashlib.blake2b(said, digest_size=8).digest()
+
+
+def _layouts(dir: Path) -> list[event.Layout]:
+    found: dict[int, event.Layout] = {}
+    for path in sorted((dir / FORMATS).glob("*/*")):
+        if not (_EVENT.fullmatch(path.name) and path.is_file()):
+            continue
+        try:
+            layout = parse_layout(path.read_text("utf-8"), path.parent.name)
+        except (Malformed, OSError, ValueError) as error:
+            raise NotARecording(f"{path}: not a format file: {shown(error)}") from None
+        if layout.id in found and found[layout.id] != layout:
+            raise NotARecording(
+                f"{dir}: {layout.event} and {found[layout.id].event} have the same "
+                f"number, {layout.id}: formats that changed meanwhile"
+            )
+        found[layout.id] = layout
+    return list(found.values())
+
+
+def _segments(dir: Path, remarks: list[str]) -> list[Segment]:
+    found: list[Segment] = []
+    for path in (dir / SEGMENTS).glob("*.pages"):
+        match = _SEGMENT.fullmatch(path.name)
+        if match is None or path.is_symlink() or not path.is_file():
+            raise NotARecording(f"{path}: not a segment of kstall-node")
+        cpu, seq = int(match[1]), int(match[2])
+        found.append(_segment(path, cpu, seq, remarks))
+    found.sort(key=lambda one: (one.cpu, one.seq))
+    for before, after in itertools.pairwise(found):
+        if before.cpu != after.cpu:
+            continue
+        if after.seq != before.seq + 1:
+            remarks.append(
+                f"cpu{after.cpu}: segments {before.seq + 1} to {after.seq - 1} are "
+                "missing"
+            )
+    return found
+
+
+def _segment(path: Path, cpu: int, seq: int, remarks: list[str]) -> Segment:
+    about = path.with_suffix(".json")
+    size = path.stat().st_size
+    try:
+        said = json.loads(about.read_text(encoding="utf-8"))
+        first, pages, hashed = said["first_page"], said["pages"], said["blake2b"]
+        if not (isinstance(first, int) and isinstance(pages, int)):
+            raise TypeError("numbers that are none")
+    except FileNotFoundError:
+        remarks.append(f"{path.name}: never sealed; {size % PAGE} bytes are torn off")
+        # Where it begins only its neighbours know; no two segments share a number.
+        return Segment(path, cpu, seq, seq << 32, False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise NotARecording(f"{about}: cannot be read: {shown(error)}") from None
+    if size != pages * PAGE:
+        raise NotARecording(
+            f"{path}: {size} bytes, but {pages * PAGE} were sealed: truncated"
+        )
+    with path.open("rb") as file:
+        found = hashlib.file_digest(
+            file, lambda: hashlib.blake2b(digest_size=16)
+        ).hexdigest()
+    if found != hashed:
+        raise NotARecording(f"{path}: not the bytes that were sealed")
+    return Segment(path, cpu, seq, seq << 32, True)
+
+
+def _facts(dir: Path, remarks: list[str]) -> Iterator[Mapping[str, Any]]:
+    try:
+        text = (dir / FACTS).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        remarks.append(f"no {FACTS}: no processes, no ranks, no oracles")
+        return
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            fact = json.loads(line)
+        except ValueError:
+            if number == len(lines):
+                remarks.append(f"{FACTS}: its last line is torn")
+                return
+            raise NotARecording(f"{dir / FACTS}:{number}: not JSON") from None
+        if not isinstance(fact, dict) or not isinstance(fact.get("kind"), str):
+            raise NotARecording(f"{dir / FACTS}:{number}: not a fact")
+        yield fact

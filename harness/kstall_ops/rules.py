@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""rules.toml: what may be said of each class, and the limits of all claims."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Class:
+    """What may be said of stalls of one class, what to do, and what is not said."""
+
+    say: str
+    fix: str
+    doc: str
+    not_said: str
+    highest: str
+    once: bool
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The whole file."""
+
+    late_share: float
+    late_min_ns: int
+    late_steps: int
+    coverage: float
+    p: float
+    permutations: int
+    warn: float
+    high: float
+    slowed: float
+    classes: dict[str, Class]
+    oracles: dict[str, tuple[float, int]]
+
+
+@functools.cache
+def rules() -> Rules:
+    """Those that come with the package."""
+    text = Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
+    said: dict[str, Any] = tomllib.loads(text)
+    return Rules(
+        **{name.replace("-", "_"): value for name, value in said["thresholds"].items()},
+        classes={
+            name: Class(
+                say=entry["say"],
+                fix=entry["fix"],
+                doc=entry["doc"],
+                not_said=entry["not-said"],
+                highest=entry.get("highest", "explains"),
+                once=entry.get("once", False),
+            )
+            for name, entry in said["class"].items()
+        },
+        oracles={
+            name: (entry["share"], entry["absolute"])
+            for name, entry in said["oracle"].items()
+        },
+    )

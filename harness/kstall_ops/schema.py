@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The tables of a store: times and durations in ns, NULL for unknown, never 0.
+
+``id`` and ``sid`` are hashes of content, so that the same recording gets the same ones
+wherever and however often it is sealed.  ``t0``, ``t1`` and ``t`` are CLOCK_MONOTONIC
+of the node; only `align` compares those of two nodes.
+"""
+
+from __future__ import annotations
+
+#: Of the store; a store of another one is refused.
+VERSION = 1
+
+TABLES: dict[str, dict[str, str]] = {
+    "session": {
+        "sid": "VARCHAR",
+        "node": "VARCHAR",
+        "boot_id": "VARCHAR",
+        "kernel": "VARCHAR",
+        "instance": "VARCHAR",
+        "began": "BIGINT",
+        "ended": "BIGINT",
+        "pages": "BIGINT",
+        "facts": "BIGINT",
+        "records": "BIGINT",
+        "config": "VARCHAR",
+    },
+    "proc": {
+        "sid": "VARCHAR",
+        "pid": "INTEGER",
+        "starttime": "BIGINT",
+        "tgid": "INTEGER",
+        "comm": "VARCHAR",
+        "cgroup_id": "UBIGINT",
+        "job": "VARCHAR",
+        "rank": "INTEGER",
+        "local_rank": "INTEGER",
+        "world": "INTEGER",
+    },
+    "cgroup": {
+        "sid": "VARCHAR",
+        "cgroup_id": "UBIGINT",
+        "path": "VARCHAR",
+        "cpu_max": "VARCHAR",
+        "container": "VARCHAR",
+    },
+    "stall": {
+        "id": "UBIGINT",
+        "sid": "VARCHAR",
+        "t0": "BIGINT",
+        "t1": "BIGINT",
+        "tid": "INTEGER",
+        "tgid": "INTEGER",
+        "starttime": "BIGINT",
+        "comm": "VARCHAR",
+        "cgroup_id": "UBIGINT",
+        "cpu": "INTEGER",
+        "device": "VARCHAR",
+        "class": "VARCHAR",
+        "cause": "VARCHAR",
+        "dur": "BIGINT",
+        "value1": "BIGINT",
+        "value2": "BIGINT",
+        "join_key": "VARCHAR",
+        "provider": "VARCHAR",
+        "stack_id": "BIGINT",
+    },
+    "mark": {
+        "sid": "VARCHAR",
+        "t": "BIGINT",
+        "tid": "INTEGER",
+        "tgid": "INTEGER",
+        "job": "VARCHAR",
+        "rank": "INTEGER",
+        "step": "BIGINT",
+        "phase": "VARCHAR",
+    },
+    "clock": {
+        "sid": "VARCHAR",
+        "t_mono": "BIGINT",
+        "t_real": "BIGINT",
+        "peer": "VARCHAR",
+        "offset": "BIGINT",
+        "bound": "BIGINT",
+        "method": "VARCHAR",
+    },
+    "loss": {
+        "sid": "VARCHAR",
+        "cpu": "INTEGER",
+        "t0": "BIGINT",
+        "t1": "BIGINT",
+        "n": "BIGINT",
+        "reason": "VARCHAR",
+    },
+    "oracle": {
+        "sid": "VARCHAR",
+        "provider": "VARCHAR",
+        "scope": "VARCHAR",
+        "metric": "VARCHAR",
+        "ours": "BIGINT",
+        "theirs": "BIGINT",
+        "verdict": "VARCHAR",
+    },
+}
+
+#: The classes of stalls, each a series of patches and a fallback on stock kernels.
+CLASSES = ("throttle", "drm", "rdma", "aer", "iotlb", "io_uring", "mmu")
+
+
+def ddl() -> str:
+    """SQL that makes the tables."""
+    made = [
+        f"CREATE TABLE meta(version INTEGER DEFAULT {VERSION})",
+        "INSERT INTO meta DEFAULT VALUES",
+    ]
+    for table, columns in TABLES.items():
+        body = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+        made.append(f'CREATE TABLE "{table}"({body})')
+    return ";\n".join(made)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Seal recordings: decode each, and put all into one store.
+
+Merging nodes is sealing many directories.  To seal the same again changes nothing; a
+recording of which more is there than the last time takes the place of what was sealed.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from . import recording, schema, store
+from .decode import Decoder
+from .errors import NotARecording, OpsError
+from .recording import Recording
+from .rules import rules
+
+
+@dataclass
+class Sealed:
+    """What became of each directory, and what is to be said of it."""
+
+    records: int = 0
+    added: list[str] = field(default_factory=list)
+    same: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def find(dirs: Iterable[Path]) -> list[Path]:
+    """``dirs``, and instead of one that only holds recordings those.
+
+    Raises `NotARecording`.
+    """
+    found = []
+    for dir in dirs:
+        below = sorted(path.parent for path in dir.glob(f"*/{recording.SESSION}"))
+        here = (dir / recording.SESSION).exists()
+        if not here and not below and not dir.is_dir():
+            raise NotARecording(f"{dir}: no such directory")
+        found += below if below and not here else [dir]
+    return found
+
+
+def seal(dirs: Iterable[Path], path: Path) -> Sealed:
+    """Bring the recordings in ``dirs`` into the store at ``path``.
+
+    Raises `OpsError`, and then the store is as it was.
+    """
+    done = Sealed()
+    loaded = _newest([recording.load(dir) for dir in find(dirs)])
+    if not loaded:
+        raise OpsError("nothing to seal: no directories were given")
+    known = _known(path) if path.exists() else {}
+    fresh = []
+    for one in loaded:
+        name = f"{one.session['node']} {one.sid}"
+        if one.sid in known and known[one.sid] >= one.extent:
+            done.same.append(name)
+        else:
+            fresh.append(one)
+            done.added.append(name)
+            done.remarks += [f"{one.dir}: {text}" for text in one.remarks]
+    if not fresh:
+        return done
+    with store.writing(path) as made:
+        if path.exists():
+            store.copy(made, path, {one.sid for one in fresh})
+        with tempfile.TemporaryDirectory(prefix=".kstall-", dir=path.parent) as spool:
+            for one in fresh:
+                done.records += _seal_one(one, made, Path(spool), done)
+        _judge_oracles(made, [one.sid for one in fresh])
+    return done
+
+
+def _newest(loaded: Sequence[Recording]) -> list[Recording]:
+    """Each recording once: of copies the one with most pages."""
+    best: dict[str, Recording] = {}
+    for one in loaded:
+        if one.sid not in best or best[one.sid].extent < one.extent:
+            best[one.sid] = one
+    return list(best.values())
+
+
+def _known(path: Path) -> dict[str, tuple[int, int, bool]]:
+    with store.reading(path) as opened:
+        rows = opened.execute(
+            "SELECT sid, pages, facts, ended IS NOT NULL FROM session"
+        ).fetchall()
+    return {sid: tuple(extent) for sid, *extent in rows}
+
+
+def _seal_one(
+    one: Recording, made: duckdb.DuckDBPyConnection, spool: Path, done: Sealed
+) -> int:
+    writer = store.Writer(made, spool)
+    decoder = Decoder(one)
+    for table, row in decoder.rows():
+        writer.write(table, row)
+    for fact in one.facts:
+        columns = schema.TABLES.get(fact["kind"])
+        if columns is None or fact["kind"] in ("session", "stall"):
+            continue
+        row = {name: fact.get(name) for name in columns}
+        writer.write(fact["kind"], row | {"sid": one.sid})
+    names = ("node", "boot_id", "kernel", "instance", "began", "ended")
+    session: dict[str, Any] = {name: one.session.get(name) for name in names}
+    config = json.dumps(one.session.get("config") or {}, sort_keys=True)
+    session |= {
+        "sid": one.sid,
+        "pages": one.pages,
+        "facts": len(one.facts),
+        "config": config,
+    }
+    writer.write("session", session | {"records": decoder.records})
+    if one.session.get("ended") is None or any(not s.sealed for s in one.segments):
+        lost = {"sid": one.sid, "cpu": None, "n": None, "reason": "recorder gone"}
+        end = max((f["t1"] for f in one.facts if _is_end(f)), default=None)
+        writer.write("loss", lost | {"t0": end, "t1": None})
+    try:
+        writer.load()
+    except duckdb.Error as error:
+        first = str(error).splitlines()[0]
+        raise NotARecording(f"{one.dir}: its facts do not fit: {first}") from None
+    if decoder.unpaired:
+        done.remarks.append(
+            f"{one.dir}: {decoder.unpaired} stalls of which only one end was recorded"
+        )
+    return decoder.records
+
+
+def _is_end(fact: Any) -> bool:
+    return fact["kind"] == "segment" and isinstance(fact.get("t1"), int)
+
+
+def _judge_oracles(made: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None:
+    """Compare what was sealed, not what the recorder meant to write, with the oracles.
+
+    A record that was dropped on the way in silence shows here.  What the recorder
+    itself refused stays refused.
+    """
+    with closing(made.cursor()) as cursor:
+        rows = cursor.execute(
+            "SELECT rowid, o.sid, provider, scope, metric, theirs, verdict "
+            "FROM oracle o WHERE list_contains(?::VARCHAR[], o.sid)",
+            [list(sids)],
+        ).fetchall()
+        for rowid, sid, provider, scope, metric, theirs, verdict in rows:
+            group = str(scope or "").partition("cgroup:")[2]
+            found = cursor.execute(
+                "SELECT count(*), coalesce(sum(dur), 0), any_value(class) FROM stall "
+                "WHERE sid = ? AND provider = ? "
+                "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT))",
+                [sid, provider, group, group],
+            ).fetchone()
+            assert found is not None
+            count, total, cls = found
+            ours = int(count if metric == "count" else total)
+            if theirs is None:
+                said = "unknown"
+            else:
+                share, absolute = rules().oracles.get(str(cls), (0.0, 0))
+                far = abs(ours - theirs) > max(absolute, share * theirs)
+                said = "disagrees" if far or verdict == "disagrees" else "agrees"
+            cursor.execute(
+                "UPDATE oracle SET ours = ?, verdict = ? WHERE rowid = ?",
+                [ours, said, rowid],
+            )

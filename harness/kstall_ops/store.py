@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The file that sealing makes: written once as a whole, then only read."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import duckdb
+
+from . import schema
+from .errors import NotAStore, Refused, shown
+
+Row = Mapping[str, Any]
+#: What is asked often, by name.
+NAMED = {
+    "sessions": "SELECT node, kernel, began, ended, records, sid FROM session "
+    "ORDER BY node, began",
+    "lost": "SELECT s.node, class, cause, count(*) AS n, sum(dur)/1e6 AS ms, "
+    "max(dur)/1e6 AS worst_ms FROM stall JOIN session s USING (sid) "
+    "GROUP BY ALL ORDER BY ms DESC NULLS LAST",
+    "threads": "SELECT s.node, tgid, tid, comm, class, cause, count(*) AS n, "
+    "sum(dur)/1e6 AS ms FROM stall JOIN session s USING (sid) GROUP BY ALL "
+    "ORDER BY ms DESC NULLS LAST LIMIT 50",
+    "ranks": "SELECT DISTINCT job, rank, local_rank, world, s.node, p.pid, p.comm "
+    "FROM proc p JOIN session s USING (sid) WHERE rank IS NOT NULL "
+    "ORDER BY job, rank",
+    "losses": "SELECT s.node, cpu, reason, count(*) AS intervals, sum(n) AS events "
+    "FROM loss JOIN session s USING (sid) GROUP BY ALL ORDER BY node, cpu",
+    "oracles": "SELECT s.node, provider, scope, metric, ours, theirs, verdict "
+    "FROM oracle JOIN session s USING (sid) ORDER BY node, provider, scope",
+    "clocks": "SELECT s.node, method, peer, count(*) AS n, min(bound) AS best_ns "
+    "FROM clock JOIN session s USING (sid) GROUP BY ALL ORDER BY node, method",
+}
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A new store that takes the place of ``path`` when the block ends well."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    _remove(draft)
+    try:
+        with closing(duckdb.connect(str(draft))) as made:
+            made.execute(schema.ddl())
+            yield made
+        draft.replace(path)
+    finally:
+        _remove(draft)
+
+
+def _remove(path: Path) -> None:
+    for one in (path, path.with_name(path.name + ".wal")):
+        with suppress(FileNotFoundError):
+            one.unlink()
+
+
+class Writer:
+    """Rows of all tables, spooled so that none of them has to fit in memory.
+
+    As JSON and not as CSV, because there NULL, an empty name and a name with quotes
+    and line ends are told apart without a rule of our own.
+    """
+
+    def __init__(self, made: duckdb.DuckDBPyConnection, spool: Path) -> None:
+        self._made, self._spool = made, spool
+        self._files: dict[str, IO[str]] = {}
+
+    def write(self, table: str, row: Row) -> None:
+        """Add a row; columns that are not named are NULL."""
+        file = self._files.get(table)
+        if file is None:
+            path = self._spool / f"{table}.jsonl"
+            file = self._files[table] = path.open("w", encoding="utf-8")
+        # ASCII, so that half a surrogate pair in a name is no error either.
+        file.write(json.dumps(row, separators=(",", ":")) + "\n")
+
+    def load(self) -> None:
+        """Bring all rows into the store."""
+        for table, file in self._files.items():
+            file.close()
+            path = Path(file.name)
+            columns = schema.TABLES[table]
+            types = ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
+            order = _ORDER.get(table, "ALL")
+            self._made.execute(
+                f'INSERT INTO "{table}" SELECT * FROM read_json('  # noqa: S608
+                f"?, format='newline_delimited', columns={{{types}}}) ORDER BY {order}",
+                [str(path)],
+            )
+            path.unlink()
+        self._files.clear()
+
+
+_ORDER = {"stall": "sid, class, tid, t0", "mark": "sid, tid, t", "clock": "sid, t_mono"}
+
+
+def copy(made: duckdb.DuckDBPyConnection, old: Path, without: Iterable[str]) -> None:
+    """Take over what ``old`` has, but for the sessions that are sealed anew."""
+    check(old)
+    literal = str(old).replace("'", "''")
+    made.execute(f"ATTACH '{literal}' AS old (READ_ONLY)")
+    gone = list(without)
+    for table in schema.TABLES:
+        made.execute(
+            f'INSERT INTO "{table}" SELECT * FROM old."{table}" '  # noqa: S608
+            "WHERE NOT list_contains(?::VARCHAR[], sid)",
+            [gone],
+        )
+    made.execute("DETACH old")
+
+
+def check(path: Path) -> None:
+    """Raise `NotAStore` unless ``path`` is a store of this version."""
+    with closing(_connect(path)):
+        pass
+
+
+def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+    if not path.exists():
+        raise NotAStore(f"{path}: no such store; `kstall seal DIR -o {path}` makes one")
+    if not path.is_file():
+        raise NotAStore(f"{path}: not a file; a store is one, a recording is not")
+    try:
+        opened = duckdb.connect(str(path), read_only=True)
+    except (duckdb.Error, UnicodeDecodeError) as error:
+        first = shown(str(error).splitlines()[0])
+        raise NotAStore(f"{path}: cannot be opened as a store: {first}") from None
+    try:
+        found = opened.execute("SELECT version FROM meta").fetchone()
+    except duckdb.Error:
+        opened.close()
+        raise NotAStore(f"{path}: a database, but not a store of kstall") from None
+    if found is None or found[0] != schema.VERSION:
+        opened.close()
+        version = "no version" if found is None else f"version {found[0]}"
+        raise NotAStore(
+            f"{path}: a store of {version}, this kstall reads version "
+            f"{schema.VERSION}; seal the recordings again"
+        )
+    return opened
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection that can neither write, nor reach any other file or the network.
+
+    ``read_only`` alone leaves COPY ... TO and ATTACH, and what forbids those could be
+    taken back unless the configuration is locked.
+    """
+    opened = _connect(path)
+    with closing(opened):
+        for setting in (
+            "autoinstall_known_extensions=false",
+            "autoload_known_extensions=false",
+            # What does not fit in memory fails, rather than to be spilled to a file.
+            "temp_directory=''",
+            "memory_limit='4GB'",
+            "enable_external_access=false",
+            "lock_configuration=true",
+        ):
+            opened.execute(f"SET {setting}")
+        yield opened
+
+
+def query(
+    path: Path, sql: str, *, rows: int | None = None, seconds: float | None = None
+) -> tuple[list[str], list[tuple[Any, ...]], bool]:
+    """(columns, rows, whether there were more) of ``sql``.  Raises `Refused`."""
+    with reading(path) as opened:
+        timer = threading.Timer(seconds, opened.interrupt) if seconds else None
+        if timer:
+            timer.daemon = True
+            timer.start()
+        try:
+            result = opened.execute(sql)
+            names = [column[0] for column in result.description or ()]
+            if rows is None:
+                return names, result.fetchall(), False
+            found = result.fetchmany(rows + 1)
+            return names, found[:rows], len(found) > rows
+        except duckdb.InterruptException:
+            raise Refused(f"the query took longer than {seconds:g} s") from None
+        except (duckdb.Error, RuntimeError) as error:
+            # DuckDB goes on with candidates and a caret; all but that is one line.
+            raise Refused(shown(str(error).split("\n\n")[0], 400)) from None
+        finally:
+            if timer:
+                timer.cancel()
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as aligned text, with nothing in it that a terminal would obey."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [
+        max([len(name), *(len(row[at]) for row in cells)])
+        for at, name in enumerate(names)
+    ]
+    lines = [list(names), *cells]
+    return "\n".join(
+        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else shown(value)
