@@ -84,7 +84,7 @@ def test_analysis_stands_on_the_first_packages_only(project_root: Path) -> None:
                 else []
             )
         }
-        others = {"kstall", "duckdb", "perfetto", "mcp"}
+        others = {"kstall", "duckdb", "perfetto", "mcp", "mcp_types"}
         assert modules <= others | sys.stdlib_module_names, path
 
 

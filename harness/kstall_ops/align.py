@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The clocks of nodes on one scale, each with a bound, and what the bound forbids.
+
+Three ways, the first that all nodes have: pings through the agent's pipe (of each peer
+the shortest; half its round trip bounds the error), CLOCK_REALTIME with what adjtimex
+says of it, and shared collectives: no rank leaves an all-reduce before the last one has
+entered it, which bounds the offset from both sides.  The last also refutes the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+#: CLOCK_MONOTONIC is slewed by at most 500 ppm, and a crystal is 100 ppm off.
+_PPM = 600e-6
+Order = Literal["before", "after", "unordered"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """At ``t`` of a node, ``t + offset`` is the reference's time, up to ``bound``."""
+
+    t: int
+    offset: int
+    bound: int
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How one session's time is brought to the reference's; no points: unknown."""
+
+    sid: str
+    method: str
+    points: tuple[Point, ...] = ()
+    refuted: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether its times can be compared with those of other sessions."""
+        return bool(self.points) and not self.refuted
+
+    def at(self, t: int) -> tuple[int, int]:
+        """(reference's time, bound) of the node's ``t``; linear between points."""
+        first, last = self.points[0], self.points[-1]
+        if first.t == last.t:
+            far = int(abs(t - first.t) * _PPM)
+            return t + first.offset, first.bound + far
+        slope = (last.offset - first.offset) / (last.t - first.t)
+        offset = first.offset + round((t - first.t) * slope)
+        bound = max(first.bound, last.bound)
+        outside = max(first.t - t, t - last.t, 0)
+        return t + offset, bound + round(outside * 2 * bound / (last.t - first.t))
+
+
+@dataclass(frozen=True)
+class Collective:
+    """When one rank entered and left one collective, on its node's clock."""
+
+    sid: str
+    job: str
+    step: int
+    enter: int
+    exit: int
+
+
+def order(a: tuple[int, int], b: tuple[int, int]) -> Order:
+    """Of two (time, bound) of different nodes."""
+    if abs(a[0] - b[0]) <= a[1] + b[1]:
+        return "unordered"
+    return "before" if a[0] < b[0] else "after"
+
+
+def clocks(
+    sids: Sequence[str],
+    rows: Iterable[
+        tuple[str, int, int | None, str | None, int | None, int | None, str]
+    ],
+    shared: Sequence[Collective],
+    boots: Mapping[str, str] | None = None,
+) -> dict[str, Clock]:
+    """A clock for each of ``sids``; ``rows`` are those of the table.
+
+    ``boots`` says which sessions were of one boot, and so have one clock.
+    """
+    pings: dict[str, dict[str, list[Point]]] = {}
+    real: dict[str, list[Point]] = {}
+    for sid, t, t_real, peer, offset, bound, method in rows:
+        if method == "ping" and peer and offset is not None and bound is not None:
+            pings.setdefault(peer, {}).setdefault(sid, []).append(
+                Point(t, offset, bound)
+            )
+        elif t_real is not None and bound is not None:
+            real.setdefault(sid, []).append(Point(t, t_real - t, bound))
+    everyone = set(sids)
+    boots = boots or {}
+    if len({boots.get(sid, sid) for sid in everyone}) <= 1:
+        return {sid: Clock(sid, "same", (Point(0, 0, 0),)) for sid in sids}
+    ways: list[tuple[str, Mapping[str, list[Point]]]] = [
+        ("ping", found) for _, found in sorted(pings.items())
+    ]
+    ways.append(("adjtimex", real))
+    for method, found in ways:
+        if everyone <= found.keys():
+            made = {sid: Clock(sid, method, _best(found[sid])) for sid in sids}
+            return _refuted(made, shared)
+    return _by_collectives(sids, shared)
+
+
+def _best(points: list[Point]) -> tuple[Point, ...]:
+    """The tightest of the first and of the last part: two, if there are two."""
+    points = sorted(points, key=lambda point: point.t)
+    half = max(1, len(points) // 2)
+    first = min(points[:half], key=lambda point: point.bound)
+    last = min(points[half:] or points, key=lambda point: point.bound)
+    # Too near to each other, their difference tells of noise and not of drift.
+    if (last.t - first.t) * _PPM < first.bound + last.bound:
+        return (min(first, last, key=lambda point: point.bound),)
+    return (first, last)
+
+
+def _pairs(
+    shared: Sequence[Collective],
+) -> dict[tuple[str, int], list[Collective]]:
+    found: dict[tuple[str, int], list[Collective]] = {}
+    for one in shared:
+        found.setdefault((one.job, one.step), []).append(one)
+    return found
+
+
+def _refuted(made: dict[str, Clock], shared: Sequence[Collective]) -> dict[str, Clock]:
+    """Clocks by which somebody left a collective before another one entered it."""
+    wrong: set[str] = set()
+    for group in _pairs(shared).values():
+        entered = [(made[one.sid].at(one.enter), one.sid) for one in group]
+        last, who = max(entered)
+        for one in group:
+            left = made[one.sid].at(one.exit)
+            if one.sid != who and order(left, last) == "before":
+                wrong |= {one.sid, who}
+    return {
+        sid: Clock(sid, clock.method, clock.points, sid in wrong)
+        for sid, clock in made.items()
+    }
+
+
+def _by_collectives(
+    sids: Sequence[str], shared: Sequence[Collective]
+) -> dict[str, Clock]:
+    groups = _pairs(shared).values()
+    reference = sids[0]
+    made = {reference: Clock(reference, "reference", (Point(0, 0, 0),))}
+    for sid in sids[1:]:
+        lows: list[int] = []
+        highs: list[int] = []
+        when = 0
+        for group in groups:
+            of_ref = [one for one in group if one.sid == reference]
+            for mine in (one for one in group if one.sid == sid):
+                lows += [theirs.enter - mine.exit for theirs in of_ref]
+                highs += [theirs.exit - mine.enter for theirs in of_ref]
+                when = max(when, mine.exit) if of_ref else when
+        if not lows or max(lows) > min(highs):
+            # Drift moved the clocks apart meanwhile, or there is nothing to go by.
+            made[sid] = Clock(sid, "unknown")
+            continue
+        low, high = max(lows), min(highs)
+        point = Point(when, (low + high) // 2, (high - low + 1) // 2)
+        made[sid] = Clock(sid, "collective", (point,))
+    return made

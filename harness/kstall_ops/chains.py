@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From a late rank to what its thread waited for, at three levels of claim.
+
+- observed: there are records of it.
+- coincides: one overlaps a window in which the rank was late, on a thread of that rank.
+- explains: it is on the very thread that arrived late, before it arrived, covers most
+  of the lateness in several late steps, and steps without it were not late.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+
+from .errors import shown
+from .recording import digest
+from .rules import Rules
+from .straggler import Job, Step, chance, union
+
+LEVELS = ("observed", "coincides", "explains")
+
+_OVERLAPS = """
+WITH windows AS (SELECT unnest(?::STRUCT(
+    sid VARCHAR, tid INTEGER, tgid INTEGER, step BIGINT, w0 BIGINT, w1 BIGINT)[],
+    recursive := true))
+SELECT w.step, s.class, coalesce(s.cause, ''), s.cgroup_id, s.device,
+    s.tid IS NOT DISTINCT FROM w.tid AS mine, s.tgid IS NOT NULL AS joined,
+    coalesce(s.t0, s.t1), coalesce(s.t1, 9223372036854775807), s.id, s.provider
+FROM windows w JOIN stall s ON s.sid = w.sid
+WHERE (s.tid = w.tid OR s.tgid = w.tgid OR s.tid IS NULL)
+    AND coalesce(s.t0, s.t1) < w.w1 AND coalesce(s.t1, 9223372036854775807) > w.w0
+ORDER BY w.step, s.t0, s.id
+"""
+
+
+@dataclass(frozen=True)
+class Control:
+    """Lateness with the cause and without it, and how likely that is by chance."""
+
+    with_ns: int
+    without_ns: int
+    steps_with: int
+    steps_without: int
+    p: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim: of a rank and a class of stalls, at one level."""
+
+    id: str
+    job: str
+    rank: int | None
+    node: str
+    sid: str
+    cls: str
+    cause: str
+    level: str
+    severity: str
+    #: Median share of a late step's lateness that it covers; None without lateness.
+    coverage: float | None
+    #: Explained lateness of a late step, as a share of the median step.
+    impact: float | None
+    n: int
+    lost_ns: int
+    late: int
+    covered: int
+    control: Control | None
+    caps: tuple[str, ...]
+    evidence: tuple[int, ...]
+    #: The steps it covers, as numbers.
+    steps: tuple[int, ...]
+    text: str
+    fix: str
+    doc: str
+    not_said: str
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that was late, and what explains it; nothing may."""
+
+    rank: int
+    node: str
+    sid: str
+    tid: int
+    steps: tuple[int, ...]
+    lateness_ns: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def explained(self) -> bool:
+        """Whether there is a finding of the highest level."""
+        return any(one.level == "explains" for one in self.findings)
+
+
+@dataclass
+class Verdict:
+    """What is said of one job."""
+
+    job: Job
+    stragglers: list[Straggler] = field(default_factory=list)
+    #: class -> least share of the median step that any rank loses to it.
+    slowed: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def said(self) -> str:
+        """In one word: nothing, slowed, straggler."""
+        if self.stragglers:
+            return "straggler"
+        return "slowed" if self.slowed else "nothing"
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is wrong with the records of a session: it caps all claims on them."""
+
+    caps: Mapping[str, tuple[str, ...]]
+    losses: Mapping[str, tuple[tuple[int, int, str], ...]]
+    refused: Mapping[str, frozenset[str]]
+    nodes: Mapping[str, str]
+
+    def of(self, sid: str, provider: str, begin: int, end: int) -> list[str]:
+        """Why claims from ``provider`` between two times cannot be of the highest."""
+        found = list(self.caps.get(sid, ()))
+        if provider in self.refused.get(sid, ()):
+            found.append(f"its oracle disagrees with {shown(provider)}")
+        lost = {
+            reason
+            for t0, t1, reason in self.losses.get(sid, ())
+            if t0 < end and t1 > begin
+        }
+        found += [f"records were lost meanwhile ({shown(why)})" for why in sorted(lost)]
+        return found
+
+
+@dataclass
+class Overlap:
+    """What one class did in the windows of one rank, step by step."""
+
+    mine: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    others: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    ids: dict[int, None] = field(default_factory=dict)
+    causes: dict[str, int] = field(default_factory=dict)
+    groups: dict[int, int] = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
+    providers: dict[str, None] = field(default_factory=dict)
+
+
+def judge(
+    opened: duckdb.DuckDBPyConnection, job: Job, health: Health, limits: Rules
+) -> Verdict:
+    """Name the ranks that were late, and attribute their lateness."""
+    verdict = Verdict(job)
+    if len(job.ranks) < 2 or not job.steps:
+        return verdict
+    late = {rank: steps for rank in job.ranks if (steps := job.late(rank))}
+    total = sum(map(len, late.values()))
+    suspects = [rank for rank, steps in late.items() if len(steps) >= limits.late_steps]
+    # All ranks are looked at only if something is wrong, or might be with all.
+    overlaps = {rank: overlaps_of(opened, job, rank) for rank in job.ranks}
+    verdict.slowed = _slowed(job, overlaps, limits)
+    if verdict.slowed:
+        # Each is late now and then; one is a straggler if it is more often than that.
+        level = limits.p / len(job.ranks)
+        suspects = [
+            rank
+            for rank in suspects
+            if chance(len(late[rank]), total, len(job.ranks)) < level
+        ]
+    for rank in suspects:
+        steps = late[rank]
+        here = steps[0].arrivals[rank]
+        findings = [
+            _finding(opened, job, rank, cls, overlap, health, limits)
+            for cls, overlap in sorted(overlaps[rank].items())
+        ]
+        findings.sort(key=lambda one: (-LEVELS.index(one.level), -(one.impact or 0)))
+        verdict.stragglers.append(
+            Straggler(
+                rank=rank,
+                node=health.nodes.get(here.sid, here.sid),
+                sid=here.sid,
+                tid=here.tid,
+                steps=tuple(step.number for step in steps),
+                lateness_ns=sum(step.lateness(rank) for step in steps),
+                findings=tuple(findings),
+            )
+        )
+    verdict.stragglers.sort(key=lambda one: -one.lateness_ns)
+    return verdict
+
+
+def overlaps_of(
+    opened: duckdb.DuckDBPyConnection, job: Job, rank: int
+) -> dict[str, Overlap]:
+    """By class, what overlaps the time between two collectives of ``rank``.
+
+    Also stalls without a thread, of its node: of messages from a device nobody knows
+    whom they concern.
+    """
+    windows = []
+    for at, step in enumerate(job.steps):
+        one = step.arrivals[rank]
+        windows.append(
+            {
+                "sid": one.sid,
+                "tid": one.tid,
+                "tgid": one.tgid,
+                "step": at,
+                "w0": one.since,
+                "w1": one.enter,
+            }
+        )
+    found: dict[str, Overlap] = {}
+    for row in opened.execute(_OVERLAPS, [windows]).fetchall():
+        at, cls, cause, group, device, mine, joined, t0, t1, id_, provider = row
+        overlap = found.setdefault(cls, Overlap())
+        (overlap.mine if mine and joined else overlap.others).setdefault(at, []).append(
+            (t0, t1)
+        )
+        overlap.ids[id_] = None
+        overlap.providers[provider] = None
+        lasted = max(0, t1 - t0) + 1
+        if mine or not joined:
+            overlap.causes[cause] = overlap.causes.get(cause, 0) + lasted
+            if group is not None:
+                overlap.groups[group] = overlap.groups.get(group, 0) + lasted
+            if device is not None:
+                overlap.devices[device] = overlap.devices.get(device, 0) + lasted
+    return found
+
+
+def covered_of(step: Step, rank: int, intervals: Sequence[tuple[int, int]]) -> int:
+    """How much of the time before ``rank`` arrived the intervals cover."""
+    one = step.arrivals[rank]
+    assert one.since is not None
+    return union(intervals, one.since, one.enter)
+
+
+def _slowed(
+    job: Job, overlaps: Mapping[int, Mapping[str, Overlap]], limits: Rules
+) -> dict[str, float]:
+    """Classes to which every rank loses so much of its steps, and as much as others."""
+    found = {}
+    for cls in {cls for one in overlaps.values() for cls in one}:
+        shares = []
+        for rank in job.ranks:
+            overlap = overlaps[rank].get(cls, Overlap())
+            lost = sum(
+                covered_of(job.steps[at], rank, intervals)
+                for at, intervals in overlap.mine.items()
+            )
+            shares.append(lost / (job.median * len(job.steps)))
+        if min(shares) >= limits.slowed and min(shares) >= max(shares) / 2:
+            found[cls] = min(shares)
+    return found
+
+
+def _control(
+    job: Job, rank: int, covered: Mapping[int, int], limits: Rules
+) -> Control | None:
+    """Lateness of steps with enough of the cause to be late, against the others.
+
+    The label depends on the cause alone: whether it lasted as long as a step has to be
+    late, whatever the step was.
+    """
+    late = [step.lateness(rank) for step in job.steps]
+    labels = [covered.get(at, 0) >= job.limit for at in range(len(job.steps))]
+    inside = [value for value, label in zip(late, labels, strict=True) if label]
+    outside = [value for value, label in zip(late, labels, strict=True) if not label]
+    if not inside:
+        return None
+    if not outside:
+        lasted = int(statistics.median(inside))
+        return Control(lasted, 0, len(inside), 0, 1.0)
+    seen = sum(inside)
+    # Seeded, so that asking again gives the same answer.
+    chooser = random.Random(len(late))  # noqa: S311
+    size = min(len(inside), len(outside))
+    whole = sum(late)
+    bar = seen if size == len(inside) else whole - seen
+    hits = 0
+    for _ in range(limits.permutations):
+        drawn = sum(chooser.sample(late, size))
+        hits += drawn >= bar if size == len(inside) else drawn <= bar
+    return Control(
+        with_ns=int(statistics.median(inside)),
+        without_ns=int(statistics.median(outside)),
+        steps_with=len(inside),
+        steps_without=len(outside),
+        p=(hits + 1) / (limits.permutations + 1),
+    )
+
+
+def _finding(
+    opened: duckdb.DuckDBPyConnection,
+    job: Job,
+    rank: int,
+    cls: str,
+    overlap: Overlap,
+    health: Health,
+    limits: Rules,
+) -> Finding:
+    rule = limits.classes[cls]
+    late = [
+        at
+        for at, step in enumerate(job.steps)
+        if step.last == rank and step.lateness(rank) >= job.limit
+    ]
+    covered = {
+        at: covered_of(job.steps[at], rank, intervals)
+        for at, intervals in overlap.mine.items()
+    }
+    shares = {
+        at: min(1.0, covered.get(at, 0) / job.steps[at].lateness(rank)) for at in late
+    }
+    well = [at for at, share in shares.items() if share >= limits.coverage]
+    touched = [at for at in late if at in overlap.mine or at in overlap.others]
+    control = _control(job, rank, covered, limits)
+    first, last = job.steps[0].arrivals[rank], job.steps[-1].arrivals[rank]
+    assert first.since is not None
+    caps: list[str] = []
+    for provider in overlap.providers:
+        for cap in health.of(first.sid, provider, first.since, last.exit):
+            if cap not in caps:
+                caps.append(cap)
+    missing = _missing(job, well, control, limits)
+    level = "observed"
+    if touched:
+        level = "coincides"
+        if not missing and not caps and rule.highest == "explains":
+            level = "explains"
+    impact = None
+    if well and job.median:
+        explained = [min(covered[at], job.steps[at].lateness(rank)) for at in well]
+        impact = statistics.fmean(explained) / job.median
+    lost = sum(covered.values())
+    cause = max(overlap.causes, key=overlap.causes.__getitem__, default="")
+    names = {
+        "ms": f"{lost / 1e6:.1f}",
+        "cause": shown(cause) or "cause unknown",
+        "n": str(len(overlap.ids)),
+        "device": _most(overlap.devices) or "a device",
+        "cgroup": _group(opened, first.sid, overlap),
+    }
+    severity = "note"
+    if level == "explains" and impact is not None and impact >= limits.warn:
+        severity = "high" if impact >= limits.high else "warn"
+    if rule.once:
+        severity = "high"
+    return Finding(
+        id=digest(job.name, rank, first.sid, cls, cause).hex(),
+        job=job.name,
+        rank=rank,
+        node=health.nodes.get(first.sid, first.sid),
+        sid=first.sid,
+        cls=cls,
+        cause=cause,
+        level=level,
+        severity=severity,
+        coverage=statistics.median(shares.values()) if shares else None,
+        impact=impact,
+        n=len(overlap.ids),
+        lost_ns=lost,
+        late=len(late),
+        covered=len(well),
+        control=control,
+        caps=tuple(caps if level == "coincides" and not missing else [*missing, *caps])
+        if level != "explains"
+        else (),
+        evidence=tuple(list(overlap.ids)[:5]),
+        steps=tuple(job.steps[at].number for at in well),
+        text=_filled(rule.say, names),
+        fix=_filled(rule.fix, names),
+        doc=rule.doc,
+        not_said=rule.not_said,
+    )
+
+
+def _missing(
+    job: Job, well: Sequence[int], control: Control | None, limits: Rules
+) -> list[str]:
+    """What the claim lacks to be of the highest level."""
+    found = []
+    if len(well) < limits.late_steps:
+        found.append(
+            f"it covers {limits.coverage:.0%} of the lateness in {len(well)} late "
+            f"steps, {limits.late_steps} are needed"
+        )
+    if control is None or not control.steps_without:
+        found.append("there are no steps without it to compare with")
+    elif control.p >= limits.p:
+        found.append(f"steps without it are as late (p = {control.p:.3f})")
+    elif control.without_ns >= job.limit:
+        found.append(
+            f"steps without it are late as well ({control.without_ns / 1e6:.1f} ms)"
+        )
+    return found
+
+
+def _filled(text: str, names: Mapping[str, str]) -> str:
+    for name, value in names.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def _most(counted: Mapping[str, int]) -> str:
+    return shown(max(counted, key=counted.__getitem__)) if counted else ""
+
+
+def _group(opened: duckdb.DuckDBPyConnection, sid: str, overlap: Overlap) -> str:
+    if not overlap.groups:
+        return "a group that is not known"
+    number = max(overlap.groups, key=overlap.groups.__getitem__)
+    row: Any = opened.execute(
+        "SELECT path FROM cgroup WHERE sid = ? AND cgroup_id = ?", [sid, number]
+    ).fetchone()
+    return shown(row[0]) if row and row[0] else f"cgroup {number}"

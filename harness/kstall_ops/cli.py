@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Verbs of ``kstall`` that are for operators: arguments in, exit status out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kstall.base import KstallError, explain
+
+from . import VERBS, store
+from . import explain as explaining
+from . import seal as sealing
+from .errors import shown
+
+CANNOT = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb; 0 done, 2 could not, and of ``fleet pull`` 3 if some could not."""
+    arguments = _parser().parse_args(argv)
+    try:
+        status = int(arguments.verb(arguments))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever read has seen enough; nothing more can be said to them at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KstallError, OSError) as error:
+        print(f"kstall: {explain(error)}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("kstall: interrupted; nothing was changed", file=sys.stderr)
+    return CANNOT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kstall", description="Say which rank was late, and what it waited for."
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    seal = verbs.add_parser("seal", help=VERBS["seal"])
+    seal.add_argument("dirs", nargs="+", type=Path, metavar="DIR")
+    seal.add_argument("-o", dest="store", type=Path, required=True, metavar="STORE")
+    seal.set_defaults(verb=_seal)
+
+    query = verbs.add_parser("query", help=VERBS["query"])
+    query.add_argument("store", type=Path, metavar="STORE")
+    query.add_argument("sql", nargs="?", metavar="SQL")
+    query.add_argument("--named", choices=sorted(store.NAMED), help="one that is known")
+    query.add_argument("--json", action="store_true", help="an object a row")
+    query.set_defaults(verb=_query)
+
+    told = verbs.add_parser("explain", help=VERBS["explain"])
+    told.add_argument("store", type=Path, metavar="STORE")
+    told.add_argument("--job", metavar="J", help="of several, this one")
+    told.add_argument("--json", action="store_true", help="for programs")
+    told.add_argument("--html", type=Path, metavar="FILE", help="also as one page")
+    told.set_defaults(verb=_explain)
+
+    line = verbs.add_parser("timeline", help=VERBS["timeline"])
+    line.add_argument("store", type=Path, metavar="STORE")
+    line.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE")
+    line.add_argument("--job", metavar="J", help="of several, this one")
+    line.set_defaults(verb=_timeline)
+
+    fleet = verbs.add_parser("fleet", help=VERBS["fleet"])
+    pull = fleet.add_subparsers(required=True, metavar="VERB").add_parser(
+        "pull", help=VERBS["fleet"], epilog="exit status: 0 all, 3 some, 2 none"
+    )
+    pull.add_argument(
+        "-w", dest="nodes", required=True, metavar="NODES", help="as n[1-3],m"
+    )
+    pull.add_argument("-o", dest="store", type=Path, required=True, metavar="STORE")
+    pull.add_argument("--timeout", type=float, default=30, help="seconds of silence")
+    pull.add_argument(
+        "--via",
+        default="ssh -oBatchMode=yes {node} kstall-node agent --stdio",
+        help="how to reach an agent (default: %(default)s)",
+    )
+    pull.add_argument("--keep", type=Path, metavar="DIR", help="recordings stay here")
+    pull.set_defaults(verb=_pull)
+
+    mcp = verbs.add_parser("mcp", help=VERBS["mcp"])
+    mcp.add_argument("store", type=Path, metavar="STORE")
+    mcp.set_defaults(verb=_mcp)
+    return parser
+
+
+def _seal(arguments: argparse.Namespace) -> int:
+    done = sealing.seal(arguments.dirs, arguments.store)
+    for text in done.remarks:
+        print(f"  ! {shown(text, 400)}")
+    print(
+        f"{arguments.store}: {len(done.added)} recordings sealed, {done.records} "
+        f"records; {len(done.same)} were there already"
+    )
+    return 0
+
+
+def _query(arguments: argparse.Namespace) -> int:
+    if (arguments.sql is None) == (arguments.named is None):
+        print("kstall: query: give either SQL or --named", file=sys.stderr)
+        return CANNOT
+    sql = arguments.sql or store.NAMED[arguments.named]
+    names, rows, _ = store.query(arguments.store, sql)
+    if arguments.json:
+        for row in rows:
+            print(json.dumps(dict(zip(names, row, strict=True)), default=str))
+    else:
+        print(store.table(names, rows))
+    return 0
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    made = explaining.report(arguments.store, arguments.job)
+    if arguments.html:
+        from . import page  # noqa: PLC0415
+
+        page.write(arguments.store, made, arguments.html)
+    if arguments.json:
+        print(json.dumps(explaining.as_json(made), indent=2, default=str))
+    else:
+        print(explaining.as_text(made))
+    return 0
+
+
+def _timeline(arguments: argparse.Namespace) -> int:
+    from . import timeline  # noqa: PLC0415
+
+    count = timeline.write(arguments.store, arguments.output, arguments.job)
+    print(f"{arguments.output}: {count} packets; open it at https://ui.perfetto.dev")
+    return 0
+
+
+def _pull(arguments: argparse.Namespace) -> int:
+    from . import fleet  # noqa: PLC0415
+
+    done = fleet.pull(
+        fleet.expand(arguments.nodes),
+        arguments.via,
+        arguments.store,
+        timeout=arguments.timeout,
+        keep=arguments.keep,
+    )
+    for one in done.nodes:
+        print(f"  {shown(one.node)}: {shown(one.said)}")
+    print(f"{arguments.store}: {done.summary}")
+    return done.status
+
+
+def _mcp(arguments: argparse.Namespace) -> int:
+    from . import mcp  # noqa: PLC0415
+
+    return mcp.serve(arguments.store)

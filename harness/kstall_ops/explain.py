@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""All that may be said of a store: who was late, why, and what cannot be known."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from . import align, chains, store, straggler
+from .chains import Health, Verdict
+from .errors import OpsError, shown
+from .rules import Rules, rules
+from .straggler import Job
+
+_FAR = (1 << 63) - 1
+_DAMAGE = """
+SELECT sid, count(*) FILTER (t1 < t0 OR dur < 0) AS backwards,
+    count(*) FILTER (t1 >= t0 AND dur <> t1 - t0) AS unequal,
+    count(*) FILTER (t1 > s.ended OR t1 < s.began) AS outside
+FROM stall JOIN session s USING (sid) GROUP BY sid
+"""
+_MARKS_OUTSIDE = """
+SELECT sid, count(*) FROM mark JOIN session s USING (sid)
+WHERE t > s.ended OR t < s.began GROUP BY sid
+"""
+_COLLECTIVES = """
+SELECT e.sid, coalesce(e.job, ''), e.step, min(e.t), max(x.t)
+FROM mark e JOIN mark x ON e.sid = x.sid AND e.tid = x.tid AND e.step = x.step
+    AND e.rank = x.rank AND e.job IS NOT DISTINCT FROM x.job
+WHERE e.phase = 'enter' AND x.phase = 'exit' GROUP BY ALL HAVING count(*) = 1
+"""
+
+
+@dataclass
+class Lost:
+    """Stalls of one class on one node, late or not."""
+
+    node: str
+    cls: str
+    cause: str
+    provider: str
+    n: int
+    lost_ns: int | None
+    worst_ns: int | None
+
+
+@dataclass
+class Report:
+    """What is said, ready to be printed in any form."""
+
+    nodes: list[str]
+    verdicts: list[Verdict]
+    lost: list[Lost]
+    oracles: list[dict[str, Any]]
+    losses: list[dict[str, Any]]
+    clocks: list[dict[str, Any]]
+    remarks: list[str] = field(default_factory=list)
+
+
+def report(path: Path, job: str | None = None) -> Report:
+    """Explain the store at ``path``, or of it one job.  Raises `OpsError`."""
+    limits = rules()
+    with store.reading(path) as opened:
+        health, remarks = _health(opened)
+        found = straggler.jobs(opened, limits)
+        if job is not None:
+            names = [one.name for one in found]
+            found = [one for one in found if one.name == job]
+            if not found:
+                known = ", ".join(map(shown, names)) or "none has marks"
+                raise OpsError(f"no job {shown(job)} in {path}; known: {known}")
+        made = Report(
+            nodes=sorted(set(health.nodes.values())),
+            verdicts=[chains.judge(opened, one, health, limits) for one in found],
+            lost=_lost(opened),
+            oracles=_dicts(opened, store.NAMED["oracles"]),
+            losses=_dicts(opened, store.NAMED["losses"]),
+            clocks=_clocks(opened),
+            remarks=remarks,
+        )
+    made.remarks += _unknown(made, found)
+    return made
+
+
+def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
+    nodes = dict(opened.execute("SELECT sid, node FROM session").fetchall())
+    caps: dict[str, list[str]] = {}
+    words = (
+        "records that end before they begin",
+        "records whose duration is not the time between their ends",
+        "records from outside of the recording",
+    )
+    for sid, *counts in opened.execute(_DAMAGE).fetchall():
+        for count, what in zip(counts, words, strict=True):
+            if count:
+                caps.setdefault(sid, []).append(f"{count} {what}")
+    for sid, count in opened.execute(_MARKS_OUTSIDE).fetchall():
+        caps.setdefault(sid, []).append(f"{count} marks from outside of the recording")
+    losses: dict[str, list[tuple[int, int, str]]] = {}
+    for sid, t0, t1, reason in opened.execute(
+        "SELECT sid, t0, t1, reason FROM loss"
+    ).fetchall():
+        begin, end = (-_FAR if t0 is None else t0), (_FAR if t1 is None else t1)
+        losses.setdefault(sid, []).append((begin, end, reason or "unknown"))
+    refused: dict[str, set[str]] = {}
+    for sid, provider in opened.execute(
+        "SELECT sid, provider FROM oracle WHERE verdict = 'disagrees'"
+    ).fetchall():
+        refused.setdefault(sid, set()).add(provider)
+    remarks = [
+        f"{shown(nodes[sid])}: {text}: no claim on it is more than `coincides`"
+        for sid, texts in sorted(caps.items())
+        for text in texts
+    ]
+    health = Health(
+        caps={sid: tuple(texts) for sid, texts in caps.items()},
+        losses={sid: tuple(found) for sid, found in losses.items()},
+        refused={sid: frozenset(found) for sid, found in refused.items()},
+        nodes=nodes,
+    )
+    return health, remarks
+
+
+def _lost(opened: duckdb.DuckDBPyConnection) -> list[Lost]:
+    rows = opened.execute(
+        "SELECT node, class, coalesce(cause, ''), provider, count(*), sum(dur)::BIGINT,"
+        " max(dur) FROM stall JOIN session USING (sid) GROUP BY ALL "
+        "ORDER BY 6 DESC NULLS LAST, 1, 2, 3, 4"
+    ).fetchall()
+    return [Lost(*row) for row in rows]
+
+
+def _dicts(opened: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
+    result = opened.execute(sql)
+    names = [column[0] for column in result.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def clocks_of(opened: duckdb.DuckDBPyConnection) -> dict[str, align.Clock]:
+    """The clock of each session, brought to one scale as far as that can be done."""
+    sessions = opened.execute(
+        "SELECT sid, boot_id FROM session ORDER BY node, began"
+    ).fetchall()
+    rows = opened.execute(
+        'SELECT sid, t_mono, t_real, peer, "offset", bound, method FROM clock '
+        "WHERE t_mono IS NOT NULL"
+    ).fetchall()
+    shared = [align.Collective(*row) for row in opened.execute(_COLLECTIVES).fetchall()]
+    return align.clocks([sid for sid, _ in sessions], rows, shared, dict(sessions))
+
+
+def _clocks(opened: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    nodes = dict(opened.execute("SELECT sid, node FROM session").fetchall())
+    ends = dict(opened.execute("SELECT sid, began FROM session").fetchall())
+    found = []
+    for sid, clock in clocks_of(opened).items():
+        bound = clock.at(ends[sid])[1] if clock.points else None
+        drift = None
+        if len(clock.points) > 1:
+            first, last = clock.points
+            drift = (last.offset - first.offset) / (last.t - first.t) * 1e6
+        found.append(
+            {
+                "node": nodes[sid],
+                "method": "refuted by a collective" if clock.refuted else clock.method,
+                "offset_ns": clock.points[0].offset if clock.points else None,
+                "drift_ppm": drift,
+                "bound_ns": bound if clock.known else None,
+            }
+        )
+    return found
+
+
+def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
+    """What cannot be known from this store."""
+    found = []
+    if not jobs:
+        found.append(
+            "no marks of collectives: which rank was late cannot be known; write "
+            "`kstall step=N phase=enter|exit` to the instance's trace_marker"
+        )
+    for one in jobs:
+        if len(one.ranks) < 2:
+            found.append(f"{title(one)}: one rank: there is no other to be late for")
+        if not one.steps:
+            found.append(f"{title(one)}: no whole step of all ranks")
+    for entry in made.clocks:
+        if entry["bound_ns"] is None:
+            found.append(
+                f"{shown(entry['node'])}: its clock cannot be aligned "
+                f"({entry['method']}): order across nodes is unordered"
+            )
+    for entry in made.oracles:
+        if entry["verdict"] == "disagrees":
+            found.append(
+                f"{shown(entry['node'])}: {shown(entry['provider'])} is refused: it "
+                f"says {entry['ours']}, its oracle {entry['theirs']}"
+            )
+        elif entry["verdict"] == "unknown":
+            found.append(
+                f"{shown(entry['node'])}: {shown(entry['provider'])} was compared "
+                "with no oracle"
+            )
+    for entry in made.losses:
+        count = "an unknown number of" if entry["events"] is None else entry["events"]
+        where = "" if entry["cpu"] is None else f" on CPU {entry['cpu']}"
+        found.append(
+            f"{shown(entry['node'])}: {count} events lost{where} "
+            f"({shown(entry['reason'])})"
+        )
+    return found
+
+
+def title(job: Job) -> str:
+    """What a job is called."""
+    return f"job {shown(job.name)}" if job.name else "the job without a name"
+
+
+def as_json(made: Report) -> dict[str, Any]:
+    """All of it for programs; `schema` is raised when a key changes its meaning."""
+    return {
+        "schema": 1,
+        "nodes": made.nodes,
+        "jobs": [
+            {
+                "job": one.job.name,
+                "ranks": list(one.job.ranks),
+                "steps": len(one.job.steps),
+                "median_step_ns": one.job.median,
+                "late_from_ns": one.job.limit,
+                "verdict": one.said,
+                "slowed": one.slowed,
+                "remarks": one.job.remarks,
+                "stragglers": [dataclasses.asdict(s) for s in one.stragglers],
+            }
+            for one in made.verdicts
+        ],
+        "lost": [dataclasses.asdict(one) for one in made.lost],
+        "oracles": made.oracles,
+        "losses": made.losses,
+        "clocks": made.clocks,
+        "unknown": made.remarks,
+    }
+
+
+def as_text(made: Report, limits: Rules | None = None) -> str:
+    """For people at a terminal."""
+    limits = limits or rules()
+    lines: list[str] = []
+    for one in made.verdicts:
+        lines += _job_text(one, limits)
+    if not made.verdicts:
+        lines.append("no job with marks: a table of lost time only")
+    if made.lost:
+        lines += ["", "lost time, whoever it made late"]
+        rows = [
+            (
+                lost.node,
+                lost.cls,
+                lost.cause or None,
+                lost.n,
+                None if lost.lost_ns is None else lost.lost_ns / 1e6,
+                None if lost.worst_ns is None else lost.worst_ns / 1e6,
+                lost.provider,
+            )
+            for lost in made.lost[:20]
+        ]
+        head = ("node", "class", "cause", "n", "ms", "worst ms", "provider")
+        lines += [f"  {line}" for line in store.table(head, rows).split("\n")]
+        if len(made.lost) > 20:
+            lines.append(f"  … {len(made.lost) - 20} more: kstall query --named lost")
+    elif not made.verdicts:
+        lines.append("no stall was recorded")
+    if made.remarks:
+        lines += ["", "what cannot be known, or only with doubt"]
+        lines += [f"  - {text}" for text in made.remarks]
+    return "\n".join(lines)
+
+
+def _job_text(one: Verdict, limits: Rules) -> list[str]:
+    job = one.job
+    lines = [
+        f"{title(job)}: ranks {straggler.ranks_text(job.ranks)}, {len(job.steps)} "
+        f"steps, median {job.median / 1e6:.1f} ms, late from {job.limit / 1e6:.1f} ms"
+    ]
+    lines += [f"  ! {text}" for text in job.remarks]
+    if one.said == "nothing" and len(job.ranks) > 1:
+        count = len(job.late_steps())
+        lines.append(
+            "  no rank was late"
+            if not count
+            else f"  no straggler: {count} late steps, no rank in {limits.late_steps}"
+        )
+    for cls, share in sorted(one.slowed.items()):
+        lines.append(
+            f"  all slowed{'' if one.stragglers else ', no straggler'}: every rank "
+            f"loses {share:.0%} or more of its time to {cls}"
+        )
+    for late in one.stragglers:
+        lines.append(
+            f"  straggler: rank {late.rank} on {shown(late.node)}, thread {late.tid}, "
+            f"late in {len(late.steps)} of {len(job.steps)} steps "
+            f"({straggler.ranks_text(late.steps)}), "
+            f"{late.lateness_ns / 1e6:.1f} ms in all"
+        )
+        if not any(f.level != "observed" for f in late.findings):
+            lines.append("    cause: not in kernel events")
+        for finding in late.findings:
+            lines += _finding_text(finding, limits.coverage)
+    return lines
+
+
+def _finding_text(one: chains.Finding, coverage: float) -> list[str]:
+    lines = [f"    {one.level.upper()} [{one.severity}] {one.cls}: {one.text}"]
+    if one.coverage is not None:
+        says = f"covers {one.coverage:.0%} of the lateness (median)"
+        says += f", at least {coverage:.0%} in {one.covered} of {one.late} late steps"
+        if one.impact is not None:
+            says += f"; {one.impact:.0%} of a median step"
+        lines.append(f"      evidence: {says}; {one.n} records")
+    if one.control is not None:
+        c = one.control
+        lines.append(
+            f"      control: median lateness {c.with_ns / 1e6:.1f} ms in the "
+            f"{c.steps_with} steps with it, {c.without_ns / 1e6:.1f} ms in the "
+            f"{c.steps_without} without, p = {c.p:.4f}"
+        )
+    lines += [f"      not more, as {cap}" for cap in one.caps]
+    if one.level == "explains" or one.severity == "high":
+        lines.append(f"      fix: {one.fix}")
+        lines.append(f"      see: {one.doc}")
+    lines.append(f"      this does not say: {one.not_said}")
+    return lines

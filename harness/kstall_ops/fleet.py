@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Fetch recordings from agents, over the pipe of any command that reaches a node.
+
+No port listens: ``ssh``, ``srun`` or ``kubectl exec`` start the agent, and its standard
+input and output are the connection.  A node that is dead, stopped or older costs the
+others nothing, and is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import selectors
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import recording, seal
+from .errors import OpsError, shown
+
+#: Of what is spoken on the pipe.
+VERSION = 1
+PINGS = 16
+ALL, NONE, SOME = 0, 2, 3
+_AT_ONCE = 32
+_LINE = 1 << 16
+_FILE = 1 << 30
+_PATHS = re.compile(
+    r"[\w][\w.-]{0,200}/(session\.json|facts\.jsonl|formats/[\w-]{1,100}/[\w-]{1,100}|"
+    r"segments/cpu\d{1,4}-\d{1,9}\.(pages|json))"
+)
+_NODE = re.compile(r"[A-Za-z0-9_][\w.:@-]{0,250}")
+_RANGE = re.compile(r"([^\[\],]*)\[([\d,-]+)\]([^\[\],]*)")
+
+
+class AgentError(OpsError):
+    """A node from which nothing can be had; the text says why."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """What became of one node."""
+
+    node: str
+    ok: bool
+    said: str
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What became of all of them."""
+
+    nodes: tuple[Node, ...]
+    summary: str
+
+    @property
+    def status(self) -> int:
+        """The exit status: all, some or none."""
+        good = sum(one.ok for one in self.nodes)
+        return ALL if good == len(self.nodes) else SOME if good else NONE
+
+
+def expand(text: str) -> list[str]:
+    """``n[1-3],m`` as names; ``@group`` is asked of ClusterShell's ``nodeset``.
+
+    Raises `OpsError` on what is no name: it becomes a word of a command line.
+    """
+    names: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        if part.startswith("@"):
+            names += _nodeset(part)
+            continue
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            names.append(part)
+            continue
+        for span in match[2].split(","):
+            low, _, high = span.partition("-")
+            if not low.isdigit() or not (high or low).isdigit():
+                raise OpsError(f"{shown(part)}: not a range of nodes")
+            numbers = range(int(low), int(high or low) + 1)
+            if len(numbers) > 100_000:
+                raise OpsError(f"{shown(part)}: too many nodes")
+            names += [f"{match[1]}{n:0{len(low)}d}{match[3]}" for n in numbers]
+    for name in names:
+        if not _NODE.fullmatch(name):
+            raise OpsError(f"{shown(name)}: not the name of a node")
+    if not names:
+        raise OpsError("no nodes were named")
+    return list(dict.fromkeys(names))
+
+
+def _nodeset(group: str) -> list[str]:
+    if shutil.which("nodeset") is None:
+        raise OpsError(f"{shown(group)}: groups need `nodeset` (package clustershell)")
+    done = subprocess.run(
+        ["nodeset", "-e", "--", group], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise OpsError(f"{shown(group)}: {shown(done.stderr.strip())}")
+    return done.stdout.split()
+
+
+def pull(
+    nodes: Sequence[str],
+    via: str,
+    path: Path,
+    *,
+    timeout: float = 30,
+    keep: Path | None = None,
+) -> Pulled:
+    """Fetch from all ``nodes`` at once, and seal what came.
+
+    ``via`` is a command line in which ``{node}`` stands for the name; no shell reads
+    it.  ``timeout`` is for how long an agent may say nothing.
+    """
+    words = shlex.split(via)
+    if not words:
+        raise OpsError("--via: an empty command")
+    with contextlib.ExitStack() as stack:
+        if keep is None:
+            name = tempfile.mkdtemp(prefix=".kstall-", dir=path.parent)
+            stack.callback(shutil.rmtree, name, ignore_errors=True)
+            top = Path(name)
+        else:
+            keep.mkdir(parents=True, exist_ok=True)
+            top = keep
+        jobs = [
+            ([word.replace("{node}", node) for word in words], node, timeout, top)
+            for node in nodes
+        ]
+        with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+            results = list(pool.map(lambda job: _one(*job), jobs))
+        done, good, dirs = [], 0, []
+        for node, found in results:
+            if found:
+                try:
+                    for dir in found:
+                        recording.load(dir)
+                except OpsError as error:
+                    done.append(Node(node.node, False, f"sent what is none: {error}"))
+                    continue
+                dirs += found
+                good += 1
+            done.append(node)
+        summary = "nothing came, the store is as it was"
+        if dirs:
+            sealed = seal.seal(dirs, path)
+            summary = (
+                f"{good} of {len(nodes)} nodes, {len(sealed.added)} recordings sealed, "
+                f"{len(sealed.same)} were there already"
+            )
+    return Pulled(tuple(done), summary)
+
+
+def _one(
+    argv: list[str], node: str, timeout: float, top: Path
+) -> tuple[Node, list[Path]]:
+    draft = Path(tempfile.mkdtemp(prefix=".pull-", dir=top))
+    try:
+        with _Agent(argv, timeout) as agent:
+            count = _fetch(agent, draft)
+        found = []
+        for dir in sorted(path for path in draft.iterdir() if path.is_dir()):
+            target = top / f"{node}.{dir.name}"
+            shutil.rmtree(target, ignore_errors=True)
+            found.append(dir.rename(target))
+        if not found:
+            return Node(node, False, "has no recording"), []
+        return Node(node, True, f"{len(found)} recordings, {count} bytes"), found
+    except (AgentError, OSError) as error:
+        return Node(node, False, str(error)), []
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _fetch(agent: _Agent, draft: Path) -> int:
+    said = agent.ask({"op": "hello", "version": VERSION}, "hello")
+    if said.get("version") != VERSION:
+        raise AgentError(
+            f"its agent speaks version {shown(said.get('version'))}, this kstall "
+            f"{VERSION}; copy the kstall-node that came with it"
+        )
+    clock = [_ping(agent)]
+    agent.send({"op": "pull"})
+    total = 0
+    while True:
+        said = agent.line()
+        if said.get("op") == "end":
+            break
+        name, size = said.get("path"), said.get("size")
+        if said.get("op") != "file" or not isinstance(name, str):
+            raise AgentError(f"said {shown(said)} instead of a file")
+        if not _PATHS.fullmatch(name) or ".." in name:
+            raise AgentError(f"sent {shown(name)}, which is no file of a recording")
+        if not isinstance(size, int) or not 0 <= size <= _FILE:
+            raise AgentError(f"sent {shown(name)} of {shown(size)} bytes")
+        path = draft / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            for piece in agent.raw(size):
+                file.write(piece)
+        total += size
+    clock.append(_ping(agent))
+    for dir in draft.iterdir():
+        with (dir / recording.FACTS).open("ab") as file:
+            for fact in clock:
+                # A line that a killed recorder has torn ends here.
+                file.write(b"\n" + json.dumps(fact).encode() + b"\n")
+    return total
+
+
+def _ping(agent: _Agent) -> dict[str, Any]:
+    """The tightest of several: half of its round trip bounds its error."""
+    best: tuple[int, int, int] | None = None
+    for number in range(PINGS):
+        before = time.monotonic_ns()
+        said = agent.ask({"op": "ping", "n": number}, "pong")
+        after = time.monotonic_ns()
+        there = said.get("mono")
+        if said.get("n") != number or not isinstance(there, int):
+            raise AgentError(f"answered a ping with {shown(said)}")
+        trip = after - before
+        if best is None or trip < best[0]:
+            best = (trip, (before + after) // 2 - there, there)
+    assert best is not None
+    trip, offset, there = best
+    return {
+        **{"kind": "clock", "method": "ping", "peer": _collector()},
+        **{"t_mono": there, "t_real": None, "offset": offset, "bound": trip // 2 + 1},
+    }
+
+
+def _collector() -> str:
+    """Whose clock it is that all are compared with: of one boot of this machine."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = "unknown"
+    return f"collector {boot}"
+
+
+class _Agent:
+    """A process whose pipes are the connection, read with a time limit."""
+
+    def __init__(self, argv: list[str], timeout: float) -> None:
+        self._timeout, self._buffer = timeout, b""
+        # In a file: nobody reads a pipe while a chatty ssh fills it.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._errors.close()
+            raise AgentError(f"{shown(argv[0])}: {error.strerror}") from None
+
+    def __enter__(self) -> _Agent:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        process = self._process
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        try:
+            process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._errors.close()
+
+    def send(self, said: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(said).encode() + b"\n")
+        except OSError:
+            raise self._gone() from None
+
+    def ask(self, said: dict[str, Any], wanted: str) -> dict[str, Any]:
+        self.send(said)
+        answer = self.line()
+        if answer.get("op") != wanted:
+            raise AgentError(f"said {shown(answer)} instead of {wanted}")
+        return answer
+
+    def line(self) -> dict[str, Any]:
+        while b"\n" not in self._buffer:
+            if len(self._buffer) > _LINE:
+                raise AgentError(f"said {shown(self._buffer[:60])}: not an agent")
+            self._buffer += self._read()
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            said = json.loads(line)
+        except ValueError:
+            raise AgentError(f"said {shown(line[:80])}: not an agent") from None
+        if not isinstance(said, dict):
+            raise AgentError(f"said {shown(said)}: not an agent")
+        if said.get("op") == "error":
+            raise AgentError(f"its agent says: {shown(said.get('text'))}")
+        return said
+
+    def raw(self, size: int) -> Iterator[bytes]:
+        while size:
+            if not self._buffer:
+                self._buffer = self._read()
+            piece, self._buffer = self._buffer[:size], self._buffer[size:]
+            size -= len(piece)
+            yield piece
+
+    def _read(self) -> bytes:
+        assert self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(self._timeout):
+                raise AgentError(
+                    f"silent for {self._timeout:g} s: stopped, or far away"
+                )
+        piece = os.read(self._process.stdout.fileno(), 1 << 20)
+        if not piece:
+            raise self._gone()
+        return piece
+
+    def _gone(self) -> AgentError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        self._errors.seek(0)
+        lines = self._errors.read(1 << 16).decode(errors="replace").split("\n")
+        last = next(itertools.chain((x for x in reversed(lines) if x.strip()), [""]))
+        status = self._process.returncode
+        said = f": {shown(last.strip())}" if last else ""
+        return AgentError(f"ended in the middle, status {status}{said}")

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An explanation as one page: no script, and nothing is fetched from anywhere."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import duckdb
+
+from . import chains, explain, schema, store
+from .chains import Finding, Overlap, Verdict
+from .errors import shown
+from .explain import Lost, Report
+from .rules import rules
+from .straggler import Job, ranks_text
+
+_ROWS, _STEPS = 24, 1500
+_CELL, _LANE, _BAR, _STRIP = 9, 58, 36, 6
+_NAMES, _HEAD = 92, 20
+_SPREAD = """
+SELECT class, CAST(floor(log2(greatest(dur, 1))) AS INTEGER) AS bucket, count(*),
+    sum(dur)::BIGINT
+FROM stall WHERE dur IS NOT NULL GROUP BY ALL ORDER BY ALL
+"""
+
+
+def write(path: Path, made: Report, output: Path) -> None:
+    """Write the page of what ``made`` says of the store at ``path``."""
+    css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    with store.reading(path) as opened:
+        parts = [_verdict(one, opened) for one in made.verdicts]
+        parts.append(_distributions(opened))
+    if not made.verdicts:
+        parts.insert(0, "<p>No job has marks: a table of lost time only.</p>")
+    parts.append(_lost(made.lost))
+    parts.append(_clocks(made))
+    if made.remarks:
+        items = "".join(f"<li>{_text(one)}</li>" for one in made.remarks)
+        said = "What cannot be known, or only with doubt"
+        parts.append(f"<h2>{said}</h2><ul>{items}</ul>")
+    nodes = f"{len(made.nodes)} node{'s' if len(made.nodes) != 1 else ''}"
+    # What a name of a stranger might smuggle in would not be run or fetched either.
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    text = f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>kstall: who was late, and why</title>
+<style>
+{css}</style>
+</head>
+<body>
+<h1>Who was late, and why</h1>
+<p class="soft">{nodes}: {_text(", ".join(made.nodes[:12]))}\
+{"…" if len(made.nodes) > 12 else ""}</p>
+{"".join(parts)}
+</body>
+</html>
+"""
+    draft = output.with_name(f".{output.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(output)
+
+
+def _text(value: object, limit: int = 400) -> str:
+    return html.escape(shown(value, limit))
+
+
+def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
+    job = one.job
+    parts = [f"<h2>{_text(explain.title(job))}</h2>"]
+    parts.append(
+        f'<p class="soft">ranks {ranks_text(job.ranks)} · {len(job.steps)} steps · '
+        f"median step {job.median / 1e6:.1f} ms · late from {job.limit / 1e6:.1f} "
+        "ms</p>"
+    )
+    parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
+    if one.said == "nothing" and len(job.ranks) > 1:
+        parts.append('<div class="card">No rank was a straggler.</div>')
+    for cls, share in sorted(one.slowed.items()):
+        none = "" if one.stragglers else ", no straggler"
+        parts.append(
+            f'<div class="card warn"><span class="level">All slowed{none}</span>: '
+            f"every rank loses {share:.0%} or more of its time to {_text(cls)}.</div>"
+        )
+    for late in one.stragglers:
+        parts.append(
+            f"<h3>Rank {late.rank} on {_text(late.node)} was late in "
+            f"{len(late.steps)} of {len(job.steps)} steps</h3>"
+            f'<p class="soft">thread {late.tid} · steps {ranks_text(late.steps)} · '
+            f"{late.lateness_ns / 1e6:.1f} ms in all</p>"
+        )
+        if not any(f.level != "observed" for f in late.findings):
+            parts.append('<div class="card">Cause: not in kernel events.</div>')
+        parts += [_finding(finding) for finding in late.findings]
+    if job.steps and len(job.ranks) > 1:
+        parts.append(_lateness(one, opened))
+    return "".join(parts)
+
+
+def _finding(one: Finding) -> str:
+    entries: list[tuple[str, str]] = []
+    if one.coverage is not None:
+        impact = "" if one.impact is None else f"; {one.impact:.0%} of a median step"
+        entries.append(
+            (
+                "evidence",
+                f"covers {one.coverage:.0%} of the lateness (median), at least "
+                f"{rules().coverage:.0%} in {one.covered} of {one.late} late steps"
+                f"{impact}; {one.n} records",
+            )
+        )
+    if one.control is not None:
+        c = one.control
+        entries.append(
+            (
+                "control",
+                f"median lateness {c.with_ns / 1e6:.1f} ms in {c.steps_with} steps "
+                f"with it, {c.without_ns / 1e6:.1f} ms in {c.steps_without} without, "
+                f"p = {c.p:.4f}",
+            )
+        )
+    entries += [("not more, as", cap) for cap in one.caps]
+    if one.level == "explains" or one.severity == "high":
+        entries += [("fix", one.fix), ("see", one.doc)]
+    entries.append(("does not say", one.not_said))
+    rows = "".join(f"<dt>{_text(k)}</dt><dd>{_text(v)}</dd>" for k, v in entries)
+    return (
+        f'<div class="card {one.severity}"><span class="level">'
+        f"{one.level.capitalize()}</span> · {one.cls}: {_text(one.text)}"
+        f"<dl>{rows}</dl></div>"
+    )
+
+
+def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
+    """A lane a rank: bars of lateness, and below each what the thread waited for."""
+    job = one.job
+    late = [found.rank for found in one.stragglers]
+    ranks = [*late, *(rank for rank in job.ranks if rank not in late)][:_ROWS]
+    begin = max(0, len(job.steps) - _STEPS)
+    if late and begin:
+        begin = min(begin, max(0, _first(job, one.stragglers[0].steps) - 50))
+    steps = range(begin, min(len(job.steps), begin + _STEPS))
+    peak = max((s.lateness(r) for s in job.steps for r in job.ranks), default=0)
+    peak = max(peak, job.limit, 1)
+    used: set[str] = set()
+    height = _HEAD + len(ranks) * _LANE
+    lanes: list[str] = []
+    names: list[str] = []
+    for row, rank in enumerate(ranks):
+        top = _HEAD + row * _LANE
+        bold = ' class="late"' if rank in late else ""
+        names.append(f'<text x="8" y="{top + 24}"{bold}>rank {rank}</text>')
+        if row == 0:
+            names.append(f'<text x="8" y="{top + 40}">{peak / 1e6:.4g} ms</text>')
+        overlaps = chains.overlaps_of(opened, job, rank)
+        base = top + 6 + _BAR
+        lanes.append(_line(base, len(steps) * _CELL))
+        for x, at in enumerate(steps):
+            lanes.append(_cell(job, rank, at, x * _CELL, base, peak, overlaps, used))
+    ticks = [
+        f'<text x="{x * _CELL}" y="14">{job.steps[at].number}</text>'
+        for x, at in enumerate(steps)
+        if x % 10 == 0
+    ]
+    key = "".join(
+        f'<span><i style="background:var(--{cls})"></i>{cls}</span>'
+        for cls in schema.CLASSES
+        if cls in used
+    )
+    more = ""
+    if len(ranks) < len(job.ranks) or len(steps) < len(job.steps):
+        more = (
+            f'<p class="soft">Shown are {len(ranks)} of {len(job.ranks)} ranks, '
+            f"stragglers first, and {len(steps)} of {len(job.steps)} steps.</p>"
+        )
+    width = max(len(steps) * _CELL + 20, 200)
+    return f"""<h3>Lateness by rank and step</h3>
+<p class="soft">A bar is how much later a rank arrived than the first one, coloured as
+far as its thread was kept from running by a stall; the strip below it is the time
+between two collectives, with the stalls where they were.</p>
+<div class="key"><span><i style="background:var(--plain)"></i>late, not in kernel
+events</span>{key}</div>
+<div class="scroll" tabindex="0" role="region" aria-label="Lateness by rank and step">
+<div class="plot"><svg class="names" width="{_NAMES}" height="{height}">
+<text x="8" y="14">step</text>{"".join(names)}</svg>
+<svg width="{width}" height="{height}" role="img"
+aria-label="lateness of each rank in each step">{"".join(ticks)}{"".join(lanes)}</svg>
+</div></div>{more}"""
+
+
+def _first(job: Job, numbers: Sequence[int]) -> int:
+    wanted = set(numbers)
+    return next(at for at, step in enumerate(job.steps) if step.number in wanted)
+
+
+def _line(y: int, width: int) -> str:
+    return f'<line class="axis" x1="0" x2="{width}" y1="{y}" y2="{y}"/>'
+
+
+def _rect(x: float, y: float, w: float, h: float, fill: str) -> str:
+    return (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" '
+        f'style="fill:var(--{fill})"/>'
+    )
+
+
+def _cell(
+    job: Job,
+    rank: int,
+    at: int,
+    x: int,
+    base: int,
+    peak: int,
+    overlaps: dict[str, Overlap],
+    used: set[str],
+) -> str:
+    step = job.steps[at]
+    one = step.arrivals[rank]
+    assert one.since is not None
+    lateness = step.lateness(rank)
+    parts, said = [], [f"step {step.number}, rank {rank}: {lateness / 1e6:.2f} ms late"]
+    y, left = float(base), lateness
+    span = max(1, one.enter - one.since)
+    for cls in schema.CLASSES:
+        intervals = overlaps.get(cls, Overlap()).mine.get(at, [])
+        if not intervals:
+            continue
+        used.add(cls)
+        covered = chains.covered_of(step, rank, intervals)
+        said.append(f"{cls} {covered / 1e6:.2f} ms")
+        part = min(covered, left)
+        high = part / peak * _BAR
+        if lateness >= job.limit and high >= 0.1:
+            y -= high
+            left -= part
+            parts.append(_rect(x, y, _CELL - 2, high, cls))
+        for t0, t1 in intervals:
+            begin = (max(t0, one.since) - one.since) / span * (_CELL - 1)
+            end = (min(t1, one.enter) - one.since) / span * (_CELL - 1)
+            width = max(0.7, end - begin)
+            parts.append(_rect(x + begin, base + 3, width, _STRIP, cls))
+    high = left / peak * _BAR
+    if high >= 0.1:
+        parts.append(_rect(x, y - high, _CELL - 2, high, "plain"))
+    if not parts:
+        return ""
+    return f"<g><title>{_text('; '.join(said))}</title>{''.join(parts)}</g>"
+
+
+def _distributions(opened: duckdb.DuckDBPyConnection) -> str:
+    found: dict[str, dict[int, int]] = {}
+    total: dict[str, int] = {}
+    for cls, bucket, count, lasted in opened.execute(_SPREAD).fetchall():
+        found.setdefault(cls, {})[bucket] = count
+        total[cls] = total.get(cls, 0) + lasted
+    if not found:
+        return ""
+    low = min(min(one) for one in found.values())
+    high = max(max(one) for one in found.values())
+    parts = []
+    for cls in sorted(found, key=lambda name: -total[name]):
+        count = sum(found[cls].values())
+        parts.append(
+            f"<div><strong>{cls}</strong> <span class='soft'>{count} stalls, "
+            f"{total[cls] / 1e6:.1f} ms</span>{_histogram(cls, found[cls], low, high)}"
+            "</div>"
+        )
+    return (
+        '<h2>How long stalls were, by class</h2><p class="soft">All of them, whoever '
+        "they made late; a bar is a power of two, and its height the logarithm of the "
+        f'count.</p><div class="spread">{"".join(parts)}</div>'
+    )
+
+
+def _histogram(cls: str, counts: dict[int, int], low: int, high: int) -> str:
+    width, height, space = 300, 100, 20
+    bars = high - low + 1
+    step = width / bars
+    peak = math.log2(1 + max(counts.values()))
+    parts = []
+    for bucket, count in sorted(counts.items()):
+        tall = math.log2(1 + count) / peak * (height - 4)
+        x = (bucket - low) * step
+        said = f"{_time(1 << bucket)} to {_time(2 << bucket)}: {count}"
+        bar = _rect(x, height - tall, max(1.0, min(step - 1, 40)), tall, cls)
+        parts.append(f"<g><title>{said}</title>{bar}</g>")
+    first, last = _time(1 << low), _time(2 << high)
+    return (
+        f'<svg viewBox="0 0 {width} {height + space}" role="img" '
+        f'aria-label="durations of {cls}">{"".join(parts)}'
+        f'{_line(height, width)}<text x="0" y="{height + 15}">{first}</text>'
+        f'<text x="{width}" y="{height + 15}" text-anchor="end">{last}</text></svg>'
+    )
+
+
+def _time(ns: int) -> str:
+    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1000)):
+        if ns >= size:
+            return f"{ns / size:.3g} {unit}"
+    return f"{ns} ns"
+
+
+def _lost(lost: Iterable[Lost]) -> str:
+    rows = [
+        "<tr>"
+        + f"<td>{_text(one.node)}</td><td>{one.cls}</td><td>{_text(one.cause or '-')}"
+        + f'</td><td class="n">{one.n}</td><td class="n">{_ms(one.lost_ns)}</td>'
+        + f'<td class="n">{_ms(one.worst_ns)}</td><td>{_text(one.provider)}</td></tr>'
+        for one in list(lost)[:100]
+    ]
+    if not rows:
+        return '<div class="card">No stall was recorded.</div>'
+    head = (
+        '<tr><th>node</th><th>class</th><th>cause</th><th class="n">stalls</th>'
+        '<th class="n">ms</th><th class="n">worst ms</th><th>provider</th></tr>'
+    )
+    return (
+        "<h2>Lost time, whoever it made late</h2>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Lost time">'
+        f"<table>{head}{''.join(rows)}</table></div>"
+    )
+
+
+def _ms(ns: int | None) -> str:
+    return "unknown" if ns is None else f"{ns / 1e6:.3f}"
+
+
+def _clocks(made: Report) -> str:
+    if len(made.clocks) < 2:
+        return ""
+    rows = "".join(
+        f"<tr><td>{_text(one['node'])}</td><td>{_text(one['method'])}</td>"
+        f'<td class="n">{_ms(one["offset_ns"])}</td>'
+        f'<td class="n">{_ms(one["bound_ns"])}</td></tr>'
+        for one in made.clocks[:100]
+    )
+    return (
+        '<h2>Clocks</h2><p class="soft">Lateness needs none of this. Order across '
+        "nodes below the bound is unordered.</p>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Clocks"><table>'
+        '<tr><th>node</th><th>aligned by</th><th class="n">offset, ms</th>'
+        f'<th class="n">bound, ms</th></tr>{rows}</table></div>'
+    )

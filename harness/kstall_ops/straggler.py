@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which rank was late, by its own clock alone: who waits least arrived last.
+
+No clocks are compared: what a rank waits in a collective is a difference of two times
+of one clock, and the waits of all ranks end together.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+
+from .rules import Rules
+
+_MARKS = """
+WITH numbered AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY sid, tid, job, rank, step, phase ORDER BY t) AS nth
+    FROM mark WHERE rank IS NOT NULL
+), pairs AS (
+    SELECT coalesce(e.job, '') AS job, e.rank, e.step, e.nth, e.sid, e.tid, e.tgid,
+        e.t AS entered, x.t AS left_at
+    FROM numbered e JOIN numbered x ON e.sid = x.sid AND e.tid = x.tid
+        AND e.job IS NOT DISTINCT FROM x.job AND e.rank = x.rank
+        AND e.step = x.step AND e.nth = x.nth
+    WHERE e.phase = 'enter' AND x.phase = 'exit'
+)
+SELECT *, lag(left_at) OVER (PARTITION BY job, rank, sid, tid ORDER BY entered) AS since
+FROM pairs ORDER BY job, step, nth, rank
+"""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One rank at one collective; ``since`` is when it left the one before."""
+
+    rank: int
+    sid: str
+    tid: int
+    tgid: int
+    since: int | None
+    enter: int
+    exit: int
+
+    @property
+    def wait(self) -> int:
+        """How long it waited for the others."""
+        return self.exit - self.enter
+
+
+@dataclass(frozen=True)
+class Step:
+    """One collective that all ranks took part in."""
+
+    number: int
+    arrivals: dict[int, Arrival]
+
+    def lateness(self, rank: int) -> int:
+        """How much later than the first one this rank arrived."""
+        longest = max(one.wait for one in self.arrivals.values())
+        return longest - self.arrivals[rank].wait
+
+    @property
+    def last(self) -> int:
+        """The rank that waited least."""
+        return min(self.arrivals.values(), key=lambda one: (one.wait, one.rank)).rank
+
+
+@dataclass
+class Job:
+    """The steps of one job, and what its marks do not tell."""
+
+    name: str
+    ranks: tuple[int, ...]
+    steps: list[Step]
+    remarks: list[str] = field(default_factory=list)
+    #: Median length of a step, and from which lateness on one is late.
+    median: int = 0
+    limit: int = 0
+
+    def late(self, rank: int) -> list[Step]:
+        """The steps that this rank was last at, by more than the limit."""
+        return [
+            step
+            for step in self.steps
+            if step.last == rank and step.lateness(rank) >= self.limit
+        ]
+
+    def late_steps(self) -> list[Step]:
+        """Of any rank."""
+        return [step for step in self.steps if step.lateness(step.last) >= self.limit]
+
+
+def jobs(opened: duckdb.DuckDBPyConnection, limits: Rules) -> list[Job]:
+    """All jobs that have marks, by name."""
+    found: dict[str, dict[tuple[int, int], list[Arrival]]] = {}
+    # A step may have several collectives, the n-th of which is one for all ranks.
+    for row in opened.execute(_MARKS).fetchall():
+        job, rank, step, nth, sid, tid, tgid, enter, left, since = row
+        arrival = Arrival(rank, sid, tid, tgid, since, enter, left)
+        found.setdefault(job, {}).setdefault((step, nth), []).append(arrival)
+    worlds = dict(
+        opened.execute(
+            "SELECT coalesce(job, ''), max(world) FROM proc GROUP BY ALL"
+        ).fetchall()
+    )
+    return [
+        _job(name, steps, worlds.get(name), limits)
+        for name, steps in sorted(found.items())
+    ]
+
+
+def _job(
+    name: str,
+    found: dict[tuple[int, int], list[Arrival]],
+    world: int | None,
+    limits: Rules,
+) -> Job:
+    ranks = tuple(sorted({one.rank for group in found.values() for one in group}))
+    job = Job(name, ranks, [])
+    if world is not None and world > len(ranks):
+        job.remarks.append(
+            f"marks of {len(ranks)} of {world} ranks: a rank that is missing may be "
+            "the one that was late"
+        )
+    backwards = twice = missing = 0
+    for (step, _), group in sorted(found.items()):
+        if any(one.wait < 0 for one in group):
+            backwards += 1
+        elif len({one.rank for one in group}) < len(group):
+            twice += 1
+        elif len(group) < len(ranks):
+            missing += 1
+        else:
+            job.steps.append(Step(step, {one.rank: one for one in group}))
+    for count, what in (
+        (backwards, "a rank left before it entered: the marks are damaged"),
+        (twice, "two processes say they are the same rank"),
+        (missing, "marks of some ranks are missing"),
+    ):
+        if count:
+            job.remarks.append(f"{count} steps are left out: {what}")
+    lengths = [
+        one.exit - one.since
+        for step in job.steps
+        for one in step.arrivals.values()
+        if one.since is not None
+    ]
+    # Of the first step it is not known when it began.
+    job.steps = [
+        step
+        for step in job.steps
+        if all(one.since is not None for one in step.arrivals.values())
+    ]
+    job.median = int(statistics.median(lengths)) if lengths else 0
+    job.limit = max(limits.late_min_ns, int(limits.late_share * job.median))
+    return job
+
+
+def chance(count: int, total: int, ranks: int) -> float:
+    """How likely one of ``ranks`` is last ``count`` of ``total`` times by chance."""
+    if ranks < 2:
+        return 1.0
+    yes, no = math.log(1 / ranks), math.log(1 - 1 / ranks)
+    whole = math.lgamma(total + 1)
+    return math.fsum(
+        math.exp(
+            whole
+            - math.lgamma(k + 1)
+            - math.lgamma(total - k + 1)
+            + k * yes
+            + (total - k) * no
+        )
+        for k in range(count, total + 1)
+    )
+
+
+def union(intervals: Iterable[tuple[int, int]], begin: int, end: int) -> int:
+    """How much of ``begin`` to ``end`` the intervals cover together."""
+    covered, at = 0, begin
+    for start, stop in sorted(intervals):
+        fresh = min(stop, end) - max(start, at)
+        if fresh > 0:
+            covered += fresh
+            at = min(stop, end)
+    return covered
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """For people: `0-3, 7`."""
+    parts: list[str] = []
+    start = before = None
+    for rank in [*sorted(ranks), None]:
+        if start is not None and before is not None and rank != before + 1:
+            parts.append(str(start) if start == before else f"{start}-{before}")
+            start = None
+        start = rank if start is None else start
+        before = rank
+    return ", ".join(parts)
