@@ -154,18 +154,20 @@ def _by_collectives(
     for sid in sids[1:]:
         lows: list[int] = []
         highs: list[int] = []
-        when = 0
+        times: list[int] = []
         for group in groups:
             of_ref = [one for one in group if one.sid == reference]
             for mine in (one for one in group if one.sid == sid):
                 lows += [theirs.enter - mine.exit for theirs in of_ref]
                 highs += [theirs.exit - mine.enter for theirs in of_ref]
-                when = max(when, mine.exit) if of_ref else when
+                times += [mine.exit for _ in of_ref]
         if not lows or max(lows) > min(highs):
             # Drift moved the clocks apart meanwhile, or there is nothing to go by.
             made[sid] = Clock(sid, "unknown")
             continue
         low, high = max(lows), min(highs)
-        point = Point(when, (low + high) // 2, (high - low + 1) // 2)
-        made[sid] = Clock(sid, "collective", (point,))
+        offset, bound = (low + high) // 2, (high - low + 1) // 2
+        # It holds from the first to the last of them.
+        points = tuple(Point(t, offset, bound) for t in (min(times), max(times)))
+        made[sid] = Clock(sid, "collective", points)
     return made

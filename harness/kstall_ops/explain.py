@@ -28,6 +28,12 @@ _MARKS_OUTSIDE = """
 SELECT sid, count(*) FROM mark JOIN session s USING (sid)
 WHERE t > s.ended OR t < s.began GROUP BY sid
 """
+_MARKS_INSIDE = """
+SELECT sid, count(*) FROM mark m WHERE EXISTS (
+    FROM stall s WHERE s.sid = m.sid AND s.tid = m.tid AND s.t0 < m.t AND m.t < s.t1
+    AND list_contains(?::VARCHAR[], s.class))
+GROUP BY sid
+"""
 _COLLECTIVES = """
 SELECT e.sid, coalesce(e.job, ''), e.step, min(e.t), max(x.t)
 FROM mark e JOIN mark x ON e.sid = x.sid AND e.tid = x.tid AND e.step = x.step
@@ -101,6 +107,10 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
                 caps.setdefault(sid, []).append(f"{count} {what}")
     for sid, count in opened.execute(_MARKS_OUTSIDE).fetchall():
         caps.setdefault(sid, []).append(f"{count} marks from outside of the recording")
+    blocks = [name for name, rule in rules().classes.items() if rule.blocks]
+    for sid, count in opened.execute(_MARKS_INSIDE, [blocks]).fetchall():
+        text = f"{count} marks of threads that were stalled when they wrote them"
+        caps.setdefault(sid, []).append(text)
     losses: dict[str, list[tuple[int, int, str]]] = {}
     for sid, t0, t1, reason in opened.execute(
         "SELECT sid, t0, t1, reason FROM loss"

@@ -76,6 +76,8 @@ def expand(text: str) -> list[str]:
     Raises `OpsError` on what is no name: it becomes a word of a command line.
     """
     names: list[str] = []
+    if text.count("[") != text.count("]"):
+        raise OpsError(f"{shown(text)}: a bracket that is not closed")
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         if part.startswith("@"):
             names += _nodeset(part)

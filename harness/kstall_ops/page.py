@@ -18,7 +18,9 @@ from .rules import rules
 from .straggler import Job, ranks_text
 
 _ROWS, _STEPS = 24, 1500
-_CELL, _LANE, _BAR, _STRIP = 9, 58, 36, 6
+_CELLS, _WIDE, _LANE, _BAR, _STRIP = (9, 18), 1000, 58, 36, 6
+# Of the axis of durations: what differs by less looks like less.
+_BUCKETS = 12
 _NAMES, _HEAD = 92, 20
 _SPREAD = """
 SELECT class, CAST(floor(log2(greatest(dur, 1))) AS INTEGER) AS bucket, count(*),
@@ -148,6 +150,7 @@ def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
     steps = range(begin, min(len(job.steps), begin + _STEPS))
     peak = max((s.lateness(r) for s in job.steps for r in job.ranks), default=0)
     peak = max(peak, job.limit, 1)
+    cell = max(_CELLS[0], min(_CELLS[1], _WIDE // len(steps)))
     used: set[str] = set()
     height = _HEAD + len(ranks) * _LANE
     lanes: list[str] = []
@@ -160,13 +163,15 @@ def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
             names.append(f'<text x="8" y="{top + 40}">{peak / 1e6:.4g} ms</text>')
         overlaps = chains.overlaps_of(opened, job, rank)
         base = top + 6 + _BAR
-        lanes.append(_line(base, len(steps) * _CELL))
+        lanes.append(_line(base, len(steps) * cell))
         for x, at in enumerate(steps):
-            lanes.append(_cell(job, rank, at, x * _CELL, base, peak, overlaps, used))
+            lanes.append(
+                _cell(job, rank, at, (x * cell, cell), base, peak, overlaps, used)
+            )
     ticks = [
-        f'<text x="{x * _CELL}" y="14">{job.steps[at].number}</text>'
+        f'<text x="{x * cell + 2}" y="14">{job.steps[at].number}</text>'
         for x, at in enumerate(steps)
-        if x % 10 == 0
+        if job.steps[at].number % 10 == 0
     ]
     key = "".join(
         f'<span><i style="background:var(--{cls})"></i>{cls}</span>'
@@ -179,7 +184,7 @@ def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
             f'<p class="soft">Shown are {len(ranks)} of {len(job.ranks)} ranks, '
             f"stragglers first, and {len(steps)} of {len(job.steps)} steps.</p>"
         )
-    width = max(len(steps) * _CELL + 20, 200)
+    width = max(len(steps) * cell + 20, 200)
     return f"""<h3>Lateness by rank and step</h3>
 <p class="soft">A bar is how much later a rank arrived than the first one, coloured as
 far as its thread was kept from running by a stall; the strip below it is the time
@@ -214,12 +219,13 @@ def _cell(
     job: Job,
     rank: int,
     at: int,
-    x: int,
+    place: tuple[int, int],
     base: int,
     peak: int,
     overlaps: dict[str, Overlap],
     used: set[str],
 ) -> str:
+    x, cell = place
     step = job.steps[at]
     one = step.arrivals[rank]
     assert one.since is not None
@@ -239,15 +245,15 @@ def _cell(
         if lateness >= job.limit and high >= 0.1:
             y -= high
             left -= part
-            parts.append(_rect(x, y, _CELL - 2, high, cls))
+            parts.append(_rect(x, y, cell - 2, high, cls))
         for t0, t1 in intervals:
-            begin = (max(t0, one.since) - one.since) / span * (_CELL - 1)
-            end = (min(t1, one.enter) - one.since) / span * (_CELL - 1)
+            begin = (max(t0, one.since) - one.since) / span * (cell - 1)
+            end = (min(t1, one.enter) - one.since) / span * (cell - 1)
             width = max(0.7, end - begin)
             parts.append(_rect(x + begin, base + 3, width, _STRIP, cls))
     high = left / peak * _BAR
     if high >= 0.1:
-        parts.append(_rect(x, y - high, _CELL - 2, high, "plain"))
+        parts.append(_rect(x, y - high, cell - 2, high, "plain"))
     if not parts:
         return ""
     return f"<g><title>{_text('; '.join(said))}</title>{''.join(parts)}</g>"
@@ -263,6 +269,8 @@ def _distributions(opened: duckdb.DuckDBPyConnection) -> str:
         return ""
     low = min(min(one) for one in found.values())
     high = max(max(one) for one in found.values())
+    low = max(0, low - (short := max(0, _BUCKETS - (high - low + 1))) // 2)
+    high += short - short // 2
     parts = []
     for cls in sorted(found, key=lambda name: -total[name]):
         count = sum(found[cls].values())

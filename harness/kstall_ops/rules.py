@@ -20,6 +20,7 @@ class Class:
     not_said: str
     highest: str
     once: bool
+    blocks: bool
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def rules() -> Rules:
                 not_said=entry["not-said"],
                 highest=entry.get("highest", "explains"),
                 once=entry.get("once", False),
+                blocks=entry.get("blocks", False),
             )
             for name, entry in said["class"].items()
         },

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An agent as a node would run it: ``fake_agent.py DIR [HOW]``, on stdio.
+
+HOW: ok, old, stopped, killed, garbage, escape, error; AHEAD in the environment is what
+its clock is ahead of ours by, in ns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def say(**said: object) -> None:
+    """One line."""
+    sys.stdout.buffer.write(json.dumps(said).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Answer until the collector has gone."""
+    top, how = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "ok"
+    ahead = int(os.environ.get("AHEAD", "0"))
+    if how == "dead":
+        print("ssh: connect to host: No route to host", file=sys.stderr)
+        sys.exit(255)
+    for line in sys.stdin.buffer:
+        asked = json.loads(line)
+        if asked["op"] == "hello":
+            if how == "stopped":
+                time.sleep(60)
+            if how == "garbage":
+                print("Welcome to node7!", flush=True)
+            say(op="hello", version=0 if how == "old" else 1, node="n")
+        elif asked["op"] == "ping":
+            say(op="pong", n=asked["n"], mono=time.monotonic_ns() + ahead)
+        elif asked["op"] == "pull":
+            if how == "error":
+                say(op="error", text="no recording\x1b[31m in /var/lib/kstall")
+            if how == "escape":
+                say(op="file", path="rec/../../../etc/cron.d/x", size=1)
+            for path in sorted(top.rglob("*")):
+                if path.is_file():
+                    data = path.read_bytes()
+                    name = f"rec/{path.relative_to(top)}"
+                    say(op="file", path=name, size=len(data))
+                    if how == "killed" and path.suffix == ".pages":
+                        sys.stdout.buffer.write(data[:100])
+                        sys.stdout.buffer.flush()
+                        os.kill(os.getpid(), 9)
+                    sys.stdout.buffer.write(data)
+            say(op="end")
+
+
+if __name__ == "__main__":
+    main()

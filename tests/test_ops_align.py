@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Clocks of nodes: the true offset is within the bound, or it is not claimed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kstall_ops import align
+from kstall_ops.align import Clock, Collective, Point
+
+S = 1_000_000_000
+Rows = list[tuple[str, int, int | None, str | None, int | None, int | None, str]]
+
+
+def pings(
+    sid: str, ahead: int, ppm: float, seed: int, sign: int = 1
+) -> tuple[Rows, dict[int, int]]:
+    """What a collector notes of a node, and the node's time at each true one."""
+    chance = random.Random(seed)
+    rows: Rows = []
+    there = {t: t + ahead + round(t * ppm / 1e6) for t in range(0, 200 * S, 10 * S)}
+    for t, node in there.items():
+        out, back = chance.randrange(50_000, 900_000), chance.randrange(50_000, 900_000)
+        middle = ((t - out) + (t + back)) // 2
+        bound = (out + back) // 2 + 1
+        rows.append((sid, node, None, "c", sign * (middle - node), bound, "ping"))
+    return rows, there
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pings(seed: int) -> None:
+    a, at_a = pings("a", 37 * S, 200, seed)
+    b, at_b = pings("b", -5 * S // 2, -200, seed + 100)
+    made = align.clocks(["a", "b"], [*a, *b], [], {"a": "x", "b": "y"})
+    for sid, there in (("a", at_a), ("b", at_b)):
+        assert made[sid].method == "ping"
+        for true, node in there.items():
+            found, bound = made[sid].at(node)
+            assert abs(found - true) <= bound < 2_000_000
+        # Later than all pings the bound grows, and still holds.
+        node = 400 * S + {"a": 37 * S, "b": -5 * S // 2}[sid]
+        node += round(400 * S * {"a": 200, "b": -200}[sid] / 1e6)
+        found, bound = made[sid].at(node)
+        assert abs(found - 400 * S) <= bound
+
+
+def shared(skews: dict[str, int], steps: int = 10) -> list[Collective]:
+    found = []
+    for step in range(steps):
+        enters = {sid: step * S + 1000 * at for at, sid in enumerate(skews)}
+        leave = max(enters.values()) + 50_000
+        for sid, skew in skews.items():
+            one = Collective(sid, "j", step, enters[sid] + skew, leave + skew)
+            found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_skew_of_the_wrong_sign_is_refuted(sign: int) -> None:
+    skews = {"a": 37 * S, "b": -5 * S // 2}
+    rows = [
+        row for sid, skew in skews.items() for row in pings(sid, skew, 0, 1, sign)[0]
+    ]
+    made = align.clocks(["a", "b"], rows, shared(skews), {"a": "x", "b": "y"})
+    assert [made[sid].known for sid in "ab"] == [sign == 1] * 2
+
+
+def test_by_realtime() -> None:
+    rows: Rows = [("a", 100, 100 + 5 * S, None, None, 1000, "adjtimex")]
+    rows.append(("b", 900, 900 + 7 * S, None, None, 2000, "adjtimex"))
+    made = align.clocks(["a", "b"], rows, [], {"a": "x", "b": "y"})
+    assert made["a"].at(100) == (100 + 5 * S, 1000)
+    assert made["b"].at(900) == (900 + 7 * S, 2000)
+    # One of them says nothing of its error: nothing is known of either.
+    rows[1] = ("b", 900, 900 + 7 * S, None, None, None, "adjtimex")
+    made = align.clocks(["a", "b"], rows, [], {"a": "x", "b": "y"})
+    assert not made["b"].known
+
+
+def test_by_collectives() -> None:
+    skews = {"a": 0, "b": 12345 * S, "c": -77 * S}
+    made = align.clocks(list(skews), [], shared(skews), {})
+    for sid, skew in skews.items():
+        found, bound = made[sid].at(9 * S + skew)
+        assert abs(found - 9 * S) <= bound <= 100_000
+    # One that jumped meanwhile is not aligned at all.
+    jumped = [
+        Collective(
+            o.sid, o.job, o.step, o.enter + S * (o.step > 5), o.exit + S * (o.step > 5)
+        )
+        if o.sid == "b"
+        else o
+        for o in shared(skews)
+    ]
+    assert not align.clocks(list(skews), [], jumped, {})["b"].known
+
+
+def test_below_the_bound_is_unordered() -> None:
+    assert align.order((100, 10), (121, 10)) == "before"
+    assert align.order((100, 10), (120, 10)) == "unordered"
+    assert align.order((121, 10), (100, 10)) == "after"
+
+
+def test_one_boot_has_one_clock() -> None:
+    made = align.clocks(["a", "b"], [], [], {"a": "x", "b": "x"})
+    assert made["b"] == Clock("b", "same", (Point(0, 0, 0),))

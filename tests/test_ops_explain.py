@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What may be claimed, and what may not: each claim has jobs that must not get it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kstall_ops import chains, cli, errors, explain, seal, store, straggler
+from kstall_ops.rules import rules
+from recordings import BEGAN, MS, SECOND, Node, Training, culprit
+
+
+def report(tmp_path: Path, nodes: list[Node]) -> explain.Report:
+    for number, node in enumerate(dict.fromkeys(map(id, nodes))):
+        one = next(x for x in nodes if id(x) == node)
+        one.write(tmp_path / "rec" / f"r{number}")
+    seal.seal([tmp_path / "rec"], tmp_path / "s.duckdb")
+    return explain.report(tmp_path / "s.duckdb")
+
+
+def verdict(made: explain.Report) -> chains.Verdict:
+    (one,) = made.verdicts
+    return one
+
+
+def test_a_quota_on_one_rank_that_is_lifted_again(tmp_path: Path) -> None:
+    made = report(tmp_path, culprit().nodes())
+    (late,) = verdict(made).stragglers
+    assert (late.rank, late.node, late.steps) == (1, "node1", tuple(range(20, 40)))
+    (finding,) = late.findings
+    assert (finding.cls, finding.level, finding.severity) == (
+        "throttle",
+        "explains",
+        "high",
+    )
+    assert finding.coverage and finding.coverage > 0.95
+    assert finding.lost_ns == 20 * 80 * MS
+    assert (finding.late, finding.covered, finding.caps) == (20, 20, ())
+    control = finding.control
+    assert control and (control.steps_with, control.steps_without) == (20, 39)
+    assert control.p == 1 / (rules().permutations + 1)
+    said = explain.as_text(made)
+    assert "straggler: rank 1 on node1" in said
+    assert "raise cpu.max or cpu.max.burst of /pod-7/train" in said
+    assert "does not say: NCCL is slow" in said
+    assert json.loads(json.dumps(explain.as_json(made), default=str))["schema"] == 1
+
+
+# -- negatives ----------------------------------------------------------------------
+
+
+def test_nothing_wrong_nothing_said(tmp_path: Path) -> None:
+    made = report(tmp_path, Training().nodes())
+    one = verdict(made)
+    assert (one.said, one.stragglers, one.slowed, made.lost) == ("nothing", [], {}, [])
+    assert "no rank was late" in explain.as_text(made)
+
+
+def test_noise_names_nobody(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    noise = Training(extra=lambda rank, step: chance.randrange(4 * MS))
+    assert verdict(report(tmp_path, noise.nodes())).said == "nothing"
+
+
+@pytest.mark.parametrize("spread", [0, 70])
+def test_all_are_slowed(tmp_path: Path, spread: int) -> None:
+    """Alike in each step, or now this one and now that one: no rank is to blame."""
+
+    def slow(rank: int, step: int) -> int:
+        return (20 + random.Random(rank * 1000 + step).randrange(spread + 1)) * MS
+
+    made = report(tmp_path, Training(extra=slow, throttled=slow).nodes())
+    one = verdict(made)
+    assert (one.said, list(one.slowed)) == ("slowed", ["throttle"])
+    assert one.slowed["throttle"] > 0.1
+    assert "all slowed, no straggler" in explain.as_text(made)
+
+
+def test_all_are_slowed_and_one_more_than_others(tmp_path: Path) -> None:
+    def slow(rank: int, step: int) -> int:
+        return (45 if rank == 2 and step >= 30 else 30) * MS
+
+    made = report(tmp_path, Training(extra=slow, throttled=slow).nodes())
+    (late,) = verdict(made).stragglers
+    assert late.rank == 2
+
+
+def test_a_busy_loop_is_not_in_kernel_events(tmp_path: Path) -> None:
+    busy = Training(extra=lambda rank, step: 50 * MS if rank == 2 else 0)
+    made = report(tmp_path, busy.nodes())
+    (late,) = verdict(made).stragglers
+    assert (late.rank, late.findings, late.explained) == (2, (), False)
+    assert "cause: not in kernel events" in explain.as_text(made)
+
+
+def test_a_busy_loop_beside_small_stalls_of_its_own(tmp_path: Path) -> None:
+    """They overlap each late step, and cover next to nothing of it."""
+    busy = Training(
+        extra=lambda rank, step: 50 * MS if rank == 2 and step > 30 else 0,
+        throttled=lambda rank, step: MS if rank == 2 else 0,
+    )
+    (late,) = verdict(report(tmp_path, busy.nodes())).stragglers
+    (finding,) = late.findings
+    assert (finding.level, finding.severity) == ("coincides", "note")
+    assert finding.covered == 0 and "8 are needed" in finding.caps[0]
+
+
+def test_a_throttled_loader_of_a_punctual_rank_is_observed_only(tmp_path: Path) -> None:
+    nodes = Training().nodes()
+    nodes[1].proc(5000, comm="pt_data_worker")
+    for step in range(50):
+        begin = BEGAN + SECOND + step * 100 * MS
+        nodes[1].throttle(begin, begin + 60 * MS, 5000)
+    made = report(tmp_path, nodes)
+    assert verdict(made).said == "nothing"
+    (lost,) = made.lost
+    assert (lost.node, lost.cls, lost.n) == ("node1", "throttle", 50)
+
+
+def test_another_thread_of_the_late_rank_coincides(tmp_path: Path) -> None:
+    nodes = culprit().nodes()
+    nodes[1].events = [
+        (*one[:2], 4001 if one[2] == 4000 else one[2], one[3], {**one[4], "task": 4001})
+        if one[3].startswith("throttle")
+        else one
+        for one in nodes[1].events
+    ]
+    nodes[1].proc(4001, tgid=4000, comm="helper")
+    (late,) = verdict(report(tmp_path, nodes)).stragglers
+    (finding,) = late.findings
+    assert (finding.level, finding.covered) == ("coincides", 0)
+
+
+def test_a_rank_that_was_always_late_has_no_control(tmp_path: Path) -> None:
+    made = report(tmp_path, culprit(begin=0, end=60).nodes())
+    (late,) = verdict(made).stragglers
+    (finding,) = late.findings
+    assert finding.level == "coincides"
+    assert finding.caps == ("there are no steps without it to compare with",)
+
+
+def test_steps_without_the_cause_are_as_late(tmp_path: Path) -> None:
+    """Late all the time, and kept off the CPU in a third of it: not the reason."""
+    both = Training(
+        extra=lambda rank, step: 80 * MS if rank == 1 else 0,
+        throttled=lambda rank, step: 79 * MS if rank == 1 and step % 3 == 0 else 0,
+    )
+    (late,) = verdict(report(tmp_path, both.nodes())).stragglers
+    (finding,) = late.findings
+    assert finding.level == "coincides"
+    assert "steps without it are" in " ".join(finding.caps)
+
+
+@pytest.mark.parametrize(("count", "level"), [(7, None), (8, "explains")])
+def test_how_often_before_anything_is_said(
+    tmp_path: Path, count: int, level: str | None
+) -> None:
+    one = verdict(report(tmp_path, culprit(end=20 + count).nodes()))
+    levels = [finding.level for late in one.stragglers for finding in late.findings]
+    assert levels == ([level] if level else [])
+
+
+def test_one_that_rotates_is_not_averaged_away(tmp_path: Path) -> None:
+    def turn(rank: int, step: int) -> int:
+        return 60 * MS if step >= 10 and (step // 10) % 3 == rank else 0
+
+    one = verdict(report(tmp_path, Training(extra=turn, throttled=turn).nodes()))
+    assert sorted(late.rank for late in one.stragglers) == [0, 1, 2]
+    assert all(late.explained for late in one.stragglers)
+
+
+def test_messages_of_a_device_never_explain(tmp_path: Path) -> None:
+    def slow(rank: int, step: int) -> int:
+        return 60 * MS if rank == 1 and step >= 30 else 0
+
+    nodes = Training(extra=slow).nodes()
+    for one in list(nodes[1].events):
+        if one[3] == "print" and "phase=enter" in str(one[4]["buf"]):
+            step = int(str(one[4]["buf"]).split("step=")[1].split()[0])
+            if step >= 30:
+                nodes[1].event(
+                    one[0] - 30 * MS, 0, 9, "aer_event", dev_name="01:00.0", severity=0
+                )
+    (late,) = verdict(report(tmp_path, nodes)).stragglers
+    (finding,) = late.findings
+    assert (finding.cls, finding.level) == ("aer", "coincides")
+    assert "01:00.0" in finding.text
+
+
+# -- doubts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "level"),
+    [("inside", "coincides"), ("open", "coincides"), ("before", "explains")],
+)
+def test_loss_caps(tmp_path: Path, where: str, level: str) -> None:
+    nodes = culprit().nodes()
+    t0 = BEGAN if where == "before" else BEGAN + 3 * SECOND
+    t1 = None if where == "open" else t0 + MS
+    nodes[1].fact("loss", cpu=0, t0=t0, t1=t1, n=None, reason="overrun")
+    made = report(tmp_path, nodes)
+    (late,) = verdict(made).stragglers
+    assert late.findings[0].level == level
+    assert "an unknown number of events lost on CPU 0 (overrun)" in explain.as_text(
+        made
+    )
+    if level == "coincides":
+        assert late.findings[0].caps == ("records were lost meanwhile (overrun)",)
+
+
+def test_a_killed_recorder_caps(tmp_path: Path) -> None:
+    nodes = culprit().nodes()
+    nodes[1].ended = None
+    (late,) = verdict(report(tmp_path, nodes)).stragglers
+    assert late.findings[0].level == "coincides"
+
+
+def test_a_tenth_dropped_in_silence_is_seen_by_the_oracle(tmp_path: Path) -> None:
+    nodes = culprit().nodes()
+    nodes[1].fact(
+        "oracle",
+        **{"provider": "throttle/fprobe", "scope": "cgroup:77", "metric": "sum_ns"},
+        theirs=20 * 80 * MS,
+    )
+    good = report(tmp_path / "good", nodes)
+    assert verdict(good).stragglers[0].explained
+    ins = [one for one in nodes[1].events if one[3] == "throttle_in"]
+    outs = [one for one in nodes[1].events if one[3] == "throttle_out"]
+    for one in (*ins[3::10], *outs[3::10]):
+        nodes[1].events.remove(one)
+    made = report(tmp_path / "bad", nodes)
+    (late,) = verdict(made).stragglers
+    assert late.findings[0].level == "coincides"
+    assert late.findings[0].caps == ("its oracle disagrees with throttle/fprobe",)
+    assert "throttle/fprobe is refused: it says 1440000000, its oracle 1600000000" in (
+        explain.as_text(made)
+    )
+
+
+# -- mutants: what a mistake in a recorder or in here would make of the data ----------
+
+
+def _swapped(node: Node) -> None:
+    """Start and end of stalls exchanged."""
+    names = {"throttle_in": "throttle_out", "throttle_out": "throttle_in"}
+    node.events = [(*one[:3], names.get(one[3], one[3]), one[4]) for one in node.events]
+
+
+def _microseconds(node: Node) -> None:
+    """A member that is said to be ns, and is not."""
+    node.events = [one for one in node.events if one[3] != "throttle_out"] + [
+        (one[0], one[1], 4000, "io_uring_sqring_wait", {"ctx": 1, "wait_ns": 80_000})
+        for one in node.events
+        if one[3] == "throttle_out"
+    ]
+
+
+def _other_thread(node: Node) -> None:
+    """A number that another process had."""
+    node.events = [
+        (*one[:4], {**one[4], "task": 4999}) if "task" in one[4] else one
+        for one in node.events
+    ]
+    node.proc(4999, comm="other")
+
+
+def _mark_swapped(node: Node) -> None:
+    node.events = [
+        (
+            *one[:4],
+            {
+                **one[4],
+                "buf": str(one[4]["buf"]).translate(str.maketrans("", ""))
+                .replace("enter", "#").replace("exit", "enter").replace("#", "exit"),
+            },
+        )
+        if one[3] == "print"
+        else one
+        for one in node.events
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "mutate", [_swapped, _microseconds, _other_thread], ids=lambda one: one.__name__
+)
+def test_mutants_explain_nothing(
+    tmp_path: Path, mutate: Callable[[Node], None]
+) -> None:
+    nodes = culprit().nodes()
+    mutate(nodes[1])
+    (late,) = verdict(report(tmp_path, nodes)).stragglers
+    assert late.rank == 1
+    assert not late.explained
+
+
+def test_who_had_the_number_before_is_not_blamed(tmp_path: Path) -> None:
+    nodes = culprit().nodes()
+    nodes[1].facts[0]["starttime"] = BEGAN + SECOND // 2
+    nodes[1].proc(4000, comm="before", starttime=1)
+    for at in range(20):
+        begin = BEGAN + at * 20 * MS
+        nodes[1].throttle(begin, begin + 10 * MS, 4000)
+    made = report(tmp_path, nodes)
+    (late,) = verdict(made).stragglers
+    assert (late.findings[0].lost_ns, late.findings[0].n) == (20 * 80 * MS, 20)
+    _, rows, _ = store.query(
+        tmp_path / "s.duckdb", "SELECT comm, count(*) FROM stall GROUP BY 1 ORDER BY 1"
+    )
+    assert rows == [("before", 20), ("python3", 20)]
+
+
+def test_marks_of_which_start_and_end_are_exchanged(tmp_path: Path) -> None:
+    nodes = culprit().nodes()
+    for node in nodes:
+        _mark_swapped(node)
+    made = report(tmp_path, nodes)
+    assert not verdict(made).stragglers
+    assert "a rank left before it entered: the marks are damaged" in explain.as_text(
+        made
+    )
+
+
+def test_times_from_outside_of_the_recording_cap(tmp_path: Path) -> None:
+    """As after a clock that jumped, or us that were taken for ns."""
+    nodes = culprit().nodes()
+    nodes[1].ended = BEGAN + 5 * SECOND
+    made = report(tmp_path, nodes)
+    assert not any(late.explained for late in verdict(made).stragglers)
+    assert "marks from outside of the recording" in explain.as_text(made)
+
+
+def test_the_same_numbers_on_all_nodes_are_kept_apart(tmp_path: Path) -> None:
+    """Thread 4000 is on each of them, throttled on one, and in cgroup 77."""
+    nodes = culprit().nodes()
+    nodes[0].facts = [
+        {**fact, "path": "/another"} if fact["kind"] == "cgroup" else fact
+        for fact in nodes[0].facts
+    ]
+    (late,) = verdict(report(tmp_path, nodes)).stragglers
+    assert "/pod-7/train" in late.findings[0].text
+    assert [one.node for one in explain.report(tmp_path / "s.duckdb").lost] == ["node1"]
+
+
+def test_all_ranks_on_one_node(tmp_path: Path) -> None:
+    made = report(tmp_path, culprit().nodes(one_node=True))
+    (late,) = verdict(made).stragglers
+    assert (late.rank, late.tid, late.explained) == (1, 4010, True)
+    assert [one["method"] for one in made.clocks] == ["same"]
+
+
+# -- what cannot be known -----------------------------------------------------------
+
+
+def test_without_marks_a_table_of_lost_time(tmp_path: Path) -> None:
+    node = Node()
+    node.throttle(BEGAN + 1, BEGAN + 10 * MS, 40)
+    made = report(tmp_path, [node])
+    said = explain.as_text(made)
+    assert "a table of lost time only" in said
+    assert "which rank was late cannot be known" in said
+
+
+def test_a_rank_of_which_nothing_came(tmp_path: Path) -> None:
+    nodes = culprit().nodes()
+    made = report(tmp_path, [nodes[0], nodes[2]])
+    assert verdict(made).said == "nothing"
+    assert "marks of 2 of 3 ranks" in explain.as_text(made)
+
+
+def test_two_processes_that_say_they_are_the_same_rank(tmp_path: Path) -> None:
+    nodes = culprit().nodes()
+    nodes[2].facts[0]["rank"] = 1
+    said = explain.as_text(report(tmp_path, nodes))
+    assert "two processes say they are the same rank" in said
+
+
+def test_two_jobs_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [*culprit().nodes(), *Training().nodes()]
+    for node in nodes[3:]:
+        node.name, node.boot_id = f"x{node.name}", f"x{node.boot_id}"
+        node.facts[0]["job"] = "other"
+    made = report(tmp_path, nodes)
+    assert [(one.job.name, one.said) for one in made.verdicts] == [
+        ("other", "nothing"),
+        ("train", "straggler"),
+    ]
+    path = tmp_path / "s.duckdb"
+    assert len(explain.report(path, "other").verdicts) == 1
+    with pytest.raises(errors.OpsError, match=r"no job x in .*; known: other, train"):
+        explain.report(path, "x")
+    assert cli.main(["explain", str(path), "--job", "train", "--json"]) == 0
+    (job,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert job["stragglers"][0]["findings"][0]["level"] == "explains"
+
+
+def test_chance() -> None:
+    assert straggler.chance(0, 10, 3) == pytest.approx(1)
+    assert straggler.chance(10, 10, 2) == pytest.approx(1 / 1024)
+    assert straggler.chance(900, 2000, 1000) < 1e-300
+
+
+def test_the_union_of_intervals() -> None:
+    found = [(0, 10), (5, 20), (30, 40), (35, 36), (90, 200)]
+    assert straggler.union(found, 2, 100) == 18 + 10 + 10
+    assert straggler.union([(10, 0)], 0, 100) == 0
+
+
+def test_rules_are_about_the_classes_that_there_are() -> None:
+    from kstall_ops.schema import CLASSES
+
+    assert set(rules().classes) == set(CLASSES) == set(rules().oracles)
+    for rule in rules().classes.values():
+        assert all(dataclasses.asdict(rule)[name] for name in ("say", "fix", "doc"))

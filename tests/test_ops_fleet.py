@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Recordings of a fleet of agents, some of which are not well."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from kstall_ops import cli, errors, explain, fleet, store
+from recordings import Training, culprit
+
+AGENT = Path(__file__).with_name("fake_agent.py")
+
+
+def via(
+    tmp_path: Path, hows: dict[str, str], ahead: dict[str, int] | None = None
+) -> str:
+    """A command line that starts an agent for ``{node}``, as ssh would."""
+    for node, how in hows.items():
+        script = tmp_path / f"reach-{node}"
+        script.write_text(
+            f"#!/bin/sh\nAHEAD={(ahead or {}).get(node, 0)} exec {sys.executable} "
+            f"{AGENT} {tmp_path}/rec/{node} {how}\n"
+        )
+        script.chmod(0o755)
+    return f"{tmp_path}/reach-{{node}}"
+
+
+def write(tmp_path: Path, job: Training) -> None:
+    job.write(tmp_path / "rec")
+
+
+def test_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, culprit())
+    reach = via(tmp_path, dict.fromkeys(("node0", "node1", "node2"), "ok"))
+    words = ["fleet", "pull", "-w", "node[0-2]", "--via", reach]
+    made = tmp_path / "s.duckdb"
+    assert cli.main([*words, "-o", str(made)]) == 0
+    said = capsys.readouterr().out
+    assert "3 of 3 nodes, 3 recordings sealed" in said
+    (late,) = explain.report(made).verdicts[0].stragglers
+    assert (late.rank, late.explained) == (1, True)
+    # Again: nothing is new, and nothing was left behind.
+    before = made.read_bytes()
+    assert cli.main([*words, "-o", str(made)]) == 0
+    assert "0 recordings sealed, 3 were there already" in capsys.readouterr().out
+    assert made.read_bytes() == before
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, culprit())
+    hows = {
+        **{"node1": "ok", "dead": "dead", "stopped": "stopped", "old": "old"},
+        **{"node0": "killed", "motd": "garbage", "evil": "escape", "none": "error"},
+    }
+    reach = via(tmp_path, hows)
+    pulled = fleet.pull(list(hows), reach, tmp_path / "s.duckdb", timeout=2)
+    assert pulled.status == fleet.SOME == 3
+    said = {one.node: one.said for one in pulled.nodes}
+    assert {one.node for one in pulled.nodes if one.ok} == {"node1"}
+    assert said["dead"] == (
+        "ended in the middle, status 255: ssh: connect to host: No route to host"
+    )
+    assert said["stopped"] == "silent for 2 s: stopped, or far away"
+    assert said["old"].startswith("its agent speaks version 0, this kstall 1")
+    assert said["node0"] == "ended in the middle, status -9"
+    assert said["motd"] == "said b'Welcome to node7!': not an agent"
+    assert "which is no file of a recording" in said["evil"]
+    assert said["none"] == (r"its agent says: no recording\x1b[31m in /var/lib/kstall")
+    _, rows, _ = store.query(tmp_path / "s.duckdb", "SELECT node FROM session")
+    assert rows == [("node1",)]
+
+
+def test_none_leaves_the_store_as_it_was(tmp_path: Path) -> None:
+    write(tmp_path, culprit())
+    made = tmp_path / "s.duckdb"
+    assert fleet.pull(["node0"], via(tmp_path, {"node0": "ok"}), made).status == 0
+    before = made.read_bytes()
+    pulled = fleet.pull(["x"], via(tmp_path, {"x": "dead"}), made)
+    assert pulled.status == fleet.NONE == 2
+    assert made.read_bytes() == before
+    gone = fleet.pull(["x"], "/no/such/program {node}", made)
+    assert gone.nodes[0].said == "/no/such/program: No such file or directory"
+
+
+def test_clocks_that_differ(tmp_path: Path) -> None:
+    ahead = {"node0": 37_000_000_000, "node1": -2_500_000_000}
+    write(tmp_path, Training(ranks=2))
+    reach = via(tmp_path, dict.fromkeys(ahead, "ok"), ahead)
+    made = tmp_path / "s.duckdb"
+    assert fleet.pull(list(ahead), reach, made, keep=tmp_path / "kept").status == 0
+    with store.reading(made) as opened:
+        rows = opened.execute(
+            'SELECT node, "offset", bound FROM clock JOIN session USING (sid)'
+        ).fetchall()
+    assert len(rows) == 4
+    for node, offset, bound in rows:
+        assert abs(offset + ahead[node]) <= bound
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "node0.rec",
+        "node1.rec",
+    ]
+
+
+def test_names_of_nodes(tmp_path: Path) -> None:
+    assert fleet.expand("n[08-10,12],m,n08") == ["n08", "n09", "n10", "n12", "m"]
+    assert fleet.expand("a[1-2].example.org") == ["a1.example.org", "a2.example.org"]
+    for text in ("-oProxyCommand=id", "a;b", "", "n[a-b]", "n[1-999999]", "n[", "a b"):
+        with pytest.raises(errors.OpsError):
+            fleet.expand(text)
+
+
+def test_no_shell_reads_a_name(tmp_path: Path) -> None:
+    pulled = fleet.pull(["a"], f"echo $(touch {tmp_path}/x) {{node}}", tmp_path / "s")
+    assert pulled.status == 2
+    assert os.listdir(tmp_path) == []  # noqa: PTH208

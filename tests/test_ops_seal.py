@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Recordings become a store: once, as a whole, and whatever is wrong is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import recordings
+from kstall_ops import cli, errors, recording, seal, store
+from recordings import BEGAN, MS, SECOND, Node, culprit
+
+
+def dump(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """All tables, in an order of their own."""
+    tables = ("session", "proc", "cgroup", "stall", "mark", "clock", "loss", "oracle")
+    return {
+        name: sorted(store.query(path, f"SELECT * FROM {name}")[1], key=repr)
+        for name in tables
+    }
+
+
+def stalls(path: Path, columns: str = "t0, t1, dur") -> list[tuple[object, ...]]:
+    return store.query(path, f"SELECT {columns} FROM stall ORDER BY coalesce(t0, t1)")[
+        1
+    ]
+
+
+def test_sealing_twice_changes_nothing(tmp_path: Path) -> None:
+    top, made = culprit().write(tmp_path / "rec"), tmp_path / "s.duckdb"
+    assert len(seal.seal([top], made).added) == 3
+    before, bytes_before = dump(made), made.read_bytes()
+    again = seal.seal([top], made)
+    assert (again.added, len(again.same)) == ([], 3)
+    assert made.read_bytes() == bytes_before
+    copied = tmp_path / "copied"
+    shutil.copytree(top, copied)
+    seal.seal([copied, top], tmp_path / "other.duckdb")
+    assert dump(tmp_path / "other.duckdb") == before
+
+
+def test_in_any_order_and_one_by_one(tmp_path: Path) -> None:
+    top = culprit().write(tmp_path / "rec")
+    seal.seal([top], tmp_path / "all.duckdb")
+    for name in ("node2", "node0", "node1"):
+        seal.seal([top / name], tmp_path / "one.duckdb")
+    assert dump(tmp_path / "one.duckdb") == dump(tmp_path / "all.duckdb")
+
+
+def test_a_recording_that_grew_takes_the_place_of_what_was_sealed(
+    tmp_path: Path,
+) -> None:
+    node, made = Node(ended=None), tmp_path / "s.duckdb"
+    node.throttle(BEGAN + 1, BEGAN + 1 + MS, 7)
+    node.event(BEGAN + 5 * MS, 0, 8, "throttle_in", cgroup=1, task=8)
+    early = node.write(tmp_path / "early", sealed=False)
+    seal.seal([early], made)
+    assert stalls(made) == [
+        (BEGAN + 1, BEGAN + 1 + MS, MS),
+        (BEGAN + 5 * MS, None, None),
+    ]
+    (loss,) = dump(made)["loss"]
+    assert loss[-1] == "recorder gone"
+    node.ended = BEGAN + SECOND
+    node.event(BEGAN + 6 * MS, 1, 0, "throttle_out", cgroup=1, task=8)
+    late = node.write(tmp_path / "late")
+    seal.seal([late], made)
+    whole = [(BEGAN + 1, BEGAN + 1 + MS, MS), (BEGAN + 5 * MS, BEGAN + 6 * MS, MS)]
+    assert stalls(made) == whole
+    assert not dump(made)["loss"]
+    # And less than is there changes nothing.
+    seal.seal([early], made)
+    assert stalls(made) == whole
+
+
+def test_values_are_those_of_the_pages(tmp_path: Path) -> None:
+    node = Node()
+    node.proc(40, comm='a"b\n\x1b[31m', cgroup_id=2**64 - 1)
+    node.event(
+        BEGAN + 9 * MS, 2, 40, "io_uring_sqring_wait", ctx=2**64 - 9, wait_ns=4 * MS
+    )
+    node.event(BEGAN + 10 * MS, 2, 40, "aer_event", dev_name="0000:01:00.0", severity=1)
+    node.mark(BEGAN + 11 * MS, 40, 3, "enter", " rank=5 job=j")
+    node.event(BEGAN + 12 * MS, 0, 40, "print", ip=1, buf="DROP TABLE stall; --")
+    made = tmp_path / "s.duckdb"
+    seal.seal([node.write(tmp_path / "rec")], made)
+    assert stalls(
+        made, "t0, t1, dur, tid, tgid, comm, cgroup_id, cpu, device, cause, join_key"
+    ) == [
+        (
+            *(BEGAN + 5 * MS, BEGAN + 9 * MS, 4 * MS, 40, 40, 'a"b\n\x1b[31m'),
+            *(2**64 - 1, 2, None, "ring full", str(2**64 - 9)),
+        ),
+        # A device's message has no thread: unknown is NULL.
+        (
+            *(BEGAN + 10 * MS, BEGAN + 10 * MS, None, None, None, None, None, 2),
+            *("0000:01:00.0", "fatal", None),
+        ),
+    ]
+    ((_, t, tid, _, job, rank, step, phase),) = dump(made)["mark"]
+    assert (t, tid, job, rank, step, phase) == (BEGAN + 11 * MS, 40, "j", 5, 3, "enter")
+
+
+def test_a_number_used_again_is_another_process(tmp_path: Path) -> None:
+    node = Node()
+    node.proc(40, comm="first", starttime=1)
+    node.proc(40, comm="second", starttime=BEGAN + 50 * MS)
+    node.throttle(BEGAN + 10 * MS, BEGAN + 20 * MS, 40)
+    node.throttle(BEGAN + 60 * MS, BEGAN + 70 * MS, 40)
+    node.throttle(BEGAN + 80 * MS, BEGAN + 90 * MS, 41)
+    seal.seal([node.write(tmp_path / "rec")], tmp_path / "s.duckdb")
+    found = stalls(tmp_path / "s.duckdb", "comm, starttime")
+    assert found == [("first", 1), ("second", BEGAN + 50 * MS), (None, None)]
+
+
+def test_one_number_on_two_nodes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        node = Node(name, f"boot-{name}")
+        node.proc(40, comm=f"on {name}")
+        node.fact("cgroup", cgroup_id=77, path=f"/{name}")
+        node.throttle(BEGAN + 10, BEGAN + 20, 40)
+        node.write(tmp_path / "rec" / name)
+    made = tmp_path / "s.duckdb"
+    seal.seal([tmp_path / "rec"], made)
+    sql = (
+        "SELECT node, comm, path, count(DISTINCT id) OVER () FROM stall JOIN session "
+        "USING (sid) JOIN cgroup USING (sid, cgroup_id) ORDER BY node"
+    )
+    _, rows, _ = store.query(made, sql)
+    assert rows == [("a", "on a", "/a", 2), ("b", "on b", "/b", 2)]
+
+
+def test_ends_without_a_beginning_are_kept_and_counted(tmp_path: Path) -> None:
+    node = Node()
+    node.event(BEGAN + 5, 0, 0, "throttle_out", cgroup=1, task=8)
+    done = seal.seal([node.write(tmp_path / "rec")], tmp_path / "s.duckdb")
+    assert stalls(tmp_path / "s.duckdb") == [(None, BEGAN + 5, None)]
+    assert "1 stalls of which only one end was recorded" in done.remarks[0]
+
+
+def test_lost_events_become_intervals(tmp_path: Path) -> None:
+    node = Node()
+    node.throttle(BEGAN + 10, BEGAN + 20, 40)
+    node.throttle(BEGAN + 1000, BEGAN + 2000, 40)
+    dir = node.write(tmp_path / "rec", per_page=1)
+    path = dir / "segments/cpu0-0.pages"
+    data = bytearray(path.read_bytes())
+    length = int.from_bytes(data[4096 + 8 : 4096 + 12], "little")
+    data[4096 + 8 : 4096 + 16] = (length | 3 << 30).to_bytes(8, "little")
+    data[4096 + 16 + length : 4096 + 24 + length] = (12).to_bytes(8, "little")
+    path.write_bytes(data)
+    recordings.seal_segment(path, 0)
+    seal.seal([dir], tmp_path / "s.duckdb")
+    ((_, cpu, t0, t1, n, reason),) = dump(tmp_path / "s.duckdb")["loss"]
+    assert (cpu, t0, t1, n, reason) == (0, BEGAN + 10, BEGAN + 1000, 12, "overrun")
+
+
+@pytest.mark.parametrize(
+    ("metric", "scope", "theirs", "verdict"),
+    [
+        ("sum_ns", "cgroup:77", 90 * MS, "agrees"),
+        ("sum_ns", "cgroup:77", 90 * MS * 100 // 99, "agrees"),
+        ("sum_ns", "cgroup:77", 100 * MS, "disagrees"),
+        ("sum_ns", "cgroup:78", 10 * MS, "agrees"),
+        ("sum_ns", "node", 100 * MS, "agrees"),
+        ("count", "node", 10, "agrees"),
+        ("count", "node", 11, "disagrees"),
+        ("count", "node", None, "unknown"),
+    ],
+)
+def test_oracles_are_compared_with_what_was_sealed(
+    tmp_path: Path, metric: str, scope: str, theirs: int | None, verdict: str
+) -> None:
+    node = Node()
+    for at in range(10):
+        begin = BEGAN + at * 20 * MS
+        node.throttle(begin, begin + 10 * MS, 40, 78 if at == 9 else 77)
+    node.fact(
+        "oracle",
+        **{"provider": "throttle/fprobe", "scope": scope, "metric": metric},
+        **{"ours": 5, "theirs": theirs, "verdict": "agrees"},
+    )
+    seal.seal([node.write(tmp_path / "rec")], tmp_path / "s.duckdb")
+    ((*_, said),) = dump(tmp_path / "s.duckdb")["oracle"]
+    assert said == verdict
+
+
+def _edit(
+    name: str, change: Callable[[dict[str, object]], None]
+) -> Callable[..., None]:
+    def edit(dir: Path) -> None:
+        said = json.loads((dir / name).read_text())
+        change(said)
+        (dir / name).write_text(json.dumps(said))
+
+    return edit
+
+
+def _cut(dir: Path) -> None:
+    path = dir / "segments/cpu0-0.pages"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _flip(dir: Path) -> None:
+    path = dir / "segments/cpu0-0.pages"
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+
+
+def _foreign(dir: Path) -> None:
+    path = dir / "segments/cpu0-0.pages"
+    path.write_bytes(b"\xee" * 4096)
+    recordings.seal_segment(path, 0)
+
+
+def _format(dir: Path) -> None:
+    """As if the formats had changed under the recorder: other numbers."""
+    path = dir / "formats/kstall/throttle_in"
+    path.write_text(path.read_text().replace("ID: 2001", "ID: 2100"))
+
+
+def _longer(dir: Path) -> None:
+    path = dir / "formats/kstall/throttle_in"
+    path.write_text(
+        path.read_text().replace("offset:16;\tsize:4", "offset:400;\tsize:4")
+    )
+
+
+def _twice(dir: Path) -> None:
+    path = dir / "formats/kstall/throttle_in"
+    path.write_text(path.read_text().replace("ID: 2001", "ID: 2002"))
+
+
+BROKEN: list[tuple[Callable[[Path], object], str]] = [
+    (_cut, "4095 bytes, but 4096 were sealed: truncated"),
+    (_flip, "not the bytes that were sealed"),
+    (_foreign, "page 0: .*; the pages are not of these formats"),
+    (_format, "event 2001, which has no format"),
+    (_longer, "a record without task"),
+    (_twice, "have the same number, 2002"),
+    (
+        _edit("session.json", lambda s: s.update(format=9)),
+        "format 9, this kstall reads",
+    ),
+    (_edit("session.json", lambda s: s.update(began="x")), "began is missing"),
+    (
+        _edit("session.json", lambda s: s.update(page_size=65536)),
+        "pages of 65536 bytes",
+    ),
+    (
+        _edit("session.json", lambda s: s["providers"][0].update({"class": "x\x1b"})),  # type: ignore[index]
+        r"provider 0: class x\\x1b is not one",
+    ),
+    (
+        _edit("session.json", lambda s: s["providers"].append(s["providers"][0])),  # type: ignore[attr-defined,index]
+        "is there twice",
+    ),
+    (lambda dir: (dir / "session.json").unlink(), "not a recording of kstall-node"),
+    (lambda dir: (dir / "session.json").write_text("{"), "cannot be read"),
+    (lambda dir: (dir / "session.json").write_text("[]"), "not of kstall-node"),
+    (lambda dir: (dir / "formats/ftrace/print").write_text("x"), "not a format file"),
+    (
+        lambda dir: (dir / "facts.jsonl").write_text("{\n{}\n"),
+        "facts.jsonl:1: not JSON",
+    ),
+    (lambda dir: (dir / "facts.jsonl").write_text("[]\n"), "facts.jsonl:1: not a fact"),
+    (
+        lambda dir: (dir / "facts.jsonl").write_text('{"kind":"proc","pid":"x"}\n'),
+        "its facts do not fit",
+    ),
+    (lambda dir: (dir / "segments/x.pages").write_text(""), "not a segment"),
+]
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"), BROKEN, ids=[text[:30] for _, text in BROKEN]
+)
+def test_one_clear_message_each(
+    tmp_path: Path,
+    damage: Callable[[Path], object],
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = Node()
+    node.throttle(BEGAN + 10, BEGAN + 20, 40)
+    good = Node("good", "other")
+    good.throttle(BEGAN + 10, BEGAN + 20, 40)
+    made = tmp_path / "s.duckdb"
+    seal.seal([good.write(tmp_path / "good")], made)
+    before = made.read_bytes()
+    dir = node.write(tmp_path / "bad")
+    damage(dir)
+    with pytest.raises(errors.OpsError, match=complaint) as caught:
+        seal.seal([dir], made)
+    assert "\n" not in str(caught.value)
+    assert cli.main(["seal", str(dir), "-o", str(made)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert made.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "bad",
+        "good",
+        "s.duckdb",
+    ]
+
+
+def test_a_torn_last_fact_is_what_a_killed_recorder_leaves(tmp_path: Path) -> None:
+    dir = Node().write(tmp_path / "rec")
+    (dir / "facts.jsonl").write_text('{"kind":"clock","t_mono":1}\n{"kind":"pr')
+    assert "its last line is torn" in " ".join(recording.load(dir).remarks)
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (lambda path: None, "no such store"),
+        (lambda path: path.write_text("hello"), "cannot be opened as a store"),
+        (lambda path: path.mkdir(), "not a file"),
+        (lambda path: duckdb.connect(path).close(), "but not a store of kstall"),
+    ],
+)
+def test_what_is_no_store(
+    tmp_path: Path, make: Callable[[Path], object], complaint: str
+) -> None:
+    path = tmp_path / "s.duckdb"
+    make(path)
+    with pytest.raises(errors.NotAStore, match=complaint) as caught:
+        store.check(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_store_of_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "s.duckdb"
+    with duckdb.connect(path) as made:
+        made.execute("CREATE TABLE meta AS SELECT 7 AS version")
+    with pytest.raises(
+        errors.NotAStore, match="version 7, this kstall reads version 1"
+    ):
+        store.check(path)
+
+
+# -- read-only ------------------------------------------------------------------------
+
+ESCAPES = {
+    "copy to": "COPY stall TO '{dir}/out.csv'",
+    "copy from": "COPY stall FROM '{dir}/in.csv'",
+    "attach": "ATTACH '{dir}/new.duckdb' AS x",
+    "read a file": "SELECT * FROM read_text('{dir}/in.csv')",
+    "read a table of a file": "SELECT * FROM '{dir}/in.csv'",
+    "install": "INSTALL httpfs",
+    "load": "LOAD '{dir}/x.duckdb_extension'",
+    "export": "EXPORT DATABASE '{dir}/export'",
+    "unlock": "SET enable_external_access = true",
+    "directories": "SET allowed_directories = ['{dir}']",
+    "reset": "RESET enable_external_access",
+    "list files": "SELECT * FROM glob('{dir}/*')",
+    "read bytes": "SELECT * FROM read_blob('/etc/passwd')",
+    "write": "INSERT INTO meta VALUES (2)",
+    "drop": "DROP TABLE stall",
+    "second statement": "SELECT 1; COPY stall TO '{dir}/out.csv'",
+    "spill": "SET temp_directory = '{dir}'",
+    "log to a file": "CALL enable_logging(storage_path = '{dir}/log')",
+    "profile to a file": "PRAGMA profiling_output = '{dir}/profile'",
+}
+
+
+@pytest.mark.parametrize("sql", ESCAPES.values(), ids=ESCAPES.keys())
+def test_queries_neither_write_nor_read_files(tmp_path: Path, sql: str) -> None:
+    made, dir = tmp_path / "s.duckdb", tmp_path / "dir"
+    dir.mkdir()
+    (dir / "in.csv").write_text("a,b\n1,2\n")
+    seal.seal([Node().write(tmp_path / "rec")], made)
+    before = made.read_bytes()
+    with pytest.raises(errors.Refused) as caught:
+        store.query(made, sql.format(dir=dir))
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in dir.iterdir()] == ["in.csv"]
+    assert made.read_bytes() == before
+
+
+def test_a_query_that_does_not_end_is_stopped(tmp_path: Path) -> None:
+    made = tmp_path / "s.duckdb"
+    seal.seal([Node().write(tmp_path / "rec")], made)
+    with pytest.raises(errors.Refused, match=r"longer than 0\.3 s"):
+        store.query(
+            made,
+            "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b",
+            seconds=0.3,
+        )
+
+
+def test_what_is_printed_cannot_move_the_cursor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = Node("n\x1b[2J")
+    node.proc(40, comm="\x1b]0;pwned\x07\n| DROP", job="j\u202e", rank=0)
+    node.throttle(BEGAN + 10, BEGAN + 20, 40)
+    made = tmp_path / "s.duckdb"
+    assert cli.main(["seal", str(node.write(tmp_path / "rec")), "-o", str(made)]) == 0
+    for name in store.NAMED:
+        assert cli.main(["query", str(made), "--named", name]) == 0
+    assert cli.main(["explain", str(made)]) == 0
+    said = capsys.readouterr().out
+    assert r"\x1b]0;pwned\x07\n| DROP" in said
+    assert all(char.isprintable() or char == "\n" for char in said)
