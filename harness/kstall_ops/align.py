@@ -65,6 +65,10 @@ class Collective:
     exit: int
 
 
+#: The clock that others are compared with, which drifts from itself by nothing.
+_ITSELF = (Point(0, 0, 0), Point(1, 0, 0))
+
+
 def order(a: tuple[int, int], b: tuple[int, int]) -> Order:
     """Of two (time, bound) of different nodes."""
     if abs(a[0] - b[0]) <= a[1] + b[1]:
@@ -96,7 +100,7 @@ def clocks(
     everyone = set(sids)
     boots = boots or {}
     if len({boots.get(sid, sid) for sid in everyone}) <= 1:
-        return {sid: Clock(sid, "same", (Point(0, 0, 0),)) for sid in sids}
+        return {sid: Clock(sid, "same", _ITSELF) for sid in sids}
     ways: list[tuple[str, Mapping[str, list[Point]]]] = [
         ("ping", found) for _, found in sorted(pings.items())
     ]
@@ -150,7 +154,7 @@ def _by_collectives(
 ) -> dict[str, Clock]:
     groups = _pairs(shared).values()
     reference = sids[0]
-    made = {reference: Clock(reference, "reference", (Point(0, 0, 0),))}
+    made = {reference: Clock(reference, "reference", _ITSELF)}
     for sid in sids[1:]:
         lows: list[int] = []
         highs: list[int] = []

@@ -18,7 +18,7 @@ from .rules import rules
 from .straggler import Job, ranks_text
 
 _ROWS, _STEPS = 24, 1500
-_CELLS, _WIDE, _LANE, _BAR, _STRIP = (9, 18), 1000, 58, 36, 6
+_CELLS, _WIDE, _LANE, _BAR, _STRIP = (9, 18), 560, 58, 36, 6
 # Of the axis of durations: what differs by less looks like less.
 _BUCKETS = 12
 _NAMES, _HEAD = 92, 20
