@@ -205,6 +205,9 @@ class Training:
     #: Extra time of a rank in a step, and how much of that it is throttled.
     extra: Callable[[int, int], int] = lambda rank, step: 0
     throttled: Callable[[int, int], int] = lambda rank, step: 0
+    #: For how long a rank cannot leave a collective, and whether a quota is why.
+    kept: Callable[[int, int], int] = lambda rank, step: 0
+    by_quota: bool = True
     #: Clocks: what each node's is ahead of the truth by.
     skew: Callable[[int], int] = lambda rank: 0
 
@@ -226,12 +229,13 @@ class Training:
                 "cgroup", cgroup_id=77, path="/pod-7/train", cpu_max="20000 100000"
             )
         now = BEGAN + SECOND
+        starts = [now] * self.ranks
         for step in range(self.steps):
             jitter = [
                 (rank * 7 + step * 13) % 11 * MS // 10 for rank in range(self.ranks)
             ]
             arrivals = [
-                now + self.compute + jitter[rank] + self.extra(rank, step)
+                starts[rank] + self.compute + jitter[rank] + self.extra(rank, step)
                 for rank in range(self.ranks)
             ]
             done = max(arrivals) + 2 * MS
@@ -241,7 +245,13 @@ class Training:
                     begin = now + 20 * MS + ahead
                     node.throttle(begin, begin + lost, tids[rank])
                 node.mark(arrivals[rank] + ahead, tids[rank], step, "enter")
-                node.mark(done + rank * 20_000 + ahead, tids[rank], step, "exit")
+                left = done + rank * 20_000
+                if kept := self.kept(rank, step):
+                    if self.by_quota:
+                        node.throttle(left + ahead, left + kept + ahead, tids[rank])
+                    left += kept + 50_000
+                node.mark(left + ahead, tids[rank], step, "exit")
+                starts[rank] = max(left, done + 100_000)
             now = done + 100_000
         return made
 

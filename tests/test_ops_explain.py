@@ -137,6 +137,41 @@ def test_another_thread_of_the_late_rank_coincides(tmp_path: Path) -> None:
     assert (finding.level, finding.covered) == ("coincides", 0)
 
 
+def kept(rank: int, step: int) -> int:
+    """Rank 2 cannot leave the collectives of some steps."""
+    return 80 * MS if rank == 2 and step in range(20, 50, 2) else 0
+
+
+@pytest.mark.parametrize("one_node", [True, False])
+def test_who_cannot_leave_makes_nobody_else_late(
+    tmp_path: Path, one_node: bool
+) -> None:
+    """It waits for long, but for its quota; in the next step it is the late one."""
+    job = Training(kept=kept)
+    (late,) = verdict(report(tmp_path, job.nodes(one_node))).stragglers
+    assert (late.rank, late.steps) == (2, tuple(range(21, 51, 2)))
+    (finding,) = late.findings
+    # Of one clock it is known when the others left; of three it is not.
+    assert finding.level == ("explains" if one_node else "coincides")
+
+
+def test_who_can_never_leave_is_not_blamed_without_a_clock(tmp_path: Path) -> None:
+    """Each rank on its own node: it may have waited for others while it was stalled."""
+
+    def always(rank: int, step: int) -> int:
+        return 80 * MS if rank == 2 and 20 <= step < 40 else 0
+
+    made = report(tmp_path, Training(kept=always).nodes())
+    assert verdict(made).said == "nothing"
+    assert [lost.n for lost in made.lost] == [20]
+
+
+def test_on_one_clock_no_record_is_needed_for_that(tmp_path: Path) -> None:
+    job = Training(kept=kept, by_quota=False)
+    (late,) = verdict(report(tmp_path, job.nodes(one_node=True))).stragglers
+    assert (late.rank, late.steps, late.findings) == (2, tuple(range(21, 51, 2)), ())
+
+
 def test_a_rank_that_was_always_late_has_no_control(tmp_path: Path) -> None:
     made = report(tmp_path, culprit(begin=0, end=60).nodes())
     (late,) = verdict(made).stragglers
@@ -322,7 +357,7 @@ def test_marks_of_which_start_and_end_are_exchanged(tmp_path: Path) -> None:
         _mark_swapped(node)
     made = report(tmp_path, nodes)
     assert not verdict(made).stragglers
-    assert "a rank left before it entered: the marks are damaged" in explain.as_text(
+    assert "one left before all had entered: the marks are damaged" in explain.as_text(
         made
     )
 

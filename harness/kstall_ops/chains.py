@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,21 +21,21 @@ import duckdb
 from .errors import shown
 from .recording import digest
 from .rules import Rules
-from .straggler import Job, Step, chance, union
+from .straggler import Arrival, Job, Step, chance, union
 
 LEVELS = ("observed", "coincides", "explains")
 
 _OVERLAPS = """
 WITH windows AS (SELECT unnest(?::STRUCT(
-    sid VARCHAR, tid INTEGER, tgid INTEGER, step BIGINT, w0 BIGINT, w1 BIGINT)[],
-    recursive := true))
-SELECT w.step, s.class, coalesce(s.cause, ''), s.cgroup_id, s.device,
+    rank INTEGER, sid VARCHAR, tid INTEGER, tgid INTEGER, step BIGINT, w0 BIGINT,
+    w1 BIGINT)[], recursive := true))
+SELECT w.rank, w.step, s.class, coalesce(s.cause, ''), s.cgroup_id, s.device,
     s.tid IS NOT DISTINCT FROM w.tid AS mine, s.tgid IS NOT NULL AS joined,
     coalesce(s.t0, s.t1), coalesce(s.t1, 9223372036854775807), s.id, s.provider
 FROM windows w JOIN stall s ON s.sid = w.sid
 WHERE (s.tid = w.tid OR s.tgid = w.tgid OR s.tid IS NULL)
     AND coalesce(s.t0, s.t1) < w.w1 AND coalesce(s.t1, 9223372036854775807) > w.w0
-ORDER BY w.step, s.t0, s.id
+ORDER BY w.rank, w.step, s.t0, s.id
 """
 
 
@@ -159,12 +160,15 @@ def judge(
     verdict = Verdict(job)
     if len(job.ranks) < 2 or not job.steps:
         return verdict
+    _discount(opened, job, limits)
     late = {rank: steps for rank in job.ranks if (steps := job.late(rank))}
     total = sum(map(len, late.values()))
     suspects = [rank for rank, steps in late.items() if len(steps) >= limits.late_steps]
-    # All ranks are looked at only if something is wrong, or might be with all.
-    overlaps = {rank: overlaps_of(opened, job, rank) for rank in job.ranks}
-    verdict.slowed = _slowed(job, overlaps, limits)
+    # All ranks are looked at only if something might be wrong with all.
+    everybody = _all_may_be_slowed(opened, job, limits)
+    overlaps = overlaps_of(opened, job, job.ranks if everybody else suspects)
+    if everybody:
+        verdict.slowed = _slowed(job, overlaps, limits)
     if verdict.slowed:
         # Each is late now and then; one is a straggler if it is more often than that.
         level = limits.p / len(job.ranks)
@@ -197,33 +201,31 @@ def judge(
 
 
 def overlaps_of(
-    opened: duckdb.DuckDBPyConnection, job: Job, rank: int
-) -> dict[str, Overlap]:
-    """By class, what overlaps the time between two collectives of ``rank``.
+    opened: duckdb.DuckDBPyConnection, job: Job, ranks: Iterable[int]
+) -> dict[int, dict[str, Overlap]]:
+    """By rank and class, what overlaps the time between two of its collectives.
 
     Also stalls without a thread, of its node: of messages from a device nobody knows
     whom they concern.
     """
-    windows = []
-    for at, step in enumerate(job.steps):
-        one = step.arrivals[rank]
-        windows.append(
-            {
-                "sid": one.sid,
-                "tid": one.tid,
-                "tgid": one.tgid,
-                "step": at,
-                "w0": one.since,
-                "w1": one.enter,
-            }
-        )
-    found: dict[str, Overlap] = {}
+    windows = [
+        _window(step.arrivals[rank], at, before=job.limit)
+        for rank in ranks
+        for at, step in enumerate(job.steps)
+    ]
+    found: dict[int, dict[str, Overlap]] = {rank: {} for rank in ranks}
     for row in opened.execute(_OVERLAPS, [windows]).fetchall():
-        at, cls, cause, group, device, mine, joined, t0, t1, id_, provider = row
-        overlap = found.setdefault(cls, Overlap())
-        (overlap.mine if mine and joined else overlap.others).setdefault(at, []).append(
-            (t0, t1)
-        )
+        rank, at, cls, cause, group, device, mine, joined, t0, t1, id_, provider = row
+        since = job.steps[at].arrivals[rank].since
+        assert since is not None
+        # On a clock of its own nobody knows whether a stall that ended just before the
+        # thread left the last collective kept it there, or whether it had to wait.
+        outside = t1 <= since
+        if outside and not (mine and joined and t1 > t0):
+            continue
+        overlap = found[rank].setdefault(cls, Overlap())
+        own = mine and joined and not outside
+        (overlap.mine if own else overlap.others).setdefault(at, []).append((t0, t1))
         overlap.ids[id_] = None
         overlap.providers[provider] = None
         lasted = max(0, t1 - t0) + 1
@@ -236,11 +238,78 @@ def overlaps_of(
     return found
 
 
+def _window(one: Arrival, at: int, before: int | None = None) -> dict[str, Any]:
+    """A row for `_OVERLAPS`: the time in a collective, or that before it and more."""
+    begin, end = one.enter, one.exit
+    if before is not None:
+        assert one.since is not None
+        begin, end = one.since - before, one.enter
+    return {
+        **{"rank": one.rank, "sid": one.sid, "tid": one.tid, "tgid": one.tgid},
+        **{"step": at, "w0": begin, "w1": end},
+    }
+
+
+def _discount(opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules) -> None:
+    """Where somebody seems late, note which threads were stalled in the collective.
+
+    A thread that is stalled when the others leave does so later, on a clock that no
+    other rank may have; all others would look late.
+    """
+    late = [
+        at for at, step in enumerate(job.steps) if step.lateness(step.last) >= job.limit
+    ]
+    windows = [
+        _window(one, at) for at in late for one in job.steps[at].arrivals.values()
+    ]
+    if not windows:
+        return
+    stalled: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for row in opened.execute(_OVERLAPS, [windows]).fetchall():
+        rank, at, cls, _, _, _, mine, _, t0, t1, _, _ = row
+        if mine and limits.classes[cls].blocks:
+            stalled.setdefault((at, rank), []).append((t0, t1))
+    for at in {at for at, _ in stalled}:
+        arrivals = {
+            rank: dataclasses.replace(
+                one, kept=union(stalled.get((at, rank), ()), one.enter, one.released)
+            )
+            for rank, one in job.steps[at].arrivals.items()
+        }
+        job.steps[at] = dataclasses.replace(job.steps[at], arrivals=arrivals)
+
+
 def covered_of(step: Step, rank: int, intervals: Sequence[tuple[int, int]]) -> int:
     """How much of the time before ``rank`` arrived the intervals cover."""
     one = step.arrivals[rank]
     assert one.since is not None
     return union(intervals, one.since, one.enter)
+
+
+def _all_may_be_slowed(
+    opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules
+) -> bool:
+    """Whether each rank's thread has stalls enough, wherever in its steps they are."""
+    threads = {
+        (one.sid, one.tid): one.rank
+        for step in job.steps
+        for one in step.arrivals.values()
+    }
+    rows = opened.execute(
+        "SELECT sid, tid, class, sum(coalesce(t1, 9223372036854775807) - t0) "
+        "FROM stall WHERE tid IS NOT NULL AND t0 IS NOT NULL GROUP BY ALL"
+    ).fetchall()
+    lost: dict[str, dict[int, int]] = {}
+    for sid, tid, cls, lasted in rows:
+        rank = threads.get((sid, tid))
+        if rank is not None:
+            ranks = lost.setdefault(cls, {})
+            ranks[rank] = ranks.get(rank, 0) + int(lasted)
+    enough = limits.slowed * job.median * len(job.steps)
+    return any(
+        len(ranks) == len(job.ranks) and min(ranks.values()) >= enough
+        for ranks in lost.values()
+    )
 
 
 def _slowed(
@@ -393,7 +462,9 @@ def _missing(
             f"it covers {limits.coverage:.0%} of the lateness in {len(well)} late "
             f"steps, {limits.late_steps} are needed"
         )
-    if control is None or not control.steps_without:
+    if control is None:
+        found.append("it never lasted as long as a step has to be late")
+    elif not control.steps_without:
         found.append("there are no steps without it to compare with")
     elif control.p >= limits.p:
         found.append(f"steps without it are as late (p = {control.p:.3f})")

@@ -153,6 +153,7 @@ def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
     cell = max(_CELLS[0], min(_CELLS[1], _WIDE // len(steps)))
     used: set[str] = set()
     height = _HEAD + len(ranks) * _LANE
+    overlaps = chains.overlaps_of(opened, job, ranks)
     lanes: list[str] = []
     names: list[str] = []
     for row, rank in enumerate(ranks):
@@ -161,12 +162,11 @@ def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
         names.append(f'<text x="8" y="{top + 24}"{bold}>rank {rank}</text>')
         if row == 0:
             names.append(f'<text x="8" y="{top + 40}">{peak / 1e6:.4g} ms</text>')
-        overlaps = chains.overlaps_of(opened, job, rank)
         base = top + 6 + _BAR
         lanes.append(_line(base, len(steps) * cell))
         for x, at in enumerate(steps):
             lanes.append(
-                _cell(job, rank, at, (x * cell, cell), base, peak, overlaps, used)
+                _cell(job, rank, at, (x * cell, cell), base, peak, overlaps[rank], used)
             )
     ticks = [
         f'<text x="{x * cell + 2}" y="14">{job.steps[at].number}</text>'

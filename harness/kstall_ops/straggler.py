@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which rank was late, by its own clock alone: who waits least arrived last.
 
-No clocks are compared: what a rank waits in a collective is a difference of two times
-of one clock, and the waits of all ranks end together.
+No clocks of nodes are compared: what a rank waits in a collective is a difference of
+two times of one clock, and the waits of all ranks end together.  They end when the
+first rank on that clock leaves: who leaves later was kept from it, not from arriving.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -23,20 +25,27 @@ WITH numbered AS (
     FROM mark WHERE rank IS NOT NULL
 ), pairs AS (
     SELECT coalesce(e.job, '') AS job, e.rank, e.step, e.nth, e.sid, e.tid, e.tgid,
-        e.t AS entered, x.t AS left_at
+        e.t AS entered, x.t AS left_at,
+        min(x.t) OVER (PARTITION BY coalesce(e.job, ''), e.step, e.nth,
+            coalesce(s.boot_id, e.sid)) AS released
     FROM numbered e JOIN numbered x ON e.sid = x.sid AND e.tid = x.tid
         AND e.job IS NOT DISTINCT FROM x.job AND e.rank = x.rank
         AND e.step = x.step AND e.nth = x.nth
+        LEFT JOIN session s ON s.sid = e.sid
     WHERE e.phase = 'enter' AND x.phase = 'exit'
 )
-SELECT *, lag(left_at) OVER (PARTITION BY job, rank, sid, tid ORDER BY entered) AS since
+SELECT *, lag(released) OVER (PARTITION BY job, rank, sid, tid ORDER BY entered)
+    AS since
 FROM pairs ORDER BY job, step, nth, rank
 """
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """One rank at one collective; ``since`` is when it left the one before."""
+    """One rank at one collective; ``since`` is when it could leave the one before.
+
+    ``kept`` is for how long its thread was stalled inside, as far as that is known.
+    """
 
     rank: int
     sid: str
@@ -45,11 +54,13 @@ class Arrival:
     since: int | None
     enter: int
     exit: int
+    released: int
+    kept: int = 0
 
     @property
     def wait(self) -> int:
         """How long it waited for the others."""
-        return self.exit - self.enter
+        return self.released - self.enter
 
 
 @dataclass(frozen=True)
@@ -60,11 +71,15 @@ class Step:
     arrivals: dict[int, Arrival]
 
     def lateness(self, rank: int) -> int:
-        """How much later than the first one this rank arrived."""
-        longest = max(one.wait for one in self.arrivals.values())
-        return longest - self.arrivals[rank].wait
+        """How much later than the first one this rank arrived, at least."""
+        return max(0, self._longest - self.arrivals[rank].wait)
 
-    @property
+    @functools.cached_property
+    def _longest(self) -> int:
+        # Who is stalled inside leaves late, and may not have waited for anybody.
+        return max(one.wait - one.kept for one in self.arrivals.values())
+
+    @functools.cached_property
     def last(self) -> int:
         """The rank that waited least."""
         return min(self.arrivals.values(), key=lambda one: (one.wait, one.rank)).rank
@@ -100,8 +115,8 @@ def jobs(opened: duckdb.DuckDBPyConnection, limits: Rules) -> list[Job]:
     found: dict[str, dict[tuple[int, int], list[Arrival]]] = {}
     # A step may have several collectives, the n-th of which is one for all ranks.
     for row in opened.execute(_MARKS).fetchall():
-        job, rank, step, nth, sid, tid, tgid, enter, left, since = row
-        arrival = Arrival(rank, sid, tid, tgid, since, enter, left)
+        job, rank, step, nth, sid, tid, tgid, enter, left, released, since = row
+        arrival = Arrival(rank, sid, tid, tgid, since, enter, left, released)
         found.setdefault(job, {}).setdefault((step, nth), []).append(arrival)
     worlds = dict(
         opened.execute(
@@ -138,7 +153,7 @@ def _job(
         else:
             job.steps.append(Step(step, {one.rank: one for one in group}))
     for count, what in (
-        (backwards, "a rank left before it entered: the marks are damaged"),
+        (backwards, "one left before all had entered: the marks are damaged"),
         (twice, "two processes say they are the same rank"),
         (missing, "marks of some ranks are missing"),
     ):
