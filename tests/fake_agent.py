@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An agent as a node would run it: ``fake_agent.py DIR [HOW]``, on stdio.
 
-HOW: ok, old, stopped, killed, garbage, escape, error; AHEAD in the environment is what
-its clock is ahead of ours by, in ns.
+HOW: ok, old, stopped, killed, garbage, deep, escape, error, slow; AHEAD in the
+environment is what its clock is ahead of ours by, in ns.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ def main() -> None:
                 time.sleep(60)
             if how == "garbage":
                 print("Welcome to node7!", flush=True)
+            if how == "deep":
+                print("[" * 60_000, flush=True)
             say(op="hello", version=0 if how == "old" else 1, node="n")
         elif asked["op"] == "ping":
             say(op="pong", n=asked["n"], mono=time.monotonic_ns() + ahead)
         elif asked["op"] == "pull":
             if how == "error":
                 say(op="error", text="no recording\x1b[31m in /var/lib/kstall")
+            while how == "slow":
+                say(op="file", path=f"rec/formats/a/{time.monotonic_ns()}", size=0)
+                time.sleep(0.05)
             if how == "escape":
                 say(op="file", path="rec/../../../etc/cron.d/x", size=1)
             for path in sorted(top.rglob("*")):

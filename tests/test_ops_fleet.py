@@ -56,10 +56,14 @@ def test_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hows = {
         **{"node1": "ok", "dead": "dead", "stopped": "stopped", "old": "old"},
         **{"node0": "killed", "motd": "garbage", "evil": "escape", "none": "error"},
+        **{"slow": "slow", "deep": "deep", "node2": "ok"},
     }
+    with (tmp_path / "rec/node2/facts.jsonl").open("a") as file:
+        file.write('{"kind": "proc", "pid": "forty"}\n')
     reach = via(tmp_path, hows)
-    pulled = fleet.pull(list(hows), reach, tmp_path / "s.duckdb", timeout=2)
+    pulled = fleet.pull(list(hows), reach, tmp_path / "s.duckdb", timeout=2, limit=5)
     assert pulled.status == fleet.SOME == 3
+    assert pulled.summary.startswith("1 of 11 nodes, 1 recordings sealed")
     said = {one.node: one.said for one in pulled.nodes}
     assert {one.node for one in pulled.nodes if one.ok} == {"node1"}
     assert said["dead"] == (
@@ -70,6 +74,9 @@ def test_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said["node0"] == "ended in the middle, status -9"
     assert said["motd"] == "said b'Welcome to node7!': not an agent"
     assert "which is no file of a recording" in said["evil"]
+    assert said["slow"] == "not done in 5 s"
+    assert said["deep"].endswith("[': not an agent") or "[[" in said["deep"]
+    assert "its facts do not fit" in said["node2"]
     assert said["none"] == (r"its agent says: no recording\x1b[31m in /var/lib/kstall")
     _, rows, _ = store.query(tmp_path / "s.duckdb", "SELECT node FROM session")
     assert rows == [("node1",)]

@@ -261,6 +261,15 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
         _edit("session.json", lambda s: s["providers"].append(s["providers"][0])),  # type: ignore[attr-defined,index]
         "is there twice",
     ),
+    (
+        _edit("session.json", lambda s: s["providers"][0].update(tid=["x"])),  # type: ignore[index]
+        "provider 0: tid is .*, not a name",
+    ),
+    (lambda dir: (dir / "session.json").write_text("[" * 9999), "cannot be read"),
+    (
+        lambda dir: (dir / "facts.jsonl").write_text("[" * 9999 + "\n1\n"),
+        ":1: not JSON",
+    ),
     (lambda dir: (dir / "session.json").unlink(), "not a recording of kstall-node"),
     (lambda dir: (dir / "session.json").write_text("{"), "cannot be read"),
     (lambda dir: (dir / "session.json").write_text("[]"), "not of kstall-node"),
@@ -363,6 +372,8 @@ ESCAPES = {
     "write": "INSERT INTO meta VALUES (2)",
     "drop": "DROP TABLE stall",
     "second statement": "SELECT 1; COPY stall TO '{dir}/out.csv'",
+    "memory": "ATTACH ':memory:' AS x",
+    "settings of python": "SET python_enable_replacements = true",
     "spill": "SET temp_directory = '{dir}'",
     "log to a file": "CALL enable_logging(storage_path = '{dir}/log')",
     "profile to a file": "PRAGMA profiling_output = '{dir}/profile'",

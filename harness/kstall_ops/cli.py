@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     pull.add_argument("-o", dest="store", type=Path, required=True, metavar="STORE")
     pull.add_argument("--timeout", type=float, default=30, help="seconds of silence")
+    pull.add_argument("--limit", type=float, default=900, help="seconds for a node")
     pull.add_argument(
         "--via",
         default="ssh -oBatchMode=yes {node} kstall-node agent --stdio",
@@ -146,6 +147,7 @@ def _pull(arguments: argparse.Namespace) -> int:
         arguments.via,
         arguments.store,
         timeout=arguments.timeout,
+        limit=arguments.limit,
         keep=arguments.keep,
     )
     for one in done.nodes:

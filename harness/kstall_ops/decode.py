@@ -67,6 +67,14 @@ class Provider:
         for name in ("provider", "end"):
             if not isinstance(values.get(name), str):
                 raise ValueError(f"{name} is missing")
+        for name, value in values.items():
+            words = value if name == "key" else [value]
+            if name == "cause" and isinstance(value, dict):
+                words = [value.get("field")]
+                if not isinstance(value.get("values", {}), dict | None):
+                    raise ValueError("cause has no table of values")
+            if not all(word is None or isinstance(word, str) for word in words):
+                raise ValueError(f"{name} is {shown(value)}, not a name")
         return cls(cls=klass, **values)
 
 

@@ -16,6 +16,7 @@ import re
 import selectors
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from . import recording, seal
-from .errors import OpsError, shown
+from .errors import NotARecording, OpsError, shown
 
 #: Of what is spoken on the pipe.
 VERSION = 1
@@ -119,12 +120,14 @@ def pull(
     path: Path,
     *,
     timeout: float = 30,
+    limit: float = 900,
     keep: Path | None = None,
 ) -> Pulled:
     """Fetch from all ``nodes`` at once, and seal what came.
 
     ``via`` is a command line in which ``{node}`` stands for the name; no shell reads
-    it.  ``timeout`` is for how long an agent may say nothing.
+    it.  ``timeout`` is for how long an agent may say nothing, ``limit`` for how long it
+    may take in all.
     """
     words = shlex.split(via)
     if not words:
@@ -138,26 +141,14 @@ def pull(
             keep.mkdir(parents=True, exist_ok=True)
             top = keep
         jobs = [
-            ([word.replace("{node}", node) for word in words], node, timeout, top)
+            ([w.replace("{node}", node) for w in words], node, (timeout, limit), top)
             for node in nodes
         ]
         with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
             results = list(pool.map(lambda job: _one(*job), jobs))
-        done, good, dirs = [], 0, []
-        for node, found in results:
-            if found:
-                try:
-                    for dir in found:
-                        recording.load(dir)
-                except OpsError as error:
-                    done.append(Node(node.node, False, f"sent what is none: {error}"))
-                    continue
-                dirs += found
-                good += 1
-            done.append(node)
+        done, sealed = _sealed(results, path)
         summary = "nothing came, the store is as it was"
-        if dirs:
-            sealed = seal.seal(dirs, path)
+        if good := sum(node.ok for node in done):
             summary = (
                 f"{good} of {len(nodes)} nodes, {len(sealed.added)} recordings sealed, "
                 f"{len(sealed.same)} were there already"
@@ -165,12 +156,40 @@ def pull(
     return Pulled(tuple(done), summary)
 
 
+def _sealed(
+    results: Sequence[tuple[Node, list[Path]]], path: Path
+) -> tuple[list[Node], seal.Sealed]:
+    """What became of the nodes whose recordings came, and of the recordings."""
+    dirs = [dir for _, found in results for dir in found]
+    if not dirs:
+        return [node for node, _ in results], seal.Sealed()
+    try:
+        return [node for node, _ in results], seal.seal(dirs, path)
+    except NotARecording:
+        pass
+    # One of them, which costs the others nothing: each by itself.
+    done, total = [], seal.Sealed()
+    for node, found in results:
+        if not found:
+            done.append(node)
+            continue
+        try:
+            one = seal.seal(found, path)
+        except NotARecording as error:
+            done.append(Node(node.node, False, f"sent what is none: {error}"))
+            continue
+        done.append(node)
+        total.added += one.added
+        total.same += one.same
+    return done, total
+
+
 def _one(
-    argv: list[str], node: str, timeout: float, top: Path
+    argv: list[str], node: str, limits: tuple[float, float], top: Path
 ) -> tuple[Node, list[Path]]:
     draft = Path(tempfile.mkdtemp(prefix=".pull-", dir=top))
     try:
-        with _Agent(argv, timeout) as agent:
+        with _Agent(argv, *limits) as agent:
             count = _fetch(agent, draft)
         found = []
         for dir in sorted(path for path in draft.iterdir() if path.is_dir()):
@@ -255,8 +274,9 @@ def _collector() -> str:
 class _Agent:
     """A process whose pipes are the connection, read with a time limit."""
 
-    def __init__(self, argv: list[str], timeout: float) -> None:
+    def __init__(self, argv: list[str], timeout: float, limit: float) -> None:
         self._timeout, self._buffer = timeout, b""
+        self._limit, self._until = limit, time.monotonic() + limit
         # In a file: nobody reads a pipe while a chatty ssh fills it.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
@@ -284,7 +304,8 @@ class _Agent:
         try:
             process.wait(0.5)
         except subprocess.TimeoutExpired:
-            process.kill()
+            # With all that it has started: a shell's ssh would stay.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._errors.close()
 
@@ -310,7 +331,7 @@ class _Agent:
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             said = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise AgentError(f"said {shown(line[:80])}: not an agent") from None
         if not isinstance(said, dict):
             raise AgentError(f"said {shown(said)}: not an agent")
@@ -328,9 +349,14 @@ class _Agent:
 
     def _read(self) -> bytes:
         assert self._process.stdout is not None
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise AgentError(f"not done in {self._limit:g} s")
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(self._timeout):
+            if not selector.select(min(self._timeout, left)):
+                if left < self._timeout:
+                    raise AgentError(f"not done in {self._limit:g} s")
                 raise AgentError(
                     f"silent for {self._timeout:g} s: stopped, or far away"
                 )

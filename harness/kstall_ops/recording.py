@@ -101,7 +101,7 @@ def _session(dir: Path) -> Mapping[str, Any]:
         ) from None
     except NotADirectoryError:
         raise NotARecording(f"{dir}: a recording is a directory") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise NotARecording(f"{path}: cannot be read: {shown(error)}") from None
     if not isinstance(session, dict) or "format" not in session:
         raise NotARecording(f"{path}: not of kstall-node")
@@ -184,7 +184,7 @@ def _segment(path: Path, cpu: int, seq: int, remarks: list[str]) -> Segment:
         remarks.append(f"{path.name}: never sealed; {size % PAGE} bytes are torn off")
         # Where it begins only its neighbours know; no two segments share a number.
         return Segment(path, cpu, seq, seq << 32, False)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotARecording(f"{about}: cannot be read: {shown(error)}") from None
     if size != pages * PAGE:
         raise NotARecording(
@@ -211,7 +211,7 @@ def _facts(dir: Path, remarks: list[str]) -> Iterator[Mapping[str, Any]]:
             continue
         try:
             fact = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             if number == len(lines):
                 remarks.append(f"{FACTS}: its last line is torn")
                 return
