@@ -228,6 +228,22 @@ def test_messages_of_a_device_never_explain(tmp_path: Path) -> None:
     assert "01:00.0" in finding.text
 
 
+@pytest.mark.parametrize(("severity", "said"), [(0, 0), (1, 1)])
+def test_a_fatal_error_is_said_on_one_occurrence(
+    tmp_path: Path, severity: int, said: int
+) -> None:
+    nodes = Training().nodes()
+    nodes[1].event(
+        BEGAN + MS, 0, 9, "aer_event", dev_name="01:00.0\x1b", severity=severity
+    )
+    made = report(tmp_path, nodes)
+    assert verdict(made).said == "nothing"
+    assert len(made.incidents) == said
+    text = explain.as_text(made)
+    assert text.count(r"[high] aer on node1: 1 fatal errors from 01:00.0\x1b") == said
+    assert len(explain.as_json(made)["incidents"]) == said
+
+
 # -- doubts -------------------------------------------------------------------------
 
 

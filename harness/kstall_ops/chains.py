@@ -421,7 +421,7 @@ def _finding(
     severity = "note"
     if level == "explains" and impact is not None and impact >= limits.warn:
         severity = "high" if impact >= limits.high else "warn"
-    if rule.once:
+    if any(map(rule.counts_once, overlap.causes)):
         severity = "high"
     return Finding(
         id=digest(job.name, rank, first.sid, cls, cause).hex(),
@@ -445,8 +445,8 @@ def _finding(
         else (),
         evidence=tuple(list(overlap.ids)[:5]),
         steps=tuple(job.steps[at].number for at in well),
-        text=_filled(rule.say, names),
-        fix=_filled(rule.fix, names),
+        text=filled(rule.say, names),
+        fix=filled(rule.fix, names),
         doc=rule.doc,
         not_said=rule.not_said,
     )
@@ -475,7 +475,8 @@ def _missing(
     return found
 
 
-def _filled(text: str, names: Mapping[str, str]) -> str:
+def filled(text: str, names: Mapping[str, str]) -> str:
+    """``text`` of a rule with its names."""
     for name, value in names.items():
         text = text.replace(f"{{{name}}}", value)
     return text

@@ -56,11 +56,27 @@ class Lost:
 
 
 @dataclass
+class Incident:
+    """What is bad enough when it happens once, whoever was late."""
+
+    node: str
+    cls: str
+    cause: str
+    device: str | None
+    n: int
+    text: str
+    fix: str
+    doc: str
+    not_said: str
+
+
+@dataclass
 class Report:
     """What is said, ready to be printed in any form."""
 
     nodes: list[str]
     verdicts: list[Verdict]
+    incidents: list[Incident]
     lost: list[Lost]
     oracles: list[dict[str, Any]]
     losses: list[dict[str, Any]]
@@ -83,6 +99,7 @@ def report(path: Path, job: str | None = None) -> Report:
         made = Report(
             nodes=sorted(set(health.nodes.values())),
             verdicts=[chains.judge(opened, one, health, limits) for one in found],
+            incidents=_incidents(opened, limits),
             lost=_lost(opened),
             oracles=_dicts(opened, store.NAMED["oracles"]),
             losses=_dicts(opened, store.NAMED["losses"]),
@@ -143,6 +160,26 @@ def _lost(opened: duckdb.DuckDBPyConnection) -> list[Lost]:
         "ORDER BY 6 DESC NULLS LAST, 1, 2, 3, 4"
     ).fetchall()
     return [Lost(*row) for row in rows]
+
+
+def _incidents(opened: duckdb.DuckDBPyConnection, limits: Rules) -> list[Incident]:
+    rows = opened.execute(
+        "SELECT node, class, coalesce(cause, ''), device, count(*) "
+        "FROM stall JOIN session USING (sid) GROUP BY ALL ORDER BY ALL"
+    ).fetchall()
+    found = []
+    for node, cls, cause, device, n in rows:
+        rule = limits.classes[cls]
+        if not rule.counts_once(cause):
+            continue
+        names = {
+            **{"n": str(n), "cause": shown(cause) or "cause unknown"},
+            "device": "a device" if device is None else shown(device),
+        }
+        text, fix = chains.filled(rule.once_say, names), chains.filled(rule.fix, names)
+        one = Incident(node, cls, cause, device, n, text, fix, rule.doc, rule.not_said)
+        found.append(one)
+    return found
 
 
 def _dicts(opened: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
@@ -250,6 +287,7 @@ def as_json(made: Report) -> dict[str, Any]:
             }
             for one in made.verdicts
         ],
+        "incidents": [dataclasses.asdict(one) for one in made.incidents],
         "lost": [dataclasses.asdict(one) for one in made.lost],
         "oracles": made.oracles,
         "losses": made.losses,
@@ -266,6 +304,15 @@ def as_text(made: Report, limits: Rules | None = None) -> str:
         lines += _job_text(one, limits)
     if not made.verdicts:
         lines.append("no job with marks: a table of lost time only")
+    if made.incidents:
+        lines += ["", "serious on one occurrence, whoever was late"]
+        for bad in made.incidents[:20]:
+            where = f"{bad.cls} on {shown(bad.node)}"
+            lines.append(f"  OBSERVED [high] {where}: {bad.text}, {bad.n} records")
+            lines += [f"    fix: {bad.fix}", f"    see: {bad.doc}"]
+            lines.append(f"    this does not say: {bad.not_said}")
+        if len(made.incidents) > 20:
+            lines.append(f"  … {len(made.incidents) - 20} more: kstall query")
     if made.lost:
         lines += ["", "lost time, whoever it made late"]
         rows = [

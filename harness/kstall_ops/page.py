@@ -34,6 +34,7 @@ def write(path: Path, made: Report, output: Path) -> None:
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     with store.reading(path) as opened:
         parts = [_verdict(one, opened) for one in made.verdicts]
+        parts += _incidents(made)
         parts.append(_distributions(opened))
     if not made.verdicts:
         parts.insert(0, "<p>No job has marks: a table of lost time only.</p>")
@@ -105,6 +106,22 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
     return "".join(parts)
 
 
+def _incidents(made: Report) -> list[str]:
+    parts = [
+        f'<div class="card high"><span class="level">Observed</span> · '
+        f"{one.cls} on {_text(one.node)}: {_text(one.text)}, {one.n} records"
+        f"{_list([('fix', one.fix), ('see', one.doc), ('does not say', one.not_said)])}"
+        "</div>"
+        for one in made.incidents[:50]
+    ]
+    return ["<h2>Serious on one occurrence</h2>", *parts] if parts else []
+
+
+def _list(entries: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f"<dt>{_text(k)}</dt><dd>{_text(v)}</dd>" for k, v in entries)
+    return f"<dl>{rows}</dl>"
+
+
 def _finding(one: Finding) -> str:
     entries: list[tuple[str, str]] = []
     if one.coverage is not None:
@@ -131,11 +148,10 @@ def _finding(one: Finding) -> str:
     if one.level == "explains" or one.severity == "high":
         entries += [("fix", one.fix), ("see", one.doc)]
     entries.append(("does not say", one.not_said))
-    rows = "".join(f"<dt>{_text(k)}</dt><dd>{_text(v)}</dd>" for k, v in entries)
     return (
         f'<div class="card {one.severity}"><span class="level">'
         f"{one.level.capitalize()}</span> · {one.cls}: {_text(one.text)}"
-        f"<dl>{rows}</dl></div>"
+        f"{_list(entries)}</div>"
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import tomllib
 from dataclasses import dataclass
@@ -19,8 +20,14 @@ class Class:
     doc: str
     not_said: str
     highest: str
-    once: bool
+    #: Patterns of causes that are said on one occurrence, and what is said of them.
+    once: tuple[str, ...]
+    once_say: str
     blocks: bool
+
+    def counts_once(self, cause: str) -> bool:
+        """Whether one of this cause is bad enough, whoever was late."""
+        return any(fnmatch.fnmatchcase(cause.lower(), one) for one in self.once)
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,8 @@ def rules() -> Rules:
                 doc=entry["doc"],
                 not_said=entry["not-said"],
                 highest=entry.get("highest", "explains"),
-                once=entry.get("once", False),
+                once=tuple(entry.get("once", ())),
+                once_say=entry.get("once-say", entry["say"]),
                 blocks=entry.get("blocks", False),
             )
             for name, entry in said["class"].items()
