@@ -105,10 +105,15 @@ def test_a_busy_loop_beside_small_stalls_of_its_own(tmp_path: Path) -> None:
         extra=lambda rank, step: 50 * MS if rank == 2 and step > 30 else 0,
         throttled=lambda rank, step: MS if rank == 2 else 0,
     )
-    (late,) = verdict(report(tmp_path, busy.nodes())).stragglers
+    made = report(tmp_path, busy.nodes())
+    (late,) = verdict(made).stragglers
     (finding,) = late.findings
     assert (finding.level, finding.severity) == ("coincides", "note")
     assert finding.covered == 0 and "8 are needed" in finding.caps[0]
+    assert (
+        "cause: not in kernel events of its thread, which cover 2% of the lateness"
+        in explain.as_text(made)
+    )
 
 
 def test_a_throttled_loader_of_a_punctual_rank_is_observed_only(tmp_path: Path) -> None:
@@ -240,7 +245,7 @@ def test_a_fatal_error_is_said_on_one_occurrence(
     assert verdict(made).said == "nothing"
     assert len(made.incidents) == said
     text = explain.as_text(made)
-    assert text.count(r"[high] aer on node1: 1 fatal errors from 01:00.0\x1b") == said
+    assert text.count(r"[high] aer on node1: fatal errors from 01:00.0\x1b") == said
     assert len(explain.as_json(made)["incidents"]) == said
 
 
@@ -457,6 +462,12 @@ def test_chance() -> None:
     assert straggler.chance(0, 10, 3) == pytest.approx(1)
     assert straggler.chance(10, 10, 2) == pytest.approx(1 / 1024)
     assert straggler.chance(900, 2000, 1000) < 1e-300
+
+
+def test_of_many_steps_the_first_are_named() -> None:
+    assert straggler.ranks_text([7, 0, 1, 2]) == "0-2, 7"
+    said = straggler.ranks_text(range(0, 1000, 3))
+    assert said.endswith("30, 33, … 999") and len(said) < 60
 
 
 def test_the_union_of_intervals() -> None:

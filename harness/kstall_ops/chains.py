@@ -23,6 +23,8 @@ from .recording import digest
 from .rules import Rules
 from .straggler import Arrival, Job, Step, chance, union
 
+#: Below it most of the lateness is something else.
+_MOST = 0.5
 LEVELS = ("observed", "coincides", "explains")
 
 _OVERLAPS = """
@@ -93,6 +95,12 @@ class Straggler:
     steps: tuple[int, ...]
     lateness_ns: int
     findings: tuple[Finding, ...]
+
+    @property
+    def elsewhere(self) -> float | None:
+        """How much of its lateness kernel events cover, if it is not most of it."""
+        best = max((one.coverage or 0.0 for one in self.findings), default=0.0)
+        return None if best >= _MOST else best
 
     @property
     def explained(self) -> bool:

@@ -263,6 +263,18 @@ def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
     return found
 
 
+def elsewhere(late: chains.Straggler) -> str | None:
+    """What is said of a cause that no event of the rank's own thread shows."""
+    share = late.elsewhere
+    if share is None:
+        return None
+    if not any(one.level != "observed" for one in late.findings):
+        return "not in kernel events"
+    return (
+        f"not in kernel events of its thread, which cover {share:.0%} of the lateness"
+    )
+
+
 def title(job: Job) -> str:
     """What a job is called."""
     return f"job {shown(job.name)}" if job.name else "the job without a name"
@@ -308,7 +320,7 @@ def as_text(made: Report, limits: Rules | None = None) -> str:
         lines += ["", "serious on one occurrence, whoever was late"]
         for bad in made.incidents[:20]:
             where = f"{bad.cls} on {shown(bad.node)}"
-            lines.append(f"  OBSERVED [high] {where}: {bad.text}, {bad.n} records")
+            lines.append(f"  OBSERVED [high] {where}: {bad.text}; records: {bad.n}")
             lines += [f"    fix: {bad.fix}", f"    see: {bad.doc}"]
             lines.append(f"    this does not say: {bad.not_said}")
         if len(made.incidents) > 20:
@@ -365,8 +377,8 @@ def _job_text(one: Verdict, limits: Rules) -> list[str]:
             f"({straggler.ranks_text(late.steps)}), "
             f"{late.lateness_ns / 1e6:.1f} ms in all"
         )
-        if not any(f.level != "observed" for f in late.findings):
-            lines.append("    cause: not in kernel events")
+        if (cause := elsewhere(late)) is not None:
+            lines.append(f"    cause: {cause}")
         for finding in late.findings:
             lines += _finding_text(finding, limits.coverage)
     return lines

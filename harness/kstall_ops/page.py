@@ -98,8 +98,8 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
             f'<p class="soft">thread {late.tid} · steps {ranks_text(late.steps)} · '
             f"{late.lateness_ns / 1e6:.1f} ms in all</p>"
         )
-        if not any(f.level != "observed" for f in late.findings):
-            parts.append('<div class="card">Cause: not in kernel events.</div>')
+        if (cause := explain.elsewhere(late)) is not None:
+            parts.append(f'<div class="card">Cause: {cause}.</div>')
         parts += [_finding(finding) for finding in late.findings]
     if job.steps and len(job.ranks) > 1:
         parts.append(_lateness(one, opened))
@@ -109,7 +109,7 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
 def _incidents(made: Report) -> list[str]:
     parts = [
         f'<div class="card high"><span class="level">Observed</span> · '
-        f"{one.cls} on {_text(one.node)}: {_text(one.text)}, {one.n} records"
+        f"{one.cls} on {_text(one.node)}: {_text(one.text)}; records: {one.n}"
         f"{_list([('fix', one.fix), ('see', one.doc), ('does not say', one.not_said)])}"
         "</div>"
         for one in made.incidents[:50]

@@ -18,6 +18,7 @@ import duckdb
 
 from .rules import Rules
 
+_PARTS = 12
 _MARKS = """
 WITH numbered AS (
     SELECT *, row_number() OVER (
@@ -206,7 +207,7 @@ def union(intervals: Iterable[tuple[int, int]], begin: int, end: int) -> int:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """For people: `0-3, 7`."""
+    """For people: `0-3, 7`, and of many the first ones."""
     parts: list[str] = []
     start = before = None
     for rank in [*sorted(ranks), None]:
@@ -215,4 +216,6 @@ def ranks_text(ranks: Sequence[int]) -> str:
             start = None
         start = rank if start is None else start
         before = rank
+    if len(parts) > _PARTS:
+        parts[_PARTS:] = [f"… {max(ranks)}"]
     return ", ".join(parts)
