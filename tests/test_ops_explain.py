@@ -356,6 +356,20 @@ def test_mutants_explain_nothing(
     assert not late.explained
 
 
+def test_a_stall_that_never_ended_although_its_thread_went_on(tmp_path: Path) -> None:
+    """An end that was not recorded would cover all that comes after it."""
+    busy = Training(extra=lambda rank, step: 50 * MS if rank == 1 and step > 30 else 0)
+    nodes = busy.nodes()
+    for t, _, tid, name, fields in list(nodes[1].events):
+        if name == "print" and "step=31 phase=enter" in str(fields["buf"]):
+            nodes[1].event(t - 60 * MS, 0, tid, "throttle_in", cgroup=77, task=tid)
+    made = report(tmp_path, nodes)
+    (late,) = verdict(made).stragglers
+    (finding,) = late.findings
+    assert finding.level == "coincides"
+    assert "marks of threads that were stalled when they wrote them" in finding.caps[0]
+
+
 def test_who_had_the_number_before_is_not_blamed(tmp_path: Path) -> None:
     nodes = culprit().nodes()
     nodes[1].facts[0]["starttime"] = BEGAN + SECOND // 2

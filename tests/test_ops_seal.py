@@ -143,6 +143,20 @@ def test_ends_without_a_beginning_are_kept_and_counted(tmp_path: Path) -> None:
     assert "1 stalls of which only one end was recorded" in done.remarks[0]
 
 
+def test_a_beginning_that_is_followed_by_another_did_end(tmp_path: Path) -> None:
+    node = Node()
+    for at in (10, 20):
+        node.event(BEGAN + at, 0, 40, "throttle_in", cgroup=77, task=40)
+    node.event(BEGAN + 25, 0, 40, "throttle_out", cgroup=77, task=40)
+    done = seal.seal([node.write(tmp_path / "rec")], tmp_path / "s.duckdb")
+    assert "1 stalls of which only one end was recorded" in done.remarks[0]
+    _, rows, _ = store.query(
+        tmp_path / "s.duckdb", "SELECT t0, t1, dur FROM stall ORDER BY t0"
+    )
+    first, second = BEGAN + 10, BEGAN + 20
+    assert rows == [(first, first, None), (second, BEGAN + 25, 5)]
+
+
 def test_lost_events_become_intervals(tmp_path: Path) -> None:
     node = Node()
     node.throttle(BEGAN + 10, BEGAN + 20, 40)

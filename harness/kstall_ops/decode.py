@@ -115,7 +115,15 @@ class Decoder:
             for one in ends.get(name, ()):
                 yield "stall", self._of_us(self._stall(one, number, event, people))
             for one in begins.get(name, ()):
-                self._open[(one.provider, *_key(one.key, event))] = (number, event)
+                key = (one.provider, *_key(one.key, event))
+                if key in self._open:
+                    # It ended, nobody knows when: not at all would be for ever.
+                    place, begun = self._open[key]
+                    self.unpaired += 1
+                    row = self._row(one, place, begun, people)
+                    at = {"t0": begun.ts_ns, "t1": begun.ts_ns}
+                    yield "stall", self._of_us(row | at)
+                self._open[key] = (number, event)
         for (provider, *_), (number, event) in self._open.items():
             (one,) = (one for one in providers if one.provider == provider)
             self.unpaired += 1

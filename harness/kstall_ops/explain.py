@@ -30,7 +30,8 @@ WHERE t > s.ended OR t < s.began GROUP BY sid
 """
 _MARKS_INSIDE = """
 SELECT sid, count(*) FROM mark m WHERE EXISTS (
-    FROM stall s WHERE s.sid = m.sid AND s.tid = m.tid AND s.t0 < m.t AND m.t < s.t1
+    FROM stall s WHERE s.sid = m.sid AND s.tid = m.tid AND s.t0 < m.t
+    AND m.t < coalesce(s.t1, 9223372036854775807)
     AND list_contains(?::VARCHAR[], s.class))
 GROUP BY sid
 """
