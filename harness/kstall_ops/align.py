@@ -152,19 +152,22 @@ def _refuted(made: dict[str, Clock], shared: Sequence[Collective]) -> dict[str, 
 def _by_collectives(
     sids: Sequence[str], shared: Sequence[Collective]
 ) -> dict[str, Clock]:
-    groups = _pairs(shared).values()
     reference = sids[0]
+    # By session: a look at each collective for each of a thousand would be a million.
+    own: dict[str, list[Collective]] = {}
+    for one in shared:
+        own.setdefault(one.sid, []).append(one)
+    others = _pairs(own.get(reference, ()))
     made = {reference: Clock(reference, "reference", _ITSELF)}
     for sid in sids[1:]:
         lows: list[int] = []
         highs: list[int] = []
         times: list[int] = []
-        for group in groups:
-            of_ref = [one for one in group if one.sid == reference]
-            for mine in (one for one in group if one.sid == sid):
-                lows += [theirs.enter - mine.exit for theirs in of_ref]
-                highs += [theirs.exit - mine.enter for theirs in of_ref]
-                times += [mine.exit for _ in of_ref]
+        for mine in own.get(sid, ()):
+            for theirs in others.get((mine.job, mine.step), ()):
+                lows.append(theirs.enter - mine.exit)
+                highs.append(theirs.exit - mine.enter)
+                times.append(mine.exit)
         if not lows or max(lows) > min(highs):
             # Drift moved the clocks apart meanwhile, or there is nothing to go by.
             made[sid] = Clock(sid, "unknown")
