@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
+import perfetto_reader
 from kstall import entry
 from kstall_ops import VERBS, cli, mcp, seal, store, timeline
 from recordings import BEGAN, MS, Node, culprit
@@ -177,26 +178,37 @@ def test_the_timeline_read_again(made: Path, tmp_path: Path) -> None:
 
 
 def test_the_timeline_in_perfettos_own_reader(made: Path, tmp_path: Path) -> None:
-    """Where its binary is; no package registry has it."""
-    binary = os.environ.get("KSTALL_TRACE_PROCESSOR") or shutil.which(
-        "trace_processor_shell"
-    )
-    if binary is None:
-        pytest.skip("no trace_processor_shell: name one in KSTALL_TRACE_PROCESSOR")
+    """What its page shows: nothing is dropped, and arrows lead to those who waited."""
     out = tmp_path / "t.pftrace"
     timeline.write(made, out)
-    done = subprocess.run(
-        [
-            *(binary, "query", str(out)),
-            "SELECT (SELECT count(*) FROM slice WHERE name = 'throttle: quota'), "
-            "(SELECT count(*) FROM flow), "
-            "(SELECT sum(value) FROM stats WHERE severity = 'error')",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
+    errors, stalls, late, flows, processes = perfetto_reader.ask(
+        out,
+        tmp_path,
+        "SELECT name, value FROM stats WHERE severity <> 'info' AND value > 0",
+        "SELECT dur, track.name AS track FROM slice JOIN track ON track_id = track.id "
+        "WHERE slice.name = 'throttle: quota'",
+        "SELECT slice.name AS name, track.name AS track FROM slice "
+        "JOIN track ON track_id = track.id WHERE slice.name LIKE '%(late)'",
+        "SELECT a.name AS cause, b.name AS who, p.name AS track FROM flow "
+        "JOIN slice a ON a.id = slice_out JOIN slice b ON b.id = slice_in "
+        "JOIN track p ON p.id = b.track_id",
+        "SELECT count(*) AS n FROM process WHERE pid <> 0",
     )
-    assert re.search(r"\b20,40,0\b", done.stdout)
+    assert errors == []
+    assert stalls == [{"dur": 80 * MS, "track": "throttle"}] * 20
+    assert [one["name"] for one in late] == [
+        f"compute {n} (late)" for n in range(20, 40)
+    ]
+    assert {one["track"] for one in late} == {"rank 1 thread 4000"}
+    # An arrow goes from one to the next: the stall, one that waited, the other.
+    causes = [one["cause"] for one in flows]
+    assert (len(flows), causes.count("throttle: quota")) == (40, 20)
+    assert all(one["who"].startswith("collective ") for one in flows)
+    assert {one["track"] for one in flows} == {
+        f"rank {rank} thread 4000" for rank in (0, 2)
+    }
+    # Those of two nodes may have the same number, and must not become one.
+    assert processes == [{"n": 0}]
 
 
 def test_overlapping_stalls_get_tracks_of_their_own(tmp_path: Path) -> None:
