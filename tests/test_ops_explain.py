@@ -68,6 +68,28 @@ def test_noise_names_nobody(tmp_path: Path) -> None:
     assert verdict(report(tmp_path, noise.nodes())).said == "nothing"
 
 
+def test_noise_of_a_busy_node_names_nobody(tmp_path: Path) -> None:
+    """Somebody is late in each step, each of them in more than eight."""
+    chance = random.Random(3)
+    noise = Training(extra=lambda rank, step: chance.randrange(40 * MS))
+    made = report(tmp_path, noise.nodes())
+    one = verdict(made)
+    assert min(len(one.job.late(rank)) for rank in one.job.ranks) >= 8
+    assert one.said == "nothing"
+    assert "none more often than by chance" in explain.as_text(made)
+
+
+def test_a_cause_is_seen_through_noise(tmp_path: Path) -> None:
+    """Steps without it are late as well, but by far less than those with it."""
+    chance = random.Random(3)
+    job = culprit()
+    slow = job.extra
+    job.extra = lambda rank, step: slow(rank, step) + chance.randrange(12 * MS)
+    (late,) = verdict(report(tmp_path, job.nodes())).stragglers
+    (finding,) = late.findings
+    assert (late.rank, finding.level) == (1, "explains")
+
+
 @pytest.mark.parametrize("spread", [0, 70])
 def test_all_are_slowed(tmp_path: Path, spread: int) -> None:
     """Alike in each step, or now this one and now that one: no rank is to blame."""

@@ -177,14 +177,7 @@ def judge(
     overlaps = overlaps_of(opened, job, job.ranks if everybody else suspects)
     if everybody:
         verdict.slowed = _slowed(job, overlaps, limits)
-    if verdict.slowed:
-        # Each is late now and then; one is a straggler if it is more often than that.
-        level = limits.p / len(job.ranks)
-        suspects = [
-            rank
-            for rank in suspects
-            if chance(len(late[rank]), total, len(job.ranks)) < level
-        ]
+    level = limits.p / len(job.ranks)
     for rank in suspects:
         steps = late[rank]
         here = steps[0].arrivals[rank]
@@ -193,17 +186,20 @@ def judge(
             for cls, overlap in sorted(overlaps[rank].items())
         ]
         findings.sort(key=lambda one: (-LEVELS.index(one.level), -(one.impact or 0)))
-        verdict.stragglers.append(
-            Straggler(
-                rank=rank,
-                node=health.nodes.get(here.sid, here.sid),
-                sid=here.sid,
-                tid=here.tid,
-                steps=tuple(step.number for step in steps),
-                lateness_ns=sum(step.lateness(rank) for step in steps),
-                findings=tuple(findings),
-            )
+        found = Straggler(
+            rank=rank,
+            node=health.nodes.get(here.sid, here.sid),
+            sid=here.sid,
+            tid=here.tid,
+            steps=tuple(step.number for step in steps),
+            lateness_ns=sum(step.lateness(rank) for step in steps),
+            findings=tuple(findings),
         )
+        # Each is late now and then on a busy node.  One is a straggler if it is so more
+        # often than that, or for longer, or if that is explained, and not for all.
+        often = chance(len(steps), total, len(job.ranks)) < level
+        if often or job.run(rank) < level or (found.explained and not verdict.slowed):
+            verdict.stragglers.append(found)
     verdict.stragglers.sort(key=lambda one: -one.lateness_ns)
     return verdict
 
@@ -476,7 +472,11 @@ def _missing(
         found.append("there are no steps without it to compare with")
     elif control.p >= limits.p:
         found.append(f"steps without it are as late (p = {control.p:.3f})")
-    elif control.without_ns >= job.limit:
+    elif control.without_ns >= max(
+        # What covers so much leaves no more than that for all else.
+        job.limit,
+        (1 - limits.coverage) * control.with_ns,
+    ):
         found.append(
             f"steps without it are late as well ({control.without_ns / 1e6:.1f} ms)"
         )

@@ -364,7 +364,8 @@ def _job_text(one: Verdict, limits: Rules) -> list[str]:
         lines.append(
             "  no rank was late"
             if not count
-            else f"  no straggler: {count} late steps, no rank in {limits.late_steps}"
+            else f"  no straggler: {count} late steps, no rank in {limits.late_steps} "
+            "of them, or none more often than by chance"
         )
     for cls, share in sorted(one.slowed.items()):
         lines.append(

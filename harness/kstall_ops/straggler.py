@@ -106,6 +106,15 @@ class Job:
             if step.last == rank and step.lateness(rank) >= self.limit
         ]
 
+    def run(self, rank: int) -> float:
+        """How likely its longest run of late steps is, if any rank may be last."""
+        longest = length = 0
+        for step in self.steps:
+            late = step.last == rank and step.lateness(rank) >= self.limit
+            length = length + 1 if late else 0
+            longest = max(longest, length)
+        return min(1.0, len(self.steps) * (1 / len(self.ranks)) ** longest)
+
     def late_steps(self) -> list[Step]:
         """Of any rank."""
         return [step for step in self.steps if step.lateness(step.last) >= self.limit]
