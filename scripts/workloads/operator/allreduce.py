@@ -384,10 +384,15 @@ def main() -> int:
                     [sys.executable, *sys.argv],
                     env={**os.environ, **common, **own},
                     pass_fds=[server.fileno()] if rank == 0 else [],
+                    stdout=subprocess.PIPE,
                 )
             )
     try:
-        return max(abs(one.wait()) for one in started)
+        for one in started:
+            # Each by itself: what they wrote at once into one pipe would be mixed.
+            sys.stdout.buffer.write(one.communicate()[0])
+            sys.stdout.flush()
+        return max(abs(one.returncode) for one in started)
     finally:
         # A rank that waits for one that is gone would do so for two minutes.
         for one in started:
