@@ -18,7 +18,7 @@ DOCUMENTS = (
     ROOT / "harness/COVERAGE.md",
 )
 WIDTH = 88
-README_LINES = 120
+README_LINES = 130
 _FENCE = re.compile(r"(?ms)^```.*?^```$")
 
 

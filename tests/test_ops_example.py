@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The recorded run that ships: it is what README and docs/operator.md say it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from kstall_ops import cli, explain, seal, store
+
+EXAMPLE = "examples/throttled-rank"
+
+
+@pytest.fixture
+def made(project_root: Path, tmp_path: Path) -> Path:
+    seal.seal([project_root / EXAMPLE], tmp_path / "s.duckdb")
+    return tmp_path / "s.duckdb"
+
+
+def test_the_documents_print_what_it_prints(
+    project_root: Path, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", str(made)]) == 0
+    said = capsys.readouterr().out
+    assert said in (project_root / "docs/operator.md").read_text()
+    readme = (project_root / "README.md").read_text()
+    (shown,) = re.findall(r"(?s)--html late\.html\n(.*?)```", readme)
+    for line in shown.splitlines():
+        assert line.removesuffix("[…]") in said
+
+
+def test_it_agrees_with_what_the_ranks_said_themselves(
+    project_root: Path, made: Path
+) -> None:
+    text = (project_root / EXAMPLE / "truth.jsonl").read_text()
+    truth = {one["rank"]: one for one in map(json.loads, text.splitlines())}
+    _, marks, _ = store.query(made, "SELECT rank, step, phase, t FROM mark")
+    assert len(marks) == 3 * 60 * 2
+    for rank, step, phase, t in marks:
+        # They looked at the clock, then wrote the mark.
+        said = truth[rank]["steps"][step][phase == "exit"]
+        following = truth[rank]["steps"][step:]
+        after = following[0][1] if phase == "enter" else None
+        if phase == "exit" and len(following) > 1:
+            after = following[1][0]
+        assert said <= t and (after is None or t < after)
+    (one,) = explain.report(made).verdicts
+    for step in one.job.steps:
+        enters = [truth[rank]["steps"][step.number][0] for rank in range(3)]
+        if sorted(enters)[2] - sorted(enters)[1] > one.job.limit:
+            assert enters.index(max(enters)) == step.last
+    (late,) = one.stragglers
+    assert late.rank == 1
+    (finding,) = late.findings
+    assert (finding.level, finding.steps) == (
+        "explains",
+        tuple(n for n in range(20, 41) if n in finding.steps),
+    )
+
+
+def test_its_oracle_agrees_to_a_microsecond(project_root: Path, made: Path) -> None:
+    """What cpu.stat counted, in whole microseconds, the records add up to."""
+    _, rows, _ = store.query(made, "SELECT ours, theirs, verdict FROM oracle")
+    ((ours, theirs, verdict),) = rows
+    assert verdict == "agrees"
+    text = (project_root / EXAMPLE / "truth.jsonl").read_text()
+    stats = [json.loads(line)["cpu_stat"] for line in text.splitlines()]
+    (stat,) = [one for one in stats if one]
+    assert theirs == stat["throttled_usec"] * 1000
+    assert abs(ours - theirs) <= 1000
