@@ -71,3 +71,48 @@ def test_its_oracle_agrees_to_a_microsecond(project_root: Path, made: Path) -> N
     (stat,) = [one for one in stats if one]
     assert theirs == stat["throttled_usec"] * 1000
     assert abs(ours - theirs) <= 1000
+
+
+# -- recorded runs in which there is nothing to explain ------------------------------
+
+
+def told(project_root: Path, tmp_path: Path, name: str) -> explain.Report:
+    seal.seal([project_root / "tests/data/operator" / name], tmp_path / "s.duckdb")
+    return explain.report(tmp_path / "s.duckdb")
+
+
+def test_nothing_wrong_nothing_said(project_root: Path, tmp_path: Path) -> None:
+    """Three ranks on two processors: somebody is late in each step, and nobody is."""
+    made = told(project_root, tmp_path, "nothing")
+    (one,) = made.verdicts
+    assert len(one.job.late_steps()) > 50
+    assert (one.said, made.lost, made.incidents) == ("nothing", [], [])
+
+
+def test_a_throttled_loader_is_observed(project_root: Path, tmp_path: Path) -> None:
+    made = told(project_root, tmp_path, "loader")
+    (one,) = made.verdicts
+    assert one.said == "nothing"
+    (lost,) = made.lost
+    assert (lost.cls, lost.n) == ("throttle", 97)
+    _, rows, _ = store.query(
+        tmp_path / "s.duckdb",
+        "SELECT DISTINCT s.tid IN (SELECT tid FROM mark) FROM stall s",
+    )
+    assert rows == [(False,)]
+
+
+def test_a_busy_loop_is_not_in_kernel_events(
+    project_root: Path, tmp_path: Path
+) -> None:
+    (one,) = told(project_root, tmp_path, "busy").verdicts
+    (late,) = one.stragglers
+    assert (late.rank, late.findings) == (2, ())
+    assert set(range(20, 40)) <= set(late.steps)
+
+
+def test_all_are_slowed(project_root: Path, tmp_path: Path) -> None:
+    made = told(project_root, tmp_path, "all")
+    (one,) = made.verdicts
+    assert (one.said, list(one.slowed)) == ("slowed", ["throttle"])
+    assert [entry["verdict"] for entry in made.oracles] == ["agrees"] * 3
