@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kstall_ops import cli, explain, seal, store
+from kstall_ops import cli, decode, explain, seal, store
 
 EXAMPLE = "examples/throttled-rank"
 
@@ -116,3 +118,74 @@ def test_all_are_slowed(project_root: Path, tmp_path: Path) -> None:
     (one,) = made.verdicts
     assert (one.said, list(one.slowed)) == ("slowed", ["throttle"])
     assert [entry["verdict"] for entry in made.oracles] == ["agrees"] * 3
+
+
+# -- mistakes in here, made on the recorded run ---------------------------------------
+
+
+def _swapped(row: dict[str, Any], number: int) -> dict[str, Any]:
+    return row | {"t0": row["t1"], "t1": row["t0"]}
+
+
+def _swapped_with_its_length(row: dict[str, Any], number: int) -> dict[str, Any]:
+    return _swapped(row, number) | {"dur": -row["dur"]}
+
+
+def _microseconds(row: dict[str, Any], number: int) -> dict[str, Any]:
+    lasted = row["dur"] // 1000
+    return row | {"t0": row["t1"] - lasted, "dur": lasted}
+
+
+def _thousandfold(row: dict[str, Any], number: int) -> dict[str, Any]:
+    lasted = row["dur"] * 1000
+    return row | {"t0": row["t1"] - lasted, "dur": lasted}
+
+
+def _started_at_its_end(row: dict[str, Any], number: int) -> dict[str, Any]:
+    """As off-CPU slices of a peer are drawn."""
+    return row | {"t0": row["t1"], "t1": row["t1"] + row["dur"]}
+
+
+def _of_another(row: dict[str, Any], number: int) -> dict[str, Any]:
+    return row | {"tid": 72}
+
+
+def _dropped(row: dict[str, Any], number: int) -> dict[str, Any] | None:
+    return None if number % 10 == 0 else row
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        _swapped,
+        _swapped_with_its_length,
+        _microseconds,
+        _thousandfold,
+        _started_at_its_end,
+        _of_another,
+        _dropped,
+    ],
+    ids=lambda one: one.__name__.strip("_"),
+)
+def test_mistakes_explain_nothing(
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mistake: Callable[[dict[str, Any], int], dict[str, Any] | None],
+) -> None:
+    rows = decode.Decoder.rows
+
+    def wrong(self: decode.Decoder) -> decode.Rows:
+        number = 0
+        for table, row in rows(self):
+            made: dict[str, Any] | None = row
+            if table == "stall":
+                number += 1
+                made = mistake(row, number)
+            if made is not None:
+                yield table, made
+
+    monkeypatch.setattr(decode.Decoder, "rows", wrong)
+    seal.seal([project_root / EXAMPLE], tmp_path / "s.duckdb")
+    (one,) = explain.report(tmp_path / "s.duckdb").verdicts
+    assert not any(late.explained for late in one.stragglers)
