@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -92,6 +96,41 @@ def test_none_leaves_the_store_as_it_was(tmp_path: Path) -> None:
     assert made.read_bytes() == before
     gone = fleet.pull(["x"], "/no/such/program {node}", made)
     assert gone.nodes[0].said == "/no/such/program: No such file or directory"
+
+
+def test_an_interrupt_ends_it_at_once(tmp_path: Path) -> None:
+    write(tmp_path, Training(ranks=1))
+    reach = via(tmp_path, {"a": "stopped", "b": "stopped"})
+    words = ["fleet", "pull", "-w", "a,b", "--via", reach, "-o", f"{tmp_path}/s.duckdb"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "kstall", *words], stderr=subprocess.PIPE, text=True
+    )
+    own = f"{tmp_path}/rec/"
+    while len(_running(own)) < 2:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    # Both agents sleep for a minute, and half of that is the limit of silence.
+    _, said = running.communicate(timeout=20)
+    assert (running.returncode, said) == (
+        2,
+        "kstall: interrupted; nothing was changed\n",
+    )
+    assert _running(own) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "reach-a",
+        "reach-b",
+        "rec",
+    ]
+
+
+def _running(word: str) -> list[str]:
+    """Processes that have ``word`` on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if word in path.read_text(errors="replace").replace("\0", " "):
+                found.append(path.parent.name)
+    return found
 
 
 def test_clocks_that_differ(tmp_path: Path) -> None:

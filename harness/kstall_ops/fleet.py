@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -140,12 +141,18 @@ def pull(
         else:
             keep.mkdir(parents=True, exist_ok=True)
             top = keep
+        limits = _Limits(timeout, limit, threading.Event())
         jobs = [
-            ([w.replace("{node}", node) for w in words], node, (timeout, limit), top)
+            ([w.replace("{node}", node) for w in words], node, limits, top)
             for node in nodes
         ]
         with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-            results = list(pool.map(lambda job: _one(*job), jobs))
+            try:
+                results = list(pool.map(lambda job: _one(*job), jobs))
+            except BaseException:
+                limits.stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
         done, sealed = _sealed(results, path)
         summary = "nothing came, the store is as it was"
         if good := sum(node.ok for node in done):
@@ -185,11 +192,11 @@ def _sealed(
 
 
 def _one(
-    argv: list[str], node: str, limits: tuple[float, float], top: Path
+    argv: list[str], node: str, limits: _Limits, top: Path
 ) -> tuple[Node, list[Path]]:
     draft = Path(tempfile.mkdtemp(prefix=".pull-", dir=top))
     try:
-        with _Agent(argv, *limits) as agent:
+        with _Agent(argv, limits) as agent:
             count = _fetch(agent, draft)
         found = []
         for dir in sorted(path for path in draft.iterdir() if path.is_dir()):
@@ -271,12 +278,21 @@ def _collector() -> str:
     return f"collector {boot}"
 
 
+@dataclass(frozen=True)
+class _Limits:
+    """For how long an agent may be silent, may take in all, and whether to go on."""
+
+    silence: float
+    whole: float
+    stop: threading.Event
+
+
 class _Agent:
     """A process whose pipes are the connection, read with a time limit."""
 
-    def __init__(self, argv: list[str], timeout: float, limit: float) -> None:
-        self._timeout, self._buffer = timeout, b""
-        self._limit, self._until = limit, time.monotonic() + limit
+    def __init__(self, argv: list[str], limits: _Limits) -> None:
+        self._limits, self._buffer = limits, b""
+        self._until = time.monotonic() + limits.whole
         # In a file: nobody reads a pipe while a chatty ssh fills it.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
@@ -349,17 +365,21 @@ class _Agent:
 
     def _read(self) -> bytes:
         assert self._process.stdout is not None
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise AgentError(f"not done in {self._limit:g} s")
+        silent = time.monotonic() + self._limits.silence
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(min(self._timeout, left)):
-                if left < self._timeout:
-                    raise AgentError(f"not done in {self._limit:g} s")
-                raise AgentError(
-                    f"silent for {self._timeout:g} s: stopped, or far away"
-                )
+            while not self._limits.stop.is_set():
+                now = time.monotonic()
+                if now >= self._until:
+                    raise AgentError(f"not done in {self._limits.whole:g} s")
+                if now >= silent:
+                    raise AgentError(
+                        f"silent for {self._limits.silence:g} s: stopped, or far away"
+                    )
+                if selector.select(min(0.2, silent - now, self._until - now)):
+                    break
+            else:
+                raise AgentError("interrupted")
         piece = os.read(self._process.stdout.fileno(), 1 << 20)
         if not piece:
             raise self._gone()
