@@ -143,22 +143,29 @@ class _Maker:
 
     def make(self, level: Level) -> Built:
         plan = self.group.plan
-        costly = [one for one in self.group.series if one.spec.overhead is not None]
+        costly = [
+            one
+            for one in self.group.series
+            if one.spec.overhead is not None and level != "quick"
+        ]
+        shown = any(one.spec.shown for one in self.group.series)
         modules: dict[str, list[Path | None]] = {one.name: [] for one in costly}
         broken: dict[str, KstallError] = {}
         with workspace(self.ground.base, self.run.ui) as checkout:
             base = None
-            if costly and level == "quick" and not self.attempt:
+            if costly or (shown and not self.attempt):
+                bare = self._bare(checkout)
+                with self._stage("base") as stage, self._not_the_series():
+                    base = self._build(bare, stage)
+                    self._modules(costly, base, bare, stage, modules, broken)
+            elif not self.attempt and any(
+                one.spec.overhead for one in self.group.series
+            ):
                 with self._stage("base") as stage:
                     stage.status = "skip"
                     stage.summary = (
                         "LEVEL=quick: nothing is said of what the events cost"
                     )
-            elif costly and level != "quick":
-                bare = self._bare(checkout)
-                with self._stage("base") as stage, self._not_the_series():
-                    base = self._build(bare, stage)
-                    self._modules(costly, base, bare, stage, modules, broken)
             patched = checkout(plan)
             with self._stage("config") as stage:
                 config = self._configure(patched, stage)

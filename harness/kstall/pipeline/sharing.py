@@ -24,7 +24,7 @@ from ..report import SeriesReport
 from ..series import Context, Level, Series
 from ..tree import Plan
 from ..verdict import Verdict, run_check
-from . import groups, kernels, overhead, trials
+from . import groups, kernels, overhead, trials, without
 from . import run as runs
 from .groups import Apart, Divided, Ground, Group, Names
 from .kernels import Built
@@ -260,7 +260,7 @@ class _Sharing:
         guest = self.guest(subject, built)
         again = self._wanted.again
         bench = trials.Bench(context, series, guest, run, entry, again=again)
-        both = built.pair(series)
+        both = built.pair(series) if context.level != "quick" else None
         saved: Evidence | None
         if self._wanted.repeat is not None:
             saved = trials.many(bench, self._wanted.repeat)
@@ -270,6 +270,8 @@ class _Sharing:
             saved = trials.once(bench)
         if saved is not None:
             run.report.environment.guest.update(saved.versions)
+        if series.spec.shown and built.base is not None:
+            without.prove(bench, built.base)
         if both is not None:
             among = self._shares(built)
             overhead.prove(context, series, both, guest.accel, run, entry, among)

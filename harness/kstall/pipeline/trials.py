@@ -80,7 +80,7 @@ def _try(
                 stage.log,
                 out=out,
                 fresh=bench.again or number > 1,
-                keep=_is_whole,
+                keep=is_whole,
             )
             results, stage.reused = booted.results, booted.reused
             stage.summary = booted.summary
@@ -152,7 +152,7 @@ def _may_be_tried_again(checks: Sequence[Check]) -> bool:
     )
 
 
-def _is_whole(results: Path) -> bool:
+def is_whole(results: Path) -> bool:
     """Whether results can be judged, so that they are worth keeping."""
     try:
         return evidence.load(results).whole

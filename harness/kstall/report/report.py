@@ -23,7 +23,7 @@ from pydantic_core import PydanticSerializationError
 from ..base import Status, cache
 from ..cost import costs
 from ..evidence import falsity
-from ..verdict import Check, Explanation
+from ..verdict import Check, Comparison, Explanation
 
 RunStatus = Literal[
     "running", "proven", "failed", "could-not-run", "does-not-apply", "interrupted"
@@ -171,6 +171,16 @@ class Repeats(_Model):
     tally: list[Tally] = []
 
 
+class Shown(_Model):
+    """A bug that a series fixes, as it was seen on the kernel without it."""
+
+    check: str = Field(description="it holds with the patches, and fails without")
+    looks: str = Field(description="how the bug looks, as the series says")
+    comparisons: list[Comparison] = Field(
+        default=[], description="those that did not hold without the patches"
+    )
+
+
 class SeriesReport(_Model):
     """All that is known of one series after a run."""
 
@@ -186,6 +196,9 @@ class SeriesReport(_Model):
     stages: list[Stage] = []
     events: list[Event] = []
     checks: list[Check] = []
+    shown: list[Shown] = Field(
+        default=[], description="what the bugs that it fixes look like without it"
+    )
     tries: list[Try] = Field(default=[], description="boots of its guest, in order")
     repeats: Repeats | None = Field(
         default=None, description="of a run that was to repeat its guest"

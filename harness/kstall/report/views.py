@@ -77,15 +77,7 @@ def fact(check: Check) -> str:
 def terminal(report: Report, directory: Path, console: Console) -> None:
     """Print the run's outcome: what failed stands out, the verdict comes last."""
     for series in report.series:
-        console.print(_stages(series, report, console))
-        if series.checks:
-            console.print(_checks(series, console))
-        if len(series.tries) > 1:
-            console.print(_tries(series, console))
-        if series.repeats is not None:
-            console.print(_tally(series.repeats, console))
-        if series.overhead is not None:
-            _costs(series.overhead, console)
+        _series(series, report, console)
     _reasons(report, directory, console)
     skips = [one for one in explain.skipped(report) if one.count > 1]
     if skips:
@@ -290,6 +282,31 @@ def _checks(series: SeriesReport, console: Console) -> Table:
                 name += f" +{len(others)}"
                 text += f"; so {', '.join(one.name for one in others)}"
         table.add_row(escape(name), _mark(check.status), check.kind, escape(text))
+    return table
+
+
+def _series(series: SeriesReport, report: Report, console: Console) -> None:
+    """Its tables."""
+    console.print(_stages(series, report, console))
+    if series.checks:
+        console.print(_checks(series, console))
+    if series.shown:
+        console.print(_shown(series, console))
+    if len(series.tries) > 1:
+        console.print(_tries(series, console))
+    if series.repeats is not None:
+        console.print(_tally(series.repeats, console))
+    if series.overhead is not None:
+        _costs(series.overhead, console)
+
+
+def _shown(series: SeriesReport, console: Console) -> Table:
+    """What the bugs look like on the base kernel."""
+    table = _table(console, "without the patches", "seen", "expected")
+    for one in series.shown:
+        for found in one.comparisons[:1]:
+            what = f"{one.looks}: {found.label}"
+            table.add_row(escape(what), escape(found.seen), escape(found.wanted))
     return table
 
 

@@ -382,15 +382,29 @@ class Conflict(_Table):
     because: Text
 
 
+class Shown(_Table):
+    """A bug that ``check`` shows: it fails on the base, and passes with the patches.
+
+    ``fails`` are the labels of the comparisons that do not hold on the base; all others
+    do, so that what is amiss there is the bug and not the workload.  ``looks`` says how
+    that looks.
+    """
+
+    check: Identifier
+    fails: Annotated[tuple[Text, ...], Field(min_length=1)]
+    looks: Text
+
+
 class Spec(_Table):
     """``series.toml``, typed.
 
-    A series without a tracepoint is one of fixes: it was not ordered, and belongs to no
-    trace system.  One that was ``discovered`` is somebody else's, of whose events only
-    names and places are known.
+    A series of ``kind`` fix has no tracepoint: it was not ordered, belongs to no trace
+    system, and shows its bugs.  One that was ``discovered`` is somebody else's, of
+    whose events only names and places are known.
     """
 
     schema_: Literal[1]
+    kind: Literal["events", "fix"] = "events"
     discovered: bool = False
     title: Text
     ordered_as: Text | None = None
@@ -404,6 +418,7 @@ class Spec(_Table):
     script: tuple[Script, ...] = ()
     workload: tuple[Workload, ...] = ()
     check: tuple[Check, ...] = ()
+    shown: tuple[Shown, ...] = ()
     unproven: tuple[Unproven, ...] = ()
     overhead: Overhead | None = None
     conflict: tuple[Conflict, ...] = ()
@@ -591,7 +606,7 @@ def locate(text: str, where: tuple[int | str, ...]) -> int:
     return line_of_best
 
 
-def _contradictions(  # noqa: PLR0912 - one after the other
+def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
     project: Project, dir: Path, spec: Spec
 ) -> Iterator[Fault]:
     """What the metadata says about files and about itself that is not so."""
@@ -657,6 +672,7 @@ def _contradictions(  # noqa: PLR0912 - one after the other
             yield (*place, "events"), f"{event} is bare: ftrace has no such event"
     yield from _check_contradictions(dir, spec)
     yield from _unproven_contradictions(spec)
+    yield from _shown_contradictions(spec)
 
 
 def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
@@ -685,6 +701,23 @@ def _unproven_contradictions(spec: Spec) -> Iterator[Fault]:
             if (one.event, one.field, name) in argued:
                 yield (*here, "operators"), f"{name} is argued twice"
             argued.add((one.event, one.field, name))
+
+
+def _shown_contradictions(spec: Spec) -> Iterator[Fault]:
+    if spec.kind == "fix" and spec.tracepoint:
+        yield ("tracepoint", 0), "a series of fixes adds none"
+    if spec.kind == "fix" and not spec.shown:
+        yield ("kind",), "a fix, but no [[shown]] says what fails without it"
+    checks = [check.name for check in spec.check]
+    seen: set[str] = set()
+    for position, one in enumerate(spec.shown):
+        if spec.kind != "fix":
+            yield ("shown", position), "only of a series of fixes (kind)"
+        if one.check not in checks:
+            yield ("shown", position, "check"), f"no [[check]] called {one.check}"
+        if one.check in seen:
+            yield ("shown", position, "check"), f"{one.check} is shown twice"
+        seen.add(one.check)
 
 
 def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
