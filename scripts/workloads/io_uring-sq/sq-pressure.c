@@ -16,6 +16,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -24,6 +25,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -32,6 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 #include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
 
 #define MS		1000000ULL
 #define HOLD_MS		200
@@ -750,6 +753,131 @@ static void case_wait_no_thread(const char *name)
 	put_wait(name, &w);
 }
 
+/* ---- async work: a checkpoint's writes, and workers that are held at will ---- */
+
+#define PAGE		4096
+#define MAX_WRITES	32
+
+/* The pages are missing until the program supplies them: a write sleeps until then. */
+static int held_pages(char *pages, unsigned int count)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = UFFD_FEATURE_THREAD_ID };
+	struct uffdio_register area = {
+		.range = { (uintptr_t)pages, (uint64_t)count * PAGE },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	int fd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+
+	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &area))
+		die("userfaultfd");
+	return fd;
+}
+
+/*
+ * @count buffered writes to @files files in turn, by at most @workers workers. What
+ * starts a write reads its page, and is seen doing so, by thread and page; it then
+ * sleeps in there until the page is supplied, the oldest first, each time after nothing
+ * has started for HOLD_MS / 4. So it is known which writes are queued, and for how long
+ * they have to be. With @cancel the last one is canceled while it is queued.
+ */
+static void case_async(const char *name, unsigned int flags, unsigned int count,
+		       unsigned int files, unsigned int workers, bool cancel)
+{
+	static char page[PAGE] __attribute__((aligned(PAGE)));
+	struct ring *r = setup(name, MAX_WRITES, flags, 1, NULL);
+	unsigned int limits[2] = { workers, workers }, i, done = 0, next = 0, seen = 0;
+	uint64_t seen_ns[MAX_WRITES] = {}, release_ns[MAX_WRITES] = {}, begin, end;
+	uint64_t cancel_ns = 0, canceled_ns = 0, first;
+	unsigned int order[MAX_WRITES];
+	int tids[MAX_WRITES] = {}, fds[MAX_WRITES], uffd, ret;
+	char *pages = mmap(NULL, count * PAGE, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (pages == MAP_FAILED)
+		die("mmap");
+	uffd = held_pages(pages, count);
+	if (syscall(__NR_io_uring_register, r->fd, IORING_REGISTER_IOWQ_MAX_WORKERS,
+		    limits, 2))
+		die("IORING_REGISTER_IOWQ_MAX_WORKERS");
+	for (i = 0; i < files; i++) {
+		fds[i] = memfd_create("checkpoint", MFD_CLOEXEC);
+		if (fds[i] < 0)
+			die("memfd_create");
+	}
+	prepare(r, count);
+	first = r->batch[0];
+	for (i = 0; i < count; i++) {
+		struct io_uring_sqe *sqe = sqe_at(r, i);
+
+		sqe->opcode = IORING_OP_WRITE;
+		sqe->fd = fds[i % files];
+		sqe->addr = (uintptr_t)pages + i * PAGE;
+		sqe->len = PAGE;
+		sqe->off = (uint64_t)(i / files) * PAGE;
+	}
+	publish(r, count);
+	begin = now_ns();
+	ret = enter(r, count, 0, flags & IORING_SETUP_SQPOLL ? IORING_ENTER_SQ_WAKEUP : 0);
+	end = now_ns();
+	while (done < count - cancel) {
+		struct pollfd poll_for = { .fd = uffd, .events = POLLIN };
+		struct uffd_msg message;
+
+		if (poll(&poll_for, 1, HOLD_MS / 4) > 0) {
+			if (read(uffd, &message, sizeof(message)) != sizeof(message))
+				continue;
+			i = (message.arg.pagefault.address - (uintptr_t)pages) / PAGE;
+			seen_ns[i] = now_ns();
+			tids[i] = message.arg.pagefault.feat.ptid;
+			order[seen++] = i;
+			continue;
+		}
+		if (cancel && !cancel_ns) {
+			struct io_uring_sqe *sqe = sqe_at(r, 0);
+
+			prepare(r, 1);
+			sqe->opcode = IORING_OP_ASYNC_CANCEL;
+			sqe->addr = first + count - 1;
+			publish(r, 1);
+			cancel_ns = now_ns();
+			enter(r, 1, 0, 0);
+			canceled_ns = now_ns();
+		}
+		if (next < seen) {
+			struct uffdio_copy copy = {
+				.dst = (uintptr_t)pages + order[next] * PAGE,
+				.src = (uintptr_t)page,
+				.len = PAGE,
+			};
+
+			release_ns[order[next++]] = now_ns();
+			if (ioctl(uffd, UFFDIO_COPY, &copy))
+				die("UFFDIO_COPY");
+			done++;
+		}
+	}
+	while (__atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE) - *r->cq_head <
+	       count + 1 * cancel)
+		enter(r, 0, count + cancel, IORING_ENTER_GETEVENTS);
+	begin_line("async", name, self(), r->fd);
+	put("\"begin_ns\": %llu, \"end_ns\": %llu, \"ret\": %d, \"workers\": %u, "
+	    "\"files\": %u, \"cancel_ns\": %llu, \"canceled_ns\": %llu, \"over_ns\": %llu, "
+	    "\"writes\": [",
+	    (unsigned long long)begin, (unsigned long long)end, ret, workers, files,
+	    (unsigned long long)cancel_ns, (unsigned long long)canceled_ns,
+	    (unsigned long long)now_ns());
+	/* user_data, the worker, when it was seen in the write, when it was let go */
+	for (i = 0; i < count; i++)
+		put("%s[%llu, %d, %llu, %llu]", i ? ", " : "",
+		    (unsigned long long)(first + i), tids[i],
+		    (unsigned long long)seen_ns[i], (unsigned long long)release_ns[i]);
+	put("], \"cqes\": [");
+	reap(r, true);
+	put("]");
+	end_line();
+	close(uffd);
+}
+
 /* ---- load ---- */
 
 /* How a busy writer meets a full ring: @total NOPs through @entries entries. */
@@ -988,6 +1116,14 @@ static bool run(const char *name, unsigned int a, unsigned int b)
 		case_wait_room(name);
 	else if (!strcmp(name, "wait-no-thread"))
 		case_wait_no_thread(name);
+	else if (!strcmp(name, "async-file"))
+		case_async(name, 0, 6, 1, 4, false);
+	else if (!strcmp(name, "async-shards"))
+		case_async(name, 0, 8, 8, 2, false);
+	else if (!strcmp(name, "async-sqpoll"))
+		case_async(name, poll, 4, 1, 2, false);
+	else if (!strcmp(name, "async-cancel"))
+		case_async(name, 0, 4, 1, 2, true);
 	else if (!strcmp(name, "press"))
 		case_press(name, a, b);
 	else if (!strcmp(name, "nop"))
