@@ -17,19 +17,25 @@ from typing import Any
 from kstall.evidence import Event, Evidence, Verdict, WorkloadResult, records
 
 MS = 1_000_000
+HOLD = 200 * MS
 EAGAIN, ENOMEM = -11, -12
 SQPOLL = 1 << 1
-WAIT, SHORT, OVERFLOW = (
+WAIT, WAIT_END, SHORT = (
     "io_uring_sqring_wait",
+    "io_uring_sqring_wait_end",
     "io_uring_short_submit",
-    "io_uring_sq_overflow",
 )
+QUEUE, START = "io_uring_queue_async_work", "io_uring_start_async_work"
+#: enum io_short_submit_reason
+NO_REQ, DROPPED, SQE_ERROR = 1, 2, 3
+ECANCELED = -125
+OP_WRITE = 23
 PROGRAM = "sq-pressure"
 
 Line = Mapping[str, Any]
 #: (process, file descriptor): no ring is closed before its process ends.
 RingId = tuple[int, int]
-#: submitted, left, error, sq_dropped
+#: ret, left, reason, sq_dropped
 Stop = tuple[int, int, int, int]
 
 
@@ -43,11 +49,10 @@ class Seen:
     @property
     def stop(self) -> Stop:
         """What a short_submit says."""
-        submitted, left, error, dropped = (
-            _int(self.event, key)
-            for key in ("submitted", "left", "error", "sq_dropped")
+        ret, left, reason, dropped = (
+            _int(self.event, key) for key in ("ret", "left", "reason", "sq_dropped")
         )
-        return submitted, left, error, dropped
+        return ret, left, reason, dropped
 
 
 def sqe_error_stops_the_batch(ev: Evidence) -> Verdict:
@@ -56,9 +61,10 @@ def sqe_error_stops_the_batch(ev: Evidence) -> Verdict:
     load = ev.workload("short")
     _stops_match(v, load, ("sqe", "sqpoll-sqe", "sqpoll-bad-all"))
     for case in ("sqe", "sqpoll-sqe", "sqpoll-bad-all"):
-        failed = {res for line in _case(load, case) for _, res in line["cqes"]} - {0}
-        errors = {seen.stop[2] for seen in _of_case(load, case, SHORT)}
-        v.equal(f"{case}: errors of events and of CQEs", errors, failed)
+        failed = [res for line in _case(load, case) for _, res in line["cqes"] if res]
+        v.at_least(f"{case}: CQEs with an error", len(failed), 1)
+        reasons = {seen.stop[2] for seen in _of_case(load, case, SHORT)}
+        v.equal(f"{case}: reasons", reasons, {SQE_ERROR})
     return v
 
 
@@ -71,8 +77,8 @@ def dropped_sqe_is_told(ev: Evidence) -> Verdict:
     for case in cases:
         lines = _case(load, case)
         counted = lines[-1]["dropped_after"] - lines[0]["dropped_before"]
-        zeros = [seen for seen in _of_case(load, case, SHORT) if seen.stop[2] == 0]
-        v.equal(f"{case}: events with error 0, by sq_dropped", len(zeros), counted)
+        told = [s for s in _of_case(load, case, SHORT) if s.stop[2] == DROPPED]
+        v.equal(f"{case}: events, by sq_dropped", len(told), counted)
         cqes = sum(len(line["cqes"]) for line in lines)
         v.equal(f"{case}: CQEs for four SQEs", cqes, 4 - counted)
     return v
@@ -107,7 +113,7 @@ def no_memory_is_told(ev: Evidence) -> Verdict:
         v.at_least(f"{case}: requests denied", denied, 1)
         stops = [seen.stop for seen in _of_case(load, case, SHORT)]
         v.equal(f"{case}: events, by requests denied", len(stops), denied)
-        v.equal(f"{case}: errors", {stop[2] for stop in stops}, {EAGAIN})
+        v.equal(f"{case}: reasons", {stop[2] for stop in stops}, {NO_REQ})
         submitted = sum(len(one["cqes"]) for one in _case(load, case))
         queued = 17 if case == "nomem-partial" else 4
         v.equal(f"{case}: CQEs in the end", submitted, queued)
@@ -123,31 +129,8 @@ def own_enomem_is_not_lack_of_a_request(ev: Evidence) -> Verdict:
     _stops_match(v, load, ("nomem-prep",))
     results = [res for line in _case(load, "nomem-prep") for _, res in line["cqes"]]
     v.equal("CQEs with -ENOMEM", results.count(ENOMEM), 1)
-    errors = [seen.stop[2] for seen in _of_case(load, "nomem-prep", SHORT)]
-    v.equal("errors of events", errors, [ENOMEM])
-    return v
-
-
-def overflow_is_counted(ev: Evidence) -> Verdict:
-    """CQEs tell which SQE was run twice and which one never."""
-    v = Verdict()
-    load = ev.workload("short")
-    for case in ("overflow", "sqpoll-overflow"):
-        lines = _case(load, case)
-        wanted = [pair for line in lines for pair in _overflows(load, line)]
-        v.at_least(f"{case}: overflows that the program made", len(wanted), 1)
-        found = [
-            (_int(seen.event, "sq_entries"), _int(seen.event, "queued"))
-            for seen in _of_case(load, case, OVERFLOW)
-        ]
-        v.equal(f"{case}: sq_entries, queued", found, wanted)
-        late = sum(_after_the_first_sqe(load, line) for line in lines)
-        v.equal(f"{case}: told after the first SQE was taken", late, 0)
-        batch = lines[0]["batch"]
-        told = Counter(data for line in lines for data, _ in line["cqes"])
-        v.equal(f"{case}: CQEs of the first SQE", told[batch[0]], 0)
-        v.equal(f"{case}: CQEs of the last SQE", told[batch[-1]], 2)
-        v.equal(f"{case}: short_submit", len(_of_case(load, case, SHORT)), 0)
+    reasons = [seen.stop[2] for seen in _of_case(load, "nomem-prep", SHORT)]
+    v.equal("reasons of events", reasons, [SQE_ERROR])
     return v
 
 
@@ -169,7 +152,7 @@ def nothing_left_no_event(ev: Evidence) -> Verdict:
         if case not in ("sqpoll-none", "shared"):
             v.equal(f"{case}: enter returned", [n["ret"] for n in lines], wanted)
         v.equal(f"{case}: left queued", lines[-1]["queued_after"], 0)
-        for name in (SHORT, OVERFLOW, WAIT):
+        for name in (SHORT, WAIT, WAIT_END):
             v.equal(f"{case}: {name}", len(_of_case(load, case, name)), 0)
     errors = [res for _, res in _case(load, "all-sqe")[0]["cqes"] if res < 0]
     v.equal("all-sqe: CQEs with an error", len(errors), 1)
@@ -180,7 +163,7 @@ def full_ring_wait_is_timed(ev: Evidence) -> Verdict:
     """Asleep from being seen so until the wake-up, at least, at most the call."""
     v = Verdict()
     load = ev.workload("wait")
-    _waits_match(v, load, "wait", _of_case(load, "wait", WAIT))
+    _waits_match(v, load, "wait")
     return v
 
 
@@ -191,7 +174,7 @@ def signal_leaves_it_full(ev: Evidence) -> Verdict:
     (line,) = _case(load, "wait-signal", "wait")
     v.equal("enter returned", line["ret"], 0)
     v.equal("queued after the call", line["queued_after"], 4)
-    _waits_match(v, load, "wait-signal", _of_case(load, "wait-signal", WAIT))
+    _waits_match(v, load, "wait-signal")
     return v
 
 
@@ -202,7 +185,7 @@ def every_waiter_has_its_own(ev: Evidence) -> Verdict:
     for case in ("wait-two", "wait-other"):
         lines = _case(load, case, "wait")
         v.equal(f"{case}: threads", len({line["tid"] for line in lines}), 2)
-        _waits_match(v, load, case, _of_case(load, case, WAIT))
+        _waits_match(v, load, case)
     owners = {line["pid"] for line in _lines(load, "wait")}
     v.equal("processes", len(owners), 2)
     return v
@@ -215,7 +198,11 @@ def room_needs_no_wait(ev: Evidence) -> Verdict:
     for case in ("wait-room", "wait-no-thread"):
         lines = _case(load, case, "wait")
         v.equal(f"{case}: enter returned", {line["ret"] for line in lines}, {0})
-        v.equal(f"{case}: {WAIT}", len(_of_case(load, case, WAIT)), 0)
+        for name in (WAIT, WAIT_END):
+            v.equal(f"{case}: {name}", len(_of_case(load, case, name)), 0)
+        for line in lines:
+            # A sleep would last until the guest is over: nobody wakes it.
+            v.at_most(f"{case}: call", line["end_ns"] - line["begin_ns"], HOLD, "ns")
     queued = [line["queued_before"] for line in _case(load, "wait-room", "wait")]
     v.equal("wait-room: SQEs queued, of 4", queued, [0, 3, 5])
     (line,) = _case(load, "wait-no-thread", "wait")
@@ -224,29 +211,32 @@ def room_needs_no_wait(ev: Evidence) -> Verdict:
 
 
 def busy_writer_adds_up(ev: Evidence) -> Verdict:
-    """The writer's clock runs around each of its calls."""
+    """In each of the writer's calls the pairs follow one another, and fit into it."""
     v = Verdict()
     load = ev.workload("wait")
     (line,) = _lines(load, "press")
     calls = [(begin, end) for begin, end in line["waits"]]
-    events = [seen.event for seen in _of_case(load, "press", WAIT)]
-    v.within("events, by calls", len(events), 1, len(calls))
-    used: Counter[int] = Counter()
-    longer = early = 0
-    for event in events:
-        inside = [n for n, (b, e) in enumerate(calls) if b <= event.ts_ns <= e]
-        for number in inside:
-            begin, end = calls[number]
-            used[number] += 1
-            longer += _int(event, "wait_ns") > end - begin
-            early += event.ts_ns - _int(event, "wait_ns") < begin
-    v.equal("events inside of a call", used.total(), len(events))
-    v.equal("calls with two", sum(count > 1 for count in used.values()), 0)
-    v.equal("events longer than their call", longer, 0)
-    v.equal("events that began before their call", early, 0)
-    total = sum(_int(event, "wait_ns") for event in events)
-    v.within("sum of wait_ns", total, 1, sum(e - b for b, e in calls), "ns")
+    events = sorted(
+        (
+            one.event
+            for name in (WAIT, WAIT_END)
+            for one in _of_case(load, "press", name)
+        ),
+        key=lambda event: event.ts_ns,
+    )
+    v.at_least("sleeps", len(events) // 2, 1)
+    names = [event.name for event in events]
+    v.equal("pairs", names, [WAIT, WAIT_END] * (len(names) // 2))
+    outside = split = 0
+    for begin, end in zip(events[::2], events[1::2], strict=True):
+        inside = [c for c in calls if c[0] <= begin.ts_ns and end.ts_ns <= c[1]]
+        outside += not inside
+        split += len(inside) > 1
+    v.equal("sleeps outside of a call", outside, 0)
+    v.equal("sleeps in two calls", split, 0)
     v.equal("sizes", {_int(event, "sq_entries") for event in events}, {8})
+    most = max(_int(event, "queued") for event in events)
+    v.at_most("queued", most, 8)
     v.equal("threads", {event.pid for event in events}, {line["tid"]})
     return v
 
@@ -264,7 +254,7 @@ def well_behaved_load_is_silent(ev: Evidence) -> Verdict:
     total = press["nops"] + sum(line["nops"] for line in loops)
     submitted = len(load.events("io_uring_submit_req"))
     v.equal("io_uring_submit_req events", submitted, total)
-    for name in (WAIT, SHORT, OVERFLOW):
+    for name in (WAIT, WAIT_END, SHORT):
         v.equal(f"{name} events", len(load.events(name)), 0)
     return v
 
@@ -273,40 +263,20 @@ def switched_on_midway(ev: Evidence) -> Verdict:
     """The program switches its own tracefs instance and prints what it holds."""
     v = Verdict()
     load = ev.workload("midway")
-    for case, count in (
-        ("mid-on", 1),
-        ("mid-on-late", 0),
-        ("mid-off", 0),
-        ("mid-off-on", 1),
-        ("mid-on-again", 1),
+    for case, names in (
+        ("mid-on", [WAIT, WAIT_END]),
+        ("mid-on-late", [WAIT_END]),
+        ("mid-off", [WAIT]),
+        ("mid-off-on", [WAIT, WAIT_END]),
+        ("mid-on-again", [WAIT, WAIT_END]),
     ):
         (line,) = _case(load, case, "wait")
         events = _own_trace(ev, load, case)
         asleep = line["act_ns"] - line["asleep_ns"]
         v.at_least(f"{case}: asleep", asleep, 200 * MS, "ns")
-        v.equal(f"{case}: events", len(events), count)
-        for event in events:
-            _wait_fits(v, case, line, event)
-    return v
-
-
-def switched_on_between_wakeups(ev: Evidence) -> Verdict:
-    """The SQ thread has no memory, and wakes the waiter at each attempt."""
-    v = Verdict()
-    load = ev.workload("midway")
-    (line,) = _case(load, "mid-wakeups", "wait")
-    (mid,) = _case(load, "mid-wakeups", "mid")
-    events = _own_trace(ev, load, "mid-wakeups")
-    before = mid["since_ns"] - line["asleep_ns"]
-    v.at_least("asleep before it was switched on", before, 100 * MS, "ns")
-    v.equal("events", len(events), 1)
-    for event in events:
-        wait = _int(event, "wait_ns")
-        v.at_most("wait_ns", wait, line["end_ns"] - mid["since_ns"], "ns")
-        # From the first wake-up after it on, and those come all the time.
-        least = (line["act_ns"] - mid["until_ns"]) // 2
-        v.at_least("wait_ns", wait, least, "ns")
-        v.equal("full", _int(event, "full"), 0)
+        v.equal(f"{case}: events", [event.name for event in events], names)
+        if len(events) == 2:
+            _wait_fits(v, case, line, events)
     return v
 
 
@@ -317,7 +287,7 @@ def events_are_where_the_program_was(ev: Evidence) -> Verdict:
         load = ev.workload(name)
         rings = _rings(load)
         calls = list(_calls(load))
-        for event_name in (WAIT, SHORT, OVERFLOW):
+        for event_name in (WAIT, WAIT_END, SHORT):
             all_of_it = load.record(event_name)
             seen = _seen(load, event_name)
             v.equal(f"{name}: {event_name}: on own rings", len(seen), len(all_of_it))
@@ -334,8 +304,6 @@ def events_are_where_the_program_was(ev: Evidence) -> Verdict:
             v.equal(f"{name}: {event_name}: outside of a call", len(outside), 0)
         wanted = sum(len(_stops(load, one)) for one in _lines(load, "submit"))
         v.equal(f"{name}: all {SHORT}", len(load.record(SHORT)), wanted)
-        over = sum(len(_overflows(load, one)) for one in _lines(load, "submit"))
-        v.equal(f"{name}: all {OVERFLOW}", len(load.record(OVERFLOW)), over)
     v.equal("short: waits", len(ev.workload("short").record(WAIT)), 0)
     return v
 
@@ -350,14 +318,13 @@ def failed_sqe_joins(ev: Evidence) -> Verdict:
     for event in load.events():
         if event.name in ("io_uring_submit_req", "io_uring_req_failed"):
             last[event.pid] = event
-        elif event.name == SHORT and _int(event, "error") not in (0, EAGAIN):
+        elif event.name == SHORT and _int(event, "reason") == SQE_ERROR:
             before = last[event.pid]
             joined += 1
             wrong += not (
                 before.name == "io_uring_req_failed"
                 and before.fields["ctx"] == event.fields["ctx"]
-                and before.fields["error"] == event.fields["error"]
-                and cqes[_int(before, "user_data")] == event.fields["error"]
+                and cqes[_int(before, "user_data")] == before.fields["error"]
             )
     v.at_least("events with an SQE's error", joined, 1)
     v.equal("of these, not preceded by that SQE's failure", wrong, 0)
@@ -365,47 +332,136 @@ def failed_sqe_joins(ev: Evidence) -> Verdict:
 
 
 def scripts_add_up(ev: Evidence) -> Verdict:
-    """Expected from the program's lines; only nanoseconds are from the events."""
+    """Expected from the program's lines."""
     v = Verdict()
-    for name in ("short", "wait"):
-        load = ev.workload(name)
-        maps = load.bpftrace("io_uring-sq-why").maps
-        stalls, queued, lost, overwritten = _by_cause(load)
-        v.equal(f"{name}: @stalls", _map(maps, "@stalls"), stalls)
-        v.equal(f"{name}: @left_queued", _map(maps, "@left_queued"), queued)
-        v.equal(f"{name}: @lost", _map(maps, "@lost"), lost)
-        found = _map(maps, "@overwritten", together=max)
-        v.equal(f"{name}: @overwritten", found, overwritten)
-        printed = [
-            text
-            for text in load.bpftrace("io_uring-sq-why").lines
-            if text.startswith(PROGRAM)
-        ]
-        losses = sum(
-            count
-            for (*_, cause), count in stalls.items()
-            if cause in ("SQE dropped", "SQ overflow")
-        )
-        v.equal(f"{name}: lines about lost SQEs", len(printed), losses)
-        slept: Counter[tuple[str, ...]] = Counter()
-        for seen in _seen(load, WAIT):
-            slept[_key(load, seen.ring)] += _int(seen.event, "wait_ns")
-        v.equal(f"{name}: @slept_ns", _map(maps, "@slept_ns"), dict(slept))
+    load = ev.workload("short")
+    stops: Counter[tuple[str, ...]] = Counter()
+    left: Counter[tuple[str, ...]] = Counter()
+    for line in _lines(load, "submit"):
+        ring = _id(line)
+        key = str(ring[0]), str(_int(_created(load)[ring], "ctx"))
+        for _, rest, reason, _ in _stops(load, line):
+            stops[*key, str(reason)] += 1
+            left[key] += rest
+    maps = load.bpftrace("io_uring-sq-why").maps
+    v.equal("@stops", _map(maps, "@stops"), dict(stops))
+    v.equal("@left", _map(maps, "@left"), dict(left))
     quiet = ev.workload("quiet").bpftrace("io_uring-sq-why")
     v.equal("quiet: entries in maps", sum(map(len, quiet.maps.values())), 0)
     load = ev.workload("wait")
-    short = load.bpftrace("io_uring-sq-wait")
-    counted: Counter[tuple[str, ...]] = Counter()
-    total: Counter[tuple[str, ...]] = Counter()
-    for seen in _seen(load, WAIT):
-        pid = str(seen.ring[0])
-        counted[PROGRAM, pid, str(_int(seen.event, "sq_entries"))] += 1
-        total[PROGRAM, pid] += _int(seen.event, "wait_ns")
-    hist = Counter[tuple[str, ...]]()
-    for key, buckets in short.hists["@wait_us"].items():
-        hist[_without_thread(key)] += sum(bucket.count for bucket in buckets)
-    v.equal("wait: events in @wait_us", dict(hist), dict(counted))
-    v.equal("wait: @total_ns", _map(short.maps, "@total_ns"), dict(total))
+    hists = load.bpftrace("io_uring-sq-wait").hists["@wait_us"]
+    slept = sum(bucket.count for buckets in hists.values() for bucket in buckets)
+    known = sum(line["asleep_ns"] > 0 for line in _lines(load, "wait"))
+    calls = sum(len(line["waits"]) for line in _lines(load, "press"))
+    v.at_least("wait: sleeps in @wait_us", slept, known)
+    v.at_least("wait: calls of the busy writer", calls, 1)
+    load = ev.workload("async")
+    script = load.bpftrace("io_uring-async")
+    ran = sum(
+        bucket.count
+        for buckets in script.hists["@queued_us"].values()
+        for bucket in buckets
+    )
+    lines = _lines(load, "async")
+    writes = [write for line in lines for write in line["writes"]]
+    v.equal("async: writes that ran", ran, sum(write[2] > 0 for write in writes))
+    canceled = sum(int(n) for n in script.maps["@canceled"].values())
+    v.equal("async: canceled", canceled, sum(write[2] == 0 for write in writes))
+    v.equal("async: still queued", len(script.maps.get("@queued", {})), 0)
+    return v
+
+
+def async_start_is_seen_twice(ev: Evidence) -> Verdict:
+    """userfaultfd names worker and page of each write; the event comes before that."""
+    v = Verdict()
+    load = ev.workload("async")
+    for line in _lines(load, "async"):
+        case = line["case"]
+        starts = {
+            _int(seen.event, "user_data"): seen.event
+            for seen in _of_case(load, case, START)
+        }
+        queued = {
+            _int(seen.event, "user_data"): seen.event
+            for seen in _of_case(load, case, QUEUE)
+        }
+        writes = [write for write in line["writes"] if write[2]]
+        v.equal(f"{case}: queued", sorted(queued), sorted(w[0] for w in line["writes"]))
+        v.equal(f"{case}: started", sorted(starts), sorted(queued))
+        v.equal(f"{case}: events", len(_of_case(load, case, START)), len(starts))
+        for data, worker, seen_ns, release_ns in writes:
+            event = starts[data]
+            v.equal(f"{case}: {data}: worker", event.pid, worker)
+            v.equal(f"{case}: {data}: cancel", _int(event, "cancel"), 0)
+            v.equal(f"{case}: {data}: opcode", _int(event, "opcode"), OP_WRITE)
+            v.equal(
+                f"{case}: {data}: request",
+                event.fields["req"],
+                queued[data].fields["req"],
+            )
+            # Not before a worker was free: its own last write was let go.
+            before = [
+                other[3]
+                for other in writes
+                if other[1] == worker and other[2] < seen_ns
+            ]
+            least = max(before, default=queued[data].ts_ns)
+            v.within(f"{case}: {data}: start", event.ts_ns, least, seen_ns, "ns")
+            v.at_most(f"{case}: {data}: let go after it", event.ts_ns, release_ns, "ns")
+    return v
+
+
+def backlog_is_as_long_as_workers_allow(ev: Evidence) -> Verdict:
+    """Between two releases no more run than there are workers, or inodes."""
+    v = Verdict()
+    load = ev.workload("async")
+    for line in _lines(load, "async"):
+        case = line["case"]
+        limit = min(line["workers"], line["files"])
+        going = most = 0
+        moments = [
+            (seen.event.ts_ns, 1)
+            for seen in _of_case(load, case, START)
+            if not _int(seen.event, "cancel")
+        ]
+        moments += [(write[3], -1) for write in line["writes"] if write[3]]
+        for _, change in sorted(moments):
+            going += change
+            most = max(most, going)
+        v.within(f"{case}: at work at once", most, 1, limit)
+        latest = max(
+            seen.event.ts_ns - line["end_ns"] for seen in _of_case(load, case, START)
+        )
+        # Each turn holds its workers for 50 ms after the last of them has begun.
+        turns = (len(line["writes"]) - 1) // limit
+        if not line["cancel_ns"]:
+            v.at_least(f"{case}: the last one queued", latest, (turns - 1) * 50 * MS)
+    return v
+
+
+def canceled_work_leaves_the_queue(ev: Evidence) -> Verdict:
+    """Canceled while it was queued: its CQE says so, and no worker read its page."""
+    v = Verdict()
+    load = ev.workload("async")
+    (line,) = _case(load, "async-cancel", "async")
+    results = dict(line["cqes"])
+    gone = [write[0] for write in line["writes"] if not write[2]]
+    v.equal("writes that never ran", len(gone), 1)
+    for data in gone:
+        v.equal(f"{data}: CQE", results[data], ECANCELED)
+        (event,) = (
+            seen.event
+            for seen in _of_case(load, "async-cancel", START)
+            if _int(seen.event, "user_data") == data
+        )
+        v.equal(f"{data}: cancel", _int(event, "cancel"), 1)
+        v.within(
+            f"{data}: when",
+            event.ts_ns,
+            line["cancel_ns"],
+            line["over_ns"],
+            "ns",
+        )
     return v
 
 
@@ -477,12 +533,13 @@ def _stops(load: WorkloadResult, line: Line) -> list[Stop]:
     if ret == wanted:
         return []
     if ret < 0:
-        return [(0, wanted, EAGAIN, dropped)]
+        return [(EAGAIN, wanted, NO_REQ, dropped)]
     if dropped > line["dropped_before"]:
-        return [(ret, wanted - ret, 0, dropped)]
+        return [(ret, wanted - ret - 1, DROPPED, dropped)]
     result = dict(line["cqes"])[line["batch"][ret - 1]]
     # All that went in went well, so it was the next one that had no request.
-    return [(ret, wanted - ret, result if result < 0 else EAGAIN, dropped)]
+    reason = SQE_ERROR if result < 0 else NO_REQ
+    return [(ret, wanted - ret, reason, dropped)]
 
 
 def _denied(load: WorkloadResult, line: Line) -> Iterator[Stop]:
@@ -490,7 +547,7 @@ def _denied(load: WorkloadResult, line: Line) -> Iterator[Stop]:
     for lab in _lines(load, "failslab"):
         if _id(lab) == _id(line):
             for _ in range((lab["set"] - lab["left"]) // 2):
-                yield 0, line["queued_before"], EAGAIN, line["dropped_before"]
+                yield EAGAIN, line["queued_before"], NO_REQ, line["dropped_before"]
 
 
 def _thread_stops(ring: Line, line: Line) -> Iterator[Stop]:
@@ -505,9 +562,9 @@ def _thread_stops(ring: Line, line: Line) -> Iterator[Stop]:
             rest = len(taken) - position
             if data not in results:
                 dropped += 1
-                yield position, rest, 0, dropped
+                yield position, rest - 1, DROPPED, dropped
             elif results[data] < 0 and rest > 1:
-                yield position + 1, rest - 1, results[data], dropped
+                yield position + 1, rest - 1, SQE_ERROR, dropped
             else:
                 continue
             done = position + 1
@@ -523,60 +580,43 @@ def _order(ring: Line, line: Line) -> list[int]:
     return batch
 
 
-def _overflows(load: WorkloadResult, line: Line) -> list[tuple[int, int]]:
-    """(sq_entries, queued) of each submission that found too much on the ring."""
-    size = _rings(load)[_id(line)]["sq_entries"]
-    return [(size, line["queued_before"])] if line["queued_before"] > size else []
-
-
-def _after_the_first_sqe(load: WorkloadResult, line: Line) -> int:
-    """Overflows of a submission that come after the older event of its first SQE."""
-    ctx = _int(_created(load)[_id(line)], "ctx")
-    taken = False
-    late = 0
-    for event in load.events():
-        if not line["begin_ns"] <= event.ts_ns <= line["end_ns"]:
-            continue
-        if event.fields.get("ctx") == ctx:
-            taken |= event.name == "io_uring_submit_req"
-            late += taken and event.name == OVERFLOW
-    return late
-
-
 def _stops_match(v: Verdict, load: WorkloadResult, cases: Sequence[str]) -> None:
     for case in cases:
         wanted = [stop for line in _case(load, case) for stop in _stops(load, line)]
         v.at_least(f"{case}: stops, by the program", len(wanted), 1)
         found = [seen.stop for seen in _of_case(load, case, SHORT)]
-        v.equal(f"{case}: submitted, left, error, sq_dropped", found, wanted)
+        v.equal(f"{case}: ret, left, reason, sq_dropped", found, wanted)
 
 
-def _waits_match(
-    v: Verdict, load: WorkloadResult, case: str, seen: Sequence[Seen]
-) -> None:
+def _waits_match(v: Verdict, load: WorkloadResult, case: str) -> None:
     lines = {line["tid"]: line for line in _case(load, case, "wait")}
-    events = {one.event.pid: one.event for one in seen}
-    v.equal(f"{case}: events", len(seen), len(lines))
-    v.equal(f"{case}: threads", sorted(events), sorted(lines))
-    for tid in sorted(set(events) & set(lines)):
-        line = lines[tid]
-        _wait_fits(v, case, line, events[tid])
-        inside = line["begin_ns"] <= events[tid].ts_ns <= line["end_ns"]
-        v.true(f"{case}: at the end of the call", inside)
+    for name in (WAIT, WAIT_END):
+        seen = _of_case(load, case, name)
+        tids = sorted(one.event.pid for one in seen)
+        v.equal(f"{case}: threads of {name}", tids, sorted(lines))
+    for tid, line in lines.items():
+        own = [
+            one.event
+            for name in (WAIT, WAIT_END)
+            for one in _of_case(load, case, name)
+            if one.event.pid == tid
+        ]
+        _wait_fits(v, case, line, own)
 
 
-def _wait_fits(v: Verdict, case: str, line: Line, event: Event) -> None:
-    """No shorter than it certainly slept, no longer than its system call."""
-    v.within(
-        f"{case}: wait_ns",
-        _int(event, "wait_ns"),
-        line["act_ns"] - line["asleep_ns"],
-        line["end_ns"] - line["begin_ns"],
-        "ns",
-    )
-    size = _int(event, "sq_entries")
-    v.equal(f"{case}: sq_entries", size, line["queued_before"])
-    v.equal(f"{case}: full", _int(event, "full"), int(line["queued_after"] == size))
+def _wait_fits(v: Verdict, case: str, line: Line, pair: Sequence[Event]) -> None:
+    """It begins before it was seen asleep and ends after what ended it."""
+    v.equal(f"{case}: a beginning and an end", [e.name for e in pair], [WAIT, WAIT_END])
+    if len(pair) != 2:
+        return
+    begin, end = pair
+    size = line["queued_before"]
+    v.within(f"{case}: begins", begin.ts_ns, line["begin_ns"], line["asleep_ns"], "ns")
+    v.within(f"{case}: ends", end.ts_ns, line["act_ns"], line["end_ns"], "ns")
+    for event in pair:
+        v.equal(f"{case}: sq_entries", _int(event, "sq_entries"), size)
+    v.equal(f"{case}: queued before", _int(begin, "queued"), size)
+    v.equal(f"{case}: queued after", _int(end, "queued"), line["queued_after"])
 
 
 def _own_trace(ev: Evidence, load: WorkloadResult, case: str) -> tuple[Event, ...]:
@@ -594,43 +634,6 @@ def _calls(load: WorkloadResult) -> Iterator[tuple[RingId, int, int, int]]:
             yield _id(line), line["tid"], begin, end
 
 
-def _by_cause(load: WorkloadResult) -> tuple[dict[tuple[str, ...], int], ...]:
-    """What the script's maps have to hold.
-
-    Stalls, SQEs left queued, dropped, and the most overwritten at once.
-    """
-    stalls: Counter[tuple[str, ...]] = Counter()
-    queued: dict[tuple[str, ...], int] = {}
-    lost: Counter[tuple[str, ...]] = Counter()
-    overwritten: dict[tuple[str, ...], int] = {}
-    for line in _lines(load, "submit"):
-        key = _key(load, _id(line))
-        for _, left, error, _ in _stops(load, line):
-            cause = {0: "SQE dropped", EAGAIN: "no memory"}.get(error, "SQE error")
-            stalls[*key, cause] += 1
-            queued[key] = queued.get(key, 0) + left - (error == 0)
-            lost[key] += error == 0
-        for size, found in _overflows(load, line):
-            stalls[*key, "SQ overflow"] += 1
-            overwritten[key] = max(overwritten.get(key, 0), found - size)
-    for line in _lines(load, "wait"):
-        if line["asleep_ns"]:
-            key = _key(load, _id(line))
-            full = line["queued_after"] == line["queued_before"]
-            stalls[*key, "SQ full until signal" if full else "SQ full"] += 1
-    for line in _lines(load, "press"):
-        # Which of its calls slept, the writer cannot know.
-        key = _key(load, _id(line))
-        stalls[*key, "SQ full"] = len(_of_case(load, line["case"], WAIT))
-    dropped = {key: count for key, count in lost.items() if count}
-    return dict(stalls), queued, dropped, overwritten
-
-
-def _key(load: WorkloadResult, ring: RingId) -> tuple[str, ...]:
-    """Process, its id and the ring's address, as bpftrace prints them."""
-    return PROGRAM, str(ring[0]), str(_int(_created(load)[ring], "ctx"))
-
-
 def _map(
     maps: Mapping[str, Mapping[str, int]],
     name: str,
@@ -644,9 +647,9 @@ def _map(
 
 
 def _without_thread(key: str) -> tuple[str, ...]:
-    """A key as bpftrace prints it: name, process, thread, and what else there is."""
-    name, process, _, *rest = key.split(",")
-    return name, process, *rest
+    """A key as bpftrace prints it: process, thread, and what else there is."""
+    process, _, *rest = key.split(",")
+    return process, *rest
 
 
 def _int(event: Event, name: str) -> int:

@@ -452,18 +452,6 @@ static void case_shared(void)
 	submit(second, 16);
 }
 
-static void case_overflow(const char *name, unsigned int flags)
-{
-	struct ring *r = setup(name, 4, flags, 1, NULL);
-
-	if (flags & IORING_SETUP_SQPOLL)
-		until_idle(r);
-	queue(r, 5);
-	submit(r, 5);
-	if (queued(r))
-		submit(r, queued(r));
-}
-
 /* ---- no memory ---- */
 
 static const char *const failslab_off[][2] = {
@@ -944,11 +932,22 @@ static void instance_begin(struct instance *in)
 
 	snprintf(in->dir, sizeof(in->dir), TRACING "/instances/sq-pressure-%d", getpid());
 	snprintf(in->enable, sizeof(in->enable),
-		 "%s/events/io_uring/io_uring_sqring_wait/enable", in->dir);
+		 "%s/events/io_uring/io_uring_sqring_wait", in->dir);
 	if (mkdir(in->dir, 0700))
 		die("%s", in->dir);
 	snprintf(path, sizeof(path), "%s/trace_clock", in->dir);
 	write_file(path, "mono");
+}
+
+/* Both events of the pair, the first one last. */
+static void switch_events(struct instance *in, const char *value)
+{
+	char path[224];
+
+	snprintf(path, sizeof(path), "%s_end/enable", in->enable);
+	write_file(path, value);
+	snprintf(path, sizeof(path), "%s/enable", in->enable);
+	write_file(path, value);
 }
 
 /* Print what the instance holds, and forget it. */
@@ -991,14 +990,14 @@ static void mid_wait(struct instance *in, const char *name, const char *before,
 	struct waiter w = { .ring = full_ring(name) };
 	uint64_t since = 0, until = 0;
 
-	write_file(in->enable, before);
+	switch_events(in, before);
 	start_waiter(&w);
 	sleep_ms(HOLD_MS / 2);
 	for (; *during; during++) {
 		char value[2] = { *during, 0 };
 
 		since = now_ns();
-		write_file(in->enable, value);
+		switch_events(in, value);
 		until = now_ns();
 	}
 	sleep_ms(HOLD_MS / 2);
@@ -1008,33 +1007,7 @@ static void mid_wait(struct instance *in, const char *name, const char *before,
 	pthread_join(w.thread, NULL);
 	put_wait(name, &w);
 	put_trace(in, &w, name, since, until);
-	write_file(in->enable, "0");
-}
-
-/*
- * The SQ thread has no memory for a request, tries all the time, and wakes the waiter
- * after each try, although the ring is as full as before. The event is enabled in the
- * middle: only what is left of the wait can be reported.
- */
-static void mid_wakeups(struct instance *in, const char *name)
-{
-	struct waiter w = { .ring = full_ring(name), .flags = IORING_ENTER_SQ_WAKEUP };
-	uint64_t since, until;
-
-	failslab_begin(-1);
-	start_waiter(&w);
-	sleep_ms(HOLD_MS / 2);
-	since = now_ns();
-	write_file(in->enable, "1");
-	until = now_ns();
-	sleep_ms(HOLD_MS);
-	w.act = now_ns();
-	failslab_end();
-	w.acted = now_ns();
-	pthread_join(w.thread, NULL);
-	put_wait(name, &w);
-	put_trace(in, &w, name, since, until);
-	write_file(in->enable, "0");
+	switch_events(in, "0");
 }
 
 static void case_mid(void)
@@ -1047,7 +1020,6 @@ static void case_mid(void)
 	mid_wait(&in, "mid-off", "1", "0");
 	mid_wait(&in, "mid-off-on", "1", "01");
 	mid_wait(&in, "mid-on-again", "1", "");
-	mid_wakeups(&in, "mid-wakeups");
 	if (rmdir(in.dir))
 		die("%s", in.dir);
 }
@@ -1090,10 +1062,6 @@ static bool run(const char *name, unsigned int a, unsigned int b)
 		short_case(name, poll, NONE, 4);
 	else if (!strcmp(name, "shared"))
 		case_shared();
-	else if (!strcmp(name, "overflow"))
-		case_overflow(name, 0);
-	else if (!strcmp(name, "sqpoll-overflow"))
-		case_overflow(name, poll);
 	else if (!strcmp(name, "nomem"))
 		case_nomem(name, 0, a);
 	else if (!strcmp(name, "sqpoll-nomem"))
