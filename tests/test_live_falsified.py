@@ -32,12 +32,12 @@ PATCHES = [
     ),
     pytest.param(
         "io_uring-sq",
-        "0003-io_uring-add-trace-event-for-SQ-overflow.patch",
-        "+\t\t__entry->queued\t\t= queued;\n",
-        "+\t\t__entry->queued\t\t= queued + 1;\n",
-        ("io_uring:io_uring_sq_overflow", "queued", "one more"),
-        {"overflow_is_counted"},
-        id="io_uring-sq: queued is one more",
+        "0001-io_uring-add-trace-event-for-the-start-of-async-work.patch",
+        "+\t\t__entry->user_data\t= req->cqe.user_data;\n",
+        "+\t\t__entry->user_data\t= req->cqe.user_data + 1;\n",
+        ("io_uring:io_uring_start_async_work", "user_data", "one more"),
+        {"async_start_is_seen_twice"},
+        id="io_uring-sq: user_data is one more",
     ),
     pytest.param(
         "iommu-iotlb",

@@ -13,90 +13,69 @@ from live import require_caught
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
 SERIES = "io_uring-sq"
-WAIT = "0001-io_uring-sqpoll-add-trace-event-for-SQ-ring-waits.patch"
+ASYNC = "0001-io_uring-add-trace-event-for-the-start-of-async-work.patch"
 SHORT = "0002-io_uring-add-trace-event-for-short-submissions.patch"
-OVERFLOW = "0003-io_uring-add-trace-event-for-SQ-overflow.patch"
+WAIT = "0004-io_uring-sqpoll-add-trace-events-for-SQ-ring-waits.patch"
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "checks"),
     [
         pytest.param(
-            WAIT,
-            "+\t\t__entry->wait_ns\t= wait_ns;\n",
-            "+\t\t__entry->wait_ns\t= wait_ns >> 10;\n",
-            {"full_ring_wait_is_timed", "every_waiter_has_its_own"},
-            id="microseconds",
+            ASYNC,
+            "+\t\t__entry->req\t\t= req;\n",
+            "+\t\t__entry->req\t\t= req->ctx;\n",
+            {"async_start_is_seen_twice"},
+            id="another request",
         ),
         pytest.param(
-            WAIT,
-            "+\tif (trace_io_uring_sqring_wait_enabled() && start)\n",
-            "+\tif (trace_io_uring_sqring_wait_enabled())\n",
-            {"room_needs_no_wait", "switched_on_midway"},
-            id="an event without a beginning",
+            ASYNC,
+            "+\t\ttrace_io_uring_start_async_work(req, true);\n",
+            "+\t\ttrace_io_uring_start_async_work(req, false);\n",
+            {"canceled_work_leaves_the_queue"},
+            id="canceled work seems to run",
         ),
         pytest.param(
-            WAIT,
-            "+\t\tif (trace_io_uring_sqring_wait_enabled() && !start)\n",
-            "+\t\tif (trace_io_uring_sqring_wait_enabled())\n",
-            {"switched_on_between_wakeups"},
-            id="each wake-up begins anew",
-        ),
-        pytest.param(
-            WAIT,
-            "+\t\t__entry->full\t\t= full;\n",
-            "+\t\t__entry->full\t\t= 0;\n",
-            {"signal_leaves_it_full"},
-            id="a signal is taken for success",
+            ASYNC,
+            "+\ttrace_io_uring_start_async_work(req, false);\n",
+            "+\ttrace_io_uring_start_async_work(req, work->list.next);\n",
+            {"async_start_is_seen_twice"},
+            id="work with more behind it seems canceled",
         ),
         pytest.param(
             SHORT,
-            "+\t\t\ttrace_io_uring_short_submit(ctx, entries - left, left, 0);\n",
-            "+\t\t\ttrace_io_uring_short_submit(ctx, entries - left, left, -EINVAL);\n",
-            {"dropped_sqe_is_told"},
-            id="a dropped SQE has an error",
-        ),
-        pytest.param(
-            SHORT,
-            "+\t\t\ttrace_io_uring_short_submit(ctx, entries - left, left, -EAGAIN);\n",
-            "+\t\t\ttrace_io_uring_short_submit(ctx, entries - left, left, -ENOMEM);\n",
+            "+\t\t\treason = IO_SHORT_SUBMIT_NO_REQ;\n",
+            "+\t\t\treason = IO_SHORT_SUBMIT_DROPPED;\n",
             {"no_memory_is_told"},
-            id="no request is -ENOMEM",
+            id="no memory is called dropped",
         ),
         pytest.param(
             SHORT,
-            "+\tTP_CONDITION(left),\n",
-            "+\tTP_CONDITION(left && !(ctx->flags & IORING_SETUP_SQPOLL)),\n",
-            {"sq_thread_reports_what_enter_hides"},
-            id="nothing from SQ threads",
+            "+\t\t\treason = IO_SHORT_SUBMIT_DROPPED;\n",
+            "+\t\t\treason = IO_SHORT_SUBMIT_NO_REQ;\n",
+            {"dropped_sqe_is_told"},
+            id="dropped is called no memory",
         ),
         pytest.param(
             SHORT,
-            "+\tTP_CONDITION(left),\n",
-            "+\tTP_CONDITION(true),\n",
-            {"nothing_left_no_event"},
-            id="an error that leaves nothing behind",
+            "+\t\t__entry->ret\t\t= ret;\n",
+            "+\t\t__entry->ret\t\t= ret < 0 ? 0 : ret;\n",
+            {"no_memory_is_told"},
+            id="an error is no return value",
         ),
         pytest.param(
             SHORT,
-            "+\t\t\ttrace_io_uring_short_submit(ctx, entries - left, left, err);\n",
-            "+\t\t\ttrace_io_uring_short_submit(ctx, entries, left, err);\n",
-            {"sqe_error_stops_the_batch"},
-            id="what was to be submitted, not what was",
+            "+\t\t__entry->left\t\t= left - (reason == IO_SHORT_SUBMIT_DROPPED);\n",
+            "+\t\t__entry->left\t\t= left;\n",
+            {"dropped_sqe_is_told"},
+            id="the dropped one is left",
         ),
         pytest.param(
-            OVERFLOW,
-            "+\tif (queued > ctx->sq_entries)\n",
-            "+\tif (queued >= ctx->sq_entries)\n",
-            {"nothing_left_no_event"},
-            id="a full ring is called overflown",
-        ),
-        pytest.param(
-            OVERFLOW,
-            "+\t\t__entry->queued\t\t= queued;\n",
-            "+\t\t__entry->queued\t\t= queued - ctx->sq_entries;\n",
-            {"overflow_is_counted"},
-            id="only what is too much",
+            WAIT,
+            "+\t\ttrace_io_uring_sqring_wait(ctx);\n \t\tschedule();\n",
+            "+\t\ttrace_io_uring_sqring_wait_end(ctx);\n \t\tschedule();\n",
+            {"full_ring_wait_is_timed"},
+            id="no beginning",
         ),
     ],
 )
