@@ -318,7 +318,7 @@ def failed_sqe_joins(ev: Evidence) -> Verdict:
     for event in load.events():
         if event.name in ("io_uring_submit_req", "io_uring_req_failed"):
             last[event.pid] = event
-        elif event.name == SHORT and _int(event, "reason") == SQE_ERROR:
+        elif event.name == SHORT and event.fields["reason"] == "sqe_error":
             before = last[event.pid]
             joined += 1
             wrong += not (
@@ -357,16 +357,23 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     v.at_least("wait: calls of the busy writer", calls, 1)
     load = ev.workload("async")
     script = load.bpftrace("io_uring-async")
-    ran = sum(
-        bucket.count
-        for buckets in script.hists["@queued_us"].values()
-        for bucket in buckets
-    )
-    lines = _lines(load, "async")
-    writes = [write for line in lines for write in line["writes"]]
-    v.equal("async: writes that ran", ran, sum(write[2] > 0 for write in writes))
-    canceled = sum(int(n) for n in script.maps["@canceled"].values())
-    v.equal("async: canceled", canceled, sum(write[2] == 0 for write in writes))
+    ran: Counter[str] = Counter()
+    for key, buckets in script.hists["@queued_us"].items():
+        ran[key] += sum(bucket.count for bucket in buckets)
+    canceled = {key: int(n) for key, n in script.maps["@canceled"].items()}
+    wanted: Counter[str] = Counter()
+    gone: Counter[str] = Counter()
+    for line in _lines(load, "async"):
+        writes = line["writes"][:1] if _linked(line) else line["writes"]
+        # Writes to files are hashed.
+        wanted[f"{line['pid']},1"] += sum(write[2] > 0 for write in writes)
+        gone[str(line["pid"])] += sum(write[2] == 0 for write in writes)
+    (killed,) = _lines(load, "killed")
+    own = str(killed["pid"])
+    both = ran.pop(f"{own},1", 0) + canceled.pop(own, 0)
+    v.equal("async: writes of who was killed", both, len(killed["writes"]))
+    v.equal("async: writes that ran", dict(ran), dict(wanted))
+    v.equal("async: canceled", canceled, dict(+gone))
     v.equal("async: still queued", len(script.maps.get("@queued", {})), 0)
     return v
 
@@ -377,65 +384,98 @@ def async_start_is_seen_twice(ev: Evidence) -> Verdict:
     load = ev.workload("async")
     for line in _lines(load, "async"):
         case = line["case"]
-        starts = {
-            _int(seen.event, "user_data"): seen.event
-            for seen in _of_case(load, case, START)
-        }
+        events = [seen.event for seen in _of_case(load, case, START)]
+        starts = {_int(event, "user_data"): event for event in events}
         queued = {
             _int(seen.event, "user_data"): seen.event
             for seen in _of_case(load, case, QUEUE)
         }
-        writes = [write for write in line["writes"] if write[2]]
-        v.equal(f"{case}: queued", sorted(queued), sorted(w[0] for w in line["writes"]))
-        v.equal(f"{case}: started", sorted(starts), sorted(queued))
-        v.equal(f"{case}: events", len(_of_case(load, case, START)), len(starts))
-        for data, worker, seen_ns, release_ns in writes:
+        known = [write[0] for write in line["writes"]]
+        v.equal(
+            f"{case}: queued", sorted(queued), known[:1] if _linked(line) else known
+        )
+        v.equal(f"{case}: started", sorted(starts), known)
+        v.equal(f"{case}: events", len(events), len(known))
+        for data, worker, seen_ns, release_ns in line["writes"]:
+            if not seen_ns:
+                continue
             event = starts[data]
             v.equal(f"{case}: {data}: worker", event.pid, worker)
             v.equal(f"{case}: {data}: cancel", _int(event, "cancel"), 0)
             v.equal(f"{case}: {data}: opcode", _int(event, "opcode"), OP_WRITE)
-            v.equal(
-                f"{case}: {data}: request",
-                event.fields["req"],
-                queued[data].fields["req"],
-            )
-            # Not before a worker was free: its own last write was let go.
+            if data in queued:
+                request = queued[data].fields["req"]
+                v.equal(f"{case}: {data}: request", event.fields["req"], request)
+            # Not before its worker was free: that one's last write was let go.
             before = [
                 other[3]
-                for other in writes
+                for other in line["writes"]
                 if other[1] == worker and other[2] < seen_ns
             ]
-            least = max(before, default=queued[data].ts_ns)
+            least = max(before, default=line["begin_ns"])
             v.within(f"{case}: {data}: start", event.ts_ns, least, seen_ns, "ns")
             v.at_most(f"{case}: {data}: let go after it", event.ts_ns, release_ns, "ns")
+    for name in (QUEUE, START):
+        seen = len(_seen(load, name))
+        v.equal(f"{name}: on own rings", seen, len(load.record(name)))
     return v
 
 
-def backlog_is_as_long_as_workers_allow(ev: Evidence) -> Verdict:
-    """Between two releases no more run than there are workers, or inodes."""
+def time_in_the_queue_is_the_programs(ev: Evidence) -> Verdict:
+    """Bounds are the program's clock, and how many writes its workers can hold."""
     v = Verdict()
     load = ev.workload("async")
+    longest = 0
     for line in _lines(load, "async"):
         case = line["case"]
+        if _linked(line):
+            continue
         limit = min(line["workers"], line["files"])
-        going = most = 0
-        moments = [
-            (seen.event.ts_ns, 1)
-            for seen in _of_case(load, case, START)
-            if not _int(seen.event, "cancel")
-        ]
-        moments += [(write[3], -1) for write in line["writes"] if write[3]]
-        for _, change in sorted(moments):
-            going += change
-            most = max(most, going)
-        v.within(f"{case}: at work at once", most, 1, limit)
-        latest = max(
-            seen.event.ts_ns - line["end_ns"] for seen in _of_case(load, case, START)
-        )
-        # Each turn holds its workers for 50 ms after the last of them has begun.
-        turns = (len(line["writes"]) - 1) // limit
-        if not line["cancel_ns"]:
-            v.at_least(f"{case}: the last one queued", latest, (turns - 1) * 50 * MS)
+        let_go = sorted(write[3] for write in line["writes"] if write[3])
+        seen_ns = {write[0]: write[2] for write in line["writes"]}
+        held = 0
+        for queued, start in _joined(load, case):
+            data, waited = _int(start, "user_data"), start.ts_ns - queued.ts_ns
+            # An SQ thread queues when it likes, until the write is seen.
+            latest = seen_ns[data] if _sqpoll(load, line) else line["end_ns"]
+            at = queued.ts_ns
+            v.within(f"{case}: {data}: queued", at, line["begin_ns"], latest, "ns")
+            if _int(start, "cancel"):
+                least, most = line["cancel_ns"], line["canceled_ns"]
+            else:
+                # All that may be at work are held until one of them is let go.
+                least = at if held < limit else let_go[held - limit]
+                most = seen_ns[data]
+                held += 1
+            least, most = max(0, least - latest), most - line["begin_ns"]
+            v.within(f"{case}: {data}: in the queue", waited, least, most, "ns")
+            longest = max(longest, least)
+        v.equal(f"{case}: joined by request", held, len(let_go))
+    # A write is let go when nothing has started for HOLD / 4, and six are in a row.
+    v.at_least("longest time in the queue, by the program", longest, HOLD, "ns")
+    return v
+
+
+def stall_shows_while_it_lasts(ev: Evidence) -> Verdict:
+    """The program reads an instance of its own when nothing moves for HOLD."""
+    v = Verdict()
+    load = ev.workload("async")
+    (line,) = _case(load, "async-stall", "stall")
+    (whole,) = _case(load, "async-stall", "async")
+    events = records.trace("\n".join(line["trace"]), ev.layouts.values()).events
+    queued = {event.fields["req"]: event for event in events if event.name == QUEUE}
+    started = {event.fields["req"]: event for event in events if event.name == START}
+    v.equal("started, of those queued", len(started.keys() - queued.keys()), 0)
+    begun = sorted(_int(event, "user_data") for event in started.values())
+    v.equal("started", begun, sorted(line["begun"]))
+    known = {write[0] for write in whole["writes"]} - set(line["begun"])
+    waiting = [queued[req] for req in queued.keys() - started.keys()]
+    v.equal("queued still", {_int(event, "user_data") for event in waiting}, known)
+    v.at_least("held, by userfaultfd", len(begun), 1)
+    v.at_least("not begun, by userfaultfd", len(known), 1)
+    for event in waiting:
+        since = line["at_ns"] - event.ts_ns
+        v.at_least(f"{_int(event, 'user_data')}: for", since, HOLD, "ns")
     return v
 
 
@@ -455,14 +495,109 @@ def canceled_work_leaves_the_queue(ev: Evidence) -> Verdict:
             if _int(seen.event, "user_data") == data
         )
         v.equal(f"{data}: cancel", _int(event, "cancel"), 1)
-        v.within(
-            f"{data}: when",
-            event.ts_ns,
-            line["cancel_ns"],
-            line["over_ns"],
-            "ns",
-        )
+        v.equal(f"{data}: opcode", _int(event, "opcode"), OP_WRITE)
+        v.equal(f"{data}: thread", event.pid, line["tid"])
+        least, most = line["cancel_ns"], line["canceled_ns"]
+        v.within(f"{data}: when", event.ts_ns, least, most, "ns")
     return v
+
+
+def killed_work_leaves_the_queue(ev: Evidence) -> Verdict:
+    """Each request has one event, whether a worker still ran it or it was canceled."""
+    v = Verdict()
+    load = ev.workload("async")
+    (line,) = _case(load, "async-kill", "killed")
+    (gone,) = _case(load, "async-kill", "gone")
+    known = [write[0] for write in line["writes"]]
+    held = {write[0] for write in line["writes"] if write[2]}
+    queued = [_int(s.event, "user_data") for s in _of_case(load, "async-kill", QUEUE)]
+    v.equal("queued", sorted(queued), known)
+    v.at_least("held when it was killed", len(held), 1)
+    events = {
+        _int(seen.event, "user_data"): seen.event
+        for seen in _of_case(load, "async-kill", START)
+    }
+    v.equal("events", len(_of_case(load, "async-kill", START)), len(known))
+    v.equal("started or canceled", sorted(events), known)
+    for data, event in events.items():
+        least, most = line["over_ns"], gone["gone_ns"]
+        if data in held:
+            least, most = line["begin_ns"], line["over_ns"]
+        v.within(f"{data}: when", event.ts_ns, least, most, "ns")
+    return v
+
+
+def fdinfo_shows_the_rings_counters(ev: Evidence) -> Verdict:
+    """Read by another process; the program maps the ring, and counts its CQEs."""
+    v = Verdict()
+    load = ev.workload("counters")
+    expected = {"before": (0, 0), "dropped": (3, 0), "kept": (3, 0), "lost": (3, 4)}
+    lines = _case(load, "counters", "fdinfo")
+    v.equal("readings", [line["when"] for line in lines], list(expected))
+    for line in lines + _case(load, "idle", "fdinfo"):
+        case, when = line["case"], line["when"]
+        counts = line["dropped"], line["overflow"]
+        wanted = (0, 0) if case == "idle" else expected[when]
+        v.equal(f"{case}, {when}: the ring's counters", counts, wanted)
+        v.equal(f"{case}, {when}: fdinfo", _counters(line["lines"]), counts)
+    (line,) = _case(load, "counters", "counters")
+    v.equal("NOPs", line["nops"], 7)
+    v.equal("CQEs on the ring", [res for _, res in line["cqes"]], [0, 0])
+    v.equal("CQEs that were kept", [res for _, res in line["kept"]], [0])
+    lost = line["nops"] - len(line["cqes"]) - len(line["kept"])
+    v.equal("CQEs that never came", lost, lines[-1]["overflow"])
+    v.equal("CqOverflowList", _kept(lines[-1]["lines"]), [line["kept"][0][0]])
+    overflows = load.events("io_uring_cqe_overflow")
+    v.equal("io_uring_cqe_overflow", len(overflows), lost + len(line["kept"]))
+    v.equal(
+        "of these, without memory", sum(not _int(e, "ocqe") for e in overflows), lost
+    )
+    return v
+
+
+def _counters(lines: Sequence[str]) -> tuple[int, ...]:
+    """What fdinfo has of SqDropped and CqOverflow, which are to be there once each."""
+    fields = [line.partition(":\t") for line in lines]
+    return tuple(
+        int(value)
+        for name in ("SqDropped", "CqOverflow")
+        for key, _, value in fields
+        if key == name
+    )
+
+
+def _kept(lines: Sequence[str]) -> list[int]:
+    """The user_data of CQEs in the CqOverflowList."""
+    at = lines.index("CqOverflowList:")
+    return [
+        int(line.split("=")[1].split(",")[0])
+        for line in lines[at + 1 :]
+        if line.startswith("  user_data=")
+    ]
+
+
+def _linked(line: Line) -> bool:
+    """Links are not queued by themselves, but started by whom ran the one before."""
+    return bool(line["case"] == "async-linked")
+
+
+def _sqpoll(load: WorkloadResult, line: Line) -> bool:
+    return bool(_rings(load)[_id(line)]["flags"] & SQPOLL)
+
+
+def _joined(load: WorkloadResult, case: str) -> list[tuple[Event, Event]]:
+    """(queued, started) by request, in the order in which they started."""
+    found: list[tuple[Event, Event]] = []
+    queued: dict[int, Event] = {}
+    events = [
+        seen.event for name in (QUEUE, START) for seen in _of_case(load, case, name)
+    ]
+    for event in sorted(events, key=lambda one: one.ts_ns):
+        if event.name == QUEUE:
+            queued[_int(event, "req")] = event
+        elif _int(event, "req") in queued:
+            found.append((queued.pop(_int(event, "req")), event))
+    return found
 
 
 def _lines(load: WorkloadResult, kind: str) -> list[Line]:

@@ -7,8 +7,8 @@
  * Each case sets up a ring of its own with raw system calls. What user space can
  * know is printed as JSON, one object a line: return values, the ring's own indices
  * and sq_dropped, CQEs, and CLOCK_MONOTONIC around the calls. No trace event is
- * looked at, except by the cases "mid-*", which switch one on and off in a tracefs
- * instance of their own while a task sleeps, and print the instance's text.
+ * looked at, except by the cases "mid-*" and "async-stall", which print the text of a
+ * tracefs instance of their own.
  *
  * Rings stay open until the end, so that no two of a process have the same address.
  */
@@ -49,7 +49,7 @@ struct ring {
 	pid_t sq_thread;
 	unsigned int flags, sq_entries, cq_entries;
 	unsigned int *sq_head, *sq_tail, *sq_flags, *sq_dropped, *sq_array;
-	unsigned int *cq_head, *cq_tail;
+	unsigned int *cq_head, *cq_tail, *cq_overflow;
 	struct io_uring_sqe *sqes;
 	struct io_uring_cqe *cqes;
 	/* user_data of what is queued, in order, for the record */
@@ -273,6 +273,7 @@ static struct ring *setup(const char *name, unsigned int entries, unsigned int f
 	r->sq_array = (void *)(rings + p.sq_off.array);
 	r->cq_head = (void *)(rings + p.cq_off.head);
 	r->cq_tail = (void *)(rings + p.cq_off.tail);
+	r->cq_overflow = (void *)(rings + p.cq_off.overflow);
 	r->cqes = (void *)(rings + p.cq_off.cqes);
 	for (i = 0; i < r->sq_entries; i++)
 		r->sq_array[i] = i;
@@ -536,6 +537,28 @@ static void case_nomem_partial(const char *name)
 	failslab_end();
 }
 
+/* The next allocation of this task fails, and nobody else's. */
+static int fail_next(void)
+{
+	char path[64];
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/fail-nth", self());
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd < 0 || write(fd, "1", 1) != 1)
+		die("%s", path);
+	return fd;
+}
+
+static void must_have_failed(int fd)
+{
+	char text[32] = "";
+
+	if (pread(fd, text, sizeof(text) - 1, 0) < 0 || atoi(text))
+		die("the allocation did not fail");
+	close(fd);
+}
+
 /*
  * There is a request, but no memory for what READV wants to keep with it: an SQE
  * whose own error is -ENOMEM. Per task, the next allocation only.
@@ -546,14 +569,11 @@ static void case_nomem_prep(const char *name)
 	static char byte;
 	static struct iovec vector = { &byte, 1 };
 	struct io_uring_sqe *sqe;
-	char path[64], text[32] = "";
 	int fd, zero;
 
 	zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
-	snprintf(path, sizeof(path), "/proc/self/task/%d/fail-nth", self());
-	fd = open(path, O_RDWR | O_CLOEXEC);
-	if (fd < 0 || zero < 0)
-		die("%s", path);
+	if (zero < 0)
+		die("/dev/zero");
 	/* So that the ring has requests at hand. */
 	queue(r, 1);
 	submit(r, 1);
@@ -567,11 +587,9 @@ static void case_nomem_prep(const char *name)
 	failslab_end();
 	write_file(FAILSLAB "verbose", "0");
 	write_file(FAILSLAB "ignore-gfp-wait", "N");
-	if (write(fd, "1", 1) != 1)
-		die("%s", path);
+	fd = fail_next();
 	submit(r, 4);
-	if (pread(fd, text, sizeof(text) - 1, 0) < 0 || atoi(text))
-		die("%s: the allocation did not fail", path);
+	must_have_failed(fd);
 	failslab_end();
 	while (queued(r))
 		submit(r, queued(r));
@@ -741,6 +759,71 @@ static void case_wait_no_thread(const char *name)
 	put_wait(name, &w);
 }
 
+/* ---- a tracefs instance of the program's own, read while something is stuck ---- */
+
+struct instance {
+	char dir[96];
+	/* what switch_events() switches, the first one last */
+	const char *events[2];
+};
+
+static void instance_begin(struct instance *in, const char *first, const char *second)
+{
+	char path[192];
+
+	in->events[0] = first;
+	in->events[1] = second;
+	snprintf(in->dir, sizeof(in->dir), TRACING "/instances/sq-pressure-%d", getpid());
+	if (mkdir(in->dir, 0700))
+		die("%s", in->dir);
+	snprintf(path, sizeof(path), "%s/trace_clock", in->dir);
+	write_file(path, "mono");
+}
+
+static void instance_end(struct instance *in)
+{
+	if (rmdir(in->dir))
+		die("%s", in->dir);
+}
+
+static void switch_events(struct instance *in, const char *value)
+{
+	char path[224];
+	int i;
+
+	for (i = 1; i >= 0; i--) {
+		snprintf(path, sizeof(path), "%s/events/io_uring/%s/enable", in->dir,
+			 in->events[i]);
+		write_file(path, value);
+	}
+}
+
+/* Put what the instance holds, and forget it. */
+static void put_trace(struct instance *in)
+{
+	static char text[65536];
+	char path[192], *at, *next;
+	const char *between = "";
+
+	snprintf(path, sizeof(path), "%s/trace", in->dir);
+	if (!read_file(path, text, sizeof(text)))
+		die("%s", path);
+	put("\"trace\": [");
+	for (at = text; *at; at = next) {
+		next = at + strcspn(at, "\n");
+		if (*next)
+			*next++ = 0;
+		if (*at && *at != '#') {
+			put("%s", between);
+			put_quoted(at);
+			between = ", ";
+		}
+	}
+	put("]");
+	/* Opening it so is what empties it. */
+	close(open(path, O_WRONLY | O_TRUNC | O_CLOEXEC));
+}
+
 /* ---- async work: a checkpoint's writes, and workers that are held at will ---- */
 
 #define PAGE		4096
@@ -761,23 +844,33 @@ static int held_pages(char *pages, unsigned int count)
 	return fd;
 }
 
+enum async_mode { PLAIN, CANCEL, LINKED, STALL, KILL };
+
 /*
  * @count buffered writes to @files files in turn, by at most @workers workers. What
  * starts a write reads its page, and is seen doing so, by thread and page; it then
  * sleeps in there until the page is supplied, the oldest first, each time after nothing
  * has started for HOLD_MS / 4. So it is known which writes are queued, and for how long
- * they have to be. With @cancel the last one is canceled while it is queued.
+ * they have to be.
+ *
+ * CANCEL	the last one is canceled while it is queued
+ * LINKED	each one but the first is linked to the one before
+ * STALL	the first ones are held for HOLD_MS longer, and meanwhile it is put
+ *		what an instance of tracefs has of them
+ * KILL		as soon as the first ones are held the process kills itself
  */
 static void case_async(const char *name, unsigned int flags, unsigned int count,
-		       unsigned int files, unsigned int workers, bool cancel)
+		       unsigned int files, unsigned int workers, enum async_mode mode)
 {
 	static char page[PAGE] __attribute__((aligned(PAGE)));
 	struct ring *r = setup(name, MAX_WRITES, flags, 1, NULL);
 	unsigned int limits[2] = { workers, workers }, i, next = 0, seen = 0;
 	uint64_t seen_ns[MAX_WRITES] = {}, release_ns[MAX_WRITES] = {}, begin, end;
 	uint64_t cancel_ns = 0, canceled_ns = 0, first;
+	bool cancel = mode == CANCEL, stalled = false;
 	unsigned int order[MAX_WRITES];
 	int tids[MAX_WRITES] = {}, fds[MAX_WRITES], uffd, ret;
+	struct instance in;
 	char *pages = mmap(NULL, count * PAGE, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -798,12 +891,18 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 		struct io_uring_sqe *sqe = sqe_at(r, i);
 
 		sqe->opcode = IORING_OP_WRITE;
+		sqe->flags = mode == LINKED && i + 1 < count ? IOSQE_IO_LINK : 0;
 		sqe->fd = fds[i % files];
 		sqe->addr = (uintptr_t)pages + i * PAGE;
 		sqe->len = PAGE;
 		sqe->off = (uint64_t)(i / files) * PAGE;
 	}
 	publish(r, count);
+	if (mode == STALL) {
+		instance_begin(&in, "io_uring_queue_async_work",
+			       "io_uring_start_async_work");
+		switch_events(&in, "1");
+	}
 	begin = now_ns();
 	ret = enter(r, count, 0, flags & IORING_SETUP_SQPOLL ? IORING_ENTER_SQ_WAKEUP : 0);
 	end = now_ns();
@@ -822,6 +921,20 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 			order[seen++] = i;
 			continue;
 		}
+		if (mode == STALL && seen && !stalled) {
+			stalled = true;
+			sleep_ms(HOLD_MS);
+			begin_line("stall", name, self(), r->fd);
+			put("\"at_ns\": %llu, \"begun\": [", (unsigned long long)now_ns());
+			for (i = 0; i < seen; i++)
+				put("%s%llu", i ? ", " : "",
+				    (unsigned long long)(first + order[i]));
+			put("], ");
+			put_trace(&in);
+			end_line();
+		}
+		if (mode == KILL && seen)
+			break;
 		if (cancel && !cancel_ns) {
 			struct io_uring_sqe *sqe = sqe_at(r, 0);
 
@@ -845,7 +958,7 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 				die("UFFDIO_COPY");
 		}
 	}
-	begin_line("async", name, self(), r->fd);
+	begin_line(mode == KILL ? "killed" : "async", name, self(), r->fd);
 	put("\"begin_ns\": %llu, \"end_ns\": %llu, \"ret\": %d, \"workers\": %u, "
 	    "\"files\": %u, \"cancel_ns\": %llu, \"canceled_ns\": %llu, \"over_ns\": %llu, "
 	    "\"writes\": [",
@@ -861,7 +974,122 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 	reap(r, true);
 	put("]");
 	end_line();
+	if (mode == KILL)
+		raise(SIGKILL);
+	if (mode == STALL) {
+		switch_events(&in, "0");
+		instance_end(&in);
+	}
 	close(uffd);
+}
+
+/* Workers belong to a task and outlive a lower limit, so each case is a process. */
+static void async_case(const char *name, unsigned int flags, unsigned int count,
+		       unsigned int files, unsigned int workers, enum async_mode mode)
+{
+	pid_t child = fork();
+	int status;
+
+	if (child < 0)
+		die("fork");
+	if (!child) {
+		case_async(name, flags, count, files, workers, mode);
+		_exit(0);
+	}
+	if (waitpid(child, &status, 0) != child)
+		die("waitpid");
+	if (mode == KILL && WIFSIGNALED(status)) {
+		begin_line("gone", name, child, -1);
+		put("\"gone_ns\": %llu", (unsigned long long)now_ns());
+		end_line();
+	} else if (status) {
+		die("the child ended with %d", status);
+	}
+}
+
+/* ---- what is lost, as fdinfo has it ---- */
+
+/* Another process reads the fdinfo; the ring's own counters are put next to it. */
+static void put_fdinfo(struct ring *r, const char *when)
+{
+	pid_t owner = getpid(), child;
+	int status;
+
+	child = fork();
+	if (child < 0)
+		die("fork");
+	if (child) {
+		if (waitpid(child, &status, 0) != child || status)
+			die("the child ended with %d", status);
+		return;
+	}
+	static char text[8192];
+	char path[64], *at, *next;
+
+	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", owner, r->fd);
+	if (!read_file(path, text, sizeof(text)))
+		die("%s", path);
+	begin_line("fdinfo", r->name, self(), r->fd);
+	put("\"owner\": %d, \"when\": \"%s\", \"dropped\": %u, \"overflow\": %u, \"lines\": [",
+	    owner, when, dropped(r), __atomic_load_n(r->cq_overflow, __ATOMIC_RELAXED));
+	for (at = text; *at; at = next) {
+		next = at + strcspn(at, "\n");
+		if (*next)
+			*next++ = 0;
+		put("%s", at == text ? "" : ", ");
+		put_quoted(at);
+	}
+	put("]");
+	end_line();
+	_exit(0);
+}
+
+/*
+ * Three SQEs are dropped. Of seven NOPs two fit into the CQ ring, one is kept until
+ * there is room, and four are lost for lack of memory.
+ */
+static void case_counters(const char *name)
+{
+	struct ring *r = setup(name, 1, 0, 0, NULL), *idle = setup("idle", 1, 0, 0, NULL);
+	int i, fd, ret;
+
+	put_fdinfo(r, "before");
+	r->sq_array[0] = 1000;
+	for (i = 0; i < 3; i++) {
+		publish(r, 1);
+		enter(r, 1, 0, 0);
+	}
+	r->sq_array[0] = 0;
+	put_fdinfo(r, "dropped");
+	for (i = 0; i < 3; i++) {
+		queue(r, 1);
+		if (enter(r, 1, 0, 0) != 1)
+			die("NOP %d", i);
+	}
+	put_fdinfo(r, "kept");
+	failslab_end();
+	write_file(FAILSLAB "verbose", "0");
+	write_file(FAILSLAB "ignore-gfp-wait", "N");
+	for (i = 0; i < 4; i++) {
+		queue(r, 1);
+		fd = fail_next();
+		ret = enter(r, 1, 0, 0);
+		must_have_failed(fd);
+		if (ret != 1)
+			die("NOP %d, returned %d", i, ret);
+	}
+	failslab_end();
+	put_fdinfo(r, "lost");
+	put_fdinfo(idle, "lost");
+	begin_line("counters", name, self(), r->fd);
+	put("\"nops\": %u, \"cqes\": [", r->batched);
+	reap(r, true);
+	/* Moves to the ring what was kept. */
+	ret = enter(r, 0, 0, IORING_ENTER_GETEVENTS);
+	put("], \"kept\": [");
+	reap(r, true);
+	put("], \"ret\": %d", ret);
+	end_line();
 }
 
 /* ---- load ---- */
@@ -920,65 +1148,7 @@ static void case_nop(const char *name, unsigned int batch, unsigned int loops)
 	end_line();
 }
 
-/* ---- the event switched on and off while a task sleeps ---- */
-
-struct instance {
-	char dir[96], enable[192];
-};
-
-static void instance_begin(struct instance *in)
-{
-	char path[192];
-
-	snprintf(in->dir, sizeof(in->dir), TRACING "/instances/sq-pressure-%d", getpid());
-	snprintf(in->enable, sizeof(in->enable),
-		 "%s/events/io_uring/io_uring_sqring_wait", in->dir);
-	if (mkdir(in->dir, 0700))
-		die("%s", in->dir);
-	snprintf(path, sizeof(path), "%s/trace_clock", in->dir);
-	write_file(path, "mono");
-}
-
-/* Both events of the pair, the first one last. */
-static void switch_events(struct instance *in, const char *value)
-{
-	char path[224];
-
-	snprintf(path, sizeof(path), "%s_end/enable", in->enable);
-	write_file(path, value);
-	snprintf(path, sizeof(path), "%s/enable", in->enable);
-	write_file(path, value);
-}
-
-/* Print what the instance holds, and forget it. */
-static void put_trace(struct instance *in, const struct waiter *w, const char *name,
-		      uint64_t since, uint64_t until)
-{
-	static char text[65536];
-	char path[192], *at, *next;
-	const char *between = "";
-
-	snprintf(path, sizeof(path), "%s/trace", in->dir);
-	if (!read_file(path, text, sizeof(text)))
-		die("%s", path);
-	begin_line("mid", name, w->tid, w->ring->fd);
-	put("\"since_ns\": %llu, \"until_ns\": %llu, \"trace\": [",
-	    (unsigned long long)since, (unsigned long long)until);
-	for (at = text; *at; at = next) {
-		next = at + strcspn(at, "\n");
-		if (*next)
-			*next++ = 0;
-		if (*at && *at != '#') {
-			put("%s", between);
-			put_quoted(at);
-			between = ", ";
-		}
-	}
-	put("]");
-	end_line();
-	/* Opening it so is what empties it. */
-	close(open(path, O_WRONLY | O_TRUNC | O_CLOEXEC));
-}
+/* ---- the events switched on and off while a task sleeps ---- */
 
 /*
  * One wait of HOLD_MS; the event is @before when it begins, and after half of the time
@@ -1006,7 +1176,11 @@ static void mid_wait(struct instance *in, const char *name, const char *before,
 	w.acted = now_ns();
 	pthread_join(w.thread, NULL);
 	put_wait(name, &w);
-	put_trace(in, &w, name, since, until);
+	begin_line("mid", name, w.tid, w.ring->fd);
+	put("\"since_ns\": %llu, \"until_ns\": %llu, ", (unsigned long long)since,
+	    (unsigned long long)until);
+	put_trace(in);
+	end_line();
 	switch_events(in, "0");
 }
 
@@ -1014,14 +1188,13 @@ static void case_mid(void)
 {
 	struct instance in;
 
-	instance_begin(&in);
+	instance_begin(&in, "io_uring_sqring_wait", "io_uring_sqring_wait_end");
 	mid_wait(&in, "mid-on", "1", "");
 	mid_wait(&in, "mid-on-late", "0", "1");
 	mid_wait(&in, "mid-off", "1", "0");
 	mid_wait(&in, "mid-off-on", "1", "01");
 	mid_wait(&in, "mid-on-again", "1", "");
-	if (rmdir(in.dir))
-		die("%s", in.dir);
+	instance_end(&in);
 }
 
 /* ---- */
@@ -1083,13 +1256,21 @@ static bool run(const char *name, unsigned int a, unsigned int b)
 	else if (!strcmp(name, "wait-no-thread"))
 		case_wait_no_thread(name);
 	else if (!strcmp(name, "async-file"))
-		case_async(name, 0, 6, 1, 4, false);
+		async_case(name, 0, 6, 1, 4, PLAIN);
 	else if (!strcmp(name, "async-shards"))
-		case_async(name, 0, 8, 8, 2, false);
+		async_case(name, 0, 8, 8, 2, PLAIN);
 	else if (!strcmp(name, "async-sqpoll"))
-		case_async(name, poll, 4, 1, 2, false);
+		async_case(name, poll, 4, 1, 2, PLAIN);
 	else if (!strcmp(name, "async-cancel"))
-		case_async(name, 0, 4, 4, 1, true);
+		async_case(name, 0, 4, 4, 1, CANCEL);
+	else if (!strcmp(name, "async-linked"))
+		async_case(name, 0, 3, 1, 2, LINKED);
+	else if (!strcmp(name, "async-stall"))
+		async_case(name, 0, 5, 5, 2, STALL);
+	else if (!strcmp(name, "async-kill"))
+		async_case(name, 0, 4, 1, 2, KILL);
+	else if (!strcmp(name, "counters"))
+		case_counters(name);
 	else if (!strcmp(name, "press"))
 		case_press(name, a, b);
 	else if (!strcmp(name, "nop"))

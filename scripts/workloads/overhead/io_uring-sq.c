@@ -2,9 +2,10 @@
 /*
  * io_uring-sq - submit no-ops, or what cannot be submitted, and count instructions
  *
- * usage: io_uring-sq nop BATCH | short
+ * usage: io_uring-sq nop BATCH | async | short
  *
  * nop	io_uring_enter() with BATCH no-ops, all of which complete at once
+ * async	io_uring_enter() with a no-op that an io-wq worker runs, until it has
  * short	io_uring_enter() with two SQEs, the first of which is no operation: the
  *		second is left behind, and taken back here
  */
@@ -54,18 +55,19 @@ static void set_up(void)
 	ring.sqes = map(ENTRIES * sizeof(struct io_uring_sqe), IORING_OFF_SQES);
 }
 
-static void queue(unsigned char opcode)
+static void queue(unsigned char opcode, unsigned char flags)
 {
 	struct io_uring_sqe *sqe = &ring.sqes[*ring.sq_tail & ring.mask];
 
 	memset(sqe, 0, sizeof(*sqe));
 	sqe->opcode = opcode;
+	sqe->flags = flags;
 	__atomic_store_n(ring.sq_tail, *ring.sq_tail + 1, __ATOMIC_RELEASE);
 }
 
-static void enter(unsigned int count, int expected)
+static void enter(unsigned int count, int expected, unsigned int wait_for)
 {
-	int ret = syscall(SYS_io_uring_enter, ring.fd, count, 0,
+	int ret = syscall(SYS_io_uring_enter, ring.fd, count, wait_for,
 			  IORING_ENTER_GETEVENTS, NULL, 0);
 
 	if (ret != expected) {
@@ -81,18 +83,25 @@ static void nop(void *unused)
 
 	(void)unused;
 	for (i = 0; i < ring.batch; i++)
-		queue(IORING_OP_NOP);
-	enter(ring.batch, ring.batch);
+		queue(IORING_OP_NOP, 0);
+	enter(ring.batch, ring.batch, 0);
+}
+
+static void async(void *unused)
+{
+	(void)unused;
+	queue(IORING_OP_NOP, IOSQE_ASYNC);
+	enter(1, 1, 1);
 }
 
 static void fall_short(void *unused)
 {
 	(void)unused;
-	queue(255);
-	queue(IORING_OP_NOP);
-	enter(2, 1);
+	queue(255, 0);
+	queue(IORING_OP_NOP, 0);
+	enter(2, 1, 0);
 	/* What was left behind is taken by a call of its own. */
-	enter(1, 1);
+	enter(1, 1, 0);
 }
 
 int main(int argc, char **argv)
@@ -105,10 +114,14 @@ int main(int argc, char **argv)
 		measure(256 / ring.batch + 1, nop, NULL);
 		return 0;
 	}
+	if (argc == 2 && !strcmp(argv[1], "async")) {
+		measure(50, async, NULL);
+		return 0;
+	}
 	if (argc == 2 && !strcmp(argv[1], "short")) {
 		measure(100, fall_short, NULL);
 		return 0;
 	}
-	fprintf(stderr, "usage: io_uring-sq nop BATCH | short\n");
+	fprintf(stderr, "usage: io_uring-sq nop BATCH | async | short\n");
 	return 1;
 }
