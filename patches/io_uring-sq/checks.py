@@ -235,8 +235,10 @@ def busy_writer_adds_up(ev: Evidence) -> Verdict:
     v.equal("sleeps outside of a call", outside, 0)
     v.equal("sleeps in two calls", split, 0)
     v.equal("sizes", {_int(event, "sq_entries") for event in events}, {8})
+    begun = {_int(event, "queued") for event in events if event.name == WAIT}
+    v.equal("queued when a sleep begins", begun, {8})
     most = max(_int(event, "queued") for event in events)
-    v.at_most("queued", most, 8)
+    v.at_most("queued when it ends", most, 8)
     v.equal("threads", {event.pid for event in events}, {line["tid"]})
     return v
 
@@ -471,7 +473,7 @@ def stall_shows_while_it_lasts(ev: Evidence) -> Verdict:
     known = {write[0] for write in whole["writes"]} - set(line["begun"])
     waiting = [queued[req] for req in queued.keys() - started.keys()]
     v.equal("queued still", {_int(event, "user_data") for event in waiting}, known)
-    v.at_least("held, by userfaultfd", len(begun), 1)
+    v.at_least("held, by userfaultfd", len(line["begun"]), 1)
     v.at_least("not begun, by userfaultfd", len(known), 1)
     for event in waiting:
         since = line["at_ns"] - event.ts_ns

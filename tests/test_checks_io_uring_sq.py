@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Comparisons of io_uring-sq's checks whose truth is a clock or a number of workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kstall.evidence import Event, Evidence, WorkloadResult
+
+MS = 1_000_000
+PID, WORKER, FD, CTX = 101, 102, 3, 0xC0
+QUEUE, START = "io_uring_queue_async_work", "io_uring_start_async_work"
+OWN = {"pid": PID, "tid": PID, "fd": FD}
+Record = dict[str, Any]
+Line = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def checks(project_root: Path) -> ModuleType:
+    path = project_root / "patches/io_uring-sq/checks.py"
+    spec = importlib.util.spec_from_file_location("io_uring_sq_checks", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch().context() as patch:
+        # Its dataclasses look for it there.
+        patch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+    return module
+
+
+def _record(name: str, at: int, pid: int = PID, **fields: int) -> Record:
+    return {
+        "event": f"io_uring:{name}",
+        "ts": at,
+        "cpu": 0,
+        "pid": pid,
+        "tgid": PID,
+        "comm": "x",
+        "fields": {"ctx": CTX, **fields},
+    }
+
+
+def _queued(data: int, at: int) -> Record:
+    return _record(QUEUE, at, req=0x1000 + data, user_data=data)
+
+
+def _started(data: int, at: int, pid: int = WORKER, cancel: int = 0) -> Record:
+    fields = {"req": 0x1000 + data, "user_data": data, "opcode": 23, "cancel": cancel}
+    return _record(START, at, pid, **fields)
+
+
+def _evidence(place: Path, name: str, said: list[Line], records: list[Record]) -> Any:
+    folder = place / name
+    folder.mkdir()
+    (folder / "stdout").write_text("".join(json.dumps(line) + "\n" for line in said))
+    created = _record("io_uring_create", 1, fd=FD)
+    lines = "".join(json.dumps(one) + "\n" for one in [created, *records])
+    (folder / "record.jsonl").write_text(lines)
+    return Evidence(place, {}, {name: WorkloadResult(name, folder, {}, {})}, {})
+
+
+def _ring(case: str) -> Line:
+    shape = {"kind": "ring", "sq_entries": 32, "flags": 0, "sq_thread": 0}
+    return {**OWN, **shape, "case": case}
+
+
+#: Six writes to one file: each is held for 50 ms, and the next begins 1 ms later.
+BEGUN = [10 * MS + turn * 51 * MS for turn in range(6)]
+
+
+def _file() -> tuple[list[Line], list[Record]]:
+    writes = [
+        [data, WORKER, at + MS // 2, at + 50 * MS] for data, at in enumerate(BEGUN, 1)
+    ]
+    line = {
+        **OWN,
+        **{"kind": "async", "case": "async-file", "workers": 4, "files": 1},
+        **{"begin_ns": 8 * MS, "end_ns": 9 * MS, "cancel_ns": 0, "canceled_ns": 0},
+        "writes": writes,
+    }
+    records = [_queued(data, 8 * MS + data) for data in range(1, 7)]
+    records += [_started(data, at) for data, at in enumerate(BEGUN, 1)]
+    return [_ring("async-file"), line], records
+
+
+def _wrong(verdict: Any) -> set[str]:
+    return {one.label for one in verdict.comparisons if not one.ok}
+
+
+def _same(records: list[Record]) -> None:
+    pass
+
+
+def _too_early(records: list[Record]) -> None:
+    """Before the write in front of it was let go."""
+    records[-1]["ts"] = BEGUN[5] - 2 * MS
+
+
+def _too_late(records: list[Record]) -> None:
+    """After it was seen to run."""
+    records[-1]["ts"] += MS
+
+
+def _queued_too_late(records: list[Record]) -> None:
+    records[5]["ts"] = 10 * MS
+
+
+def _another_request(records: list[Record]) -> None:
+    records[-1]["fields"]["req"] = 0x2000
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (_same, set()),
+        (_too_early, {"async-file: 6: in the queue"}),
+        (_too_late, {"async-file: 6: in the queue"}),
+        (_queued_too_late, {"async-file: 6: queued"}),
+        (_another_request, {"async-file: joined by request"}),
+    ],
+)
+def test_time_in_the_queue(
+    checks: ModuleType,
+    tmp_path: Path,
+    change: Callable[[list[Record]], None],
+    wrong: set[str],
+) -> None:
+    said, records = _file()
+    change(records)
+    evidence = _evidence(tmp_path, "async", said, records)
+    assert _wrong(checks.time_in_the_queue_is_the_programs(evidence)) == wrong
+
+
+def test_a_queue_that_was_never_long_proves_nothing(
+    checks: ModuleType, tmp_path: Path
+) -> None:
+    said, records = _file()
+    said[1]["writes"] = said[1]["writes"][:2]
+    evidence = _evidence(tmp_path, "async", said, records[:2] + records[6:8])
+    wrong = _wrong(checks.time_in_the_queue_is_the_programs(evidence))
+    assert wrong == {"longest time in the queue, by the program"}
+
+
+def _event(record: Record) -> Event:
+    system, _, name = record["event"].partition(":")
+    return Event(
+        record["ts"], 0, record["pid"], "x", system, name, record["fields"], ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("trace", "wrong"),
+    [
+        ([_queued(1, 5), _queued(2, 6), _started(1, 7)], set()),
+        # It looks as if nothing were stuck.
+        (
+            [_queued(1, 5), _queued(2, 6), _started(1, 7), _started(2, 8)],
+            {"started", "queued still"},
+        ),
+        # What runs looks stuck, too.
+        ([_queued(1, 5), _queued(2, 6)], {"started", "queued still"}),
+        ([_queued(1, 5), _started(1, 7)], {"queued still"}),
+        # Not for as long as nothing moved.
+        ([_queued(1, 5), _started(1, 7), _queued(2, 2 * MS)], {"2: for"}),
+    ],
+)
+def test_a_stall_that_lasts(
+    checks: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trace: list[Record],
+    wrong: set[str],
+) -> None:
+    own = {**OWN, "case": "async-stall"}
+    said = [
+        _ring("async-stall"),
+        {**own, "kind": "stall", "at_ns": 201 * MS, "begun": [1], "trace": []},
+        {**own, "kind": "async", "writes": [[1, WORKER, 7, 9], [2, WORKER, 9, 9]]},
+    ]
+    read = SimpleNamespace(events=[_event(record) for record in trace])
+    reader = SimpleNamespace(trace=lambda text, layouts: read)
+    monkeypatch.setattr(checks, "records", reader)
+    evidence = _evidence(tmp_path, "async", said, [])
+    assert _wrong(checks.stall_shows_while_it_lasts(evidence)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("records", "wrong"),
+    [
+        ([_started(1, 15), _started(2, 25, cancel=1)], set()),
+        # A worker ran it before it was canceled.
+        ([_started(1, 15), _started(2, 25)], set()),
+        ([_started(1, 15)], {"events", "started or canceled"}),
+        ([_started(1, 15), _started(2, 25), _started(2, 26, cancel=1)], {"events"}),
+        ([_started(1, 15), _started(2, 31, cancel=1)], {"2: when"}),
+        ([_started(1, 25), _started(2, 25, cancel=1)], {"1: when"}),
+    ],
+)
+def test_who_is_killed_leaves_nothing_queued(
+    checks: ModuleType, tmp_path: Path, records: list[Record], wrong: set[str]
+) -> None:
+    own = {**OWN, "case": "async-kill"}
+    times = {"begin_ns": 10, "over_ns": 20}
+    writes = [[1, WORKER, 15, 0], [2, 0, 0, 0]]
+    said = [
+        _ring("async-kill"),
+        {**own, **times, "kind": "killed", "writes": writes},
+        {**own, "kind": "gone", "gone_ns": 30},
+    ]
+    queued = [_queued(1, 11), _queued(2, 12)]
+    evidence = _evidence(tmp_path, "async", said, queued + records)
+    assert _wrong(checks.killed_work_leaves_the_queue(evidence)) == wrong
+
+
+def _fdinfo(dropped: int, overflow: int, *kept: int) -> list[str]:
+    return [
+        *("CachedCqTail:\t2", f"SqDropped:\t{dropped}", f"CqOverflow:\t{overflow}"),
+        *("SQEs:\t0", "PollList:", "CqOverflowList:"),
+        *(f"  user_data={data}, res=0, flags=0" for data in kept),
+    ]
+
+
+#: What fdinfo has with the patch, at each reading, and of the ring that is idle.
+RIGHT = [
+    _fdinfo(0, 0),
+    _fdinfo(3, 0),
+    _fdinfo(3, 0, 3),
+    _fdinfo(3, 4, 3),
+    _fdinfo(0, 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("shown", "wrong"),
+    [
+        (RIGHT, set()),
+        # As it is without the patch.
+        (
+            [one[3:] for one in RIGHT],
+            {
+                "counters, before: fdinfo",
+                "counters, dropped: fdinfo",
+                "counters, kept: fdinfo",
+                "counters, lost: fdinfo",
+                "idle, lost: fdinfo",
+            },
+        ),
+        # One is taken for the other.
+        (
+            [*RIGHT[:1], _fdinfo(0, 3), _fdinfo(0, 3), _fdinfo(4, 3, 3), *RIGHT[4:]],
+            {
+                "counters, dropped: fdinfo",
+                "counters, kept: fdinfo",
+                "counters, lost: fdinfo",
+            },
+        ),
+        # Those of another ring.
+        ([*RIGHT[:4], _fdinfo(3, 4)], {"idle, lost: fdinfo"}),
+    ],
+)
+def test_counters_of_fdinfo(
+    checks: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shown: list[list[str]],
+    wrong: set[str],
+) -> None:
+    counts = [(0, 0), (3, 0), (3, 0), (3, 4), (0, 0)]
+    cases = [("counters", when) for when in ("before", "dropped", "kept", "lost")]
+    said: list[Line] = [
+        {
+            **OWN,
+            **{"kind": "fdinfo", "case": case, "when": when, "lines": lines},
+            **{"dropped": dropped, "overflow": overflow},
+        }
+        for (case, when), (dropped, overflow), lines in zip(
+            [*cases, ("idle", "lost")], counts, shown, strict=True
+        )
+    ]
+    cqes = {"nops": 7, "cqes": [[1, 0], [2, 0]], "kept": [[3, 0]]}
+    said.append({**OWN, **cqes, "kind": "counters", "case": "counters"})
+    overflows = [{"ocqe": 1}] + [{"ocqe": 0}] * 4
+    events = [_event(_record("io_uring_cqe_overflow", 9, **one)) for one in overflows]
+    evidence = _evidence(tmp_path, "counters", said, [])
+    load = evidence.workload("counters")
+    monkeypatch.setattr(type(load), "events", lambda self, name: tuple(events))
+    assert _wrong(checks.fdinfo_shows_the_rings_counters(evidence)) == wrong
