@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.live, pytest.mark.deep]
 SERIES = "io_uring-sq"
 ASYNC = "0001-io_uring-add-trace-event-for-the-start-of-async-work.patch"
 SHORT = "0002-io_uring-add-trace-event-for-short-submissions.patch"
+FDINFO = "0003-io_uring-fdinfo-show-dropped-SQEs-and-lost-CQEs.patch"
 WAIT = "0004-io_uring-sqpoll-add-trace-events-for-SQ-ring-waits.patch"
 
 
@@ -34,6 +35,21 @@ WAIT = "0004-io_uring-sqpoll-add-trace-events-for-SQ-ring-waits.patch"
             "+\t\ttrace_io_uring_start_async_work(req, false);\n",
             {"canceled_work_leaves_the_queue"},
             id="canceled work seems to run",
+        ),
+        pytest.param(
+            ASYNC,
+            "+\t\ttrace_io_uring_start_async_work(req, true);\n",
+            "+\t\tif (0) trace_io_uring_start_async_work(req, true);\n",
+            {"canceled_work_leaves_the_queue"},
+            id="canceled work stays queued",
+        ),
+        pytest.param(
+            ASYNC,
+            "+\ttrace_io_uring_start_async_work(req, false);\n",
+            "+\tif (req->cqe.user_data & 1)"
+            " trace_io_uring_start_async_work(req, false);\n",
+            {"async_start_is_seen_twice", "stall_shows_while_it_lasts"},
+            id="some work seems never to start",
         ),
         pytest.param(
             ASYNC,
@@ -71,11 +87,27 @@ WAIT = "0004-io_uring-sqpoll-add-trace-events-for-SQ-ring-waits.patch"
             id="the dropped one is left",
         ),
         pytest.param(
+            FDINFO,
+            "READ_ONCE(r->sq_dropped));\n",
+            "READ_ONCE(r->cq_overflow));\n",
+            {"fdinfo_shows_the_rings_counters"},
+            id="one counter for another",
+        ),
+        pytest.param(
             WAIT,
-            "+\t\ttrace_io_uring_sqring_wait(ctx);\n \t\tschedule();\n",
-            "+\t\ttrace_io_uring_sqring_wait_end(ctx);\n \t\tschedule();\n",
+            "+\t\tif (trace_io_uring_sqring_wait_enabled())\n"
+            "+\t\t\ttrace_call__io_uring_sqring_wait(ctx, ctx->sq_entries);\n",
+            "+\t\tif (trace_io_uring_sqring_wait_end_enabled())\n"
+            "+\t\t\ttrace_call__io_uring_sqring_wait_end(ctx, ctx->sq_entries);\n",
             {"full_ring_wait_is_timed"},
             id="no beginning",
+        ),
+        pytest.param(
+            WAIT,
+            "io_sqring_queued(ctx));\n",
+            "ctx->sq_entries);\n",
+            {"full_ring_wait_is_timed", "every_waiter_has_its_own"},
+            id="still full, whatever happened",
         ),
     ],
 )
