@@ -351,12 +351,18 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     quiet = ev.workload("quiet").bpftrace("io_uring-sq-why")
     v.equal("quiet: entries in maps", sum(map(len, quiet.maps.values())), 0)
     load = ev.workload("wait")
-    hists = load.bpftrace("io_uring-sq-wait").hists["@wait_us"]
-    slept = sum(bucket.count for buckets in hists.values() for bucket in buckets)
-    known = sum(line["asleep_ns"] > 0 for line in _lines(load, "wait"))
-    calls = sum(len(line["waits"]) for line in _lines(load, "press"))
-    v.at_least("wait: sleeps in @wait_us", slept, known)
-    v.at_least("wait: calls of the busy writer", calls, 1)
+    slept: Counter[tuple[str, ...]] = Counter()
+    for key, buckets in load.bpftrace("io_uring-sq-wait").hists["@wait_us"].items():
+        _, *whose = key.split(",")
+        slept[tuple(whose)] += sum(bucket.count for bucket in buckets)
+    asleep: Counter[tuple[str, ...]] = Counter()
+    for line in _lines(load, "wait"):
+        if line["asleep_ns"]:
+            asleep[str(line["pid"]), str(line["tid"]), "4"] += 1
+    (press,) = _lines(load, "press")
+    busy = slept.pop((str(press["pid"]), str(press["tid"]), "8"), 0)
+    v.equal("@wait_us", dict(slept), dict(asleep))
+    v.at_least("@wait_us, the busy writer", busy, 1)
     load = ev.workload("async")
     script = load.bpftrace("io_uring-async")
     ran: Counter[str] = Counter()
