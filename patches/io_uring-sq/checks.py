@@ -215,7 +215,7 @@ def busy_writer_adds_up(ev: Evidence) -> Verdict:
     v = Verdict()
     load = ev.workload("wait")
     (line,) = _lines(load, "press")
-    calls = [(begin, end) for begin, end in line["waits"]]
+    calls = line["waits"]
     events = sorted(
         (
             one.event
@@ -239,6 +239,19 @@ def busy_writer_adds_up(ev: Evidence) -> Verdict:
     v.equal("queued when a sleep begins", begun, {8})
     most = max(_int(event, "queued") for event in events)
     v.at_most("queued when it ends", most, 8)
+    room = fewer = 0
+    for since, until, after in calls:
+        left = [
+            _int(event, "queued")
+            for event in events
+            if event.name == WAIT_END and since <= event.ts_ns <= until
+        ]
+        # Only the writer queues: who sleeps again within a call found the ring full,
+        # and what is queued after the call was queued when it ended.
+        room += sum(queued < 8 for queued in left[:-1])
+        fewer += any(queued < after for queued in left[-1:])
+    v.equal("sleeps that were ended by room, and followed by one more", room, 0)
+    v.equal("sleeps that end with less than is queued after the call", fewer, 0)
     v.equal("threads", {event.pid for event in events}, {line["tid"]})
     return v
 
@@ -773,7 +786,7 @@ def _calls(load: WorkloadResult) -> Iterator[tuple[RingId, int, int, int]]:
         for line in _lines(load, kind):
             yield _id(line), line["tid"], line["begin_ns"], line["end_ns"]
     for line in _lines(load, "press"):
-        for begin, end in line["waits"]:
+        for begin, end, _ in line["waits"]:
             yield _id(line), line["tid"], begin, end
 
 

@@ -1098,6 +1098,7 @@ static void case_counters(const char *name)
 static void case_press(const char *name, unsigned int entries, unsigned int total)
 {
 	static uint64_t begin[MAX_WAITS], end[MAX_WAITS];
+	static unsigned int after[MAX_WAITS];
 	struct ring *r = setup(name, entries, IORING_SETUP_SQPOLL, 100, NULL);
 	unsigned int done = 0, submitted = 0, waits = 0, i;
 
@@ -1115,6 +1116,7 @@ static void case_press(const char *name, unsigned int entries, unsigned int tota
 				die("more waits than expected");
 			begin[waits] = now_ns();
 			enter(r, 0, 0, IORING_ENTER_SQ_WAIT);
+			after[waits] = queued(r);
 			end[waits++] = now_ns();
 		}
 		done += reap(r, false);
@@ -1122,8 +1124,8 @@ static void case_press(const char *name, unsigned int entries, unsigned int tota
 	begin_line("press", name, self(), r->fd);
 	put("\"nops\": %u, \"dropped\": %u, \"waits\": [", total, dropped(r));
 	for (i = 0; i < waits; i++)
-		put("%s[%llu, %llu]", i ? ", " : "", (unsigned long long)begin[i],
-		    (unsigned long long)end[i]);
+		put("%s[%llu, %llu, %u]", i ? ", " : "", (unsigned long long)begin[i],
+		    (unsigned long long)end[i], after[i]);
 	put("]");
 	end_line();
 }
