@@ -95,10 +95,8 @@ WAIT = "0004-io_uring-sqpoll-add-trace-events-for-SQ-ring-waits.patch"
         ),
         pytest.param(
             WAIT,
-            "+\t\tif (trace_io_uring_sqring_wait_enabled())\n"
-            "+\t\t\ttrace_call__io_uring_sqring_wait(ctx, ctx->sq_entries);\n",
-            "+\t\tif (trace_io_uring_sqring_wait_end_enabled())\n"
-            "+\t\t\ttrace_call__io_uring_sqring_wait_end(ctx, ctx->sq_entries);\n",
+            "+\t\tif (trace_io_uring_sqring_wait_enabled())\n",
+            "+\t\tif (trace_io_uring_sqring_wait_enabled() && ctx->sq_entries > 4)\n",
             {"full_ring_wait_is_timed"},
             id="no beginning",
         ),
