@@ -3,7 +3,7 @@
 
 What is held against the new events is none of theirs: the times of the older
 ``_queue``, ``_add_dep``, ``_unschedulable``, ``_run`` and ``_done`` events, which were
-there before the patches, and what the kernel's own tests measure and print.
+there before the patches, dma_fence's own, and what KUnit tests measure and print.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ ROUNDING_NS = 1000
 
 Fence = tuple[int, int]
 Span = tuple[int, int]
+#: The deep queues of patch 4: so many jobs, of which the first runs until all are
+#: queued, and the others for a millisecond each.
+DEEP_JOBS = 100
+#: In which orders patch 4 has the fences of a container signal, by their age: oldest
+#: first, newest first, middle one last.
+ORDERS = ((0, 1, 2), (2, 1, 0), (0, 2, 1))
 #: When an event came, in which thread, and about which fence.
 Mark = tuple[int, int, Fence]
 NEW = ("drm_sched_job_wait", "drm_sched_job_no_credits")
@@ -55,6 +61,15 @@ class Job:
     signalled: Span | None = None
 
 
+@dataclass(frozen=True)
+class Signal:
+    """When a fence signalled, between two events of its CPU, and what made it do so."""
+
+    span: Span
+    #: The call that asks a fence to signal some day found it to be ready.
+    looked_at: bool
+
+
 def second_job_waits_for_credits(ev: Evidence) -> Verdict:
     """KUnit keeps the ring's one credit for HZ ticks, in which the second job waits."""
     v = Verdict()
@@ -68,7 +83,7 @@ def second_job_waits_for_credits(ev: Evidence) -> Verdict:
         return v
     first, second = waits
     # The second job cannot run before the first one has given its credit back.
-    low, high = _wait_limits(jobs[_fence(second)], jobs)
+    low, high = _wait_limits(jobs[_fence(second)], jobs, _signals(load))
     held = jobs[_fence(first)].signalled
     low = max(low, held[0] - jobs[_fence(second)].pushed[1]) if held else low
     v.at_least("time the ring was kept full", low, TICKS_NS, "ns")
@@ -87,11 +102,11 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
     """Each job of patch 4's cases, held against limits made of the older events."""
     v = Verdict()
     load = ev.workload("split")
-    jobs = _jobs(load)
+    jobs, signals = _jobs(load), _signals(load)
     waits = _known(v, "split", load.record("drm_sched_job_wait"), jobs)
     for wait in waits:
         job = jobs[_fence(wait)]
-        deps, order, low, high = _expected(job, jobs)
+        deps, order, low, high = _expected(job, jobs, signals)
         v.equal(f"deps of {_name(job)}", _int(wait, "deps"), deps)
         v.equal(f"order_deps of {_name(job)}", _int(wait, "order_deps"), order)
         v.within(f"dep_ns of {_name(job)}", _int(wait, "dep_ns"), low, high, "ns")
@@ -104,37 +119,73 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
     v.at_least("of these, kept back for longer by a full ring", len(both), 2)
     unseen = [wait for wait in both if not jobs[_fence(wait)].waited_for]
     v.at_least("of these, not seen by _unschedulable", len(unseen), 1)
-    wrapped = [wait for wait in held if _containers(jobs[_fence(wait)], jobs)]
-    v.equal("jobs that waited for a container", len(wrapped), 7)
+    _containers_are_timed(v, [jobs[_fence(wait)] for wait in held], jobs, signals)
     return v
 
 
+def _containers_are_timed(
+    v: Verdict,
+    held: Iterable[Job],
+    jobs: Mapping[Fence, Job],
+    signals: Mapping[Fence, Signal],
+) -> None:
+    """What is known of the containers that patch 4 makes, by dma_fence's own events."""
+    orders = Counter[tuple[int, ...]]()
+    looked_at: list[int] = []
+    wrapped = 0
+    for job in held:
+        inside = sorted(_inside(job, jobs), key=lambda on: on.fence)
+        for container in _containers(job, jobs):
+            wrapped += 1
+            if container not in signals:
+                continue
+            ends = [on.signalled[0] for on in inside if on.signalled]
+            v.at_least(
+                f"when the container of {_name(job)} signalled, after all in it",
+                signals[container].span[1] - max(ends, default=_NEVER),
+                0,
+                "ns",
+            )
+            orders[tuple(sorted(range(len(ends)), key=ends.__getitem__))] += 1
+            if signals[container].looked_at:
+                looked_at.append(len(inside))
+    v.equal("jobs that waited for a container", wrapped, 7)
+    # Of a chain and of an array each, and the chain of one while the ring is full.
+    v.equal(
+        "orders in which the fences in containers signalled",
+        dict(sorted(orders.items())),
+        dict(sorted({(0,): 1, **dict.fromkeys(ORDERS, 2)}.items())),
+    )
+    # That one signals when the worker looks at it, after there are credits again.
+    v.equal("fences in containers that signalled when looked at", looked_at, [1])
+
+
 def deep_queue_matches_the_tests_own_clock(ev: Evidence) -> Verdict:
-    """The test prints how long 1000 jobs of 1 ms took from the release of the queue."""
+    """The test prints how long the jobs took from the release of the queue."""
     v = Verdict()
     load = ev.workload("deep-queue")
-    printed = re.findall(r"Expected 1000000us, actual (\d+)us", load.kmsg)
+    printed = re.findall(rf"{DEEP_JOBS - 1} jobs of 1000 us took (\d+) us", load.kmsg)
     v.equal("figures printed by the tests", len(printed), 2)
     jobs = _jobs(load)
     halves = _by_dev(_known(v, "all", load.events("drm_sched_job_wait"), jobs))
     stalls = _by_dev(load.events("drm_sched_job_no_credits"))
     v.equal("rings", len(halves), 2)
     for (dev, waits), text in zip(halves.items(), printed, strict=False):
-        v.equal(f"waits on {dev}", len(waits), 1001)
-        truth = int(text) * 1000
+        v.equal(f"waits on {dev}", len(waits), DEEP_JOBS)
+        truth = int(text) * 1000 + ROUNDING_NS
         last = waits[-1]
         release = jobs[_fence(waits[0])].signalled
         v.true(f"the first job on {dev} has ended", release is not None)
         before = release[0] - jobs[_fence(last)].pushed[0] if release else 0
         since = _int(last, "wait_ns") - before
         # The test's clock goes on until the last job has ended and the test is awake
-        # again.  999 took a millisecond each before it, and it ran after them.
+        # again.  All but it and the first took a millisecond each before it.
         pushed = jobs[_fence(last)].pushed
         after = jobs[_fence(last)].previous - release[1] if release else 0
         v.within(
             f"wait_ns of the last job on {dev}, from the release on",
             since,
-            max(after, 999 * MS) - (pushed[1] - pushed[0]) - ROUNDING_NS,
+            max(after, (DEEP_JOBS - 2) * MS) - (pushed[1] - pushed[0]) - ROUNDING_NS,
             truth,
             "ns",
         )
@@ -146,7 +197,11 @@ def deep_queue_matches_the_tests_own_clock(ev: Evidence) -> Verdict:
         # A worker that comes late can find the credit free already.
         v.at_least(f"jobs on {dev} that lacked credits", len(short), 1)
     passes = _passes(load)
-    v.at_least("times that the worker came to a queue with jobs", len(passes), 1998)
+    v.at_least(
+        "times that the worker came to a queue with jobs",
+        len(passes),
+        2 * DEEP_JOBS - 4,
+    )
     silent = sum(not (one.ran or one.reported or one.done) for one in passes)
     v.equal("of which nothing was run or reported", silent, 0)
     double = sum(one.ran + one.reported > 1 for one in passes)
@@ -157,12 +212,12 @@ def deep_queue_matches_the_tests_own_clock(ev: Evidence) -> Verdict:
 
 
 def chain_on_one_ring_is_order_only(ev: Evidence) -> Verdict:
-    """The second test of the suite makes each job depend on the one before."""
+    """The second case of the suite makes each job depend on the one before."""
     v = Verdict()
     load = ev.workload("deep-queue")
     halves = list(_by_dev(load.events("drm_sched_job_wait")).values())
     v.equal("rings", len(halves), 2)
-    expected = ({0: 1001}, {0: 1, 1: 1000})
+    expected = ({0: DEEP_JOBS}, {0: 1, 1: DEEP_JOBS - 1})
     for name, waits, order in zip(
         ("independent", "chained"), halves, expected, strict=False
     ):
@@ -171,7 +226,7 @@ def chain_on_one_ring_is_order_only(ev: Evidence) -> Verdict:
         v.equal(f"deps of {name} jobs", sum(_int(w, "deps") for w in waits), 0)
         v.equal(f"dep_ns of {name} jobs", sum(_int(w, "dep_ns") for w in waits), 0)
     added = len(load.events("drm_sched_job_add_dep"))
-    v.equal("dependencies that _add_dep saw", added, 1000)
+    v.equal("dependencies that _add_dep saw", added, DEEP_JOBS - 1)
     return v
 
 
@@ -224,13 +279,13 @@ def times_agree_with_older_events(ev: Evidence) -> Verdict:
     v = Verdict()
     for name in _WORKLOADS:
         load = ev.workload(name)
-        jobs = _jobs(load)
+        jobs, signals = _jobs(load), _signals(load)
         waits = _known(v, name, load.events("drm_sched_job_wait"), jobs)
         v.at_least(f"{name}: waits", len(waits), 2)
         outside = 0
         short = []
         for wait in waits:
-            low, high = _wait_limits(jobs[_fence(wait)], jobs)
+            low, high = _wait_limits(jobs[_fence(wait)], jobs, signals)
             outside += not low <= _int(wait, "wait_ns") <= high
             short.append(high - _int(wait, "wait_ns"))
         v.equal(f"{name}: waits outside of what the events allow", outside, 0)
@@ -531,10 +586,13 @@ def _told_by(older: Sequence[Event], marks: Sequence[Mark]) -> Mapping[Fence, Jo
     told: list[tuple[int, int, Fence, Event | None]] = [
         (event.ts_ns, event.pid, _fence(event), event)
         for event in older
-        if event.system == "gpu_scheduler"
+        if event.system == "gpu_scheduler" or event.name == "dma_fence_signaled"
     ]
     told += [(*mark, None) for mark in marks]
     for ts, pid, fence, event in sorted(told, key=lambda one: one[0]):
+        if event is not None and event.system == "dma_fence":
+            _ended(jobs.get(fence), signalling, ts)
+            continue
         # Whatever a thread does next, it does after what it has told before.
         for job in signalling.pop(pid, []):
             job.signalled = (job.signalled[0], ts) if job.signalled else None
@@ -573,12 +631,52 @@ def _told_by(older: Sequence[Event], marks: Sequence[Mark]) -> Mapping[Fence, Jo
 _NEVER = 1 << 63
 
 
+def _signals(load: WorkloadResult) -> Mapping[Fence, Signal]:
+    """When fences signalled that are no job's, by fence."""
+    return _signalled(load.older(*NEW))
+
+
+@computed_once
+def _signalled(older: Sequence[Event]) -> Mapping[Fence, Signal]:
+    """A fence takes its time and tells of it with interrupts off: on one CPU.
+
+    Whoever waits for a fence asks it to signal, which is told first; a container that
+    finds all in it to have signalled then does so on the spot.
+    """
+    found: dict[Fence, Signal] = {}
+    last: dict[int, Event] = {}
+    for event in older:
+        before = last.get(event.cpu)
+        last[event.cpu] = event
+        if event.name != "dma_fence_signaled":
+            continue
+        asked = (
+            before is not None
+            and before.name == "dma_fence_enable_signal"
+            and _fence(before) == _fence(event)
+        )
+        since = before.ts_ns if before else 0
+        found[_fence(event)] = Signal((since, event.ts_ns), asked)
+    return found
+
+
+def _ended(job: Job | None, signalling: dict[int, list[Job]], ts: int) -> None:
+    """The fence of ``job`` told of itself: no event after that has to tell."""
+    if job is None or job.signalled is None:
+        return
+    job.signalled = (job.signalled[0], ts)
+    for others in signalling.values():
+        others[:] = [one for one in others if one is not job]
+
+
 def _pushed_by(pushing: dict[int, Job], pid: int, ts: int) -> None:
     if job := pushing.pop(pid, None):
         job.pushed = (job.pushed[0], ts)
 
 
-def _expected(job: Job, jobs: Mapping[Fence, Job]) -> tuple[int, int, int, int]:
+def _expected(
+    job: Job, jobs: Mapping[Fence, Job], signals: Mapping[Fence, Signal]
+) -> tuple[int, int, int, int]:
     """(deps, order_deps, least dep_ns, most dep_ns) by the older events."""
     completed = [
         on
@@ -588,25 +686,34 @@ def _expected(job: Job, jobs: Mapping[Fence, Job]) -> tuple[int, int, int, int]:
     containers = _containers(job, jobs)
     deps = len(completed) + len(containers) + job.deps.count(_STUB)
     order = len(job.deps) - deps
-    if containers:
-        # No event tells what they hold.  In the tests, which run one by one, it is
-        # what ended on another ring while the job waited.
-        completed += [
-            on
-            for on in jobs.values()
-            if on.dev != job.dev
-            and on.signalled
-            and job.pushed[0] <= on.signalled[0] <= job.run
-        ]
     ends = [on.signalled for on in completed if on.signalled]
-    low = max((end[0] for end in ends), default=0) - job.pushed[1] - ROUNDING_NS
-    latest = min(max((end[1] for end in ends), default=0), job.run)
-    if not job.waited_for.issuperset(containers):
-        # Nobody looked at it before there were credits, and it signals when one does.
-        latest = job.run
-    high = latest - job.pushed[0] + ROUNDING_NS
+    # It signals after what it holds: by irq_work, or when somebody looks.
+    ends += [signals[one].span for one in containers if one in signals]
+    # And so it does not before that.
+    inside = [on.signalled for on in _inside(job, jobs) if on.signalled]
+    least = max((end[0] for end in ends + inside), default=0)
+    most = min(max((end[1] for end in ends), default=0), job.run)
+    low = least - job.pushed[1] - ROUNDING_NS
+    high = most - job.pushed[0] + ROUNDING_NS
     # What had signalled before the push took no time.
     return deps, order, max(low, 0), max(high, 0) if ends else 0
+
+
+def _inside(job: Job, jobs: Mapping[Fence, Job]) -> list[Job]:
+    """What is in the containers that ``job`` waits for, if it does for any.
+
+    No event tells.  In the tests, which run one by one, it is what ended on another
+    ring while the job waited.
+    """
+    if not _containers(job, jobs):
+        return []
+    return [
+        on
+        for on in jobs.values()
+        if on.dev != job.dev
+        and on.signalled
+        and job.pushed[0] <= on.signalled[0] <= job.run
+    ]
 
 
 #: dma_fence_get_stub(), which signalled when the kernel booted.
@@ -633,15 +740,18 @@ def _order_only(job: Job, on: Job) -> bool:
     return same_entity or (on.dev == job.dev and on.fence not in job.waited_for)
 
 
-def _wait_limits(job: Job, jobs: Mapping[Fence, Job]) -> Span:
+def _wait_limits(
+    job: Job, jobs: Mapping[Fence, Job], signals: Mapping[Fence, Signal]
+) -> Span:
     """Between which values wait_ns has to be."""
-    _, _, dep_ns, _ = _expected(job, jobs)
+    _, _, dep_ns, _ = _expected(job, jobs, signals)
     low = max(job.previous - job.pushed[1] - ROUNDING_NS, dep_ns, 0)
     return low, job.run - job.pushed[0] + ROUNDING_NS
 
 
 def _fence(event: Event) -> Fence:
-    return _int(event, "fence_context"), _int(event, "fence_seqno")
+    prefix = "" if event.system == "dma_fence" else "fence_"
+    return _int(event, f"{prefix}context"), _int(event, f"{prefix}seqno")
 
 
 def _other(event: Event) -> Fence:
