@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from kstall.evidence import Event
+from kstall.evidence import Event, Verdict
 
 WORKER, TESTER, IDLE = 30, 40, 0
 
@@ -95,3 +95,140 @@ def test_two_reports_of_one_shortage_are_seen(checks: ModuleType) -> None:
 def test_a_report_from_elsewhere_is_in_no_pass(checks: ModuleType) -> None:
     passes = checks._passes(Load((*QUEUED, *RUN, "no_credits")), least=0)
     assert sum(p.reported for p in passes) == 0
+
+
+MS = 1_000_000
+#: A job waits on a ring for a container of three fences, each of a ring of its own.
+JOB, CONTAINER = (48, 2), (60, 1)
+INSIDE = ((30, 1), (33, 1), (36, 1))
+
+
+@dataclass(frozen=True)
+class Told:
+    """A workload of which these events were told."""
+
+    told: tuple[Event, ...]
+
+    def events(self, name: str | None = None) -> tuple[Event, ...]:
+        return tuple(one for one in self.told if name in (None, one.name))
+
+    def older(self, *new: str) -> tuple[Event, ...]:
+        return tuple(one for one in self.told if one.name not in new)
+
+
+def _drm(
+    ms: float, cpu: int, name: str, fence: tuple[int, int], **more: object
+) -> Event:
+    fields = {"fence_context": fence[0], "fence_seqno": fence[1], **more}
+    pid = WORKER if name in ("run", "wait", "unschedulable") else TESTER
+    known = "gpu_scheduler", f"drm_sched_job_{name}"
+    return Event(int(ms * MS), cpu, pid, "x", *known, fields)  # type: ignore[arg-type]
+
+
+def _dma(ms: float, cpu: int, name: str, fence: tuple[int, int]) -> Event:
+    fields: dict[str, str | int | tuple[int, ...]] = {
+        "context": fence[0],
+        "seqno": fence[1],
+    }
+    known = "dma_fence", f"dma_fence_{name}"
+    return Event(int(ms * MS), cpu, WORKER, "x", *known, fields)
+
+
+def _container_case(order: tuple[int, ...], *, looked_at: bool) -> Told:
+    """Fences that signal at 50, 100 and 150 ms, and what they are in after that."""
+    told = [
+        *(_drm(i, 0, "queue", one, dev=f"link-{i}") for i, one in enumerate(INSIDE)),
+        *(_drm(3 + i, 0, "run", one, dev=f"link-{i}") for i, one in enumerate(INSIDE)),
+        _drm(10, 0, "queue", JOB, dev="ring"),
+        _drm(10.01, 0, "add_dep", JOB, ctx=CONTAINER[0], seqno=CONTAINER[1]),
+    ]
+    if looked_at:
+        told.append(_drm(10.1, 1, "no_credits", JOB))
+    else:
+        told.append(_drm(10.1, 1, "unschedulable", JOB, ctx=60, seqno=1))
+        told.append(_dma(10.2, 1, "enable_signal", CONTAINER))
+    for number, which in enumerate(order):
+        at = 60 + 50 * number
+        told.append(_drm(at, 0, "done", INSIDE[which]))
+        told.append(_dma(at + 0.01, 0, "signaled", INSIDE[which]))
+    if looked_at:
+        # It is said to be waited for before the look finds that it is done.
+        told.append(_drm(200, 1, "unschedulable", JOB, ctx=60, seqno=1))
+        told.append(_dma(201.2, 1, "enable_signal", CONTAINER))
+        told.append(_dma(201.3, 1, "signaled", CONTAINER))
+    else:
+        told.append(_dma(160.5, 0, "signaled", CONTAINER))
+    told.append(_drm(202, 1, "wait", JOB, wait_ns=192 * MS))
+    told.append(_drm(202.1, 1, "run", JOB, dev="ring"))
+    return Told(tuple(told))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1)])
+def test_a_container_is_done_with_the_last_of_its_fences(
+    checks: ModuleType, order: tuple[int, ...]
+) -> None:
+    load = _container_case(order, looked_at=False)
+    jobs, signals = checks._jobs(load), checks._signals(load)
+    deps, ordering, low, high = checks._expected(jobs[JOB], jobs, signals)
+    assert (deps, ordering) == (1, 0)
+    # Neither when the first, nor when the second fence signalled, nor at the run.
+    assert 149.9 * MS < low < high < 150.6 * MS
+    assert not signals[CONTAINER].looked_at
+
+
+def test_a_container_that_nobody_had_looked_at_is_late(checks: ModuleType) -> None:
+    load = _container_case((0, 1, 2), looked_at=True)
+    jobs, signals = checks._jobs(load), checks._signals(load)
+    _, _, low, high = checks._expected(jobs[JOB], jobs, signals)
+    # Though _unschedulable told of it before: that comes before the look.
+    assert low < 191.25 * MS < high
+    assert low > 191 * MS
+    assert signals[CONTAINER].looked_at
+
+
+@pytest.mark.parametrize(
+    ("forget", "said"),
+    [
+        ("none", set()),
+        ("a look", {"fences in containers that signalled when looked at"}),
+        ("an order", {"orders in which the fences in containers signalled"}),
+        ("a container", {"jobs that waited for a container"}),
+    ],
+)
+def test_what_the_containers_did_is_held_against_what_they_hold(
+    checks: ModuleType, forget: str, said: set[str]
+) -> None:
+    held, jobs, signals = [], {}, {}
+    cases = [(order, False) for order in checks.ORDERS for _ in range(2)]
+    cases.append(((0,), True))
+    if forget == "a look":
+        cases[-1] = ((0,), False)
+    elif forget == "an order":
+        cases[2] = cases[0]
+    for number, (order, looked_at) in enumerate(cases):
+        load = _later(_container_case(order, looked_at=looked_at), number)
+        jobs.update(checks._jobs(load))
+        signals.update(checks._signals(load))
+        held.append(jobs[JOB[0] + 100 * number, JOB[1]])
+    if forget == "a container":
+        held[0].deps.clear()
+    verdict = Verdict()
+    checks._containers_are_timed(verdict, held, jobs, signals)
+    failed = {one.label for one in verdict.comparisons if not one.ok}
+    assert failed >= said
+    assert bool(failed) == bool(said)
+
+
+def _later(load: Told, number: int) -> Told:
+    """The same once more, ``number`` seconds later and with other fences."""
+
+    def moved(event: Event) -> Event:
+        fields = {
+            name: value + 100 * number
+            if name in ("context", "fence_context", "ctx") and isinstance(value, int)
+            else value
+            for name, value in event.fields.items()
+        }
+        return replace(event, ts_ns=event.ts_ns + number * 1000 * MS, fields=fields)
+
+    return Told(tuple(map(moved, load.told)))
