@@ -213,8 +213,8 @@ def test_a_print_fmt_that_only_the_kernel_can_evaluate(
 ) -> None:
     _patch(
         project_copy,
-        "+\t\t  __get_str(ring), __entry->wait_ns, __entry->dep_ns,\n",
-        "+\t\t  __get_str(ring), __entry->wait_ns, ktime_to_ns(__entry->dep_ns),\n",
+        "+\t\t  __get_str(name), __entry->wait_ns, __entry->dep_ns,\n",
+        "+\t\t  __get_str(name), __entry->wait_ns, ktime_to_ns(__entry->dep_ns),\n",
     )
     found = validate(project_copy.root, tmp_path / "out", SERIES)
     assert found.exit_code == 1

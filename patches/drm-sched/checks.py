@@ -113,8 +113,9 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
     held = [wait for wait in waits if _int(wait, "dep_ns") >= HOLD_NS]
     # One each: a dependency; the same, watched late; dependency, then credits; the
     # same in a chain; credits, then dependency; one that fails; one that must not be
-    # pipelined.  And chains and arrays of three, each signalled in three orders.
-    v.equal("jobs that waited for a dependency", len(held), 13)
+    # pipelined.  And of three dependencies, an array and a chain of three, each
+    # signalled in three orders.
+    v.equal("jobs that waited for a dependency", len(held), 16)
     both = [w for w in held if _int(w, "wait_ns") - _int(w, "dep_ns") >= HOLD_NS]
     v.at_least("of these, kept back for longer by a full ring", len(both), 2)
     unseen = [wait for wait in both if not jobs[_fence(wait)].waited_for]
