@@ -365,8 +365,8 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     v.equal("quiet: entries in maps", sum(map(len, quiet.maps.values())), 0)
     load = ev.workload("wait")
     slept: Counter[tuple[str, ...]] = Counter()
-    for key, buckets in load.bpftrace("io_uring-sq-wait").hists["@wait_us"].items():
-        _, *whose = key.split(",")
+    for name, buckets in load.bpftrace("io_uring-sq-wait").hists["@wait_us"].items():
+        _, *whose = name.split(",")
         slept[tuple(whose)] += sum(bucket.count for bucket in buckets)
     asleep: Counter[tuple[str, ...]] = Counter()
     for line in _lines(load, "wait"):
@@ -379,8 +379,8 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     load = ev.workload("async")
     script = load.bpftrace("io_uring-async")
     ran: Counter[str] = Counter()
-    for key, buckets in script.hists["@queued_us"].items():
-        ran[key] += sum(bucket.count for bucket in buckets)
+    for name, buckets in script.hists["@queued_us"].items():
+        ran[name] += sum(bucket.count for bucket in buckets)
     canceled = {key: int(n) for key, n in script.maps["@canceled"].items()}
     wanted: Counter[str] = Counter()
     gone: Counter[str] = Counter()
