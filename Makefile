@@ -20,7 +20,7 @@ endif
 kstall = .venv/bin/kstall
 
 .DEFAULT_GOAL := help
-.PHONY: help setup validate series stability test lint clean
+.PHONY: help node setup validate series stability test lint clean
 
 help: ## this text
 	@echo 'usage: make TARGET [KERNEL=path|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
@@ -57,6 +57,15 @@ lint: setup ## check style and types
 	@if command -v shellcheck >/dev/null; then shellcheck $(SHELL_SCRIPTS); \
 	else echo 'lint: no shellcheck on this machine, so shell scripts are not looked at'; fi
 	@echo 'lint    ok'
+
+node: ## the recorder for operators' nodes, as one file: out/kstall-node
+	@mkdir -p out/node
+	@rm -rf out/node/kstall_node && cp -r harness/kstall_node out/node/
+	@rm -rf out/node/kstall_node/__pycache__
+	@python3 -m zipapp out/node -m kstall_node.cli:run -p '/usr/bin/env python3' \
+		-c -o out/kstall-node
+	@rm -r out/node
+	@echo out/kstall-node
 
 clean: ## remove .venv and out/; the cache is left, `rm -r ~/.cache/kstall` clears it
 	@rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache harness/*.egg-info

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Answer a collector over standard input and output: ssh's, srun's, any pipe's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from .errors import NodeError, shown
+from .host import Host
+
+#: Of what is spoken.
+SPOKEN = 1
+_LINE = 1 << 16
+_REC = re.compile(r"[\w][\w.-]{0,200}")
+_PIECE = 1 << 20
+
+
+def serve(host: Host, dir: Path, asked: BinaryIO, answers: BinaryIO) -> int:
+    """Answer until the collector has gone; the exit status."""
+    try:
+        while True:
+            line = asked.readline(_LINE)
+            if not line:
+                return 0
+            try:
+                _answer(host, dir, line, answers)
+            except NodeError as error:
+                _say(answers, op="error", text=str(error))
+    except BrokenPipeError:
+        # So that Python does not try once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+
+
+def _say(answers: BinaryIO, **said: Any) -> None:
+    answers.write(json.dumps(said).encode() + b"\n")
+    answers.flush()
+
+
+def _answer(host: Host, dir: Path, line: bytes, answers: BinaryIO) -> None:
+    try:
+        said = json.loads(line)
+        if not isinstance(said, dict):
+            raise ValueError("no object")
+    except (ValueError, RecursionError):
+        raise NodeError(f"not a line of JSON: {shown(line[:80])}") from None
+    if said.get("op") == "ping":
+        _say(answers, op="pong", n=said.get("n"), mono=time.monotonic_ns())
+    elif said.get("op") == "hello":
+        _say(answers, op="hello", version=SPOKEN, node=host.node)
+    elif said.get("op") == "pull":
+        _pull(host, dir, answers)
+    else:
+        raise NodeError(f"{shown(said.get('op'))}: not known here")
+
+
+def _pull(host: Host, dir: Path, answers: BinaryIO) -> None:
+    found = 0
+    for rec in recordings(dir):
+        found += 1
+        for path in _files(host, rec):
+            _send(path, f"{rec.name}/{path.relative_to(rec).as_posix()}", answers)
+    if not found:
+        raise NodeError(f"{dir}: no recording")
+    _say(answers, op="end")
+
+
+def recordings(dir: Path) -> list[Path]:
+    """Those in ``dir``, or itself if it is one."""
+    try:
+        if (dir / "session.json").is_file():
+            return [dir]
+        names = sorted(os.listdir(dir))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise NodeError(f"{dir}: {error.strerror}") from None
+    return [
+        dir / name
+        for name in names
+        if _REC.fullmatch(name) and (dir / name / "session.json").is_file()
+    ]
+
+
+def _files(host: Host, rec: Path) -> Iterator[Path]:
+    """What is sent of a recording; of one that goes on only what is sealed."""
+    yield rec / "session.json"
+    yield from sorted((rec / "formats").glob("*/*"))
+    live = _lives(host, rec)
+    for path in sorted((rec / "segments").glob("cpu*-*.pages")):
+        about = path.with_suffix(".json")
+        sealed = about.is_file()
+        if sealed or not live:
+            yield path
+        if sealed:
+            yield about
+    # After the pages: what was lost from them is in here.
+    yield rec / "facts.jsonl"
+
+
+def _lives(host: Host, rec: Path) -> bool:
+    try:
+        session = json.loads((rec / "session.json").read_text("utf-8"))
+        recorder = session["recorder"]
+        if session["ended"] is not None or session["boot_id"] != host.boot_id:
+            return False
+        return host.starttime(int(recorder["pid"])) == int(recorder["starttime"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _send(path: Path, name: str, answers: BinaryIO) -> None:
+    """So many bytes as it has now; one that grows meanwhile is cut there."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        # An old segment has made room for a new one.
+        return
+    except OSError as error:
+        raise NodeError(f"{path}: {error.strerror}") from None
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        _say(answers, op="file", path=name, size=size)
+        while size:
+            piece = file.read(min(size, _PIECE))
+            if not piece:
+                # It became shorter: the rest would be taken for the next line.
+                raise SystemExit(
+                    f"kstall-node: {path}: became shorter while it was sent"
+                )
+            answers.write(piece)
+            size -= len(piece)
+    answers.flush()

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which events tell of which stalls: of each class the best first.
+
+A `Source` is one way to see a class; it has providers, each of which says how records
+become stalls (docs/recording.md).  The kernel's own events come first, then probes on
+functions of a stock kernel, with what they cannot know in words.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+CLASSES = ("throttle", "drm", "rdma", "aer", "iotlb", "io_uring", "mmu")
+
+
+class Probe(NamedTuple):
+    """A dynamic event: what is written to dynamic_events is made of this."""
+
+    name: str
+    #: ``f`` for a function, ``t`` for a tracepoint.
+    kind: str
+    where: str
+    args: str
+    #: Only such records.
+    filter: str = ""
+
+    def text(self, group: str) -> str:
+        """As the kernel takes it."""
+        return f"{self.kind}:{group}/{self.name} {self.where} {self.args}".rstrip()
+
+    @property
+    def function(self) -> str:
+        """What is probed."""
+        return self.where.partition("%")[0]
+
+
+class Source(NamedTuple):
+    """One way to see a class, and what it is compared with."""
+
+    name: str
+    cls: str
+    #: Providers; ``{g}`` in an event is the group of this recorder's probes.
+    specs: tuple[dict[str, Any], ...]
+    #: Which of `oracles`, or None: nothing on a node counts the same.
+    oracle: str | None
+    probes: tuple[Probe, ...] = ()
+    #: Events that make this source another one's, if the kernel has them.
+    unless: tuple[str, ...] = ()
+    lost: str = ""
+
+    def events(self) -> list[str]:
+        """Those of the kernel itself that it needs."""
+        found = []
+        for spec in self.specs:
+            for name in (spec.get("begin"), spec["end"]):
+                if name and not name.startswith("{g}:") and name not in found:
+                    found.append(name)
+        return found
+
+
+_THROTTLED = (
+    "$current->se.cfs_rq->tg",
+    "$current->se.cfs_rq->tg->css.cgroup->kn->id",
+    "$current->se.cfs_rq->rq->cpu",
+    "$current->se.cfs_rq->throttle_count",
+)
+_QUEUE = "cfs_rq=cfs_rq cgroup=cfs_rq->tg->css.cgroup->kn->id on=cfs_rq->rq->cpu"
+_IB_EVENT = {
+    **{"0": "completion queue error", "1": "queue pair fatal"},
+    **{"2": "queue pair request error", "3": "queue pair access error"},
+    **{"4": "communication established", "5": "send queue drained"},
+    **{"6": "path migrated", "7": "path migration error"},
+    **{"16": "last receive entry reached"},
+}
+#: AER_NONFATAL, AER_FATAL and AER_CORRECTABLE of the kernel.
+_SEVERITY = {"0": "nonfatal", "1": "fatal", "2": "correctable"}
+_DOMAIN = {"1": "unmanaged", "3": "DMA, strict", "11": "DMA, lazy"}
+
+SOURCES = (
+    Source(
+        "sched:sched_stat_throttled",
+        "throttle",
+        (
+            {
+                **{"end": "sched:sched_stat_throttled", "dur": "delay"},
+                **{"tid": "pid", "comm": "comm", "cause": "quota"},
+            },
+        ),
+        "cpu.stat.threads",
+    ),
+    Source(
+        "throttle/threads",
+        "throttle",
+        (
+            {
+                **{"begin": "{g}:throttled", "end": "{g}:unthrottled"},
+                **{"key": ["tg", "on"], "many": True, "cpu": "on"},
+                **{"cgroup_id": "cgroup", "cause": "quota"},
+            },
+        ),
+        "cpu.stat.threads",
+        (
+            Probe(
+                "throttled",
+                "f",
+                "throttle_cfs_rq_work",
+                "tg={} cgroup={} on={} held={}".format(*_THROTTLED),
+                "held > 0",
+            ),
+            Probe("unthrottled", "f", "tg_unthrottle_up", "tg=tg on=(rq)data->cpu"),
+        ),
+        lost="the end of a thread that was moved while it was throttled, and of one "
+        "that woke up in a throttled group the beginning",
+    ),
+    Source(
+        "throttle/clock",
+        "throttle",
+        (
+            {
+                **{"end": "{g}:unthrottle", "dur": ["clock", "start"], "tid": None},
+                **{"cpu": "on", "cgroup_id": "cgroup", "cause": "quota"},
+            },
+        ),
+        "cpu.stat.queues",
+        (
+            Probe(
+                "unthrottle",
+                "f",
+                "unthrottle_cfs_rq",
+                _QUEUE + " clock=cfs_rq->rq->clock start=cfs_rq->throttled_clock",
+                "start > 0",
+            ),
+        ),
+        lost="the thread",
+    ),
+    Source(
+        "throttle/queues",
+        "throttle",
+        (
+            {
+                **{"begin": "{g}:throttle", "end": "{g}:unthrottle", "tid": None},
+                **{"key": ["cfs_rq"], "cpu": "on", "cgroup_id": "cgroup"},
+                **{"cause": "quota"},
+            },
+        ),
+        "cpu.stat.queues",
+        (
+            Probe(
+                "throttle",
+                "f",
+                "throttle_cfs_rq%return",
+                _QUEUE + " ret=$retval",
+                "ret & 1",
+            ),
+            Probe("unthrottle", "f", "unthrottle_cfs_rq", _QUEUE),
+        ),
+        lost="the thread",
+    ),
+    Source(
+        "gpu_scheduler:drm_sched_job_wait",
+        "drm",
+        (
+            {
+                **{"end": "gpu_scheduler:drm_sched_job_wait", "dur": "wait_ns"},
+                **{"tid": None, "value1": "dep_ns", "value2": "deps"},
+                **{"device": "dev", "join_key": "fence_seqno"},
+                "cause": "before dispatch",
+            },
+        ),
+        None,
+        lost="the thread that submitted the job: its worker runs when this is known",
+    ),
+    Source(
+        "gpu_scheduler:drm_sched_job_queue",
+        "drm",
+        (
+            {
+                **{"begin": "gpu_scheduler:drm_sched_job_queue"},
+                **{"end": "gpu_scheduler:drm_sched_job_run"},
+                **{"key": ["fence_context", "fence_seqno"], "device": "dev"},
+                **{"join_key": "fence_seqno", "value1": "job_count"},
+                **{"value2": "hw_job_count", "cause": "before dispatch"},
+            },
+        ),
+        "pairs",
+        lost="whether it waited for a dependency, for credits or in its own queue",
+    ),
+    Source(
+        "gpu_scheduler:drm_sched_job",
+        "drm",
+        (
+            {
+                **{"begin": "gpu_scheduler:drm_sched_job"},
+                **{"end": "gpu_scheduler:drm_run_job", "key": ["id", "fence"]},
+                **{"join_key": "id", "value1": "job_count"},
+                **{"value2": "hw_job_count", "cause": "before dispatch"},
+            },
+        ),
+        "pairs",
+        lost="device; whether it waited for a dependency, for credits or in its queue",
+    ),
+    Source(
+        "rdma_core:cq_async_event",
+        "rdma",
+        (
+            *tuple(
+                {
+                    **{"end": f"rdma_core:{event}", "tid": "pid", "device": "device"},
+                    **{"join_key": key, "comm": "owner", "value1": value},
+                    "cause": {"field": "event", "values": _IB_EVENT},
+                }
+                for event, key, value in (
+                    ("cq_async_event", "cq_id", "cqe"),
+                    ("qp_async_event", "qp_num", "scq_id"),
+                )
+            ),
+            {
+                **{"end": "rdma_core:cq_wc_error", "tid": None, "device": "device"},
+                **{"join_key": "cq_id", "value1": "status", "comm": "owner"},
+                "cause": "completion with an error",
+            },
+        ),
+        None,
+    ),
+    Source(
+        "rdma/handlers",
+        "rdma",
+        tuple(
+            {
+                **{"end": f"{{g}}:{name}", "tid": None, "device": "device"},
+                "cause": {"field": "event", "values": _IB_EVENT},
+            }
+            for name in ("cq_event", "qp_event")
+        ),
+        None,
+        (
+            Probe(
+                "cq_event",
+                "f",
+                "ib_uverbs_cq_event_handler",
+                "event=event->event device=event->device->name:string",
+            ),
+            Probe(
+                "qp_event",
+                "f",
+                "__ib_qp_event_handler",
+                "event=event->event device=event->device->name:string",
+            ),
+        ),
+        lost="owner and depth; completion queues of the kernel's own users",
+    ),
+    Source(
+        "pci:pcie_aer_msg",
+        "aer",
+        (
+            {
+                **{"end": "pci:pcie_aer_msg", "tid": None, "device": "root"},
+                **{"value1": "source", "value2": "nr_logged"},
+                "cause": {"field": "severity", "values": _SEVERITY},
+            },
+        ),
+        "aer.roots",
+    ),
+    Source(
+        "ras:aer_event",
+        "aer",
+        (
+            {
+                **{"end": "ras:aer_event", "tid": None, "device": "dev_name"},
+                **{"value1": "status"},
+                "cause": {"field": "severity", "values": _SEVERITY},
+            },
+        ),
+        "aer.devices",
+        lost="messages of which no device showed a status",
+    ),
+    Source(
+        "iommu:iotlb_sync",
+        "iotlb",
+        (
+            {
+                **{"end": "iommu:iotlb_sync", "dur": "duration_ns", "value1": "size"},
+                **{"value2": "tables", "join_key": "domain"},
+                "cause": {"field": "type", "values": _DOMAIN},
+            },
+        ),
+        None,
+    ),
+    Source(
+        "iotlb/intel",
+        "iotlb",
+        (
+            {
+                **{"begin": "{g}:sync", "end": "{g}:synced"},
+                **{"key": ["common_pid", "common_cpu"], "cause": "invalidation queue"},
+            },
+        ),
+        "pairs",
+        (
+            Probe("sync", "f", "qi_submit_sync", "count=count"),
+            Probe("synced", "f", "qi_submit_sync%return", "ret=$retval"),
+        ),
+        lost="range and domain; whether it was strict or lazy",
+    ),
+    Source(
+        "iotlb/amd",
+        "iotlb",
+        (
+            {
+                **{"begin": "{g}:sync", "end": "{g}:synced"},
+                **{"key": ["common_pid", "common_cpu"], "cause": "command queue"},
+            },
+        ),
+        "pairs",
+        (
+            Probe("sync", "f", "amd_iommu_iotlb_sync", ""),
+            Probe("synced", "f", "amd_iommu_iotlb_sync%return", ""),
+        ),
+        lost="range and domain; whether it was strict or lazy",
+    ),
+    Source(
+        "io_uring:io_uring_sqring_wait_end",
+        "io_uring",
+        (
+            {
+                **{"begin": "io_uring:io_uring_sqring_wait"},
+                **{"end": "io_uring:io_uring_sqring_wait_end"},
+                **{"key": ["ctx", "common_pid"], "join_key": "ctx"},
+                **{"value1": "queued", "value2": "sq_entries"},
+                "cause": "submission queue full",
+            },
+            {
+                **{"end": "io_uring:io_uring_short_submit", "join_key": "ctx"},
+                **{"value1": "left", "value2": "sq_dropped"},
+                "cause": {
+                    "field": "reason",
+                    "values": {
+                        **{"1": "no memory for a request", "2": "entries dropped"},
+                        "3": "entry in error",
+                    },
+                },
+            },
+        ),
+        "pairs",
+    ),
+    Source(
+        "io_uring:io_uring_sqring_wait",
+        "io_uring",
+        (
+            {
+                **{"end": "io_uring:io_uring_sqring_wait", "dur": "wait_ns"},
+                **{"join_key": "ctx", "value1": "full", "value2": "sq_entries"},
+                "cause": "submission queue full",
+            },
+            {
+                **{"end": "io_uring:io_uring_short_submit", "join_key": "ctx"},
+                **{"value1": "left", "value2": "sq_dropped"},
+                "cause": "short submit",
+            },
+        ),
+        None,
+        unless=("io_uring:io_uring_sqring_wait_end",),
+    ),
+    Source(
+        "io_uring/wait",
+        "io_uring",
+        (
+            {
+                **{"begin": "{g}:sq_wait", "end": "{g}:sq_waited"},
+                **{"key": ["common_pid"], "join_key": "ctx"},
+                "cause": "submission queue full",
+            },
+        ),
+        "pairs",
+        (
+            Probe("sq_wait", "f", "io_sqpoll_wait_sq", "ctx=ctx"),
+            Probe("sq_waited", "f", "io_sqpoll_wait_sq%return", "ctx=ctx"),
+        ),
+        lost="short submissions and entries that were overwritten",
+    ),
+    Source(
+        "mmu_notifier:mmu_notifier_invalidate",
+        "mmu",
+        (
+            {
+                **{"end": "mmu_notifier:mmu_notifier_invalidate", "dur": "duration_ns"},
+                **{"value1": "start", "value2": "end", "join_key": "function"},
+                "cause": {
+                    "field": "event",
+                    "values": {
+                        **{"0": "unmap", "1": "clear", "2": "protect vma"},
+                        **{"3": "protect page", "4": "soft dirty", "5": "release"},
+                        **{"6": "migrate", "7": "exclusive"},
+                    },
+                },
+            },
+        ),
+        None,
+    ),
+    Source(
+        "mmu/start",
+        "mmu",
+        (
+            {
+                **{"begin": "{g}:invalidate", "end": "{g}:invalidated"},
+                **{"key": ["common_pid"], "cause": "callbacks"},
+            },
+        ),
+        "pairs",
+        (
+            Probe("invalidate", "f", "__mmu_notifier_invalidate_range_start", ""),
+            Probe(
+                "invalidated",
+                "f",
+                "__mmu_notifier_invalidate_range_start%return",
+                "",
+            ),
+        ),
+        lost="which subscriber it was, and whether the memory was migrated",
+    ),
+)
+
+
+def of(cls: str) -> list[Source]:
+    """Ways to see a class, the best first."""
+    return [source for source in SOURCES if source.cls == cls]

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whose threads they are: processes, their ranks and their cgroups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from .host import Host
+
+Fact = dict[str, Any]
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+_POD = re.compile(r"(pod[0-9a-f]{8}[-_][0-9a-f_-]{27,})")
+#: Who starts ranks, and in which variables it says job, rank, local rank and world.
+_LAUNCHERS = (
+    (
+        ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE"),
+        ("RANK",),
+        ("LOCAL_RANK",),
+        ("WORLD_SIZE",),
+    ),
+    (
+        ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID"),
+        ("OMPI_COMM_WORLD_RANK",),
+        ("OMPI_COMM_WORLD_LOCAL_RANK",),
+        ("OMPI_COMM_WORLD_SIZE",),
+    ),
+    (("SLURM_JOB_ID",), ("SLURM_PROCID",), ("SLURM_LOCALID",), ("SLURM_NTASKS",)),
+)
+
+
+class Rank(NamedTuple):
+    """Which rank of which job a process is; None is unknown."""
+
+    job: str | None
+    rank: int | None
+    local_rank: int | None
+    world: int | None
+
+
+NOBODY = Rank(None, None, None, None)
+
+
+def rank_of(environ: bytes) -> Rank:
+    """What the launcher has written into a process's environment."""
+    found: dict[str, bytes] = {}
+    for word in environ.split(b"\0"):
+        name, sign, value = word.partition(b"=")
+        if sign:
+            found.setdefault(name.decode("ascii", "replace"), value)
+    for jobs, *numbers in _LAUNCHERS:
+        if not any(name in found for name in numbers[0]):
+            continue
+        job = next((found[name] for name in jobs if found.get(name)), None)
+        rank, local, world = (_number(found, names) for names in numbers)
+        if rank is None or (world is not None and not 0 <= rank < world):
+            continue
+        text = None if job is None else job.decode("utf-8", "replace")[:200]
+        return Rank(text, rank, local, world)
+    return NOBODY
+
+
+def _number(found: dict[str, bytes], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = found.get(name, b"")
+        if value.isdigit() and len(value) < 10:
+            return int(value)
+    return None
+
+
+class Facts:
+    """Looks at processes and cgroups, and hands out what is new."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        #: (pid, starttime) -> what was said last of it.
+        self._said: dict[tuple[int, int], Fact] = {}
+        self._ranks: dict[tuple[int, int], Rank] = {}
+        self._groups: dict[int, Fact] = {}
+        self._ids: dict[str, int | None] = {}
+        #: thread -> its cgroup, as far as it is known.
+        self.cgroup_of: dict[int, int | None] = {}
+        self._new: list[Fact] = []
+        self._unified: bool | None = None
+
+    def take(self) -> list[Fact]:
+        """What is new since the last time."""
+        taken, self._new = self._new, []
+        return taken
+
+    def scan(self) -> None:
+        """All processes, and of those that are ranks all threads."""
+        alive = set()
+        for name in self.host.names("/proc"):
+            if not name.isdigit():
+                continue
+            pid = int(name)
+            since = self.host.starttime(pid)
+            if since is None:
+                continue
+            alive.add((pid, since))
+            rank = self._ranks.get((pid, since))
+            if rank is None or rank is NOBODY:
+                # One that has not called exec yet has its parent's environment.
+                rank = self._rank(pid)
+                self._ranks[pid, since] = rank
+            if rank is NOBODY:
+                continue
+            for thread in self.host.names(f"/proc/{pid}/task"):
+                if thread.isdigit():
+                    self._say(int(thread), pid, rank)
+        for key in [key for key in self._ranks if key not in alive]:
+            del self._ranks[key]
+
+    def thread(self, tid: int) -> None:
+        """A thread of which there are records."""
+        if tid <= 0 or tid in self.cgroup_of:
+            return
+        status = self.host.text(f"/proc/{tid}/status")
+        match = re.search(r"^Tgid:\s+(\d+)$", status or "", re.M)
+        if match is None:
+            return
+        tgid = int(match[1])
+        since = self.host.starttime(tgid)
+        rank = NOBODY
+        if since is not None:
+            rank = self._ranks.get((tgid, since)) or self._rank(tgid)
+        self._say(tid, tgid, rank)
+
+    def forget(self) -> None:
+        """Look again at threads: they may have moved, and numbers are used again."""
+        self.cgroup_of.clear()
+
+    def _rank(self, pid: int) -> Rank:
+        try:
+            with open(self.host.path(f"/proc/{pid}/environ"), "rb") as file:
+                return rank_of(file.read(1 << 20))
+        except OSError:
+            return NOBODY
+
+    def _say(self, tid: int, tgid: int, rank: Rank) -> None:
+        stat = self.host.text(f"/proc/{tid}/stat")
+        if stat is None:
+            stat = self.host.text(f"/proc/{tgid}/task/{tid}/stat")
+        since = None if stat is None else self.host.stat_since(stat)
+        if stat is None or since is None:
+            return
+        comm = stat.partition("(")[2].rpartition(")")[0]
+        group = self.group(self._path(tid, tgid))
+        self.cgroup_of[tid] = group
+        fact = {
+            **{"kind": "proc", "pid": tid, "starttime": since, "tgid": tgid},
+            **{"comm": comm, "cgroup_id": group},
+            **rank._asdict(),
+        }
+        if self._said.get((tid, since)) != fact:
+            self._said[tid, since] = fact
+            self._new.append(fact)
+
+    # -- cgroups ----------------------------------------------------------------------
+
+    def _path(self, tid: int, tgid: int) -> str | None:
+        """Its group, as a directory of the node."""
+        text = self.host.text(f"/proc/{tid}/cgroup")
+        if text is None:
+            text = self.host.text(f"/proc/{tgid}/task/{tid}/cgroup")
+        unified = None
+        for line in (text or "").splitlines():
+            number, _, rest = line.partition(":")
+            names, _, path = rest.partition(":")
+            if "cpu" in names.split(","):
+                return f"/sys/fs/cgroup/cpu{path}".rstrip("/")
+            if number == "0":
+                unified = f"/sys/fs/cgroup{path}".rstrip("/")
+        return unified
+
+    def group(self, path: str | None, *, say: bool = True) -> int | None:
+        """The id of the group in that directory, which is said if it is new."""
+        if path is None:
+            return None
+        if path not in self._ids:
+            try:
+                self._ids[path] = self.host.path(path).stat().st_ino
+            except OSError:
+                return None
+        number = self._ids[path]
+        if number is not None and say:
+            self._describe(path, number)
+        return number
+
+    def _describe(self, path: str, number: int) -> None:
+        top = "/sys/fs/cgroup"
+        shown = path[len(top) :]
+        if shown.startswith("/cpu/") or shown == "/cpu":
+            shown = shown[4:]
+        container = _CONTAINER.search(shown) or _POD.search(shown)
+        fact = {
+            **{"kind": "cgroup", "cgroup_id": number, "path": shown or "/"},
+            **{"cpu_max": self.cpu_max(path)},
+            "container": container[1] if container else None,
+        }
+        if self._groups.get(number) != fact:
+            self._groups[number] = fact
+            self._new.append(fact)
+
+    def cpu_max(self, path: str) -> str | None:
+        """Quota and period as cpu.max has them, also of the older hierarchy."""
+        said = self.host.text(f"{path}/cpu.max")
+        if said is not None:
+            return said
+        quota = self.host.number(f"{path}/cpu.cfs_quota_us")
+        period = self.host.number(f"{path}/cpu.cfs_period_us")
+        if quota is None or period is None:
+            return None
+        return f"{'max' if quota < 0 else quota} {period}"
+
+    def groups(self) -> Iterator[str]:
+        """All directories of groups of the hierarchy that has cpu."""
+        top = "/sys/fs/cgroup"
+        if not self.host.path(f"{top}/cgroup.controllers").exists():
+            top = "/sys/fs/cgroup/cpu"
+        queue = [top]
+        while queue:
+            path = queue.pop()
+            yield path
+            here = self.host.path(path)
+            try:
+                below = sorted(one.name for one in here.iterdir() if one.is_dir())
+            except OSError:
+                continue
+            queue += [f"{path}/{name}" for name in below]

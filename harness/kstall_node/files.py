@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Writing a recording so that a kill or a full disk costs no more than what is open."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .errors import Full, NodeError, is_full
+
+
+def replace(path: Path, value: Any) -> None:
+    """Write JSON beside ``path`` and rename it.  Raises `Full`."""
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        with draft.open("wb") as file:
+            file.write(json.dumps(value).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise told(path, error) from None
+
+
+def told(path: Path, error: OSError) -> NodeError:
+    """What to raise for ``error``."""
+    if is_full(error):
+        return Full(f"{path.parent}: the disk is full")
+    return NodeError(f"{path}: {error.strerror}")
+
+
+def write_all(handle: int, data: bytes) -> int:
+    """Write until the end; how many bytes were written is told by `OSError` not."""
+    done = 0
+    view = memoryview(data)
+    while done < len(data):
+        done += os.write(handle, view[done:])
+    return done

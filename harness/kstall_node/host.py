@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The node as files: /proc, /sys and what is below, or copies of them for tests."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from pathlib import Path
+
+_STA_UNSYNC = 0x0040
+
+
+class Host:
+    """All that is read of a node is below ``root``."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = Path(root)
+        #: What boot time is ahead of CLOCK_MONOTONIC by: for how long it slept.
+        self._slept = 0
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            before = time.monotonic_ns()
+            self._slept = max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - before)
+            if self._slept < 1_000_000:
+                self._slept = 0
+        self._hertz = os.sysconf("SC_CLK_TCK")
+
+    def path(self, name: str) -> Path:
+        """``/name`` of the node."""
+        return self.root / name.lstrip("/")
+
+    def text(self, name: str) -> str | None:
+        """A small file's text, stripped; None if it is not there or not for us."""
+        try:
+            with open(self.path(name), "rb") as file:
+                return file.read(1 << 20).decode("utf-8", "replace").strip()
+        except OSError:
+            return None
+
+    def number(self, name: str) -> int | None:
+        """A file that is one number."""
+        try:
+            return int(self.text(name) or "")
+        except ValueError:
+            return None
+
+    def names(self, name: str) -> list[str]:
+        """What a directory holds, sorted; nothing if it cannot be read."""
+        try:
+            return sorted(os.listdir(self.path(name)))
+        except OSError:
+            return []
+
+    @property
+    def node(self) -> str:
+        """The host's name."""
+        return self.text("/proc/sys/kernel/hostname") or os.uname().nodename
+
+    @property
+    def boot_id(self) -> str:
+        """Of this boot."""
+        return self.text("/proc/sys/kernel/random/boot_id") or "unknown"
+
+    @property
+    def kernel(self) -> str:
+        """As ``uname -r`` says it."""
+        return self.text("/proc/sys/kernel/osrelease") or os.uname().release
+
+    def since(self, ticks: int) -> int:
+        """What /proc calls a start time, as ns of CLOCK_MONOTONIC."""
+        return max(0, ticks * 1_000_000_000 // self._hertz - self._slept)
+
+    def starttime(self, pid: int) -> int | None:
+        """When a process or a thread began, or None if there is none."""
+        stat = self.text(f"/proc/{pid}/stat")
+        return None if stat is None else self.stat_since(stat)
+
+    def stat_since(self, stat: str) -> int | None:
+        """The same of the text of its stat file: its name may have spaces and ``)``."""
+        try:
+            return self.since(int(stat.rpartition(")")[2].split()[19]))
+        except (IndexError, ValueError):
+            return None
+
+
+class _Timex(ctypes.Structure):
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_long * 64),
+    )
+
+
+def clock_pair() -> tuple[int, int, int | None]:
+    """(monotonic, real, bound) in ns; the bound is the kernel's maxerror, if it is set.
+
+    Real time is read between two looks at the other clock, of three the closest.
+    """
+    best: tuple[int, int, int] | None = None
+    for _ in range(3):
+        before = time.monotonic_ns()
+        real = time.time_ns()
+        after = time.monotonic_ns()
+        if best is None or after - before < best[0]:
+            best = (after - before, (before + after) // 2, real)
+    assert best is not None
+    wide, mono, real = best
+    error = _maxerror()
+    return mono, real, None if error is None else error + wide
+
+
+def _maxerror() -> int | None:
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        timex = _Timex()
+        if libc.adjtimex(ctypes.byref(timex)) < 0 or timex.status & _STA_UNSYNC:
+            return None
+    except (OSError, AttributeError):
+        return None
+    return int(timex.maxerror) * 1000

@@ -1,0 +1,600 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Record: enable what the catalogue offers, drain the pages, and say what was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import FORMAT, VERSION, files, pages, sources
+from .errors import Full, NodeError, shown
+from .facts import Facts
+from .host import Host, clock_pair
+from .oracles import Oracle, Tally, Verdict
+from .segments import LIMIT, Segments
+from .tracefs import INSTANCE, Instance, Refused, Tracefs
+
+#: So often the clocks are read, and processes and oracles looked at.
+PERIOD = 10.0
+_TICK = 0.5
+#: What is compared with an oracle while recording; more is left to `kstall seal`.
+_TALLIED = 40
+_RESERVE = 256 << 10
+_RAISE = 4
+_HIGHEST = 1_000_000_000
+
+
+class Asked(NamedTuple):
+    """What the command line said."""
+
+    out: Path
+    classes: Sequence[str]
+    min_ns: int = 0
+    max_rate: int = 20_000
+    ring: bool = False
+    max_mb: int = 1024
+    buffer_kb: int = 2048
+    seconds: float | None = None
+
+
+class Recorder:
+    """One recording, from before the first event to after the last."""
+
+    def __init__(self, host: Host, asked: Asked) -> None:
+        self.host, self.asked = host, asked
+        self.tracefs = Tracefs(host)
+        self.facts = Facts(host)
+        pid = os.getpid()
+        self.since = host.starttime(pid) or time.monotonic_ns()
+        self.group = f"kstall_{pid}_{self.since}"
+        self.dir = asked.out
+        self.attached: list[sources.Attached] = []
+        self.refused: list[sources.Refusal] = []
+        self.tallies: dict[str, Tally] = {}
+        self.oracles: dict[str, Oracle] = {}
+        self._layouts: dict[int, pages.Layout] = {}
+        self._segments: dict[int, Segments] = {}
+        self._raw: dict[int, int] = {}
+        self._stats: dict[int, dict[str, int]] = {}
+        self._counted: dict[int, dict[str, int]] = {}
+        self._pending: list[pages.Record] = []
+        #: Providers whose thresholds rose meanwhile, or which were suspended.
+        self._cut: set[str] = set()
+        self._rated: tuple[float, int] = (0.0, 0)
+        self._busy = 0
+        self.began = 0
+        self.stopping = False
+        self._instance: Instance | None = None
+        self._facts_file: int | None = None
+
+    # -- the whole --------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Record until told to stop; the exit status."""
+        status = 0
+        with self._alone():
+            for left in self.tracefs.remove_dead():
+                self.say(f"removed {left}")
+            self._instance = self.tracefs.instance(self.asked.buffer_kb)
+            try:
+                try:
+                    self._begin()
+                    self._loop()
+                except Full as error:
+                    status = 1
+                    self._make_room()
+                    self.say(f"{error}; what is sealed is kept, and recording ends")
+                    self._finish(full=True)
+                else:
+                    self._finish()
+            finally:
+                self._clean()
+        return status
+
+    def say(self, text: str) -> None:
+        """A line for whoever started it."""
+        print(f"kstall-node: {shown(text)}", file=sys.stderr, flush=True)
+
+    @property
+    def instance(self) -> Instance:
+        """The one that it has."""
+        assert self._instance is not None
+        return self._instance
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Of a node's recorders one runs: two would take pages from each other."""
+        other = self.tracefs.living()
+        path = self.host.path("/run/kstall-node.lock")
+        handle = None
+        with contextlib.suppress(OSError):
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if handle is not None:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    found = re.match(rb"\d+", os.read(handle, 32))
+                    other = int(found[0]) if found else 0
+                else:
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, f"{os.getpid()} {self.since}\n".encode(), 0)
+            if other is not None:
+                who = f"process {other}" if other else "another process"
+                raise NodeError(f"{who} records on this node already")
+            yield
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+    # -- begin ------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        for cls in self.asked.classes:
+            self._attach(cls)
+        if not self.attached:
+            said = "; ".join(f"{one.provider}: {one.why}" for one in self.refused)
+            raise NodeError(f"nothing can be recorded here: {said}")
+        # Everything is in place before the first event.
+        self.began = time.monotonic_ns()
+        self._make_dir()
+        self._write_formats()
+        for cpu in self.instance.cpus():
+            self._raw[cpu] = self.instance.open_raw(cpu)
+            self._stats[cpu] = {}
+            self._segments[cpu] = Segments(self.dir / "segments", cpu, LIMIT)
+        self.facts.scan()
+        for oracle in self.oracles.values():
+            oracle.before()
+        self.instance.switch(True)
+        for oracle in self.oracles.values():
+            oracle.began()
+        self._write_session(None)
+        self._clock()
+        self._write_facts()
+        self._rated = (time.monotonic(), 0)
+        for one in self.attached:
+            lost = f"; not known: {one.source.lost}" if one.source.lost else ""
+            self.say(f"{one.source.cls}: {one.source.name}{lost}")
+        recorded = {one.source.cls for one in self.attached}
+        for cls in self.asked.classes:
+            if cls not in recorded:
+                whys = [one.why for one in self.refused if one.cls == cls]
+                self.say(f"{cls}: not recorded: {whys[0] if whys else 'unknown'}")
+        self.say(f"recording into {self.dir}")
+
+    def _attach(self, cls: str, after: str | None = None) -> bool:
+        found, refused = sources.choose(
+            cls,
+            self.tracefs,
+            self.instance,
+            self.group,
+            self.asked.min_ns,
+            after=after,
+        )
+        self.refused += refused
+        if found is None:
+            return False
+        self.attached.append(found)
+        name = found.source.name
+        self.tallies[name] = Tally(found.source, found.specs)
+        if found.source.oracle:
+            self.oracles[name] = Oracle(found.source.oracle, self.host, self.facts)
+        if self.asked.min_ns and found.durations:
+            self._cut.add(name)
+        for event in self._events(found):
+            system = event.partition(":")[0]
+            made = pages.layout(self.tracefs.format(event), system)
+            self._layouts[made.id] = made
+        return True
+
+    def _events(self, one: sources.Attached) -> list[str]:
+        names = [spec.get(end) for spec in one.specs for end in ("begin", "end")]
+        return [name for name in dict.fromkeys(names) if name]
+
+    def _make_dir(self) -> None:
+        safe = re.sub(r"[^\w.-]", "_", self.host.node)[:100].lstrip(".-") or "node"
+        self.dir = self.asked.out / f"{safe}-{self.began}"
+        try:
+            (self.dir / "segments").mkdir(parents=True)
+            self.dir.chmod(0o700)
+            self._facts_file = os.open(
+                self.dir / "facts.jsonl",
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+                0o600,
+            )
+            # So that the end can be written on a disk that is full.
+            with (self.dir / ".reserve").open("wb") as file:
+                file.write(os.urandom(_RESERVE))
+        except OSError as error:
+            raise files.told(self.dir, error) from None
+
+    def _make_room(self) -> None:
+        with contextlib.suppress(OSError):
+            (self.dir / ".reserve").unlink()
+
+    def _write_formats(self) -> None:
+        texts = {"ftrace:print": self.tracefs.print_format()}
+        for one in self.attached:
+            for event in self._events(one):
+                texts[event] = self.tracefs.format(event)
+        for event, text in texts.items():
+            if text is None:
+                continue
+            path = self.dir / "formats" / event.replace(":", "/")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, "utf-8")
+            except OSError as error:
+                raise files.told(path, error) from None
+
+    def _write_session(self, ended: int | None) -> None:
+        asked = self.asked
+        config = {
+            **{"classes": list(asked.classes), "min_ns": asked.min_ns},
+            **{"max_rate": asked.max_rate, "ring": asked.ring},
+            **{"max_mb": asked.max_mb if asked.ring else None},
+            **{"buffer_kb": asked.buffer_kb, "version": VERSION},
+        }
+        files.replace(
+            self.dir / "session.json",
+            {
+                **{"format": FORMAT, "node": self.host.node},
+                **{"boot_id": self.host.boot_id, "kernel": self.host.kernel},
+                **{"instance": INSTANCE, "began": self.began, "ended": ended},
+                "recorder": {"pid": os.getpid(), "starttime": self.since},
+                **{"page_size": pages.PAGE, "config": config},
+                "providers": [spec for one in self.attached for spec in one.specs],
+                "refused": [one.as_json() for one in self.refused],
+            },
+        )
+
+    # -- meanwhile --------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        poller = select.poll()
+        for handle in self._raw.values():
+            poller.register(handle, select.POLLIN)
+        by_handle = {handle: cpu for cpu, handle in self._raw.items()}
+        now = time.monotonic()
+        until = None if self.asked.seconds is None else now + self.asked.seconds
+        due, looked = now + PERIOD, now
+        while not self.stopping:
+            now = time.monotonic()
+            if until is not None and now >= until:
+                return
+            ready = [handle for handle, _ in poller.poll(_TICK * 1000)]
+            took = 0
+            for handle in ready:
+                took += self._drain(by_handle[handle])
+            if ready and not took:
+                # An emulation of a pipe that is always ready.
+                time.sleep(_TICK / 10)
+            now = time.monotonic()
+            if now - looked >= 1:
+                looked = now
+                self._look_at_rate(now)
+                for cpu, segments in self._segments.items():
+                    if segments.due(now):
+                        segments.seal(self.instance.stats(cpu))
+                self._keep_within()
+            if now >= due:
+                due = now + PERIOD
+                self._period()
+
+    def _period(self) -> None:
+        for cpu in self._raw:
+            self._drain(cpu)
+        self._tally()
+        self._clock()
+        self.facts.forget()
+        self.facts.scan()
+        self._count_losses()
+        self._refuse_liars()
+        self._write_facts()
+
+    def _drain(self, cpu: int) -> int:
+        """All whole pages of one CPU that can be had now; how many."""
+        chunk: list[bytes] = []
+        handle = self._raw[cpu]
+        try:
+            while len(chunk) < 1024:
+                page = os.read(handle, pages.PAGE)
+                if not page:
+                    break
+                chunk.append(page.ljust(pages.PAGE, b"\0"))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise NodeError(f"cpu{cpu}: its buffer cannot be read: {error}") from None
+        if not chunk:
+            return 0
+        count = len(chunk)
+        data = b"".join(chunk)
+        self._busy += count
+        tally = self._busy <= _TALLIED
+        if tally:
+            for page in chunk:
+                self._pending += pages.records(page, cpu, self._layouts)
+        else:
+            for one in self.tallies.values():
+                one.complete = False
+            self._pending.clear()
+        self._write_pages(cpu, data)
+        return count
+
+    def _write_pages(self, cpu: int, data: bytes) -> None:
+        segments = self._segments[cpu]
+        try:
+            segments.write(data, time.monotonic())
+        except Full:
+            self._loss(cpu, None, None, "disk full")
+            raise
+        if segments.due(time.monotonic()):
+            segments.seal(self.instance.stats(cpu))
+
+    def _tally(self) -> None:
+        """In the order of time over all CPUs, now that all were drained."""
+        for record in sorted(self._pending, key=lambda one: one.t):
+            for one in self.tallies.values():
+                if one.complete:
+                    one.take(record, self.facts)
+        self._pending.clear()
+
+    def _refuse_liars(self) -> None:
+        """A source that disagrees gives way to the next one of its class."""
+        for one in list(self.attached):
+            verdicts = self._verdicts(one.source.name)
+            bad = [said for said in verdicts if said.verdict == "disagrees"]
+            if bad and one.source.oracle and one.source.oracle.startswith("cpu"):
+                self._replace(one, bad)
+
+    def _verdicts(self, name: str) -> list[Verdict]:
+        oracle = self.oracles.get(name)
+        if oracle is None:
+            return []
+        now = oracle.read()
+        whole = name not in self._cut
+        return oracle.verdicts(self.tallies[name], now, oracle.read(), whole=whole)
+
+    def _replace(self, one: sources.Attached, bad: Sequence[Verdict]) -> None:
+        name = one.source.name
+        why = f"disagrees with {one.source.oracle}: " + ", ".join(
+            f"{said.scope}: {said.ours} ns, the kernel says {said.theirs}"
+            for said in bad[:3]
+        )
+        self.say(f"{name} {why}; refused")
+        self.refused.append(sources.Refusal(name, one.source.cls, why))
+        for said in bad:
+            self._fact(said.fact(name))
+        sources.detach(one.specs, self.tracefs, self.instance, one.source, self.group)
+        del self.oracles[name]
+        now = time.monotonic_ns()
+        self._loss(None, self.began, now, f"refused {name}")
+        if self._attach(one.source.cls, after=name):
+            found = self.attached[-1]
+            oracle = self.oracles.get(found.source.name)
+            if oracle is not None:
+                oracle.before()
+                oracle.began()
+            self.say(f"{found.source.cls}: {found.source.name} instead")
+        self._write_formats()
+        self._write_session(None)
+
+    def _look_at_rate(self, now: float) -> None:
+        """Records a second; above the stated rate thresholds rise."""
+        self._busy = 0
+        total = 0
+        for cpu in self._raw:
+            stats = self.instance.stats(cpu)
+            self._stats[cpu] = stats
+            total += sum(
+                stats.get(name, 0) for name in ("read", "entries", "overrun", "dropped")
+            )
+        then, before = self._rated
+        self._rated = (now, total)
+        rate = (total - before) / max(now - then, 0.001)
+        if before and rate > self.asked.max_rate:
+            self._raise(int(rate))
+
+    def _raise(self, rate: int) -> None:
+        now = time.monotonic_ns()
+        for one in self.attached:
+            for spec in one.specs:
+                member = one.durations.get(spec["end"])
+                if member is None or (spec["min_ns"] or 0) >= _HIGHEST:
+                    continue
+                least = min(_HIGHEST, max(1000, (spec["min_ns"] or 0) * _RAISE))
+                self.instance.filter(spec["end"], f"{member} >= {least}")
+                spec["min_ns"] = least
+                self._told_cut(one, f"threshold {spec['provider']} {least} ns", now)
+                self.say(
+                    f"{rate} records a second: {spec['provider']} records only what "
+                    f"lasted {least} ns or longer from now on"
+                )
+                self._write_session(None)
+                return
+        for one in reversed(self.attached):
+            if all(spec.get("suspended") for spec in one.specs):
+                continue
+            for event in self._events(one):
+                with contextlib.suppress(Refused):
+                    self.instance.enable(event, False)
+            for spec in one.specs:
+                spec["suspended"] = now
+            self._told_cut(one, f"suspended {one.source.name}", now)
+            self.say(f"{rate} records a second: {one.source.name} is suspended")
+            self._write_session(None)
+            return
+
+    def _told_cut(self, one: sources.Attached, reason: str, now: int) -> None:
+        self._cut.add(one.source.name)
+        self._loss(None, now, None, reason)
+
+    def _keep_within(self) -> None:
+        """With --ring old segments make room for new ones."""
+        if not self.asked.ring:
+            return
+        limit = self.asked.max_mb << 20
+        while True:
+            sizes = {
+                cpu: sum(count for _, count in one.sealed) * pages.PAGE
+                for cpu, one in self._segments.items()
+            }
+            if sum(sizes.values()) <= limit:
+                return
+            cpu = max(sizes, key=lambda one: sizes[one])
+            if not self._segments[cpu].drop_oldest():
+                return
+            for one in self.tallies:
+                self._cut.add(one)
+            self._loss(cpu, self.began, time.monotonic_ns(), "ring")
+
+    # -- facts ------------------------------------------------------------------------
+
+    def _fact(self, fact: dict[str, Any]) -> None:
+        if self._facts_file is None:
+            return
+        line = json.dumps(fact).encode() + b"\n"
+        try:
+            files.write_all(self._facts_file, line)
+        except OSError as error:
+            raise files.told(self.dir / "facts.jsonl", error) from None
+
+    def _write_facts(self) -> None:
+        for fact in self.facts.take():
+            self._fact(fact)
+
+    def _clock(self) -> None:
+        mono, real, bound = clock_pair()
+        self._fact(
+            {
+                **{"kind": "clock", "t_mono": mono, "t_real": real, "peer": None},
+                **{"offset": None, "bound": bound, "method": "adjtimex"},
+            }
+        )
+
+    def _loss(
+        self,
+        cpu: int | None,
+        t0: int | None,
+        t1: int | None,
+        reason: str,
+        n: int | None = None,
+    ) -> None:
+        fact = {"kind": "loss", "cpu": cpu, "t0": t0, "t1": t1, "n": n}
+        with contextlib.suppress(Full):
+            self._fact({**fact, "reason": reason})
+
+    def _count_losses(self) -> None:
+        """What the pages do not tell: records that never came into the buffer."""
+        now = time.monotonic_ns()
+        for cpu in self._raw:
+            stats = self.instance.stats(cpu)
+            before = self._counted.get(cpu, {})
+            for name in ("dropped", "commit_overrun"):
+                grown = stats.get(name, 0) - before.get(name, 0)
+                if grown > 0:
+                    t0 = before.get("t", self.began)
+                    self._loss(cpu, t0, now, name.replace("_", " "), grown)
+            overrun = stats.get("overrun", 0)
+            if overrun > before.get("overrun", 0):
+                # Where in the pages they are missing the pages say themselves.
+                for one in self.tallies.values():
+                    one.complete = False
+            self._counted[cpu] = {**stats, "t": now}
+
+    # -- the end ----------------------------------------------------------------------
+
+    def _finish(self, *, full: bool = False) -> None:
+        if self._facts_file is None:
+            return
+        early = {name: oracle.read() for name, oracle in self.oracles.items()}
+        with contextlib.suppress(Refused):
+            self.instance.switch(False)
+        ended = time.monotonic_ns()
+        late = {name: oracle.read() for name, oracle in self.oracles.items()}
+        if full:
+            left = sum(self.instance.stats(cpu).get("entries", 0) for cpu in self._raw)
+            self._loss(None, None, ended, "not read", left)
+            for one in self.tallies.values():
+                one.complete = False
+        else:
+            self._busy = 0
+            for cpu in self._raw:
+                while self._drain(cpu):
+                    continue
+        self._tally()
+        self._count_losses()
+        for cpu, segments in self._segments.items():
+            segments.seal(self.instance.stats(cpu))
+        self._make_room()
+        for name, oracle in self.oracles.items():
+            verdicts = oracle.verdicts(
+                self.tallies[name],
+                early[name],
+                late[name],
+                whole=name not in self._cut and not full,
+            )
+            for said in verdicts:
+                self._fact(said.fact(name))
+                if said.verdict == "disagrees":
+                    self.say(
+                        f"{name} disagrees with {oracle.name} ({said.scope}: "
+                        f"{said.ours}, the kernel says {said.theirs}); refused"
+                    )
+                    self.refused.append(
+                        sources.Refusal(
+                            name,
+                            self.tallies[name].source.cls,
+                            f"disagrees with {oracle.name}",
+                        )
+                    )
+        self._clock()
+        self._write_facts()
+        self._write_session(ended)
+        count = sum(
+            pages_ for one in self._segments.values() for _, pages_ in one.sealed
+        )
+        self.say(f"{self.dir}: {count} pages in all")
+
+    def _clean(self) -> None:
+        """Whatever happened: nothing stays enabled, and nothing open."""
+        for handle in self._raw.values():
+            with contextlib.suppress(OSError):
+                os.close(handle)
+        self._raw.clear()
+        for segments in self._segments.values():
+            segments.abandon()
+        if self._instance is not None and not self._instance.close():
+            self.say(
+                "a process holds its trace_marker open, so the instance stays, empty"
+            )
+        for left in self.tracefs.remove_probes(self.group):
+            self.say(left)
+        if self._facts_file is not None:
+            os.close(self._facts_file)
+            self._facts_file = None
+        self._make_room()
+
+
+def record(host: Host, asked: Asked) -> int:
+    """Record until SIGINT, SIGTERM or SIGHUP; the exit status."""
+    recorder = Recorder(host, asked)
+
+    def stop(number: int, frame: object) -> None:
+        recorder.stopping = True
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    return recorder.run()

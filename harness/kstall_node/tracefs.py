@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""ftrace: one instance, and the probes that are ours."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import time
+from pathlib import Path
+
+from .errors import NodeError, shown
+from .host import Host
+
+INSTANCE = "kstall"
+_PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
+_OURS = re.compile(r"^[a-z]\d*:(kstall_(\d+)_(\d+))/(\w+)\s", re.M)
+_STATS = {
+    "entries": "entries",
+    "overrun": "overrun",
+    "commit overrun": "commit_overrun",
+    "bytes": "bytes",
+    "dropped events": "dropped",
+    "read events": "read",
+}
+
+
+class Refused(NodeError):
+    """The kernel does not take an event, a probe or a filter; others it may."""
+
+
+def write(path: Path, text: str) -> None:
+    """Write all at once, as tracefs wants it.  Raises `Refused`."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(handle, text.encode())
+        finally:
+            os.close(handle)
+    except OSError as error:
+        said = f"cannot write {shown(text)!r} to {path}: {error.strerror}"
+        raise Refused(said) from None
+
+
+class Tracefs:
+    """The mounted file system.  Raises `NodeError` if there is none, or none for us."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.top = self._find()
+        self._functions: bytes | None = None
+
+    def _find(self) -> Path:
+        denied = None
+        for place in _PLACES:
+            path = self.host.path(place)
+            try:
+                if "instances" in os.listdir(path):
+                    return path
+            except PermissionError:
+                denied = path
+            except OSError:
+                continue
+        if denied is not None:
+            raise NodeError(f"{denied}: no right to read it; kstall-node needs root")
+        raise NodeError(
+            "no tracefs: mount -t tracefs nodev /sys/kernel/tracing; if the kernel "
+            "does not know it, it was built without CONFIG_FTRACE"
+        )
+
+    def has(self, event: str) -> bool:
+        """Whether the kernel has ``system:event``."""
+        system, _, name = event.partition(":")
+        return (self.top / "events" / system / name / "format").exists()
+
+    def format(self, event: str) -> str:
+        """Its format file."""
+        system, _, name = event.partition(":")
+        try:
+            return (self.top / "events" / system / name / "format").read_text("utf-8")
+        except OSError as error:
+            raise Refused(f"{event}: no format: {error.strerror}") from None
+
+    def print_format(self) -> str | None:
+        """Of ftrace:print, which marks are."""
+        try:
+            return (self.top / "events/ftrace/print/format").read_text("utf-8")
+        except OSError:
+            return None
+
+    def can_probe(self) -> str | None:
+        """Why no fprobe can be placed here, or None."""
+        if not (self.top / "dynamic_events").exists():
+            return "no dynamic_events: CONFIG_DYNAMIC_EVENTS is off"
+        try:
+            readme = (self.top / "README").read_text("utf-8", "replace")
+        except OSError:
+            return "tracefs has no README that says what probes there are"
+        if "f[:[<group>/][<event>]]" not in readme:
+            return "no fprobe events (before 6.5, or CONFIG_FPROBE_EVENTS is off)"
+        return None
+
+    def function(self, name: str) -> bool | None:
+        """Whether a function can be probed; None if nothing says so."""
+        if self._functions is None:
+            try:
+                path = self.top / "available_filter_functions"
+                self._functions = b"\n" + path.read_bytes()
+            except OSError:
+                return None
+        at = re.escape(name.encode())
+        return (
+            re.search(rb"\n" + at + rb"(?:[ \t][^\n]*)?\n", self._functions) is not None
+        )
+
+    def define(self, text: str) -> None:
+        """A dynamic event.  Raises `Refused`, with what the kernel says of it."""
+        try:
+            write(self.top / "dynamic_events", text + "\n")
+        except Refused:
+            raise Refused(f"the kernel refuses `{text}`{self._why()}") from None
+
+    def _why(self) -> str:
+        try:
+            log = (self.top / "error_log").read_text("utf-8", "replace")
+        except OSError:
+            return ""
+        lines = [line for line in log.splitlines() if ": error: " in line]
+        return f": {lines[-1].partition(': error: ')[2]}" if lines else ""
+
+    def remove_probes(self, group: str, only: set[str] | None = None) -> list[str]:
+        """Take away probes of ``group``, all or ``only`` those; what could not be."""
+        left = []
+        for found, _, _, name in self.probes():
+            if found == group and (only is None or name in only):
+                try:
+                    write(self.top / "dynamic_events", f"-:{group}/{name}\n")
+                except Refused as error:
+                    left.append(str(error))
+        return left
+
+    def probes(self) -> list[tuple[str, int, int, str]]:
+        """(group, pid, start, name) of all that are kstall's, of any recorder."""
+        try:
+            text = (self.top / "dynamic_events").read_text("utf-8", "replace")
+        except OSError:
+            return []
+        return [(m[1], int(m[2]), int(m[3]), m[4]) for m in _OURS.finditer(text)]
+
+    def remove_dead(self) -> list[str]:
+        """Remove what recorders that were killed left; what that was, in words."""
+        said = []
+        path = self.top / "instances" / INSTANCE
+        if path.exists():
+            Instance(path).close()
+            said.append("the instance of a recorder that was killed")
+        groups = {(group, pid, since) for group, pid, since, _ in self.probes()}
+        for group, pid, since in sorted(groups):
+            if self.host.starttime(pid) != since or pid == os.getpid():
+                self.remove_probes(group)
+                said.append(f"probes of process {pid}, which is gone")
+        return said
+
+    def living(self) -> int | None:
+        """The process of another recorder that lives, by its probes."""
+        for _, pid, since, _ in self.probes():
+            if pid != os.getpid() and self.host.starttime(pid) == since:
+                return pid
+        return None
+
+    def instance(self, buffer_kb: int) -> Instance:
+        """A new one that does not trace yet; or the old one, if a job holds it."""
+        path = self.top / "instances" / INSTANCE
+        try:
+            path.mkdir(exist_ok=True)
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.EACCES, errno.EROFS):
+                raise NodeError(
+                    f"{path}: {error.strerror}; kstall-node needs root on tracefs"
+                ) from None
+            raise NodeError(f"{path}: {error.strerror}") from None
+        made = Instance(path)
+        try:
+            write(path / "tracing_on", "0")
+            write(path / "trace_clock", "mono")
+            write(path / "buffer_size_kb", str(buffer_kb))
+        except Refused:
+            made.close()
+            raise
+        with contextlib.suppress(Refused):
+            write(path / "buffer_percent", "25")
+        made.clear()
+        return made
+
+
+class Instance:
+    """One ring buffer and what is enabled in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def cpus(self) -> list[int]:
+        """Those that have a buffer."""
+        found = [
+            int(name[3:])
+            for name in os.listdir(self.path / "per_cpu")
+            if name.startswith("cpu") and name[3:].isdigit()
+        ]
+        return sorted(found)
+
+    def switch(self, on: bool) -> None:
+        """Trace, or do not."""
+        write(self.path / "tracing_on", "1" if on else "0")
+
+    def clear(self) -> None:
+        """Forget what is in the buffer."""
+        with contextlib.suppress(OSError):
+            os.close(os.open(self.path / "trace", os.O_WRONLY | os.O_TRUNC))
+
+    def enable(self, event: str, on: bool = True) -> None:
+        """Switch one event."""
+        system, _, name = event.partition(":")
+        path = self.path / "events" / system / name / "enable"
+        write(path, "1" if on else "0")
+
+    def filter(self, event: str, text: str) -> None:
+        """Only such records; ``0`` for all."""
+        system, _, name = event.partition(":")
+        write(self.path / "events" / system / name / "filter", text)
+
+    def stats(self, cpu: int) -> dict[str, int]:
+        """What its buffer has counted since it was made."""
+        try:
+            path = self.path / f"per_cpu/cpu{cpu}/stats"
+            text = path.read_text("ascii", "replace")
+        except OSError:
+            return {}
+        found = {}
+        for line in text.splitlines():
+            key, _, value = line.partition(": ")
+            if key in _STATS:
+                with contextlib.suppress(ValueError):
+                    found[_STATS[key]] = int(value)
+        return found
+
+    def open_raw(self, cpu: int) -> int:
+        """A handle that gives a page a read."""
+        path = self.path / f"per_cpu/cpu{cpu}/trace_pipe_raw"
+        try:
+            return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise NodeError(f"{path}: another reader has it") from None
+            raise NodeError(f"{path}: {error.strerror}") from None
+
+    def close(self) -> bool:
+        """Enable nothing, and remove it; False if a job holds it open, emptied."""
+        for name, text in (("tracing_on", "0"), ("events/enable", "0")):
+            with contextlib.suppress(Refused):
+                write(self.path / name, text)
+        for _ in range(20):
+            try:
+                self.path.rmdir()
+                return True
+            except FileNotFoundError:
+                return True
+            except OSError as error:
+                # A reader that was killed has its file open for a moment longer.
+                if error.errno != errno.EBUSY:
+                    break
+                time.sleep(0.05)
+        with contextlib.suppress(Refused):
+            write(self.path / "buffer_size_kb", "4")
+        self.clear()
+        return False
