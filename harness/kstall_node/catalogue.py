@@ -117,14 +117,18 @@ SOURCES = (
         "throttle",
         (
             {
-                **{"end": "{g}:unthrottle", "dur": ["clock", "start"], "tid": None},
+                **{
+                    "end": "{g}:unthrottle_clock",
+                    "dur": ["clock", "start"],
+                    "tid": None,
+                },
                 **{"cpu": "on", "cgroup_id": "cgroup", "cause": "quota"},
             },
         ),
         "cpu.stat.queues",
         (
             Probe(
-                "unthrottle",
+                "unthrottle_clock",
                 "f",
                 "unthrottle_cfs_rq",
                 _QUEUE + " clock=cfs_rq->rq->clock start=cfs_rq->throttled_clock",

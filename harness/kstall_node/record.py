@@ -20,7 +20,7 @@ from . import FORMAT, VERSION, files, pages, sources
 from .errors import Full, NodeError, shown
 from .facts import Facts
 from .host import Host, clock_pair
-from .oracles import Oracle, Tally, Verdict
+from .oracles import ENOUGH_NS, Oracle, Tally, Verdict
 from .segments import LIMIT, Segments
 from .tracefs import INSTANCE, Instance, Refused, Tracefs
 
@@ -32,6 +32,9 @@ _TALLIED = 40
 _RESERVE = 256 << 10
 _RAISE = 4
 _HIGHEST = 1_000_000_000
+
+#: What the oracles of all sources said at one moment.
+Looks = dict[str, dict[object, int]]
 
 
 class Asked(NamedTuple):
@@ -95,6 +98,9 @@ class Recorder:
                     self._make_room()
                     self.say(f"{error}; what is sealed is kept, and recording ends")
                     self._finish(full=True)
+                except NodeError:
+                    self._finish()
+                    raise
                 else:
                     self._finish()
             finally:
@@ -148,7 +154,7 @@ class Recorder:
         # Everything is in place before the first event.
         self.began = time.monotonic_ns()
         self._make_dir()
-        self._write_formats()
+        self._write_formats(*self.attached)
         for cpu in self.instance.cpus():
             self._raw[cpu] = self.instance.open_raw(cpu)
             self._stats[cpu] = {}
@@ -223,9 +229,9 @@ class Recorder:
         with contextlib.suppress(OSError):
             (self.dir / ".reserve").unlink()
 
-    def _write_formats(self) -> None:
+    def _write_formats(self, *attached: sources.Attached) -> None:
         texts = {"ftrace:print": self.tracefs.print_format()}
-        for one in self.attached:
+        for one in attached:
             for event in self._events(one):
                 texts[event] = self.tracefs.format(event)
         for event, text in texts.items():
@@ -293,14 +299,17 @@ class Recorder:
                 self._period()
 
     def _period(self) -> None:
+        # What is in the pages is between the two looks at the oracles.
+        early = {name: oracle.read() for name, oracle in self.oracles.items()}
         for cpu in self._raw:
             self._drain(cpu)
+        late = {name: oracle.read() for name, oracle in self.oracles.items()}
+        self._count_losses()
         self._tally()
+        self._refuse_liars(early, late)
         self._clock()
         self.facts.forget()
         self.facts.scan()
-        self._count_losses()
-        self._refuse_liars()
         self._write_facts()
 
     def _drain(self, cpu: int) -> int:
@@ -351,21 +360,28 @@ class Recorder:
                     one.take(record, self.facts)
         self._pending.clear()
 
-    def _refuse_liars(self) -> None:
-        """A source that disagrees gives way to the next one of its class."""
-        for one in list(self.attached):
-            verdicts = self._verdicts(one.source.name)
-            bad = [said for said in verdicts if said.verdict == "disagrees"]
-            if bad and one.source.oracle and one.source.oracle.startswith("cpu"):
-                self._replace(one, bad)
+    def _refuse_liars(self, early: Looks, late: Looks) -> None:
+        """A source that disagrees gives way to the next one of its class.
 
-    def _verdicts(self, name: str) -> list[Verdict]:
-        oracle = self.oracles.get(name)
-        if oracle is None:
-            return []
-        now = oracle.read()
-        whole = name not in self._cut
-        return oracle.verdicts(self.tallies[name], now, oracle.read(), whole=whole)
+        Not for a moment: what was throttled when it was looked at is in neither sum.
+        """
+        for one in list(self.attached):
+            name = one.source.name
+            oracle = self.oracles.get(name)
+            if oracle is None or not oracle.name.startswith("cpu.stat"):
+                continue
+            bad = [
+                said
+                for said in oracle.verdicts(
+                    self.tallies[name],
+                    early[name],
+                    late[name],
+                    whole=name not in self._cut,
+                )
+                if said.verdict == "disagrees" and (said.theirs or 0) >= ENOUGH_NS
+            ]
+            if bad:
+                self._replace(one, bad)
 
     def _replace(self, one: sources.Attached, bad: Sequence[Verdict]) -> None:
         name = one.source.name
@@ -377,8 +393,10 @@ class Recorder:
         self.refused.append(sources.Refusal(name, one.source.cls, why))
         for said in bad:
             self._fact(said.fact(name))
-        sources.detach(one.specs, self.tracefs, self.instance, one.source, self.group)
-        del self.oracles[name]
+        for event in self._events(one):
+            with contextlib.suppress(Refused):
+                self.instance.enable(event, False)
+        del self.oracles[name], self.tallies[name]
         now = time.monotonic_ns()
         self._loss(None, self.began, now, f"refused {name}")
         if self._attach(one.source.cls, after=name):
@@ -387,8 +405,8 @@ class Recorder:
             if oracle is not None:
                 oracle.before()
                 oracle.began()
+                self._write_formats(found)
             self.say(f"{found.source.cls}: {found.source.name} instead")
-        self._write_formats()
         self._write_session(None)
 
     def _look_at_rate(self, now: float) -> None:
