@@ -42,7 +42,10 @@ class Provider:
     end: str
     begin: str | None = None
     key: tuple[str, ...] = ()
-    dur: str | None = None
+    #: A member, or two of which the difference is meant.
+    dur: str | tuple[str, ...] | None = None
+    #: One end ends all that are open with its key: a queue's, and its threads'.
+    many: bool = False
     tid: str | None = "common_pid"
     cpu: str | None = "common_cpu"
     cause: str | Mapping[str, Any] | None = None
@@ -67,8 +70,16 @@ class Provider:
         for name in ("provider", "end"):
             if not isinstance(values.get(name), str):
                 raise ValueError(f"{name} is missing")
+        if not isinstance(values.get("many", False), bool):
+            raise ValueError(f"many is {shown(values['many'])}, not true or false")
+        if isinstance(values.get("dur"), list):
+            values["dur"] = tuple(values["dur"])
+            if len(values["dur"]) != 2:
+                raise ValueError("dur is neither a member nor two")
         for name, value in values.items():
-            words = value if name == "key" else [value]
+            if name == "many":
+                continue
+            words = value if isinstance(value, tuple) else [value]
             if name == "cause" and isinstance(value, dict):
                 words = [value.get("field")]
                 if not isinstance(value.get("values", {}), dict | None):
@@ -86,7 +97,9 @@ class Decoder:
     records: int = 0
     #: Ends whose beginning was not seen, and beginnings without an end.
     unpaired: int = 0
-    _open: dict[tuple[object, ...], tuple[int, Event]] = field(default_factory=dict)
+    _open: dict[tuple[object, ...], list[tuple[int, Event]]] = field(
+        default_factory=dict
+    )
 
     def rows(self) -> Rows:
         """(table, row) of all that the pages hold.  Raises `NotARecording`."""
@@ -113,22 +126,24 @@ class Decoder:
                 continue
             # An end first: one event may end a stall and begin the next.
             for one in ends.get(name, ()):
-                yield "stall", self._of_us(self._stall(one, number, event, people))
+                for row in self._stalls(one, number, event, people):
+                    yield "stall", self._of_us(row)
             for one in begins.get(name, ()):
                 key = (one.provider, *_key(one.key, event))
-                if key in self._open:
+                if key in self._open and not one.many:
                     # It ended, nobody knows when: not at all would be for ever.
-                    place, begun = self._open[key]
+                    ((place, begun),) = self._open.pop(key)
                     self.unpaired += 1
                     row = self._row(one, place, begun, people)
                     at = {"t0": begun.ts_ns, "t1": begun.ts_ns}
                     yield "stall", self._of_us(row | at)
-                self._open[key] = (number, event)
-        for (provider, *_), (number, event) in self._open.items():
+                self._open.setdefault(key, []).append((number, event))
+        for (provider, *_), begun_ones in self._open.items():
             (one,) = (one for one in providers if one.provider == provider)
-            self.unpaired += 1
-            row = self._row(one, number, event, people)
-            yield "stall", self._of_us(row | {"t0": event.ts_ns})
+            for number, event in begun_ones:
+                self.unpaired += 1
+                row = self._row(one, number, event, people)
+                yield "stall", self._of_us(row | {"t0": event.ts_ns})
         for gap in lost:
             yield "loss", self._of_us(gap)
 
@@ -181,21 +196,29 @@ class Decoder:
                     before = max(before, event.ts_ns)
                     yield event.ts_ns, cpu, (number << 12) | at, event
 
+    def _stalls(
+        self, one: Provider, number: int, event: Event, people: _People
+    ) -> Iterator[dict[str, Any]]:
+        if not one.begin:
+            yield self._stall(one, number, event, people)
+            return
+        found = self._open.pop((one.provider, *_key(one.key, event)), [])
+        if not found and not one.many:
+            self.unpaired += 1
+            yield self._row(one, number, event, people) | {"t1": event.ts_ns}
+        for place, begun in found:
+            # Whose it was the beginning knows: an interrupt may end it.  Of many each
+            # has its own identity, which is its beginning's.
+            row = self._row(one, place if one.many else number, event, people, begun)
+            t0, t1 = begun.ts_ns, event.ts_ns
+            yield row | {"t0": t0, "t1": t1, "dur": t1 - t0}
+
     def _stall(
         self, one: Provider, number: int, event: Event, people: _People
     ) -> dict[str, Any]:
         row = self._row(one, number, event, people)
-        if one.begin:
-            begun = self._open.pop((one.provider, *_key(one.key, event)), None)
-            if begun is None:
-                self.unpaired += 1
-                return row | {"t1": event.ts_ns}
-            # Whose it was the beginning knows: an interrupt may end it.
-            row = self._row(one, number, event, people, begun[1])
-            began = begun[1].ts_ns
-            return row | {"t0": began, "t1": event.ts_ns, "dur": event.ts_ns - began}
         if one.dur:
-            lasted = _number(event, one.dur)
+            lasted = _lasted(event, one.dur)
             if lasted is None or lasted > event.ts_ns:
                 return row | {"t1": event.ts_ns}
             began = event.ts_ns - lasted
@@ -214,7 +237,13 @@ class Decoder:
         tid = _number(owner, one.tid) if one.tid else None
         row: dict[str, Any] = {
             "id": int.from_bytes(
-                digest(self.recording.sid, event.cpu, number, one.provider), "big"
+                digest(
+                    self.recording.sid,
+                    owner.cpu if one.many else event.cpu,
+                    number,
+                    one.provider,
+                ),
+                "big",
             ),
             "tid": tid,
             "cpu": _number(event, one.cpu) if one.cpu else None,
@@ -231,7 +260,10 @@ class Decoder:
             text = _value(event, member) if member else None
             row[name] = None if text is None else str(text)
         if one.cgroup_id:
-            row["cgroup_id"] = _number(event, one.cgroup_id, unsigned=True)
+            # Where both ends have it the beginning's: that is whose it was.
+            row["cgroup_id"] = _number(owner, one.cgroup_id, unsigned=True)
+            if row["cgroup_id"] is None:
+                row["cgroup_id"] = _number(event, one.cgroup_id, unsigned=True)
         if tid is not None:
             for name, value in people.at(tid, owner.ts_ns).items():
                 if row.get(name) is None:
@@ -307,6 +339,16 @@ def _number(event: Event, name: str, *, unsigned: bool = False) -> int | None:
     if unsigned:
         return value & ((1 << 64) - 1)
     return value if -_I64 <= value <= _I64 else None
+
+
+def _lasted(event: Event, dur: str | tuple[str, ...]) -> int | None:
+    """How long it lasted: a member, or the first of two less the second."""
+    if isinstance(dur, str):
+        return _number(event, dur)
+    first, second = (_number(event, name) for name in dur)
+    if first is None or second is None or second > first:
+        return None
+    return first - second
 
 
 def _key(names: tuple[str, ...], event: Event) -> tuple[Member | None, ...]:

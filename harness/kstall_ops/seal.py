@@ -136,6 +136,26 @@ def _seal_one(
     return decoder.records
 
 
+def _union(
+    cursor: duckdb.DuckDBPyConnection, sid: str, provider: str, group: str
+) -> int:
+    """For how long any thread was stalled, summed over CPUs.
+
+    A queue that is throttled counts its time once, however many threads wait in it.
+    """
+    found = cursor.execute(
+        "WITH span AS (SELECT cpu, t0, t1, max(t1) OVER (PARTITION BY cpu "
+        "ORDER BY t0, t1 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before "
+        "FROM stall WHERE sid = ? AND provider = ? AND dur IS NOT NULL "
+        "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT))) "
+        "SELECT coalesce(sum(greatest(0, t1 - greatest(t0, coalesce(before, t0)))), 0) "
+        "FROM span",
+        [sid, provider, group, group],
+    ).fetchone()
+    assert found is not None
+    return int(found[0])
+
+
 def _is_end(fact: Any) -> bool:
     return fact["kind"] == "segment" and isinstance(fact.get("t1"), int)
 
@@ -163,6 +183,8 @@ def _judge_oracles(made: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None
             assert found is not None
             count, total, cls = found
             ours = int(count if metric == "count" else total)
+            if metric == "union_ns":
+                ours = _union(cursor, str(sid), str(provider), group)
             if theirs is None:
                 said = "unknown"
             else:
