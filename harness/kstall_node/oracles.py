@@ -159,13 +159,13 @@ class Tally:
     ) -> None:
         device = last.get(spec.get("device")) if spec.get("device") else None
         self.counts[device] = self.counts.get(device, 0) + 1
+        name = spec.get("tid", "common_pid")
+        tid = owner.get(name) if name else None
+        if isinstance(tid, int):
+            facts.thread(tid)
         if spec.get("cgroup_id"):
             group: object = owner.get(spec["cgroup_id"])
         else:
-            name = spec.get("tid", "common_pid")
-            tid = owner.get(name) if name else None
-            if isinstance(tid, int):
-                facts.thread(tid)
             group = facts.cgroup_of.get(tid) if isinstance(tid, int) else None
         if group is None:
             self.homeless += 1

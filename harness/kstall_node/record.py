@@ -26,6 +26,9 @@ from .tracefs import INSTANCE, Instance, Refused, Tracefs
 
 #: So often the clocks are read, and processes and oracles looked at.
 PERIOD = 10.0
+#: A thread is looked up when its first record is read, and by then may be gone; so what
+#: is in a buffer is read so often, even if that is less than a page.
+_READ = 2.0
 _TICK = 0.5
 #: What is compared with an oracle while recording; more is left to `kstall seal`.
 _TALLIED = 40
@@ -200,7 +203,10 @@ class Recorder:
             self._cut.add(name)
         for event in self._events(found):
             system = event.partition(":")[0]
-            made = pages.layout(self.tracefs.format(event), system)
+            try:
+                made = pages.layout(self.tracefs.format(event), system)
+            except ValueError as error:
+                raise NodeError(f"{event}: {error}") from None
             self._layouts[made.id] = made
         return True
 
@@ -274,7 +280,7 @@ class Recorder:
         by_handle = {handle: cpu for cpu, handle in self._raw.items()}
         now = time.monotonic()
         until = None if self.asked.seconds is None else now + self.asked.seconds
-        due, looked = now + PERIOD, now
+        due, looked, read = now + PERIOD, now, now
         while not self.stopping:
             now = time.monotonic()
             if until is not None and now >= until:
@@ -294,6 +300,9 @@ class Recorder:
                     if segments.due(now):
                         segments.seal(self.instance.stats(cpu))
                 self._keep_within()
+            if read + _READ <= now < due:
+                read = now
+                self._round()
             if now >= due:
                 due = now + PERIOD
                 self._period()
@@ -301,15 +310,22 @@ class Recorder:
     def _period(self) -> None:
         # What is in the pages is between the two looks at the oracles.
         early = {name: oracle.read() for name, oracle in self.oracles.items()}
-        for cpu in self._raw:
-            self._drain(cpu)
+        self._round()
         late = {name: oracle.read() for name, oracle in self.oracles.items()}
         self._count_losses()
-        self._tally()
         self._refuse_liars(early, late)
         self._clock()
         self.facts.forget()
         self.facts.scan()
+        self._write_facts()
+
+    def _round(self) -> None:
+        """Read all CPUs; what happened before that is complete."""
+        until = time.monotonic_ns()
+        for cpu in self._raw:
+            if self.instance.stats(cpu).get("entries", 1):
+                self._drain(cpu)
+        self._tally(until)
         self._write_facts()
 
     def _drain(self, cpu: int) -> int:
@@ -352,13 +368,17 @@ class Recorder:
         if segments.due(time.monotonic()):
             segments.seal(self.instance.stats(cpu))
 
-    def _tally(self) -> None:
-        """In the order of time over all CPUs, now that all were drained."""
-        for record in sorted(self._pending, key=lambda one: one.t):
+    def _tally(self, until: int | None = None) -> None:
+        """In the order of time over all CPUs; what came later waits for the others."""
+        ordered = sorted(self._pending, key=lambda one: one.t)
+        self._pending.clear()
+        for record in ordered:
+            if until is not None and record.t > until:
+                self._pending.append(record)
+                continue
             for one in self.tallies.values():
                 if one.complete:
                     one.take(record, self.facts)
-        self._pending.clear()
 
     def _refuse_liars(self, early: Looks, late: Looks) -> None:
         """A source that disagrees gives way to the next one of its class.
@@ -613,6 +633,12 @@ def record(host: Host, asked: Asked) -> int:
     def stop(number: int, frame: object) -> None:
         recorder.stopping = True
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
-    return recorder.run()
+    before = {
+        number: signal.signal(number, stop)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        return recorder.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

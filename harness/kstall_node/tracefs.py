@@ -39,7 +39,7 @@ def write(path: Path, text: str) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        said = f"cannot write {shown(text)!r} to {path}: {error.strerror}"
+        said = f"cannot write {shown(text.strip())!r} to {path}: {error.strerror}"
         raise Refused(said) from None
 
 

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The recorder in a guest: what is sealed is what the kernel counted meanwhile."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import zipapp
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall.base import cache
+from kstall.debian import Root
+from kstall.guest.guest import Accel, Machine, Share, boot
+from kstall_ops import seal, store
+from live import validate
+
+pytestmark = [pytest.mark.live, pytest.mark.deep]
+
+
+def packed(project_root: Path, path: Path) -> Path:
+    """The recorder as one file, as `make node` makes it."""
+    source = path.with_suffix(".d")
+    subprocess.run(
+        ["cp", "-r", str(project_root / "harness/kstall_node"), str(source)],
+        check=True,
+    )
+    outer = path.with_suffix(".z")
+    outer.mkdir()
+    source.rename(outer / "kstall_node")
+    zipapp.create_archive(outer, path, main="kstall_node.cli:run")
+    return path
+
+
+def recorded(
+    image: Path, guest_root: Root, project_root: Path, out: Path
+) -> dict[str, Any]:
+    """Run the workload in a guest; what it printed, by what it is about."""
+    share = out / "share"
+    share.mkdir(parents=True)
+    packed(project_root, share / "kstall-node")
+    script = "scripts/workloads/operator/throttled.py"
+    (share / "throttled.py").write_bytes((project_root / script).read_bytes())
+    ran = boot(
+        image,
+        guest_root,
+        Accel("tcg", "for the test"),
+        Machine(),
+        (Share("/run/share", share, writable=True),),
+        (
+            *("python3", "/run/share/throttled.py"),
+            *("/run/share/kstall-node", "/run/share/rec"),
+        ),
+        out=out / "guest",
+        deadline=240.0,
+        say=print,
+    )
+    printed = (out / "guest/job.log").read_text()
+    assert (ran.status, ran.exit_status) == ("completed", 0), printed
+    said: dict[str, Any] = {}
+    for line in printed.splitlines():
+        if line.startswith("{"):
+            one = json.loads(line)
+            said[one["what"]] = one
+    return said
+
+
+def judged(said: dict[str, Any], out: Path, provider: str) -> None:
+    """What is sealed, against cpu.stat and against the witness."""
+    assert said["ended"]["status"] == 0, said["ended"]
+    assert "refused" not in said["ended"]["errors"]
+    # The first of the three recordings; the others are of the recorders after it.
+    rec = min((out / "share/rec").iterdir(), key=lambda one: one.name.split("-")[-1])
+    made = out / "s.duckdb"
+    seal.seal([rec], made)
+    group = said["group"]
+    _, rows, _ = store.query(
+        made, "SELECT tid, count(*), sum(dur), count(dur) FROM stall GROUP BY tid"
+    )
+    assert {tid for tid, *_ in rows} == set(group["pids"])
+    _, named, _ = store.query(made, "SELECT DISTINCT provider, cgroup_id FROM stall")
+    assert named == [(provider, group["id"])]
+    _, oracles, _ = store.query(
+        made, "SELECT metric, ours, theirs, verdict FROM oracle"
+    )
+    ((metric, ours, theirs, verdict),) = oracles
+    assert (metric, verdict) == ("union_ns", "agrees")
+    kernel = group["stat"]["throttled_usec"] * 1000
+    assert abs(theirs - kernel) <= 1000
+    assert abs(ours - kernel) <= 0.02 * kernel
+    session = json.loads((rec / "session.json").read_text())
+    events = {session["providers"][0]["end"], session["providers"][0].get("begin")}
+    assert set(said["enabled"]["events"]) == events - {None}
+    _, lost, _ = store.query(made, "SELECT * FROM loss")
+    assert lost == []
+    _, records, _ = store.query(made, "SELECT records FROM session")
+    assert records == [(len(said["witness"]["lines"]),)]
+    if provider == "sched:sched_stat_throttled":
+        # To the nanosecond, record by record.
+        found: dict[int, list[int]] = {}
+        for line in said["witness"]["lines"]:
+            match = re.search(r" pid=(\d+) delay=(\d+)", line)
+            assert match, line
+            found.setdefault(int(match[1]), []).append(int(match[2]))
+        assert {tid: (n, total) for tid, n, total, _ in rows} == {
+            tid: (len(delays), sum(delays)) for tid, delays in found.items()
+        }
+    else:
+        begun = [x for x in said["witness"]["lines"] if " throttled:" in x]
+        assert sum(n for _, n, _, _ in rows) == len(begun)
+    assert said["left"] == {"what": "left", "instances": [], "probes": []}
+    assert said["killed"]["instances"] == ["kstall"]
+    assert said["cleaned"]["status"] == 0
+    assert "recorder that was killed" in said["cleaned"]["errors"]
+    assert said["cleaned"]["instances"] == said["cleaned"]["probes"] == []
+
+
+def test_throttling_by_the_kernels_own_event(
+    project_root: Path, guest_root: Root, tmp_path: Path
+) -> None:
+    proven = validate(
+        project_root, tmp_path / "v", "--level", "quick", "--", "sched-throttle"
+    )
+    key = proven.report.series[0].kernel
+    assert key is not None, proven.said
+    image = cache.default_dir() / "kernels" / key / "bzImage"
+    said = recorded(image, guest_root, project_root, tmp_path / "out")
+    judged(said, tmp_path / "out", "sched:sched_stat_throttled")
+
+
+def test_throttling_on_a_stock_scheduler(
+    project_root: Path, kernel_image: Path, guest_root: Root, tmp_path: Path
+) -> None:
+    """The kernel of another series, whose scheduler nobody has changed."""
+    said = recorded(kernel_image, guest_root, project_root, tmp_path / "out")
+    judged(said, tmp_path / "out", "throttle/threads")
