@@ -36,14 +36,19 @@ def packed(project_root: Path, path: Path) -> Path:
 
 
 def recorded(
-    image: Path, guest_root: Root, project_root: Path, out: Path
+    image: Path,
+    guest_root: Root,
+    project_root: Path,
+    out: Path,
+    job: str = "throttled.py",
 ) -> dict[str, Any]:
     """Run the workload in a guest; what it printed, by what it is about."""
     share = out / "share"
     share.mkdir(parents=True)
     packed(project_root, share / "kstall-node")
-    script = "scripts/workloads/operator/throttled.py"
-    (share / "throttled.py").write_bytes((project_root / script).read_bytes())
+    for name in ("throttled.py", "lossy.py"):
+        script = project_root / "scripts/workloads/operator" / name
+        (share / name).write_bytes(script.read_bytes())
     ran = boot(
         image,
         guest_root,
@@ -51,7 +56,7 @@ def recorded(
         Machine(),
         (Share("/run/share", share, writable=True),),
         (
-            *("python3", "/run/share/throttled.py"),
+            *("python3", f"/run/share/{job}"),
             *("/run/share/kstall-node", "/run/share/rec"),
         ),
         out=out / "guest",
@@ -116,6 +121,38 @@ def judged(said: dict[str, Any], out: Path, provider: str) -> None:
     assert said["cleaned"]["status"] == 0
     assert "recorder that was killed" in said["cleaned"]["errors"]
     assert said["cleaned"]["instances"] == said["cleaned"]["probes"] == []
+
+
+def lost(said: dict[str, Any], out: Path) -> None:
+    """What was not read in time is counted, to the record."""
+    recs = sorted(
+        (out / "share/rec").iterdir(), key=lambda one: int(one.name.split("-")[-1])
+    )
+    made = out / "s.duckdb"
+    seal.seal(recs[:1], made)
+    _, ((marks, losses),), _ = store.query(
+        made, "SELECT (SELECT count(*) FROM mark), (SELECT sum(n) FROM loss)"
+    )
+    match = re.search(r"^overrun: (\d+)$", said["ended"]["stats"], re.M)
+    assert match and int(match[1]) > 0
+    assert losses == int(match[1])
+    assert marks + losses == said["marks"]["count"]
+    # The instance stays as long as the job has its marker open, with nothing on, and
+    # the job's next marks are in the next recording.
+    assert said["held"]["instances"] == ["kstall"] and said["held"]["on"] == "0"
+    assert "holds its trace_marker open" in said["ended"]["errors"]
+    assert said["again"]["status"] == 0
+    again = out / "again.duckdb"
+    seal.seal(recs[1:], again)
+    _, rows, _ = store.query(again, "SELECT step, phase, rank FROM mark")
+    assert rows == [(0, "exit", 0)]
+
+
+def test_losses_are_what_the_buffer_counted(
+    project_root: Path, kernel_image: Path, guest_root: Root, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    lost(recorded(kernel_image, guest_root, project_root, out, "lossy.py"), out)
 
 
 def test_throttling_by_the_kernels_own_event(

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the recorder's providers need of `kstall seal`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstall_ops import seal, store
+from kstall_ops.errors import NotARecording
+from recordings import BEGAN, MS, Node
+
+
+def sealed(node: Node, top: Path, **spec: Any) -> Path:
+    """With the first provider changed."""
+    rec = node.write(top / "rec")
+    session = json.loads((rec / "session.json").read_text())
+    session["providers"][0].update(spec)
+    (rec / "session.json").write_text(json.dumps(session))
+    seal.seal([rec], top / "s")
+    return top / "s"
+
+
+def three() -> Node:
+    """Threads 11, 12 and 13 of one queue; its time is 90 ms."""
+    node = Node()
+    for tid, t in ((11, 10), (12, 20), (13, 30)):
+        node.event(BEGAN + t * MS, 0, tid, "throttle_in", cgroup=77, task=tid)
+    node.event(BEGAN + 100 * MS, 0, 0, "throttle_out", cgroup=77, task=0)
+    return node
+
+
+def test_one_end_ends_many(tmp_path: Path) -> None:
+    made = sealed(three(), tmp_path, key=["cgroup"], many=True)
+    _, rows, _ = store.query(made, "SELECT tid, t0, dur FROM stall ORDER BY tid")
+    assert rows == [
+        (tid, BEGAN + t * MS, (100 - t) * MS)
+        for tid, t in ((11, 10), (12, 20), (13, 30))
+    ]
+    _, ids, _ = store.query(made, "SELECT count(DISTINCT id) FROM stall")
+    assert ids == [(3,)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "theirs", "verdict"),
+    [
+        ("union_ns", 90 * MS, "agrees"),
+        ("ns", 90 * MS, "disagrees"),
+        ("ns", 240 * MS, "agrees"),
+        ("union_ns", 115 * MS, "disagrees"),
+    ],
+)
+def test_a_queue_counts_once(
+    tmp_path: Path, metric: str, theirs: int, verdict: str
+) -> None:
+    node = three()
+    said = {"provider": "throttle/fprobe", "scope": "cgroup:77", "metric": metric}
+    node.fact("oracle", **said, ours=0, theirs=theirs, verdict="agrees")
+    made = sealed(node, tmp_path, key=["cgroup"], many=True)
+    _, rows, _ = store.query(made, "SELECT verdict FROM oracle")
+    assert rows == [(verdict,)]
+
+
+def test_a_duration_of_two_members(tmp_path: Path) -> None:
+    node = Node()
+    node.event(BEGAN + MS, 0, 5, "throttle_out", cgroup=900, task=300)
+    made = sealed(node, tmp_path, begin=None, key=[], dur=["cgroup", "task"], tid=None)
+    _, rows, _ = store.query(made, "SELECT dur, t1 - t0 FROM stall")
+    assert rows == [(600, 600)]
+
+
+@pytest.mark.parametrize("spec", [{"many": 1}, {"dur": ["a"]}, {"dur": [1, 2]}])
+def test_nonsense_is_refused(tmp_path: Path, spec: dict[str, Any]) -> None:
+    with pytest.raises(NotARecording, match="provider 0"):
+        sealed(Node(), tmp_path, **spec)
