@@ -87,6 +87,18 @@ def layout(text: str, system: str) -> Layout:
     return Layout(f"{system}:{name[1]}", int(number[1]), members)
 
 
+def missed(page: bytes) -> int:
+    """How many records the page says were overwritten before it; 0 if it says none.
+
+    Of a page without room behind its records nobody says how many.
+    """
+    _, commit = _HEAD.unpack_from(page)
+    at = _HEAD.size + (commit & _LENGTH)
+    if commit & 3 << 30 == 3 << 30 and at + 8 <= len(page):
+        return int.from_bytes(page[at : at + 8], "little")
+    return 0
+
+
 def records(page: bytes, cpu: int, known: dict[int, Layout]) -> Iterator[Record]:
     """What a page holds; records of events that nobody asked for are passed over."""
     now, commit = _HEAD.unpack_from(page)

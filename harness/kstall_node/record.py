@@ -74,6 +74,8 @@ class Recorder:
         self._stats: dict[int, dict[str, int]] = {}
         self._counted: dict[int, dict[str, int]] = {}
         self._pending: list[pages.Record] = []
+        #: What pages say was overwritten, by CPU.
+        self._missed: dict[int, int] = {}
         #: Providers whose thresholds rose meanwhile, or which were suspended.
         self._cut: set[str] = set()
         self._rated: tuple[float, int] = (0.0, 0)
@@ -344,6 +346,8 @@ class Recorder:
             raise NodeError(f"cpu{cpu}: its buffer cannot be read: {error}") from None
         if not chunk:
             return 0
+        missed = sum(pages.missed(page) for page in chunk)
+        self._missed[cpu] = self._missed.get(cpu, 0) + missed
         count = len(chunk)
         data = b"".join(chunk)
         self._busy += count
@@ -574,6 +578,11 @@ class Recorder:
                     continue
         self._tally()
         self._count_losses()
+        for cpu in self._raw:
+            # All was read: what was overwritten and is in no page's number is the rest.
+            rest = self.instance.stats(cpu).get("overrun", 0) - self._missed.get(cpu, 0)
+            if rest > 0 and not full:
+                self._loss(cpu, self.began, ended, "overrun", rest)
         for cpu, segments in self._segments.items():
             segments.seal(self.instance.stats(cpu))
         self._make_room()
