@@ -241,7 +241,8 @@ class Oracle:
         if self.name == "pairs":
             ours = tally.ended + tally.still_open + tally.astray
             theirs = tally.begun + tally.early
-            if not usable:
+            if not usable or not (ours or theirs):
+                # Of what never happened nobody knows whether it would be seen.
                 return [judge("all", "count", None, None)]
             return [judge("all", "count", ours, (theirs, theirs))]
         said = []
