@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Figures that are no measurement: constants of the source, and of what the workloads
 #: do.  All else is for the run to say.
 CONSTANTS = {
+    "drm-sched": {"100": "jobs of a queue of a KUnit suite"},
     "iommu-iotlb": {
         "7.3": "the release whose source was read",
         "256": "entries of a flush queue's ring, IOVA_DEFAULT_FQ_SIZE",
