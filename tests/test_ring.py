@@ -171,6 +171,12 @@ def test_what_is_left_to_the_kernel(text: str) -> None:
         ('"%-6s|%5d|%pS", REC->n, REC->c, REC->a', "name  |  200|f+0x1/0x2 [m]"),
         ('"%s", __print_symbolic(REC->c, { (25 << 3), "a, b" }, { 1, "c" })', "a, b"),
         ('"%s", __print_symbolic(REC->c, { 1, "c" })', "0xc8"),
+        ('"%s", __print_flags(REC->c, "|", { 8, "e" }, { 1, "o" })', "e|0xc0"),
+        (
+            '"%s", __print_flags((long)REC->c & 0x48, "|", { 8, "e" }, { 64, "f" })',
+            "e|f",
+        ),
+        ('"%s.", __print_flags(REC->c & 2, "|", { 2, "z" })', "."),
         ('"p=%p %llx", REC->a, -1LL', "p=0000000000001234 ffffffffffffffff"),
     ],
 )
@@ -187,7 +193,7 @@ def test_text_is_what_the_record_prints(fmt: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fmt", ['"%s", __get_str(a)', '"%s", REC->a', '"%s", __print_flags(REC->a, "|")']
+    "fmt", ['"%s", __get_str(a)', '"%s", REC->a', '"%s", __print_flags(REC->n, "|")']
 )
 def test_text_that_no_record_is_known_to_print(fmt: str) -> None:
     (value,) = compile_fmt(fmt).values

@@ -30,6 +30,7 @@ _HELPER = re.compile(
 )
 _STRING = re.compile(r"__get_(?:rel_)?str\(\s*(\w+)\s*\)")
 _SYMBOLIC = re.compile(r"__print_symbolic(?:_u64)?\((.*)\)", re.S)
+_FLAGS = re.compile(r"__print_flags(?:_u64)?\((.*)\)", re.S)
 _MEMBER = re.compile(r"REC->(\w+)|__get_\w+\(\s*(\w+)")
 _MODULE = re.compile(r" \[[\w-]+\]$")
 _PRINTED_KEY = re.compile(r"(\w+)\s*[=:]\s*(?:0x)?$")
@@ -84,6 +85,8 @@ class Value:
             raise Unknown(f"{self.argument}: the record has no such string")
         if found := _SYMBOLIC.fullmatch(self.argument):
             return _symbol(found[1], members)
+        if found := _FLAGS.fullmatch(self.argument):
+            return _flags(found[1], members)
         computed = cexpr.evaluate(self.argument, members)
         if isinstance(computed, str):
             return computed
@@ -224,6 +227,24 @@ def _symbol(arguments: str, members: Mapping[str, Member]) -> str:
     if isinstance(number, str):
         raise Unknown(f"{value}: a string has no symbol")
     return f"0x{number:x}"
+
+
+def _flags(arguments: str, members: Mapping[str, Member]) -> str:
+    """What ``__print_flags(arguments)`` prints.  Raises `cexpr.Unknown`."""
+    value, between, *table = (part.strip() for part in _split(arguments))
+    left = cexpr.evaluate(value, members)
+    if isinstance(left, str):
+        raise Unknown(f"{value}: a string has no flags")
+    names = []
+    for entry in table:
+        key, _, name = entry.strip("{} ").partition(",")
+        mask = int(cexpr.evaluate(key, {}))
+        if left and left & mask == mask:
+            names.append(_string(name)[0])
+            left &= ~mask
+    if left:
+        names.append(f"0x{left:x}")
+    return _string(between)[0].join(names)
 
 
 def _shape(spec: re.Match[str]) -> tuple[str, int]:
