@@ -60,11 +60,11 @@ PATCHES = [
     pytest.param(
         "pci-aer",
         None,
-        "+\t\t__entry->nr_logged\t= nr_logged;\n",
-        "+\t\t__entry->nr_logged\t= nr_dev;\n",
-        ("pci:pcie_aer_msg", "nr_logged", "from nr_dev"),
-        {"merged_messages_are_told"},
-        id="pci-aer: nr_logged is nr_dev",
+        "+\t\t__entry->err_src\t= err_src;\n",
+        "+\t\t__entry->err_src\t= root_status;\n",
+        ("pci:pcie_aer_msg", "err_src", "from root_status"),
+        {"a_message_a_record"},
+        id="pci-aer: err_src is root_status",
     ),
     pytest.param(
         "rdma-cq",

@@ -25,7 +25,6 @@ CONSTANTS = {
     "pci-aer": {
         "128": "AER_ERROR_SOURCES_MAX",
         "130": "messages that a workload has sent",
-        "300": "interrupts that a workload causes",
     },
     "rdma-cq": {"200": "polls of a KUnit test"},
 }

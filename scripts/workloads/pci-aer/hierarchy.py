@@ -36,6 +36,7 @@ LIMIT_S = 45.0
 RXERR, BADTLP, ADVISORY = 0x1, 0x40, 0x2000
 #: Offsets in the AER capability.
 UNCOR_STATUS, COR_STATUS, COR_MASK = 0x4, 0x10, 0x14
+ROOT_STATUS, ERR_SRC = 0x30, 0x34
 _EXTENDED, _ID_AER = 0x100, 0x1
 # More than a line of a trace, and a number of bytes that nothing else asks for.
 _TRACED = 4093
@@ -161,6 +162,20 @@ def before_the_thread() -> Iterator[None]:
         PRINTK.write_text(level)
 
 
+SERVICES = Path("/sys/bus/pci_express/drivers/aer")
+
+
+@contextlib.contextmanager
+def unheard(root: Device) -> Iterator[None]:
+    """Have nobody listen to the messages to a Root Port meanwhile."""
+    (service,) = (one.name for one in SERVICES.glob(f"{root.address}:*"))
+    (SERVICES / "unbind").write_text(service)
+    try:
+        yield
+    finally:
+        (SERVICES / "bind").write_text(service)
+
+
 def thread_of(root: Device) -> int:
     """The thread that looks into the messages to a Root Port."""
     numbers = {path.name for path in (root.path / "msi_irqs").iterdir()}
@@ -276,6 +291,8 @@ class Watch:
             began_ns=self.began,
             ended_ns=mono(),
             grown=grown,
+            # As the last message has left them: nobody clears who sent it.
+            rest=[self.devices["root"].read(one) for one in (ROOT_STATUS, ERR_SRC)],
             sources={key: one.source for key, one in self.devices.items()},
             addresses={key: one.address for key, one in self.devices.items()},
             **facts,
