@@ -71,8 +71,15 @@ WC = "0005-RDMA-core-Add-tracepoint-for-failed-work-completions.patch"
             QP,
             "+\t\t__entry->scq_id = qp->send_cq ? qp->send_cq->res.id : U32_MAX;\n",
             "+\t\t__entry->scq_id = qp->recv_cq ? qp->recv_cq->res.id : U32_MAX;\n",
-            {"bad_key_is_an_event_of_the_target", "qp_dies_after_its_queue_failed"},
+            {"bad_key_is_an_event_of_the_target", "qp_event_names_its_queues"},
             id="the wrong queue is blamed",
+        ),
+        pytest.param(
+            QP,
+            "+\ttrace_qp_async_event(qp, event->event);\n \tspin_lock_irqsave(",
+            "+\tqp->real_qp = qp;\n \tspin_lock_irqsave(",
+            {"kernel_queue_pairs_are_seen"},
+            id="targets of XRC stay unseen",
         ),
         pytest.param(
             WC,

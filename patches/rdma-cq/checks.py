@@ -18,17 +18,19 @@ from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 Fact = Mapping[str, Any]
 
 # enum ib_event_type and enum ib_wc_status
-CQ_ERR, QP_ACCESS_ERR = 0, 3
+CQ_ERR, QP_FATAL, QP_ACCESS_ERR = 0, 1, 3
 LOC_PROT_ERR, FLUSHED = 4, 5
 # enum ib_qp_state, enum ib_qp_type
 RTS, ERR = 3, 6
-RC = 2
+RC, XRC_TGT = 2, 10
+#: What scq_id and rcq_id are of a queue pair that has none.
+NONE = 2**32 - 1
 #: How many entries the queue of an NVMe controller's admin commands has.
 ADMIN_DEPTH = 32
 #: ftrace prints microseconds.
 ROUNDING_NS = 1000
 
-_USER = ("flush", "room", "unpolled", "polled", "badkey")
+_USER = ("flush", "room", "unpolled", "polled", "badkey", "follow")
 
 
 def overrun_names_device_queue_owner_and_depth(ev: Evidence) -> Verdict:
@@ -160,8 +162,11 @@ def bad_key_is_an_event_of_the_target(ev: Evidence) -> Verdict:
     return v
 
 
-def qp_dies_after_its_queue_failed(ev: Evidence) -> Verdict:
-    """Three completions are dropped before the wrong key, and its own after it."""
+def qp_event_names_its_queues(ev: Evidence) -> Verdict:
+    """Three completions are dropped before the wrong key, and its own after it.
+
+    What the queue pair dies of is the key: the ids join two events, and no more.
+    """
     v = Verdict()
     load = ev.workload("badkey")
     facts = {(f["run"], f.get("cq") or f["qp"]): f for f in _facts(load)}
@@ -181,8 +186,43 @@ def qp_dies_after_its_queue_failed(ev: Evidence) -> Verdict:
     return v
 
 
-def script_says_what_a_qp_died_of(ev: Evidence) -> Verdict:
-    """It has seen the queue fail, and looks at the clock by itself."""
+def queue_pairs_follow_their_queue(ev: Evidence) -> Verdict:
+    """Three do the same, and what tells them apart is the queue they receive into.
+
+    The first overruns it; the second, with one receive and only after that, finds it
+    full; the third has another.  Their states are what the driver says when asked.
+    """
+    v = Verdict()
+    load = ev.workload("follow")
+    cqs = {f["cq"]: f for f in _facts(load, "cq")}
+    qps = {f["qp"]: f for f in _facts(load, "qp")}
+    (died,) = _facts(load, "died")
+    shared, own = cqs["shared"], cqs["own"]
+    v.equal("first target", qps["first"]["state"], ERR)
+    v.equal("second target", qps["second"]["state"], ERR)
+    v.equal("third target", qps["third"]["state"], RTS)
+    v.equal("completions in the shared queue", shared["polled"], shared["depth"])
+    v.equal("lost", shared["posted"] - shared["polled"], 2)
+    v.equal("users of it", shared["users"], 2)
+    v.equal("completions in the third's", own["polled"], own["posted"])
+    events = _of_cq(load, shared)
+    expected = _shown(_expected(shared))
+    v.equal("events", [_shown(e) for e in events], [expected] * 2)
+    v.equal("cq_async_event of other queues", _strangers(load, [shared]), 0)
+    # Soft RoCE reports nothing of a queue pair that dies of its queue.
+    v.equal("qp_async_event", len(load.events("qp_async_event")), 0)
+    if len(events) == 2:
+        at = [event.ts_ns for event in events]
+        v.true("failed before the first was seen to be dead", at[0] <= died["first"])
+        v.true(
+            "again after that, and before the second was",
+            died["first"] < at[1] + ROUNDING_NS and at[1] <= died["second"],
+        )
+    return v
+
+
+def script_says_what_failed_before_a_qp(ev: Evidence) -> Verdict:
+    """The order, not the cause: here that was the key."""
     v = Verdict()
     load = ev.workload("badkey")
     facts = {(f["run"], f.get("cq") or f["qp"]): f for f in _facts(load)}
@@ -248,7 +288,27 @@ def kernel_queue_overruns(ev: Evidence) -> Verdict:
             polled.add(seen.pid)
         late += seen.name == "cq_async_event" and seen.pid in polled
     v.equal("cq_async_event after a cq_poll in the same thread", late, 0)
-    v.equal("qp_async_event", len(load.events("qp_async_event")), 0)
+    return v
+
+
+def kernel_queue_pairs_are_seen(ev: Evidence) -> Verdict:
+    """A queue pair of the kernel, and the target of XRC that two have opened."""
+    v = Verdict()
+    load = ev.workload("kernel")
+    for case in ("qp_event", "shared_qp_event"):
+        v.true(f"KUnit: {case}", _passed(load, case))
+    common: dict[str, Any] = {"device": "mock0", "owner": "rdma_cq_kunit"}
+    common |= {"qp_num": 0x57, "pid": 0, "tgid": 0}
+    found = [_shown(event) for event in load.record("qp_async_event")]
+    # Ids begin anew with each device: its first queue sends, its second receives.
+    fatal = {"event": QP_FATAL, "qp_type": RC, "scq_id": 0, "rcq_id": 1}
+    shared = {
+        "event": QP_ACCESS_ERR,
+        "qp_type": XRC_TGT,
+        "scq_id": NONE,
+        "rcq_id": NONE,
+    }
+    v.equal("events", found, [_shown({**common, **one}) for one in (fatal, shared)])
     return v
 
 
@@ -458,7 +518,7 @@ def soft_iwarp_logs_nothing(ev: Evidence) -> Verdict:
 def scripts_add_up(ev: Evidence) -> Verdict:
     """Each map of a script is the traced events, counted by the same key."""
     v = Verdict()
-    for name in ("flush", "unpolled", "badkey", "kernel"):
+    for name in ("flush", "unpolled", "badkey", "follow", "kernel"):
         load = ev.workload(name)
         out = load.bpftrace("rdma-cq-errors")
         keys: tuple[str, ...] = ("device", "cq_id", "owner", "tgid", "cqe")
