@@ -210,7 +210,7 @@ def queue_pairs_follow_their_queue(ev: Evidence) -> Verdict:
     v.equal("events", [_shown(e) for e in events], [expected] * 2)
     v.equal("cq_async_event of other queues", _strangers(load, [shared]), 0)
     # Soft RoCE reports nothing of a queue pair that dies of its queue.
-    v.equal("qp_async_event", len(load.events("qp_async_event")), 0)
+    v.equal("qp_async_event", len(load.record("qp_async_event")), 0)
     if len(events) == 2:
         at = [event.ts_ns for event in events]
         v.true("failed before the first was seen to be dead", at[0] <= died["first"])
