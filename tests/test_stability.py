@@ -266,19 +266,22 @@ TOTAL = {"what": "total", "seconds": 2.5, "passed": 3, "failed": 0, "not-run": 0
 
 def test_suites_that_patches_add(project_root: Path) -> None:
     found = {one.name: suites.added(one) for one in Project(project_root).load()}
-    assert found["drm-sched"] == ("drm_sched_trace_tests",)
+    assert found["drm-sched"] == (
+        "drm_sched_trace_tests",
+        "drm_sched_trace_deep_tests",
+    )
     assert found["rdma-cq"] == ("rdma_cq",)
     assert found["iommu-iotlb"] == ()
 
 
 def test_a_suite_on_one_processor_and_on_four(bench: Bench) -> None:
     bench.printed = _said(TOTAL)
-    outcome = bench.measure(Plan(20, (4,), kunit=3), "drm-sched", "iommu-iotlb")
+    outcome = bench.measure(Plan(20, (4,), kunit=3), "rdma-cq", "iommu-iotlb")
     assert bench.machines == [1, 4]
     told = [(one.suite, one.load, one.cpus) for one in outcome.suites]
     assert told == [
-        ("drm_sched_trace_tests", 4, 1),
-        ("drm_sched_trace_tests", 4, 4),
+        ("rdma_cq", 4, 1),
+        ("rdma_cq", 4, 4),
     ]
     assert [one.count for one in outcome.suites] == [suites.Count(3, 0, 0, ())] * 2
     assert outcome.attempts == []
