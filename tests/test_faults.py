@@ -102,7 +102,7 @@ needs_ccache = pytest.mark.skipif(
 STAGES = (
     *("tree", "root", "toolchain", "apply", "patches", "compile", "base", "config"),
     *("build", "programs", "accelerator", "guest", "judge", "binaries"),
-    *("instructions", "time", "events", "gate"),
+    *("instructions", "events", "gate"),
 )
 #: Those that run a program which takes its time.
 _PROGRAMS = (

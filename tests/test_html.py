@@ -51,18 +51,6 @@ def measurement(**fields: Any) -> costs.Measurement:
     )
 
 
-def timing(text: str) -> costs.Timing:
-    return costs.Timing(
-        workload=text,
-        operation=text,
-        pairs=[costs.Pair(base=100, patched=patched) for patched in (99.5, 100.5, 101)],
-        ratio=1.0033,
-        low=0.9967,
-        high=1.01,
-        confidence=0.95,
-    )
-
-
 def size(
     name: str, base: int | None, patched: int | None, part: costs.Part = "code"
 ) -> costs.FunctionSize:
@@ -157,7 +145,6 @@ def full(text: str = "n") -> Report:
             limits=[text],
         ),
         measurements=[measurement(workload=text, operation=text, because=text)],
-        timings=[timing(text)],
         worst=[size(text, 10, 47), size("made", None, 300, "event")],
         exemptions=[costs.Exemption(function=text, allowed=1, because=text)],
     )
@@ -287,7 +274,6 @@ def test_every_word_of_a_report_is_on_the_page() -> None:
         "check_pass",
         "observed",
         "Not judged here: no GPU: n",
-        "Time per n",
         "Traceback: n",
         "Uncommitted paths",
         "not proven path by path",
@@ -325,9 +311,9 @@ def test_a_skip_never_looks_like_a_pass() -> None:
 def test_a_stage_that_was_skipped_is_told_at_the_top() -> None:
     made = full()
     made.series[0].stages = [
-        Stage(name="time", status="skip", seconds=0, summary="no usable KVM")
+        Stage(name="rival", status="skip", seconds=0, summary="no other compiler")
     ]
-    assert "stage time of n: no usable KVM" in words(html.page(made))
+    assert "stage rival of n: no other compiler" in words(html.page(made))
 
 
 def test_what_failed_comes_first_and_is_open() -> None:
@@ -475,26 +461,14 @@ def test_the_zoom_of_equal_boots_is_a_picture_all_the_same() -> None:
     assert html.zoom(measurement(samples=same[:1])) is None
 
 
-def test_time_is_drawn_as_percent_with_its_interval() -> None:
-    found = html.ratios(timing("nap"))
-    ((_, _, pairs),) = found.dots
-    places = {text: place for place, text in found.ticks}
-    minus = "\N{MINUS SIGN}"
-    assert [pairs[0], pairs[2]] == [places[f"{minus}0.5"], places["+1"]]
-    assert places[f"{minus}0.5"] < found.band[0] < found.zero < found.band[1]
-    shown = words(html.page(full("nap")))
-    assert "no verdict depends on it" in shown
-    assert f"+0.33 % of time more; the interval is {minus}0.33 % to +1 %" in shown
-
-
 def test_a_reason_that_series_share_is_told_once() -> None:
     made = full()
-    skipped = Stage(name="time", status="skip", seconds=0, summary="no usable KVM")
+    skipped = Stage(name="rival", status="skip", seconds=0, summary="no other compiler")
     made.series = [
         SeriesReport(name=name, title="t", digest="d", stages=[skipped])
         for name in ("one", "two")
     ]
-    assert "stage time of one, two: no usable KVM" in words(html.page(made))
+    assert "stage rival of one, two: no other compiler" in words(html.page(made))
 
 
 def test_many_skips_of_one_cause_are_one_line_at_the_top() -> None:

@@ -180,29 +180,6 @@ def test_no_more_than_there_are_places() -> None:
     assert len(most) == 9 and max(most) == 2
 
 
-def test_who_wants_every_place_is_alone_and_gets_its_turn() -> None:
-    alone = []
-    running: list[int] = []
-
-    def boot() -> None:
-        for _ in range(5):
-            with places.taken():
-                running.append(1)
-                time.sleep(0.01)
-                running.pop()
-
-    def times() -> None:
-        with places.taken(every=True), places.taken():
-            alone.append(len(running))
-            time.sleep(0.01)
-            alone.append(len(running))
-
-    with places.limited(2):
-        tasks: dict[str, Any] = {"one": boot, "two": boot, "time": times, "three": boot}
-        parallel.each(tasks, 4, _nothing)
-    assert alone == [0, 0]
-
-
 def test_without_a_limit_nobody_waits() -> None:
-    with places.taken(every=True), places.taken(every=True):
+    with places.taken(), places.taken():
         pass

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Places for what keeps a processor busy, so that no more runs at once than there are.
 
-Threads ask for one, or for all of them, and get them in the order in which they asked.
 Where nobody has said how many there are, nobody waits.
 """
 
@@ -10,39 +9,9 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import threading
-from collections import deque
 from collections.abc import Iterator
 
-
-class _Places:
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._free = count
-        self._turn = threading.Condition()
-        self._waiting: deque[object] = deque()
-
-    @contextlib.contextmanager
-    def taken(self, count: int) -> Iterator[None]:
-        mine = object()
-        with self._turn:
-            self._waiting.append(mine)
-            try:
-                self._turn.wait_for(
-                    lambda: self._waiting[0] is mine and self._free >= count
-                )
-                self._free -= count
-            finally:
-                self._waiting.remove(mine)
-                self._turn.notify_all()
-        try:
-            yield
-        finally:
-            with self._turn:
-                self._free += count
-                self._turn.notify_all()
-
-
-_places: contextvars.ContextVar[_Places | None] = contextvars.ContextVar(
+_places: contextvars.ContextVar[threading.Semaphore | None] = contextvars.ContextVar(
     "places", default=None
 )
 
@@ -50,7 +19,7 @@ _places: contextvars.ContextVar[_Places | None] = contextvars.ContextVar(
 @contextlib.contextmanager
 def limited(count: int) -> Iterator[None]:
     """While the block runs, in this context and copies of it, ``count`` places."""
-    token = _places.set(_Places(count))
+    token = _places.set(threading.Semaphore(count))
     try:
         yield
     finally:
@@ -58,13 +27,13 @@ def limited(count: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def taken(*, every: bool = False) -> Iterator[None]:
-    """One place, or ``every`` one; whoever has one needs no other for what it does."""
+def taken() -> Iterator[None]:
+    """One place; whoever has one needs no other for what it does."""
     found = _places.get()
     if found is None:
         yield
         return
-    with found.taken(found.count if every else 1):
+    with found:
         token = _places.set(None)
         try:
             yield

@@ -5,7 +5,7 @@ In come two kernels, with the patches and without; out come the parts of an `Ove
 and the checks of its gate.  It knows nothing of stages or of how it is shown.
 """
 
-from . import costs, counting, footprint, gate, shares, timing, worst
+from . import costs, counting, footprint, gate, shares, worst
 from .costs import (
     Exemption,
     Footprint,
@@ -14,7 +14,6 @@ from .costs import (
     Mode,
     Overhead,
     Part,
-    Timing,
 )
 from .counting import Kernels
 
@@ -27,12 +26,10 @@ __all__ = [
     "Mode",
     "Overhead",
     "Part",
-    "Timing",
     "costs",
     "counting",
     "footprint",
     "gate",
     "shares",
-    "timing",
     "worst",
 ]

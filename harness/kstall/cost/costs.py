@@ -196,34 +196,6 @@ class Measurement(_Model):
     )
 
 
-class Pair(_Model):
-    """Two boots, one right after the other; ticks of the time stamp counter."""
-
-    base: float = Field(description="median, per operation")
-    patched: float = Field(description="the same with the events off")
-
-
-class Timing(_Model):
-    """Time that a workload takes with the patches, relative to the time without.
-
-    Measured under KVM where there is any; no verdict comes from it.
-    """
-
-    workload: str
-    operation: str
-    pairs: list[Pair]
-    ratio: float = Field(description="patched to base, geometric mean of the pairs")
-    low: float = Field(description="the lower end of the interval of the ratio")
-    high: float
-    confidence: float = Field(description="nominal, of the bootstrap's percentiles")
-
-    @property
-    def change(self) -> str:
-        """The ratio as percent more or less, and its interval."""
-        more, low, high = (100 * (n - 1) for n in (self.ratio, self.low, self.high))
-        return f"{more:+.2f} % [{low:+.2f}, {high:+.2f}]"
-
-
 class Exemption(_Model):
     """What a series declares to cost more than a NOP, and why that is right."""
 
@@ -240,7 +212,6 @@ class Overhead(_Model):
     base_kernel: str
     footprint: Footprint | None = None
     measurements: list[Measurement] = []
-    timings: list[Timing] = []
     worst: list[FunctionSize] | None = Field(
         default=None,
         description="functions whose size changed in the touched objects when nothing "

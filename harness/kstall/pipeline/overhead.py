@@ -8,9 +8,8 @@ import re
 from collections.abc import Sequence
 
 from ..base import places
-from ..cost import Kernels, costs, counting, footprint, gate, shares, timing
+from ..cost import Kernels, costs, counting, footprint, gate, shares
 from ..evidence import traceabi
-from ..guest import accel
 from ..report import SeriesReport
 from ..series import Context, Series
 from ..verdict import Check, run_check
@@ -23,15 +22,13 @@ def prove(
     context: Context,
     series: Series,
     kernels: Kernels,
-    speed: accel.Accel,
     run: Run,
     entry: SeriesReport,
     among: shares.Shares | None = None,
 ) -> None:
     """Add to ``entry`` what ``series`` costs, and the checks that judge it.
 
-    ``among`` are all series of the kernel, if it has several.  Time is taken as well
-    where ``speed`` allows it, and judged by nobody.
+    ``among`` are all series of the kernel, if it has several.
     """
     found = _begun(series, kernels, entry)
     with run.stage("binaries", entry) as stage:
@@ -44,14 +41,6 @@ def prove(
     if series.measures:
         if not found.measurements:
             count(context, series, kernels, run, entry)
-        with run.stage("time", entry) as stage:
-            timed = timing.measure(context, series, kernels, speed, stage.log)
-            found.timings, stage.reused = timed.timings, timed.reused
-            stage.summary = timed.skipped or "; ".join(
-                f"{one.workload} {one.change}" for one in timed.timings
-            )
-            if timed.skipped:
-                stage.status, stage.error = "skip", timed.error
         with run.stage("events", entry) as stage:
             texts = counting.formats(context, series, kernels)
             _events(series, texts, entry, stage, kernels.beside)

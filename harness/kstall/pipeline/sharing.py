@@ -274,7 +274,7 @@ class _Sharing:
             without.prove(bench, built.base)
         if both is not None:
             among = self._shares(built)
-            overhead.prove(context, series, both, guest.accel, run, entry, among)
+            overhead.prove(context, series, both, run, entry, among)
             assert entry.overhead is not None
             entry.overhead.worst = subject.grown
         elif context.level != "quick":
@@ -438,7 +438,7 @@ class _Sharing:
         """Keep what its guest left, and have room for that of another."""
         place = self._run.dir / subject.name
         aside = place / f"attempt-{self._attempts}"
-        for one in ("results", "instructions", "time"):
+        for one in ("results", "instructions"):
             if (place / one).exists():
                 aside.mkdir(exist_ok=True)
                 (place / one).rename(aside / one)

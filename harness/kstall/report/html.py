@@ -18,7 +18,7 @@ import jinja2
 import markupsafe
 
 from ..base import Status, cache
-from ..cost import Exemption, Footprint, FunctionSize, Measurement, Mode, Part, Timing
+from ..cost import Exemption, Footprint, FunctionSize, Measurement, Mode, Part
 from ..verdict import Check, Excerpt, Explanation
 from . import explain
 from .plain import printable
@@ -83,7 +83,6 @@ def page(report: Report) -> str:
         part_names=_PARTS,
         levels=levels,
         zoom=zoom,
-        ratios=ratios,
         sizes=sizes,
         skipped=explain.skipped(report),
         unjudged=explain.unjudged(report),
@@ -294,35 +293,13 @@ def zoom(one: Measurement) -> Zoom | None:
         (_MODES[mode], mode, [boot.median - middle for boot in by_mode[mode].boots])
         for mode in modes
     ]
-    # Less than an instruction is no picture.
-    return _plot(rows, (-one.resolution, one.resolution), one.predicted, least=1)
-
-
-def ratios(one: Timing) -> Zoom:
-    """The pairs of boots, as percent of time more, and the interval of their mean."""
-    rows: list[_Row] = [
-        (
-            "patched, events off, against the base booted beside it",
-            "off",
-            [100 * (pair.patched / pair.base - 1) for pair in one.pairs],
-        )
-    ]
-    return _plot(rows, (100 * (one.low - 1), 100 * (one.high - 1)), 0, least=0.1)
-
-
-def _plot(
-    rows: list[_Row],
-    band: tuple[float, float],
-    predicted: float,
-    *,
-    least: float,
-) -> Zoom:
-    """``rows`` to scale, zero being on the axis; it spans ``least`` or more."""
+    band = (-one.resolution, one.resolution)
     seen = [value for _, _, values in rows for value in values]
-    seen += [0, predicted, *band]
+    seen += [0, one.predicted, *band]
     low, high = min(seen), max(seen)
-    if high - low < least:
-        low, high = low - least / 2, high + least / 2
+    # Less than an instruction is no picture.
+    if high - low < 1:
+        low, high = low - 0.5, high + 0.5
     step = _step(high - low)
     low, high = step * math.floor(low / step), step * math.ceil(high / step)
 
@@ -338,7 +315,7 @@ def _plot(
         ticks=[(place(value), signed(round(value, 6))) for value in marks],
         zero=place(0),
         band=(place(band[0]), place(band[1])),
-        predicted=place(predicted) if predicted else None,
+        predicted=place(one.predicted) if one.predicted else None,
     )
 
 

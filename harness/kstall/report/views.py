@@ -365,12 +365,6 @@ def _costs(found: Overhead, console: Console) -> None:
                 f"per {escape(one.operation)}",
             )
         console.print(table)
-    for timed in found.timings:
-        console.print(
-            f"time     {timed.change} per {escape(timed.operation)}; under KVM, judged "
-            "by no check",
-            highlight=False,
-        )
     if found.worst is not None:
         own = [one for one in found.worst if one.part != "event"]
         more = sum((one.patched or 0) - (one.base or 0) for one in own)
