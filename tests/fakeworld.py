@@ -318,6 +318,12 @@ class Ran:
         stages = [*self.report.stages, *self.report.series[0].stages]
         return next(stage for stage in stages if stage.name == name)
 
+    def every(self, name: str) -> list[Stage]:
+        """As `stage`, of all series."""
+        assert self.report is not None, self.said
+        own = [stage for one in self.report.series for stage in one.stages]
+        return [one for one in (*self.report.stages, *own) if one.name == name]
+
     @property
     def reused(self) -> set[str]:
         """The stages whose result was there."""

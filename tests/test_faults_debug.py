@@ -121,7 +121,8 @@ def test_runs_that_are_ended_leave_nothing_running_and_are_gone_on_with(
         ran = world.end(child)
         assert "interrupted; what was finished is kept" in ran.said, stage
         assert "Traceback" not in ran.said
-        assert ran.stage(stage).error == "interrupted"
+        # Of two at once, the guest of the one may have come back before it was.
+        assert "interrupted" in [one.error for one in ran.every(stage)]
         settled(world)
     require_proven(after := world.validate())
     settled(world)
