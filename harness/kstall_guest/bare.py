@@ -29,6 +29,7 @@ _SCALARS = {
     "bool": "(uint64)(uint8)",
 }
 _POINTER = re.compile(r"struct \w+ \*")
+_ENUM = re.compile(r"enum \w+")
 _PATH = re.compile(r"(\w+)((?:(?:->|\.)\w+)+)")
 
 
@@ -59,12 +60,13 @@ class Bare:
         for number, (name, ctype) in enumerate(self.args):
             if _POINTER.fullmatch(ctype):
                 found.append(f"(uint64)arg{number}")
-            elif ctype in _SCALARS:
-                found.append(f"{_SCALARS[ctype]}arg{number}")
+            elif ctype in _SCALARS or _ENUM.fullmatch(ctype):
+                cut = _SCALARS.get(ctype, _SCALARS["unsigned int"])
+                found.append(f"{cut}arg{number}")
             else:
                 raise NotRecordable(
                     f"{self.event}: argument {ctype} {name}: neither a pointer to a "
-                    "structure nor an integer"
+                    "structure nor an integer nor an enum"
                 )
         places = {name: number for number, (name, _) in enumerate(self.args)}
         for name, path in self.reads:

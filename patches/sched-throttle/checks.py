@@ -494,43 +494,6 @@ def some_quota_is_to_blame(ev: Evidence) -> Verdict:
     return v
 
 
-def stat_is_the_task_event(ev: Evidence) -> Verdict:
-    """One is printed by ftrace, the other read through BPF."""
-    v = Verdict()
-    for name in _WORKLOADS:
-        run = _run(ev, name)
-        printed = Counter(
-            (_int(event, "pid"), _int(event, "delay"))
-            for event in run.load.events("sched_stat_throttled")
-        )
-        read = Counter((_int(e, "task"), _delta(e)) for e in run.record(_TASK[1]))
-        v.at_least(f"{name}: sched_stat_throttled", printed.total(), 1)
-        v.equal(f"{name}: without the other", (printed - read).total(), 0)
-        v.equal(f"{name}: the other without it", (read - printed).total(), 0)
-        disordered = early = late = 0
-        for cpu in sorted({e.cpu for e in run.record(_TASK[1])}):
-            stats = [e for e in run.load.events("sched_stat_throttled") if e.cpu == cpu]
-            ends = [e for e in run.record(_TASK[1]) if e.cpu == cpu]
-            for stat, end in zip(stats, ends, strict=False):
-                told = (_int(stat, "pid"), _int(stat, "delay"))
-                disordered += told != (_int(end, "task"), _delta(end))
-                early += stat.ts_ns + ROUNDING_NS < end.ts_ns
-            # Where several tasks end at once, these are microseconds apart.
-            for stat, after in zip(stats, ends[1:], strict=False):
-                late += stat.ts_ns - ROUNDING_NS > after.ts_ns
-        v.equal(f"{name}: in another order than the other", disordered, 0)
-        v.equal(f"{name}: before the other", early, 0)
-        v.equal(f"{name}: after the next of the other", late, 0)
-        names = _names(run)
-        wrong = [
-            event
-            for event in run.load.events("sched_stat_throttled")
-            if event.fields["comm"] != names.get(_int(event, "pid"), "unknown")
-        ]
-        v.equal(f"{name}: with another name than the task has", len(wrong), 0)
-    return v
-
-
 def scripts_add_up(ev: Evidence) -> Verdict:
     """The names are the workload's, the nanoseconds the recorder's."""
     v = Verdict()
