@@ -8,12 +8,15 @@ kernel kept before there were tracepoints, and clocks that user space read itsel
 from __future__ import annotations
 
 import atexit
+import ctypes
 import json
 import mmap
 import os
 import signal
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -360,12 +363,166 @@ def long_call() -> dict[str, int]:
     return populate(long_megabytes())
 
 
-def owe(group: Group, megabytes: int) -> None:
-    """Run up a debt that takes the group seconds to pay, then spin.
+def owe(group: Group, megabytes: int, then: Callable[[], object] | None = None) -> None:
+    """Run up a debt that takes the group seconds to pay, do ``then``, and spin.
 
     The task joins the group right before the call: out of quota any earlier, it would
     be held up before it owes much.
     """
     group.add(os.getpid())
     populate(megabytes)
+    if then is not None:
+        then()
     spin_for_ever()
+
+
+class PiLock:
+    """A PI mutex that is shared with all processes that are forked from here."""
+
+    _PRIO_INHERIT, _SHARED = 1, 1
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
+        self._libc = ctypes.CDLL(None)
+        self._mutex = ctypes.byref(ctypes.c_char.from_buffer(self._memory))
+        attributes = ctypes.create_string_buffer(64)
+        self._call("mutexattr_init", attributes)
+        self._call("mutexattr_setprotocol", attributes, self._PRIO_INHERIT)
+        self._call("mutexattr_setpshared", attributes, self._SHARED)
+        self._call("mutex_init", self._mutex, attributes)
+
+    def _call(self, name: str, *args: object) -> None:
+        error = getattr(self._libc, f"pthread_{name}")(*args)
+        if error:
+            raise OSError(error, os.strerror(error))
+
+    def lock(self) -> None:
+        """Take it; whoever has it gets this thread's priority meanwhile."""
+        self._call("mutex_lock", self._mutex)
+
+    def unlock(self) -> None:
+        """Give it back."""
+        self._call("mutex_unlock", self._mutex)
+
+
+class Ring:
+    """Just enough of io_uring to have its workers write ``size`` bytes each time."""
+
+    _SETUP, _ENTER = 425, 426
+    _GETEVENTS, _ASYNC, _WRITE = 1, 16, 23
+    #: struct io_uring_params: sq_entries is first, sq_off and cq_off are at 40 and 80.
+    _PARAMS, _SQ_OFF, _CQ_OFF = 120, 40, 80
+    _SQES = 0x10000000
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.syscall.restype = ctypes.c_long
+        params = bytearray(self._PARAMS)
+        where = (ctypes.c_char * len(params)).from_buffer(params)
+        self._ring = self._syscall(self._SETUP, 8, where)
+        self._tail, self._array = struct.unpack_from("4xI16xI", params, self._SQ_OFF)
+        self._head = struct.unpack_from("I", params, self._CQ_OFF)[0]
+        self._shared = mmap.mmap(self._ring, 2 * mmap.PAGESIZE, flags=mmap.MAP_SHARED)
+        self._sqes = mmap.mmap(
+            self._ring, mmap.PAGESIZE, flags=mmap.MAP_SHARED, offset=self._SQES
+        )
+        self._fd, self._count = fd, 0
+        self._data = ctypes.create_string_buffer(size)
+
+    def _syscall(self, number: int, *args: object) -> int:
+        found = self._libc.syscall(number, *args)
+        if found < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return int(found)
+
+    def write(self) -> None:
+        """Write to the start of the file, from a worker, and wait for it."""
+        struct.pack_into(
+            "=BBHiQQIIQ24x",
+            self._sqes,
+            0,
+            self._WRITE,
+            self._ASYNC,
+            0,
+            self._fd,
+            0,
+            ctypes.addressof(self._data),
+            len(self._data),
+            0,
+            0,
+        )
+        struct.pack_into("I", self._shared, self._array + 4 * (self._count % 8), 0)
+        self._count += 1
+        struct.pack_into("I", self._shared, self._tail, self._count)
+        self._syscall(self._ENTER, self._ring, 1, 1, self._GETEVENTS, None, 0)
+        # What is done is taken off the completion queue unread.
+        struct.pack_into("I", self._shared, self._head, self._count)
+
+
+def write_by_workers(over: Callable[[], bool]) -> dict[str, object]:
+    """Have io_uring's workers use the CPU; their ids are those of /proc."""
+    begin = mono()
+    workers: set[int] = set()
+    ring = Ring(os.memfd_create("io-wq"), 8 << 20)
+    while not over():
+        ring.write()
+        for thread in Path("/proc/self/task").iterdir():
+            if (thread / "comm").read_text().startswith("iou-wrk-"):
+                workers.add(int(thread.name))
+    return {"begin_ns": begin, "end_ns": mono(), "workers": sorted(workers)}
+
+
+LISTEN = """
+rawtracepoint:sched_cfs_throttle_tp {
+	$cfs_rq = (struct cfs_rq *)arg0;
+	printf("throttle %lu\\n", $cfs_rq->tg->css.cgroup->kn->id);
+}
+rawtracepoint:sched_cfs_unthrottle_tp {
+	$cfs_rq = (struct cfs_rq *)arg0;
+	printf("unthrottle %lu %lu\\n", $cfs_rq->tg->css.cgroup->kn->id, arg1);
+}
+rawtracepoint:sched_cfs_throttle_task_tp {
+	printf("throttle_task %d\\n", ((struct task_struct *)arg0)->pid);
+}
+rawtracepoint:sched_cfs_unthrottle_task_tp {
+	printf("unthrottle_task %d %d\\n", ((struct task_struct *)arg0)->pid,
+		(int32)arg2);
+}
+"""
+
+
+class Listener:
+    """A bpftrace that prints each of the four events, of its own accord."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            ["bpftrace", "-B", "line", "-e", LISTEN],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "__BPFTRACE_NOTIFY_PROBES_ATTACHED": "1"},
+        )
+
+    def wait_attached(self) -> None:
+        """Return once all probes are there."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("__BPFTRACE_NOTIFY_PROBES_ATTACHED"):
+                return
+        raise ChildProcessError("bpftrace ended before its probes were attached")
+
+    def lines(self, count: int) -> list[str]:
+        """The first ``count`` lines, or all that there were in `SCENE_S`."""
+        assert self._process.stdout is not None
+        found = []
+        alarm = threading.Timer(SCENE_S, self._process.kill)
+        alarm.start()
+        for line in self._process.stdout:
+            if line.startswith(("throttle", "unthrottle")):
+                found.append(line.strip())
+            if len(found) == count:
+                break
+        alarm.cancel()
+        self._process.kill()
+        self._process.wait()
+        return found
