@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Comparisons of sched-throttle's checks that hold on a busy host, and not always."""
+"""What sched-throttle's checks say of records that are right, and of wrong ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ import pytest
 
 from kstall.evidence import Evidence, WorkloadResult
 
+MS = 1_000_000
 GROUP = 37
 PIDS = (101, 102, 103)
+WORKER = 201
+#: enum sched_cfs_unthrottle_reason.
+REFILL, CHANGE, CLASS, BLOCK = range(4)
 Record = dict[str, Any]
 
 
@@ -33,101 +37,266 @@ def checks(project_root: Path) -> ModuleType:
     return module
 
 
+def _record(name: str, ts: int, **fields: int) -> Record:
+    return {
+        "event": f"sched:sched_cfs_{name}",
+        "ts": ts,
+        "cpu": 0,
+        "pid": 0,
+        "tgid": 0,
+        "comm": "x",
+        "fields": {"cgroup": GROUP, "on": 0, "clock": ts, **fields},
+    }
+
+
 def _records(held: list[tuple[int, ...]]) -> list[Record]:
     """A period for each of ``held``, the tasks that stop in it, and go on."""
     found: list[Record] = []
-
-    def tell(name: str, clock: int, **fields: int) -> None:
-        found.append(
-            {
-                "event": f"sched:sched_cfs_{name}",
-                "ts": len(found) * 1000,
-                "cpu": 0,
-                "pid": 0,
-                "tgid": 0,
-                "comm": "x",
-                "fields": {"cgroup": GROUP, "on": 0, "clock": clock, **fields},
-            }
-        )
-
     for number, tasks in enumerate(held):
-        begin, end = number * 1000, number * 1000 + 500
-        tell("throttle", begin)
+        begin, end = number * 100 * MS, number * 100 * MS + 50 * MS
+        found.append(_record("throttle", begin))
         for late, task in enumerate(tasks):
-            tell("throttle_task", begin + late, task=task)
-        tell("unthrottle", end, delta=500)
-        for late, task in enumerate(tasks):
-            tell("unthrottle_task", end, task=task, delta=500 - late)
+            found.append(_record("throttle_task", begin + late * MS, task=task))
+        found.append(_record("unthrottle", end, delta=50 * MS))
+        for task in tasks:
+            found.append(_record("unthrottle_task", end, task=task, reason=REFILL))
     return found
 
 
-def _evidence(place: Path, records: list[Record]) -> Evidence:
-    folder = place / "three"
-    folder.mkdir()
-    said: list[dict[str, Any]] = [
-        {
-            **{"what": "group", "name": "three", "cgroup": GROUP, "parent": 1},
-            "seen": {"grown": 12, "stood": 24, "idle_us": 600_000},
-        }
+def _gaps(records: list[Record], pid: int) -> list[list[int]]:
+    """What a task that looks at its clock sees of ``records``."""
+    of_it = [one["ts"] for one in records if one["fields"].get("task") == pid]
+    return [
+        [start - MS // 2, end + MS // 2]
+        for start, end in zip(of_it[::2], of_it[1::2], strict=True)
     ]
-    said += [{"what": "task", "name": f"three-{pid}", "pid": pid} for pid in PIDS]
+
+
+def _evidence(
+    place: Path, name: str, records: list[Record], *said: dict[str, Any]
+) -> Evidence:
+    folder = place / name
+    folder.mkdir()
     (folder / "stdout").write_text("".join(json.dumps(fact) + "\n" for fact in said))
     lines = "".join(json.dumps(one) + "\n" for one in records)
     (folder / "record.jsonl").write_text(lines)
-    return Evidence(place, {}, {"three": WorkloadResult("three", folder, {}, {})}, {})
+    return Evidence(place, {}, {name: WorkloadResult(name, folder, {}, {})}, {})
 
 
-#: On a busy host a period can be over before the second task has stopped.
-BUSY: list[tuple[int, ...]] = [PIDS[:2], PIDS[1:], PIDS[::2], *[(p,) for p in PIDS]] * 5
+def _wrong(verdict: Any) -> set[str]:
+    return {one.label for one in verdict.comparisons if not one.ok}
 
 
-def _same(records: list[Record]) -> None:
+def _nothing(_records: list[Record]) -> None:
     pass
 
 
-def _without_an_end(records: list[Record]) -> None:
-    del records[-1]
+def _last(records: list[Record], event: str, task: int | None = None) -> Record:
+    return next(
+        one
+        for one in reversed(records)
+        if one["event"] == f"sched:sched_cfs_{event}"
+        and task in (None, one["fields"].get("task"))
+    )
 
 
-def _without_a_start(records: list[Record]) -> None:
-    del records[-3]
+def _without_ends(records: list[Record]) -> None:
+    """The ends of one task are lost, all but a few."""
+    ends = [
+        one
+        for one in records
+        if one["event"].endswith("unthrottle_task") and one["fields"]["task"] == PIDS[1]
+    ]
+    for one in ends[3:]:
+        records.remove(one)
 
 
 def _late_end(records: list[Record]) -> None:
-    records[-1]["fields"]["clock"] += 1
+    """An end comes later by more than the task could have seen."""
+    _last(records, "unthrottle_task", PIDS[0])["fields"]["clock"] += 2 * MS
+
+
+def _early_ends(records: list[Record]) -> None:
+    for one in records:
+        if one["event"].endswith("unthrottle_task"):
+            one["fields"]["clock"] -= MS
 
 
 @pytest.mark.parametrize(
-    ("held", "change", "wrong"),
+    ("change", "wrong"),
     [
-        ([PIDS] * 12, _same, set()),
-        (BUSY, _same, set()),
+        (_nothing, set()),
         (
-            [(p,) for p in PIDS] * 12,
-            _same,
-            {"of one queue, most"},
+            _without_ends,
+            {"ends of task 1", "task 1: throttled while it looked"},
         ),
-        (BUSY, _without_an_end, {"queues that let others go than stood still"}),
-        (BUSY, _without_a_start, {"queues that let others go than stood still"}),
-        (
-            BUSY,
-            _late_end,
-            {
-                "tasks that end with their queue",
-                "queues that let others go than stood still",
-            },
-        ),
+        (_late_end, {"task 0: of which in no gap, or longer than it"}),
+        (_early_ends, {"sum of the longest of each end / 1000"}),
     ],
 )
 def test_three_tasks(
     checks: ModuleType,
     tmp_path: Path,
-    held: list[tuple[int, ...]],
     change: Callable[[list[Record]], None],
     wrong: set[str],
 ) -> None:
-    records = _records(held)
+    records = _records([PIDS] * 12)
+    said = [
+        {
+            **{"what": "group", "name": "three", "cgroup": GROUP, "parent": 1},
+            "local": {"throttled_usec": 12 * 50_000},
+            "seen": {"grown": 12, "stood": 24, "idle_us": 600_000},
+        }
+    ]
+    said += [
+        {
+            **{"what": "task", "name": f"three-{pid}", "pid": pid, "gap_ns": MS},
+            **{"begin_ns": 0, "last_ns": 10_000 * MS, "gaps": _gaps(records, pid)},
+        }
+        for pid in PIDS
+    ]
     change(records)
-    verdict = checks.three_tasks_wait_for_one_queue(_evidence(tmp_path, records))
-    found = {one.label for one in verdict.comparisons if not one.ok}
-    assert found - {"queues whose first task has another delta"} == wrong
+    evidence = _evidence(tmp_path, "three", records, *said)
+    assert _wrong(checks.three_tasks_wait_for_one_queue(evidence)) == wrong
+
+
+def _boosted() -> list[Record]:
+    """A throttled owner, one that waits for it, and a new start at the unlock."""
+    waits = {"pid": 300}
+    return [
+        _record("throttle_task", 10 * MS, task=PIDS[0]),
+        _record("unthrottle_task", 320 * MS, task=PIDS[0], reason=CLASS) | waits,
+        _record("throttle_task", 500 * MS, task=PIDS[0]),
+    ]
+
+
+def _as_a_change(records: list[Record]) -> None:
+    records[1]["fields"]["reason"] = CHANGE
+
+
+def _by_another(records: list[Record]) -> None:
+    records[1]["pid"] = 7
+
+
+def _no_end(records: list[Record]) -> None:
+    del records[1]
+
+
+def _no_new_start(records: list[Record]) -> None:
+    del records[2]
+
+
+def _start_in_between(records: list[Record]) -> None:
+    records.insert(2, _record("throttle_task", 380 * MS, task=PIDS[0]))
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (_nothing, set()),
+        (_as_a_change, {"by-pi: boost: reasons"}),
+        (_by_another, {"current in these"}),
+        (_no_new_start, {"starts once it has unlocked"}),
+        (_start_in_between, {"events while it is boosted"}),
+        (
+            _no_end,
+            {
+                *(f"by-pi: boost: {what}" for what in ("reasons", "CPUs")),
+                "by-pi: boost: ends while it was done",
+                "by-pi: boost: the last event",
+                "current in these",
+            },
+        ),
+    ],
+)
+def test_a_pi_futex(
+    checks: ModuleType,
+    tmp_path: Path,
+    change: Callable[[list[Record]], None],
+    wrong: set[str],
+) -> None:
+    records = _boosted()
+    change(records)
+    step = {
+        **{"what": "step", "name": "boost", "task": "by-pi", "pid": PIDS[0]},
+        **{"seen_ns": 200 * MS, "before_ns": 310 * MS, "after_ns": 350 * MS},
+    }
+    waiter = {"what": "waiter", "pid": 300, "release_ns": 400 * MS}
+    evidence = _evidence(tmp_path, "move", records, step, waiter)
+    assert _wrong(checks.waiting_for_a_pi_futex_ends_it(evidence)) == wrong
+
+
+def _of_no_worker(records: list[Record]) -> None:
+    records[:] = [one for one in records if one["fields"].get("task") != WORKER]
+
+
+def _blocked(records: list[Record]) -> None:
+    _last(records, "unthrottle_task")["fields"]["reason"] = BLOCK
+
+
+def _too_long(records: list[Record]) -> None:
+    _last(records, "unthrottle_task")["fields"]["clock"] += 5_000 * MS
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (_nothing, set()),
+        (
+            _of_no_worker,
+            {"times that they were throttled", "sum of all times / 1000", "reasons"},
+        ),
+        (_blocked, {"reasons"}),
+        (_too_long, {"worker 0: time"}),
+        (_early_ends, {"sum of all times / 1000"}),
+    ],
+)
+def test_workers_of_io_uring(
+    checks: ModuleType,
+    tmp_path: Path,
+    change: Callable[[list[Record]], None],
+    wrong: set[str],
+) -> None:
+    records = _records([(WORKER,)] * 12)
+    change(records)
+    task = {
+        **{"what": "task", "name": "io-wq", "pid": PIDS[0], "workers": [WORKER]},
+        **{"begin_ns": 0, "end_ns": 1_300 * MS},
+    }
+    group = {
+        **{"what": "group", "name": "io-wq", "cgroup": GROUP, "parent": 1},
+        "local": {"throttled_usec": 12 * 50_000},
+    }
+    evidence = _evidence(tmp_path, "io-wq", records, task, group)
+    assert _wrong(checks.workers_stop_in_the_kernel(evidence)) == wrong
+
+
+LATE = ["unthrottle 37 500000999", "unthrottle_task 101 0"]
+NEXT = ["throttle 37", "throttle_task 101"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        (LATE + NEXT, set()),
+        (
+            ["unthrottle 37 488281", *LATE[1:], *NEXT],
+            {"delta / 1000", "delta"},
+        ),
+        (["unthrottle 38 500000999", *LATE[1:], *NEXT], {"group"}),
+        ([LATE[0], "unthrottle_task 101 1", *NEXT], {"task and reason"}),
+        ([*NEXT, *LATE], {"the first two", "the next two"}),
+        (LATE, {"the next two"}),
+        ([*LATE, NEXT[0], "throttle_task 7"], {"task that is throttled"}),
+    ],
+)
+def test_switched_on_half_way(
+    checks: ModuleType, tmp_path: Path, lines: list[str], wrong: set[str]
+) -> None:
+    late = {
+        **{"what": "late", "pid": PIDS[0], "throttled_usec": 500_000, "lines": lines},
+        **{"seen_ns": 100 * MS, "on_ns": 250 * MS, "lifted_ns": 400 * MS},
+    }
+    group = {"what": "group", "name": "late", "cgroup": GROUP, "parent": 1}
+    evidence = _evidence(tmp_path, "late", [], late, group)
+    assert _wrong(checks.switched_on_half_way(evidence)) == wrong

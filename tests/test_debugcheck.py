@@ -227,6 +227,11 @@ def test_a_kernel_without_kmemleak_is_skipped_with_the_reason() -> None:
 
 def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
     series = load("sched-throttle")
+    event = {"name": "sched_stat_throttled", "kind": "event"}
+    points = series.spec.tracepoint
+    more = points[0].model_copy(update=event)
+    spec = series.spec.model_copy(update={"tracepoint": (*points, more)})
+    series = dataclasses.replace(series, spec=spec)
     facts = facts_of(series)
     facts["readers"]["raw"]["sched_cfs_throttle_tp"]["toggles"] = TOGGLES - 1
     count = facts["readers"]["perf"]["sched:sched_stat_throttled"]

@@ -77,12 +77,12 @@ PATCHES = [
     ),
     pytest.param(
         "sched-throttle",
-        "0003-sched-fair-Add-sched_stat_throttled.patch",
-        "+\ttrace_sched_stat_throttled(p, delta);\n",
-        "+\ttrace_sched_stat_throttled(p, delta / 1000);\n",
-        ("sched:sched_stat_throttled", "delay", "/1000"),
-        {"stat_is_the_task_event"},
-        id="sched-throttle: delay in us",
+        "0002-sched-fair-Add-tracepoints-for-CFS-bandwidth-throttl.patch",
+        "+\ttrace_sched_cfs_unthrottle_tp(cfs_rq, delta);\n",
+        "+\ttrace_sched_cfs_unthrottle_tp(cfs_rq, delta / 1000);\n",
+        ("sched:sched_cfs_unthrottle", "delta", "/1000"),
+        {"group_time_is_cpu_stat"},
+        id="sched-throttle: delta in us",
     ),
 ]
 _TABLE = ("series", "file", "old", "new", "operator", "checks")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,11 @@ def test_comparisons_are_data_that_reads_well(
 def test_events_are_those_of_the_booted_kernel(project_root: Path) -> None:
     """What it does not declare is there as the series declares it, without offsets."""
     (series,) = Project(project_root).load(["sched-throttle"])
+    event = {"name": "sched_stat_throttled", "kind": "event"}
+    points = series.spec.tracepoint
+    more = points[0].model_copy(update=event)
+    spec = series.spec.model_copy(update={"tracepoint": (*points, more)})
+    series = replace(series, spec=spec)
     text = (
         "name: sched_stat_throttled\nID: 7\nformat:\n"
         "\tfield:int common_pid;\toffset:4;\tsize:4;\tsigned:1;\n\n"

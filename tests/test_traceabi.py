@@ -8,6 +8,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -308,6 +309,11 @@ def test_a_run_judges_the_events_of_both_kernels(
 ) -> None:
     """The series declares sched_stat_throttled, which the base has not."""
     (series,) = Project(project_root).load(["sched-throttle"])
+    event = {"name": EVENT.split(":")[1], "kind": "event"}
+    points = series.spec.tracepoint
+    more = points[0].model_copy(update=event)
+    spec = series.spec.model_copy(update={"tracepoint": (*points, more)})
+    series = replace(series, spec=spec)
     kernels.base.joinpath(*EVENT.split(":")).unlink()
     texts = [_printed(one, project_root) for one in (kernels.base, kernels.patched)]
     entry = _stage(tmp_path, series, texts)
