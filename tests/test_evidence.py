@@ -258,6 +258,12 @@ def test_nothing_is_read_of_what_has_no_format(tmp_path: Path) -> None:
     series.spec.tracepoint[0].kind = "bare"
     names = [check.name for check in common.judge(series, evidence.load(tmp_path))]
     assert not {check.__name__ for check in common._READERS} & set(names)
+    assert "record_layout" not in names and "readers_agree" in names
+    # Nor is one reader held against another where only one can read.
+    (load,) = series.spec.workload
+    load.events = []
+    names = [check.name for check in common.judge(series, evidence.load(tmp_path))]
+    assert names == ["booted_kernel", "events_fire", "nothing_lost"]
 
 
 NAMED = FORMAT.replace("cat=%u", "cat=%s").replace(

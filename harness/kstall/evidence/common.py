@@ -50,9 +50,11 @@ def _checks_for(series: Series) -> Iterator[_Check]:
             continue
         if unknown and check is nothing_lost and not watched:
             continue
-        if unknown and check is readers_agree and not twice:
+        if check is readers_agree and not (twice or (formatted and not unknown)):
             continue
         # Without a record and a print fmt there is nothing to read.
+        if check is record_layout and not formatted:
+            continue
         if check in _READERS and (series.spec.discovered or not formatted):
             continue
         yield check

@@ -263,6 +263,14 @@ def _until(holds: Callable[[], int], what: str) -> int:
     return found
 
 
+def wait_used(group: Group, used_us: int) -> None:
+    """Return once tasks of ``group`` have used so much CPU time."""
+    _until(
+        lambda: group.counters()["usage_usec"] >= used_us,
+        f"use of {used_us} us of CPU time by {group.path.name}",
+    )
+
+
 class Flag:
     """False, until one of the processes that were forked from here raises it."""
 
