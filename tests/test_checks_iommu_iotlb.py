@@ -95,6 +95,7 @@ SIZE = 8192
 BUFFERS = [0x10000, 0x20000, 0x30000]
 BEGINS = {"small": 0, "scattered": 1000 * MS, "adjacent": 2000 * MS}
 DOMAIN = 0xFF11
+DISK = "0000:00:05.0"
 
 
 def _event(at: int, name: str, **fields: int | str) -> Event:
@@ -107,7 +108,7 @@ class Lazy:
 
     events: list[Event]
     entered: list[tuple[int, str]]
-    calls: list[tuple[int, int, int, int, bool, int]]
+    waits: list[tuple[int, str, int, int, int, int, int, int, int]]
     requests: int = len(BUFFERS)
 
     def load(self, place: Path) -> WorkloadResult:
@@ -121,6 +122,7 @@ class Lazy:
                 "begin_ns": begin,
                 "end_ns": begin + 900 * MS,
                 "type": "DMA-FQ",
+                "device": DISK,
                 "requests": self.requests,
                 "bytes": SIZE * len(BUFFERS),
                 "runs": [2] * self.requests,
@@ -128,7 +130,7 @@ class Lazy:
             }
             for name, begin in BEGINS.items()
         ]
-        said.append({"what": "probes", "entered": self.entered, "calls": self.calls})
+        said.append({"what": "probes", "entered": self.entered, "waits": self.waits})
         (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
         load = WorkloadResult("disk-lazy", folder, {}, {})
         load.__dict__["_traced"] = Trace(tuple(self.events), 0)
@@ -142,6 +144,11 @@ def _unmapped(at: int, iova: int) -> Event:
     return _event(at, "unmap", iova=iova, size=SIZE, unmapped_size=SIZE)
 
 
+def _wait(at: int, iova: int) -> tuple[int, str, int, int, int, int, int, int, int]:
+    """Asked, device, unmapped from, to, invalidated from, to, and what, as probed."""
+    return (at, DISK, at + 1, at + 2, at + 3, at + 12, iova, iova + SIZE - 1, DOMAIN)
+
+
 def _waiting() -> Lazy:
     """A kernel on which dma_iova_destroy() goes through dma_iova_unlink()."""
     lazy = Lazy([], [], [])
@@ -150,12 +157,11 @@ def _waiting() -> Lazy:
         names = ("dma_iova_destroy", "dma_iova_unlink")
         lazy.entered += [(at // US, name) for name in names]
         lazy.events.append(_unmapped(at + 2 * US, iova))
-        begin, last = at // US + 3, iova + SIZE - 1
-        lazy.calls.append((begin, begin + 9, iova, last, False, DOMAIN))
+        lazy.waits.append(_wait(at // US, iova))
         lazy.events.append(
             _event(
-                at + 13 * US, "iotlb_sync", iova=iova, size=SIZE, type="DMA-FQ",
-                duration_ns=10 * US, domain=DOMAIN,
+                at + 13 * US, "iotlb_sync", iova=iova, size=SIZE, unmap_ns=2 * US,
+                sync_ns=10 * US, domain=DOMAIN, lazy=1, device=DISK,
             )
         )  # fmt: skip
     return lazy
@@ -191,14 +197,19 @@ def _also_waited(lazy: Lazy) -> None:
 
 def _looks_strict(lazy: Lazy) -> None:
     for event in lazy.events:
-        if "type" in event.fields:
-            cast(dict[str, object], event.fields)["type"] = "DMA"
+        if "lazy" in event.fields:
+            cast(dict[str, object], event.fields)["lazy"] = 0
 
 
 def _elsewhere(lazy: Lazy) -> None:
     # As many bytes, and still after the unmapping that it belongs to.
-    begin, end, *_, domain = lazy.calls[0]
-    lazy.calls[0] = (begin, end, 0x40000, 0x40000 + SIZE - 1, False, domain)
+    lazy.waits[0] = _wait(lazy.waits[0][0], 0x40000)
+
+
+def _another_s(lazy: Lazy) -> None:
+    for event in lazy.events:
+        if "device" in event.fields:
+            cast(dict[str, object], event.fields)["device"] = "0000:00:04.0"
 
 
 def _mixed(lazy: Lazy) -> None:
@@ -215,6 +226,7 @@ def _one_not_freed(lazy: Lazy) -> None:
 
 SYNCS = "iotlb_sync, one for each dma_iova_unlink()"
 QUEUED = "unmappings left to the queue"
+PROBED = "range, domain and device as probes saw them"
 
 
 @pytest.mark.parametrize(
@@ -225,24 +237,25 @@ QUEUED = "unmappings left to the queue"
         (
             _waiting,
             _without_sync,
-            {SYNCS, "sum of size", "range and domain as the driver was given them",
+            {SYNCS, "sum of size", PROBED,
              QUEUED},
         ),
         # Which of both it has to be is not the events' to say.
         (
             _waiting,
             _also_queued,
-            {SYNCS, "types", "sum of size", QUEUED, "freed by flushes", "flushes",
-             "range and domain as the driver was given them"},
+            {SYNCS, "lazy", "sum of size", QUEUED, "freed by flushes", "flushes",
+             PROBED, "its device"},
         ),
         (
             _queueing,
             _also_waited,
-            {SYNCS, "types", "sum of size", QUEUED, "freed by flushes",
-             "range and domain as the driver was given them"},
+            {SYNCS, "lazy", "sum of size", QUEUED, "freed by flushes", PROBED,
+             "its device"},
         ),
-        (_waiting, _looks_strict, {"types"}),
-        (_waiting, _elsewhere, {"range and domain as the driver was given them"}),
+        (_waiting, _looks_strict, {"lazy"}),
+        (_waiting, _another_s, {PROBED, "its device"}),
+        (_waiting, _elsewhere, {PROBED}),
         (
             _waiting,
             _mixed,
@@ -299,3 +312,92 @@ def test_sizes_add_up(
         loads[name].__dict__["_traced"] = Trace(tuple(_waiting().events), 0)
     verdict = checks.sizes_add_up(Evidence(tmp_path, {}, loads, {}))
     assert {one.label for one in verdict.comparisons if not one.ok} == wrong
+
+
+# -- both times of an unmapping --------------------------------------------------------
+
+
+def _strict(place: Path, change: Callable[[dict[str, object]], None]) -> Evidence:
+    """Evidence of a strict bench whose events are changed; probes stay as they were."""
+    folder = place / "bench-strict"
+    folder.mkdir()
+    events: list[Event] = []
+    waits = []
+    said: list[dict[str, object]] = []
+    for number, (name, granule) in enumerate(
+        (("one", 2), ("sixteen", 2), ("tables", 2))
+    ):
+        begin = number * 1000 * MS
+        for turn in range(12):
+            at = begin + (turn + 1) * MS
+            waits.append(_wait(at // US, 0x10000))
+            events.append(_unmapped(at + 2 * US, 0x10000))
+            fields: dict[str, object] = {
+                "iova": 0x10000,
+                "size": SIZE,
+                "unmap_ns": 1900,
+                "sync_ns": 9500,
+                "domain": DOMAIN,
+                "lazy": 0,
+                "device": DISK,
+            }
+            change(fields)
+            told = cast(dict[str, int | str], fields)
+            events.append(_event(at + 13 * US, "iotlb_sync", **told))
+        said.append(
+            {
+                "what": "phase",
+                "name": name,
+                "begin_ns": begin,
+                "device": DISK,
+                "end_ns": begin + 900 * MS,
+                "type": "DMA",
+                "granule": granule,
+                "avg_unmap_100ns": 150,
+            }
+        )
+    said.append({"what": "probes", "waits": waits})
+    (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+    load = WorkloadResult("bench-strict", folder, {}, {})
+    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    return Evidence(place, {}, {"bench-strict": load}, {})
+
+
+def _as_it_was(_: dict[str, object]) -> None:
+    pass
+
+
+def _swapped(fields: dict[str, object]) -> None:
+    fields["unmap_ns"], fields["sync_ns"] = fields["sync_ns"], fields["unmap_ns"]
+
+
+def _nothing(field: str) -> Callable[[dict[str, object]], None]:
+    return lambda fields: fields.update({field: 0})
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (_as_it_was, False),
+        (_swapped, True),
+        (_nothing("sync_ns"), True),
+        (lambda fields: fields.update(unmap_ns=12_000), True),
+    ],
+)
+def test_both_times_of_an_unmapping(
+    checks: ModuleType,
+    tmp_path: Path,
+    change: Callable[[dict[str, object]], None],
+    wrong: bool,
+) -> None:
+    evidence = _strict(tmp_path, change)
+    verdict = checks.unmapping_and_waiting_are_timed_apart(evidence)
+    assert ("other than probes saw it" in _wrong(verdict)) == wrong
+    assert not _wrong(checks.strict_unmapping_waits(evidence))
+
+
+@pytest.mark.parametrize("field", ["iova", "domain", "device"])
+def test_identity(checks: ModuleType, tmp_path: Path, field: str) -> None:
+    other: dict[str, object] = {"iova": 0x20000, "domain": 1, "device": "0000:00:04.0"}
+    evidence = _strict(tmp_path, lambda fields: fields.update({field: other[field]}))
+    assert "other than probes saw it" in _wrong(checks.strict_unmapping_waits(evidence))

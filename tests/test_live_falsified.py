@@ -41,7 +41,7 @@ PATCHES = [
     ),
     pytest.param(
         "iommu-iotlb",
-        "0003-iommu-dma-Add-flush-queue-trace-event.patch",
+        "0002-iommu-dma-Add-flush-queue-trace-event.patch",
         "+\t\t__entry->flush_ns = flush_ns;\n+\t\t__entry->free_ns = free_ns;\n",
         "+\t\t__entry->flush_ns = free_ns;\n+\t\t__entry->free_ns = flush_ns;\n",
         ("iommu:iotlb_fq_flush", "flush_ns", "swapped with free_ns"),

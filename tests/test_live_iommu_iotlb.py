@@ -13,8 +13,8 @@ from live import require_caught
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
 SERIES = "iommu-iotlb"
-SYNC = "0002-iommu-Add-iotlb_sync-trace-event.patch"
-FLUSH = "0003-iommu-dma-Add-flush-queue-trace-event.patch"
+SYNC = "0001-iommu-dma-Add-iotlb_sync-trace-event.patch"
+FLUSH = "0002-iommu-dma-Add-flush-queue-trace-event.patch"
 
 
 @pytest.mark.parametrize(
@@ -22,38 +22,59 @@ FLUSH = "0003-iommu-dma-Add-flush-queue-trace-event.patch"
     [
         pytest.param(
             SYNC,
-            "+\t\t__entry->duration_ns = duration_ns;\n",
-            "+\t\t__entry->duration_ns = duration_ns >> 10;\n",
-            {"duration_is_that_of_the_callback"},
+            "+\t\t__entry->sync_ns = sync_ns;\n",
+            "+\t\t__entry->sync_ns = sync_ns >> 10;\n",
+            {"unmapping_and_waiting_are_timed_apart"},
             id="microseconds",
         ),
         pytest.param(
             SYNC,
-            "+\tu64 called = ktime_get_ns();\n",
-            "+\tu64 called = 0;\n",
-            {"duration_is_that_of_the_callback", "switched_on_half_way"},
-            id="a duration without a beginning",
+            "+\t\t__entry->unmap_ns = unmap_ns;\n+\t\t__entry->sync_ns = sync_ns;\n",
+            "+\t\t__entry->unmap_ns = sync_ns;\n+\t\t__entry->sync_ns = unmap_ns;\n",
+            {"unmapping_and_waiting_are_timed_apart"},
+            id="unmapping and waiting are swapped",
         ),
         pytest.param(
             SYNC,
-            "+\t\t__entry->size = (u64)end - start + 1;\n",
-            "+\t\t__entry->size = (u64)end - start;\n",
+            "+\tu64 called = ktime_get_ns(), unmapped_at;\n",
+            "+\tu64 called = 0, unmapped_at;\n",
+            {"unmapping_and_waiting_are_timed_apart", "switched_on_half_way"},
+            id="a time without a beginning",
+        ),
+        pytest.param(
+            SYNC,
+            "+\t\t__entry->size = size;\n",
+            "+\t\t__entry->size = size - 1;\n",
             {"strict_unmapping_waits", "disk_bytes_are_bytes_invalidated"},
             id="the last byte is left out",
         ),
         pytest.param(
             SYNC,
-            "+\t\t__entry->tables = tables;\n",
-            "+\t\t__entry->tables = 0;\n",
-            {"freed_tables_are_told"},
-            id="no tables",
+            "+\t\t__entry->domain = domain;\n+\t\t__entry->lazy = lazy;\n",
+            "+\t\t__entry->domain = dev;\n+\t\t__entry->lazy = lazy;\n",
+            {"strict_unmapping_waits"},
+            id="the device in place of the domain",
         ),
         pytest.param(
             SYNC,
-            "+\t\t__entry->type = domain->type;\n",
-            "+\t\t__entry->type = domain->type & ~__IOMMU_DOMAIN_DMA_FQ;\n",
+            "+\t\t__string(device, dev_name(dev))\n",
+            "+\t\t__string(device, dev_driver_string(dev))\n",
+            {"strict_unmapping_waits", "disk_bytes_are_bytes_invalidated"},
+            id="the driver in place of the device",
+        ),
+        pytest.param(
+            SYNC,
+            "+\t\t__entry->lazy = lazy;\n",
+            "+\t\t__entry->lazy = 0;\n",
             {"scattered_io_waits_in_lazy_mode"},
             id="lazy domains look strict",
+        ),
+        pytest.param(
+            FLUSH,
+            "+\t\t__entry->flush_ns = flush_ns;\n+\t\t__entry->free_ns = free_ns;\n",
+            "+\t\t__entry->flush_ns = free_ns;\n+\t\t__entry->free_ns = flush_ns;\n",
+            {"flush_and_free_are_timed_apart"},
+            id="flushing and freeing are swapped",
         ),
         pytest.param(
             FLUSH,

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the iommu-iotlb series.
 
-What is held against the new events is none of theirs: the older iommu:map, iommu:unmap
-and dma:dma_unmap_phys, probes on the driver's own function, what the DMA map benchmark
-timed, what the block layer counted, and where the pages were in physical memory.  There
-is one CPU, so all events of a workload have one order.
+What is held against the new events is none of theirs: the older iommu:map and
+iommu:unmap, probes with a clock of their own on what is timed and on the driver's
+functions, what the DMA map benchmark timed, what the block layer counted, and where the
+pages were in physical memory.  There is one CPU, so all events of a workload have one
+order.
 """
 
 from __future__ import annotations
 
 import bisect
-import itertools
 import json
 import re
 from collections import Counter
@@ -24,8 +24,23 @@ from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 CUT_NS = 1000
 PAGE = 4096
 FQ_ENTRIES = 255  # of a ring of 256, one is never used
-STRICT_PHASES = ("one", "sixteen", "tables", "before", "instead")
+STRICT_PHASES = ("one", "sixteen", "tables")
 READS = ("small", "scattered", "adjacent")
+
+
+@dataclass(frozen=True)
+class Wait:
+    """An unmapping that was invalidated, as probes saw it; times in us."""
+
+    asked: int
+    device: str
+    begin: int
+    end: int
+    sync_begin: int
+    sync_end: int
+    first: int
+    last: int
+    domain: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +78,7 @@ def strict_unmapping_waits(ev: Evidence) -> Verdict:
     """The driver's function was seen by a probe, and given the same range."""
     v = Verdict()
     load = ev.workload("bench-strict")
-    calls = _calls(load)
+    waits = _waits(load)
     for phase in _phases(load, STRICT_PHASES):
         name = phase.name
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA")
@@ -75,73 +90,55 @@ def strict_unmapping_waits(ev: Evidence) -> Verdict:
         sizes = {_int(sync, "size") for _, sync in pairs if sync}
         v.equal(f"{name}: sizes", sizes, {size})
         syncs = phase.named("iotlb_sync")
-        v.equal(f"{name}: types", {sync.fields["type"] for sync in syncs}, {"DMA"})
-        inside = _within(calls, phase)
-        given = [(first, last) for _, _, first, last, _, _ in inside]
-        told = [(_int(s, "iova"), _int(s, "iova") + _int(s, "size") - 1) for s in syncs]
-        v.equal(f"{name}: calls of the driver", len(given), len(told))
-        differing = sum(a != b for a, b in zip(given, told, strict=False))
-        v.equal(f"{name}: of which for another range", differing, 0)
-        differing = sum(
-            domain != _int(sync, "domain")
-            for (*_, domain), sync in zip(inside, syncs, strict=False)
+        v.equal(f"{name}: iotlb_sync of no unmapping", len(syncs) - len(pairs), 0)
+        v.equal(f"{name}: lazy", {sync.fields["lazy"] for sync in syncs}, {0})
+        v.true(f"{name}: its device", _devices(syncs) == {phase.facts["device"]})
+        inside = _within(waits, phase)
+        v.equal(f"{name}: calls of the driver", len(inside), len(syncs))
+        wrong = Counter[str](range=0, device=0, domain=0)
+        for sync, wait in zip(syncs, inside, strict=False):
+            last = _int(sync, "iova") + _int(sync, "size") - 1
+            wrong["range"] += (wait.first, wait.last) != (_int(sync, "iova"), last)
+            wrong["device"] += wait.device != sync.fields["device"]
+            wrong["domain"] += wait.domain != _int(sync, "domain")
+        v.equal(
+            f"{name}: other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0)
         )
-        v.equal(f"{name}: of which for another domain", differing, 0)
-        more = len(syncs) - len(pairs)
-        v.equal(f"{name}: iotlb_sync of no unmapping", more, int(name == "instead"))
     return v
 
 
-def duration_is_that_of_the_callback(ev: Evidence) -> Verdict:
-    """From inside by a kretprobe, from outside by older events and the benchmark."""
+def unmapping_and_waiting_are_timed_apart(ev: Evidence) -> Verdict:
+    """From inside by probes on either function, from outside by what is around it."""
     v = Verdict()
     load = ev.workload("bench-strict")
-    calls = _calls(load)
+    waits = _waits(load)
     for phase in _phases(load, STRICT_PHASES):
         name = phase.name
         syncs = phase.named("iotlb_sync")
-        inside = [end - begin for begin, end, *_ in _within(calls, phase)]
-        short = sum(
-            _int(sync, "duration_ns") <= (us - 1) * CUT_NS
-            for sync, us in zip(syncs, inside, strict=False)
+        inside = _within(waits, phase)
+        v.at_least(f"{name}: probed", len(inside), 10)
+        v.equal(f"{name}: iotlb_sync", len(syncs), len(inside))
+        wrong = Counter[str](unmap_ns=0, sync_ns=0, time=0)
+        for sync, wait in zip(syncs, inside, strict=False):
+            at = sync.ts_ns // CUT_NS
+            wrong["unmap_ns"] += not _lasted(
+                _int(sync, "unmap_ns"),
+                (wait.begin, wait.end),
+                (wait.asked, wait.sync_begin),
+            )
+            wrong["sync_ns"] += not _lasted(
+                _int(sync, "sync_ns"),
+                (wait.sync_begin, wait.sync_end),
+                (wait.end, at),
+            )
+            wrong["time"] += at < wait.sync_end
+        v.equal(
+            f"{name}: other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0)
         )
-        v.equal(f"{name}: shorter than the driver's function", short, 0)
-        pairs = [pair for pair in _unmappings(phase.events) if pair[1]]
-        waited = sum(_int(sync, "duration_ns") for _, sync in pairs if sync)
+        waited = sum(map(_spent, syncs))
         # Two averages of the benchmark, each cut to 100 ns.
-        most = (phase.facts["avg_unmap_100ns"] + 2) * 100 * len(pairs)
-        least = sum((us - 1) * CUT_NS for us in inside)
-        v.within(f"{name}: sum of duration_ns", waited, max(least, 1), most, "ns")
-        if name == "tables":
-            continue  # dma:dma_unmap_sg comes before the unmapping
-        v.equal(f"{name}: longer than between older events", _too_long(phase), 0)
-    return v
-
-
-def freed_tables_are_told(ev: Evidence) -> Verdict:
-    """The probe looked at the list of pages that the driver is to free."""
-    v = Verdict()
-    load = ev.workload("bench-strict")
-    calls = _calls(load)
-    for phase in _phases(load, STRICT_PHASES):
-        name = phase.name
-        told = [_int(sync, "tables") for sync in phase.named("iotlb_sync")]
-        seen = [int(tables) for *_, tables, _ in _within(calls, phase)]
-        differing = sum(a != b for a, b in zip(told, seen, strict=False))
-        v.equal(f"{name}: differing", differing, 0)
-        if name == "tables":
-            v.at_least(f"{name}: set", sum(told), 1)
-        elif name == "instead":
-            v.equal(f"{name}: set", sum(told), 1)
-        else:
-            v.equal(f"{name}: set", sum(told), 0)
-    (phase,) = _phases(load, ("instead",))
-    mapping = _of_mappings(phase.events)
-    v.equal("instead: invalidated by mapping", len(mapping), 1)
-    for sync, map_ in mapping:
-        v.equal("instead: its tables", _int(sync, "tables"), 1)
-        begin, end = _int(map_, "iova"), _int(map_, "iova") + _int(map_, "size")
-        v.within("instead: its iova", _int(sync, "iova"), begin, end - 1)
+        most = (phase.facts["avg_unmap_100ns"] + 2) * 100 * len(syncs)
+        v.within(f"{name}: sum of both", waited, 1, most, "ns")
     return v
 
 
@@ -157,7 +154,8 @@ def disk_bytes_are_bytes_invalidated(ev: Evidence) -> Verdict:
         total = sum(_int(sync, "size") for sync in syncs)
         v.equal(f"{name}: sum of size", total, phase.facts["bytes"])
         v.equal(f"{name}: sum of size / 512", total // 512, phase.facts["sectors"])
-        v.equal(f"{name}: types", {sync.fields["type"] for sync in syncs}, {"DMA"})
+        v.equal(f"{name}: lazy", {sync.fields["lazy"] for sync in syncs}, {0})
+        v.true(f"{name}: its device", _devices(syncs) == {phase.facts["device"]})
     (small,) = _phases(ev.workload("disk-strict"), ("small",))
     sizes = Counter(_int(sync, "size") for sync in small.named("iotlb_sync"))
     v.equal("small: sizes", dict(sizes), {PAGE: 256})
@@ -299,17 +297,25 @@ def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
     v.equal("bytes unmapped", sum(_int(u, "unmapped_size") for u in unmaps), total)
     syncs = phase.named("iotlb_sync")
     v.equal("iotlb_sync, one for each dma_iova_unlink()", len(syncs), waiting)
-    types = {sync.fields["type"] for sync in syncs}
-    v.equal("types", types, {"DMA-FQ"} if waiting else set())
+    lazy = {sync.fields["lazy"] for sync in syncs}
+    v.equal("lazy", lazy, {1} if waiting else set())
     told = [
-        (_int(sync, "iova"), _int(sync, "size"), _int(sync, "domain")) for sync in syncs
+        (
+            _int(sync, "iova"),
+            _int(sync, "size"),
+            _int(sync, "domain"),
+            sync.fields["device"],
+        )
+        for sync in syncs
     ]
-    v.equal("sum of size", sum(size for _, size, _ in told), total if waiting else 0)
+    v.equal("sum of size", sum(size for _, size, *_ in told), total if waiting else 0)
     given = [
-        (first, last + 1 - first, domain)
-        for _, _, first, last, _, domain in _within(_calls(load), phase)
+        (wait.first, wait.last + 1 - wait.first, wait.domain, wait.device)
+        for wait in _within(_waits(load), phase)
     ]
-    v.true("range and domain as the driver was given them", told == given)
+    v.true("range, domain and device as probes saw them", told == given)
+    of = {phase.facts["device"]} if waiting else set()
+    v.true("its device", _devices(syncs) == of)
     queued = requests - waiting
     v.equal("unmappings left to the queue", len(phase.queued), queued)
     flushes = phase.named("iotlb_fq_flush")
@@ -345,7 +351,7 @@ def strict_to_lazy_in_one_boot(ev: Evidence) -> Verdict:
     return v
 
 
-def unmanaged_domains_are_told(ev: Evidence) -> Verdict:
+def other_users_are_silent(ev: Evidence) -> Verdict:
     """No hardware, no DMA API: the tests call iommu_map() and iommu_unmap()."""
     v = Verdict()
     load = ev.workload("kunit")
@@ -355,18 +361,10 @@ def unmanaged_domains_are_told(ev: Evidence) -> Verdict:
         v.equal(f"{suite['name']}", suite["last"], f"ok 1 {suite['name']}")
         v.at_least(f"{suite['name']}: tests passed", suite["passed"], 2)
         v.equal(f"{suite['name']}: tests failed", suite["failed"], 0)
-    events = load.events()
-    syncs = [event for event in events if event.name == "iotlb_sync"]
-    v.equal("types", {sync.fields["type"] for sync in syncs}, {"unmanaged"})
-    pairs = [pair for pair in _unmappings(events) if _int(pair[0], "unmapped_size")]
-    v.at_least("unmappings", len(pairs), 10)
-    v.equal("of which without iotlb_sync", sum(s is None for _, s in pairs), 0)
-    larger = sum(_int(u, "unmapped_size") > _int(u, "size") for u, _ in pairs)
-    v.at_least("of which took more than was asked for", larger, 1)
-    mapping = _of_mappings(events)
-    v.equal("iotlb_sync", len(syncs), len(pairs) + len(mapping))
-    tables = [_int(sync, "tables") for sync, _ in mapping]
-    v.equal("by mapping, without tables", tables.count(0), 0)
+    v.at_least("unmappings", len(load.events("unmap")), 10)
+    for reader in (load.events, load.record):
+        told = reader("iotlb_sync")
+        v.equal(f"iotlb_sync, {reader.__name__}", len(told), 0)
     return v
 
 
@@ -399,7 +397,7 @@ def switched_on_half_way(ev: Evidence) -> Verdict:
     return v
 
 
-_TIMES = frozenset({"duration_ns", "flush_ns", "free_ns"})
+_TIMES = frozenset({"unmap_ns", "sync_ns", "flush_ns", "free_ns"})
 
 
 def lazy_unmapping_is_silent(ev: Evidence) -> Verdict:
@@ -476,12 +474,7 @@ def sizes_add_up(ev: Evidence) -> Verdict:
             unmapped += size
             if phase.name in phases:
                 waited_for += size
-            mapping = {id(sync) for sync, _ in _of_mappings(phase.events)}
-            told += sum(
-                _int(sync, "size")
-                for sync in phase.named("iotlb_sync")
-                if id(sync) not in mapping
-            )
+            told += sum(_int(sync, "size") for sync in phase.named("iotlb_sync"))
             spent = sum(map(_spent, phase.events))
             lasted = phase.facts["end_ns"] - phase.facts["begin_ns"]
             v.at_most(f"{name}: {phase.name}: time in events", spent, lasted, "ns")
@@ -499,9 +492,10 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     syncs, flushes = load.events("iotlb_sync"), load.events("iotlb_fq_flush")
     who = load.bpftrace("iommu-iotlb-who")
     for name, field in (
-        ("@wait_ns", "duration_ns"),
+        ("@unmap_ns", "unmap_ns"),
+        ("@sync_ns", "sync_ns"),
         ("@bytes", "size"),
-        ("@syncs", ""),
+        ("@waits", ""),
     ):
         sums: Counter[str] = Counter()
         for sync in syncs:
@@ -509,7 +503,7 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         v.equal(name, _sorted(who.maps[name]), _sorted(sums))
     longest: dict[str, int] = {}
     for sync in syncs:
-        took = _int(sync, "duration_ns")
+        took = _spent(sync)
         longest[_who(sync)] = max(longest.get(_who(sync), 0), took)
     v.equal("@longest_ns", _sorted(who.maps["@longest_ns"]), _sorted(longest))
     for name, field in (
@@ -525,7 +519,7 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         v.equal(name, _sorted(who.maps[name]), _sorted(sums))
     spent = sum(_spent(event) for event in (*syncs, *flushes))
     v.equal("@cpu_ns", _sorted(who.maps["@cpu_ns"]), {"0": spent})
-    lazy = [sync for sync in syncs if sync.fields["type"] == "DMA-FQ"]
+    lazy = [sync for sync in syncs if sync.fields["lazy"]]
     (probed,) = _facts(load, "probes")
     passed = Counter(name for _, name in probed["entered"])
     v.at_least("dma_iova_destroy() in a lazy domain", passed["dma_iova_destroy"], 1)
@@ -540,19 +534,17 @@ def scripts_add_up(ev: Evidence) -> Verdict:
 
 
 def _histograms(v: Verdict, load: WorkloadResult, syncs: Sequence[Event]) -> None:
-    types = {"unmanaged": 1, "DMA": 3, "DMA-FQ": 11}
     hists = load.bpftrace("iommu-iotlb").hists
-    for name, field in (("@ns", "duration_ns"), ("@bytes", "size")):
+    for name, field in (("@ns", ""), ("@bytes", "size")):
         told = {
             key: {b.low or 0: b.count for b in buckets if b.count}
             for key, buckets in hists[name].items()
         }
         wanted: dict[str, Counter[int]] = {}
         for sync in syncs:
-            key = str(types[str(sync.fields["type"])])
-            value = _int(sync, field)
+            value = _int(sync, field) if field else _spent(sync)
             low = value if value < 2 else 1 << (value.bit_length() - 1)
-            wanted.setdefault(key, Counter())[low] += 1
+            wanted.setdefault(_whose(sync), Counter())[low] += 1
         v.equal(
             name,
             {key: _sorted(told[key]) for key in sorted(told)},
@@ -564,10 +556,18 @@ def _spent(event: Event) -> int:
     return sum(_int(event, key) for key in _TIMES & set(event.fields))
 
 
+def _whose(sync: Event) -> str:
+    return f"{sync.fields['device']},{sync.fields['lazy']}"
+
+
 def _who(sync: Event) -> str:
     # What ftrace calls <idle> has a name of its own on each CPU.
     comm = "swapper/0" if sync.comm == "<idle>" else sync.comm
-    return f"{sync.fields['type']},{comm}"
+    return f"{_whose(sync)},{comm}"
+
+
+def _devices(syncs: Iterable[Event]) -> set[Any]:
+    return {sync.fields["device"] for sync in syncs}
 
 
 def _sorted(mapping: Mapping[Any, int]) -> dict[Any, int]:
@@ -613,35 +613,6 @@ def _unmappings(events: Iterable[Event]) -> list[tuple[Event, Event | None]]:
     return found
 
 
-def _of_mappings(events: Sequence[Event]) -> list[tuple[Event, Event]]:
-    """Each iotlb_sync that no unmapping is before, with the map that follows it."""
-    own = {id(sync) for _, sync in _unmappings(events) if sync}
-    return [
-        (event, after)
-        for event, after in itertools.pairwise(events)
-        if event.name == "iotlb_sync" and id(event) not in own and after.name == "map"
-    ]
-
-
-def _too_long(phase: Phase) -> int:
-    """Invalidations that take longer than from unmap to dma_unmap_phys."""
-    late = 0
-    unmap = sync = None
-    for event in phase.events:
-        if event.name == "unmap":
-            unmap, sync = event, None
-        elif event.name == "iotlb_sync" and unmap is not None:
-            sync = event
-        elif event.name == "dma_unmap_phys":
-            if unmap is None or sync is None:
-                late += 1
-                continue
-            most = event.ts_ns + CUT_NS - unmap.ts_ns
-            late += _int(sync, "duration_ns") >= most
-            unmap = sync = None
-    return late
-
-
 def _lazy(ev: Evidence) -> list[tuple[str, Phase]]:
     """All phases in which something can be queued."""
     return [
@@ -655,12 +626,9 @@ def _lazy(ev: Evidence) -> list[tuple[str, Phase]]:
     ]
 
 
-Call = tuple[int, int, int, int, bool, int]
-
-
-def _calls(load: WorkloadResult) -> list[Call]:
+def _waits(load: WorkloadResult) -> list[Wait]:
     (found,) = _facts(load, "probes")
-    return [tuple(call) for call in found["calls"]]
+    return [Wait(*wait) for wait in found["waits"]]
 
 
 def _entered(load: WorkloadResult, phase: Phase) -> Counter[str]:
@@ -679,9 +647,9 @@ def _unlinking(load: WorkloadResult) -> tuple[str, ...]:
     )
 
 
-def _within(calls: Iterable[Call], phase: Phase) -> list[Call]:
+def _within(waits: Iterable[Wait], phase: Phase) -> list[Wait]:
     begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
-    return [call for call in calls if begin <= call[0] <= end]
+    return [wait for wait in waits if begin <= wait.begin <= end]
 
 
 def _phases(load: WorkloadResult, names: Sequence[str]) -> list[Phase]:

@@ -257,28 +257,37 @@ def define(line: str) -> None:
 
 
 class Probes:
-    """Both ends of intel_iommu_tlb_sync(), the driver's part of an invalidation, and
-    the beginning of other functions, by name.
+    """An unmapping of the DMA API, as probes see it: whose device it is, both ends of
+    iommu_unmap_fast() and of intel_iommu_tlb_sync(), the driver's part of an
+    invalidation.
 
-    ``calls`` has [begin, end, first IOVA, last IOVA, tables, domain] of each: whole
-    microseconds, and whether the list of page tables to free had any.  ``entered`` has
-    [time, name] of the others.
+    ``waits`` has [asked, device, unmap begin, unmap end, sync begin, sync end, first
+    IOVA, last IOVA, domain] of each that was invalidated: whole microseconds, and the
+    name that the device's kobject has.  ``entered`` has [time, name] of each function
+    of ``others`` that began.
     """
 
-    # struct iommu_iotlb_gather: start, end, pgsize, freelist
-    _FETCH = (
-        "first=+0($arg2):x64 last=+8($arg2):x64 list=+24($arg2):x64 gather=$arg2:x64"
-        " domain=$arg1:x64"
-    )
+    #: What is given a device, and unmaps its memory.
+    _ASKED = ("iommu_dma_unmap_phys", "iommu_dma_unmap_sg", "dma_iova_unlink")
+    # struct iommu_iotlb_gather: start, end
+    _FETCH = "first=+0($arg2):x64 last=+8($arg2):x64 domain=$arg1:x64"
+    # struct device begins with its kobject, which begins with its name.
+    _NAME = "device=+0(+0($arg1)):string"
 
     def __init__(self, *others: str) -> None:
         self.trace = Trace("kstall-probes")
-        self.calls: list[tuple[int, int, int, int, bool, int]] = []
+        self.waits: list[tuple[int, str, int, int, int, int, int, int, int]] = []
         self.entered: list[tuple[int, str]] = []
+        self._others = others
         self._probes = {
+            "begin": f"p:{_GROUP}/begin iommu_unmap_fast",
+            "end": f"r:{_GROUP}/end iommu_unmap_fast",
             "in": f"p:{_GROUP}/in intel_iommu_tlb_sync {self._FETCH}",
             "out": f"r:{_GROUP}/out intel_iommu_tlb_sync",
-        } | {name: f"p:{_GROUP}/{name} {name}" for name in others}
+        } | {
+            name: f"p:{_GROUP}/{name} {name} {self._NAME}"
+            for name in (*self._ASKED, *others)
+        }
 
     def __enter__(self) -> Probes:
         for probe in self._probes.values():
@@ -291,30 +300,38 @@ class Probes:
     def __exit__(self, *_: object) -> None:
         for name in self._probes:
             self.trace.enable(f"{_GROUP}/{name}", False)
-        begun: tuple[int, re.Match[str]] | None = None
-        for line in self.trace.lines():
-            found = re.search(rf" (\d+)\.(\d+): ({'|'.join(self._probes)}): (.*)", line)
-            if found is None:
-                raise OSError(f"not an event: {line!r}")
-            at = int(found[1]) * 1_000_000 + int(found[2])
-            if found[3] == "out":
-                if begun is None:
-                    continue
-                start, values = begun
-                first, last, pages, gather, domain = (
-                    int(value, 16) for value in re.findall(r"=0x(\w+)", values[4])
-                )
-                # The head of an empty list points to itself, within the gather.
-                tables = not gather <= pages < gather + 64
-                self.calls.append((start, at, first, last, tables, domain))
-                begun = None
-            elif found[3] == "in":
-                begun = (at, found)
-            else:
-                self.entered.append((at, found[3]))
+        self._read(self.trace.lines())
         self.trace.__exit__()
         for name in self._probes:
             define(f"-:{_GROUP}/{name}")
+
+    def _read(self, lines: list[str]) -> None:
+        # There is one CPU, and what unmaps is not interrupted by what does, too.
+        asked, device = 0, ""
+        begin = end = sync = 0
+        given: list[int] = []
+        for line in lines:
+            found = re.search(rf" (\d+)\.(\d+): ({'|'.join(self._probes)}): (.*)", line)
+            if found is None:
+                raise OSError(f"not an event: {line!r}")
+            at, name = int(found[1]) * 1_000_000 + int(found[2]), found[3]
+            if name in self._others:
+                self.entered.append((at, name))
+            if name == "begin":
+                begin, end, sync = at, 0, 0
+            elif name == "end":
+                end = at
+            elif name == "in" and end:
+                sync = at
+                given = [int(value, 16) for value in re.findall(r"=0x(\w+)", found[4])]
+            elif name == "out" and sync:
+                first, last, domain = given
+                self.waits.append(
+                    (asked, device, begin, end, sync, at, first, last, domain)
+                )
+                asked, device, begin, end, sync = 0, "", 0, 0, 0
+            elif name in self._ASKED:
+                asked, device = at, found[4].rpartition("device=")[2].strip('"')
 
 
 _OF_FLUSHES = {
