@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 CONSTANTS = {
     "drm-sched": {"100": "jobs of a queue of a KUnit suite"},
     "iommu-iotlb": {
+        "7.2": "the release before, whose source was read, too",
         "7.3": "the release whose source was read",
-        "256": "entries of a flush queue's ring, IOVA_DEFAULT_FQ_SIZE",
-        "255": "of which one stays free",
+        "255": "entries of a flush queue, IOVA_DEFAULT_FQ_SIZE less one",
     },
     "pci-aer": {
         "128": "AER_ERROR_SOURCES_MAX",
