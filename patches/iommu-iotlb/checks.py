@@ -26,8 +26,6 @@ PAGE = 4096
 FQ_ENTRIES = 255  # of a ring of 256, one is never used
 STRICT_PHASES = ("one", "sixteen", "tables")
 READS = ("small", "scattered", "adjacent")
-#: What bpftrace 0.23 makes of strings of tracepoints.
-NO_NAME = frozenset({""})
 
 
 @dataclass(frozen=True)
@@ -141,6 +139,24 @@ def unmapping_and_waiting_are_timed_apart(ev: Evidence) -> Verdict:
         # Two averages of the benchmark, each cut to 100 ns.
         most = (phase.facts["avg_unmap_100ns"] + 2) * 100 * len(syncs)
         v.within(f"{name}: sum of both", waited, 1, most, "ns")
+    return v
+
+
+def either_device_is_told(ev: Evidence) -> Verdict:
+    """Over the whole of a workload in which one device comes after the other."""
+    v = Verdict()
+    load = ev.workload("operator")
+    syncs = load.events("iotlb_sync")
+    waits = _waits(load)
+    v.equal("devices", len(_devices(syncs)), 2)
+    v.equal("iotlb_sync", len(syncs), len(waits))
+    wrong = Counter[str](range=0, device=0, domain=0)
+    for sync, wait in zip(syncs, waits, strict=False):
+        last = _int(sync, "iova") + _int(sync, "size") - 1
+        wrong["range"] += (wait.first, wait.last) != (_int(sync, "iova"), last)
+        wrong["device"] += wait.device != sync.fields["device"]
+        wrong["domain"] += wait.domain != _int(sync, "domain")
+    v.equal("other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0))
     return v
 
 
@@ -502,19 +518,11 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         sums: Counter[str] = Counter()
         for sync in syncs:
             sums[_who(sync)] += _int(sync, field) if field else 1
-        found: Counter[str] = Counter()
-        for key, value in who.maps[name].items():
-            found[_rest(key)] += int(value)
-        v.equal(name, _sorted(found), _sorted(sums))
-        strangers = {key.partition(",")[0] for key in who.maps[name]} - _devices(syncs)
-        v.true(f"{name}: of these devices", strangers <= NO_NAME, str(strangers))
+        v.equal(name, _sorted(who.maps[name]), _sorted(sums))
     longest: Counter[str] = Counter()
     for sync in syncs:
         longest[_who(sync)] = max(longest[_who(sync)], _spent(sync))
-    most: Counter[str] = Counter()
-    for key, value in who.maps["@longest_ns"].items():
-        most[_rest(key)] = max(most[_rest(key)], int(value))
-    v.equal("@longest_ns", _sorted(most), _sorted(longest))
+    v.equal("@longest_ns", _sorted(who.maps["@longest_ns"]), _sorted(longest))
     for name, field in (
         ("@flushes", ""),
         ("@freed", "freed"),
@@ -545,18 +553,18 @@ def scripts_add_up(ev: Evidence) -> Verdict:
 def _histograms(v: Verdict, load: WorkloadResult, syncs: Sequence[Event]) -> None:
     hists = load.bpftrace("iommu-iotlb").hists
     for name, field in (("@ns", ""), ("@bytes", "size")):
-        told: dict[str, Counter[int]] = {}
-        for key, buckets in hists[name].items():
-            for bucket in buckets:
-                told.setdefault(_rest(key), Counter())[bucket.low or 0] += bucket.count
+        told = {
+            key: {b.low or 0: b.count for b in buckets if b.count}
+            for key, buckets in hists[name].items()
+        }
         wanted: dict[str, Counter[int]] = {}
         for sync in syncs:
             value = _int(sync, field) if field else _spent(sync)
             low = value if value < 2 else 1 << (value.bit_length() - 1)
-            wanted.setdefault(str(sync.fields["lazy"]), Counter())[low] += 1
+            wanted.setdefault(_whose(sync), Counter())[low] += 1
         v.equal(
             name,
-            {key: _sorted(+told[key]) for key in sorted(told)},
+            {key: _sorted(told[key]) for key in sorted(told)},
             {key: _sorted(wanted[key]) for key in sorted(wanted)},
         )
 
@@ -565,15 +573,14 @@ def _spent(event: Event) -> int:
     return sum(_int(event, key) for key in _TIMES & set(event.fields))
 
 
+def _whose(sync: Event) -> str:
+    return f"{sync.fields['device']},{sync.fields['lazy']}"
+
+
 def _who(sync: Event) -> str:
     # What ftrace calls <idle> has a name of its own on each CPU.
     comm = "swapper/0" if sync.comm == "<idle>" else sync.comm
-    return f"{sync.fields['lazy']},{comm}"
-
-
-def _rest(key: str) -> str:
-    """A script's key without the device, which bpftrace 0.23 prints empty."""
-    return key.partition(",")[2]
+    return f"{_whose(sync)},{comm}"
 
 
 def _devices(syncs: Iterable[Event]) -> set[Any]:

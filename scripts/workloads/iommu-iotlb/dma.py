@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import fcntl
 import itertools
 import mmap
@@ -306,32 +307,54 @@ class Probes:
             define(f"-:{_GROUP}/{name}")
 
     def _read(self, lines: list[str]) -> None:
-        # There is one CPU, and what unmaps is not interrupted by what does, too.
-        asked, device = 0, ""
-        begin = end = sync = 0
-        given: list[int] = []
+        names = "|".join(self._probes)
+        pattern = re.compile(
+            rf"^\s*(.*?)\s+\[\d+\] (\S+)\s+(\d+)\.(\d+): ({names}): (.*)"
+        )
+        seen: dict[str, _Seen] = {}
         for line in lines:
-            found = re.search(rf" (\d+)\.(\d+): ({'|'.join(self._probes)}): (.*)", line)
+            found = pattern.match(line)
             if found is None:
                 raise OSError(f"not an event: {line!r}")
-            at, name = int(found[1]) * 1_000_000 + int(found[2]), found[3]
+            at, name = int(found[3]) * 1_000_000 + int(found[4]), found[5]
             if name in self._others:
                 self.entered.append((at, name))
+            # What is interrupted goes on afterwards, as does what lost the CPU.
+            context = next((bit for bit in "Hhs" if bit in found[2]), found[1])
+            one = seen.setdefault(context, _Seen())
             if name == "begin":
-                begin, end, sync = at, 0, 0
+                one.begin, one.end, one.sync = at, 0, 0
             elif name == "end":
-                end = at
-            elif name == "in" and end:
-                sync = at
-                given = [int(value, 16) for value in re.findall(r"=0x(\w+)", found[4])]
-            elif name == "out" and sync:
-                first, last, domain = given
+                one.end = at
+            elif name == "in" and one.end:
+                one.sync = at
+                one.given = [
+                    int(word, 16) for word in re.findall(r"=0x(\w+)", found[6])
+                ]
+            elif name == "out" and one.sync:
+                first, last, domain = one.given
                 self.waits.append(
-                    (asked, device, begin, end, sync, at, first, last, domain)
-                )
-                asked, device, begin, end, sync = 0, "", 0, 0, 0
+                    (
+                        one.asked, one.device, one.begin, one.end, one.sync, at,
+                        first, last, domain,
+                    )
+                )  # fmt: skip
+                del seen[context]
             elif name in self._ASKED:
-                asked, device = at, found[4].rpartition("device=")[2].strip('"')
+                one.asked = at
+                one.device = found[6].rpartition("device=")[2].strip('"')
+
+
+@dataclasses.dataclass
+class _Seen:
+    """What probes saw so far of an unmapping that is under way."""
+
+    asked: int = 0
+    device: str = ""
+    begin: int = 0
+    end: int = 0
+    sync: int = 0
+    given: list[int] = dataclasses.field(default_factory=list)
 
 
 _OF_FLUSHES = {
