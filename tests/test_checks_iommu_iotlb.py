@@ -401,3 +401,39 @@ def test_identity(checks: ModuleType, tmp_path: Path, field: str) -> None:
     other: dict[str, object] = {"iova": 0x20000, "domain": 1, "device": "0000:00:04.0"}
     evidence = _strict(tmp_path, lambda fields: fields.update({field: other[field]}))
     assert "other than probes saw it" in _wrong(checks.strict_unmapping_waits(evidence))
+
+
+NIC = "0000:00:04.0"
+
+
+@pytest.mark.parametrize(
+    ("second", "domain", "wrong"),
+    [
+        (NIC, DOMAIN + 1, set()),
+        # As it was in the event before.
+        (DISK, DOMAIN + 1, {"devices", "other than probes saw it"}),
+        (NIC, DOMAIN, {"other than probes saw it"}),
+    ],
+)
+def test_two_devices(
+    checks: ModuleType, tmp_path: Path, second: str, domain: int, wrong: set[str]
+) -> None:
+    (tmp_path / "operator").mkdir()
+    last = 0x10000 + SIZE - 1
+    waits = [_wait(0, 0x10000), (MS, NIC, 1, 2, 3, 4, 0x10000, last, DOMAIN + 1)]
+    events = [
+        _event(
+            13 * US, "iotlb_sync", iova=0x10000, size=SIZE, device=of, domain=its,
+        )
+        for of, its in ((DISK, DOMAIN), (second, domain))
+    ]  # fmt: skip
+    said = json.dumps({"what": "probes", "waits": waits, "entered": []})
+    (tmp_path / "operator/stdout").write_text(said)
+    load = WorkloadResult("operator", tmp_path / "operator", {}, {})
+    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    evidence = Evidence(tmp_path, {}, {"operator": load}, {})
+    assert _wrong_labels(checks.either_device_is_told(evidence)) == wrong
+
+
+def _wrong_labels(verdict: Verdict) -> set[str]:
+    return {one.label for one in verdict.comparisons if not one.ok}
