@@ -269,7 +269,11 @@ class Probes:
     """
 
     #: What is given a device, and unmaps its memory.
-    _ASKED = ("iommu_dma_unmap_phys", "iommu_dma_unmap_sg", "dma_iova_unlink")
+    _ASKED = (
+        *("iommu_dma_unmap_phys", "iommu_dma_unmap_sg", "dma_iova_unlink"),
+        # A driver that lets its device go frees its coherent memory.
+        "iommu_dma_free",
+    )
     # struct iommu_iotlb_gather: start, end
     _FETCH = "first=+0($arg2):x64 last=+8($arg2):x64 domain=$arg1:x64"
     # struct device begins with its kobject, which begins with its name.
