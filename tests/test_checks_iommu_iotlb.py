@@ -19,10 +19,10 @@ from kstall.verdict import Verdict
 
 US = 1_000
 MS = 1_000_000
-EVENTS = ("iotlb_sync", "iotlb_fq_flush")
-#: Of each of 40 turns when it began and ended, and what was told in it: ts, duration.
-TURNS = [(number * 50 * MS, number * 50 * MS + 40 * MS) for number in range(1, 41)]
-TOLD = [(on + 5 * MS, 20 * US) for on, _ in TURNS]
+EVENTS = {"iotlb_sync": 40, "iotlb_fq_flush": 160}
+#: Of each turn when it began and ended, and what was told in it: ts, duration.
+TURNS = [(number * 50 * MS, number * 50 * MS + 40 * MS) for number in range(1, 161)]
+TOLD = [(on + 5 * MS, 20 * US) for on, _ in TURNS[:40]]
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,12 @@ def _toggled(place: Path, told: list[tuple[int, int]]) -> Evidence:
     """Evidence of the workload ``toggle`` with ``told`` for either event."""
     folder = place / "toggle"
     folder.mkdir()
+    seen = [(*one, 1) for one in told]
     lines = [
-        json.dumps({"what": "toggle", "event": event, "turns": TURNS, "told": told})
-        for event in EVENTS
+        json.dumps(
+            {"what": "toggle", "event": event, "turns": TURNS[:count], "told": seen}
+        )
+        for event, count in EVENTS.items()
     ]
     (folder / "stdout").write_text("\n".join(lines))
     load = WorkloadResult("toggle", folder, {}, {})
@@ -59,26 +62,28 @@ def _wrong(verdict: Verdict) -> set[str]:
 ON, OFF = TURNS[7]
 #: Recorded a millisecond after the event was off, and begun before that.
 LATE = (OFF + MS, 2 * MS)
+MANY = {"after a turn, most for any"}
+LONG = {"longer than it was on"}
 
 
 @pytest.mark.parametrize(
     ("told", "wrong"),
     [
         (TOLD, set()),
-        # One that lost the CPU, in each of several turns.
+        # What was under way when it was switched off, in each of several turns.
         ([*TOLD, LATE], set()),
-        ([*TOLD, *((off + MS, MS + 20 * US) for _, off in TURNS)], set()),
+        ([*TOLD, *((off + MS, MS + 20 * US) for _, off in TURNS[:40])], set()),
         # The same, recorded so late that it had ended before it was switched off.
         ([*TOLD, (OFF + 3 * MS, 20 * US)], set()),
         # But one thread cannot have two of them,
-        ([*TOLD, LATE, (LATE[0] + 20 * US, 20 * US)], {"after a turn, most for any"}),
+        ([*TOLD, LATE, (LATE[0] + 20 * US, 20 * US)], MANY),
         # a time from before the event was on is wrong, by whatever it is,
-        ([*TOLD, (ON + MS, MS + 2 * US)], {"longer than it was on"}),
-        ([*TOLD, (ON + MS, ON + MS)], {"longer than it was on"}),
-        ([*TOLD, (OFF + MS, OFF + 2 * MS - ON)], {"longer than it was on"}),
+        ([*TOLD, (ON + MS, MS + 2 * US)], LONG),
+        ([*TOLD, (ON + MS, ON + MS)], LONG),
+        ([*TOLD, (OFF + MS, OFF + 2 * MS - ON)], LONG),
         # and so is an event before all that.
         ([*TOLD, (TURNS[0][0] - MS, 1)], {"before all turns"}),
-        (TOLD[:9], {"events"}),
+        (TOLD[:9], {"events of the other CPU"}),
     ],
 )
 def test_switched_on_half_way(
@@ -86,6 +91,17 @@ def test_switched_on_half_way(
 ) -> None:
     verdict = checks.switched_on_half_way(_toggled(tmp_path, told))
     assert _wrong(verdict) == wrong
+    of_both = {one.label for one in verdict.comparisons if not one.ok}
+    # Beside the thread there can be the timer.
+    each = {"iotlb_sync"} if wrong == MANY else set(EVENTS)
+    assert of_both == {f"{event}: {what}" for event in each for what in wrong}
+
+
+def test_two_flushes_at_a_time_and_no_third(checks: ModuleType, tmp_path: Path) -> None:
+    many = [(LATE[0] + number * US, LATE[1]) for number in range(3)]
+    verdict = checks.switched_on_half_way(_toggled(tmp_path, [*TOLD, *many]))
+    of_both = {one.label for one in verdict.comparisons if not one.ok}
+    assert of_both == {f"{event}: {what}" for event in EVENTS for what in MANY}
 
 
 # -- a lazy domain, on kernels of both kinds ------------------------------------------

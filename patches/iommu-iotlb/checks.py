@@ -5,7 +5,7 @@ What is held against the new events is none of theirs: the older iommu:map and
 iommu:unmap, probes with a clock of their own on what is timed and on the driver's
 functions, what the DMA map benchmark timed, what the block layer counted, and where the
 pages were in physical memory.  There is one CPU, so all events of a workload have one
-order.
+order; but for the one workload that switches events on one CPU while another unmaps.
 """
 
 from __future__ import annotations
@@ -390,17 +390,22 @@ def switched_on_half_way(ev: Evidence) -> Verdict:
     """No recorder and no other listener here: that would keep the events on."""
     v = Verdict()
     load = ev.workload("toggle")
-    for event in ("iotlb_sync", "iotlb_fq_flush"):
+    for event, count, late_at_most in (
+        # What is under way when it is switched off is told later.  It is over before
+        # the next turn begins.  There is one thread that unmaps,
+        ("iotlb_sync", 40, 1),
+        # and beside a full queue of that thread's there can be the timer.
+        ("iotlb_fq_flush", 160, 2),
+    ):
         (seen,) = (t for t in _facts(load, "toggle") if t["event"] == event)
         turns, told = seen["turns"], seen["told"]
-        v.equal(f"{event}: turns", len(turns), 40)
-        v.at_least(f"{event}: events", len(told), 10)
+        v.equal(f"{event}: turns", len(turns), count)
+        elsewhere = sum(cpu != 0 for *_, cpu in told)
+        v.at_least(f"{event}: events of the other CPU", elsewhere, 10)
         early = lost = 0
-        # What is under way when it is switched off may be told later: the one thread
-        # that unmaps can have lost the CPU.  It is over before the next turn begins.
         late = Counter[int]()
         begins = [on - CUT_NS for on, _ in turns]
-        for at, took in told:
+        for at, took, _ in told:
             turn = bisect.bisect_left(begins, at) - 1
             if turn < 0:
                 lost += 1
@@ -410,7 +415,7 @@ def switched_on_half_way(ev: Evidence) -> Verdict:
             early += at + CUT_NS - took < on
         v.equal(f"{event}: before all turns", lost, 0)
         most = max(late.values(), default=0)
-        v.at_most(f"{event}: after a turn, most for any", most, 1)
+        v.at_most(f"{event}: after a turn, most for any", most, late_at_most)
         v.equal(f"{event}: longer than it was on", early, 0)
     return v
 
