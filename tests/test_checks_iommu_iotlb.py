@@ -19,9 +19,9 @@ from kstall.verdict import Verdict
 
 US = 1_000
 MS = 1_000_000
-EVENTS = {"iotlb_sync": 40, "iotlb_fq_flush": 160}
+EVENTS = {"iotlb_sync": 40, "iotlb_fq_flush": 120}
 #: Of each turn when it began and ended, and what was told in it: ts, duration.
-TURNS = [(number * 50 * MS, number * 50 * MS + 40 * MS) for number in range(1, 161)]
+TURNS = [(number * 50 * MS, number * 50 * MS + 40 * MS) for number in range(1, 121)]
 TOLD = [(on + 5 * MS, 20 * US) for on, _ in TURNS[:40]]
 
 
@@ -43,7 +43,7 @@ def _toggled(place: Path, told: list[tuple[int, int]]) -> Evidence:
     """Evidence of the workload ``toggle`` with ``told`` for either event."""
     folder = place / "toggle"
     folder.mkdir()
-    seen = [(*one, 1) for one in told]
+    seen = [(*one, 0) for one in told]
     lines = [
         json.dumps(
             {"what": "toggle", "event": event, "turns": TURNS[:count], "told": seen}
@@ -83,7 +83,7 @@ LONG = {"longer than it was on"}
         ([*TOLD, (OFF + MS, OFF + 2 * MS - ON)], LONG),
         # and so is an event before all that.
         ([*TOLD, (TURNS[0][0] - MS, 1)], {"before all turns"}),
-        (TOLD[:9], {"events of the other CPU"}),
+        (TOLD[:9], {"events of CPU 0"}),
     ],
 )
 def test_switched_on_half_way(

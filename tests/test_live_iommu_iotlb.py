@@ -43,6 +43,20 @@ FLUSH = "0002-iommu-dma-Add-flush-queue-trace-event.patch"
         ),
         pytest.param(
             SYNC,
+            "+\tif (trace_iotlb_sync_enabled())\n"
+            "+\t\treturn iommu_dma_unmap_traced(dev, domain, iova, size, gather);\n"
+            "+\n"
+            "+\treturn iommu_unmap_fast(domain, iova, size, gather);\n",
+            "+\tsize_t done = trace_iotlb_sync_enabled() ? iommu_dma_unmap_traced(dev, "
+            "domain, iova, size, gather) : iommu_unmap_fast(domain, iova, size, gather)"
+            ";\n+\tif (!gather->queued && gather->start < gather->end)\n"
+            "+\t\ttrace_iotlb_sync(dev, domain, iova, done, ktime_get_ns(), 0, 0);\n"
+            "+\treturn done;\n",
+            {"switched_on_half_way"},
+            id="an unmapping that was not timed is told if the event is on by then",
+        ),
+        pytest.param(
+            SYNC,
             "+\t\t__entry->size = size;\n",
             "+\t\t__entry->size = size - 1;\n",
             {"strict_unmapping_waits", "disk_bytes_are_bytes_invalidated"},
@@ -96,6 +110,15 @@ FLUSH = "0002-iommu-dma-Add-flush-queue-trace-event.patch"
             "+\tu64 called = 0, flushed;\n",
             {"switched_on_half_way", "sizes_add_up"},
             id="a flush since the machine was booted",
+        ),
+        pytest.param(
+            FLUSH,
+            "+\t\tfq_flush_iotlb(cookie);\n+\t\tfq_free(cookie, full);\n",
+            "+\t\tfq_flush_iotlb(cookie);\n"
+            "+\t\ttrace_iotlb_fq_flush(cookie->fq_domain, ktime_get_ns(), 0, "
+            "fq_free(cookie, full), full);\n",
+            {"switched_on_half_way"},
+            id="a flush that was not timed is told if the event is on by then",
         ),
     ],
 )

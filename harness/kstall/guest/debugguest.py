@@ -88,11 +88,13 @@ def machine_for(series: Series) -> guest.Machine:
     usual = guestrun.machine_for(series)
     unit = {"M": 1, "G": 1024}[usual.memory[-1]]
     memory = max(int(usual.memory[:-1]) * unit, _MEMORY_MB)
+    # Here all processors are for all that runs.
+    append = [one for one in usual.append if not one.startswith("isolcpus=")]
     return dataclasses.replace(
         usual,
         cpus=max(usual.cpus, 2),
         memory=f"{memory}M",
-        append=(*usual.append, *_APPEND),
+        append=(*append, *_APPEND),
     )
 
 
