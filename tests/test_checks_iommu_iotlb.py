@@ -423,16 +423,28 @@ NIC = "0000:00:04.0"
 
 
 @pytest.mark.parametrize(
-    ("second", "domain", "wrong"),
+    ("second", "domain", "flushed", "wrong"),
     [
-        (NIC, DOMAIN + 1, set()),
+        (NIC, DOMAIN + 1, DOMAIN + 1, set()),
         # As it was in the event before.
-        (DISK, DOMAIN + 1, {"devices", "other than probes saw it"}),
-        (NIC, DOMAIN, {"other than probes saw it"}),
+        (DISK, DOMAIN + 1, DOMAIN + 1, {"devices", "other than probes saw it"}),
+        (NIC, DOMAIN, DOMAIN + 1, {"other than probes saw it"}),
+        (
+            NIC,
+            DOMAIN + 1,
+            DOMAIN,
+            {"domains that were flushed", "each as a probe saw it"},
+        ),
+        (NIC, DOMAIN + 1, DOMAIN + 2, {"each as a probe saw it"}),
     ],
 )
 def test_two_devices(
-    checks: ModuleType, tmp_path: Path, second: str, domain: int, wrong: set[str]
+    checks: ModuleType,
+    tmp_path: Path,
+    second: str,
+    domain: int,
+    flushed: int,
+    wrong: set[str],
 ) -> None:
     (tmp_path / "operator").mkdir()
     last = 0x10000 + SIZE - 1
@@ -442,9 +454,15 @@ def test_two_devices(
             13 * US, "iotlb_sync", iova=0x10000, size=SIZE, device=of, domain=its,
         )
         for of, its in ((DISK, DOMAIN), (second, domain))
+    ] + [
+        _event(14 * US, "iotlb_fq_flush", domain=its) for its in (DOMAIN, flushed)
     ]  # fmt: skip
-    said = json.dumps({"what": "probes", "waits": waits, "entered": []})
-    (tmp_path / "operator/stdout").write_text(said)
+    flushes = [[13, its, 13, 14, 0, 0, 0] for its in (DOMAIN, DOMAIN + 1)]
+    said = [
+        {"what": "probes", "waits": waits, "entered": []},
+        {"what": "flushes", "flushes": flushes},
+    ]
+    (tmp_path / "operator/stdout").write_text("\n".join(map(json.dumps, said)))
     load = WorkloadResult("operator", tmp_path / "operator", {}, {})
     load.__dict__["_traced"] = Trace(tuple(events), 0)
     evidence = Evidence(tmp_path, {}, {"operator": load}, {})

@@ -157,6 +157,12 @@ def either_device_is_told(ev: Evidence) -> Verdict:
         wrong["device"] += wait.device != sync.fields["device"]
         wrong["domain"] += wait.domain != _int(sync, "domain")
     v.equal("other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0))
+    flushes = load.events("iotlb_fq_flush")
+    told = [_int(flush, "domain") for flush in flushes]
+    (facts,) = _facts(load, "flushes")
+    probed = [Flush(*flush).domain for flush in facts["flushes"]]
+    v.equal("domains that were flushed", len(set(told)), 2)
+    v.true("each as a probe saw it", told == probed, f"{len(told)} and {len(probed)}")
     return v
 
 

@@ -229,15 +229,17 @@ class Trace:
         """Switch ``system/event`` on or off."""
         (self.path / "events" / event / "enable").write_text("1" if on else "0")
 
+    def _stats(self, words: str) -> int:
+        stats = "".join(one.read_text() for one in self.path.glob("per_cpu/*/stats"))
+        return sum(map(int, re.findall(rf"(?m)^(?:{words}): (\d+)$", stats)))
+
     def count(self) -> int:
         """How many events there were, with those that found no room any more."""
-        stats = (self.path / "per_cpu/cpu0/stats").read_text()
-        return sum(map(int, re.findall(r"(?m)^(?:entries|overrun): (\d+)$", stats)))
+        return self._stats("entries|overrun")
 
     def lines(self) -> list[str]:
         """What was traced; raises if the buffer was too small for it."""
-        stats = (self.path / "per_cpu/cpu0/stats").read_text()
-        if not re.search(r"(?m)^overrun: 0$", stats):
+        if self._stats("overrun"):
             raise OSError(f"{self.path.name}: lost events")
         text = (self.path / "trace").read_text()
         return [line for line in text.splitlines() if not line.startswith("#")]
@@ -363,8 +365,8 @@ class _Seen:
 
 _OF_FLUSHES = {
     "timer": "p:{} fq_flush_timeout",
-    "in": "p:{} intel_flush_iotlb_all domain=$arg1:x64",
-    "out": "r:{} intel_flush_iotlb_all",
+    "flush": "p:{} intel_flush_iotlb_all domain=$arg1:x64",
+    "flushed": "r:{} intel_flush_iotlb_all",
     "free": "p:{} free_iova_fast",
 }
 
@@ -379,7 +381,7 @@ class FlushProbes:
     """
 
     def __init__(self) -> None:
-        self.trace = Trace("kstall-probes")
+        self.trace = Trace("kstall-flushes")
         self.flushes: list[list[int]] = []
 
     def __enter__(self) -> FlushProbes:
@@ -407,17 +409,17 @@ class FlushProbes:
         timer = 0
         ended = False
         for line in self.trace.lines():
-            found = re.search(r" (\d+)\.(\d+): (timer|in|out|free): (.*)", line)
+            found = re.search(r" (\d+)\.(\d+): (timer|flush|flushed|free): (.*)", line)
             if found is None:
                 raise OSError(f"not an event: {line!r}")
             at = int(found[1]) * 1_000_000 + int(found[2])
             if found[3] == "timer":
                 timer, ended = at, False
-            elif found[3] == "in":
+            elif found[3] == "flush":
                 domain = int(found[4].rpartition("domain=0x")[2], 16)
                 flushes.append([timer, domain, at, 0, 0, 0, 0])
                 timer, ended = 0, False
-            elif found[3] == "out" and flushes:
+            elif found[3] == "flushed" and flushes:
                 flushes[-1][3] = at
                 ended = True
             elif found[3] == "free" and ended:
