@@ -18,6 +18,15 @@ from kstall.tree import source, tree
 
 pytestmark = [pytest.mark.live]
 
+#: mm-migrate's events begin alike; only the end has a duration.
+_REST_OF_END = "".join(
+    f"+\t\t__entry->{line};\n"
+    for line in (
+        *("subscription = subscription", "function = function"),
+        *("start = range->start", "end = range->end", "duration_ns = duration_ns"),
+    )
+)
+
 #: Series, patch, lines before and after; event, field and operator that this is; who
 #: catches it, as `kstall mutate --all` names them, too.
 PATCHES = [
@@ -50,10 +59,10 @@ PATCHES = [
     ),
     pytest.param(
         "mm-migrate",
-        "0002-mm-mmu_notifier-add-tracepoints-for-subscriber-inval.patch",
-        "+\t\t__entry->mm = range->mm;\n",
-        "+\t\t__entry->mm = current->active_mm + 1;\n",
-        ("mmu_notifier:mmu_notifier_invalidate", "mm", "one more"),
+        "0002-mm-mmu_notifier-add-tracepoints-around-subscribers-c.patch",
+        f"+\t\t__entry->mm = range->mm;\n{_REST_OF_END}",
+        f"+\t\t__entry->mm = current->active_mm + 1;\n{_REST_OF_END}",
+        ("mmu_notifier:mmu_notifier_invalidate_end", "mm", "one more"),
         {"one_event_for_each_page"},
         id="mm-migrate: mm is another address",
     ),

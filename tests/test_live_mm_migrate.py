@@ -13,8 +13,20 @@ from live import require_caught
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
 SERIES = "mm-migrate"
-EVENT = "0002-mm-mmu_notifier-add-tracepoints-for-subscriber-inval.patch"
-MARK = "0003-mm-tell-page-migration-apart-in-MMU-notifier-tracing.patch"
+EVENT = "0002-mm-mmu_notifier-add-tracepoints-around-subscribers-c.patch"
+BEGIN_TRACE = "trace_mmu_notifier_invalidate_begin"
+CAUSE = "0003-mm-tell-MMU-notifiers-of-migration-entries-and-of-NU.patch"
+#: What only the end's fields are followed by.
+REST = (
+    "+\t\t__entry->function = function;\n"
+    "+\t\t__entry->start = range->start;\n"
+    "+\t\t__entry->end = range->end;\n"
+    "+\t\t__entry->duration_ns = duration_ns;\n"
+)
+OWN = (
+    "+\t\t\t\t!(current->flags & PF_KTHREAD);\n+\t),\n+\n+\tTP_printk(\n"
+    '+\t\t"mm=%p subscription=%p function=%ps start=0x%lx end=0x%lx duration_ns'
+)
 
 
 @pytest.mark.parametrize(
@@ -29,45 +41,52 @@ MARK = "0003-mm-tell-page-migration-apart-in-MMU-notifier-tracing.patch"
         ),
         pytest.param(
             EVENT,
-            "+\tops->invalidate_finish(f);\n+\ttrace_call__",
-            "+\tops->invalidate_finish(f); start = ktime_get_ns();\n+\ttrace_call__",
+            "+\tinterval_sub->ops->invalidate_finish(f);\n",
+            "+\tinterval_sub->ops->invalidate_finish(f); start = ktime_get_ns();\n",
             {"second_pass_is_told_apart"},
             id="the clock is read on the wrong side of the callback",
         ),
         pytest.param(
             EVENT,
-            "+\t\t\tif (trace_mmu_notifier_invalidate_enabled())\n",
-            "+\t\t\tif (0 && trace_mmu_notifier_invalidate_enabled())\n",
+            "+\t\t\tif (mn_trace_enabled())\n",
+            "+\t\t\tif (0 && mn_trace_enabled())\n",
             {"kvm_is_told_of_the_same_ranges"},
             id="no event for the older kind of notifier",
         ),
         pytest.param(
             EVENT,
-            "+\t\t__entry->subscription = subscription;\n",
-            "+\t\t__entry->subscription = range->mm;\n",
-            {"two_mirrors_two_identities"},
+            f"+\t\t__entry->subscription = subscription;\n{REST}",
+            f"+\t\t__entry->subscription = range->mm;\n{REST}",
+            {"two_mirrors_two_identities", "begins_pair_with_ends"},
             id="subscriptions are not told apart",
         ),
         pytest.param(
             EVENT,
-            "+\t\t__entry->curr = current->mm == range->mm &&\n",
-            "+\t\t__entry->curr = current->mm != NULL &&\n",
+            f"+\t\t__entry->curr = current->mm == range->mm &&\n{OWN}",
+            f"+\t\t__entry->curr = current->mm != NULL &&\n{OWN}",
             {"third_party_is_told_apart"},
             id="everybody is one of the mm's own",
         ),
         pytest.param(
-            MARK,
-            "+\t\ttry_to_migrate(folio, ttu_flags | TTU_SPLIT_FOLIO);\n",
-            "+\t\ttry_to_migrate(folio, ttu_flags);\n",
-            {"split_is_no_migration"},
-            id="a split is called migration",
+            EVENT,
+            f"+\t{BEGIN_TRACE}(range, interval_sub, function, 1);\n",
+            "+\n",
+            {"stuck_callback_is_seen", "begins_pair_with_ends"},
+            id="a callback has no begin",
         ),
         pytest.param(
-            MARK,
-            "+\t\t__entry->migration = range->flags & MMU_NOTIFIER_RANGE_MIGRATION;\n",
-            "+\t\t__entry->migration = range->event == MMU_NOTIFY_MIGRATE;\n",
+            CAUSE,
+            "+\t\t\t\t\t\tcp_flags & MM_CP_PROT_NUMA ?\n",
+            "+\t\t\t\t\t\tcp_flags & MM_CP_UFFD_WP ?\n",
+            {"numa_hints_are_told_apart"},
+            id="a NUMA hint is called mprotect()",
+        ),
+        pytest.param(
+            CAUSE,
+            "+\tmmu_notifier_range_init(&range, MMU_NOTIFY_MIGRATION_ENTRY, 0,\n",
+            "+\tmmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0,\n",
             {"one_event_for_each_page", "failed_migration_still_waits"},
-            id="migration is read off the event",
+            id="migration is called clear",
         ),
     ],
 )

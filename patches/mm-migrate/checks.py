@@ -24,11 +24,25 @@ EAGAIN = 11
 RETRIES = 10
 #: ftrace prints microseconds.
 ROUNDING_NS = 1000
-INVALIDATE = "mmu_notifier_invalidate"
-FINISH = "mmu_notifier_invalidate_finish"
+BEGIN = "mmu_notifier_invalidate_begin"
+END = "mmu_notifier_invalidate_end"
 LOCKED = "mmap_lock_acquire_returned"
 CALLBACK = "dmirror_interval_invalidate"
-FLAGS = ("ret", "blockable", "migration", "curr")
+SLOW = "dmirror_slow_invalidate"
+FLAGS = ("ret", "blockable", "curr")
+#: Causes, as text has them and as numbers of enum mmu_notifier_event.
+MOVED = "migration_entry"
+DEVICE = "migrate"
+_CAUSES = {6: DEVICE, 8: MOVED}
+#: What both events of a callback say.
+BOTH = (
+    *("mm", "subscription", "function", "start", "end"),
+    *("event", "pass", "blockable", "curr"),
+)
+_PAIRED = (
+    *("one-mirror", "two-mirrors", "hold", "slow", "two-pass"),
+    *("compact", "odp", "pinned", "reap"),
+)
 
 Said = dict[str, Any]
 Range = tuple[int, int]
@@ -56,7 +70,7 @@ def one_event_for_each_page(ev: Evidence) -> Verdict:
         v.equal(
             f"round {number}: function, event, ret, blockable, curr, thread",
             _kinds(events),
-            {(CALLBACK, "clear", 0, 1, 1, move["tid"])},
+            {(CALLBACK, MOVED, 0, 1, 1, move["tid"])},
         )
     entries = Counter(
         _int(e, "addr") for e in load.events("set_migration_pte") if _of(e, moves)
@@ -150,19 +164,25 @@ def delay_is_measured(ev: Evidence) -> Verdict:
         ns = sum(_int(e, "duration_ns") for e in events)
         wall = move["ended"] - move["began"]
         v.within(f"move {number}: duration_ns", ns, 30 * MS, wall, "ns")
-    v.equal(f"{FINISH} events", len(load.events(FINISH)), 0)
+        v.equal(f"move {number}: functions", {_function(e) for e in events}, {SLOW})
+    v.equal("second passes", len(_second(load.events(END))), 0)
     return v
 
 
 def second_pass_is_told_apart(ev: Evidence) -> Verdict:
-    """The mirror sleeps in the second pass only, and frees what it was called with."""
+    """Each mirror notes its deadline in the first pass, and sleeps in the second.
+
+    The older sched_switch says for how long.  Only the first of the second passes may
+    have anything left to wait for, as both deadlines lie together.
+    """
     v = Verdict()
     load = ev.workload("two-pass")
     moves = _said(load, "move")
     v.equal("moves", len(moves), 4)
+    asleep = _asleep(load)
     for number, move in enumerate(moves, 1):
-        first = [e for e in load.record(INVALIDATE) if _is(e, move)]
-        second = [e for e in load.record(FINISH) if _is(e, move)]
+        mine = [e for e in load.record(END) if _is(e, move)]
+        first, second = _first(mine), _second(mine)
         v.equal(f"move {number}: events", (len(first), len(second)), (2, 2))
         if len(first) != 2 or len(second) != 2:
             continue
@@ -172,43 +192,131 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
             [e.fields["subscription"] for e in first],
         )
         wall = move["ended"] - move["began"]
-        # What the second passes leave of the system call.
-        rest = wall - sum(_int(event, "duration_ns") for event in second)
-        short = sum(_int(event, "duration_ns") for event in first)
-        v.at_most(f"move {number}: first passes", short, rest, "ns")
-        for event in second:
-            ns = _int(event, "duration_ns")
-            v.within(f"move {number}: second pass", ns, 30 * MS, wall, "ns")
-        begins = [e.ts_ns - _int(e, "duration_ns") for e in second]
+        spent = sum(_int(event, "duration_ns") for event in mine)
+        v.at_most(f"move {number}: both passes of both", spent, wall, "ns")
+        for one, other in zip(first, second, strict=True):
+            told = one.ts_ns - _int(one, "duration_ns")
+            v.at_least(
+                f"move {number}: from the first pass to the end of the second",
+                other.ts_ns - told,
+                30 * MS,
+                "ns",
+            )
         v.at_least(
             f"move {number}: from the last first pass to the first second pass",
-            begins[0] - first[-1].ts_ns,
+            second[0].ts_ns - _int(second[0], "duration_ns") - first[-1].ts_ns,
             0,
             "ns",
         )
-    for number, move in enumerate(moves, 1):
-        ended = _during(_migrations(load, FINISH), move)
-        v.equal(
-            f"move {number}: ranges of the second passes",
-            [_range(e) for e in ended],
-            _pages(move) * 2,
-        )
+        traced = _during(_migrations(load, 2), move)
+        v.equal(f"move {number}: ranges", [_range(e) for e in traced], _pages(move) * 2)
         v.equal(
             f"move {number}: function, event, ret, blockable, curr, thread",
-            _kinds(ended),
-            {("dmirror_invalidate_finish", "clear", 0, 1, 1, move["tid"])},
+            _kinds(traced),
+            {("dmirror_invalidate_finish", MOVED, 0, 1, 1, move["tid"])},
         )
+        begins = [e for e in _second(load.events(BEGIN)) if e.pid == move["tid"]]
+        for event in traced:
+            since = max(e.ts_ns for e in begins if e.ts_ns <= event.ts_ns)
+            slept = sum(
+                till - gone
+                for gone, till in asleep.get(event.pid, ())
+                if since <= gone and till <= event.ts_ns
+            )
+            # Two times that are cut to microseconds.
+            least = max(slept - ROUNDING_NS, 0)
+            ns = _int(event, "duration_ns")
+            label = f"move {number}: second pass, with its sleep"
+            v.within(label, ns, least, wall, "ns")
     # Whatever it is for, an invalidation has both.
     once, again = (
-        Counter(_told(e) for e in load.events(name)) for name in (INVALIDATE, FINISH)
+        Counter(_told(e) for e in passes(load.events(END)))
+        for passes in (_first, _second)
     )
     v.equal("first passes without a second", (once - again).total(), 0)
     v.equal("second passes without a first", (again - once).total(), 0)
     _exit(v, load, moves, 2)
-    functions = Counter(map(_function, _traced(load)))
+    functions = Counter(map(_function, load.events(END)))
     v.at_least("first passes", functions["dmirror_invalidate_start"], 8)
     v.at_least("second passes", functions["dmirror_invalidate_finish"], 8)
-    v.equal("marked second passes", len(_migrations(load, FINISH)), 8)
+    v.equal("second passes of a move", len(_migrations(load, 2)), 8)
+    return v
+
+
+def stuck_callback_is_seen(ev: Evidence) -> Verdict:
+    """wchan said that the thread was in the callback, first and last."""
+    v = Verdict()
+    load = ev.workload("stuck")
+    (said,) = _said(load, "stuck")
+    if not said["hung"]:
+        v.undecide("the callback was over before it was let go")
+    v.equal("pages moved", said["moved"], 1)
+    begins = [e for e in load.record(BEGIN) if _is(e, said)]
+    ends = [e for e in load.record(END) if _is(e, said)]
+    v.equal("begins and ends", (len(begins), len(ends)), (1, 1))
+    if len(begins) != 1 or len(ends) != 1:
+        return v
+    v.at_most("begin, before it was seen to hang", begins[0].ts_ns, said["seen"], "ns")
+    v.at_least("end, after it was seen last", ends[0].ts_ns, said["still"], "ns")
+    known = said["still"] - said["seen"]
+    wall = said["ended"] - said["began"]
+    v.within("duration_ns", _int(ends[0], "duration_ns"), known, wall, "ns")
+    v.equal("functions", {_function(e) for e in _marked(_traced(load))}, {SLOW})
+    return v
+
+
+def numa_hints_are_told_apart(ev: Evidence) -> Verdict:
+    """/proc/vmstat counts the entries that the scan changed."""
+    v = Verdict()
+    load = ev.workload("numa")
+    if why := _said(load, "skip"):
+        v.skip(why[0]["why"])
+        return v
+    (scan,), (own,) = _said(load, "scan"), _said(load, "mprotect")
+    if not scan["updates"]:
+        v.undecide("the kernel did not scan")
+    hints = [e for e in _first(load.events(END)) if e.fields["event"] == "numa_hint"]
+    mine = [e for e in _during(hints, scan) if _touches(e, scan)]
+    v.at_least("events of the scan", len(mine), 1)
+    v.equal("curr of these", {_int(e, "curr") for e in mine}, {1})
+    pages = sum((end - start) // PAGE for start, end in map(_range, mine))
+    v.at_least("pages of these", pages, scan["updates"])
+    v.equal("numa_pte_updates of mprotect()", own["updates"], 0)
+    others = [e for e in _during(load.events(END), own) if _touches(e, own)]
+    v.equal(
+        "event of mprotect()", [e.fields["event"] for e in others], ["protection_vma"]
+    )
+    early = [e for e in hints if e.ts_ns < scan["began"] - ROUNDING_NS]
+    v.equal("events while it is off", len(early), 0)
+    inside = [reason for event, reason in _with_reasons(load) if event in mine]
+    v.equal("of these within migrate_pages()", len(inside) - inside.count(None), 0)
+    return v
+
+
+def begins_pair_with_ends(ev: Evidence) -> Verdict:
+    """What was under way when the tracer began or ended has no other."""
+    v = Verdict()
+    for name in _PAIRED:
+        load = ev.workload(name)
+        open_: dict[int, Event] = {}
+        odd, different, longer, pairs = 0, 0, 0, 0
+        for event in load.events():
+            if event.name == BEGIN:
+                odd += event.pid in open_
+                open_[event.pid] = event
+            elif event.name == END:
+                begin = open_.pop(event.pid, None)
+                if begin is None:
+                    odd += 1
+                    continue
+                pairs += 1
+                different += any(begin.fields[k] != event.fields[k] for k in BOTH)
+                between = event.ts_ns - begin.ts_ns + ROUNDING_NS
+                longer += _int(event, "duration_ns") > between
+        v.at_least(f"{name}: pairs", pairs, 1)
+        v.equal(f"{name}: begins or ends without the other", odd + len(open_), 0)
+        v.equal(f"{name}: that say different things", different, 0)
+        v.equal(f"{name}: longer than the time between the two", longer, 0)
     return v
 
 
@@ -230,7 +338,7 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     reasons = {
         reason
         for event, reason in _with_reasons(load)
-        if event.pid == changed["child"] and _int(event, "migration")
+        if event.pid == changed["child"] and _is_marked(event)
     }
     v.equal("reasons, by the thread's mm_migrate_pages", reasons, {"compaction"})
     own = [e for e in _migrations(load) if e.pid == changed["pid"]]
@@ -297,14 +405,13 @@ def page_outside_the_interval_is_silent(ev: Evidence) -> Verdict:
     return v
 
 
-def device_migration_is_marked(ev: Evidence) -> Verdict:
+def device_migration_has_its_cause(ev: Evidence) -> Verdict:
     """migrate_vma_*() has always had an event type of its own."""
     v = Verdict()
     load = ev.workload("device")
     (to,), (back,) = _said(load, "to_device"), _said(load, "to_system")
     v.equal("pages that the device has", (to["error"], to["done"]), (0, to["pages"]))
-    events = [e for e in _invalidations(load) if e.fields["event"] == "migrate"]
-    v.equal("event=migrate without migration=1", len(events) - len(_marked(events)), 0)
+    events = [e for e in _invalidations(load) if e.fields["event"] == DEVICE]
     out = _during(events, to)
     whole = (to["addr"], to["addr"] + PAGE * to["pages"])
     v.equal("to the device: ranges", [_range(e) for e in out], [whole] * 2)
@@ -380,7 +487,7 @@ def no_mirror_no_event(ev: Evidence) -> Verdict:
     return v
 
 
-def other_causes_are_no_migration(ev: Evidence) -> Verdict:
+def other_causes_are_told_apart(ev: Evidence) -> Verdict:
     """Each is one system call on one mapping."""
     v = Verdict()
     load = ev.workload("others")
@@ -392,27 +499,33 @@ def other_causes_are_no_migration(ev: Evidence) -> Verdict:
         (said,) = _said(load, what)
         events = [e for e in _during(_invalidations(load), said) if _touches(e, said)]
         v.equal(
-            f"{what}: event, migration, curr",
-            [_cause(e) for e in events],
-            [(cause, 0, 1)],
+            f"{what}: event, curr",
+            [(e.fields["event"], _int(e, "curr")) for e in events],
+            [(cause, 1)],
         )
     v.equal("migrations", len(load.events("mm_migrate_pages_start")), 0)
-    v.equal("events that are marked", len(_migrations(load)), 0)
+    (split,) = _said(load, "split")
+    others = [e for e in _migrations(load) if not _of(e, [split])]
+    v.equal("migration entries but those of the split", len(others), 0)
     return v
 
 
-def split_is_no_migration(ev: Evidence) -> Verdict:
+def split_is_outside_of_migrate_pages(ev: Evidence) -> Verdict:
     """smaps says that the huge page was one, and is none any more."""
     v = Verdict()
     load = ev.workload("others")
     (said,), (huge,) = _said(load, "split"), _said(load, "huge")
     v.equal("AnonHugePages", (huge["kb_before"], huge["kb_after"]), (2048, 0))
-    events = [e for e in _during(_invalidations(load), said) if _touches(e, said)]
+    events = [
+        (e, reason)
+        for e, reason in _with_reasons(load)
+        if _of(e, [said]) and _touches(e, said)
+    ]
     v.at_least("events of the split", len(events), 1)
     v.equal(
-        "event, migration",
-        {(e.fields["event"], _int(e, "migration")) for e in events},
-        {("clear", 0)},
+        "event, reason of migrate_pages()",
+        {(e.fields["event"], reason) for e, reason in events},
+        {(MOVED, None)},
     )
     return v
 
@@ -421,25 +534,28 @@ def off_is_off(ev: Evidence) -> Verdict:
     """The function tracer saw each passage, also of those that are not reported."""
     v = Verdict()
     load = ev.workload("toggle")
-    for step, moved, reported in (
-        ("off", 16, 0),
-        ("on", 16, 16),
-        ("off again", 16, 0),
-        ("on amid", 1, 0),
-        ("on, slow", 1, 1),
-        ("off amid", 1, 0),
+    for step, moved, begins, ends in (
+        ("off", 16, 0, 0),
+        ("begin alone", 16, 16, 0),
+        ("both", 16, 16, 16),
+        ("end alone", 16, 0, 16),
+        ("off again", 16, 0, 0),
+        ("on amid", 1, 0, 0),
+        ("on, slow", 1, 1, 1),
+        ("off amid", 1, 1, 0),
     ):
         (said,) = _said(load, step)
         if step.endswith("amid") and not said["amid"]:
-            v.undecide(f"{step}: the callback was over before the event was switched")
+            v.undecide(f"{step}: the callback was over before the events were switched")
         v.equal(f"{step}: pages moved", said["moved"], moved)
         v.at_least(f"{step}: invalidations", said["passages"], moved)
-        v.equal(f"{step}: migrations reported", said["migrations"], reported)
+        v.equal(f"{step}: begins of migrations", said["begins"], begins)
+        v.equal(f"{step}: ends of migrations", said["ends"], ends)
         if step in ("off", "off again"):
             v.equal(f"{step}: any reported", said["events"], 0)
             v.equal(f"{step}: helpers entered", said["helpers"], 0)
-        if step == "on":
-            v.equal(f"{step}: helpers entered", said["helpers"], said["events"])
+        if step == "both":
+            v.equal(f"{step}: helpers entered", 2 * said["helpers"], said["events"])
         if step == "off amid":
             v.at_least(f"{step}: helpers entered", said["helpers"], 1)
     return v
@@ -456,7 +572,7 @@ def hmm_tests_pass_with_the_event_on(ev: Evidence) -> Verdict:
     ours = re.findall(r"(?m)^ok \d+ hmm\.(\w+)\.trace_invalidate$", load.stdout)
     v.equal("variants of the event's own test passed", ours, ["hmm_device_private"])
     events = Counter(str(e.fields["event"]) for e in _traced(load))
-    for cause in ("migrate", "clear", "unmap", "exclusive"):
+    for cause in ("migrate", "clear", "unmap", "exclusive", MOVED):
         v.at_least(f"events with event={cause}", events[cause], 1)
     return v
 
@@ -493,7 +609,7 @@ def migrations_lie_within_migrate_pages(ev: Evidence) -> Verdict:
         reasons = [
             reason
             for event, reason in _with_reasons(load)
-            if _int(event, "migration") and event.fields["event"] == "clear"
+            if event.name == END and event.fields["event"] == MOVED
         ]
         v.at_least(f"{name}: events", len(reasons), 1)
         v.equal(f"{name}: outside of migrate_pages()", reasons.count(None), 0)
@@ -522,7 +638,7 @@ def durations_fit_into_the_system_calls(ev: Evidence) -> Verdict:
     ):
         load = ev.workload(name)
         moves = [move for what in whats for move in _said(load, what)]
-        events = [e for e in load.record() if _int(e, "migration")]
+        events = _marked(load.record(END))
         spare = [
             (e.ts_ns - _int(e, "duration_ns") - move["began"], move["ended"] - e.ts_ns)
             for move in moves
@@ -560,7 +676,9 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         load = ev.workload(name)
         out = load.bpftrace("mm-migrate-who")
         events = _traced(load)
-        keys = Counter(_who(*pair) for pair in _with_reasons(load))
+        keys = Counter(
+            _who(*pair) for pair in _with_reasons(load) if pair[0].name == END
+        )
         calls = {_key(key): value for key, value in out.maps["@calls"].items()}
         v.equal(f"{name}: calls by who, whom and why", calls, dict(keys))
         total = sum(out.maps["@wait_ns"].values())
@@ -598,32 +716,60 @@ def _totals(load: WorkloadResult) -> Counter[str]:
 
 
 def _traced(load: WorkloadResult) -> list[Event]:
-    return [e for e in load.events() if e.name in (INVALIDATE, FINISH)]
+    return list(load.events(END))
+
+
+def _first(events: Iterable[Event]) -> list[Event]:
+    return [e for e in events if _int(e, "pass") == 1]
+
+
+def _second(events: Iterable[Event]) -> list[Event]:
+    return [e for e in events if _int(e, "pass") == 2]
 
 
 def _invalidations(load: WorkloadResult) -> list[Event]:
-    return list(load.events(INVALIDATE))
+    return _first(load.events(END))
+
+
+def _is_marked(event: Event) -> bool:
+    """Whether it is for migration; recorded events have the number of the cause."""
+    cause = event.fields["event"]
+    return (_CAUSES.get(cause) if isinstance(cause, int) else cause) in (MOVED, DEVICE)
 
 
 def _marked(events: Iterable[Event]) -> list[Event]:
-    return [e for e in events if _int(e, "migration")]
+    return [e for e in events if _is_marked(e)]
 
 
-def _migrations(load: WorkloadResult, name: str = INVALIDATE) -> list[Event]:
-    return _marked(load.events(name))
+def _migrations(load: WorkloadResult, number: int = 1) -> list[Event]:
+    """The ends of callbacks for migration, in this pass."""
+    return [e for e in _marked(load.events(END)) if _int(e, "pass") == number]
 
 
 def _recorded(load: WorkloadResult, move: Said) -> list[Event]:
-    return [e for e in load.record(INVALIDATE) if _is(e, move)]
+    return [e for e in _first(load.record(END)) if _is(e, move)]
 
 
 def _is(event: Event, move: Said) -> bool:
     """Whether the recorded event is of the migration ``move``."""
     return bool(
-        _int(event, "migration")
+        _is_marked(event)
         and event.pid == move["tid"]
         and move["began"] <= event.ts_ns <= move["ended"]
     )
+
+
+def _asleep(load: WorkloadResult) -> dict[int, list[Range]]:
+    """By thread: from when to when it was off the CPU without being able to run."""
+    since: dict[int, int] = {}
+    found: dict[int, list[Range]] = {}
+    for switch in load.events("sched_switch"):
+        out, back = _int(switch, "prev_pid"), _int(switch, "next_pid")
+        if not str(switch.fields["prev_state"]).startswith("R"):
+            since[out] = switch.ts_ns
+        if back in since:
+            found.setdefault(back, []).append((since.pop(back), switch.ts_ns))
+    return found
 
 
 def _in(event: Event, said: Said) -> bool:
@@ -642,8 +788,8 @@ def _during(events: Iterable[Event], said: Said) -> list[Event]:
 
 def _told(event: Event) -> tuple[object, ...]:
     """What both passes of an invalidation have to tell alike."""
-    same = ("mm", "subscription", "start", "end", "ret", "event", "blockable")
-    return tuple(event.fields[name] for name in (*same, "migration", "curr"))
+    same = ("mm", "subscription", "start", "end", "ret", "event", "blockable", "curr")
+    return tuple(event.fields[name] for name in same)
 
 
 def _locked_mm(v: Verdict, name: str, load: WorkloadResult, said: Said) -> None:
@@ -660,19 +806,19 @@ def _exit(
 ) -> None:
     """A process that ends has given its address space away, which ends as a whole."""
     last = max(move["ended"] for move in moves)
-    for name in {INVALIDATE, FINISH} & {e.name for e in load.events()}:
+    for number in {_int(e, "pass") for e in load.events(END)}:
         told = [
             (e.fields["event"], *_range(e), *(_int(e, key) for key in FLAGS))
-            for e in load.events(name)
-            if e.ts_ns > last + ROUNDING_NS
+            for e in load.events(END)
+            if e.ts_ns > last + ROUNDING_NS and _int(e, "pass") == number
         ]
         whole = [e for e in told if e[1:3] == (0, (1 << 64) - 1)]
         wanted = [
-            (cause, 0, (1 << 64) - 1, 0, 1, 0, 0)
+            (cause, 0, (1 << 64) - 1, 0, 1, 0)
             for cause in ("release", "unmap")
             for _ in range(mirrors)
         ]
-        v.equal(f"{name}: at the exit", whole, wanted)
+        v.equal(f"pass {number}: at the exit", whole, wanted)
 
 
 def _range(event: Event) -> Range:
@@ -701,10 +847,6 @@ def _kinds(events: Iterable[Event]) -> set[tuple[object, ...]]:
         )
         for e in events
     }
-
-
-def _cause(event: Event) -> tuple[object, int, int]:
-    return event.fields["event"], _int(event, "migration"), _int(event, "curr")
 
 
 def _contention(load: WorkloadResult) -> dict[int, list[Range]]:
@@ -745,7 +887,7 @@ def _with_reasons(load: WorkloadResult) -> list[tuple[Event, str | None]]:
             inside[event.pid] = str(event.fields["reason"])
         elif event.name == "mm_migrate_pages":
             inside.pop(event.pid, None)
-        elif event.name in (INVALIDATE, FINISH):
+        elif event.name in (BEGIN, END):
             found.append((event, inside.get(event.pid)))
     return found
 
@@ -753,8 +895,8 @@ def _with_reasons(load: WorkloadResult) -> list[tuple[Event, str | None]]:
 def _who(event: Event, reason: str | None) -> Who:
     """The key that mm-migrate-who.bt has to give this event."""
     cause = str(event.fields["event"])
-    why = "migrate_vma" if cause == "migrate" else cause
-    if _int(event, "migration") and reason is not None:
+    why = "migrate_vma" if cause == DEVICE else cause
+    if cause == MOVED and reason is not None:
         why = reason
     own = _int(event, "curr")
     return _function(event), _int(event, "subscription"), why, own, event.comm
@@ -769,7 +911,7 @@ def _least_pause(load: WorkloadResult) -> int:
     """ns from the end of a callback to the begin of its thread's next one, at least."""
     ended: dict[int, int] = {}
     pauses = []
-    for event in sorted(load.record(), key=lambda e: e.ts_ns):
+    for event in sorted(load.record(END), key=lambda e: e.ts_ns):
         if event.pid in ended:
             began = event.ts_ns - _int(event, "duration_ns")
             pauses.append(began - ended[event.pid])

@@ -18,6 +18,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -51,7 +52,8 @@ struct hmm_dmirror_cmd {
 #define MPOL_MF_MOVE 2
 
 #define DELAY_PARAMETER "/sys/module/test_hmm/parameters/invalidate_delay_ms"
-#define TWO_PASS_PARAMETER "/sys/module/test_hmm/parameters/two_pass"
+#define PASSES_PARAMETER "/sys/module/test_hmm/parameters/invalidate_passes"
+#define HOLD_PARAMETER "/sys/module/test_hmm/parameters/invalidate_hold"
 
 __attribute__((noreturn, format(printf, 1, 2)))
 static inline void die(const char *format, ...)
@@ -123,6 +125,28 @@ static inline int mirror_ioctl(int fd, unsigned long request, void *addr, void *
 	if (done)
 		*done = cmd.cpages;
 	return error;
+}
+
+/* Whether a thread moves pages, and the callback of a slow mirror delays that. */
+static inline bool delayed(int tid)
+{
+	char path[64], call[256] = "", where[256] = "";
+	int number = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", tid);
+	file = fopen(path, "re");
+	if (file && fgets(call, sizeof(call), file))
+		sscanf(call, "%d", &number);
+	if (file)
+		fclose(file);
+	snprintf(path, sizeof(path), "/proc/self/task/%d/wchan", tid);
+	file = fopen(path, "re");
+	if (file && !fgets(where, sizeof(where), file))
+		where[0] = '\0';
+	if (file)
+		fclose(file);
+	return number == SYS_move_pages && !strncmp(where, "dmirror_", 8);
 }
 
 /* Pages of this process that are there, each in a folio of its own. */
@@ -244,6 +268,25 @@ static inline void skip(const char *why)
 {
 	printf("{\"what\": \"skip\", \"why\": \"%s\"}\n", why);
 	exit(0);
+}
+
+/* A thread that moves one page once it may; `tid` is 0 until it runs. */
+struct mover {
+	char *page;
+	int node;
+	atomic_int tid, go;
+	struct moved moved;
+};
+
+static inline void *mover(void *argument)
+{
+	struct mover *m = argument;
+
+	atomic_store(&m->tid, tid());
+	while (!atomic_load(&m->go))
+		nap(1 * MS);
+	m->moved = move_to(m->page, 1, m->node);
+	return NULL;
 }
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * Move pages one by one while the mirrors take a known time to let go of each.
  *
- * usage: slow MIRRORS DELAY_MS PAGES TWO_PASS(Y|N)
+ * usage: slow MIRRORS DELAY_MS PAGES PASSES(1|2)
  */
 #include "mirror.h"
 
@@ -14,12 +14,12 @@ int main(int argc, char **argv)
 	char *at;
 
 	if (mirrors < 1 || mirrors > 2 || !pages) {
-		fprintf(stderr, "usage: slow MIRRORS DELAY_MS PAGES TWO_PASS\n");
+		fprintf(stderr, "usage: slow MIRRORS DELAY_MS PAGES PASSES\n");
 		return 1;
 	}
 	at = map_pages(pages);
 	move_to(at, pages, 0);
-	put(TWO_PASS_PARAMETER, argv[4]);
+	put(PASSES_PARAMETER, argv[4]);
 	for (i = 0; i < (size_t)mirrors; i++)
 		open_mirror(i);
 	put(DELAY_PARAMETER, argv[2]);
@@ -28,6 +28,6 @@ int main(int argc, char **argv)
 		say_moved("move", at + i * PAGE, 1, 1, &m);
 	}
 	put(DELAY_PARAMETER, "0");
-	put(TWO_PASS_PARAMETER, "N");
+	put(PASSES_PARAMETER, "0");
 	return 0;
 }

@@ -1,39 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Switch the event on and off around and amid callbacks, and count what is traced.
+ * Switch the events on and off around and amid callbacks, and count what is traced.
  *
- * An own ftrace instance, because that of an onlooker would keep the event on: a
+ * An own ftrace instance, because that of an onlooker would keep the events on: a
  * static key is switched for all.  The function tracer counts the passages through
  * the invalidation, and through the helpers that read the clock.
  */
 #include "mirror.h"
 
-#include <stdatomic.h>
 #include <sys/stat.h>
 
 #define INSTANCE	"/sys/kernel/tracing/instances/mm-migrate-toggle/"
-#define EVENT		INSTANCE "events/mmu_notifier/mmu_notifier_invalidate/enable"
-/* Of a callback that the event is switched amid: to switch takes long on a busy host. */
+#define EVENTS		INSTANCE "events/mmu_notifier/"
+#define BOTH		EVENTS "enable"
+#define BEGIN		EVENTS "mmu_notifier_invalidate_begin/enable"
+#define END		EVENTS "mmu_notifier_invalidate_end/enable"
+/* Of a callback that events are switched amid: to switch takes long on a busy host. */
 #define DELAY		"2000"
 #define SHORT_DELAY	"200"
 
-struct mover {
-	char *page;
-	int node;
-	atomic_int tid;
-	struct moved moved;
-};
-
-static void *mover(void *argument)
-{
-	struct mover *m = argument;
-
-	atomic_store(&m->tid, tid());
-	m->moved = move_to(m->page, 1, m->node);
-	return NULL;
-}
-
-static int count(const char *word)
+/* The lines that have both words. */
+static int count(const char *word, const char *other)
 {
 	FILE *trace = fopen(INSTANCE "trace", "re");
 	char line[1024];
@@ -42,7 +29,8 @@ static int count(const char *word)
 	if (!trace)
 		die("trace");
 	while (fgets(line, sizeof(line), trace))
-		n += line[0] != '#' && strstr(line, word);
+		n += line[0] != '#' && strstr(line, word) &&
+		     strstr(line, other);
 	fclose(trace);
 	return n;
 }
@@ -50,41 +38,23 @@ static int count(const char *word)
 /* What was traced since the last step; `amid` is whether it was switched in a callback. */
 static void step(const char *name, const struct moved *m, bool amid)
 {
-	printf("{\"what\": \"%s\", \"moved\": %zu, \"migrations\": %d, \"events\": %d, "
-	       "\"helpers\": %d, \"passages\": %d, \"amid\": %d, \"began\": %" PRIu64
-	       ", \"ended\": %" PRIu64 "}\n", name, m->there, count("migration=1"),
-	       count(": mmu_notifier_invalidate: "), count("_traced"),
-	       count(": __mmu_notifier_invalidate_range_start"), amid, m->began, m->ended);
+	const char *cause = "event=migration_entry", *begin = "_invalidate_begin: ";
+	const char *end = "_invalidate_end: ";
+
+	printf("{\"what\": \"%s\", \"moved\": %zu, \"begins\": %d, \"ends\": %d, "
+	       "\"events\": %d, \"helpers\": %d, \"passages\": %d, \"amid\": %d, "
+	       "\"began\": %" PRIu64 ", \"ended\": %" PRIu64 "}\n", name, m->there,
+	       count(begin, cause), count(end, cause), count(begin, "") + count(end, ""),
+	       count("_traced", ""), count(": __mmu_notifier_invalidate_range_start", ""),
+	       amid, m->began, m->ended);
 	fflush(stdout);
 	put(INSTANCE "trace", "");
-}
-
-/* Whether a thread moves pages, and its callback delays that. */
-static bool delayed(int tid)
-{
-	char path[64], call[256] = "", where[256] = "";
-	int number = -1;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", tid);
-	file = fopen(path, "re");
-	if (file && fgets(call, sizeof(call), file))
-		sscanf(call, "%d", &number);
-	if (file)
-		fclose(file);
-	snprintf(path, sizeof(path), "/proc/self/task/%d/wchan", tid);
-	file = fopen(path, "re");
-	if (file && !fgets(where, sizeof(where), file))
-		where[0] = '\0';
-	if (file)
-		fclose(file);
-	return number == SYS_move_pages && !strncmp(where, "dmirror_", 8);
 }
 
 /* One page's callback takes DELAY; amid it, `enable` is written. */
 static void amid(const char *name, char *page, int node, const char *enable)
 {
-	struct mover m = { .page = page, .node = node };
+	struct mover m = { .page = page, .node = node, .go = 1 };
 	pthread_t thread;
 	bool still;
 
@@ -94,7 +64,7 @@ static void amid(const char *name, char *page, int node, const char *enable)
 	/* To begin a thread invalidates a few ranges, too, and so takes its time. */
 	while (!atomic_load(&m.tid) || !delayed(m.tid))
 		nap(1 * MS);
-	put(EVENT, enable);
+	put(BOTH, enable);
 	still = delayed(m.tid);
 	pthread_join(thread, NULL);
 	step(name, &m.moved, still);
@@ -135,15 +105,23 @@ int main(void)
 		die(INSTANCE);
 	put(INSTANCE "trace_clock", "mono");
 	move_to(at, pages, 0);
+	put(PASSES_PARAMETER, "1");
 	open_mirror(0);
+	put(PASSES_PARAMETER, "0");
 	functions();
 
 	m = move_to(at, pages, 1);
 	step("off", &m, false);
-	put(EVENT, "1");
+	put(BEGIN, "1");
 	m = move_to(at, pages, 0);
-	step("on", &m, false);
-	put(EVENT, "0");
+	step("begin alone", &m, false);
+	put(END, "1");
+	m = move_to(at, pages, 1);
+	step("both", &m, false);
+	put(BEGIN, "0");
+	m = move_to(at, pages, 0);
+	step("end alone", &m, false);
+	put(END, "0");
 	m = move_to(at, pages, 1);
 	step("off again", &m, false);
 
