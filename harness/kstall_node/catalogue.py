@@ -4,6 +4,11 @@
 A `Source` is one way to see a class; it has providers, each of which says how records
 become stalls (docs/recording.md).  The kernel's own events come first, then probes on
 functions of a stock kernel, with what they cannot know in words.
+
+Events change between versions of a patch, and of the kernel.  So a member may be
+written ``new|old``: the first that the event's own format has is meant, and nothing if
+it has none.  ``dur``, ``key`` and ``when`` cannot be nothing: such an event is another
+one.  A cause may be several tables; the one is meant whose field there is.
 """
 
 from __future__ import annotations
@@ -44,9 +49,13 @@ class Source(NamedTuple):
     #: Which of `oracles`, or None: nothing on a node counts the same.
     oracle: str | None
     probes: tuple[Probe, ...] = ()
-    #: Events that make this source another one's, if the kernel has them.
-    unless: tuple[str, ...] = ()
     lost: str = ""
+    #: Of the oracle ``counted``: events and probes of which there are as many as there
+    #: are records of the first ``counts`` providers.  Of ``either`` probes those count
+    #: that this kernel has.
+    counted: tuple[str, ...] = ()
+    either: tuple[Probe, ...] = ()
+    counts: int = 1
 
     def events(self) -> list[str]:
         """Those of the kernel itself that it needs."""
@@ -64,6 +73,11 @@ _THROTTLED = (
     "$current->se.cfs_rq->rq->cpu",
     "$current->se.cfs_rq->throttle_count",
 )
+#: A task's own queue is of the group that it is in.
+_TASK = (
+    "task=p->pid comm=p->comm:string cgroup=cfs_rq->tg->css.cgroup->kn->id "
+    "on=cfs_rq->rq->cpu"
+)
 _QUEUE = "cfs_rq=cfs_rq cgroup=cfs_rq->tg->css.cgroup->kn->id on=cfs_rq->rq->cpu"
 _IB_EVENT = {
     **{"0": "completion queue error", "1": "queue pair fatal"},
@@ -74,7 +88,34 @@ _IB_EVENT = {
 }
 #: AER_NONFATAL, AER_FATAL and AER_CORRECTABLE of the kernel.
 _SEVERITY = {"0": "nonfatal", "1": "fatal", "2": "correctable"}
-_DOMAIN = {"1": "unmanaged", "3": "DMA, strict", "11": "DMA, lazy"}
+#: Bits of Root Error Status: received; and of the uncorrectable that it is fatal.
+_COR, _UNCOR, _FATAL = 0x1, 0x4, 0x40
+#: Of the domain; then, of the first version, the domain's type.
+_LAZY = (
+    {"field": "lazy", "values": {"0": "strict", "1": "lazy, but not queued"}},
+    {
+        "field": "type",
+        "values": {"1": "unmanaged", "3": "DMA, strict", "11": "DMA, lazy"},
+    },
+)
+_MMU_EVENT = {
+    "field": "event",
+    "values": {
+        **{"0": "unmap", "1": "clear", "2": "protect vma"},
+        **{"3": "protect page", "4": "soft dirty", "5": "release"},
+        **{"6": "migrate", "7": "exclusive"},
+    },
+}
+
+
+def _message(cause: str, *when: tuple[str, int, int]) -> dict[str, Any]:
+    """Messages to a Root Port, of those that were taken, or were not."""
+    return {
+        **{"end": "pci:pcie_aer_msg", "tid": None, "device": "root"},
+        **{"cause": cause, "when": [list(one) for one in when]},
+        **{"value1": "root_status", "value2": "err_src", "suffix": cause},
+    }
+
 
 SOURCES = (
     Source(
@@ -87,6 +128,22 @@ SOURCES = (
             },
         ),
         "cpu.stat.threads",
+    ),
+    Source(
+        "throttle/tracepoints",
+        "throttle",
+        (
+            {
+                **{"begin": "{g}:throttle_task", "end": "{g}:unthrottle_task"},
+                **{"key": ["task"], "tid": "task", "comm": "comm", "cpu": "on"},
+                **{"cgroup_id": "cgroup", "cause": "quota"},
+            },
+        ),
+        "cpu.stat.threads",
+        (
+            Probe("throttle_task", "t", "sched_cfs_throttle_task_tp", _TASK),
+            Probe("unthrottle_task", "t", "sched_cfs_unthrottle_task_tp", _TASK),
+        ),
     ),
     Source(
         "throttle/threads",
@@ -171,8 +228,9 @@ SOURCES = (
                 "cause": "before dispatch",
             },
         ),
-        None,
+        "counted",
         lost="the thread that submitted the job: its worker runs when this is known",
+        counted=("gpu_scheduler:drm_sched_job_run",),
     ),
     Source(
         "gpu_scheduler:drm_sched_job_queue",
@@ -224,7 +282,18 @@ SOURCES = (
                 "cause": "completion with an error",
             },
         ),
-        None,
+        "counted",
+        either=tuple(
+            Probe(f"handler{number}", "f", function, "event=event->event")
+            for number, function in enumerate(
+                (
+                    "__ib_cq_event_handler",
+                    "__ib_qp_event_handler",
+                    "__ib_shared_qp_event_handler",
+                )
+            )
+        ),
+        counts=2,
     ),
     Source(
         "rdma/handlers",
@@ -257,13 +326,26 @@ SOURCES = (
         "pci:pcie_aer_msg",
         "aer",
         (
-            {
-                **{"end": "pci:pcie_aer_msg", "tid": None, "device": "root"},
-                **{"value1": "source", "value2": "nr_logged"},
-                "cause": {"field": "severity", "values": _SEVERITY},
-            },
+            _message(
+                "correctable",
+                ("root_status", _COR, _COR),
+                ("dropped", 1, 0),
+            ),
+            _message(
+                "nonfatal",
+                ("root_status", _UNCOR | _FATAL, _UNCOR),
+                ("dropped", 1, 0),
+            ),
+            _message(
+                "fatal",
+                ("root_status", _UNCOR | _FATAL, _UNCOR | _FATAL),
+                ("dropped", 1, 0),
+            ),
+            _message("more of them", ("root_status", _COR | _UNCOR, 0)),
+            _message("not looked into", ("dropped", 1, 1)),
         ),
         "aer.roots",
+        counts=3,
     ),
     Source(
         "ras:aer_event",
@@ -283,12 +365,27 @@ SOURCES = (
         "iotlb",
         (
             {
-                **{"end": "iommu:iotlb_sync", "dur": "duration_ns", "value1": "size"},
-                **{"value2": "tables", "join_key": "domain"},
-                "cause": {"field": "type", "values": _DOMAIN},
+                **{"end": "iommu:iotlb_sync", "dur": "sync_ns|duration_ns"},
+                **{"value1": "size", "value2": "unmap_ns|tables"},
+                **{"device": "device|", "join_key": "domain", "cause": _LAZY},
+            },
+            {
+                **{"end": "iommu:iotlb_fq_flush", "dur": "flush_ns", "tid": None},
+                **{"value1": "freed", "value2": "free_ns", "join_key": "domain"},
+                "cause": {
+                    "field": "full",
+                    "values": {"0": "queue flushed by its timer", "1": "queue full"},
+                },
             },
         ),
-        None,
+        "counted",
+        lost="what a driver waits for while it unmaps",
+        either=tuple(
+            Probe(f"sync{number}", "f", function, "domain=domain")
+            for number, function in enumerate(
+                ("intel_iommu_tlb_sync", "amd_iommu_iotlb_sync", "arm_smmu_iotlb_sync")
+            )
+        ),
     ),
     Source(
         "iotlb/intel",
@@ -344,26 +441,15 @@ SOURCES = (
                     },
                 },
             },
+            {
+                **{"begin": "io_uring:io_uring_queue_async_work"},
+                **{"end": "io_uring:io_uring_start_async_work", "key": ["req"]},
+                **{"tid": None, "join_key": "ctx", "value1": "opcode"},
+                **{"value2": "cancel", "cause": "request waited for a worker"},
+            },
         ),
         "pairs",
-    ),
-    Source(
-        "io_uring:io_uring_sqring_wait",
-        "io_uring",
-        (
-            {
-                **{"end": "io_uring:io_uring_sqring_wait", "dur": "wait_ns"},
-                **{"join_key": "ctx", "value1": "full", "value2": "sq_entries"},
-                "cause": "submission queue full",
-            },
-            {
-                **{"end": "io_uring:io_uring_short_submit", "join_key": "ctx"},
-                **{"value1": "left", "value2": "sq_dropped"},
-                "cause": "short submit",
-            },
-        ),
-        None,
-        unless=("io_uring:io_uring_sqring_wait_end",),
+        lost="threads that spin until there is room",
     ),
     Source(
         "io_uring/wait",
@@ -383,23 +469,36 @@ SOURCES = (
         lost="short submissions and entries that were overwritten",
     ),
     Source(
+        "mmu_notifier:mmu_notifier_invalidate_end",
+        "mmu",
+        (
+            {
+                **{"begin": "mmu_notifier:mmu_notifier_invalidate_begin"},
+                **{"end": "mmu_notifier:mmu_notifier_invalidate_end"},
+                **{"key": ["common_pid", "subscription", "pass"]},
+                **{"value1": "start", "value2": "end", "join_key": "function"},
+                "cause": _MMU_EVENT,
+            },
+        ),
+        "pairs",
+    ),
+    Source(
         "mmu_notifier:mmu_notifier_invalidate",
         "mmu",
         (
             {
                 **{"end": "mmu_notifier:mmu_notifier_invalidate", "dur": "duration_ns"},
                 **{"value1": "start", "value2": "end", "join_key": "function"},
-                "cause": {
-                    "field": "event",
-                    "values": {
-                        **{"0": "unmap", "1": "clear", "2": "protect vma"},
-                        **{"3": "protect page", "4": "soft dirty", "5": "release"},
-                        **{"6": "migrate", "7": "exclusive"},
-                    },
-                },
+                "cause": _MMU_EVENT,
+            },
+            {
+                "end": "mmu_notifier:mmu_notifier_invalidate_finish",
+                **{"dur": "duration_ns", "value1": "start", "value2": "end"},
+                **{"join_key": "function", "cause": "second pass"},
             },
         ),
         None,
+        lost="a callback that does not come back, as long as it does not",
     ),
     Source(
         "mmu/start",

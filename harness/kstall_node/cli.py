@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import VERSION, agent, doctor, record
-from .catalogue import CLASSES
+from .catalogue import CLASSES, SOURCES
 from .errors import NodeError, shown
 from .host import Host
 
@@ -34,6 +34,14 @@ def parser() -> argparse.ArgumentParser:
         choices=CLASSES,
         metavar="C",
         help=f"of {', '.join(CLASSES)} (all)",
+    )
+    one.add_argument(
+        "--provider",
+        dest="providers",
+        action="append",
+        choices=[source.name for source in SOURCES],
+        metavar="P",
+        help="of its class only this one, though the kernel has a better one",
     )
     one.add_argument(
         "--min-ns",
@@ -97,6 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_mb=asked.max_mb,
             buffer_kb=asked.buffer_kb,
             seconds=asked.seconds,
+            providers=asked.providers or (),
         )
         return record.record(host, wanted)
     except NodeError as error:

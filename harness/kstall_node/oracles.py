@@ -18,12 +18,14 @@ from .catalogue import Source
 from .facts import Facts
 from .host import Host
 from .pages import Record
+from .tracefs import Counter
 
 #: A share of theirs, and ns.
 SHARE, ABSOLUTE = 0.02, 1000
 #: With less than so much it is too early to refuse anything.
 ENOUGH_NS = 20_000_000
 _COMPACT = 4096
+_VFIO = "/sys/bus/pci/drivers/vfio-pci"
 _AER = re.compile(r"^TOTAL_ERR_\w+ (\d+)$", re.M)
 
 #: What is known of a counter: not before, not after.
@@ -103,6 +105,8 @@ class Tally:
         self.early = 0
         self._seen: set[tuple[object, ...]] = set()
         self.sums: dict[object, int] = {}
+        #: Of the providers that the oracle speaks of: all, and by device.
+        self.counted = 0
         self.counts: dict[object, int] = {}
         self._unions: dict[tuple[object, object], Union] = {}
         #: Stalls whose cgroup nobody knows.
@@ -113,7 +117,7 @@ class Tally:
     def take(self, record: Record, facts: Facts) -> None:
         """One record, in the order of time."""
         for number, spec in enumerate(self.specs):
-            if record.layout.event == spec["end"]:
+            if record.layout.event == spec["end"] and _holds(spec, record):
                 self._end(number, spec, record, facts)
             if record.layout.event == spec.get("begin"):
                 self.begun += 1
@@ -132,7 +136,7 @@ class Tally:
             found = self._open.pop(key, [])
             for begun in found:
                 self.ended += 1
-                self._stall(spec, begun.t, record.t, begun, record, facts)
+                self._stall(number, begun.t, record.t, begun, record, facts)
             if not found and not spec.get("many"):
                 self.astray += 1
                 self.early += key not in self._seen
@@ -146,21 +150,27 @@ class Tally:
                 lasted = first - second
         elif dur:
             lasted = record.get(dur)
-        self._stall(spec, record.t - int(lasted or 0), record.t, record, record, facts)
+        began = record.t - int(lasted or 0)
+        self._stall(number, began, record.t, record, record, facts)
 
     def _stall(
         self,
-        spec: dict[str, Any],
+        number: int,
         begin: int,
         end: int,
         owner: Record,
         last: Record,
         facts: Facts,
     ) -> None:
-        device = last.get(spec.get("device")) if spec.get("device") else None
-        self.counts[device] = self.counts.get(device, 0) + 1
+        spec = self.specs[number]
+        if number < self.source.counts:
+            device = last.get(spec.get("device")) if spec.get("device") else None
+            self.counts[device] = self.counts.get(device, 0) + 1
+            self.counted += 1
         name = spec.get("tid", "common_pid")
         tid = owner.get(name) if name else None
+        if name == "common_pid" and owner.interrupted:
+            tid = None
         if isinstance(tid, int):
             facts.thread(tid)
         if spec.get("cgroup_id"):
@@ -188,11 +198,22 @@ class Tally:
         return sum(len(records) for records in self._open.values())
 
 
-class Oracle:
-    """Counters of the kernel, read before and after."""
+def _holds(spec: dict[str, Any], record: Record) -> bool:
+    for member, mask, value in spec.get("when", ()):
+        found = record.get(member)
+        if not isinstance(found, int) or found & mask != value:
+            return False
+    return True
 
-    def __init__(self, name: str, host: Host, facts: Facts) -> None:
+
+class Oracle:
+    """Counters of the kernel, read before and after; a `Counter` for ``counted``."""
+
+    def __init__(
+        self, name: str, host: Host, facts: Facts, counter: Counter | None = None
+    ) -> None:
         self.name, self.host, self.facts = name, host, facts
+        self.counter = counter
         self._before: dict[object, int] = {}
         self._began: dict[object, Span] = {}
 
@@ -202,6 +223,8 @@ class Oracle:
             return self._cpu_stat(threads=self.name.endswith("threads"))
         if self.name.startswith("aer"):
             return self._aer(roots=self.name.endswith("roots"))
+        if self.counter is not None:
+            return {"all": self.counter.total()}
         return {}
 
     def before(self) -> None:
@@ -245,6 +268,13 @@ class Oracle:
                 # Of what never happened nobody knows whether it would be seen.
                 return [judge("all", "count", None, None)]
             return [judge("all", "count", ours, (theirs, theirs))]
+        if self.name == "counted":
+            (span,) = self.grown(early, late).values() or (None,)
+            if not whole or (span is not None and not span[1] and not tally.counted):
+                span = None
+            if self._others(tally, span):
+                span = None
+            return [judge("all", "count", tally.counted if usable else None, span)]
         said = []
         for key, grown in sorted(self.grown(early, late).items(), key=str):
             span = grown if whole else None
@@ -266,6 +296,12 @@ class Oracle:
                     continue
             said.append(judge(scope, metric, ours if usable else None, span))
         return said
+
+    def _others(self, tally: Tally, span: Span | None) -> bool:
+        """Whether more was counted than the events are about: DMA of user space's."""
+        if tally.source.cls != "iotlb" or span is None or tally.counted >= span[0]:
+            return False
+        return any(":" in name for name in self.host.names(_VFIO))
 
     def _cpu_stat(self, *, threads: bool) -> dict[object, int]:
         """Throttled ns by group: of a quota's own queues, or of those held up by it.

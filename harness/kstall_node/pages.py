@@ -24,6 +24,8 @@ _FIELD = re.compile(
 )
 
 Value = Union[int, str]
+#: common_flags: in a hard interrupt, a soft one, an NMI.
+_INTERRUPT = 0x08 | 0x10 | 0x40
 
 
 class Member(NamedTuple):
@@ -55,6 +57,11 @@ class Record(NamedTuple):
     def pid(self) -> int:
         """The thread that was running."""
         return int.from_bytes(self.data[4:8], "little", signed=True)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was in an interrupt, which is not the thread's."""
+        return bool(self.data[2] & _INTERRUPT)
 
     def get(self, name: object) -> Value | None:
         """A member, or None if there is no such one."""

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import FORMAT, VERSION, files, pages, sources
+from .catalogue import Source
 from .errors import Full, NodeError, shown
 from .facts import Facts
 from .host import Host, clock_pair
 from .oracles import ENOUGH_NS, Oracle, Tally, Verdict
 from .segments import LIMIT, Segments
-from .tracefs import INSTANCE, Instance, Refused, Tracefs
+from .tracefs import INSTANCE, Counter, Instance, Refused, Tracefs
 
 #: So often the clocks are read, and processes and oracles looked at.
 PERIOD = 10.0
@@ -30,6 +31,7 @@ PERIOD = 10.0
 #: is in a buffer is read so often, even if that is less than a page.
 _READ = 2.0
 _TICK = 0.5
+_SETTLE = 0.2
 #: What is compared with an oracle while recording; more is left to `kstall seal`.
 _TALLIED = 40
 _RESERVE = 256 << 10
@@ -51,6 +53,7 @@ class Asked(NamedTuple):
     max_mb: int = 1024
     buffer_kb: int = 2048
     seconds: float | None = None
+    providers: Sequence[str] = ()
 
 
 class Recorder:
@@ -69,6 +72,7 @@ class Recorder:
         self.tallies: dict[str, Tally] = {}
         self.oracles: dict[str, Oracle] = {}
         self._layouts: dict[int, pages.Layout] = {}
+        self._counters: list[Counter] = []
         self._segments: dict[int, Segments] = {}
         self._raw: dict[int, int] = {}
         self._stats: dict[int, dict[str, int]] = {}
@@ -192,6 +196,7 @@ class Recorder:
             self.group,
             self.asked.min_ns,
             after=after,
+            only=self.asked.providers,
         )
         self.refused += refused
         if found is None:
@@ -200,7 +205,10 @@ class Recorder:
         name = found.source.name
         self.tallies[name] = Tally(found.source, found.specs)
         if found.source.oracle:
-            self.oracles[name] = Oracle(found.source.oracle, self.host, self.facts)
+            counter = self._counter(found.source)
+            self.oracles[name] = Oracle(
+                found.source.oracle, self.host, self.facts, counter
+            )
         if self.asked.min_ns and found.durations:
             self._cut.add(name)
         for event in self._events(found):
@@ -211,6 +219,28 @@ class Recorder:
                 raise NodeError(f"{event}: {error}") from None
             self._layouts[made.id] = made
         return True
+
+    def _counter(self, source: Source) -> Counter | None:
+        """What is counted of a source on the side; None if that cannot be."""
+        if source.oracle != "counted":
+            return None
+        try:
+            counter = self.tracefs.counter(self.group, source.cls)
+        except Refused as error:
+            self.say(f"{source.name}: nothing to compare with: {error}")
+            return None
+        self._counters.append(counter)
+        enabled, why = 0, ""
+        for event in sources.counting(source, self.tracefs, self.group):
+            try:
+                counter.enable(event)
+                enabled += 1
+            except Refused as error:
+                why = f": {error}"
+        if not enabled or enabled < len(source.counted):
+            self.say(f"{source.name}: nothing to compare with{why}")
+            return None
+        return counter
 
     def _events(self, one: sources.Attached) -> list[str]:
         names = [spec.get(end) for spec in one.specs for end in ("begin", "end")]
@@ -565,6 +595,9 @@ class Recorder:
         with contextlib.suppress(Refused):
             self.instance.switch(False)
         ended = time.monotonic_ns()
+        # A thread counts what its interrupt has been told.
+        aer = [one for one in self.oracles.values() if one.name.startswith("aer")]
+        time.sleep(_SETTLE * bool(aer))
         late = {name: oracle.read() for name, oracle in self.oracles.items()}
         if full:
             left = sum(self.instance.stats(cpu).get("entries", 0) for cpu in self._raw)
@@ -627,6 +660,8 @@ class Recorder:
             self.say(
                 "a process holds its trace_marker open, so the instance stays, empty"
             )
+        for counter in self._counters:
+            counter.close()
         for left in self.tracefs.remove_probes(self.group):
             self.say(left)
         if self._facts_file is not None:

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .catalogue import Source, of
 from .errors import NodeError
+from .pages import layout
 from .tracefs import Instance, Refused, Tracefs
+
+#: What a provider may have by several names, see `catalogue`.
+_CHOSEN = ("dur", "value1", "value2", "join_key", "device", "cgroup_id", "comm", "tid")
+_COMMON = ("common_pid", "common_cpu")
 
 
 class Attached(NamedTuple):
@@ -33,38 +39,117 @@ class Refusal(NamedTuple):
 
 def missing(source: Source, tracefs: Tracefs) -> str | None:
     """Why a source cannot be had here, as far as looking tells; None if it can."""
-    for event in source.unless:
-        if tracefs.has(event):
-            return f"this kernel has {event}"
     for event in source.events():
         if not tracefs.has(event):
             return f"this kernel has no {event}"
+    for spec in source.specs:
+        why = _unlike(_resolved(spec, tracefs), tracefs)
+        if why:
+            return why
     if not source.probes:
         return None
     cannot = tracefs.can_probe()
     if cannot:
         return cannot
     for probe in source.probes:
-        if tracefs.function(probe.function) is False:
+        if probe.kind == "f" and tracefs.function(probe.function) is False:
             return f"this kernel has no function {probe.function} that can be probed"
     return None
 
 
-def specs(source: Source, group: str) -> list[dict[str, Any]]:
-    """Its providers as a recording has them."""
+def _members(event: str, tracefs: Tracefs) -> set[str] | None:
+    """Those that an event's own format has; None of a probe, which is as we want it."""
+    if event.startswith("{g}:"):
+        return None
+    system = event.partition(":")[0]
+    try:
+        return {*layout(tracefs.format(event), system).members, *_COMMON}
+    except ValueError as error:
+        raise NodeError(f"{event}: {error}") from None
+
+
+def _resolved(spec: dict[str, Any], tracefs: Tracefs) -> dict[str, Any]:
+    """A provider whose members are those that this kernel's event has."""
+    has = _members(spec["end"], tracefs)
+    if has is None:
+        return spec
+    made = dict(spec)
+    for name, value in spec.items():
+        if name in _CHOSEN and isinstance(value, str) and "|" in value:
+            found = [member for member in value.split("|") if member in has]
+            made[name] = found[0] if found else None
+    if isinstance(spec.get("cause"), tuple):
+        tables = [table for table in spec["cause"] if table["field"] in has]
+        made["cause"] = tables[0] if tables else None
+    if isinstance(spec.get("dur"), str):
+        # That it has none of them is said, not passed over.
+        made["dur"] = made["dur"] or spec["dur"]
+    return made
+
+
+def _unlike(spec: dict[str, Any], tracefs: Tracefs) -> str | None:
+    """What an event lacks without which it means something else."""
+    for end in ("end", "begin"):
+        has = _members(spec[end], tracefs) if spec.get(end) else None
+        if has is None:
+            continue
+        needed = list(spec.get("key", ()))
+        if end == "end":
+            dur = spec.get("dur")
+            needed += [dur] if isinstance(dur, str) else dur or []
+            needed += [member for member, _, _ in spec.get("when", ())]
+        for member in needed:
+            if member not in has:
+                return f"this kernel's {spec[end]} has no {member}"
+    return None
+
+
+def specs(
+    source: Source, group: str, tracefs: Tracefs | None = None
+) -> list[dict[str, Any]]:
+    """Its providers as a recording has them.
+
+    The first has the source's name, those that its oracle counts as well have a ``+``
+    behind it, and what else it tells a ``/``.
+    """
     made = []
     for number, spec in enumerate(source.specs):
+        if tracefs is not None:
+            spec = _resolved(spec, tracefs)  # noqa: PLW2901
         said = {"provider": source.name, "class": source.cls, **spec}
         for end in ("begin", "end"):
             if end in said:
                 said[end] = said[end].replace("{g}", group)
+        suffix = said.pop("suffix", said["end"].partition(":")[2])
         if number:
-            said["provider"] = f"{source.name}+{said['end'].partition(':')[2]}"
+            mark = "+" if counts(source, number) else "/"
+            said["provider"] = f"{source.name}{mark}{suffix}"
         said.setdefault("tid", "common_pid")
         said.setdefault("cpu", "common_cpu")
         said.update(min_ns=None, lost=source.lost or None, oracle=source.oracle)
         made.append(said)
     return made
+
+
+def counts(source: Source, number: int) -> bool:
+    """Whether the oracle of a source speaks of this provider of its."""
+    if source.oracle == "pairs":
+        return bool(source.specs[number].get("begin"))
+    return number < source.counts
+
+
+def counting(source: Source, tracefs: Tracefs, group: str) -> list[str]:
+    """Events of which the oracle ``counted`` takes the number; probes are defined."""
+    found = [event for event in source.counted if tracefs.has(event)]
+    for probe in source.either:
+        if tracefs.can_probe() or tracefs.function(probe.function) is False:
+            continue
+        try:
+            tracefs.define(probe.text(group))
+        except Refused:
+            continue
+        found.append(f"{group}:{probe.name}")
+    return found
 
 
 def attach(
@@ -74,7 +159,7 @@ def attach(
     why = missing(source, tracefs)
     if why:
         raise Refused(why)
-    made = specs(source, group)
+    made = specs(source, group, tracefs)
     durations: dict[str, str] = {}
     enabled: list[str] = []
     try:
@@ -131,11 +216,16 @@ def choose(
     min_ns: int,
     *,
     after: str | None = None,
+    only: Sequence[str] = (),
 ) -> tuple[Attached | None, list[Refusal]]:
-    """The first source of a class that attaches, of those ``after`` that one."""
+    """The first source of a class that attaches, of those ``after`` that one.
+
+    If ``only`` names some of that class, no others are tried.
+    """
     refused: list[Refusal] = []
     skipping = after is not None
-    for source in of(cls):
+    every = of(cls)
+    for source in [one for one in every if one.name in only] or every:
         if skipping:
             skipping = source.name != after
             continue

@@ -16,6 +16,7 @@ from .host import Host
 INSTANCE = "kstall"
 _PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
 _OURS = re.compile(r"^[a-z]\d*:(kstall_(\d+)_(\d+))/(\w+)\s", re.M)
+_COUNTER = re.compile(r"kstall_(\d+)_(\d+)_count_\w+")
 _STATS = {
     "entries": "entries",
     "overrun": "overrun",
@@ -155,6 +156,10 @@ class Tracefs:
         if path.exists():
             Instance(path).close()
             said.append("the instance of a recorder that was killed")
+        for name, pid, since in self._counters():
+            if self.host.starttime(pid) != since or pid == os.getpid():
+                Instance(self.top / "instances" / name).close()
+                said.append(f"what process {pid} counted with, which is gone")
         groups = {(group, pid, since) for group, pid, since, _ in self.probes()}
         for group, pid, since in sorted(groups):
             if self.host.starttime(pid) != since or pid == os.getpid():
@@ -162,12 +167,27 @@ class Tracefs:
                 said.append(f"probes of process {pid}, which is gone")
         return said
 
+    def _counters(self) -> list[tuple[str, int, int]]:
+        found = map(_COUNTER.fullmatch, os.listdir(self.top / "instances"))
+        return [(m[0], int(m[1]), int(m[2])) for m in found if m]
+
     def living(self) -> int | None:
         """The process of another recorder that lives, by its probes."""
-        for _, pid, since, _ in self.probes():
+        theirs = [(pid, since) for _, pid, since, _ in self.probes()]
+        theirs += [(pid, since) for _, pid, since in self._counters()]
+        for pid, since in theirs:
             if pid != os.getpid() and self.host.starttime(pid) == since:
                 return pid
         return None
+
+    def counter(self, group: str, name: str) -> Counter:
+        """A buffer of its own, of which only the number of records matters."""
+        path = self.top / "instances" / f"{group}_count_{name}"
+        try:
+            path.mkdir()
+        except OSError as error:
+            raise Refused(f"{path}: {error.strerror}") from None
+        return Counter(path)
 
     def instance(self, buffer_kb: int) -> Instance:
         """A new one that does not trace yet; or the old one, if a job holds it."""
@@ -274,3 +294,21 @@ class Instance:
             write(self.path / "buffer_size_kb", "4")
         self.clear()
         return False
+
+
+class Counter(Instance):
+    """Counts records of events: it keeps the last few, and nobody reads them.
+
+    How many the kernel has written into a buffer it counts itself, overwritten or not.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        with contextlib.suppress(Refused):
+            write(path / "buffer_size_kb", "4")
+
+    def total(self) -> int:
+        """So many so far."""
+        names = ("entries", "overrun", "read")
+        stats = [self.stats(cpu) for cpu in self.cpus()]
+        return sum(one.get(name, 0) for one in stats for name in names)

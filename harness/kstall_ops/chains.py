@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ WHERE (s.tid = w.tid OR s.tgid = w.tgid OR s.tid IS NULL)
     AND coalesce(s.t0, s.t1) < w.w1 AND coalesce(s.t1, 9223372036854775807) > w.w0
 ORDER BY w.rank, w.step, s.t0, s.id
 """
+#: Losses that are of one provider, which the recorder names.
+_CUT = re.compile(r"(?:threshold|suspended|refused) (\S+)")
 
 
 @dataclass(frozen=True)
@@ -137,15 +140,27 @@ class Health:
     def of(self, sid: str, provider: str, begin: int, end: int) -> list[str]:
         """Why claims from ``provider`` between two times cannot be of the highest."""
         found = list(self.caps.get(sid, ()))
-        if provider in self.refused.get(sid, ()):
+        if any(_is_of(provider, name) for name in self.refused.get(sid, ())):
             found.append(f"its oracle disagrees with {shown(provider)}")
         lost = {
             reason
             for t0, t1, reason in self.losses.get(sid, ())
-            if t0 < end and t1 > begin
+            if t0 < end and t1 > begin and _concerns(reason, provider)
         }
         found += [f"records were lost meanwhile ({shown(why)})" for why in sorted(lost)]
         return found
+
+
+def _is_of(provider: str, source: str) -> bool:
+    """Whether it is that source's: its first one, or one with more behind the name."""
+    rest = provider.removeprefix(source)
+    return provider.startswith(source) and rest[:1] in ("", "+", "/")
+
+
+def _concerns(reason: str, provider: str) -> bool:
+    """Whether what was lost are records of that provider; mostly nobody knows."""
+    found = _CUT.match(reason)
+    return found is None or _is_of(provider, found[1]) or _is_of(found[1], provider)
 
 
 @dataclass

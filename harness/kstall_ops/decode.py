@@ -27,6 +27,8 @@ _MARK = re.compile(
     r"(?: rank=(?P<rank>\d{1,9}))?(?: job=(?P<job>\S{1,200}))?\s*"
 )
 _I64 = (1 << 63) - 1
+#: common_flags: in a hard interrupt, a soft one, an NMI.
+_INTERRUPT = 0x08 | 0x10 | 0x40
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Provider:
     device: str | None = None
     cgroup_id: str | None = None
     comm: str | None = None
+    #: (member, mask, value): only ends of which all of these hold.
+    when: tuple[tuple[str, int, int], ...] = ()
 
     @classmethod
     def read(cls, said: object) -> Provider:
@@ -76,8 +80,9 @@ class Provider:
             values["dur"] = tuple(values["dur"])
             if len(values["dur"]) != 2:
                 raise ValueError("dur is neither a member nor two")
+        values["when"] = _conditions(values.get("when") or ())
         for name, value in values.items():
-            if name == "many":
+            if name in ("many", "when"):
                 continue
             words = value if isinstance(value, tuple) else [value]
             if name == "cause" and isinstance(value, dict):
@@ -87,6 +92,16 @@ class Provider:
             if not all(word is None or isinstance(word, str) for word in words):
                 raise ValueError(f"{name} is {shown(value)}, not a name")
         return cls(cls=klass, **values)
+
+
+def _conditions(said: object) -> tuple[tuple[str, int, int], ...]:
+    if not isinstance(said, list | tuple):
+        raise ValueError("when is no list")
+    for one in said:
+        kinds = [type(word) for word in one] if isinstance(one, list) else []
+        if kinds != [str, int, int]:
+            raise ValueError(f"when has {shown(one)}, not a member, a mask and a value")
+    return tuple((member, mask, value) for member, mask, value in said)
 
 
 @dataclass
@@ -199,6 +214,8 @@ class Decoder:
     def _stalls(
         self, one: Provider, number: int, event: Event, people: _People
     ) -> Iterator[dict[str, Any]]:
+        if not _holds(one, event):
+            return
         if not one.begin:
             yield self._stall(one, number, event, people)
             return
@@ -235,6 +252,12 @@ class Decoder:
     ) -> dict[str, Any]:
         owner = begun or event
         tid = _number(owner, one.tid) if one.tid else None
+        if tid is not None and (
+            # Whom an interrupt interrupts has nothing to do with it; and what the
+            # kernel made for itself is nobody's.
+            owner.flags & _INTERRUPT if one.tid == "common_pid" else not tid
+        ):
+            tid = None
         row: dict[str, Any] = {
             "id": int.from_bytes(
                 digest(
@@ -269,6 +292,15 @@ class Decoder:
                 if row.get(name) is None:
                     row[name] = value
         return row
+
+
+def _holds(one: Provider, event: Event) -> bool:
+    """Whether it is of those ends that the provider means."""
+    for member, mask, value in one.when:
+        found = event.fields.get(member)
+        if not isinstance(found, int) or found & mask != value:
+            return False
+    return True
 
 
 def _unreadable(name: str, number: int, error: Exception) -> NotARecording:

@@ -174,11 +174,13 @@ def _judge_oracles(made: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None
         ).fetchall()
         for rowid, sid, provider, scope, metric, theirs, verdict in rows:
             group = str(scope or "").partition("cgroup:")[2]
+            device = str(scope or "").partition("device:")[2]
             found = cursor.execute(
                 "SELECT count(*), coalesce(sum(dur), 0), any_value(class) FROM stall "
-                "WHERE sid = ? AND provider = ? "
-                "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT))",
-                [sid, provider, group, group],
+                "WHERE sid = ? AND (provider = ? OR starts_with(provider, ?)) "
+                "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT)) "
+                "AND (? = '' OR device = ?)",
+                [sid, provider, f"{provider}+", group, group, device, device],
             ).fetchone()
             assert found is not None
             count, total, cls = found

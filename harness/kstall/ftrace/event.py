@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kstall_guest import layout as formats
 from kstall_guest.layout import Field, Layout
@@ -36,7 +36,8 @@ class Event:
     ``ts_ns`` is CLOCK_MONOTONIC (whole microseconds when ftrace printed it), ``pid``
     the thread's id, ``fields`` the event's own members: integers as such, strings
     and symbolic values as text, arrays (only of raw records) as tuples.  ``text`` is
-    what ftrace printed after the event's name, if it did.
+    what ftrace printed after the event's name, if it did; ``flags`` are
+    a raw record's common_flags.
     """
 
     ts_ns: int
@@ -47,3 +48,4 @@ class Event:
     name: str
     fields: Mapping[str, Member]
     text: str = ""
+    flags: int = field(default=0, compare=False)

@@ -60,6 +60,7 @@ def placed(
                     system=layout.system,
                     name=layout.name,
                     fields=members(layout, data),
+                    flags=data[2],
                 ),
             )
 
