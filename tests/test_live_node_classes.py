@@ -66,9 +66,13 @@ def run(
     keep_only(folder, checks)
     toml = folder / "series.toml"
     parts = re.split(r"(?m)^(?=\[)", toml.read_text())
+    decoded = any("\ndecode = true" in part for part in parts)
     for number, part in enumerate(parts):
         if part.startswith("[[workload]]"):
-            parts[number] = _wrapped(project, part, cls, provider, out)
+            part = _wrapped(project, part, cls, provider, out)
+            # Others read each new event somewhere, too, and it is checked that they do.
+            more = "" if decoded else "decode = true\n"
+            parts[number] = part.replace("\nprogram", f"\n{more}program", 1)
     toml.write_text("".join(parts))
     done = validate(project.root, out, "--level", "quick", series)
     assert done.exit_code == 0, done.said + str(done.failed())
@@ -308,8 +312,11 @@ def test_iotlb(project_copy: Project, tmp_path: Path) -> None:
             )
             for event in flushes
         )
-        # As often as the driver's function was called.
-        assert agrees(one) == len(syncs)
+        # As often as the driver's function was called; if never, nobody can compare.
+        if syncs:
+            assert agrees(one) == len(syncs)
+        else:
+            assert one.rows("SELECT verdict FROM oracle") == [("unknown",)]
     assert found["bench-strict"].stalls("1")
 
 
