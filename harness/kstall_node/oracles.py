@@ -120,7 +120,7 @@ class Tally:
             if record.layout.event == spec["end"] and _holds(spec, record):
                 self._end(number, spec, record, facts)
             if record.layout.event == spec.get("begin"):
-                self.begun += 1
+                self.begun += number < self.source.counts
                 key = (number, *(record.get(name) for name in spec["key"]))
                 self._seen.add(key)
                 if spec.get("many"):
@@ -134,12 +134,13 @@ class Tally:
         if spec.get("begin"):
             key = (number, *(record.get(name) for name in spec["key"]))
             found = self._open.pop(key, [])
+            ours = number < self.source.counts
             for begun in found:
-                self.ended += 1
+                self.ended += ours
                 self._stall(number, begun.t, record.t, begun, record, facts)
             if not found and not spec.get("many"):
-                self.astray += 1
-                self.early += key not in self._seen
+                self.astray += ours
+                self.early += ours and key not in self._seen
             self._seen.add(key)
             return
         dur = spec.get("dur")
@@ -195,7 +196,11 @@ class Tally:
     @property
     def still_open(self) -> int:
         """Beginnings without an end, so far."""
-        return sum(len(records) for records in self._open.values())
+        return sum(
+            len(records)
+            for (number, *_), records in self._open.items()
+            if isinstance(number, int) and number < self.source.counts
+        )
 
 
 def _holds(spec: dict[str, Any], record: Record) -> bool:

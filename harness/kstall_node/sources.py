@@ -133,8 +133,6 @@ def specs(
 
 def counts(source: Source, number: int) -> bool:
     """Whether the oracle of a source speaks of this provider of its."""
-    if source.oracle == "pairs":
-        return bool(source.specs[number].get("begin"))
     return number < source.counts
 
 
