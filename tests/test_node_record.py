@@ -27,6 +27,7 @@ from kstall_node.pages import Layout, Member, Record
 from kstall_node.tracefs import Tracefs
 from kstall_ops import recording, seal, store
 from node_root import README, Node
+from ringpages import entry, page
 
 MS = 1_000_000
 THROTTLE = ("record", "--class", "throttle", "--seconds", "0.3")
@@ -473,3 +474,26 @@ def test_each_class_has_a_source_and_each_source_a_name() -> None:
             probe.name for one in catalogue.of(source.cls) for probe in one.probes
         ]
         assert len(probes) >= len(set(probes))
+
+
+def test_who_marks_is_looked_up(node: Node, tmp_path: Path) -> None:
+    """A rank that began after the last look, and of which there is no stall."""
+    number = 5
+    text = b"kstall step=1 phase=enter\n\0"
+    data = number.to_bytes(2, "little") + bytes(2) + (4321).to_bytes(4, "little")
+    data += bytes(8) + text
+    pages_ = page(time.monotonic_ns(), [entry(0, data.ljust((len(data) + 3) & ~3))])
+
+    class Later(record.Recorder):
+        """It comes when all have been looked at."""
+
+        def _loop(self) -> None:
+            node.process(4321, environ=b"RANK=2\0WORLD_SIZE=3\0SLURM_JOB_ID=9\0")
+            node.trace("per_cpu/cpu0/trace_pipe_raw", pages_)
+            super()._loop()
+
+    asked = record.Asked(tmp_path / "o", ["throttle"], seconds=0.3)
+    assert Later(Host(str(node.root)), asked).run() == 0
+    seal.seal([only(tmp_path / "o")], tmp_path / "s")
+    _, rows, _ = store.query(tmp_path / "s", "SELECT job, rank, step FROM mark")
+    assert rows == [("9", 2, 1)]

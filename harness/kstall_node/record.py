@@ -32,6 +32,7 @@ PERIOD = 10.0
 _READ = 2.0
 _TICK = 0.5
 _SETTLE = 0.2
+_MARK = "ftrace:print"
 #: What is compared with an oracle while recording; more is left to `kstall seal`.
 _TALLIED = 40
 _RESERVE = 256 << 10
@@ -160,6 +161,10 @@ class Recorder:
         if not self.attached:
             said = "; ".join(f"{one.provider}: {one.why}" for one in self.refused)
             raise NodeError(f"nothing can be recorded here: {said}")
+        text = self.tracefs.print_format()
+        with contextlib.suppress(ValueError):
+            made = pages.layout(text or "", "ftrace")
+            self._layouts[made.id] = made
         # Everything is in place before the first event.
         self.began = time.monotonic_ns()
         self._make_dir()
@@ -409,6 +414,10 @@ class Recorder:
         for record in ordered:
             if until is not None and record.t > until:
                 self._pending.append(record)
+                continue
+            if record.layout.event == _MARK:
+                # Whoever marks may be a rank that was not there at the last look.
+                self.facts.thread(record.pid)
                 continue
             for one in self.tallies.values():
                 if one.complete:
