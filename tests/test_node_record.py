@@ -216,6 +216,80 @@ def test_thresholds_rise_above_the_rate(
     assert all(one["verdict"] == "unknown" for one in facts(rec, "oracle"))
 
 
+def test_a_ring_keeps_the_newest(node: Node, tmp_path: Path) -> None:
+    """Segments of a page each, and room for a megabyte."""
+    when = time.monotonic_ns()
+    count = 300
+    node.throttled(0, *[(when + n, 1, 1) for n in range(count)], each=1)
+
+    class Small(record.Recorder):
+        """Each page is a segment."""
+
+        def _write_pages(self, cpu: int, data: bytes) -> None:
+            for at in range(0, len(data), 4096):
+                super()._write_pages(cpu, data[at : at + 4096])
+                self._segments[cpu].seal(self.instance.stats(cpu))
+
+    asked = record.Asked(tmp_path / "o", ["throttle"], seconds=2.5, ring=True, max_mb=1)
+    assert Small(Host(str(node.root)), asked).run() == 0
+    rec = only(tmp_path / "o")
+    left = recording.load(rec)
+    assert left.pages == (1 << 20) // 4096
+    # The newest ones, and that others were there is no mistake but a loss.
+    assert max(one.seq for one in left.segments) == count - 1
+    lost = facts(rec, "loss")
+    assert {one["reason"] for one in lost} == {"ring"}
+    assert len(lost) == count - left.pages
+    for one in lost:
+        assert one["t0"] == left.session["began"] < one["t1"] < left.session["ended"]
+    seal.seal([rec], tmp_path / "s")
+    _, rows, _ = store.query(tmp_path / "s", "SELECT min(t1), count(*) FROM stall")
+    assert rows == [(when + count - left.pages, left.pages)]
+    # What is not there any more no oracle can be compared with.
+    assert {one["verdict"] for one in facts(rec, "oracle")} <= {"unknown"}
+
+
+# -- the older hierarchy --------------------------------------------------------------
+
+
+def test_groups_of_the_older_hierarchy(tmp_path: Path) -> None:
+    """cgroup v1: quota, period and what was throttled stand in other files."""
+    node = Node(tmp_path)
+    here = "sys/fs/cgroup/cpu/docker/job"
+    node.write(f"{here}/cpu.cfs_quota_us", "20000\n")
+    node.write(f"{here}/cpu.cfs_period_us", "100000\n")
+    node.write(f"{here}/cpu.stat", "nr_periods 1\nnr_throttled 0\nthrottled_time 0\n")
+    node.process(4000)
+    text = "5:memory:/elsewhere\n4:cpuacct,cpu:/docker/job\n0::/init\n"
+    node.write("proc/4000/cgroup", text)
+    when = time.monotonic_ns()
+    node.throttled(0, *[(when + n * 10 * MS, 4000, 5 * MS) for n in range(10)])
+
+    class Counting(record.Recorder):
+        """Meanwhile the kernel counts, in ns."""
+
+        def _loop(self) -> None:
+            super()._loop()
+            node.write(
+                f"{here}/cpu.stat", f"nr_throttled 10\nthrottled_time {50 * MS}\n"
+            )
+
+    asked = record.Asked(tmp_path / "o", ["throttle"], seconds=0.3)
+    assert Counting(Host(str(node.root)), asked).run() == 0
+    rec = only(tmp_path / "o")
+    group = (node.root / here).stat().st_ino
+    (oracle,) = facts(rec, "oracle")
+    assert (oracle["scope"], oracle["ours"]) == (f"cgroup:{group}", 50 * MS)
+    assert oracle["verdict"] == "agrees"
+    said = [(one["path"], one["cpu_max"]) for one in facts(rec, "cgroup")]
+    assert ("/docker/job", "20000 100000") in said
+    seal.seal([rec], tmp_path / "s")
+    _, rows, _ = store.query(tmp_path / "s", "SELECT DISTINCT cgroup_id FROM stall")
+    assert rows == [(group,)]
+    node.write(f"{here}/cpu.cfs_quota_us", "-1\n")
+    assert Facts(Host(str(node.root))).cpu_max(f"/{here}") == "max 100000"
+
+
 # -- what goes wrong ------------------------------------------------------------------
 
 

@@ -293,6 +293,54 @@ def test_loss_caps(tmp_path: Path, where: str, level: str) -> None:
         assert late.findings[0].caps == ("records were lost meanwhile (overrun)",)
 
 
+_OF_IT, _OF_ANOTHER = "throttle/fprobe", "iotlb/intel"
+
+
+@pytest.mark.parametrize(
+    ("reason", "capped"),
+    [
+        ("dropped", True),
+        ("commit overrun", True),
+        ("not read", True),
+        ("disk full", True),
+        ("ring", True),
+        (f"threshold {_OF_IT} 4000 ns", True),
+        (f"suspended {_OF_IT}", True),
+        (f"refused {_OF_IT}", True),
+        # What another one's records would have said is not in this claim.
+        (f"threshold {_OF_ANOTHER} 4000 ns", False),
+        (f"suspended {_OF_ANOTHER}", False),
+        (f"refused {_OF_ANOTHER}", False),
+    ],
+)
+def test_each_reason_caps_what_it_should(
+    tmp_path: Path, reason: str, capped: bool
+) -> None:
+    nodes = culprit().nodes()
+    # In the middle of the late steps; of a threshold nobody knows an end.
+    t1 = None if reason.startswith(("threshold", "suspended")) else BEGAN + 4 * SECOND
+    nodes[1].fact("loss", cpu=None, t0=BEGAN + 3 * SECOND, t1=t1, n=None, reason=reason)
+    made = report(tmp_path, nodes)
+    (late,) = verdict(made).stragglers
+    finding = late.findings[0]
+    assert finding.level == ("coincides" if capped else "explains")
+    assert finding.caps == ((f"records were lost meanwhile ({reason})",) * capped)
+    # Said it is whether it caps or not, and who is late is known all the same.
+    assert f"({reason})" in explain.as_text(made)
+    assert late.steps == tuple(range(20, 40))
+
+
+@pytest.mark.parametrize("level", ["explains", "coincides"])
+def test_old_segments_that_made_room_cap_what_was_before(
+    tmp_path: Path, level: str
+) -> None:
+    nodes = culprit().nodes()
+    until = BEGAN + (SECOND // 2 if level == "explains" else 3 * SECOND)
+    nodes[1].fact("loss", cpu=0, t0=BEGAN, t1=until, n=None, reason="ring")
+    (late,) = verdict(report(tmp_path, nodes)).stragglers
+    assert late.findings[0].level == level
+
+
 def test_a_killed_recorder_caps(tmp_path: Path) -> None:
     nodes = culprit().nodes()
     nodes[1].ended = None

@@ -529,17 +529,18 @@ class Recorder:
         limit = self.asked.max_mb << 20
         while True:
             sizes = {
-                cpu: sum(count for _, count in one.sealed) * pages.PAGE
+                cpu: sum(count for _, count, _ in one.sealed) * pages.PAGE
                 for cpu, one in self._segments.items()
             }
             if sum(sizes.values()) <= limit:
                 return
             cpu = max(sizes, key=lambda one: sizes[one])
-            if not self._segments[cpu].drop_oldest():
+            until = self._segments[cpu].drop_oldest()
+            if until is None:
                 return
             for one in self.tallies:
                 self._cut.add(one)
-            self._loss(cpu, self.began, time.monotonic_ns(), "ring")
+            self._loss(cpu, self.began, until, "ring")
 
     # -- facts ------------------------------------------------------------------------
 
@@ -653,7 +654,7 @@ class Recorder:
         self._write_facts()
         self._write_session(ended)
         count = sum(
-            pages_ for one in self._segments.values() for _, pages_ in one.sealed
+            pages_ for one in self._segments.values() for _, pages_, _ in one.sealed
         )
         self.say(f"{self.dir}: {count} pages in all")
 

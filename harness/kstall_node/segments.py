@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ class Segments:
         self._since = 0.0
         self._span = (0, 0)
         self._hash = hashlib.blake2b(digest_size=16)
-        #: Sealed ones that are still there: (path, pages).
-        self.sealed: list[tuple[Path, int]] = []
+        #: Sealed ones that are still there: (path, pages, when it was sealed).
+        self.sealed: list[tuple[Path, int, int]] = []
 
     def write(self, pages: bytes, now: float) -> None:
         """Whole pages.  Raises `Full`; those that were written whole are kept."""
@@ -99,7 +100,7 @@ class Segments:
             **{"t0": self._span[0], "t1": self._span[1]},
         }
         files.replace(self._path.with_suffix(".json"), about)
-        self.sealed.append((self._path, self._pages))
+        self.sealed.append((self._path, self._pages, time.monotonic_ns()))
         self._seq += 1
         self._first += self._pages
 
@@ -109,11 +110,11 @@ class Segments:
             os.close(self._handle)
             self._handle = None
 
-    def drop_oldest(self) -> int:
-        """Make room: forget the oldest sealed one; how many bytes that were."""
+    def drop_oldest(self) -> int | None:
+        """Make room: forget the oldest sealed one; all in it is older than that."""
         if not self.sealed:
-            return 0
-        path, pages = self.sealed.pop(0)
+            return None
+        path, _, until = self.sealed.pop(0)
         for one in (path.with_suffix(".json"), path):
             try:
                 one.unlink()
@@ -121,4 +122,4 @@ class Segments:
                 continue
             except OSError as error:
                 raise NodeError(f"{one}: {error.strerror}") from None
-        return pages * PAGE
+        return until
