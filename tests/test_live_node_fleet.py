@@ -7,6 +7,7 @@ clock, of which nothing that is recorded knows.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -201,6 +202,9 @@ def test_a_fleet(
     with guests(kernel_image, guest_root, project_root, tmp_path) as found:
         well = {f"node{rank}": f"{rank}" for rank in range(3)}
         made = tmp_path / "s.duckdb"
+        (tmp_path / "hub.json").write_text(
+            json.dumps([list(found.hub.came.items()), list(found.hub.freed.items())])
+        )
         words = ["fleet", "pull", "-w", "node[0-2]", "--via", found.via(**well)]
         assert cli.main([*words, "-o", str(made)]) == 0, capsys.readouterr().out
         assert cli.main([*words, "-o", str(made)]) == 0
@@ -209,12 +213,12 @@ def test_a_fleet(
         # One is killed in the middle, one stands still, one is older.
         hows = {"node0": "0", "node1": "1 kill", "node2": "2 stop", "old": "0 old"}
         other = tmp_path / "t.duckdb"
-        pulled = fleet.pull(list(hows), found.via(**hows), other, timeout=20)
+        pulled = fleet.pull(list(hows), found.via(**hows), other, timeout=60)
         said = {one.node: one.said for one in pulled.nodes}
         assert pulled.status == fleet.SOME == 3, said
         assert {one.node for one in pulled.nodes if one.ok} == {"node0"}
         assert said["node1"].startswith("ended in the middle, status")
-        assert said["node2"] == "silent for 20 s: stopped, or far away"
+        assert said["node2"] == "silent for 60 s: stopped, or far away"
         assert said["old"].startswith("its agent speaks version 0, this kstall 1")
         _, rows, _ = store.query(other, "SELECT node FROM session")
         assert rows == [("node0",)]
