@@ -22,6 +22,11 @@ from test_live_node import packed
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
 STEPS, QUOTA = 60, (20, 40)
+#: The guest has no `ip`: SIOCSIFFLAGS of lo, IFF_UP.
+LO = (
+    "import fcntl, socket, struct; "
+    "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh14x', b'lo', 1))"
+)
 JOB = (
     *("allreduce.py", "--ranks", "3", "--steps", str(STEPS), "--compute", "100"),
     *("--job", "train", "--quota", "1:{}-{}:20000".format(*QUOTA)),
@@ -44,7 +49,7 @@ def run(image: Path, root: Root, project: Path, out: Path) -> Path:
         (Share("/run/share", share, writable=True),),
         (
             *("env", "KSTALL_TROUBLE=/run/share/results/trouble.txt", "sh", "-c"),
-            f"echo node0 >/proc/sys/kernel/hostname; exec {words}",
+            f'echo node0 >/proc/sys/kernel/hostname; python3 -c "{LO}"; exec {words}',
         ),
         out=out / "guest",
         deadline=300.0,
