@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: GPL-2.0-only
+"""What `kstall-node record` costs, where a nanosecond is an instruction (-icount).
+
+    cost.py NODE OUT
+
+Marks are written at several rates; what the recorder has run meanwhile its own account
+in schedstat says, and what the writer has run, that of the writer.  Prints JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+INSTANCE = Path("/sys/kernel/tracing/instances/kstall")
+TEXT = b"kstall step=123456 phase=enter rank=1\n"
+SECONDS = 6
+#: Marks a second; with none it is the cost of being there.
+RATES = (0, 200, 1000, 5000, 20000)
+
+
+def ran(pid: int) -> int:
+    """For how long a process was on a CPU, in ns."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+
+
+def written(marker: int, rate: int) -> tuple[int, int]:
+    """(marks, ns of ours) in so many seconds at this rate."""
+    began, spent, count = time.monotonic_ns(), 0, 0
+    end = began + SECONDS * 1_000_000_000
+    while (now := time.monotonic_ns()) < end:
+        due = rate * (now - began) // 1_000_000_000
+        before = time.monotonic_ns()
+        while count < due:
+            os.write(marker, TEXT)
+            count += 1
+        spent += time.monotonic_ns() - before
+        time.sleep(0.01)
+    return count, spent
+
+
+def pages() -> int:
+    """Bytes in all segments."""
+    return sum(path.stat().st_size for path in Path(sys.argv[2]).rglob("*.pages"))
+
+
+def main() -> None:
+    """Each rate in turn, beside one recorder."""
+    node, out = sys.argv[1:]
+    words = [node, "record", "-o", out, "--class", "throttle"]
+    words += ["--max-rate", "1000000", "--buffer-kb", "8192"]
+    recorder = subprocess.Popen(
+        [sys.executable, *words], stderr=subprocess.PIPE, text=True
+    )
+    assert recorder.stderr is not None
+    for line in recorder.stderr:
+        if "recording into" in line:
+            break
+    marker = os.open(INSTANCE / "trace_marker", os.O_WRONLY)
+    for on in (True, False):
+        # What a mark costs with nobody who records it, and with one.
+        (INSTANCE / "tracing_on").write_text(str(int(on)))
+        before = time.monotonic_ns()
+        for _ in range(1000):
+            os.write(marker, TEXT)
+        took = time.monotonic_ns() - before
+        print(json.dumps({"what": "mark", "on": on, "each": took / 1000}), flush=True)
+    (INSTANCE / "tracing_on").write_text("1")
+    time.sleep(3)
+    for rate in RATES:
+        before, held = ran(recorder.pid), pages()
+        count, spent = written(marker, rate)
+        # Twice the time in which a buffer is read at the latest.
+        time.sleep(4)
+        said = {"rate": rate, "count": count, "seconds": SECONDS + 4}
+        said |= {"ns": ran(recorder.pid) - before, "bytes": pages() - held}
+        print(json.dumps({"what": "rate", **said, "writer": spent}), flush=True)
+    os.close(marker)
+    recorder.send_signal(signal.SIGINT)
+    recorder.communicate(timeout=600)
+    print(json.dumps({"what": "ended", "status": recorder.returncode}))
+
+
+if __name__ == "__main__":
+    main()
