@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -363,3 +365,78 @@ def test_it_does_not_begin_before_it_could(tmp_path: Path) -> None:
     seal.seal([rec.write(tmp_path / "rec")], tmp_path / "s")
     _, rows, _ = store.query(tmp_path / "s", "SELECT t0, dur FROM stall")
     assert rows == [(None, None)]
+
+
+# -- groups that are gone before the recorder is --------------------------------------
+
+
+def test_a_group_that_is_gone_is_compared_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container's is; the last look at it counts, and what had ended by then."""
+    node = Node(tmp_path)
+    node.process(4000)
+    when = time.monotonic_ns()
+    here = node.root / "sys/fs/cgroup/t"
+    monkeypatch.setattr(record, "PERIOD", 1.0)
+    monkeypatch.setattr(record, "_READ", 0.5)
+
+    class Ends(record.Recorder):
+        """The group comes after the beginning, and goes before the end."""
+
+        looks = 0
+
+        def _loop(self) -> None:
+            node.group("t", 0)
+            node.throttled(
+                0, *[(when - n * 10 * MS, 4000, 5 * MS) for n in range(9, -1, -1)]
+            )
+            super()._loop()
+
+        def _period(self) -> None:
+            Ends.looks += 1
+            if Ends.looks == 1:
+                node.group("t", 50_000)
+            super()._period()
+            if Ends.looks == 1:
+                shutil.rmtree(here)
+
+    asked = record.Asked(tmp_path / "o", ["throttle"], seconds=2.5)
+    assert Ends(Host(str(node.root)), asked).run() == 0
+    (rec,) = (tmp_path / "o").iterdir()
+    seal.seal([rec], tmp_path / "s")
+    _, rows, _ = store.query(
+        tmp_path / "s", "SELECT ours, theirs, verdict, until FROM oracle"
+    )
+    ((ours, theirs, verdict, until),) = rows
+    assert (ours, theirs, verdict) == (50 * MS, 50 * MS, "agrees")
+    assert when - 90 * MS < until < time.monotonic_ns()
+
+
+def test_what_ended_later_is_not_in_a_look(tmp_path: Path) -> None:
+    node = Made()
+    for t in (10, 20):
+        node.throttle(BEGAN + t * MS, BEGAN + (t + 5) * MS, 11)
+    said = {"provider": "throttle/fprobe", "scope": "cgroup:77", "ours": 0}
+    fact = {**said, "theirs": 5 * MS, "verdict": "agrees"}
+    for metric in ("ns", "union_ns"):
+        node.fact("oracle", **fact, metric=metric, until=BEGAN + 16 * MS)
+        node.fact("oracle", **fact, metric=metric, until=None)
+    seal.seal([node.write(tmp_path / "rec")], tmp_path / "s")
+    _, rows, _ = store.query(
+        tmp_path / "s", "SELECT DISTINCT until IS NULL, ours, verdict FROM oracle"
+    )
+    assert sorted(rows) == [(False, 5 * MS, "agrees"), (True, 10 * MS, "disagrees")]
+
+
+def test_a_group_that_nobody_saw_is_unknown(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    watched = Facts(Host(str(node.root)))
+    one = source("throttle/queues")
+    oracle = Oracle("cpu.stat.queues", watched.host, watched)
+    oracle.before()
+    oracle.began()
+    tally = Tally(one, sources.specs(one, "g"))
+    tally.sums[99] = 5
+    (said,) = oracle.verdicts(tally, {}, {})
+    assert (said.scope, said.theirs, said.verdict) == ("cgroup:99", None, "unknown")

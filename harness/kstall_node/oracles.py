@@ -33,13 +33,14 @@ Span = tuple[int, int]
 
 
 class Verdict(NamedTuple):
-    """One comparison; None is unknown."""
+    """One comparison, of what had ended by ``until``; None is unknown, or all."""
 
     scope: str
     metric: str
     ours: int | None
     theirs: int | None
     verdict: str
+    until: int | None = None
 
     def fact(self, provider: str) -> dict[str, Any]:
         """As a line of facts.jsonl."""
@@ -221,6 +222,8 @@ class Oracle:
         self.counter = counter
         self._before: dict[object, int] = {}
         self._began: dict[object, Span] = {}
+        #: What was said of a group when it was last there.
+        self._looks: dict[object, Verdict] = {}
 
     def read(self) -> dict[object, int]:
         """What they are now."""
@@ -280,27 +283,60 @@ class Oracle:
             if self._others(tally, span):
                 span = None
             return [judge("all", "count", tally.counted if usable else None, span)]
-        said = []
+        said = [one for key, one in self._looks.items() if key not in late]
+        known = {one.scope for one in said}
         for key, grown in sorted(self.grown(early, late).items(), key=str):
-            span = grown if whole else None
-            if self.name.startswith("aer"):
-                ours = tally.counts.get(key, 0)
-                if not ours and span is not None and not span[1]:
-                    continue
-                scope, metric = f"device:{key}", "count"
-            else:
-                assert isinstance(key, int)
-                threads = self.name.endswith("threads")
-                ours = tally.union(key) if threads else tally.sums.get(key, 0)
-                if not ours and (span is None or span[1] <= 2 * ABSOLUTE):
-                    continue
-                scope, metric = f"cgroup:{key}", "union_ns" if threads else "ns"
-                if tally.homeless and span is not None and ours < span[0]:
-                    # It may be one of those of which nobody knows whose they were.
-                    said.append(judge(scope, metric, ours, None))
-                    continue
-            said.append(judge(scope, metric, ours if usable else None, span))
+            one = self._compared(tally, key, grown if whole else None, usable=usable)
+            if one is not None and one.scope not in known:
+                said.append(one)
+                known.add(one.scope)
+        if self.name.startswith("cpu.stat"):
+            # Groups that came and went between two looks: nobody can say.
+            for group in tally.sums:
+                if f"cgroup:{group}" not in known:
+                    said.append(judge(f"cgroup:{group}", self._metric, None, None))
         return said
+
+    def look(
+        self,
+        tally: Tally,
+        early: dict[object, int],
+        late: dict[object, int],
+        until: int,
+    ) -> None:
+        """Remember what can be said now: a group may be gone when all is over."""
+        if not self.name.startswith("cpu.stat") or not tally.complete:
+            return
+        for key, grown in self.grown(early, late).items():
+            if key in late and key in tally.sums:
+                one = self._compared(tally, key, grown, usable=True)
+                if one is not None:
+                    self._looks[key] = one._replace(until=until)
+
+    @property
+    def _metric(self) -> str:
+        if self.name.startswith("aer"):
+            return "count"
+        return "union_ns" if self.name.endswith("threads") else "ns"
+
+    def _compared(
+        self, tally: Tally, key: object, span: Span | None, *, usable: bool
+    ) -> Verdict | None:
+        """Of one device or group; None if nothing was, and nothing is said."""
+        if self._metric == "count":
+            ours = tally.counts.get(key, 0)
+            if not ours and span is not None and not span[1]:
+                return None
+            return judge(f"device:{key}", "count", ours if usable else None, span)
+        assert isinstance(key, int)
+        union = self._metric == "union_ns"
+        ours = tally.union(key) if union else tally.sums.get(key, 0)
+        if not ours and (span is None or span[1] <= 2 * ABSOLUTE):
+            return None
+        if tally.homeless and span is not None and ours < span[0]:
+            # It may be one of those of which nobody knows whose they were.
+            return judge(f"cgroup:{key}", self._metric, ours, None)
+        return judge(f"cgroup:{key}", self._metric, ours if usable else None, span)
 
     def _others(self, tally: Tally, span: Span | None) -> bool:
         """Whether more was counted than the events are about: DMA of user space's."""

@@ -347,23 +347,27 @@ class Recorder:
     def _period(self) -> None:
         # What is in the pages is between the two looks at the oracles.
         early = {name: oracle.read() for name, oracle in self.oracles.items()}
-        self._round()
+        until = self._round()
         late = {name: oracle.read() for name, oracle in self.oracles.items()}
         self._count_losses()
         self._refuse_liars(early, late)
+        for name, oracle in self.oracles.items():
+            if name in early and name not in self._cut:
+                oracle.look(self.tallies[name], early[name], late[name], until)
         self._clock()
         self.facts.forget()
         self.facts.scan()
         self._write_facts()
 
-    def _round(self) -> None:
-        """Read all CPUs; what happened before that is complete."""
+    def _round(self) -> int:
+        """Read all CPUs; what happened before then is complete."""
         until = time.monotonic_ns()
         for cpu in self._raw:
             if self.instance.stats(cpu).get("entries", 1):
                 self._drain(cpu)
         self._tally(until)
         self._write_facts()
+        return until
 
     def _drain(self, cpu: int) -> int:
         """All whole pages of one CPU that can be had now; how many."""

@@ -9,7 +9,7 @@ of the node; only `align` compares those of two nodes.
 from __future__ import annotations
 
 #: Of the store; a store of another one is refused.
-VERSION = 1
+VERSION = 2
 
 TABLES: dict[str, dict[str, str]] = {
     "session": {
@@ -100,6 +100,7 @@ TABLES: dict[str, dict[str, str]] = {
         "ours": "BIGINT",
         "theirs": "BIGINT",
         "verdict": "VARCHAR",
+        "until": "BIGINT",
     },
 }
 

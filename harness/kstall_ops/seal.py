@@ -23,6 +23,9 @@ from .errors import NotARecording, OpsError
 from .recording import Recording
 from .rules import rules
 
+#: After all records.
+_FOREVER = (1 << 63) - 1
+
 
 @dataclass
 class Sealed:
@@ -137,7 +140,11 @@ def _seal_one(
 
 
 def _union(
-    cursor: duckdb.DuckDBPyConnection, sid: str, provider: str, group: str
+    cursor: duckdb.DuckDBPyConnection,
+    sid: str,
+    provider: str,
+    group: str,
+    until: int,
 ) -> int:
     """For how long any thread was stalled, summed over CPUs.
 
@@ -147,10 +154,10 @@ def _union(
         "WITH span AS (SELECT cpu, t0, t1, max(t1) OVER (PARTITION BY cpu "
         "ORDER BY t0, t1 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before "
         "FROM stall WHERE sid = ? AND provider = ? AND dur IS NOT NULL "
-        "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT))) "
+        "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT)) AND t1 <= ?) "
         "SELECT coalesce(sum(greatest(0, t1 - greatest(t0, coalesce(before, t0)))), 0) "
         "FROM span",
-        [sid, provider, group, group],
+        [sid, provider, group, group, until],
     ).fetchone()
     assert found is not None
     return int(found[0])
@@ -168,25 +175,26 @@ def _judge_oracles(made: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None
     """
     with closing(made.cursor()) as cursor:
         rows = cursor.execute(
-            "SELECT rowid, o.sid, provider, scope, metric, theirs, verdict "
+            "SELECT rowid, o.sid, provider, scope, metric, theirs, verdict, "
+            "coalesce(until, ?) "
             "FROM oracle o WHERE list_contains(?::VARCHAR[], o.sid)",
-            [list(sids)],
+            [_FOREVER, list(sids)],
         ).fetchall()
-        for rowid, sid, provider, scope, metric, theirs, verdict in rows:
+        for rowid, sid, provider, scope, metric, theirs, verdict, until in rows:
             group = str(scope or "").partition("cgroup:")[2]
             device = str(scope or "").partition("device:")[2]
             found = cursor.execute(
                 "SELECT count(*), coalesce(sum(dur), 0), any_value(class) FROM stall "
                 "WHERE sid = ? AND (provider = ? OR starts_with(provider, ?)) "
                 "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT)) "
-                "AND (? = '' OR device = ?)",
-                [sid, provider, f"{provider}+", group, group, device, device],
+                "AND (? = '' OR device = ?) AND coalesce(t1, t0, 0) <= ?",
+                [sid, provider, f"{provider}+", group, group, device, device, until],
             ).fetchone()
             assert found is not None
             count, total, cls = found
             ours = int(count if metric == "count" else total)
             if metric == "union_ns":
-                ours = _union(cursor, str(sid), str(provider), group)
+                ours = _union(cursor, str(sid), str(provider), group, until)
             if theirs is None:
                 said = "unknown"
             else:
