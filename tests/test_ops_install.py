@@ -108,6 +108,12 @@ def test_each_verb_runs_without_the_harness(
         )
     if verb == "validate":
         assert done.returncode == 2
-        assert "which is not installed: pip install 'kstall[harness]'" in done.stderr
+        assert "not installed: in a checkout, pip install '.[harness]'" in done.stderr
+        # What is asked in general there is an answer to.
+        for word, said in (("--help", "explain"), ("--version", "kstall ")):
+            done = subprocess.run(
+                [*alone, word], capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, "") and said in done.stdout
     else:
         assert (done.returncode, done.stderr) == (0, "")

@@ -310,7 +310,7 @@ def test_what_is_not_installed_is_said_in_one_line(
     assert done.returncode == 2
     assert done.stderr == (
         f"kstall: `kstall {words[0]}` needs {missing}, which is not installed: "
-        f"pip install 'kstall[{extra}]'\n"
+        f"in a checkout, pip install '.[{extra}]'\n"
     )
 
 

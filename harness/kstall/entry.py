@@ -16,11 +16,20 @@ _EXTRA = {"kstall.cli": "harness", "kstall_ops.cli": "ops"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; its exit status, or 2 if what it needs is not installed."""
+    """Run a verb; its exit status, or 2 if what it needs is not installed.
+
+    What is asked in general whoever is there answers.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     module = "kstall_ops.cli" if words and words[0] in VERBS else "kstall.cli"
+    general = not words or words[0] in ("-h", "--help", "--version")
     try:
-        cli = importlib.import_module(module)
+        try:
+            cli = importlib.import_module(module)
+        except ModuleNotFoundError:
+            if not general:
+                raise
+            cli = importlib.import_module("kstall_ops.cli")
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
         if name in ("", "kstall", "kstall_guest", "kstall_ops"):
@@ -29,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"kstall {words[0]}" if words else "kstall"
         print(
             f"kstall: `{what}` needs {name}, which is not installed: "
-            f"pip install 'kstall[{extra}]'",
+            f"in a checkout, pip install '.[{extra}]'",
             file=sys.stderr,
         )
         return 2

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 from kstall.base import KstallError, explain
@@ -40,8 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="kstall", description="Say which rank was late, and what it waited for."
+        prog="kstall",
+        description="Say which rank was late, and what it waited for.",
+        epilog="Verbs that prove patches need more: in a checkout, "
+        "pip install '.[harness]'.  On nodes it is kstall-node that records.",
     )
+    version = f"kstall {metadata.version('kstall')}"
+    parser.add_argument("--version", action="version", version=version)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
     seal = verbs.add_parser("seal", help=VERBS["seal"])

@@ -104,7 +104,7 @@ def serve(path: Path) -> int:
     except ImportError:
         raise OpsError(
             "`kstall mcp` needs mcp 2, which is not installed: "
-            "pip install 'kstall[mcp,ops]'"
+            "in a checkout, pip install '.[ops,mcp]'"
         ) from None
     server = MCPServer("kstall", instructions=_ABOUT)
     only = ToolAnnotations(
