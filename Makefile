@@ -64,6 +64,7 @@ node: ## the recorder for operators' nodes, as one file: out/kstall-node
 	@rm -rf out/node/kstall_node/__pycache__
 	@python3 -m zipapp out/node -m kstall_node.cli:run -p '/usr/bin/env python3' \
 		-c -o out/kstall-node
+	@chmod 755 out/kstall-node
 	@rm -r out/node
 	@echo out/kstall-node
 

@@ -256,6 +256,22 @@ def test_rdma(project_copy: Project, tmp_path: Path) -> None:
         assert agrees(found) == len(queues) + len(pairs)
 
 
+def test_rdma_on_a_stock_core(project_copy: Project, tmp_path: Path) -> None:
+    """The handlers of user space's queues, which a kernel without patches has, too."""
+    checks = ["overrun_names_device_queue_owner_and_depth"]
+    (found,) = run(
+        project_copy, tmp_path / "o", "rdma-cq", "rdma", checks, "rdma/handlers"
+    ).values()
+    queues = found.named("cq_async_event")
+    assert queues and not found.named("qp_async_event")
+    assert found.stalls("tid, cause, device, join_key, comm, dur") == Counter(
+        (None, "completion queue error", event.fields["device"], None, None, None)
+        for event in queues
+    )
+    # Nothing else counts them, and that is said.
+    assert found.rows("SELECT * FROM oracle") == []
+
+
 def test_aer(project_copy: Project, tmp_path: Path) -> None:
     checks = ["a_message_a_record", "dropped_messages_are_told", "kinds_are_told_apart"]
     found = run(project_copy, tmp_path / "o", "pci-aer", "aer", checks)
