@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -444,15 +445,34 @@ def test_hostile_names(node: Node, tmp_path: Path) -> None:
     seal.seal([rec], tmp_path / "s")
 
 
-def test_ten_thousand_threads(node: Node) -> None:
+def test_ten_thousand_threads(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.process(10, threads=10_000, environ=b"RANK=0\0WORLD_SIZE=1\0")
     watched = Facts(Host(str(node.root)))
     began = time.process_time()
     watched.scan()
     first = time.process_time() - began
     assert len([one for one in watched.take() if one["kind"] == "proc"]) == 10_001
+    looked = Counter[str]()
+    text = watched.host.text
+
+    def counted(path: str) -> str | None:
+        looked[path] += 1
+        return text(path)
+
+    monkeypatch.setattr(watched.host, "text", counted)
     watched.scan()
     assert watched.take() == [], "what was said is not said again"
+    # All that /proc lists is looked at, which are no threads where it is a real one.
+    groups = sum(n for path, n in looked.items() if path.endswith("/cgroup"))
+    assert groups < 3, "nor read again"
+    # But if the process has moved, and all its threads with it.
+    node.group("u", 0)
+    for tid in (10, 11, 10_010):
+        for where in (f"proc/{tid}", f"proc/10/task/{tid}"):
+            node.write(f"{where}/cgroup", "0::/u\n")
+    watched.scan()
+    moved = [one["pid"] for one in watched.take() if one["kind"] == "proc"]
+    assert sorted(moved) == [10, 11, 10_010]
     assert first < 30
 
 

@@ -77,6 +77,8 @@ class Facts:
         #: (pid, starttime) -> what was said last of it.
         self._said: dict[tuple[int, int], Fact] = {}
         self._ranks: dict[tuple[int, int], Rank] = {}
+        #: Of ranks: the threads that were looked at, and the group of the first.
+        self._threads: dict[tuple[int, int], tuple[set[str], int | None]] = {}
         self._groups: dict[int, Fact] = {}
         self._ids: dict[str, int | None] = {}
         #: thread -> its cgroup, as far as it is known.
@@ -107,11 +109,24 @@ class Facts:
                 self._ranks[pid, since] = rank
             if rank is NOBODY:
                 continue
-            for thread in self.host.names(f"/proc/{pid}/task"):
-                if thread.isdigit():
-                    self._say(int(thread), pid, rank)
+            self._scan_threads(pid, since, rank)
         for key in [key for key in self._ranks if key not in alive]:
             del self._ranks[key]
+            self._threads.pop(key, None)
+
+    def _scan_threads(self, pid: int, since: int, rank: Rank) -> None:
+        """All threads of a rank: those that are new, and if it has moved all again.
+
+        There may be thousands, and to read two files of each takes a second.
+        """
+        self._say(pid, pid, rank)
+        group = self.cgroup_of.get(pid)
+        seen, before = self._threads.get((pid, since), (set(), group))
+        now = {name for name in self.host.names(f"/proc/{pid}/task") if name.isdigit()}
+        for thread in now if group != before else now - seen:
+            if int(thread) != pid:
+                self._say(int(thread), pid, rank)
+        self._threads[pid, since] = (now, group)
 
     def thread(self, tid: int) -> None:
         """A thread of which there are records."""
