@@ -256,12 +256,23 @@ def test_rdma(project_copy: Project, tmp_path: Path) -> None:
         assert agrees(found) == len(queues) + len(pairs)
 
 
+_ACCESS = "queue pair access error"
+
+
 def test_rdma_on_a_stock_core(project_copy: Project, tmp_path: Path) -> None:
     """The handlers of user space's queues, which a kernel without patches has, too."""
-    checks = ["overrun_names_device_queue_owner_and_depth"]
-    (found,) = run(
+    checks = [
+        "overrun_names_device_queue_owner_and_depth",
+        *("bad_key_is_an_event_of_the_target", "failed_completions_of_the_kernel"),
+    ]
+    every = run(
         project_copy, tmp_path / "o", "rdma-cq", "rdma", checks, "rdma/handlers"
-    ).values()
+    )
+    pairs = every["badkey"].named("qp_async_event")
+    assert pairs and every["badkey"].stalls(
+        "device, cause", "cause NOT LIKE 'completion%'"
+    ) == Counter((event.fields["device"], _ACCESS) for event in pairs)
+    found = every["flush"]
     queues = found.named("cq_async_event")
     assert queues and not found.named("qp_async_event")
     assert found.stalls("tid, cause, device, join_key, comm, dur") == Counter(
