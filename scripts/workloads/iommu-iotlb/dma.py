@@ -252,9 +252,13 @@ _GROUP = "kstall"
 
 
 def define(line: str) -> None:
-    """Make or remove a probe, by a line as kprobe_events takes it."""
+    """Make or remove a probe, by a line as dynamic_events takes it.
+
+    These are fprobes: a kprobe is not called in an interrupt that came while another
+    one was.
+    """
     # Python's own append mode seeks to the end, which tracefs does not allow.
-    file = os.open(TRACING / "kprobe_events", os.O_WRONLY | os.O_APPEND)
+    file = os.open(TRACING / "dynamic_events", os.O_WRONLY | os.O_APPEND)
     os.write(file, f"{line}\n".encode())
     os.close(file)
 
@@ -287,12 +291,12 @@ class Probes:
         self.entered: list[tuple[int, str]] = []
         self._others = others
         self._probes = {
-            "begin": f"p:{_GROUP}/begin iommu_unmap_fast",
-            "end": f"r:{_GROUP}/end iommu_unmap_fast",
-            "in": f"p:{_GROUP}/in intel_iommu_tlb_sync {self._FETCH}",
-            "out": f"r:{_GROUP}/out intel_iommu_tlb_sync",
+            "begin": f"f:{_GROUP}/begin iommu_unmap_fast",
+            "end": f"f:{_GROUP}/end iommu_unmap_fast%return",
+            "in": f"f:{_GROUP}/in intel_iommu_tlb_sync {self._FETCH}",
+            "out": f"f:{_GROUP}/out intel_iommu_tlb_sync%return",
         } | {
-            name: f"p:{_GROUP}/{name} {name} {self._NAME}"
+            name: f"f:{_GROUP}/{name} {name} {self._NAME}"
             for name in (*self._ASKED, *others)
         }
 
@@ -364,10 +368,10 @@ class _Seen:
 
 
 _OF_FLUSHES = {
-    "timer": "p:{} fq_flush_timeout",
-    "flush": "p:{} intel_flush_iotlb_all domain=$arg1:x64",
-    "flushed": "r:{} intel_flush_iotlb_all",
-    "free": "p:{} free_iova_fast",
+    "timer": "f:{} fq_flush_timeout",
+    "flush": "f:{} intel_flush_iotlb_all domain=$arg1:x64",
+    "flushed": "f:{} intel_flush_iotlb_all%return",
+    "free": "f:{} free_iova_fast",
 }
 
 
