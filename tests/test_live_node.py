@@ -46,7 +46,7 @@ def recorded(
     share = out / "share"
     share.mkdir(parents=True)
     packed(project_root, share / "kstall-node")
-    for name in ("throttled.py", "lossy.py"):
+    for name in ("throttled.py", "lossy.py", "busy.py"):
         script = project_root / "scripts/workloads/operator" / name
         (share / name).write_bytes(script.read_bytes())
     ran = boot(
@@ -147,6 +147,34 @@ def lost(said: dict[str, Any], out: Path) -> None:
     seal.seal(recs[1:], again)
     _, rows, _ = store.query(again, "SELECT step, phase, rank FROM mark")
     assert rows == [(0, "exit", 0)]
+
+
+def test_above_the_rate_it_is_suspended_and_said(
+    project_root: Path, kernel_image: Path, guest_root: Root, tmp_path: Path
+) -> None:
+    """Probes have no duration that could be filtered, so they are switched off."""
+    out = tmp_path / "out"
+    suspended(recorded(kernel_image, guest_root, project_root, out, "busy.py"), out)
+
+
+def suspended(said: dict[str, Any], out: Path) -> None:
+    """Recorded is what was before, lost is all that came later."""
+    assert set(said["before"]["events"]) == {"throttled", "unthrottled"}
+    assert said["suspended"]["events"] == []
+    assert said["ended"]["status"] == 0
+    assert "records a second: throttle/threads is suspended" in said["ended"]["errors"]
+    assert said["left"] == {"what": "left", "instances": [], "probes": []}
+    made = out / "s.duckdb"
+    seal.seal(list((out / "share/rec").iterdir()), made)
+    _, losses, _ = store.query(made, "SELECT t0, t1, n, reason FROM loss")
+    ((since, until, count, reason),) = losses
+    assert (until, count, reason) == (None, None, "suspended throttle/threads")
+    assert since <= said["suspended"]["at"]
+    _, ((stalls, last),), _ = store.query(made, "SELECT count(*), max(t0) FROM stall")
+    assert stalls > 5 and last < said["suspended"]["at"]
+    # There is no word of agreement about half a recording.
+    _, verdicts, _ = store.query(made, "SELECT DISTINCT verdict FROM oracle")
+    assert verdicts in ([], [("unknown",)])
 
 
 def test_losses_are_what_the_buffer_counted(
