@@ -203,7 +203,7 @@ def _start_in_between(records: list[Record]) -> None:
             {
                 *(f"by-pi: boost: {what}" for what in ("reasons", "CPUs")),
                 "by-pi: boost: ends while it was done",
-                "by-pi: boost: the last event",
+                "by-pi: boost: the last event on that CPU",
                 "current in these",
             },
         ),
