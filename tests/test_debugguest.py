@@ -70,6 +70,7 @@ def test_there_is_a_processor_to_take_away_and_the_line_is_not_too_long() -> Non
     for series in Project(ROOT).load():
         machine = debugguest.machine_for(series)
         assert machine.cpus >= 2
+        assert not any(one.startswith("isolcpus=") for one in machine.append)
         assert machine.memory == "3072M"
         shares = [guest.Share(str(jobs_of.GUEST), ROOT)]
         guest._check_length(machine, shares, ["python3", "-m", "kstall_guest"] * 2)
