@@ -112,8 +112,8 @@ def test_series_that_declare_a_conflict_stand_apart(project_copy: Project) -> No
     assert groups.declared(project_copy.load()).apart == ()
     toml = project_copy.patches / "pci-aer-fixes/series.toml"
     text = toml.read_text()
-    conflict = '[[conflict]]\nseries = "pci-aer"\nbecause = "so"\n\n[[mail.cc]]'
-    toml.write_text(text.replace("[[mail.cc]]", conflict, 1))
+    conflict = '[[conflict]]\nseries = "pci-aer"\nbecause = "so"\n\n[[workload]]'
+    toml.write_text(text.replace("[[workload]]", conflict, 1))
     every = sorted(project_copy.load(), key=lambda one: one.name)
     found = groups.declared(every)
     assert found.apart == (Apart("pci-aer-fixes", "pci-aer", alone=True),)

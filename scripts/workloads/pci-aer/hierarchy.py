@@ -14,7 +14,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -211,13 +211,23 @@ def told(event: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def logged(text: str) -> Iterator[None]:
-    """Leave the block when the kernel logged ``text`` in it, or after `LIMIT_S`."""
+def logged(
+    text: str, times: int = 1, found: list[bool] | None = None
+) -> Iterator[None]:
+    """Leave the block when the kernel logged ``text`` in it, or after `LIMIT_S`.
+
+    And that several ``times``; what came of each is added to ``found``.
+    """
     log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.lseek(log, 0, os.SEEK_END)
         yield
-        waiting.until(lambda: _logs(log, text), LIMIT_S, repr(text), patched=True)
+        for _ in range(times):
+            came = waiting.until(
+                lambda: _logs(log, text), LIMIT_S, repr(text), patched=True
+            )
+            if found is not None:
+                found.append(came)
     finally:
         os.close(log)
 
@@ -313,8 +323,24 @@ def burst(root: Device, below: dict[str, Device], count: int) -> None:
     watch.say(f"burst-{count}", writes=count, errors=errors, taken=taken)
 
 
-def before_the_clearing(root: Device, below: dict[str, Device]) -> None:
-    """A Receiver Error, and a bad TLP between its report and its clearing.
+Hit = Callable[[Injector, Device], int]
+
+
+def _receiver_error(injector: Injector, device: Device) -> int:
+    return injector.hit(device, RXERR)
+
+
+def _bad_tlp(injector: Injector, device: Device) -> int:
+    return injector.hit(device, BADTLP)
+
+
+def before_the_clearing(
+    root: Device,
+    below: dict[str, Device],
+    first: Hit = _receiver_error,
+    second: Hit = _bad_tlp,
+) -> None:
+    """An error of "ep2", and another one between its report and its clearing.
 
     Whoever waits for ras:aer_event is woken there, and is let run at once.
     """
@@ -329,12 +355,12 @@ def before_the_clearing(root: Device, below: dict[str, Device]) -> None:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(ABOVE))
             pipe = os.open(instance / "trace_pipe", os.O_RDONLY)
             os.read(pipe, _TRACED)
-            os._exit(injector.hit(below["ep2"], BADTLP))
+            os._exit(second(injector, below["ep2"]))
         try:
             # It also sleeps on the way to there.
             while not (_reads(child, _TRACED) and idle(child)):
                 time.sleep(0.02)
-            wrong = [injector.hit(below["ep2"], RXERR)]
+            wrong = [first(injector, below["ep2"])]
             watch.settle(2)
         finally:
             if watch.received() < 2:
