@@ -205,7 +205,7 @@ def test_whose_fault_a_script_that_does_not_attach_is(
 ) -> None:
     tracer = start(f"stderr {complaint}", *filter(None, [end]))
     with pytest.raises(TracerFailed) as caught:
-        bpftrace.wait_attached([tracer], 5)
+        bpftrace.wait_attached([tracer], 60)
     assert type(caught.value) is kind
 
 
@@ -215,7 +215,7 @@ def test_a_helper_that_was_busy_is_nobody_s_fault(start: Start) -> None:
         '"helper": "map_update_elem", "retcode": -16, "line": 2, "col": 3}'
     )
     tracer = start(error)
-    bpftrace.wait_attached([tracer], 5)
+    bpftrace.wait_attached([tracer], 60)
     (outcome,) = bpftrace.stop([tracer])
     assert [type(error) for error in outcome.errors] == [HelperBusy]
 
@@ -234,7 +234,7 @@ def test_no_bpftrace_at_all(tmp_path: Path) -> None:
 
 def test_it_does_not_run_while_it_is_paused(start: Start) -> None:
     one, other = start(name="one"), start(name="other")
-    bpftrace.wait_attached([one, other], 5)
+    bpftrace.wait_attached([one, other], 60)
     bpftrace.pause([one, other])
     for tracer in (one, other):
         stat = Path(f"/proc/{tracer.process.pid}/stat").read_text()
@@ -246,7 +246,7 @@ def test_it_does_not_run_while_it_is_paused(start: Start) -> None:
 
 def test_one_that_left_cannot_be_paused(start: Start) -> None:
     tracer = start("leave 0")
-    bpftrace.wait_attached([tracer], 5)
+    bpftrace.wait_attached([tracer], 60)
     os.waitid(os.P_PID, tracer.process.pid, os.WEXITED | os.WNOWAIT)
     bpftrace.pause([tracer])
     (outcome,) = bpftrace.stop([tracer])
@@ -255,7 +255,7 @@ def test_one_that_left_cannot_be_paused(start: Start) -> None:
 
 def test_one_that_is_paused_can_be_killed(start: Start) -> None:
     tracer = start()
-    bpftrace.wait_attached([tracer], 5)
+    bpftrace.wait_attached([tracer], 60)
     bpftrace.pause([tracer])
     bpftrace.kill([tracer])
     assert tracer.process.poll() == -9

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -193,8 +194,12 @@ def _file(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_is_read_as_its_text_is(tmp_path: Path) -> None:
+def test_a_file_is_read_as_its_text_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wherever a report lies to the places where reading makes a pause."""
+    lines = 2000
+    monkeypatch.setattr(console, "_AT_ONCE", lines * len("noise\n"))
     report = (
         "[    1.000000] ------------[ cut here ]------------\n"
         "[    1.000001] WARNING: mm/x.c:1 at f+0x1/0x2\n"
@@ -202,11 +207,23 @@ def test_a_file_is_read_as_its_text_is(tmp_path: Path) -> None:
         "[    1.000003] ---[ end trace 0000000000000000 ]---\n"
     )
     panic = "[    9.000000] Kernel panic - not syncing: no\n"
-    for before in range(console._AT_ONCE - 300, console._AT_ONCE + 10, 7):
+    for before in range(lines - 300, lines + 10, 7):
         text = "noise\n" * before + report + "noise\n" * 290 + report + panic
         found = console.scan_file(_file(tmp_path, text))
         assert found == console.scan(text)
         assert [one.kind for one in found] == ["warning", "warning", "panic"]
+
+
+def test_long_lines_take_no_more_memory_than_short_ones(tmp_path: Path) -> None:
+    path = tmp_path / "console"
+    path.write_bytes((b"y" * 10**6 + b"\n") * 60)
+    tracemalloc.start()
+    try:
+        assert console.scan_file(path) == ()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**24
 
 
 def test_lines_that_printk_lost_are_told() -> None:

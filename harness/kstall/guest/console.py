@@ -107,7 +107,8 @@ _LONGEST_LINE = 2**12
 _MOST_REPORTS = 1000
 _MOST_SEEN = 10**5
 _FIGURES = re.compile(r"[0-9a-f]{8,}|\d+")
-_AT_ONCE = 2**14
+# Bytes, as a million lines may be short or long.
+_AT_ONCE = 2**21
 _ABRIDGED = 2**22
 # There was nothing to start: that is the word of a root image, or of who gave it to the
 # guest, and no more of this kernel than its configuration.
@@ -159,7 +160,7 @@ def _streamed(file: BinaryIO) -> Iterator[Splat]:
     before = 0  # lines of the file that are no longer in ``lines``
     begin = 0
     while True:
-        more = [_text(raw) for raw in itertools.islice(_raw(file), _AT_ONCE)]
+        more = [_text(raw) for raw in _piece(file)]
         lines += more
         # A report that may go on in what is not read yet is left for then.
         settled = len(lines) - (_LONGEST_REPORT if more else 0)
@@ -202,6 +203,16 @@ def _others(file: BinaryIO, headlines: set[str]) -> Iterator[Splat]:
                 yield dataclasses.replace(splat, line=number + splat.line)
             if splat.kind == "panic":
                 return
+
+
+def _piece(file: BinaryIO) -> Iterator[bytes]:
+    """The next lines, until they are two megabytes together."""
+    size = 0
+    for raw in _raw(file):
+        yield raw
+        size += len(raw)
+        if size >= _AT_ONCE:
+            return
 
 
 def _raw(file: BinaryIO) -> Iterator[bytes]:
