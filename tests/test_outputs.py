@@ -112,9 +112,10 @@ def test_a_new_directory_begins_with_its_neighbours_objects(lab: Lab) -> None:
 
 
 def test_the_nearest_neighbour_has_the_fewest_objects_to_compile_again(
-    lab: Lab,
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many symbols that nothing depends on are nearer than a header of everything."""
+    monkeypatch.setattr(outputs, "_KEEP", 10)
 
     def objects(output: Path, needs: str, count: int) -> None:
         for number in range(count):
@@ -288,7 +289,7 @@ def test_the_ones_used_longest_ago_make_room(
 def test_no_more_than_a_few_are_kept(lab: Lab) -> None:
     for number in range(14):
         lab.use(f"s{number}", lab.checkout())
-    assert len(lab.slots) == 9, "beside the one in use"
+    assert len(lab.slots) == outputs._KEEP - 1, "beside the one in use"
 
 
 def test_a_full_disk_is_said_before_the_build(

@@ -375,7 +375,7 @@ def build(
     with space.guarded(cache_dir / "kernels", _KERNEL_BYTES, "a kernel"):
         kernel = _collect(applied.path, output, tools, key, cache_dir, log)
     outputs.judged(output)
-    cache.prune(cache_dir / "kernels", keep=32)
+    cache.prune(cache_dir / "kernels", keep=10)
     return kernel
 
 
