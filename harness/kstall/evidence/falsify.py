@@ -374,7 +374,11 @@ def _moved(by: int) -> Callable[[list[_Record]], list[_Record]]:
 
 
 def _swapped(found: list[_Record]) -> list[_Record]:
-    """Two neighbours, of one thread if there are such, tell what the other one did."""
+    """Two neighbours, of one thread if there are such, tell what the other one did.
+
+    The two that differ most: what tells apart two that are alike but for less than the
+    instrument resolves is chance.
+    """
     pairs = [
         (one, one + 1)
         for one in range(len(found) - 1)
@@ -382,6 +386,7 @@ def _swapped(found: list[_Record]) -> list[_Record]:
     ]
     # From the middle on, as what begins and what ends is often special.
     pairs.sort(key=lambda pair: abs(pair[0] - len(found) // 2))
+    pairs.sort(key=lambda pair: -_difference(*(found[one].values for one in pair)))
     pairs.sort(key=lambda pair: len({_thread(found[one]) for one in pair}))
     for one, other in pairs[:1]:
         first, second = found[one], found[other]
@@ -390,6 +395,18 @@ def _swapped(found: list[_Record]) -> list[_Record]:
             found[one] = _telling(first, second)
             found[other] = _telling(second, first)
     return found
+
+
+def _difference(one: Mapping[str, Member], other: Mapping[str, Member]) -> float:
+    """How far apart two records are: at most 1 a field, of numbers their ratio."""
+    apart = 0.0
+    for name, value in one.items():
+        beside = other.get(name)
+        if isinstance(value, int) and isinstance(beside, int):
+            apart += min(1, abs(value - beside) / max(abs(value), abs(beside), 1))
+        else:
+            apart += value != beside
+    return apart
 
 
 def _thread(record: _Record) -> int:
