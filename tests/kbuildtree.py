@@ -19,6 +19,7 @@ FLAGS = -I$(S)/include -include $(O)/auto.h -Wall $(if $(W),-Wunused-macros)
 allnoconfig:
 \t@cp $(KCONFIG_ALLCONFIG) $(O)/.config
 \t@! grep -q FTRACE=y $(O)/.config || echo CONFIG_TRACEPOINTS=y >> $(O)/.config
+\t@grep -q DEMO $(O)/.config || echo CONFIG_DEMO=y >> $(O)/.config
 $(OBJECTS): %.o: $(O)/%.o ;
 $(O)/auto.h: $(O)/.config
 \t@sed -n 's/^CONFIG_\\(\\w*\\)=.*/#define CONFIG_\\1 1/p' $< > $@

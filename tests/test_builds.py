@@ -138,10 +138,10 @@ def test_a_run_that_is_not_deep_tries_what_takes_seconds(bench: Bench) -> None:
     assert [one.name for one in entry.checks if one.status == "pass"] == [
         *("compiles_as_configured", "no_new_warnings", "sparse_is_content"),
         *("headers_stand_alone", "tracepoints_are_called", "compiles_without_tracing"),
-        compilecheck.LEFT_OUT,
+        *("compiles_tiny", compilecheck.LEFT_OUT),
     ]
     left = {one.name for one in entry.checks if one.status == "skip"}
-    assert left == set(compilecheck.CHECKS) - {one.name for one in entry.checks[:6]}
+    assert left == set(compilecheck.CHECKS) - {one.name for one in entry.checks[:7]}
     # In the same words, so that views tell one cause once.
     skipped = [one for one in entry.checks if one.status == "skip"]
     assert {one.detail for one in skipped} == {compilestage.DEEP}
@@ -154,7 +154,12 @@ def test_a_run_that_is_not_deep_tries_what_takes_seconds(bench: Bench) -> None:
 # The one option that the code of that test hangs on has it compiled at all.
 COMPILED = {
     *("compiles_as_configured", "compiles_without_tracing", "compiles_built_in"),
-    *("compiles_with_clang", "compiles_for_arm64", "compiles_for_i386"),
+    *(
+        "compiles_tiny",
+        "compiles_with_clang",
+        "compiles_for_arm64",
+        "compiles_for_i386",
+    ),
 }
 
 
@@ -172,7 +177,7 @@ def test_a_patch_in_the_middle_does_not_compile(bench: Bench) -> None:
     [
         (
             {"drivers/demo.c": f"{SOURCE}#define UNUSED 1\n"},
-            ["no_new_warnings", "compiles_without_tracing"],
+            ["no_new_warnings", "compiles_without_tracing", "compiles_tiny"],
             "drivers/demo.c:10: -Wunused-macros: ",
         ),
         (
@@ -220,12 +225,12 @@ def test_a_patch_in_the_middle_does_not_compile(bench: Bench) -> None:
         ),
         (
             {"drivers/demo.c": _source("\tseconds += sizeof(used_demo_old);\n")},
-            ["compiles_without_tracing"],
+            ["compiles_without_tracing", "compiles_tiny"],
             "drivers/demo.c:8: error: ",
         ),
         (
             {"drivers/Makefile": f"{kbuildtree.DRIVERS}obj-y += gone.o\n"},
-            ["compiles_as_configured", "compiles_without_tracing"],
+            ["compiles_as_configured", "compiles_without_tracing", "compiles_tiny"],
             "drivers/gone.o:0: no-source: ",
         ),
     ],
@@ -278,9 +283,14 @@ def test_a_tree_whose_calls_leave_no_name(bench: Bench) -> None:
 def test_a_mutant_without_an_option(bench: Bench) -> None:
     header = HEADER.replace("static inline", "static")
     found = bench.judge(Step({"include/linux/demo.h": header}))
-    assert _not_passed(found) == {"compiles_without_options": "fail"}
+    assert _not_passed(found) == {
+        "compiles_without_options": "fail",
+        "compiles_tiny": "fail",
+    }
     said = _failed(found["compiles_without_options"])["0001"]
     assert "-Wunused-function: NAP=n: 'nap' defined but not used" in said
+    said = _failed(found["compiles_tiny"])["0001"]
+    assert "-Wunused-function: 'nap' defined but not used" in said
 
 
 @pytest.mark.parametrize("name", ["clang", "arm64", "i386", "builtin"])
@@ -448,7 +458,7 @@ def test_after_an_edit_only_what_is_behind_it_is_compiled(bench: Bench) -> None:
     entry, _ = bench.prove(made, everything=False)
     assert not entry.stages[0].reused
     # The last state in each of the three variants.
-    assert len(_compiled(bench) - known) == 3
+    assert len(_compiled(bench) - known) == 4
 
 
 def test_a_patch_of_documentation_has_nothing_compiled(bench: Bench) -> None:

@@ -142,6 +142,7 @@ def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
     first = [
         variants.modules(tools, checker),
         variants.untraced(tools),
+        variants.tiny(tools),
         variants.worst(tools),
     ]
     if work.context.level != "deep":

@@ -95,6 +95,9 @@ CHECKS: Mapping[str, _Check] = {
     "compiles_without_tracing": _Check(
         f"Without ftrace and tracepoints {_TOUCHED}.", "untraced", _either
     ),
+    "compiles_tiny": _Check(
+        f"In a kernel without all that can be left out, {_TOUCHED}.", "tiny", _either
+    ),
     "compiles_without_options": _Check(
         f"Without any one option that it hangs on, {_TOUCHED}.", "without-", _either
     ),

@@ -36,7 +36,8 @@ class Variant:
 
     ``place`` names the output directory.  ``asks`` are requests on top of those of the
     series; ``off`` has to be off, with all that selects it; ``builtin`` makes modules
-    part of the image.  ``arch`` is the name of the architecture's directory.
+    part of the image; of a ``bare`` one nothing is asked, not even by the series.
+    ``arch`` is the name of the architecture's directory.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Variant:
     asks: Mapping[str, str] = field(default_factory=dict)
     off: tuple[str, ...] = ()
     builtin: bool = False
+    bare: bool = False
     checker: Checker | None = None
 
     @property
@@ -54,9 +56,8 @@ class Variant:
         """Changes with all that can change what is compiled, but for the sources."""
         checker = self.checker.version if self.checker else None
         asks = sorted(self.asks.items())
-        return cache.digest(
-            self.name, self.tools.id, self.arch, asks, self.off, self.builtin, checker
-        )
+        how = (self.off, self.builtin, self.bare)
+        return cache.digest(self.name, self.tools.id, self.arch, asks, *how, checker)
 
 
 class Lacking(KstallError):
@@ -77,6 +78,11 @@ def untraced(tools: Toolchain) -> Variant:
 def worst(tools: Toolchain) -> Variant:
     """A kernel in which each tracepoint is a load, a test and a branch."""
     return Variant(WORST, "JUMP_LABEL=n", tools, WORST, off=("JUMP_LABEL",))
+
+
+def tiny(tools: Toolchain) -> Variant:
+    """A kernel with nothing that can be left out; what is selected elsewhere is not."""
+    return Variant("tiny", "allnoconfig", tools, "tiny", bare=True)
 
 
 def builtin(tools: Toolchain) -> Variant:
@@ -198,7 +204,8 @@ def configure(
     whole = kernel.configured(
         plan, lambda: applied, fragments, tools, cache_dir, log=log, lenient=True
     )
-    asked = _asked(kconfig.combine(fragments), whole.added, variant)
+    wanted = {} if variant.bare else kconfig.combine(fragments)
+    asked = _asked(wanted, () if variant.bare else whole.added, variant)
     file = scratch / f"{variant.name}.config"
     cache.write_text(file, _text(asked))
     key = kernel.config_key(plan, [file], variant.tools)

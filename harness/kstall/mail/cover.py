@@ -47,6 +47,7 @@ _PATCH_CHECKS = {
     "headers_stand_alone": "each header by itself",
     "tracepoints_are_called": "no tracepoint is unused",
     "compiles_without_tracing": "and all that without tracing, too",
+    "compiles_tiny": "and in a tiny configuration",
 }
 #: Packages of the guest, and what the programs are called that read events there.
 _READERS = {"bpftrace": "bpftrace", "linux-perf": "perf", "trace-cmd": "trace-cmd"}

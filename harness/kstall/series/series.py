@@ -298,6 +298,7 @@ class PatchExemption(_Table):
         "headers_stand_alone",
         "tracepoints_are_called",
         "compiles_without_tracing",
+        "compiles_tiny",
         "compiles_without_options",
         "compiles_built_in",
         "compiles_with_clang",
