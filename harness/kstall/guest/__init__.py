@@ -8,7 +8,7 @@ can be said (`NotJudged`).  It judges no result.
 
 from . import accel, debugguest, guest, guestrun, hosttime, jobs
 from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Side, Watched
-from .guestrun import Guest, forget, machine_for, run_guest
+from .guestrun import Guest, complaints, forget, machine_for, run_guest
 from .splats import Complaint
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Side",
     "Watched",
     "accel",
+    "complaints",
     "debugguest",
     "forget",
     "guest",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -152,7 +153,7 @@ def agent_files(project: Project) -> set[Path]:
     return files - {project.root / STRESS}
 
 
-def key_of(project: Project, series: Series, where: Guest) -> str:
+def key_of(project: Project, series: Series, where: Guest, *expected: str) -> str:
     """Changes with anything that could make the guest's results another."""
     return cache.digest(
         where.kernel.key,
@@ -167,6 +168,7 @@ def key_of(project: Project, series: Series, where: Guest) -> str:
             (str(path.relative_to(project.root)), cache.file_digest(path))
             for path in inputs(project, series)
         ],
+        *expected,
     )
 
 
@@ -179,6 +181,7 @@ def run_guest(
     out: Path | None = None,
     fresh: bool = False,
     keep: Callable[[Path], bool] = lambda _: True,
+    expected: tuple[str, ...] = (),
 ) -> Booted:
     """Boot, run all workloads, and return where the results are.
 
@@ -186,12 +189,14 @@ def run_guest(
 
     Results of a guest that came to its end without a complaint are kept under their
     key, if they are to ``keep``, and used again unless ``fresh`` ones are asked for.
+    Complaints in whose first line one of the ``expected`` expressions is found are
+    none here; `complaints` finds them in the results.
     Raises `GuestFailed` with the console's excerpt if the kernel is at fault, and
     `NotJudged` if nothing can be said of it; what the guest had written until then
     stays in the run directory.  Results of before that were kept go with the first.
     """
     project = context.project
-    key = key_of(project, series, where)
+    key = key_of(project, series, where, *expected)
     place = out or context.out / series.name
     results = place / "results"
     kept = context.cache / "evidence" / key
@@ -209,7 +214,7 @@ def run_guest(
             cache.remove(share)
         console.abridge(ran.console, results / "console.txt")
         try:
-            _refuse(ran, results, limits_for(where))
+            _refuse(ran, results, limits_for(where), expected)
         except GuestFailed:
             # What failed now is not proven by a guest of before that did not.
             cache.remove(kept)
@@ -220,6 +225,12 @@ def run_guest(
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
     cache.prune(context.cache / "evidence", keep=200)
     return Booted(results, False, summary)
+
+
+def complaints(results: Path, expression: str) -> tuple[console.Splat, ...]:
+    """Those of the kernel in whose first line ``expression`` is found."""
+    said = console.scan_file(results / "console.txt")
+    return tuple(one for one in said if re.search(expression, one.headline))
 
 
 def forget(context: Context, series: Series, where: Guest) -> None:
@@ -405,9 +416,21 @@ def require_time(
         raise NotJudged(_late(ran, results), log=ran.console, next=_QUIETER)
 
 
-def _refuse(ran: guest.GuestRun, results: Path, limits: hosttime.Thresholds) -> None:
-    """Raise unless the guest came to its end and the kernel had nothing to say."""
-    said = meant(ran, limits)
+def _refuse(
+    ran: guest.GuestRun,
+    results: Path,
+    limits: hosttime.Thresholds,
+    expected: tuple[str, ...],
+) -> None:
+    """Raise unless the guest came to its end, and the kernel said nothing but what was
+    ``expected``."""
+    known = {
+        one
+        for one in ran.splats
+        if one.kind != "panic" and not console.is_loss(one)
+        if any(re.search(expression, one.headline) for expression in expected)
+    }
+    said = tuple(one for one in meant(ran, limits) if one not in known)
     if not said:
         require_witness(ran)
     if ran.status == "panic" or said:
@@ -420,9 +443,9 @@ def _refuse(ran: guest.GuestRun, results: Path, limits: hosttime.Thresholds) -> 
         }[ran.status]
         raise GuestFailed(f"{what}{_doing(results)}:\n{excerpt}", log=ran.console)
     require_time(ran, results, limits)
-    if ran.splats:
+    if lost := [one for one in ran.splats if one not in known]:
         raise NotJudged(
-            f"the kernel's log lost messages: {ran.splats[0].headline}",
+            f"the kernel's log lost messages: {lost[0].headline}",
             log=ran.console,
             next="look for what printed so much on the console",
         )
