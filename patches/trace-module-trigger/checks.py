@@ -1,36 +1,52 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The checks of the trace-module-trigger series: what fails without its patch.
+"""The checks of the trace-module-trigger series: what fails without its patches.
 
-What is judged is what the sample module says itself: its event has a function that is
-called when the last probe goes, and logs that.
+What is judged is what the sample module says itself, as its event has a function that
+is called when the last probe goes, and logs that; and how many triggers are freed.
 """
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from kstall.evidence import Evidence, Verdict
 
-#: The turns of the workload, and whether the event fires in them.
+#: The turns of the workload: whether the event fires, and the triggers that it has
+#: when the module goes.
 _TURNS = {
-    "enabled": True,
-    "trigger removed": False,
-    "trigger": True,
-    "trigger and enabled": True,
-    "two triggers": True,
-    "instance": True,
+    "enabled": (True, 0),
+    "trigger removed": (False, 0),
+    "trigger": (True, 1),
+    "trigger and enabled": (True, 1),
+    "two triggers": (True, 2),
+    "instance": (True, 1),
 }
 
 
 def trigger_does_not_keep_the_probe(ev: Evidence) -> Verdict:
     """Those without a trigger are the controls."""
     v = Verdict()
-    lines = ev.workload("unload").stdout.splitlines()
-    turns = {turn["turn"]: turn for turn in map(json.loads, lines)}
-    v.equal("turns", list(turns), list(_TURNS))
-    for name, fires in _TURNS.items():
+    turns = _facts(v, ev)
+    for name, (fires, _) in _TURNS.items():
         turn = turns[name]
         v.equal(f"{name}: fired", turn["fired"], fires)
         v.equal(f"{name}: registered", turn["registered"], 1)
         v.equal(f"{name}: unregistered", turn["unregistered"], 1)
     return v
+
+
+def triggers_go_with_the_event(ev: Evidence) -> Verdict:
+    """Those that are there are freed while the module goes, and no other."""
+    v = Verdict()
+    turns = _facts(v, ev)
+    for name, (_, triggers) in _TURNS.items():
+        v.equal(f"{name}: freed", turns[name]["freed"], triggers)
+    return v
+
+
+def _facts(v: Verdict, ev: Evidence) -> dict[str, dict[str, Any]]:
+    lines = ev.workload("unload").stdout.splitlines()
+    turns = {turn["turn"]: turn for turn in map(json.loads, lines)}
+    v.equal("turns", list(turns), list(_TURNS))
+    return turns
