@@ -7,8 +7,18 @@ import json
 
 from kstall.evidence import Evidence, Verdict
 
+_SUITE = "drm_sched_concurrent_tests"
 #: Jobs of the first of the suite's two cases; of the second there are more.
 _JOBS = 16 * 8
+
+
+def suite_passes(ev: Evidence) -> Verdict:
+    """Both of its cases."""
+    v = Verdict()
+    load = ev.workload("suite")
+    v.equal("exit status", load.exit_status, 0)
+    v.equal("last line", load.stdout.splitlines()[-1], f"ok 1 {_SUITE}")
+    return v
 
 
 def jobs_outlive_the_scheduler(ev: Evidence) -> Verdict:
