@@ -138,6 +138,52 @@ def test_a_complaint_is_what_a_bug_may_look_like(tmp_path: Path) -> None:
         assert world.validate("beta").exit_code == 2
 
 
+OOPS = """\
+[    1.000000] BUG: unable to handle page fault for address: 0000002000000078
+[    1.000100] RIP: 0010:nap+0x6b/0x210
+[    1.000200] Kernel panic - not syncing: Fatal exception
+"""
+
+
+def ends(world: World, text: str) -> None:
+    """Have beta's guest end with ``text`` without its patch."""
+    say = f"file.write({text!r})"
+    world.guest(
+        KNOWS + 'if mine == "beta" and not has["beta"]:\n    '
+        f'with console.open("a") as file: {say}\n    sys.exit()'
+    )
+
+
+def test_a_bug_may_end_the_kernel(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world", level="quick"))) as world:
+        fix(world, COMPLAINS.replace("WARNING: .* at nap", "RIP: .*:nap"))
+        ends(world, OOPS)
+        ran = world.validate("beta")
+        require_proven(ran)
+        (shown,) = entry(ran, "beta").shown
+        (one,) = shown.comparisons
+        assert one.observed == OOPS.splitlines()[0].partition("] ")[2]
+        assert stage(ran, "beta", "without").summary == (
+            "the base kernel does not come to the end, and complains"
+        )
+        # Another end is not that of the bug.
+        ends(world, OOPS.replace("nap", "snore"))
+        ran = world.validate("--again", "beta")
+        assert ran.exit_code == 2
+        ends(world, OOPS.replace("[    1.000200]", f"[    1.000150] {WARNING}\n[1.0]"))
+        assert world.validate("--again", "beta").exit_code == 2
+
+
+def test_what_would_fail_cannot_be_seen_in_a_kernel_that_ended(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world", level="quick"))) as world:
+        fix(world, SHOWN + 'complaint = "RIP: .*:nap"\n')
+        ends(world, OOPS)
+        ran = world.validate("beta")
+        assert ran.exit_code == 2
+        (check,) = (one for one in entry(ran, "beta").checks if one.name == CHECK)
+        assert check.status == "error" and "the kernel ended" in check.detail
+
+
 def test_a_complaint_that_does_not_come_proves_nothing(tmp_path: Path) -> None:
     with settling(make(World(tmp_path / "world", level="quick"))) as world:
         fix(world, COMPLAINS)

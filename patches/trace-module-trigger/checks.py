@@ -12,11 +12,11 @@ from typing import Any
 
 from kstall.evidence import Evidence, Verdict
 
-#: The turns of the workload: whether the event fires, and the triggers that it has
-#: when the module goes.
+#: The turns of the workload: whether the event fires, and how many triggers are made;
+#: that which takes one away makes one for it, too.
 _TURNS = {
     "enabled": (True, 0),
-    "trigger removed": (False, 0),
+    "trigger removed": (False, 2),
     "trigger": (True, 1),
     "trigger and enabled": (True, 1),
     "two triggers": (True, 2),
@@ -36,7 +36,7 @@ def trigger_does_not_keep_the_probe(ev: Evidence) -> Verdict:
 
 
 def triggers_go_with_the_event(ev: Evidence) -> Verdict:
-    """Those that are there are freed while the module goes, and no other."""
+    """The one that was removed before is the control."""
     v = Verdict()
     turns = _facts(v, ev)
     for name, (_, triggers) in _TURNS.items():

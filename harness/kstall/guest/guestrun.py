@@ -47,6 +47,10 @@ class GuestFailed(FailedCheck):
     """The kernel under test panicked, hung, or complained."""
 
 
+class GuestEnded(GuestFailed):
+    """It panicked of what it was expected to complain of, and of nothing else."""
+
+
 @dataclass(frozen=True)
 class Guest:
     """A kernel and what it takes to run it."""
@@ -189,8 +193,8 @@ def run_guest(
 
     Results of a guest that came to its end without a complaint are kept under their
     key, if they are to ``keep``, and used again unless ``fresh`` ones are asked for.
-    Complaints in whose first line one of the ``expected`` expressions is found are
-    none here; `complaints` finds them in the results.
+    Complaints in which one of the ``expected`` expressions is found are none here;
+    `complaints` finds them in the results.  Raises `GuestEnded` if they end the kernel.
     Raises `GuestFailed` with the console's excerpt if the kernel is at fault, and
     `NotJudged` if nothing can be said of it; what the guest had written until then
     stays in the run directory.  Results of before that were kept go with the first.
@@ -228,9 +232,18 @@ def run_guest(
 
 
 def complaints(results: Path, expression: str) -> tuple[console.Splat, ...]:
-    """Those of the kernel in whose first line ``expression`` is found."""
+    """Those of the kernel in which ``expression`` is found."""
     said = console.scan_file(results / "console.txt")
-    return tuple(one for one in said if re.search(expression, one.headline))
+    return tuple(one for one in said if _is_expected(one, (expression,)))
+
+
+def _is_expected(one: console.Splat, expected: tuple[str, ...]) -> bool:
+    """Whether a report is one of those; what only follows from another is none."""
+    return (
+        one.kind != "panic"
+        and not console.is_loss(one)
+        and any(re.search(text, one.excerpt, re.MULTILINE) for text in expected)
+    )
 
 
 def forget(context: Context, series: Series, where: Guest) -> None:
@@ -424,12 +437,7 @@ def _refuse(
 ) -> None:
     """Raise unless the guest came to its end, and the kernel said nothing but what was
     ``expected``."""
-    known = {
-        one
-        for one in ran.splats
-        if one.kind != "panic" and not console.is_loss(one)
-        if any(re.search(expression, one.headline) for expression in expected)
-    }
+    known = {one for one in ran.splats if _is_expected(one, expected)}
     said = tuple(one for one in meant(ran, limits) if one not in known)
     if not said:
         require_witness(ran)
@@ -441,7 +449,10 @@ def _refuse(
             "lost": "the kernel complained, and the guest went away",
             "completed": f"the kernel complained ({len(said)} reports)",
         }[ran.status]
-        raise GuestFailed(f"{what}{_doing(results)}:\n{excerpt}", log=ran.console)
+        ended = known and all(one.kind == "panic" for one in said)
+        raise (GuestEnded if ended else GuestFailed)(
+            f"{what}{_doing(results)}:\n{excerpt}", log=ran.console
+        )
     require_time(ran, results, limits)
     if lost := [one for one in ran.splats if one not in known]:
         raise NotJudged(

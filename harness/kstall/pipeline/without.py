@@ -6,7 +6,7 @@ A check proves a fix only if it fails where the bug is.  And it has to fail in j
 those comparisons that `[[shown]]` names, or it is not the bug that was seen but a
 workload that did not run.  A bug of which the kernel complains has to be complained of
 here; what `[[shown]]` does not name is no word of the bug, and ends the guest's run as
-it does with the patches.
+it does with the patches.  If the bug ends the kernel, its complaint is all there is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from ..base import FailedCheck, KstallError, NotJudged
 from ..build import kernel
 from ..evidence import evidence
-from ..guest import complaints, run_guest
+from ..guest import GuestEnded, complaints, run_guest
 from ..report import report
 from ..series import Series, Shown
 from ..verdict import Check, Comparison, Verdict, run_check
@@ -45,6 +45,7 @@ def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
     }
     guest = dataclasses.replace(bench.guest, kernel=base)
     with run.stage("without", entry) as stage:
+        checks: Sequence[Check] = ()
         for number in (1, 2):
             out = bench.dir / ("without" if number == 1 else f"without-{number}")
             stage.log = out / "guest.log"
@@ -59,7 +60,10 @@ def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
                     keep=trials.is_whole,
                     expected=tuple(wanted.values()),
                 )
+                stage.reused = booted.reused
                 checks = evidence.judge(series, evidence.load(booted.results))
+            except GuestEnded:
+                break
             except FailedCheck as error:
                 # The base has no verdict to be given.
                 raise KstallError(
@@ -73,9 +77,8 @@ def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
                 break
             if number == 1:
                 run.ui.say("could not judge the guest without the patches: once more")
-        stage.reused = booted.reused
         said: Complaints = {
-            check: tuple(one.headline for one in complaints(booted.results, text))
+            check: tuple(one.headline for one in complaints(out / "results", text))
             for check, text in wanted.items()
         }
         entry.shown = [
@@ -84,7 +87,7 @@ def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
                 looks=" ".join(one.looks.split()),
                 comparisons=[
                     *_complaint(said.get(one.check, ())),
-                    *(c for c in check.comparisons if not c.ok),
+                    *(c for c in (check.comparisons if check else ()) if not c.ok),
                 ],
             )
             for one, check in _pairs(bench.series, checks)
@@ -93,9 +96,13 @@ def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
             run_check(CHECK, "positive", _CLAIM, _judge, (bench.series, checks, said))
         )
         failed = sum(one.status == "fail" for one in checks)
-        stage.summary = f"{failed} of {len(checks)} checks fail on the base kernel"
+        stage.summary = (
+            f"{failed} of {len(checks)} checks fail on the base kernel"
+            if checks
+            else "the base kernel does not come to the end"
+        )
         if any(said.values()):
-            stage.summary += ", which complains"
+            stage.summary += ", which complains" if checks else ", and complains"
 
 
 def part(series: Series) -> Series:
@@ -108,9 +115,9 @@ def part(series: Series) -> Series:
     return dataclasses.replace(series, spec=spec)
 
 
-def _pairs(series: Series, checks: Sequence[Check]) -> list[tuple[Shown, Check]]:
+def _pairs(series: Series, checks: Sequence[Check]) -> list[tuple[Shown, Check | None]]:
     known = {one.name: one for one in checks}
-    return [(one, known[one.check]) for one in series.spec.shown if one.check in known]
+    return [(one, known.get(one.check)) for one in series.spec.shown]
 
 
 def _complaint(said: Sequence[str]) -> Sequence[Comparison]:
@@ -125,16 +132,21 @@ def _judge(saved: tuple[Series, Sequence[Check], Complaints]) -> Verdict:
     series, checks, said = saved
     v = Verdict()
     for one, check in _pairs(series, checks):
-        if check.status == "error":
-            v.undecide(f"{one.check}, without the patches: {check.detail}")
-        status = "fail" if one.fails else "pass"
-        v.equal(f"{one.check}: without the patches", check.status, status)
         if one.complaint is not None:
             v.true(
                 f"{one.check}: the kernel complains",
                 bool(said[one.check]),
                 said[one.check][0] if said[one.check] else f"not of {one.complaint}",
             )
+        if check is None:
+            # The kernel came to its end before the check had anything to judge.
+            if one.fails:
+                v.undecide(f"{one.check}, without the patches: the kernel ended")
+            continue
+        if check.status == "error":
+            v.undecide(f"{one.check}, without the patches: {check.detail}")
+        status = "fail" if one.fails else "pass"
+        v.equal(f"{one.check}: without the patches", check.status, status)
         failing = [c.label for c in check.comparisons if not c.ok]
         v.equal(f"{one.check}: what fails", sorted(failing), sorted(one.fails))
     return v

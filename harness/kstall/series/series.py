@@ -387,8 +387,8 @@ class Shown(_Table):
 
     ``fails`` are the labels of the comparisons that do not hold on the base; all others
     do, so that what is amiss there is the bug and not the workload.  ``complaint`` is
-    found in the first line of what the kernel reports there, and every report that is
-    found to be one belongs to the bug.  ``looks`` says how that looks.
+    found in a report of the kernel there, as are all that belong to the bug; if one
+    ends the kernel, nothing else is compared.  ``looks`` says how that looks.
     """
 
     check: Identifier
