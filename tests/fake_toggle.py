@@ -18,7 +18,8 @@ READERS = ("ftrace", "perf", "bpf", "raw")
 
 
 def main() -> int:
-    status, listing = map(Path, sys.argv[1:])
+    status, listing = map(Path, sys.argv[1:3])
+    options = sys.argv[3:]
     state = {"parked": 0, "over": 0}
     signal.signal(signal.SIGUSR1, lambda *_: state.update(parked=len(READERS)))
     signal.signal(signal.SIGUSR2, lambda *_: state.update(parked=0))
@@ -34,7 +35,11 @@ def main() -> int:
         count = {"toggles": turns, "seen": turns, "absent": 0, "failed": 0, "error": ""}
         readers = {reader: dict.fromkeys(names, count) for reader in READERS}
         part = status.with_suffix(".part")
-        part.write_text(json.dumps({"parked": state["parked"], "readers": readers}))
+        part.write_text(
+            json.dumps(
+                {"parked": state["parked"], "readers": readers, "options": options}
+            )
+        )
         os.replace(part, status)  # noqa: PTH105
         if state["over"]:
             return 0

@@ -270,6 +270,7 @@ class Stages:
         monkeypatch.setattr(debugging.debugkernel, "build", self._build)
         self.speed = guest.Accel("tcg", "for the test", one_thread=True)
         self.turns: dict[str, bool] = {}
+        self.triggers: dict[str, bool] = {}
         monkeypatch.setattr(debugging.accel, "probe", lambda *_: self.speed)
 
     def _build(self, _: Any, __: Any, flavour: str, side: str, ___: Any) -> Kernel:
@@ -277,10 +278,11 @@ class Stages:
         return kernel_at(self.path / flavour / side)
 
     def _boot(
-        self, *words: Any, **_: Any
+        self, *words: Any, triggers: bool, **_: Any
     ) -> tuple[debugguest.Watched, guestrun.Booted]:
         name = words[4].name
         self.booted.append(name)
+        self.triggers[name] = triggers
         self.turns[name] = words[2].accel.one_thread
         # Of one series, or of each.
         said = self.said.get(f"{words[1].name}/{name}", self.said.get(name, ""))
@@ -330,6 +332,33 @@ def test_where_no_kernel_complains_the_base_is_not_asked(stages: Stages) -> None
     assert "debug: guest ended as" in labels and "kcsan: guest ended as" in labels
     (stage,) = stages.report.series[0].stages
     assert stage.name == "debug" and "of 8 checks pass" in stage.summary
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_events_have_triggers_while_modules_go_where_that_is_fixed(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch, fixed: bool
+) -> None:
+    if fixed:
+        monkeypatch.setattr(debugging, "_LETS_GO", stages.series[0].name)
+    stages.said = {"debug-patched": (DATA / "lockdep.log").read_text()}
+    stages.prove()
+    # The base never has the fix.
+    assert stages.triggers == {
+        "debug-patched": fixed,
+        "kcsan-patched": fixed,
+        "debug-base": False,
+    }
+
+
+def test_the_fix_is_one_of_ours(tmp_path: Path) -> None:
+    (series,) = Project(ROOT).load([debugging._LETS_GO])
+    kernel = kernel_at(tmp_path)
+    jobs_of_both = [
+        debugguest.job_for(series, kernel, "patched", triggers=one)
+        for one in (False, True)
+    ]
+    options = [one["stress"]["options"] for one in jobs_of_both]
+    assert options == [[], ["triggers"]]
 
 
 def test_emulated_processors_take_turns(stages: Stages) -> None:

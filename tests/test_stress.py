@@ -286,6 +286,17 @@ def test_a_bad_job_is_refused_by_place(
         jobs.parse(spec(tmp_path, **change))
 
 
+def test_options_are_for_the_program_that_switches(
+    system: stress.System, tmp_path: Path
+) -> None:
+    run(system, tmp_path / "r")
+    status = tmp_path / "r/stress/status.json"
+    assert json.loads(status.read_text())["options"] == []
+    run(system, tmp_path / "again", options=["triggers"])
+    status = tmp_path / "again/stress/status.json"
+    assert json.loads(status.read_text())["options"] == ["triggers"]
+
+
 def test_each_reader_has_to_have_its_share(tmp_path: Path) -> None:
     status = tmp_path / "status.json"
     readers = {

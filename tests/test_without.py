@@ -19,6 +19,9 @@ check = "dozes"
 fails = ["said"]
 looks = "it sleeps instead"
 """
+#: The same, of a bug of which only the kernel has something to say.
+COMPLAINS = SHOWN.replace('fails = ["said"]', 'complaint = "WARNING: .* at nap"')
+WARNING = "WARNING: nap.c:7 at nap+0x1/0x2, CPU#0: doze/9"
 #: A bug: without the patch of beta, it is something else that is said.
 BUG = KNOWS + 'if mine == "beta" and not has["beta"]: '
 SLEEPS = '(place / "stdout").write_text("slept")'
@@ -104,13 +107,132 @@ def test_a_base_that_panics_is_no_verdict(world: World) -> None:
     assert (found.error or "").startswith("without the patches: ")
 
 
+def complains(world: World, text: str) -> None:
+    """Have beta's guest say ``text`` without its patch, and its check hold there."""
+    say = f'file.write("[    1.000000] {text}\\n")'
+    base = 'if mine == "beta" and not has["beta"]:\n    '
+    world.guest(KNOWS + base + f'with console.open("a") as file: {say}')
+
+
+def test_a_complaint_is_what_a_bug_may_look_like(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world", level="quick"))) as world:
+        fix(world, COMPLAINS)
+        complains(world, WARNING)
+        ran = world.validate("beta")
+        require_proven(ran)
+        found = entry(ran, "beta")
+        (shown,) = found.shown
+        (one,) = shown.comparisons
+        assert (one.observed, one.expected) == (WARNING, "none")
+        assert stage(ran, "beta", "without").summary == (
+            "0 of 1 checks fail on the base kernel, which complains"
+        )
+        # Neither guest is booted again, and what was said is still known.
+        again = world.validate("beta")
+        require_proven(again)
+        assert world.guests == ["beta-dozes", "beta-dozes"]
+        assert entry(again, "beta").shown == found.shown
+        # What is expected no more is not taken from before.
+        path = world.project.root / "patches/beta/series.toml"
+        path.write_text(path.read_text().replace("at nap", "at snore"))
+        assert world.validate("beta").exit_code == 2
+
+
+OOPS = """\
+[    1.000000] BUG: unable to handle page fault for address: 0000002000000078
+[    1.000100] RIP: 0010:nap+0x6b/0x210
+[    1.000200] Kernel panic - not syncing: Fatal exception
+"""
+
+
+def ends(world: World, text: str) -> None:
+    """Have beta's guest end with ``text`` without its patch."""
+    say = f"file.write({text!r})"
+    world.guest(
+        KNOWS + 'if mine == "beta" and not has["beta"]:\n    '
+        f'with console.open("a") as file: {say}\n    sys.exit()'
+    )
+
+
+def test_a_bug_may_end_the_kernel(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world", level="quick"))) as world:
+        fix(world, COMPLAINS.replace("WARNING: .* at nap", "RIP: .*:nap"))
+        ends(world, OOPS)
+        ran = world.validate("beta")
+        require_proven(ran)
+        (shown,) = entry(ran, "beta").shown
+        (one,) = shown.comparisons
+        assert one.observed == OOPS.splitlines()[0].partition("] ")[2]
+        assert stage(ran, "beta", "without").summary == (
+            "the base kernel does not come to the end, and complains"
+        )
+        # Another end is not that of the bug.
+        ends(world, OOPS.replace("nap", "snore"))
+        ran = world.validate("--again", "beta")
+        assert ran.exit_code == 2
+        ends(world, OOPS.replace("[    1.000200]", f"[    1.000150] {WARNING}\n[1.0]"))
+        assert world.validate("--again", "beta").exit_code == 2
+
+
+def test_what_would_fail_cannot_be_seen_in_a_kernel_that_ended(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world", level="quick"))) as world:
+        fix(world, SHOWN + 'complaint = "RIP: .*:nap"\n')
+        ends(world, OOPS)
+        ran = world.validate("beta")
+        assert ran.exit_code == 2
+        (check,) = (one for one in entry(ran, "beta").checks if one.name == CHECK)
+        assert check.status == "error" and "the kernel ended" in check.detail
+
+
+def test_a_complaint_that_does_not_come_proves_nothing(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world", level="quick"))) as world:
+        fix(world, COMPLAINS)
+        ran = world.validate("beta")
+        assert ran.exit_code == 1
+        (check,) = (one for one in entry(ran, "beta").checks if one.name == CHECK)
+        assert check.status == "fail"
+        (wrong,) = (one for one in check.comparisons if not one.ok)
+        assert wrong.label == "dozes: the kernel complains"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "WARNING: nap.c:7 at snore+0x1/0x2, CPU#0: doze/9",
+        "Kernel panic - not syncing: at nap",
+        "** 7 printk messages dropped **",
+    ],
+)
+def test_another_complaint_is_not_the_bug(tmp_path: Path, text: str) -> None:
+    with settling(make(World(tmp_path / "world", level="quick"))) as world:
+        fix(world, COMPLAINS.replace(" at nap", " at nap|messages dropped"))
+        complains(world, text)
+        ran = world.validate("beta")
+        assert ran.exit_code == 2
+        found = stage(ran, "beta", "without")
+        assert text.removeprefix("Kernel panic - ") in (found.error or "")
+
+
+def test_a_complaint_with_the_patches_is_a_failure(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world", level="quick"))) as world:
+        fix(world, COMPLAINS)
+        complains(world, WARNING)
+        path = world.root / "guest-fault.py"
+        path.write_text(path.read_text().replace(' and not has["beta"]', ""))
+        ran = world.validate("beta")
+        assert ran.exit_code == 1
+        assert WARNING in (stage(ran, "beta", "guest").error or "")
+
+
 @pytest.mark.parametrize(
     ("shown", "what"),
     [
         ("", r"a fix, but no \[\[shown\]\]"),
         (SHOWN.replace('"dozes"', '"naps"'), r"no \[\[check\]\] called naps"),
         (SHOWN + SHOWN, "dozes is shown twice"),
-        (SHOWN.replace('["said"]', "[]"), "fails"),
+        (SHOWN.replace('["said"]', "[]"), "neither fails nor complaint"),
+        (COMPLAINS.replace("WARNING: .* at nap", "(WARNING)?"), "in any complaint"),
+        (COMPLAINS.replace("WARNING: .* at nap", "("), "no regular expression"),
     ],
 )
 def test_bad_metadata(tmp_path: Path, shown: str, what: str) -> None:

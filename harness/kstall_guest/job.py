@@ -66,13 +66,15 @@ class Workload:
 class Stress:
     """What is done to the kernel while, and after, the workloads run.
 
-    ``program`` switches ``events`` and the hooks in ``bare`` on and off all the time;
-    those that the kernel has not are left out.  Each has to be switched ``toggles``
+    ``program``, which also gets the ``options``, switches ``events`` and the hooks in
+    ``bare`` on and off all the time; those that the kernel has not are left out.  Each
+    has to be switched ``toggles``
     times by each reader, each CPU taken away ``cycles`` times, and the modules in
     ``reload``, in this order, unloaded ``reloads`` times.
     """
 
     program: Path
+    options: tuple[str, ...]
     events: tuple[str, ...]
     bare: tuple[str, ...]
     reload: tuple[str, ...]
@@ -180,6 +182,7 @@ def _stress(table: _Table | None) -> Stress | None:
         return None
     stress = Stress(
         program=Path(table.take("program", str)),
+        options=table.strings("options", default=()),
         events=table.events("events"),
         bare=table.events("bare"),
         reload=table.strings("reload", default=()),

@@ -109,7 +109,8 @@ def run(
 
     _all_errors(system.debugfs)
     hooks = hooks_of(stress, system.tracefs)
-    with Toggler.running(stress.program, hooks, results) as toggler:
+    argv = (str(stress.program), *stress.options)
+    with Toggler.running(argv, hooks, results) as toggler:
         visitor = Visitor(stress, hooks, system)
 
         @contextmanager
@@ -203,17 +204,21 @@ class Toggler:
     @classmethod
     @contextmanager
     def running(
-        cls, program: Path, hooks: Sequence[Hook], results: Path
+        cls, program: Sequence[str], hooks: Sequence[Hook], results: Path
     ) -> Iterator[Toggler]:
-        """A program that has switched for the first time; killed afterwards."""
+        """A program that has switched for the first time; killed afterwards.
+
+        Its options are the last of its arguments.
+        """
         write_text(results / "list", "".join(f"{hook.line}\n" for hook in hooks))
         status, stderr = results / "status.json", results / "stderr"
         with stderr.open("wb") as errors:
-            argv = [str(program), str(status), str(results / "list")]
+            name, *options = program
+            argv = [name, str(status), str(results / "list"), *options]
             try:
                 process = subprocess.Popen(argv, stdout=errors, stderr=errors)
             except OSError as error:
-                raise StressFailed(f"{program}: {error.strerror}") from error
+                raise StressFailed(f"{name}: {error.strerror}") from error
         toggler = cls(process, status, stderr)
         try:
             toggler.wait_for(lambda _: True)
@@ -235,7 +240,8 @@ class Toggler:
 
     def hold(self) -> None:
         """Have all readers but ftrace let go of the events, and of their modules, and
-        ftrace of what the kernel does not let go of when a module goes."""
+        ftrace, without the option ``triggers``, of what the kernel does not let go of
+        when a module goes."""
         self.process.send_signal(signal.SIGUSR1)
         self.wait_for(lambda status: status["parked"] == len(status["readers"]))
 

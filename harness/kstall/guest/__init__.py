@@ -8,7 +8,14 @@ can be said (`NotJudged`).  It judges no result.
 
 from . import accel, debugguest, guest, guestrun, hosttime, jobs
 from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Side, Watched
-from .guestrun import Guest, forget, machine_for, run_guest
+from .guestrun import (
+    Guest,
+    GuestEnded,
+    complaints,
+    forget,
+    machine_for,
+    run_guest,
+)
 from .splats import Complaint
 
 __all__ = [
@@ -19,9 +26,11 @@ __all__ = [
     "Complaint",
     "Flavour",
     "Guest",
+    "GuestEnded",
     "Side",
     "Watched",
     "accel",
+    "complaints",
     "debugguest",
     "forget",
     "guest",

@@ -98,11 +98,13 @@ def machine_for(series: Series) -> guest.Machine:
     )
 
 
-def job_for(series: Series, built: kernel.Kernel, side: Side) -> dict[str, Any]:
+def job_for(
+    series: Series, built: kernel.Kernel, side: Side, *, triggers: bool = False
+) -> dict[str, Any]:
     """The job: all workloads, nothing recorded, and what is done meanwhile.
 
     The base has not the new events, so that others that the workloads are about are
-    switched there.
+    switched there.  With ``triggers`` they have some also while modules go.
     """
     job = guestrun.job_for(series, built)
     loads = [load for load in series.spec.workload if load.not_debugged is None]
@@ -123,6 +125,7 @@ def job_for(series: Series, built: kernel.Kernel, side: Side) -> dict[str, Any]:
     job["formats"] = []
     job["stress"] = {
         "program": str(jobs.SCRIPTS / _TOGGLE),
+        "options": ["triggers"] if triggers else [],
         "events": events,
         "bare": bare,
         # The last one loaded is the first that nothing needs.
@@ -152,14 +155,16 @@ def run(
     log: Path,
     *,
     keep: Callable[[Watched], bool],
+    triggers: bool = False,
 ) -> tuple[Watched, Booted]:
     """Boot ``where``, which has the machine of `machine_for`, and do it all.
 
+    ``triggers`` may be set while modules go, see `job_for`.
     ``out`` gets the console, and in ``results`` what the guest brought back.  A guest
     that came to its end and is one to ``keep`` is not run again.  Raises
     `KstallError` if it ended in a way that says nothing of its kernel.
     """
-    job = job_for(series, where.kernel, side)
+    job = job_for(series, where.kernel, side, triggers=triggers)
     kept = context.cache / "watched" / _key(context.project, series, where, job)
     results = out / "results"
     with context.turn(f"watched-{kept.name}", guestrun.RUNS_IT):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +45,10 @@ _CC = ("gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 class GuestFailed(FailedCheck):
     """The kernel under test panicked, hung, or complained."""
+
+
+class GuestEnded(GuestFailed):
+    """It panicked of what it was expected to complain of, and of nothing else."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ def agent_files(project: Project) -> set[Path]:
     return files - {project.root / STRESS}
 
 
-def key_of(project: Project, series: Series, where: Guest) -> str:
+def key_of(project: Project, series: Series, where: Guest, *expected: str) -> str:
     """Changes with anything that could make the guest's results another."""
     return cache.digest(
         where.kernel.key,
@@ -167,6 +172,7 @@ def key_of(project: Project, series: Series, where: Guest) -> str:
             (str(path.relative_to(project.root)), cache.file_digest(path))
             for path in inputs(project, series)
         ],
+        *expected,
     )
 
 
@@ -179,6 +185,7 @@ def run_guest(
     out: Path | None = None,
     fresh: bool = False,
     keep: Callable[[Path], bool] = lambda _: True,
+    expected: tuple[str, ...] = (),
 ) -> Booted:
     """Boot, run all workloads, and return where the results are.
 
@@ -186,12 +193,14 @@ def run_guest(
 
     Results of a guest that came to its end without a complaint are kept under their
     key, if they are to ``keep``, and used again unless ``fresh`` ones are asked for.
+    Complaints in which one of the ``expected`` expressions is found are none here;
+    `complaints` finds them in the results.  Raises `GuestEnded` if they end the kernel.
     Raises `GuestFailed` with the console's excerpt if the kernel is at fault, and
     `NotJudged` if nothing can be said of it; what the guest had written until then
     stays in the run directory.  Results of before that were kept go with the first.
     """
     project = context.project
-    key = key_of(project, series, where)
+    key = key_of(project, series, where, *expected)
     place = out or context.out / series.name
     results = place / "results"
     kept = context.cache / "evidence" / key
@@ -209,7 +218,7 @@ def run_guest(
             cache.remove(share)
         console.abridge(ran.console, results / "console.txt")
         try:
-            _refuse(ran, results, limits_for(where))
+            _refuse(ran, results, limits_for(where), expected)
         except GuestFailed:
             # What failed now is not proven by a guest of before that did not.
             cache.remove(kept)
@@ -220,6 +229,21 @@ def run_guest(
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
     cache.prune(context.cache / "evidence", keep=200)
     return Booted(results, False, summary)
+
+
+def complaints(results: Path, expression: str) -> tuple[console.Splat, ...]:
+    """Those of the kernel in which ``expression`` is found."""
+    said = console.scan_file(results / "console.txt")
+    return tuple(one for one in said if _is_expected(one, (expression,)))
+
+
+def _is_expected(one: console.Splat, expected: tuple[str, ...]) -> bool:
+    """Whether a report is one of those; what only follows from another is none."""
+    return (
+        one.kind != "panic"
+        and not console.is_loss(one)
+        and any(re.search(text, one.excerpt, re.MULTILINE) for text in expected)
+    )
 
 
 def forget(context: Context, series: Series, where: Guest) -> None:
@@ -405,9 +429,16 @@ def require_time(
         raise NotJudged(_late(ran, results), log=ran.console, next=_QUIETER)
 
 
-def _refuse(ran: guest.GuestRun, results: Path, limits: hosttime.Thresholds) -> None:
-    """Raise unless the guest came to its end and the kernel had nothing to say."""
-    said = meant(ran, limits)
+def _refuse(
+    ran: guest.GuestRun,
+    results: Path,
+    limits: hosttime.Thresholds,
+    expected: tuple[str, ...],
+) -> None:
+    """Raise unless the guest came to its end, and the kernel said nothing but what was
+    ``expected``."""
+    known = {one for one in ran.splats if _is_expected(one, expected)}
+    said = tuple(one for one in meant(ran, limits) if one not in known)
     if not said:
         require_witness(ran)
     if ran.status == "panic" or said:
@@ -418,11 +449,14 @@ def _refuse(ran: guest.GuestRun, results: Path, limits: hosttime.Thresholds) -> 
             "lost": "the kernel complained, and the guest went away",
             "completed": f"the kernel complained ({len(said)} reports)",
         }[ran.status]
-        raise GuestFailed(f"{what}{_doing(results)}:\n{excerpt}", log=ran.console)
+        ended = known and all(one.kind == "panic" for one in said)
+        raise (GuestEnded if ended else GuestFailed)(
+            f"{what}{_doing(results)}:\n{excerpt}", log=ran.console
+        )
     require_time(ran, results, limits)
-    if ran.splats:
+    if lost := [one for one in ran.splats if one not in known]:
         raise NotJudged(
-            f"the kernel's log lost messages: {ran.splats[0].headline}",
+            f"the kernel's log lost messages: {lost[0].headline}",
             log=ran.console,
             next="look for what printed so much on the console",
         )

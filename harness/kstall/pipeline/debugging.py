@@ -32,6 +32,9 @@ from .groups import Ground, Group
 from .run import Opened, Run, StageStopped
 
 _FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
+#: Without this one, the kernel leaves the probe of an event that has a trigger behind
+#: when the event's module goes, and warns of that, and leaks the trigger.
+_LETS_GO = "trace-module-trigger"
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +52,12 @@ class Wanted:
     def name(self) -> str:
         """What its directory in that of the series is called."""
         return f"{self.flavour}-{self.side}"
+
+    @property
+    def triggers(self) -> bool:
+        """Whether events may have triggers while modules go."""
+        fixed = any(one.name == _LETS_GO for one in self.group.series)
+        return fixed and self.side == "patched"
 
     @property
     def key(self) -> tuple[str, Flavour]:
@@ -282,6 +291,7 @@ def _boot(
                     if one.side == "base"
                     else debugcheck.worth_keeping(one.series, one.flavour, came)
                 ),
+                triggers=one.triggers,
             )
     except KstallError as error:
         return error

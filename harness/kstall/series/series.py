@@ -387,12 +387,14 @@ class Shown(_Table):
     """A bug that ``check`` shows: it fails on the base, and passes with the patches.
 
     ``fails`` are the labels of the comparisons that do not hold on the base; all others
-    do, so that what is amiss there is the bug and not the workload.  ``looks`` says how
-    that looks.
+    do, so that what is amiss there is the bug and not the workload.  ``complaint`` is
+    found in a report of the kernel there, as are all that belong to the bug; if one
+    ends the kernel, nothing else is compared.  ``looks`` says how that looks.
     """
 
     check: Identifier
-    fails: Annotated[tuple[Text, ...], Field(min_length=1)]
+    fails: tuple[Text, ...] = ()
+    complaint: Expression | None = None
     looks: Text
 
 
@@ -718,6 +720,10 @@ def _shown_contradictions(spec: Spec) -> Iterator[Fault]:
             yield ("shown", position, "check"), f"no [[check]] called {one.check}"
         if one.check in seen:
             yield ("shown", position, "check"), f"{one.check} is shown twice"
+        if not one.fails and one.complaint is None:
+            yield ("shown", position), "neither fails nor complaint says what is amiss"
+        if one.complaint is not None and re.search(one.complaint, ""):
+            yield ("shown", position, "complaint"), "it is found in any complaint"
         seen.add(one.check)
 
 

@@ -2,7 +2,7 @@
 /*
  * Switch trace events on and off until told to stop, by every reader at once.
  *
- * usage: toggle STATUS LIST
+ * usage: toggle STATUS LIST [triggers]
  *
  * LIST has one hook a line: "event SYSTEM NAME FILTER", or "raw NAME" for one that
  * only BPF knows.  Readers are threads, each with a rhythm of its own:
@@ -19,8 +19,8 @@
  * STATUS is rewritten twice a second, as JSON: for each reader and hook how often it
  * was switched on and off again, how often it was not there, what failed, and how
  * many events were seen.  SIGUSR1 has all but ftrace let go, for they hold a module
- * that has an event, and ftrace do without triggers; SIGUSR2 has them go on; SIGTERM
- * ends it.
+ * that has an event, and ftrace do without triggers unless told otherwise; SIGUSR2 has
+ * them go on; SIGTERM ends it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -86,6 +86,8 @@ static struct hook hooks[MAX_HOOKS];
 static int n_hooks, map_fd = -1, n_cpus;
 static atomic_bool stop, hold;
 static atomic_int parked;
+/* Also while modules go. */
+static bool always_triggers;
 
 static void die(const char *format, ...)
 {
@@ -180,10 +182,11 @@ static void ftrace_round(unsigned long round, int pipe, bool held)
 {
 	/*
 	 * Each of these waits for all readers: not every time, or little is switched.
-	 * And none while a module may go: event_remove() of the kernel leaves the probe of
-	 * an event with a trigger where it is, and warns of that later.
+	 * And none while a module may go, unless that is fixed: event_remove() of the
+	 * kernel leaves the probe of an event with a trigger where it is, and warns of
+	 * that later.
 	 */
-	const bool triggers = round % 4 == 3 && !held;
+	const bool triggers = round % 4 == 3 && (!held || always_triggers);
 	bool on[MAX_HOOKS] = { false };
 	int error;
 
@@ -558,8 +561,9 @@ int main(int argc, char **argv)
 	sigset_t set;
 	struct timespec pause = { 0, 500 * 1000000L };
 
-	if (argc != 3) {
-		fprintf(stderr, "usage: toggle STATUS LIST\n");
+	always_triggers = argc == 4 && !strcmp(argv[3], "triggers");
+	if (argc != 3 && !always_triggers) {
+		fprintf(stderr, "usage: toggle STATUS LIST [triggers]\n");
 		return 2;
 	}
 	/* Before there is a thread, so that only the wait below takes them. */

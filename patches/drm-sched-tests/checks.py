@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the drm-sched-tests series: what fails without its patch."""
+
+from __future__ import annotations
+
+import json
+
+from kstall.evidence import Evidence, Verdict
+
+_SUITE = "drm_sched_concurrent_tests"
+#: Jobs of the first of the suite's two cases; of the second there are more.
+_JOBS = 16 * 8
+
+
+def suite_passes(ev: Evidence) -> Verdict:
+    """Both of its cases."""
+    v = Verdict()
+    load = ev.workload("suite")
+    v.equal("exit status", load.exit_status, 0)
+    v.equal("last line", load.stdout.splitlines()[-1], f"ok 1 {_SUITE}")
+    return v
+
+
+def jobs_outlive_the_scheduler(ev: Evidence) -> Verdict:
+    """By the order of three functions: the tests themselves pass either way."""
+    v = Verdict()
+    lines = ev.workload("memory").stdout.splitlines()
+    runs = {run["run"]: run for run in map(json.loads, lines)}
+    v.equal("runs", list(runs), ["workers in time", "workers late"])
+    v.at_least("workers that were late", runs["workers late"]["demoted"], 1)
+    for name, run in runs.items():
+        v.equal(f"{name}: exit status of the suite", run["status"], 0)
+        v.equal(f"{name}: records lost", run["lost"], 0)
+        v.at_least(f"{name}: jobs", run["jobs"], 2 * _JOBS)
+        v.equal(f"{name}: given back", run["back"], run["jobs"])
+    late = runs["workers late"]["late"]
+    v.equal("workers late: given back after they were freed", late, 0)
+    return v

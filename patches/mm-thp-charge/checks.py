@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the mm-thp-charge series: what fails without its patch."""
+
+from __future__ import annotations
+
+import json
+
+from kstall.evidence import Evidence, Verdict
+
+_ALLOCATED = ("thp_fault_alloc", "anon_fault_alloc")
+_FAILED = (
+    "thp_fault_fallback",
+    "thp_fault_fallback_charge",
+    "anon_fault_fallback",
+    "anon_fault_fallback_charge",
+)
+_ENOENT = 2
+
+
+def migration_counts_as_a_page_fault(ev: Evidence) -> Verdict:
+    """The page fault is what the migration is measured by."""
+    v = Verdict()
+    lines = ev.workload("charge").stdout.splitlines()
+    turns = {(turn["how"], turn["room"]): turn for turn in map(json.loads, lines)}
+    v.equal("turns", len(turns), 4)
+    for (how, room), turn in turns.items():
+        where = f"{how} {'with' if room else 'without'} room"
+        if how == "device":
+            # It reads what it has got: nothing, or all pages.
+            v.equal(f"{where}: error", turn["error"], 0 if room else _ENOENT)
+            v.equal(f"{where}: pages", turn["done"], 512 if room else 0)
+        for name in _ALLOCATED:
+            v.equal(f"{where}: {name}", turn[name], int(room))
+        for name in _FAILED:
+            v.equal(f"{where}: {name}", turn[name], int(not room))
+    return v

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the trace-module-trigger series: what fails without its patches.
+
+What is judged is what the kernel does while a module goes: whether it unregisters the
+probe of an event, and how many triggers it frees.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kstall.evidence import Evidence, Verdict
+
+#: The turns of the workload: whether the event fires, and how many triggers are made;
+#: that which takes one away makes one for it, too.
+_TURNS = {
+    "enabled": (True, 0),
+    "trigger removed": (False, 2),
+    "trigger": (True, 1),
+    "trigger and enabled": (True, 1),
+    "two triggers": (True, 2),
+    "instance": (True, 1),
+}
+
+
+def trigger_does_not_keep_the_probe(ev: Evidence) -> Verdict:
+    """Those without a trigger are the controls."""
+    v = Verdict()
+    turns = _facts(v, ev)
+    for name, (fires, _) in _TURNS.items():
+        turn = turns[name]
+        v.equal(f"{name}: fired", turn["fired"], fires)
+        v.equal(f"{name}: unregistered", turn["unregistered"], 1)
+    return v
+
+
+def triggers_go_with_the_event(ev: Evidence) -> Verdict:
+    """The one that was removed before is the control."""
+    v = Verdict()
+    turns = _facts(v, ev)
+    for name, (_, triggers) in _TURNS.items():
+        v.equal(f"{name}: freed", turns[name]["freed"], triggers)
+    return v
+
+
+def _facts(v: Verdict, ev: Evidence) -> dict[str, dict[str, Any]]:
+    lines = ev.workload("unload").stdout.splitlines()
+    turns = {turn["turn"]: turn for turn in map(json.loads, lines)}
+    v.equal("turns", list(turns), list(_TURNS))
+    return turns
