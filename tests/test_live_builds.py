@@ -22,7 +22,7 @@ from kstall.series import Project
 from kstall.tree import source, tree
 from kstall.verdict import Check
 
-# No boot, but a few objects of a kernel in three configurations.
+# No boot, but a few objects of a kernel in several configurations.
 pytestmark = pytest.mark.deep
 
 FILE = "io_uring/sqpoll.c"
