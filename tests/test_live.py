@@ -32,12 +32,13 @@ def test_the_series_is_proven(proven: Outcome) -> None:
     assert proven.exit_code == 0, proven.said
     assert proven.report.status == "proven"
     (series,) = proven.report.series
-    # What only another level tries is there with that reason, and nothing else is not.
+    # Two reasons only: another level tries it, or the smallest kernel has no scheduler.
     untold = [
         (one.name, one.status, one.detail)
         for one in series.checks
         if one.status != "pass"
         and not (one.status == "skip" and builds.DEEP in one.detail)
+        and (one.name, one.status) != ("compiles_tiny", "skip")
     ]
     assert untold == []
     declared = {check.name for check in Project(_root()).load([SERIES])[0].spec.check}

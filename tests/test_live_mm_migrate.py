@@ -76,8 +76,8 @@ OWN = (
         ),
         pytest.param(
             CAUSE,
-            "+\t\t\tif (cp_flags & MM_CP_PROT_NUMA)\n",
-            "+\t\t\tif (cp_flags & MM_CP_UFFD_WP)\n",
+            "+\t\t\t\t\t\t(cp_flags & MM_CP_PROT_NUMA) ?\n",
+            "+\t\t\t\t\t\t(cp_flags & MM_CP_UFFD_WP) ?\n",
             {"numa_hints_are_told_apart"},
             id="a NUMA hint is called mprotect()",
         ),
