@@ -149,6 +149,15 @@ def test_one_that_left_early_saw_not_everything(start: Start) -> None:
     assert "before the workload did" in str(outcome.errors[0])
 
 
+def test_one_that_left_at_once_was_attached(start: Start) -> None:
+    tracer = start("leave 0")
+    # What it says and its end now wait in the pipe, to be read at once.
+    os.waitid(os.P_PID, tracer.process.pid, os.WEXITED | os.WNOWAIT)
+    bpftrace.wait_attached([tracer], 60)
+    (outcome,) = bpftrace.stop([tracer])
+    assert "before the workload did" in str(outcome.errors[0])
+
+
 def test_one_that_does_not_stop_is_killed(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,11 +183,13 @@ def wait_attached(tracers: Iterable[Tracer], timeout: float) -> None:
                 )
             for key, _ in ready:
                 tracer = key.data
-                if not _read(tracer):
-                    raise _gave_up(tracer)
+                goes_on = _read(tracer)
+                # Both may come at once: the line, and the end of one that left.
                 if _ATTACHED in tracer.stdout:
                     tracer.attached_s = round(time.monotonic() - tracer.began, 3)
                     selector.unregister(key.fileobj)
+                elif not goes_on:
+                    raise _gave_up(tracer)
     for tracer in tracers:
         # The line is also printed when only some of several attach points exist.
         problems = _complaints(tracer)
