@@ -22,6 +22,11 @@ CONSTANTS = {
         "7.3": "the release whose source was read",
         "255": "entries of a flush queue, IOVA_DEFAULT_FQ_SIZE less one",
     },
+    "iommu-fq": {
+        "255": "entries of a flush queue, IOVA_DEFAULT_FQ_SIZE less one",
+        "256": "IOVA_DEFAULT_FQ_SIZE",
+    },
+    "iommu-lazy": {"6.17": "a release whose source was read"},
     "pci-aer": {
         "128": "AER_ERROR_SOURCES_MAX",
         "130": "messages that a workload has sent",

@@ -19,6 +19,8 @@ from kstall_guest import waiting
 
 PAGE = mmap.PAGESIZE
 HUGE = 2 << 20
+#: Longer than a flush queue waits by far, so that one that is left alone is empty.
+DRAIN_S = 0.5
 TRACING = Path("/sys/kernel/tracing")
 
 
@@ -96,11 +98,12 @@ class Benchmark:
         scattered: bool = False,
         pause_ns: int = 0,
         seconds: int = 1,
+        threads: int = 1,
     ) -> dict[str, object]:
         """Map and unmap ``granule`` pages at a time; the averages, in 100 ns."""
         request = struct.pack(
-            self._FORMAT, 0, 0, 0, 0, 1, seconds, -1, 32, self._FROM_DEVICE, pause_ns,
-            granule, scattered,
+            self._FORMAT, 0, 0, 0, 0, threads, seconds, -1, 32, self._FROM_DEVICE,
+            pause_ns, granule, scattered,
         )  # fmt: skip
         with self.path.open("rb") as file:
             answer = fcntl.ioctl(file, self._IOCTL, request)
@@ -248,7 +251,8 @@ class Trace:
         self.path.rmdir()
 
 
-_GROUP = "kstall"
+#: Of the probes that programs define.
+GROUP = "kstall"
 
 
 def define(line: str) -> None:
@@ -291,12 +295,12 @@ class Probes:
         self.entered: list[tuple[int, str]] = []
         self._others = others
         self._probes = {
-            "begin": f"f:{_GROUP}/begin iommu_unmap_fast",
-            "end": f"f:{_GROUP}/end iommu_unmap_fast%return",
-            "in": f"f:{_GROUP}/in intel_iommu_tlb_sync {self._FETCH}",
-            "out": f"f:{_GROUP}/out intel_iommu_tlb_sync%return",
+            "begin": f"f:{GROUP}/begin iommu_unmap_fast",
+            "end": f"f:{GROUP}/end iommu_unmap_fast%return",
+            "in": f"f:{GROUP}/in intel_iommu_tlb_sync {self._FETCH}",
+            "out": f"f:{GROUP}/out intel_iommu_tlb_sync%return",
         } | {
-            name: f"f:{_GROUP}/{name} {name} {self._NAME}"
+            name: f"f:{GROUP}/{name} {name} {self._NAME}"
             for name in (*self._ASKED, *others)
         }
 
@@ -305,16 +309,16 @@ class Probes:
             define(probe)
         self.trace.__enter__()
         for name in self._probes:
-            self.trace.enable(f"{_GROUP}/{name}", True)
+            self.trace.enable(f"{GROUP}/{name}", True)
         return self
 
     def __exit__(self, *_: object) -> None:
         for name in self._probes:
-            self.trace.enable(f"{_GROUP}/{name}", False)
+            self.trace.enable(f"{GROUP}/{name}", False)
         self._read(self.trace.lines())
         self.trace.__exit__()
         for name in self._probes:
-            define(f"-:{_GROUP}/{name}")
+            define(f"-:{GROUP}/{name}")
 
     def _read(self, lines: list[str]) -> None:
         names = "|".join(self._probes)
@@ -390,19 +394,19 @@ class FlushProbes:
 
     def __enter__(self) -> FlushProbes:
         for name, probe in _OF_FLUSHES.items():
-            define(probe.format(f"{_GROUP}/{name}"))
+            define(probe.format(f"{GROUP}/{name}"))
         self.trace.__enter__()
         for name in _OF_FLUSHES:
-            self.trace.enable(f"{_GROUP}/{name}", True)
+            self.trace.enable(f"{GROUP}/{name}", True)
         return self
 
     def __exit__(self, *_: object) -> None:
         for name in _OF_FLUSHES:
-            self.trace.enable(f"{_GROUP}/{name}", False)
+            self.trace.enable(f"{GROUP}/{name}", False)
         self.flushes = self._flushes()
         self.trace.__exit__()
         for name in _OF_FLUSHES:
-            define(f"-:{_GROUP}/{name}")
+            define(f"-:{GROUP}/{name}")
 
     def full(self) -> bool:
         """Whether a queue was flushed by now, and not by the timer."""

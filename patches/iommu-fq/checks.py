@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the iommu-fq series: what fails without its patch."""
+
+from __future__ import annotations
+
+import json
+
+from kstall.evidence import Evidence, Verdict
+
+#: How often a queue has to have been filled and flushed in the course of a flush; or
+#: have been flushed, where there is no crowd.
+_CROWDED = 5
+
+
+def nothing_is_lost_when_crowded(ev: Evidence) -> Verdict:
+    """Counted where an IOVA is taken and where it is freed, until all is quiet."""
+    v = Verdict()
+    (facts,) = map(json.loads, ev.workload("crowd").stdout.splitlines())
+    if facts["inside"] < _CROWDED:
+        v.undecide(
+            f"{facts['inside']} flushes of one CPU in the course of another's, of "
+            f"{facts['flushes']}; it takes {_CROWDED}"
+        )
+        return v
+    v.at_least("flushes in the course of another CPU's", facts["inside"], _CROWDED)
+    v.equal("type of the group", facts["type"], "DMA-FQ")
+    v.equal("IOVAs freed", facts["freed"], facts["taken"])
+    return v
+
+
+def nothing_is_lost_when_calm(ev: Evidence) -> Verdict:
+    """Each is unmapped once, which the event of unmapping tells."""
+    v = Verdict()
+    load = ev.workload("calm")
+    (facts,) = map(json.loads, load.stdout.splitlines())
+    v.equal("type of the group", facts["type"], "DMA-FQ")
+    v.at_least("flushes", facts["flushes"], _CROWDED)
+    v.at_least("IOVAs taken", facts["taken"], 100)
+    v.equal("IOVAs freed", facts["freed"], facts["taken"])
+    v.equal("IOVAs unmapped", len(load.events("unmap")), facts["taken"])
+    return v
