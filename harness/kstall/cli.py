@@ -27,7 +27,7 @@ from .evidence import traceabi
 from .mail import export, incoming, prep, summary
 from .pipeline import Ui, command_line, stability, validate
 from .report import html, report, views
-from .series import Level, Project, Series, Spec, new
+from .series import Level, Project, Series, Spec, mutants, new
 from .tree import source
 
 CANNOT_RUN = 2
@@ -209,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     judge.add_argument("run", type=Path, help="a run directory, such as out/latest")
     judge.set_defaults(verb=_judge)
 
-    mutants = verbs.add_parser(
+    mutate = verbs.add_parser(
         "mutate",
         help="make the evidence of a finished run false, value by value, and see which "
         "check notices; boots nothing",
@@ -219,12 +219,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="exit status: 0 all is noticed or argued in series.toml, 1 something "
         "escapes, 2 there is no such evidence",
     )
-    mutants.add_argument("run", type=Path, help="a run directory, such as out/latest")
-    mutants.add_argument("series", nargs="*", help="default: all of the run")
-    mutants.add_argument(
+    mutate.add_argument("run", type=Path, help="a run directory, such as out/latest")
+    mutate.add_argument("series", nargs="*", help="default: all of the run")
+    mutate.add_argument(
         "--all", action="store_true", help="print what is caught, too, and by what"
     )
-    mutants.set_defaults(verb=_mutate)
+    mutate.set_defaults(verb=_mutate)
 
     page = verbs.add_parser(
         "html", help="write report.html of a run again, from its report.json"
@@ -252,9 +252,9 @@ def _parser() -> argparse.ArgumentParser:
     schema.add_argument(
         "of",
         nargs="?",
-        choices=("report", "series"),
+        choices=("report", "series", "mutants"),
         default="report",
-        help="report.json or series.toml (default: %(default)s)",
+        help="report.json, series.toml or mutants.toml (default: %(default)s)",
     )
     schema.set_defaults(verb=_schema)
     # Theirs are parsed there, where what they need is installed; see entry.py.
@@ -672,6 +672,8 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
 def _schema(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.of == "series":
         sys.stdout.write(json.dumps(Spec.model_json_schema(), indent=2) + "\n")
+    elif arguments.of == "mutants":
+        sys.stdout.write(json.dumps(mutants.File.model_json_schema(), indent=2) + "\n")
     else:
         sys.stdout.write(report.schema_text())
     return 0

@@ -59,7 +59,7 @@ class SeriesError(KstallError):
     """Metadata that is malformed or that contradicts the files beside it."""
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
     """A TOML table: kebab-case keys, nothing unknown, never changed."""
 
     model_config = ConfigDict(
@@ -70,7 +70,7 @@ class _Table(BaseModel):
     )
 
 
-class Subsystem(_Table):
+class Subsystem(Table):
     """Whose code this is; ``name`` is the entry in the tree's MAINTAINERS.
 
     ``trace_system`` is what its tracepoints are filed under.
@@ -84,7 +84,7 @@ class Subsystem(_Table):
     trace_system: Identifier | None = None
 
 
-class Site(_Table):
+class Site(Table):
     """A place that emits the event; ``hot`` where its cost counts per operation."""
 
     file: Text
@@ -93,7 +93,7 @@ class Site(_Table):
     context: Text
 
 
-class Machine(_Table):
+class Machine(Table):
     """The guest that the workloads need.
 
     ``append`` goes onto the kernel's command line, ``devices`` onto QEMU's, as they are
@@ -106,7 +106,7 @@ class Machine(_Table):
     devices: tuple[Word, ...] = ()
 
 
-class Tracepoint(_Table):
+class Tracepoint(Table):
     """One new event: ``fields`` maps name to C type in record order.
 
     A ``bare`` one (`DECLARE_TRACE`) has no record and no tracefs event: its fields are
@@ -131,14 +131,14 @@ class Tracepoint(_Table):
         return f"{self.system}:{self.name}"
 
 
-class Script(_Table):
+class Script(Table):
     """A bpftrace script below ``scripts/`` and the events it attaches to."""
 
     file: Text
     events: tuple[Event, ...]
 
 
-class FromTree(_Table):
+class FromTree(Table):
     """A program of the applied tree: C files, folders of headers, libraries."""
 
     sources: Annotated[tuple[TreePath, ...], Field(min_length=1)]
@@ -146,7 +146,7 @@ class FromTree(_Table):
     libraries: tuple[Name, ...] = ()
 
 
-class MonitorCommand(_Table):
+class MonitorCommand(Table):
     """A command for QEMU's monitor: one of QMP with ``arguments``, or one for humans.
 
     What the latter prints has to match ``reply``, a regular expression: it cannot fail
@@ -174,14 +174,14 @@ class MonitorCommand(_Table):
         return self
 
 
-class Inject(_Table):
+class Inject(Table):
     """A step that the host performs from outside the guest when the program asks."""
 
     step: Name
     commands: Annotated[tuple[MonitorCommand, ...], Field(min_length=1)]
 
 
-class Workload(_Table):
+class Workload(Table):
     """A program that makes events fire, and what watches it meanwhile.
 
     ``program`` is a path below ``scripts/``: a script, or, where only ``<program>.c``
@@ -206,7 +206,7 @@ class Workload(_Table):
     deadline_s: Annotated[float, Field(gt=0, le=3600)]
 
 
-class Check(_Table):
+class Check(Table):
     """A claim, judged by the function of the same name in ``checks.py``."""
 
     name: Identifier
@@ -215,7 +215,7 @@ class Check(_Table):
     claim: Text
 
 
-class Exemption(_Table):
+class Exemption(Table):
     """Something that costs more than one NOP a site while off, and why that is right.
 
     For a ``function`` the ``instructions`` that a path of it may run more, and the
@@ -236,7 +236,7 @@ class Exemption(_Table):
         return self
 
 
-class Measure(_Table):
+class Measure(Table):
     """A program that repeats one ``operation``; its instructions are counted.
 
     The program prints ``operations N`` and then, for each repetition, how many
@@ -266,14 +266,14 @@ class Measure(_Table):
         return self
 
 
-class Overhead(_Table):
+class Overhead(Table):
     """What is measured of the series' cost, and what it may cost."""
 
     exemption: tuple[Exemption, ...] = ()
     workload: tuple[Measure, ...] = ()
 
 
-class PatchExemption(_Table):
+class PatchExemption(Table):
     """What a check of the patches finds and the series does not follow, and why.
 
     ``kinds`` are the words that the finding is called by (checkpatch's own, in
@@ -311,7 +311,7 @@ class PatchExemption(_Table):
     because: Text
 
 
-class Unproven(_Table):
+class Unproven(Table):
     """What a run cannot show of an event's value, and why that is right.
 
     ``operators`` are those of `kstall mutate` that no check notices on ``field``, or,
@@ -335,7 +335,7 @@ def _address(value: str) -> str:
     return value
 
 
-class Cc(_Table):
+class Cc(Table):
     """Somebody who gets the mails besides those that the tree's own script names.
 
     ``patches`` are file names; without them it is the whole series.
@@ -347,21 +347,21 @@ class Cc(_Table):
     patches: tuple[str, ...] = ()
 
 
-class Omission(_Table):
+class Omission(Table):
     """A section of MAINTAINERS that matches, and does not concern the series."""
 
     section: Text
     because: Text
 
 
-class Change(_Table):
+class Change(Table):
     """What a ``version`` has that the one before had not: an item each, wrapped."""
 
     version: Annotated[int, Field(ge=2)]
     items: Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
-class Mail(_Table):
+class Mail(Table):
     """What only the mails need.
 
     It stands at the end of ``series.toml`` and is no part of the series' digest:
@@ -373,7 +373,7 @@ class Mail(_Table):
     change: tuple[Change, ...] = ()
 
 
-class Conflict(_Table):
+class Conflict(Table):
     """Another ``series`` that what is proven here does not hold beside, and why.
 
     Of the two, one is proven on a kernel of its own.
@@ -383,7 +383,7 @@ class Conflict(_Table):
     because: Text
 
 
-class Shown(_Table):
+class Shown(Table):
     """A bug that ``check`` shows: it fails on the base, and passes with the patches.
 
     ``fails`` are the labels of the comparisons that do not hold on the base; all others
@@ -398,7 +398,7 @@ class Shown(_Table):
     looks: Text
 
 
-class Spec(_Table):
+class Spec(Table):
     """``series.toml``, typed.
 
     A series of ``kind`` fix has no tracepoint: it was not ordered, belongs to no trace
@@ -533,8 +533,8 @@ def load(project: Project, name: str) -> Series:
     try:
         spec = Spec.model_validate(raw)
     except ValidationError as error:
-        raise _error(
-            path, text, ((e["loc"], _plain(e)) for e in error.errors())
+        raise faulty(
+            path, text, ((e["loc"], plain(e)) for e in error.errors())
         ) from error
     faults = list(_contradictions(project, path.parent, spec))
     patches = []
@@ -546,14 +546,15 @@ def load(project: Project, name: str) -> Series:
     if not faults:
         faults = list(_patch_contradictions(spec, patches))
     if faults:
-        raise _error(path, text, faults)
+        raise faulty(path, text, faults)
     return Series(name, path.parent, spec, tuple(patches))
 
 
 Fault = tuple[tuple[int | str, ...], str]
 
 
-def _plain(error: Any) -> str:
+def plain(error: Any) -> str:
+    """What is wrong, in the words of TOML, of an item of `ValidationError.errors`."""
     key = str(error["loc"][-1]) if error["loc"] else ""
     if error["type"] == "missing":
         return f"missing key `{key}`"
@@ -562,10 +563,13 @@ def _plain(error: Any) -> str:
     return f"`{key}`: {error['msg']}"
 
 
-def _error(path: Path, text: str, faults: Sequence[Fault] | Iterator[Fault]) -> Any:
+def faulty(
+    path: Path, text: str, faults: Sequence[Fault] | Iterator[Fault]
+) -> SeriesError:
+    """An error that names file and line of each fault."""
     lines = [f"{path}:{locate(text, where)}: {what}" for where, what in faults]
     return SeriesError(
-        "\n".join(lines), next="mend it; `kstall schema series` lists the keys"
+        "\n".join(lines), next=f"mend it; `kstall schema {path.stem}` lists the keys"
     )
 
 
