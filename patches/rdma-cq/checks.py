@@ -58,6 +58,12 @@ def overrun_names_device_queue_owner_and_depth(ev: Evidence) -> Verdict:
         v.equal(f"{name}: events", len(events), 1)
         for event in events:
             v.equal(f"{name}: event", _shown(event), _shown(_expected(run)))
+    # A run ends when its program has read the asynchronous event.
+    order = [
+        (e.fields["device"], e.fields["cq_id"]) for e in load.record("cq_async_event")
+    ]
+    wanted = [(run["device"], run["id"]) for run in runs]
+    v.equal("in the order of the runs", order, wanted)
     v.equal("cq_async_event of other queues", _strangers(load, runs), 0)
     return v
 
