@@ -288,7 +288,7 @@ SOURCES = (
             Probe(f"handler{number}", "f", function, "event=event->event")
             for number, function in enumerate(
                 (
-                    "__ib_cq_event_handler",
+                    "ib_uverbs_cq_event_handler",
                     "__ib_qp_event_handler",
                     "__ib_shared_qp_event_handler",
                 )
