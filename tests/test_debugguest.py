@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
@@ -348,6 +348,47 @@ def test_events_have_triggers_while_modules_go_where_that_is_fixed(
         "kcsan-patched": fixed,
         "debug-base": False,
     }
+
+
+def test_what_a_fix_lets_run_is_run_where_the_fix_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = Stages(tmp_path, monkeypatch)
+    (demo,) = stages.series
+    load = demo.spec.workload[0].model_copy(
+        update={"not_debugged": "a bug", "debugged_with": "fix"}
+    )
+    workloads = (load, *demo.spec.workload[1:])
+    spec = demo.spec.model_copy(update={"workload": workloads, "needs": ("fix",)})
+    stages.series = (replace(demo, spec=spec),)
+    fix = replace(demo, name="fix")
+    # Where it goes along, and where it does not.
+    for among in ((fix,), ()):
+        plan: Any = None
+        group = groups.Group((stages.series[0], *among), plan)
+        made = {
+            side: debugging.Wanted(
+                stages.series[0], group, "debug", side, kernel_at(tmp_path), ()
+            )
+            .debugged.spec.workload[0]
+            .not_debugged
+            for side in get_args(debugguest.Side)
+        }
+        # The base never has the fix.
+        assert made == {"patched": None if among else "a bug", "base": "a bug"}
+
+
+def test_a_fix_that_is_only_needed_has_no_guest_and_no_kernel_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = Stages(tmp_path, monkeypatch)
+    (demo,) = stages.series
+    # Its patches are the same, so that it does not go along.
+    fix = replace(demo, name="fix")
+    pairs = [(demo, stages.report.series[0])]
+    debugging.prove(stages.ground, pairs, stages.run, beside=(fix,))
+    assert sorted(stages.booted) == ["debug-patched", "kcsan-patched"]
+    assert stages.built == [("debug", "patched"), ("kcsan", "patched")]
 
 
 def test_the_fix_is_one_of_ours(tmp_path: Path) -> None:
