@@ -23,10 +23,10 @@ from kstall.debian import Root
 from kstall.evidence import debugcheck
 from kstall.guest import console, debugguest, guest, guestrun, hosttime, splats
 from kstall.guest import jobs as jobs_of
-from kstall.pipeline import Ui, debugging, debugkernel, groups
+from kstall.pipeline import Ui, debugging, debugkernel, groups, validate
 from kstall.pipeline import run as runs
 from kstall.report import report
-from kstall.series import Context, Project
+from kstall.series import Context, Project, Series
 from kstall.tree import am
 from kstall.verdict import Check
 from kstall_guest import job as jobs
@@ -389,6 +389,26 @@ def test_a_fix_that_is_only_needed_has_no_guest_and_no_kernel_of_its_own(
     debugging.prove(stages.ground, pairs, stages.run, beside=(fix,))
     assert sorted(stages.booted) == ["debug-patched", "kcsan-patched"]
     assert stages.built == [("debug", "patched"), ("kcsan", "patched")]
+
+
+def test_fixes_are_taken_along_if_they_are_needed_and_apply(stages: Stages) -> None:
+    (demo,) = stages.series
+    spec = demo.spec.model_copy(update={"needs": ("fix",)})
+    needing = replace(demo, name="needing", spec=spec)
+    fix = replace(demo, name="fix")
+    # What was applied once does not apply again.
+    broken = replace(fix, patches=demo.patches * 2)
+
+    def needed(*asked: Series, known: Series) -> list[str]:
+        project: Any = SimpleNamespace(load=lambda _: (known,))
+        request: Any = SimpleNamespace(series=asked, project=project)
+        found = validate._needed(request, stages.run, stages.ground, asked)
+        return [one.name for one in found]
+
+    assert needed(demo, known=fix) == []
+    assert needed(demo, needing, known=fix) == ["fix"]
+    assert needed(demo, needing, fix, known=fix) == []
+    assert needed(needing, known=broken) == []
 
 
 def test_the_fix_is_one_of_ours(tmp_path: Path) -> None:
