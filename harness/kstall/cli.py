@@ -466,6 +466,8 @@ def _describe(series: Series) -> list[str]:
     for check in spec.check:
         lines.append(f"check {check.name} ({check.kind}, {', '.join(check.workloads)})")
         lines.append(f"  {check.claim}")
+    if spec.needs:
+        lines.append(f"needs, in debug kernels: {', '.join(spec.needs)}")
     for conflict in spec.conflict:
         because = " ".join(conflict.because.split())
         lines.append(f"not in one kernel with {conflict.series}: {because}")

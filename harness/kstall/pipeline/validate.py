@@ -19,7 +19,7 @@ from ..evidence import evidence, mutate
 from ..guest import Guest
 from ..report import SeriesReport, explain, report
 from ..series import Level, Project, Series
-from ..tree import source, tree
+from ..tree import am, source, tree
 from . import builds, debugging, kernels, overhead, patches, sharing, trials
 from . import run as runs
 from .groups import Ground
@@ -206,7 +206,24 @@ def _debug(request: Request, run: runs.Run, ground: Ground) -> None:
         )
     ]
     if wanted:
-        debugging.prove(ground, wanted, run)
+        needed = _needed(request, run, ground, [one for one, _ in wanted])
+        debugging.prove(ground, wanted, run, beside=needed)
+
+
+def _needed(
+    request: Request, run: runs.Run, ground: Ground, wanted: Sequence[Series]
+) -> tuple[Series, ...]:
+    """The fixes that ``wanted`` need and are not among them, as far as they apply."""
+    known = {one.name for one in request.series}
+    names = dict.fromkeys(name for one in wanted for name in one.spec.needs)
+    found = []
+    for name in names:
+        if name not in known:
+            (one,) = request.project.load([name])
+            with contextlib.suppress(am.ApplyError, am.BadPatch):
+                tree.plan(ground.base, one.patches, run.dir / "shared")
+                found.append(one)
+    return tuple(found)
 
 
 def read_run(directory: Path) -> report.Report:

@@ -371,6 +371,43 @@ class _Seen:
     given: list[int] = dataclasses.field(default_factory=list)
 
 
+class Iovas:
+    """Where the DMA API takes IOVA space, and where it gives it back.
+
+    ``taken`` and ``freed`` have [time, pages] of each: whole microseconds.
+    """
+
+    def __init__(self) -> None:
+        self.trace = Trace("kstall-iovas")
+        self.taken: list[tuple[int, int]] = []
+        self.freed: list[tuple[int, int]] = []
+        self._probes = {
+            "taken": f"f:{GROUP}/taken alloc_iova_fast pages=$arg2:u64",
+            "freed": f"f:{GROUP}/freed free_iova_fast pages=$arg3:u64",
+        }
+
+    def __enter__(self) -> Iovas:
+        for probe in self._probes.values():
+            define(probe)
+        self.trace.__enter__()
+        for name in self._probes:
+            self.trace.enable(f"{GROUP}/{name}", True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._probes:
+            self.trace.enable(f"{GROUP}/{name}", False)
+        for line in self.trace.lines():
+            found = re.search(r" (\d+)\.(\d+): (taken|freed): .* pages=(\d+)", line)
+            if found is None:
+                raise OSError(f"not an event: {line!r}")
+            where = self.taken if found[3] == "taken" else self.freed
+            where.append((int(found[1]) * 1_000_000 + int(found[2]), int(found[4])))
+        self.trace.__exit__()
+        for name in self._probes:
+            define(f"-:{GROUP}/{name}")
+
+
 _OF_FLUSHES = {
     "timer": "f:{} fq_flush_timeout",
     "flush": "f:{} intel_flush_iotlb_all domain=$arg1:x64",
