@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 import recordings
-from kstall_ops import cli, errors, recording, seal, store
+from kstall_ops import cli, errors, recording, schema, seal, store
 from recordings import BEGAN, MS, SECOND, Node, culprit
 
 
@@ -362,7 +362,7 @@ def test_a_store_of_another_version(tmp_path: Path) -> None:
     with duckdb.connect(path) as made:
         made.execute("CREATE TABLE meta AS SELECT 7 AS version")
     with pytest.raises(
-        errors.NotAStore, match="version 7, this kstall reads version 2"
+        errors.NotAStore, match=f"version 7, this kstall reads version {schema.VERSION}"
     ):
         store.check(path)
 

@@ -14,6 +14,7 @@ from . import chains, explain, schema, store
 from .chains import Finding, Overlap, Verdict
 from .errors import shown
 from .explain import Lost, Report
+from .pending import Hung
 from .rules import rules
 from .straggler import Job, ranks_text
 
@@ -33,10 +34,12 @@ def write(path: Path, made: Report, output: Path) -> None:
     """Write the page of what ``made`` says of the store at ``path``."""
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     with store.reading(path) as opened:
-        parts = [_verdict(one, opened) for one in made.verdicts]
+        parts = [_hung(one) for one in made.hung]
+        parts += [_verdict(one, opened) for one in made.verdicts]
+        parts += _open(made)
         parts += _incidents(made)
         parts.append(_distributions(opened))
-    if not made.verdicts:
+    if not made.verdicts and not made.hung:
         parts.insert(0, "<p>No job has marks: a table of lost time only.</p>")
     parts.append(_lost(made.lost))
     parts.append(_clocks(made))
@@ -72,6 +75,40 @@ def write(path: Path, made: Report, output: Path) -> None:
 
 def _text(value: object, limit: int = 400) -> str:
     return html.escape(shown(value, limit))
+
+
+def _hung(one: Hung) -> str:
+    parts = [
+        f'<div class="card high"><strong>{_text(explain.hung_title(one))}</strong>'
+    ]
+    for absent in one.absent[:20]:
+        parts.append(f"<p>{_text(explain.absent_title(absent))}</p>")
+        if absent.cls is None:
+            parts.append(f"<p>Cause: {_text(absent.text)}.</p>")
+            continue
+        entries = [("", cap) for cap in absent.caps]
+        entries += [("fix", absent.fix), ("see", absent.doc)]
+        entries.append(("does not say", absent.not_said))
+        parts.append(
+            f'<p><span class="level">Coincides</span> · {absent.cls}: '
+            f"{_text(absent.text)}, {absent.coverage:.0%} of that time</p>"
+            f"{_list(entries)}"
+        )
+    return "".join([*parts, "</div>"])
+
+
+def _open(made: Report) -> list[str]:
+    if not made.open:
+        return []
+    items = "".join(
+        f"<li>{_text(explain.open_text(one))}</li>" for one in made.open[:50]
+    )
+    more = len(made.open) - 50
+    rest = f'<p class="soft">{more} more: kstall query --named open</p>'
+    return [
+        f"<h2>Stalls without an end, when the recording ended</h2><ul>{items}</ul>",
+        rest if more > 0 else "",
+    ]
 
 
 def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:

@@ -27,6 +27,9 @@ NAMED = {
     "threads": "SELECT s.node, tgid, tid, comm, class, cause, count(*) AS n, "
     "sum(dur)/1e6 AS ms FROM stall JOIN session s USING (sid) GROUP BY ALL "
     "ORDER BY ms DESC NULLS LAST LIMIT 50",
+    "open": "SELECT s.node, class, cause, tgid, tid, comm, device, t0, provider "
+    "FROM stall JOIN session s USING (sid) WHERE t0 IS NOT NULL AND t1 IS NULL "
+    "ORDER BY node, t0",
     "ranks": "SELECT DISTINCT job, rank, local_rank, world, s.node, p.pid, p.comm "
     "FROM proc p JOIN session s USING (sid) WHERE rank IS NOT NULL "
     "ORDER BY job, rank",
