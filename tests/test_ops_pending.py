@@ -65,8 +65,9 @@ def test_a_collective_that_hangs_and_what_the_absent_one_is_in(tmp_path: Path) -
     assert (stall.cls, stall.tid, stall.comm) == ("throttle", 4000, "python3")
     assert (stall.lasted_ns, stall.doubts) == (END - began, ())
     said = explain.as_text(made)
-    assert said.startswith("job train: step 30 is not over: in it for ")
-    assert "are ranks 0, 2; not in it: 1\n" in said
+    assert said.startswith("job train hangs in step 30: ranks 0, 2 wait, for ")
+    assert " s so far; rank 1 has not entered it\n" in said
+    assert "before that no rank was late" in said
     assert "COINCIDES [high] throttle: the thread lost " in said
     assert "no end seen, 100% of that time" in said
     assert "raise cpu.max" in said
@@ -75,7 +76,7 @@ def test_a_collective_that_hangs_and_what_the_absent_one_is_in(tmp_path: Path) -
     assert told["open"][0]["lasted_ns"] == END - began
     page.write(tmp_path / "s.duckdb", made, tmp_path / "p.html")
     text = (tmp_path / "p.html").read_text()
-    assert "step 30 is not over" in text and "no end seen" in text
+    assert "hangs in step 30" in text and "no end seen" in text
 
 
 def test_a_rank_that_computes_for_ever_is_not_in_kernel_events(tmp_path: Path) -> None:
@@ -104,13 +105,14 @@ def test_all_have_entered(tmp_path: Path) -> None:
     made = report(tmp_path, nodes)
     (hung,) = made.hung
     assert (hung.waiting, hung.absent) == ((0, 1, 2), ())
-    assert "are ranks 0-2, which are all" in explain.as_text(made)
+    assert "s so far; these are all" in explain.as_text(made)
 
 
 def test_a_rank_of_which_nothing_came_is_counted(tmp_path: Path) -> None:
     nodes = hanging()
     (hung,) = report(tmp_path, [nodes[0], nodes[2]]).hung
     assert (hung.waiting, hung.absent, hung.silent) == ((0, 2), (), 1)
+    assert "of 1 more there are no marks at all" in explain.hung_title(hung)
 
 
 def test_a_hang_in_the_first_step(tmp_path: Path) -> None:
@@ -158,7 +160,9 @@ def test_a_recording_that_ends_too_early_blames_nobody(tmp_path: Path) -> None:
     made = report(tmp_path, nodes)
     (hung,) = made.hung
     assert (hung.absent, hung.unknown) == ((), (1,))
-    assert "not known, as the recording ends too early: 1" in explain.as_text(made)
+    assert "rank 1 is not known, as the recording ends too early" in explain.as_text(
+        made
+    )
 
 
 def test_a_step_that_had_just_begun(tmp_path: Path) -> None:

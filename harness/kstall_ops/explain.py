@@ -327,8 +327,9 @@ def as_text(made: Report, limits: Rules | None = None) -> str:
     lines: list[str] = []
     for stuck in made.hung:
         lines += _hung_text(stuck)
+    hung = {stuck.job for stuck in made.hung}
     for one in made.verdicts:
-        lines += _job_text(one, limits)
+        lines += _job_text(one, limits, hangs=one.job.name in hung)
     if not made.verdicts and not made.hung:
         lines.append("no job with marks: a table of lost time only")
     if made.open:
@@ -374,20 +375,24 @@ def as_text(made: Report, limits: Rules | None = None) -> str:
 def hung_title(one: Hung) -> str:
     """Who waits, where, for how long, and for whom."""
     name = f"job {shown(one.job)}" if one.job else "the job without a name"
-    who = straggler.ranks_text(one.waiting)
-    said = f"{name}: step {one.step} is not over: in it for {one.waited_ns / 1e9:.1f} s"
-    said += f" is rank {who}" if len(one.waiting) == 1 else f" are ranks {who}"
+    said = f"{name} hangs in step {one.step}: {_ranks(one.waiting, 'waits', 'wait')}"
+    said += f", for {one.waited_ns / 1e9:.1f} s so far"
     if one.absent:
-        absent = straggler.ranks_text([rank.rank for rank in one.absent])
-        said += f"; not in it: {absent}"
+        absent = [rank.rank for rank in one.absent]
+        said += f"; {_ranks(absent, 'has not entered it', 'have not entered it')}"
     elif not one.unknown and not one.silent:
-        said += ", which are all"
+        said += "; these are all"
     if one.unknown:
-        early = straggler.ranks_text(one.unknown)
-        said += f"; not known, as the recording ends too early: {early}"
+        early = _ranks(one.unknown, "is not known", "are not known")
+        said += f"; {early}, as the recording ends too early"
     if one.silent:
-        said += f"; {one.silent} ranks have no marks at all"
+        said += f"; of {one.silent} more there are no marks at all"
     return said
+
+
+def _ranks(ranks: Sequence[int], singular: str, plural: str) -> str:
+    text = straggler.ranks_text(ranks)
+    return f"rank {text} {singular}" if len(ranks) == 1 else f"ranks {text} {plural}"
 
 
 def absent_title(one: Absent) -> str:
@@ -427,7 +432,7 @@ def open_text(one: Open) -> str:
     return said
 
 
-def _job_text(one: Verdict, limits: Rules) -> list[str]:
+def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     job = one.job
     lines = [
         f"{title(job)}: ranks {straggler.ranks_text(job.ranks)}, {len(job.steps)} "
@@ -437,7 +442,7 @@ def _job_text(one: Verdict, limits: Rules) -> list[str]:
     if one.said == "nothing" and len(job.ranks) > 1:
         count = len(job.late_steps())
         lines.append(
-            "  no rank was late"
+            f"  {'before that ' if hangs else ''}no rank was late"
             if not count
             else f"  no straggler: {count} late steps, no rank in {limits.late_steps} "
             "of them, or none more often than by chance"
