@@ -163,7 +163,7 @@ class Recorder:
         for cls in self.asked.classes:
             self._attach(cls)
         if not self.attached:
-            said = "; ".join(f"{one.provider}: {one.why}" for one in self.refused)
+            said = sources.reasons(one.why for one in self.refused)
             raise NodeError(f"nothing can be recorded here: {said}")
         text = self.tracefs.print_format()
         with contextlib.suppress(ValueError):
@@ -194,7 +194,7 @@ class Recorder:
         for cls in self.asked.classes:
             if cls not in recorded:
                 whys = [one.why for one in self.refused if one.cls == cls]
-                self.say(f"{cls}: not recorded: {whys[0] if whys else 'unknown'}")
+                self.say(f"{cls}: not recorded: {sources.reasons(whys)}")
         self.say(f"recording into {self.dir}")
 
     def _attach(self, cls: str, after: str | None = None) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from . import chains, explain, schema, store
+from . import chains, explain, files, schema, store
 from .chains import Finding, Overlap, Verdict
 from .errors import shown
 from .explain import Lost, Report
@@ -32,7 +32,10 @@ FROM stall WHERE dur IS NOT NULL GROUP BY ALL ORDER BY ALL
 
 
 def write(path: Path, made: Report, output: Path) -> None:
-    """Write the page of what ``made`` says of the store at ``path``."""
+    """Write the page of what ``made`` says of the store at ``path``.
+
+    Raises `OpsError`.
+    """
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     with store.reading(path) as opened:
         parts = [_hung(one) for one in made.hung]
@@ -71,9 +74,8 @@ def write(path: Path, made: Report, output: Path) -> None:
 </body>
 </html>
 """
-    draft = output.with_name(f".{output.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(output)
+    with files.replacing(output) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def _text(value: object, limit: int = 400) -> str:

@@ -135,6 +135,8 @@ def _seal_one(
         writer.write("loss", lost | {"t0": one.complete, "t1": None})
     try:
         writer.load()
+    except duckdb.IOException:
+        raise
     except duckdb.Error as error:
         first = str(error).splitlines()[0]
         raise NotARecording(f"{one.dir}: its facts do not fit: {first}") from None

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import duckdb
 
-from . import schema
+from . import files, schema
 from .errors import NotAStore, Refused, shown
 
 Row = Mapping[str, Any]
@@ -44,22 +43,15 @@ NAMED = {
 
 @contextmanager
 def writing(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A new store that takes the place of ``path`` when the block ends well."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    _remove(draft)
-    try:
-        with closing(duckdb.connect(str(draft))) as made:
-            made.execute(schema.ddl())
-            yield made
-        draft.replace(path)
-    finally:
-        _remove(draft)
+    """A new store that takes the place of ``path`` when the block ends well.
 
-
-def _remove(path: Path) -> None:
-    for one in (path, path.with_name(path.name + ".wal")):
-        with suppress(FileNotFoundError):
-            one.unlink()
+    Raises `OpsError` if it cannot be written.
+    """
+    with files.replacing(path) as draft, closing(duckdb.connect(str(draft))) as made:
+        made.execute(schema.ddl())
+        yield made
+        # That all is in the file, closing alone would not say.
+        made.execute("CHECKPOINT")
 
 
 class Writer:

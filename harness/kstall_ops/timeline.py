@@ -15,7 +15,7 @@ from typing import IO, Any
 import duckdb
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
-from . import explain, pending, store
+from . import explain, files, pending, store
 from .align import Clock
 from .chains import Verdict
 from .recording import digest
@@ -31,16 +31,15 @@ FROM stall WHERE coalesce(t0, t1) IS NOT NULL ORDER BY sid, tid, class, coalesce
 def write(path: Path, output: Path, job: str | None = None) -> int:
     """Write the timeline of a store; how many packets.  Raises `OpsError`."""
     made = explain.report(path, job)
-    draft = output.with_name(f".{output.name}.new")
-    try:
-        with store.reading(path) as opened, draft.open("wb") as file:
-            writer = _Writer(file, opened)
-            for verdict in made.verdicts:
-                writer.job(verdict)
-            writer.stalls()
-        draft.replace(output)
-    finally:
-        draft.unlink(missing_ok=True)
+    with (
+        files.replacing(output) as draft,
+        store.reading(path) as opened,
+        draft.open("wb") as file,
+    ):
+        writer = _Writer(file, opened)
+        for verdict in made.verdicts:
+            writer.job(verdict)
+        writer.stalls()
     return writer.packets
 
 
