@@ -1,16 +1,48 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kernels as Debian has their sources, configured for what operators' tests need."""
+"""Kernels as Debian has built them: no patch, no configuration and no compiler of ours.
+
+Nearly all of such a kernel is modules, those for the guest's root, too, so it boots by
+way of an initramfs, which virtme-ng makes if it is told of what kind the root is.
+"""
 
 from __future__ import annotations
 
+import functools
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
 
 from kstall.base import cache
-from kstall.build import Kernel, kernel
-from kstall.debian import Root, root
-from kstall.tree import Plan, source, tree
+from kstall.debian import Root, apt, root
+from kstall.guest import guest
 
-_FRAGMENTS = ("base", "sched-throttle", "io_uring-sq", "pci-aer", "iommu-iotlb")
+#: Upstream's version in one of Debian's; and what the image is called for that.
+_ABI = "{}+deb13-amd64"
+_PACKAGES = ("linux-image-", "linux-binary-", "linux-modules-")
+
+
+@dataclass(frozen=True)
+class Stock:
+    """A kernel of Debian's, unpacked."""
+
+    release: str
+    top: Path
+
+    @property
+    def image(self) -> Path:
+        """What QEMU boots."""
+        return self.top / f"boot/vmlinuz-{self.release}"
+
+    @property
+    def modules(self) -> Path:
+        """The directory that has ``lib/modules``."""
+        return self.top
 
 
 def guest_root(project: Path, log: Path, *more: str) -> Root:
@@ -19,35 +51,34 @@ def guest_root(project: Path, log: Path, *more: str) -> Root:
     return root.obtain(wanted, cache.default_dir(), print, log=log)
 
 
-def obtain(project: Path, version: str, out: Path) -> Kernel:
-    """Linux ``version`` without a patch; it is built if the cache has it not.
+def obtain(version: str, top: Path) -> Stock:
+    """The newest ``version`` that Debian has, unpacked in ``top``."""
+    if shutil.which("busybox") is None:
+        pytest.skip("virtme-ng makes an initramfs of busybox, which is not installed")
+    store, now = cache.default_dir() / "sources", time.time()
+    source = apt.newest(f"linux-source-{version}", store, print, now=now)
+    release = _ABI.format(source.version.partition("-")[0])
+    for name in _PACKAGES:
+        # The image's package of newer versions is empty, and has these as its parts.
+        if name == _PACKAGES[0] or not (top / "boot").exists() or version[0] != "6":
+            deb = apt.newest(f"{name}{release}", store, print, now=now)
+            subprocess.run(["dpkg-deb", "-x", deb.path, top], check=True)
+    if not (top / "lib").exists():
+        (top / "lib").symlink_to("usr/lib")
+    subprocess.run(["depmod", "-b", top, release], check=True)
+    return Stock(release, top)
 
-    What that version has no symbol for is left out: its events then are not there, and
-    the test that wants them fails.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    home = cache.default_dir()
-    tools = kernel.toolchain(guest_root(project, out / "root.log").pahole, home)
-    base = source.obtain(Path(f"debian:{version}"), home, print)
-    nothing = Plan(base, (), ((),), ())
-    fragments = [project / f"kconfigs/{name}.config" for name in _FRAGMENTS]
-    with tree.workspace(base, print) as put:
-        config = kernel.configured(
-            nothing,
-            lambda: put(nothing),
-            fragments,
-            tools,
-            home,
-            log=out / "config.log",
-            lenient=True,
-        )
-        return kernel.built(
-            nothing,
-            lambda: put(nothing),
-            "stock",
-            config,
-            tools,
-            home,
-            log=out / "build.log",
-            progress=lambda _: None,
-        )
+
+def boot(kernel: Stock, *words: Any, **named: Any) -> guest.GuestRun:
+    """As `guest.boot`, whose first parameter is the image."""
+    made = functools.partial(_argv, guest.vng_argv, kernel)
+    with mock.patch.object(guest, "vng_argv", made):
+        return guest.boot(kernel.image, *words, **named)
+
+
+def _argv(old: Any, kernel: Stock, *words: Any, **named: Any) -> tuple[str, ...]:
+    argv = list(old(*words, **named))
+    # By its own path, beside which virtme-ng looks for modules.
+    argv[argv.index("--run") + 1] = str(kernel.image)
+    argv.insert(argv.index("--root-disk"), "--root-fstype=erofs")
+    return tuple(argv)

@@ -14,7 +14,7 @@ import pytest
 
 import stock
 from kstall.debian import Root
-from kstall.guest.guest import Accel, Machine, Share, boot
+from kstall.guest.guest import Accel, Machine, Share
 from kstall_ops import explain, seal, store
 from test_live_node import packed
 
@@ -33,7 +33,7 @@ JOB = (
 
 
 def booted(
-    image: Path,
+    kernel: stock.Stock,
     root: Root,
     project: Path,
     out: Path,
@@ -46,8 +46,8 @@ def booted(
     packed(project, share / "kstall-node")
     for path in (project / "scripts/workloads/operator").iterdir():
         shutil.copy2(path, share)
-    ran = boot(
-        image,
+    ran = stock.boot(
+        kernel,
         root,
         Accel("tcg", "for the test"),
         Machine(cpus=2),
@@ -74,10 +74,10 @@ def recorded(results: Path, printed: str) -> Path:
 
 
 def test_a_quota_that_is_lifted_again(project_root: Path, tmp_path: Path) -> None:
-    kernel = stock.obtain(project_root, "7.3", tmp_path / "build")
+    kernel = stock.obtain("7.3", tmp_path / "kernel")
     root = stock.guest_root(project_root, tmp_path / "root.log")
     words = " ".join(("python3 /run/share/recorded.py throttle any", *JOB))
-    found = booted(kernel.image, root, project_root, tmp_path / "out", words)
+    found = booted(kernel, root, project_root, tmp_path / "out", words)
     judged(recorded(*found), tmp_path)
 
 
@@ -112,28 +112,49 @@ HANG = (
 def test_a_job_that_hangs_is_told_while_it_does(
     project_root: Path, tmp_path: Path
 ) -> None:
-    kernel = stock.obtain(project_root, "7.3", tmp_path / "build")
+    kernel = stock.obtain("7.3", tmp_path / "kernel")
     root = stock.guest_root(project_root, tmp_path / "root.log")
     words = ("python3 /run/share/hang.py /run/share/kstall-node /run/share/results",)
     said = " ".join((*words, *HANG))
-    results, printed = booted(kernel.image, root, project_root, tmp_path / "out", said)
-    made = tmp_path / "meanwhile.duckdb"
+    results, printed = booted(kernel, root, project_root, tmp_path / "out", said)
+    hung(results, printed, tmp_path)
+
+
+def hung(results: Path, printed: str, out: Path) -> None:
+    """Whom the others wait for, and why; and afterwards nobody does."""
+    made = out / "meanwhile.duckdb"
     seal.seal([results / "meanwhile"], made)
     told = explain.report(made)
-    (hung,) = told.hung
-    assert (hung.step, hung.waiting, hung.silent) == (20, (0, 2), 0), printed
-    (absent,) = hung.absent
+    (one,) = told.hung
+    assert (one.step, one.waiting, one.silent) == (20, (0, 2), 0), printed
+    (absent,) = one.absent
     assert (absent.rank, absent.cls, absent.caps) == (1, "throttle", ()), printed
     assert (absent.step, absent.phase, absent.gone_ns) == (19, "exit", None)
     assert absent.coverage > 0.9
     assert "/kstall-allreduce-1" in absent.text
     # It is known up to when it was looked at, but for what was not sealed yet.
-    assert hung.waited_ns > 20e9
+    assert one.waited_ns > 20e9
     # The ranks were killed, and nobody waits any more.
-    ended = tmp_path / "end.duckdb"
+    ended = out / "end.duckdb"
     seal.seal([results / "end"], ended)
     assert explain.report(ended).hung == []
     _, rows, _ = store.query(
         ended, "SELECT DISTINCT ended IS NULL FROM proc WHERE rank IS NOT NULL"
     )
     assert rows == [(False,)]
+
+
+#: Torch takes a minute to be imported, and Python of a rank longer for a step.
+TORCH = (
+    *("torchjob.py", "--ranks", "3", "--steps", str(STEPS), "--compute", "100"),
+    *("--quota", "1:{}-{}:20000".format(*QUOTA)),
+)
+
+
+def test_a_job_of_torchrun_with_gloo(project_root: Path, tmp_path: Path) -> None:
+    """Twenty minutes; PyTorch is Debian's, which has no GPU."""
+    kernel = stock.obtain("7.3", tmp_path / "kernel")
+    root = stock.guest_root(project_root, tmp_path / "root.log", "python3-torch")
+    words = " ".join(("python3 /run/share/recorded.py throttle any", *TORCH))
+    found = booted(kernel, root, project_root, tmp_path / "out", words, 2400.0)
+    judged(recorded(*found), tmp_path)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""kstall-node on kernels that have none of our events: what it finds, and oracles."""
+"""kstall-node on Debian's own kernels, which have none of our events.
+
+What it finds there, what each fallback's oracle says, and what is NULL.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 import stock
 from kstall.debian import Root
 from kstall.guest import guestrun
-from kstall.guest.guest import Accel, Machine, Share, boot
+from kstall.guest.guest import Accel, Machine, Share
 from kstall.guest.monitor import Command, Step
 from kstall_ops import seal, store
 from test_live_node import packed
@@ -53,7 +56,7 @@ STEPS = (
 
 
 def run(
-    kernel: Path, root: Root, project: Path, out: Path
+    kernel: stock.Stock, root: Root, project: Path, out: Path
 ) -> list[tuple[dict[str, Any], Path]]:
     """Each case, and its store."""
     share = out / "share"
@@ -65,9 +68,9 @@ def run(
         name = Path(program).name
         guestrun.compile_program(scripts / program, share / name, out / "cc.log")
     shutil.copytree(project / "harness/kstall_guest", share / "harness/kstall_guest")
-    shutil.copytree(kernel / "modules", share / "modules", symlinks=True)
-    ran = boot(
-        kernel / "bzImage",
+    shutil.copytree(kernel.modules / "lib", share / "modules/lib")
+    ran = stock.boot(
+        kernel,
         root,
         Accel("tcg", "for the test"),
         MACHINE,
@@ -129,9 +132,9 @@ def test_a_stock_kernel(
     version: str,
     used: dict[tuple[str, str], list[str]],
 ) -> None:
-    kernel = stock.obtain(project_root, version, tmp_path / "build")
+    kernel = stock.obtain(version, tmp_path / "kernel")
     root = stock.guest_root(project_root, tmp_path / "root.log")
-    judged(run(kernel.path, root, project_root, tmp_path / "out"), used)
+    judged(run(kernel, root, project_root, tmp_path / "out"), used)
 
 
 def judged(
