@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""The job of allreduce.py by torch.distributed over gloo, ranks as torchrun starts them.
+"""The job of allreduce.py by torch.distributed over gloo under torchrun.
 
     torchjob.py --ranks 3 --steps 60
 
