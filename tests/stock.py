@@ -24,7 +24,7 @@ from kstall.guest import guest
 
 #: Upstream's version in one of Debian's; and what the image is called for that.
 _ABI = "{}+deb13-amd64"
-_PACKAGES = ("linux-image-", "linux-binary-", "linux-modules-")
+_PACKAGES = ("linux-image-", "linux-binary-", "linux-modules-", "linux-base-")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class Stock:
     @property
     def image(self) -> Path:
         """What QEMU boots."""
-        return self.top / f"boot/vmlinuz-{self.release}"
+        old = self.top / f"boot/vmlinuz-{self.release}"
+        new = self.top / f"usr/lib/modules/{self.release}/vmlinuz"
+        return old if old.exists() else new
 
     @property
     def modules(self) -> Path:
