@@ -564,8 +564,8 @@ class World:
 def _begin(world: Path, begin: Callable[..., runs.Run]) -> Callable[..., runs.Run]:
     """`run.begin` that writes down where the run directory of this process is."""
 
-    def written_down(*words: Any) -> runs.Run:
-        run = begin(*words)
+    def written_down(*words: Any, **how: Any) -> runs.Run:
+        run = begin(*words, **how)
         (world / f"run-{os.getpid()}").write_bytes(os.fsencode(run.dir))
         return run
 

@@ -192,6 +192,10 @@ class SeriesReport(_Model):
     evidence: str | None = Field(
         default=None, description="guest results, a path in the run directory"
     )
+    expected: bool | None = Field(
+        default=None,
+        description="whether it is expected to apply to this tree; None: nobody says",
+    )
     status: Status = "error"
     stages: list[Stage] = []
     events: list[Event] = []

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,8 @@ _SETTINGS = {
 # Attributes can rewrite lines, ids and whole files on the way out: want exact blobs.
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
 _DESCRIBE_S = 20.0
+_HEARD_S = 1.0
+_TAIL = 4096
 _LACKING = re.compile(r"unable to read (sha1 file|tree|[0-9a-f]{40})|bad object")
 
 
@@ -69,10 +71,12 @@ def git(
     input: bytes | None = None,
     timeout: float | None = None,
     merge_stderr: bool = False,
+    heard: Callable[[bytes], None] | None = None,
 ) -> bytes:
     """Run git, apart from the GIT_* of our own environment, and return its stdout.
 
-    ``settings`` are added to configuration for this one command.  Raises `GitError`.
+    ``settings`` are added to configuration for this one command.  ``heard`` is given,
+    every second, the end of what git has said so far.  Raises `GitError`.
     """
     chosen = {**_SETTINGS, **(settings or {})}
     ours = {
@@ -101,10 +105,18 @@ def git(
             stderr=subprocess.STDOUT if merge_stderr else errors.fileno(),
         ) as child,
     ):
-        try:
-            output, _ = child.communicate(input, timeout)
-        except subprocess.TimeoutExpired as late:
-            raise process.Deadline(f"git {words[0]} ran over {timeout:g} s") from late
+        while True:
+            try:
+                step = timeout if heard is None else _HEARD_S
+                output, _ = child.communicate(input, step)
+                break
+            except subprocess.TimeoutExpired as late:
+                if heard is None:
+                    what = f"git {words[0]} ran over {timeout:g} s"
+                    raise process.Deadline(what) from late
+                end = os.fstat(errors.fileno()).st_size
+                start = max(0, end - _TAIL)
+                heard(os.pread(errors.fileno(), end - start, start))
         if child.returncode != 0:
             errors.seek(0)
             said = (output + errors.read()).decode("utf-8", "replace")
