@@ -25,8 +25,9 @@ from . import __version__
 from .base import DoesNotApply, FailedCheck, KstallError, cache, explain, temporary
 from .evidence import traceabi
 from .mail import export, incoming, prep, summary
-from .pipeline import Ui, command_line, stability, validate
-from .report import html, report, views
+from .pipeline import Ui, command_line, matrix, matrixfile, stability, validate
+from .report import html, matrixviews, report, views
+from .report import matrix as matrix_report
 from .series import Level, Project, Series, Spec, mutants, new
 from .tree import source
 
@@ -154,8 +155,18 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument(
         "--kernel",
         type=Path,
-        help="git checkout, source directory or tarball, which is only read, or "
-        "debian:7.2 for Debian's newest linux-source-7.2 (default: debian:7.3)",
+        action="append",
+        help="git checkout, source directory or tarball, which is only read; "
+        "REPO#BRANCH, with the path or address of a repository; or debian:7.2 for "
+        "Debian's newest linux-source-7.2 (default: debian:7.3).  More than once: "
+        "each, with a table of all",
+    )
+    prove.add_argument(
+        "--matrix",
+        type=Path,
+        metavar="FILE",
+        help="trees, series, architectures and levels from a file (`kstall schema "
+        "matrix-file`); series and --level that are named here count more",
     )
     prove.add_argument(
         "--out",
@@ -166,11 +177,11 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument(
         "--level",
         choices=get_args(Level),
-        default="full",
+        default=None,
         help="quick: does it build, boot, fire and tell the truth; full: also each "
         "patch by itself, and what the events cost while off, as mails want it; deep: "
         "also more compilers and architectures, and kernels with sanitizers, for hours "
-        "(default: %(default)s)",
+        "(default: full)",
     )
     prove.add_argument(
         "--again",
@@ -227,7 +238,9 @@ def _parser() -> argparse.ArgumentParser:
     mutate.set_defaults(verb=_mutate)
 
     page = verbs.add_parser(
-        "html", help="write report.html of a run again, from its report.json"
+        "html",
+        help="write report.html of a run again from its report.json, or matrix.html "
+        "of a matrix",
     )
     page.add_argument("run", type=Path, help="a run directory, such as out/latest")
     page.set_defaults(verb=_html)
@@ -252,9 +265,10 @@ def _parser() -> argparse.ArgumentParser:
     schema.add_argument(
         "of",
         nargs="?",
-        choices=("report", "series", "mutants"),
+        choices=("report", "series", "mutants", "matrix", "matrix-file"),
         default="report",
-        help="report.json, series.toml or mutants.toml (default: %(default)s)",
+        help="of report.json, series.toml, mutants.toml, matrix.json, or a file for `validate "
+        "--matrix` (default: %(default)s)",
     )
     schema.set_defaults(verb=_schema)
     # Theirs are parsed there, where what they need is installed; see entry.py.
@@ -482,19 +496,47 @@ def _new(arguments: argparse.Namespace, console: Console) -> int:
 
 def _validate(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
+    columns = _columns(arguments, project)
+    asked = arguments.series or [name for one in columns for name in one.series]
+    kernels = arguments.kernel or [None]
     request = validate.Request(
         project=project,
-        series=project.load(arguments.series),
-        kernel=arguments.kernel,
+        series=project.load(asked),
+        kernel=kernels[0],
         cache=_cache(),
         out=arguments.out.absolute(),
-        level=arguments.level,
+        level=arguments.level or "full",
         again=arguments.again,
         repeat=arguments.repeat,
         alone=arguments.alone,
         at_once=arguments.at_once,
     )
-    return _prove(request, console)
+    if not columns:
+        return _prove(request, console)
+    with Ui(console) as ui:
+        directory, found = matrix.prove(request, columns, ui, command_line())
+    console.print()
+    matrixviews.terminal(found, directory, console)
+    return found.exit_code
+
+
+def _columns(
+    arguments: argparse.Namespace, project: Project
+) -> tuple[matrixfile.Wanted, ...]:
+    """What is asked for, if it is more than one tree: a column each."""
+    if arguments.matrix is not None:
+        if arguments.kernel:
+            raise KstallError("--matrix FILE says which trees: leave out --kernel")
+        columns = matrixfile.read(arguments.matrix, project)
+        return matrixfile.narrowed(columns, arguments.series, arguments.level)
+    if len(arguments.kernel or ()) < 2:
+        return ()
+    return matrixfile.of_kernels(
+        arguments.kernel,
+        arguments.series or project.names(),
+        matrixfile.ARCHITECTURES[0],
+        arguments.level or "full",
+    )
 
 
 def _prove(request: validate.Request, console: Console) -> int:
@@ -586,6 +628,9 @@ def _abi(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _html(arguments: argparse.Namespace, console: Console) -> int:
+    if (arguments.run / matrix_report.FILE).exists():
+        console.print(escape(str(matrix.draw(arguments.run))), soft_wrap=True)
+        return 0
     place = arguments.run / "report.html"
     html.write(validate.read_run(arguments.run), place)
     console.print(escape(str(place)), soft_wrap=True)
@@ -670,10 +715,14 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _schema(arguments: argparse.Namespace, console: Console) -> int:
-    if arguments.of == "series":
-        sys.stdout.write(json.dumps(Spec.model_json_schema(), indent=2) + "\n")
-    elif arguments.of == "mutants":
-        sys.stdout.write(json.dumps(mutants.File.model_json_schema(), indent=2) + "\n")
-    else:
-        sys.stdout.write(report.schema_text())
+    texts = {
+        "report": report.schema_text,
+        "series": lambda: json.dumps(Spec.model_json_schema(), indent=2) + "\n",
+        "mutants": lambda: (
+            json.dumps(mutants.File.model_json_schema(), indent=2) + "\n"
+        ),
+        "matrix": matrix_report.schema_text,
+        "matrix-file": matrixfile.schema_text,
+    }
+    sys.stdout.write(texts[arguments.of]())
     return 0

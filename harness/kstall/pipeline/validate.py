@@ -18,7 +18,7 @@ from ..cost import FunctionSize
 from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest
-from ..report import SeriesReport, explain, report
+from ..report import SeriesReport, explain, matrix, report
 from ..series import Level, Project, Series
 from ..tree import am, source, tree
 from . import builds, debugging, kernels, overhead, patches, sharing, trials
@@ -220,6 +220,12 @@ def _debug(request: Request, run: runs.Run, ground: Ground) -> None:
 
 def read_run(directory: Path) -> report.Report:
     """The report of a run; `KstallError` if ``directory`` has none that is whole."""
+    if (directory / matrix.FILE).exists():
+        columns = [str(directory / x.directory) for x in matrix.read(directory).columns]
+        raise KstallError(
+            f"{directory} is a matrix of {len(columns)} runs",
+            next=f"name one of them, such as {columns[0]}",
+        )
     try:
         return report.read(directory / "report.json")
     except (OSError, ValueError) as error:
