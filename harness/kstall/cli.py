@@ -26,7 +26,14 @@ from .base import DoesNotApply, FailedCheck, KstallError, cache, explain, tempor
 from .evidence import traceabi
 from .mail import export, incoming, prep, summary
 from .pipeline import Ui, command_line, matrix, matrixfile, stability, validate
-from .report import html, matrixviews, report, views
+from .report import (
+    comparison,
+    comparisonviews,
+    html,
+    matrixviews,
+    report,
+    views,
+)
 from .report import matrix as matrix_report
 from .series import Level, Project, Series, Spec, mutants, new
 from .tree import source
@@ -237,6 +244,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     mutate.set_defaults(verb=_mutate)
 
+    _add_compare(verbs)
+
     page = verbs.add_parser(
         "html",
         help="write report.html of a run again from its report.json, or matrix.html "
@@ -265,10 +274,10 @@ def _parser() -> argparse.ArgumentParser:
     schema.add_argument(
         "of",
         nargs="?",
-        choices=("report", "series", "mutants", "matrix", "matrix-file"),
+        choices=("report", "series", "mutants", "matrix", "matrix-file", "comparison"),
         default="report",
-        help="of report.json, series.toml, mutants.toml, matrix.json, or a file for `validate "
-        "--matrix` (default: %(default)s)",
+        help="of report.json, series.toml, mutants.toml, matrix.json, a file for `validate --matrix`,"
+        " or what `compare --json` writes (default: %(default)s)",
     )
     schema.set_defaults(verb=_schema)
     # Theirs are parsed there, where what they need is installed; see entry.py.
@@ -276,6 +285,22 @@ def _parser() -> argparse.ArgumentParser:
         verbs.add_parser(verb, help=f"(operators) {what}", add_help=False)
 
     return parser
+
+
+def _add_compare(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    changed = verbs.add_parser(
+        "compare",
+        help="what changed from one run, or matrix, to another, and is it worse?",
+        description="Compare verdicts, checks, costs, formats of events and durations "
+        "of two runs, or of two matrices, tree by tree.",
+        epilog="exit status: 0 nothing got worse, 1 something did, 2 nothing did, but "
+        "what was judged before was not this time, or they cannot be compared",
+    )
+    changed.add_argument("before", type=Path, metavar="RUN")
+    changed.add_argument("after", type=Path, metavar="RUN")
+    changed.add_argument("--json", type=Path, metavar="FILE", help="also write this")
+    changed.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
+    changed.set_defaults(verb=_compare)
 
 
 def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -599,6 +624,16 @@ def _judge(arguments: argparse.Namespace, console: Console) -> int:
     return outcome.exit_code
 
 
+def _compare(arguments: argparse.Namespace, console: Console) -> int:
+    found = comparison.compare(arguments.before, arguments.after)
+    comparisonviews.terminal(found, console)
+    if arguments.json is not None:
+        comparison.write(found, arguments.json)
+    if arguments.html is not None:
+        comparisonviews.write_page(found, arguments.html)
+    return found.exit_code
+
+
 def _mutate(arguments: argparse.Namespace, console: Console) -> int:
     outcome = validate.mutate_again(
         Project(arguments.project),
@@ -723,6 +758,7 @@ def _schema(arguments: argparse.Namespace, console: Console) -> int:
         ),
         "matrix": matrix_report.schema_text,
         "matrix-file": matrixfile.schema_text,
+        "comparison": comparison.schema_text,
     }
     sys.stdout.write(texts[arguments.of]())
     return 0

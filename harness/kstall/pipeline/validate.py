@@ -307,6 +307,7 @@ def _subject(
         try:
             plan = tree.plan(ground.base, series.patches, scratch, log=stage.log)
         except am.ApplyError as error:
+            entry.merged = error.applied
             if entry.expected and not error.applied:
                 raise _applies_no_longer(series, request, ground, error) from error
             raise

@@ -7,6 +7,8 @@ out by itself, and never changes a verdict.
 """
 
 from . import (
+    comparison,
+    comparisonviews,
     explain,
     html,
     junit,
@@ -38,6 +40,8 @@ __all__ = [
     "Tally",
     "Try",
     "Unjudged",
+    "comparison",
+    "comparisonviews",
     "escape",
     "explain",
     "html",

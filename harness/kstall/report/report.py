@@ -196,6 +196,9 @@ class SeriesReport(_Model):
         default=None,
         description="whether it is expected to apply to this tree; None: nobody says",
     )
+    merged: bool = Field(
+        default=False, description="it does not apply as the tree has such a patch"
+    )
     status: Status = "error"
     stages: list[Stage] = []
     events: list[Event] = []
