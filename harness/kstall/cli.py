@@ -25,7 +25,15 @@ from . import __version__
 from .base import DoesNotApply, FailedCheck, KstallError, cache, explain, temporary
 from .evidence import traceabi
 from .mail import export, incoming, prep, summary
-from .pipeline import Ui, command_line, matrix, matrixfile, stability, validate
+from .pipeline import (
+    Ui,
+    command_line,
+    matrix,
+    matrixfile,
+    rebasing,
+    stability,
+    validate,
+)
 from .report import (
     comparison,
     comparisonviews,
@@ -246,6 +254,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_compare(verbs)
 
+    _add_rebase(verbs)
+
     page = verbs.add_parser(
         "html",
         help="write report.html of a run again from its report.json, or matrix.html "
@@ -301,6 +311,43 @@ def _add_compare(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     changed.add_argument("--json", type=Path, metavar="FILE", help="also write this")
     changed.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
     changed.set_defaults(verb=_compare)
+
+
+def _add_rebase(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    moved = verbs.add_parser(
+        "rebase",
+        help="carry series over to another tree, by three-way merges",
+        description="Commit series and the tree that they apply to, pick the commits "
+        "onto another tree, compile what comes out patch by patch, and show it by `git "
+        "range-diff`.  Conflicts are left in a work tree below --out, with the "
+        "commands to go on; the same command then takes up what was settled there.",
+        epilog="exit status: 0 all carried over and compiled, 1 it does not compile, 2 "
+        "could not be found out, 3 a conflict is left",
+    )
+    moved.add_argument("kernel", type=Path, metavar="KERNEL", help="as for validate")
+    moved.add_argument("series", nargs="*", help="default: every series")
+    moved.add_argument(
+        "--from",
+        dest="origin",
+        type=Path,
+        metavar="KERNEL",
+        help="the tree that they apply to (default: debian:7.3)",
+    )
+    moved.add_argument(
+        "--write",
+        action="store_true",
+        help="replace the patches in patches/, if all is carried over and compiles",
+    )
+    moved.add_argument(
+        "--no-compile", action="store_true", help="do not compile what comes out"
+    )
+    moved.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out"),
+        help="where rebase/ is written (default: %(default)s)",
+    )
+    moved.set_defaults(verb=_rebase)
 
 
 def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -632,6 +679,70 @@ def _compare(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.html is not None:
         comparisonviews.write_page(found, arguments.html)
     return found.exit_code
+
+
+def _rebase(arguments: argparse.Namespace, console: Console) -> int:
+    project = Project(arguments.project)
+    if arguments.write and arguments.no_compile:
+        raise KstallError("--write is for what compiles: leave out --no-compile")
+    states = []
+    for series in project.load(arguments.series):
+        request = validate.Request(
+            project=project,
+            series=(series,),
+            kernel=arguments.kernel,
+            cache=_cache(),
+            out=arguments.out.absolute(),
+        )
+        again = ["kstall", "rebase", str(arguments.kernel), series.name]
+        if arguments.origin is not None:
+            again.append(f"--from={arguments.origin}")
+        if arguments.out != Path("out"):
+            again.append(f"--out={arguments.out}")
+        with Ui(console) as ui:
+            outcome = rebasing.carry(
+                *(request, arguments.origin, ui, again),
+                compiled=not arguments.no_compile,
+            )
+        states.append(outcome.report.status)
+        _rebased(outcome, console)
+        if arguments.write and outcome.clean:
+            for path in rebasing.write(outcome):
+                console.print(f"written  {escape(str(path))}", soft_wrap=True)
+    return report.EXIT[report.worst_run(states)]
+
+
+def _rebased(outcome: rebasing.Rebased, console: Console) -> None:
+    """Print what became of a series, and where it is."""
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    name, carried = outcome.series.name, outcome.carried
+    console.print()
+    if carried is not None and carried.range_diff:
+        say(escape(carried.range_diff))
+    for stage in (*outcome.report.stages, *outcome.report.series[0].stages):
+        if stage.error:
+            say(f"{escape(name)}: {escape(stage.name)}: {escape(stage.error)}")
+    for check in outcome.report.series[0].checks:
+        if check.status in ("fail", "error"):
+            say(f"{escape(name)}: {escape(check.name)}: {escape(views.fact(check))}")
+    if carried is not None:
+        if carried.patches:
+            say(f"patches  {escape(str(carried.directory / 'patches'))}")
+        say(f"tree     {escape(str(carried.tree))}")
+        say(f"page     {escape(str(outcome.dir / 'report.html'))}")
+    state = outcome.report.series[0].status
+    words = {
+        "pass": "carried over",
+        "fail": "carried over, and does not compile",
+        "does-not-apply": "a conflict is left",
+    }
+    say(
+        f"verdict  [{views.STYLE.get(state, 'bold')}]{escape(name)}: "
+        f"{words.get(state, 'could not be carried over')}[/]"
+    )
 
 
 def _mutate(arguments: argparse.Namespace, console: Console) -> int:

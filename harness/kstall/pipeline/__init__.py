@@ -5,7 +5,7 @@ In comes a `Request`; out come a run directory and its report.  Only this packag
 to a report: what the stages are made of comes from the packages below.
 """
 
-from . import matrix, matrixfile, stability, validate
+from . import matrix, matrixfile, rebasing, stability, validate
 from .run import command_line
 from .ui import Ui
 
@@ -14,6 +14,7 @@ __all__ = [
     "command_line",
     "matrix",
     "matrixfile",
+    "rebasing",
     "stability",
     "validate",
 ]

@@ -14,22 +14,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..base import KstallError, Status, cache
-from .report import EXIT, Report, RunStatus, SeriesReport, worst
+from .report import EXIT, Report, RunStatus, SeriesReport, worst_run
 from .views import fact
 
 FILE = "matrix.json"
-_STATES: dict[RunStatus, Status] = {
-    "proven": "pass",
-    "failed": "fail",
-    "does-not-apply": "does-not-apply",
-}
-_RUNS: dict[Status, RunStatus] = {
-    "pass": "proven",
-    "skip": "proven",
-    "fail": "failed",
-    "error": "could-not-run",
-    "does-not-apply": "does-not-apply",
-}
 
 
 class _Model(BaseModel):
@@ -112,9 +100,7 @@ class Matrix(_Model):
 
     def settle(self) -> None:
         """Set the status from the columns'."""
-        self.status = _RUNS[
-            worst([_STATES.get(one.status, "error") for one in self.columns])
-        ]
+        self.status = worst_run(one.status for one in self.columns)
 
 
 def _cell(series: SeriesReport, report: Report) -> Cell:

@@ -8,12 +8,13 @@ which borrows the user's objects, and there nothing of the user's can be written
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,11 +73,13 @@ def git(
     timeout: float | None = None,
     merge_stderr: bool = False,
     heard: Callable[[bytes], None] | None = None,
+    fed: Iterable[bytes] = (),
 ) -> bytes:
     """Run git, apart from the GIT_* of our own environment, and return its stdout.
 
     ``settings`` are added to configuration for this one command.  ``heard`` is given,
-    every second, the end of what git has said so far.  Raises `GitError`.
+    every second, the end of what git has said so far; ``fed`` is its input where that
+    is too much to be held at once.  Raises `GitError`.
     """
     chosen = {**_SETTINGS, **(settings or {})}
     ours = {
@@ -101,10 +104,16 @@ def git(
             argv,
             cwd=cwd,
             env=ours,
-            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdin=subprocess.PIPE if input is not None or fed else subprocess.DEVNULL,
             stderr=subprocess.STDOUT if merge_stderr else errors.fileno(),
         ) as child,
     ):
+        if fed:
+            assert child.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                # If it ends before it has read all, its exit status says why.
+                for chunk in fed:
+                    child.stdin.write(chunk)
         while True:
             try:
                 step = timeout if heard is None else _HEARD_S

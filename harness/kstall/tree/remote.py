@@ -176,6 +176,7 @@ def locked(cache_dir: Path, say: Say) -> Iterator[Path]:
             *place.glob("refs/**/*.lock"),
             *place.glob("objects/pack/tmp_*"),
             *place.glob("objects/pack/.tmp-*"),
+            *place.glob("fast_import_crash_*"),
         ):
             cache.remove(stale)
         yield place
