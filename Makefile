@@ -51,7 +51,7 @@ test: lint ## lint, unit, faults, live (LEVEL=quick: no boot; deep: all), told a
 		$(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \
 		$(if $(filter full,$(LEVEL)),-m 'not deep')
 
-SHELL_SCRIPTS = .ci/run scripts/setup.sh harness/kstall/*/*.sh \
+SHELL_SCRIPTS = .ci/run scripts/setup.sh harness/kstall/*/*.sh examples/ci/*.sh \
 	$(shell grep -lE '^\#!/bin/(ba)?sh' scripts/workloads/*/*)
 
 lint: setup ## check style and types
