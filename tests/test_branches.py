@@ -15,6 +15,7 @@ import pytest
 
 from fake_kernel import commit, contents, git, snapshot, write
 from kstall.base import KstallError
+from kstall.base.cache import digest
 from kstall.tree import Base, remote, source
 
 
@@ -221,8 +222,8 @@ def test_what_a_killed_fetch_left_is_cleared_away(upstream: Path, cache: Path) -
     obtain(f"{url(upstream)}#master", cache)
     ours = remote.repository(cache)
     left = [ours / "shallow.lock", ours / "objects/pack/tmp_pack_x"]
-    (kept,) = ours.glob("refs/kstall/*")
-    left.append(kept / "for-next.lock")
+    kept = f"{digest(url(upstream), 'for-next')}.lock"
+    left.append(ours / "refs/kstall/branches" / kept)
     for path in left:
         path.write_text("half")
     base = obtain(f"{url(upstream)}#for-next", cache)

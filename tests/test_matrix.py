@@ -319,6 +319,22 @@ def test_relative_trees_are_those_of_the_file(
     ]
 
 
+def test_a_matrix_is_narrowed_by_series_and_level(world: World) -> None:
+    path = _file(
+        world,
+        '[matrix]\ntrees = ["linux"]\nlevels = ["quick", "full"]\n'
+        '[[tree]]\nname = "old"\nkernel = "old"\nseries = ["later"]\n',
+    )
+    columns = matrixfile.read(path, world.project)
+    found = matrixfile.narrowed(columns, ["demo"], "deep")
+    assert [(one.tree, one.level, one.series) for one in found] == [
+        ("linux", "deep", ("demo",))
+    ]
+    assert matrixfile.narrowed(columns, [], None) == columns
+    with pytest.raises(matrixfile.MatrixError, match="no tree of the matrix is for x"):
+        matrixfile.narrowed(columns, ["x"], None)
+
+
 # -- the view ------------------------------------------------------------------------
 
 

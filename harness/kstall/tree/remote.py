@@ -227,7 +227,8 @@ def _has(place: Path, commit: str) -> bool:
 
 
 def _fetch(wanted: Branch, url: str, name: str, place: Path, say: Say) -> str:
-    kept = f"refs/kstall/{cache.digest(url)}/{wanted.branch}"
+    # Flat: one side's sched and another's sched/core cannot both be names here.
+    kept = f"refs/kstall/branches/{cache.digest(url, wanted.branch)}"
     words = ("fetch", "--depth=1", "--no-tags", "--no-write-fetch-head", "--progress")
     try:
         _remote(url, words, (f"+{name}:{kept}",), place, say)
