@@ -222,6 +222,16 @@ def test_a_series_that_went_and_one_that_came(compared: Compared) -> None:
     assert (found.compared, found.exit_code) == (0, 1)
 
 
+def test_a_series_that_was_not_proven_is_not_lost(tmp_path: Path) -> None:
+    before, after = copy.deepcopy(REPORT), copy.deepcopy(REPORT)
+    _status("does-not-apply")(before)
+    after["series"] = []
+    found = comparison.compare(
+        _save(tmp_path / "before", before), _save(tmp_path / "after", after)
+    )
+    assert _one(found)[0] == "changed"
+
+
 def test_checks_are_compared_one_by_one(compared: Compared) -> None:
     def change(report: Any) -> None:
         naps, snores = report["series"][0]["checks"]
@@ -377,6 +387,11 @@ def test_matrices_are_compared_tree_by_tree(tmp_path: Path) -> None:
     ]
     assert found.exit_code == 1
     assert comparison.compare(before, before).changes == []
+    # What fails has failed, whatever was not reached before.
+    failed["status"] = "failed"
+    cut = _matrix(tmp_path / "c", cut=failed)
+    worse = comparison.compare(after, cut).of("worse")
+    assert [one.place.split()[0] for one in worse if one.what == "run"] == ["cut"]
 
 
 def test_a_run_and_a_matrix_are_not_compared(tmp_path: Path) -> None:

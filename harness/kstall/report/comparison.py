@@ -143,9 +143,12 @@ def _runs(place: str, old: _Side, new: _Side) -> tuple[list[Change], int]:
     if after is None:
         if before is None:
             return [], 0
-        return [_change("unjudged", "verdict", "run", before.status, "not reached")], 0
+        return [
+            _change("unjudged", "verdict", "run", word(before.status), "not reached")
+        ], 0
     if before is None:
-        return [_change("changed", "verdict", "run", "not reached", after.status)], 0
+        now: Weight = "worse" if after.status == "failed" else "changed"
+        return [_change(now, "verdict", "run", "not reached", word(after.status))], 0
     changes = list(_inputs(before, after))
     theirs = {one.name: one for one in before.series}
     ours = {one.name: one for one in after.series}
@@ -223,7 +226,9 @@ def _series(old: SeriesReport | None, new: SeriesReport | None) -> Iterator[Chan
         yield _change(weight, "verdict", "series", "not there", told)
         return
     if new is None:
-        yield _change("worse", "verdict", "series", word(old.status), "not asked for")
+        # What nobody had proven is not lost.
+        lost: Weight = "worse" if old.status == "pass" else "changed"
+        yield _change(lost, "verdict", "series", word(old.status), "not asked for")
         return
     if (weighed := weigh(old.status, new.status)) is not None:
         if new.merged and new.status == "does-not-apply":
