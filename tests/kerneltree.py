@@ -25,11 +25,6 @@ open(my $f, '<', 'MAINTAINERS') or die; print <$f>;
 CHECKPATCH = """\
 #!/usr/bin/perl
 my $signed = !grep { $_ eq '--no-signoff' } @ARGV;
-my %wrong;
-if (grep { $_ eq '--codespell' } @ARGV) {
-	my ($named) = map { /^--codespellfile=(.*)/ ? $1 : () } @ARGV;
-	open(my $f, '<', $named) or die; /^(\\w+)->/ and $wrong{$1} = 1 while <$f>;
-}
 for my $file (grep { /\\.patch$/ } @ARGV) {
 	open(my $f, '<', $file) or die; my @lines = <$f>;
 	print "$file:1: ERROR:MISSING_SIGN_OFF: Missing Signed-off-by\\n"
@@ -37,10 +32,6 @@ for my $file (grep { /\\.patch$/ } @ARGV) {
 	for my $n (0 .. $#lines) {
 		print "$file:", $n + 1, ": WARNING:TRAILING_WHITESPACE: blank\\n"
 			if $lines[$n] =~ /^\\+.*[ \\t]$/;
-		for my $word ($lines[$n] =~ /^\\+/ ? $lines[$n] =~ /\\w+/g : ()) {
-			print "$file:", $n + 1, ": CHECK:TYPO_SPELLING: '$word'\\n"
-				if $wrong{$word};
-		}
 	}
 }
 """

@@ -147,7 +147,7 @@ def test_a_series_that_is_right_passes_every_check(bench: Bench) -> None:
     assert _states(found) == {}
     assert set(found) == set(patchcheck.CHECKS)
     counts = {name: len(one.comparisons) for name, one in found.items()}
-    with_cover = ("prose_is_wrapped", "nothing_to_fill_in")
+    with_cover = ("spelling_is_right", "prose_is_wrapped", "nothing_to_fill_in")
     assert counts == {name: 2 + (name in with_cover) for name in patchcheck.CHECKS}
 
 
@@ -158,9 +158,14 @@ MUTANTS: list[tuple[str, Step, str]] = [
         r"demo\.c:\d+: TRAILING_WHITESPACE: WARNING: blank",
     ),
     (
-        "checkpatch_strict",
+        "spelling_is_right",
         Step({"demo.c": SOURCE + "int a; /* we adress it */\n"}),
-        r"demo\.c:\d+: TYPO_SPELLING: CHECK: 'adress'",
+        r"demo\.c:\d+: spelling: adress ==> address",
+    ),
+    (
+        "spelling_is_right",
+        nap(message=MESSAGE.replace("A nap", "Teh nap")),
+        r"message:\d+: spelling: Teh ==> The",
     ),
     (
         "kernel_doc",
@@ -294,6 +299,13 @@ def test_what_is_wrong_is_caught_by_its_check(
     assert re.search(says, second.detail), second.detail
 
 
+def test_spelling_of_the_cover_letter(bench: Bench) -> None:
+    found = bench.judge(bench.series(nap(), cover="Teh naps.\n"))
+    assert [
+        one.label for one in found["spelling_is_right"].comparisons if not one.ok
+    ] == ["cover.txt: clean"]
+
+
 @pytest.mark.parametrize("name", ["prose_is_wrapped", "nothing_to_fill_in"])
 def test_the_cover_letter_is_read_too(bench: Bench, name: str) -> None:
     found = bench.judge(bench.series(nap(), cover="A nap " * 20 + "\n\n@@COST@@\n"))
@@ -323,6 +335,19 @@ def test_what_one_patch_breaks_another_does_not_mend(bench: Bench) -> None:
     wrong = Step({"demo.c": SOURCE + "/**\n * UNDOCUMENTED_now\n */\nint nap;\n"})
     found = bench.judge(bench.series(wrong, Step({"demo.c": SOURCE})))
     assert [one.ok for one in found["kernel_doc"].comparisons] == [False, True]
+
+
+def test_names_and_what_was_there_need_no_spelling(bench: Bench) -> None:
+    text = SOURCE + "int teh;\n"
+    write(bench.root / "other", {**FILES, "demo.c": text})
+    other = Bench(
+        bench.root / "other-bench",
+        kerneltree.base(bench.root / "other", bench.root / "other-cache"),
+    )
+    other.root.mkdir()
+    step = Step({"demo.c": f"{text}int nap;\n"}, f"{MESSAGE}Cc: Teh <t@example.org>\n")
+    made = patch_series(other.root, {**FILES, "demo.c": text}, step)
+    assert other.judge(made)["spelling_is_right"].status == "pass"
 
 
 def test_a_pattern_loses_its_last_file(bench: Bench) -> None:
@@ -592,7 +617,7 @@ def test_the_stage_goes_on_after_a_failure_and_keeps_what_it_found(
     assert [one.stages[0].status for one in (first, second)] == ["pass", "pass"]
     assert [one.stages[0].reused for one in (first, second)] == [False, True]
     assert first.checks == second.checks
-    assert first.stages[0].summary == "13 of 14 checks of 1 patches pass"
+    assert first.stages[0].summary == "14 of 15 checks of 1 patches pass"
     # What was copied is gone.
     assert list((run.dir / "demo").glob("patches-*")) == []
 

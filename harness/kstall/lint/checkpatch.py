@@ -6,7 +6,6 @@ It runs on copies, outside of any tree: inside one it leaves a file behind.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -58,7 +57,6 @@ def run(
         (
             *("perl", _SCRIPT, "--no-tree", "--strict", "--terse", "--show-types"),
             *("--no-summary", "--color=never"),
-            *("--codespell", f"--codespellfile={dictionary()}"),
             *(() if signed else ("--no-signoff",)),
             "--",
             *(file.absolute() for file in files),
@@ -72,19 +70,6 @@ def run(
     if done.returncode != 0 and not found:
         raise process.CommandError(done.argv, done.returncode, done.stdout)
     return found
-
-
-def dictionary() -> Path:
-    """codespell's list of misspelt words."""
-    spec = importlib.util.find_spec("codespell_lib")
-    places = (spec and spec.submodule_search_locations) or ()
-    for place in places:
-        if (found := Path(place) / "data/dictionary.txt").is_file():
-            return found
-    raise KstallError(
-        "there is no dictionary of codespell in this Python",
-        next="`make setup` installs it",
-    )
 
 
 def parse(said: str) -> tuple[Remark, ...]:

@@ -31,6 +31,7 @@ from . import (
     maintainers,
     patchtext,
     rst,
+    spelling,
 )
 
 #: Where a finding is that is in no file of the tree.
@@ -458,6 +459,28 @@ def tags(subject: Subject) -> list[list[Finding]]:
     ]
 
 
+def spelling_is_right(subject: Subject) -> list[list[Finding]]:
+    """codespell knows no misspelt word in messages, added lines and the cover
+    letter."""
+    series = subject.series
+    texts = {
+        patch.path.name: spelling.written(patch.path.read_text("utf-8", "replace"))
+        for patch in series.patches
+    }
+    cover = series.dir / series.spec.cover
+    texts[cover.name] = cover.read_text(encoding="utf-8")
+    said = spelling.misspelt(texts, subject.scratch)
+    found = [
+        [
+            Finding(_place(patch.path, line)[0], line, "spelling", text)
+            for line, text in said[patch.path.name]
+        ]
+        for patch in series.patches
+    ]
+    told = [Finding(MESSAGE, line, "spelling", text) for line, text in said[cover.name]]
+    return [*found, told]
+
+
 def prose_is_wrapped(subject: Subject) -> list[list[Finding]]:
     """Prose of messages and the cover letter is at most 75 columns wide."""
     return _of_texts(subject, "width", patchtext.too_wide)
@@ -516,6 +539,7 @@ CHECKS: Mapping[str, Finder] = {
         event_names_are_new,
         tags,
         fixes_are_in_history,
+        spelling_is_right,
         prose_is_wrapped,
         nothing_to_fill_in,
     )

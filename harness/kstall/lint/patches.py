@@ -13,7 +13,7 @@ from ..base import cache, sources
 from ..series import Series
 from ..tree import tree
 from ..verdict import Check
-from . import checkpatch, patchcheck
+from . import patchcheck, spelling
 
 # What has a say in what is found.
 _ANALYSIS = (
@@ -49,7 +49,7 @@ def key_of(series: Series, plan: tree.Plan) -> str:
     return cache.digest(
         sources.digest(*_ANALYSIS),
         docutils.__version__,
-        cache.file_digest(checkpatch.dictionary()),
+        spelling.version(),
         plan.base.id,
         patchcheck.history(series, plan.base),
         [(one.path.name, cache.file_digest(one.path)) for one in series.patches],

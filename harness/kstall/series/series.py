@@ -295,6 +295,7 @@ class PatchExemption(_Table):
         "event_names_are_new",
         "tags",
         "fixes_are_in_history",
+        "spelling_is_right",
         "prose_is_wrapped",
         "compiles_as_configured",
         "no_new_warnings",
