@@ -17,6 +17,7 @@ from ..cost import FunctionSize
 from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest
+from ..lint import reading
 from ..report import SeriesReport, explain, report
 from ..series import Level, Project, Series
 from ..tree import source, tree
@@ -315,4 +316,10 @@ def _compile(
     context = run.context(request.project, request.cache, request.level)
     work = Work(context, series, plan, ground.tools, ground.root)
     with kernels.workspace(ground.base, run.ui) as checkout:
+        patches.read(
+            reading.Work(context, series, plan),
+            lambda state: checkout(state).tree(),
+            run,
+            entry,
+        )
         return builds.prove(work, lambda state: checkout(state).tree(), run, entry)

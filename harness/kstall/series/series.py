@@ -297,6 +297,8 @@ class PatchExemption(_Table):
         "fixes_are_in_history",
         "spelling_is_right",
         "prose_is_wrapped",
+        "coccinelle_is_content",
+        "sphinx_is_content",
         "compiles_as_configured",
         "no_new_warnings",
         "sparse_is_content",
