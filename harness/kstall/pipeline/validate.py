@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ class Request:
     adds what takes long and seldom finds anything.  ``again``: results of earlier
     guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
     each series on a kernel of its own as well.  ``at_once``: how many guests run at the
-    same time; as many as the machine has room for, if it is not said.
+    same time; as many as the machine has room for, if it is not said.  ``seeds`` are
+    those of random configurations that are tried instead of a series' own.
     """
 
     project: Project
@@ -52,6 +54,7 @@ class Request:
     repeat: int | None = None
     alone: bool = False
     at_once: int | None = None
+    seeds: tuple[int, ...] = ()
 
 
 def validate(
@@ -314,6 +317,7 @@ def _compile(
             stage.summary = "LEVEL=quick: patches are not compiled one by one"
         return None
     context = run.context(request.project, request.cache, request.level)
+    context = dataclasses.replace(context, seeds=request.seeds)
     work = Work(context, series, plan, ground.tools, ground.root)
     with kernels.workspace(ground.base, run.ui) as checkout:
         patches.read(

@@ -311,6 +311,7 @@ class PatchExemption(_Table):
         "compiles_with_clang",
         "compiles_for_arm64",
         "compiles_for_i386",
+        "compiles_at_random",
     ]
     kinds: Annotated[tuple[Word, ...], Field(min_length=1)]
     files: tuple[Word, ...] = ()
