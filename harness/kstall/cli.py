@@ -224,6 +224,15 @@ def _parser() -> argparse.ArgumentParser:
         help="how many guests run at the same time (default: as processors and memory "
         "allow, and one with --repeat)",
     )
+    prove.add_argument(
+        "--seed",
+        type=_seed,
+        action="append",
+        default=[],
+        metavar="SEED",
+        help="compile in this random configuration (KCONFIG_SEED of a report), and in "
+        "no other one; may be repeated",
+    )
     prove.set_defaults(verb=_validate)
 
     _add_stability(verbs)
@@ -286,8 +295,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         choices=("report", "series", "mutants", "matrix", "matrix-file", "comparison"),
         default="report",
-        help="of report.json, series.toml, mutants.toml, matrix.json, a file for `validate --matrix`,"
-        " or what `compare --json` writes (default: %(default)s)",
+        help="of report.json, series.toml, mutants.toml, matrix.json, a file for "
+        "`validate --matrix`, or what `compare --json` writes (default: %(default)s)",
     )
     schema.set_defaults(verb=_schema)
     # Theirs are parsed there, where what they need is installed; see entry.py.
@@ -482,6 +491,14 @@ def _add_check_thread(
     incoming.set_defaults(verb=_check_thread)
 
 
+def _seed(text: str) -> int:
+    """As KCONFIG_SEED takes it: decimal, or hexadecimal with 0x; not 0."""
+    value = int(text, 0)
+    if not 0 < value < 2**31:
+        raise argparse.ArgumentTypeError(f"{text}: from 1 to {2**31 - 1:#x}")
+    return value
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -584,6 +601,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         repeat=arguments.repeat,
         alone=arguments.alone,
         at_once=arguments.at_once,
+        seeds=tuple(arguments.seed),
     )
     if not columns:
         return _prove(request, console)

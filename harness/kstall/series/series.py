@@ -304,9 +304,16 @@ class PatchExemption(Table):
         "documents",
         "include_order",
         "new_files_are_maintained",
+        "sections_are_whole",
+        "inlines_are_in_headers",
+        "mentioned_documents_exist",
         "event_names_are_new",
         "tags",
+        "fixes_are_in_history",
+        "spelling_is_right",
         "prose_is_wrapped",
+        "coccinelle_is_content",
+        "sphinx_is_content",
         "compiles_as_configured",
         "no_new_warnings",
         "sparse_is_content",
@@ -319,6 +326,7 @@ class PatchExemption(Table):
         "compiles_with_clang",
         "compiles_for_arm64",
         "compiles_for_i386",
+        "compiles_at_random",
     ]
     kinds: Annotated[tuple[Word, ...], Field(min_length=1)]
     files: tuple[Word, ...] = ()
