@@ -346,7 +346,7 @@ def test_another_nice_value(
         for one in records
         if one["pid"] != driver or one["event"] != f"sched:sched_cfs_{lost}"
     ]
-    steps = [
+    steps: list[Record] = [
         {
             **{"what": "step", "name": name, "task": "by-nice", "pid": PIDS[0]},
             **{"seen_ns": seen * MS, "before_ns": before * MS, "after_ns": after * MS},
@@ -356,7 +356,7 @@ def test_another_nice_value(
             ("lift", 700, 899, 902),
         )
     ]
-    said = [*steps, {"what": "driver", "pid": driver}]
+    said: list[Record] = [*steps, {"what": "driver", "pid": driver}]
     evidence = _evidence(tmp_path, "move", records, *said)
     found = _wrong(checks.changing_the_nice_value_ends_it(evidence))
     assert {label for label in found if ":" not in label} == wrong
@@ -365,14 +365,14 @@ def test_another_nice_value(
 def _removed(place: Path, used: int, *names: str, rmdir: int = 1) -> Evidence:
     """A group with a millisecond in each period, that is removed after 200 ms."""
     records = [_record(name, (at + 1) * 50 * MS) for at, name in enumerate(names)]
-    gone = {"event": "cgroup:cgroup_rmdir", "fields": {"id": GROUP}}
+    gone: Record = {"event": "cgroup:cgroup_rmdir", "fields": {"id": GROUP}}
     records += [_record("", 201 * MS) | gone] * rmdir
     records.sort(key=lambda one: int(one["ts"]))
-    group = {
+    group: Record = {
         **{"what": "group", "name": "removed-0", "cgroup": GROUP, "parent": 1},
         **{"quota_us": 1000, "stat": {"usage_usec": used, "nr_periods": 2}},
     }
-    turn = {"what": "removed", "name": "removed-0"}
+    turn: Record = {"what": "removed", "name": "removed-0"}
     turn |= {"before_ns": 200 * MS, "after_ns": 202 * MS}
     return _evidence(place, "removed", records, group, turn)
 
