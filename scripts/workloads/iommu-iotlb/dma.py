@@ -278,7 +278,7 @@ class Probes:
     ``waits`` has [asked, device, unmap begin, unmap end, sync begin, sync end, first
     IOVA, last IOVA, domain] of each that was invalidated: whole microseconds, and the
     name that the device's kobject has.  ``entered`` has [time, name] of each function
-    of ``others`` that began.
+    of ``others`` that began, ``lazy`` the times at which a domain had got its queues.
     """
 
     #: What is given a device, and unmaps its memory.
@@ -296,12 +296,14 @@ class Probes:
         self.trace = Trace("kstall-probes")
         self.waits: list[tuple[int, str, int, int, int, int, int, int, int]] = []
         self.entered: list[tuple[int, str]] = []
+        self.lazy: list[int] = []
         self._others = others
         self._probes = {
             "begin": f"f:{GROUP}/begin iommu_unmap_fast",
             "end": f"f:{GROUP}/end iommu_unmap_fast%return",
             "in": f"f:{GROUP}/in intel_iommu_tlb_sync {self._FETCH}",
             "out": f"f:{GROUP}/out intel_iommu_tlb_sync%return",
+            "lazy": f"f:{GROUP}/lazy iommu_dma_init_fq%return",
         } | {
             name: f"f:{GROUP}/{name} {name} {self._NAME}"
             for name in (*self._ASKED, *others)
@@ -336,6 +338,9 @@ class Probes:
             at, name = int(found[3]) * 1_000_000 + int(found[4]), found[5]
             if name in self._others:
                 self.entered.append((at, name))
+            if name == "lazy":
+                self.lazy.append(at)
+                continue
             # What is interrupted goes on afterwards, as does what lost the CPU.
             context = next((bit for bit in "Hhs" if bit in found[2]), found[1])
             one = seen.setdefault(context, _Seen())
