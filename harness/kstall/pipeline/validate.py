@@ -20,7 +20,6 @@ from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest
 from ..lint import reading
-from ..report import SeriesReport, explain, report
 from ..report import SeriesReport, explain, matrix, report
 from ..series import Level, Project, Series
 from ..tree import am, source, tree
@@ -43,8 +42,8 @@ class Request:
     guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
     each series on a kernel of its own as well.  ``at_once``: how many guests run at the
     same time; as many as the machine has room for, if it is not said.  ``seeds`` are
-    those of random configurations that are tried instead of a series' own.  ``base`` is what
-    ``kernel`` was found to be, if it was looked for already; ``place`` the run
+    those of random configurations that are tried instead of a series' own.  ``base`` is
+    what ``kernel`` was found to be, if it was looked for already; ``place`` the run
     directory, if it is to be no new one below ``out``.  ``expected``: whether the
     series are expected to apply, where series.toml is not to decide that.
     """
