@@ -70,7 +70,7 @@ $(O)/%.o: $(S)%.c $(O)/.config
 \t@$(CC) -Wall -O1 -fPIC -c -o $@ $<
 \t@$(if $(C),echo "  CHECK   $*.c"; $(CHECK) $<)
 \t@echo "cmd" >$(O)/.$*.o.cmd
-allnoconfig:
+allnoconfig randconfig:
 \t@cp $(KCONFIG_ALLCONFIG) $(O)/.config
 modules_prepare:
 \t@mkdir -p $(O)

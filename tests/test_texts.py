@@ -28,7 +28,6 @@ CONSTANTS = {
     },
     "pci-aer-fixes": {"7.3": "the release whose source was read"},
     "pci-aer-overflow": {"128": "AER_ERROR_SOURCES_MAX"},
-    "rdma-cq": {"200": "polls of a KUnit test"},
 }
 
 
