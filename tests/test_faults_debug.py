@@ -245,7 +245,9 @@ def test_a_full_disk_stops_such_a_kernel_and_is_said(deep: World) -> None:
     require_stopped(ran, "debug-patched-all", "KSTALL_CACHE")
     # All that the series' own kernels have said stands.
     checks = [one for each in ("demo", "other") for one in _series(ran, each).checks]
-    assert checks and {one.status for one in checks} == {"pass"}
+    statuses = {one.status for one in checks}
+    # What there is nothing to look at for, such as documents, is skipped.
+    assert "pass" in statuses and statuses <= {"pass", "skip"}
     require_proven(deep.validate())
     config.write_text(text)
     require_proven(deep.validate())
