@@ -4,14 +4,17 @@
 
 KERNEL ?=
 SERIES ?=
-# Not from the environment, where it is often something else's.
+# Not from the environment, where they are often something else's.
 VERSION = 1
+ARCH =
 LEVEL ?= full
 N ?= 20
 LOAD = 2 4
 PYTHON ?=
 # Handed on by the environment: a path or a branch's name is no shell code.
 export PYTHON KERNEL SERIES VERSION LEVEL
+unexport ARCH
+export KSTALL_ARCH = $(ARCH)
 
 ifeq ($(filter quick full deep,$(LEVEL)),)
 $(error LEVEL=$(LEVEL): choose quick, full or deep)
@@ -24,14 +27,16 @@ kstall = .venv/bin/kstall
 
 help: ## this text
 	@echo 'usage: make TARGET [KERNEL=path|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
-	@echo '       stability also takes N=20 LOAD="2 4", and series takes VERSION=2'
+	@echo '       stability also takes N=20 LOAD="2 4", series takes VERSION=2, and'
+	@echo '       setup and validate take ARCH=arm64'
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
 
 setup: ## install what is missing: Debian packages (as root), .venv
 	@scripts/setup.sh
 
 validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for costs; deep: all)
-	@$(kstall) validate --level $(LEVEL) $${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
+	@$(kstall) validate --level $(LEVEL) $${KERNEL:+--kernel "$$KERNEL"} \
+		$${KSTALL_ARCH:+--arch "$$KSTALL_ARCH"} -- $$SERIES
 
 series: setup ## write proven series as mails, with VERSION=2 for a later version
 	@$(kstall) series $${KERNEL:+--kernel "$$KERNEL"} --version "$$VERSION" -- $$SERIES

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..base import KstallError, cache, process
+from ..base import Architecture, KstallError, arch, cache
 from ..build import kernel
 from ..compile import Work
 from ..cost import FunctionSize
 from ..debian import root
 from ..evidence import evidence, mutate
-from ..guest import Guest
+from ..guest import Guest, accel
 from ..report import SeriesReport, explain, report
 from ..series import Level, Project, Series
 from ..tree import source, tree
@@ -38,7 +39,8 @@ class Request:
     adds what takes long and seldom finds anything.  ``again``: results of earlier
     guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
     each series on a kernel of its own as well.  ``at_once``: how many guests run at the
-    same time; as many as the machine has room for, if it is not said.
+    same time; as many as the machine has room for, if it is not said.  Kernels and
+    guests are of ``arch``.
     """
 
     project: Project
@@ -51,6 +53,13 @@ class Request:
     repeat: int | None = None
     alone: bool = False
     at_once: int | None = None
+    arch: Architecture = arch.X86_64
+
+
+def _there(request: Request) -> Request:
+    """``request`` with the series as they are on its architecture."""
+    there = tuple(one.on(request.arch) for one in request.series)
+    return dataclasses.replace(request, series=there)
 
 
 def validate(
@@ -61,6 +70,7 @@ def validate(
     A series that fails does not stop the others.  `KeyboardInterrupt` leaves a report
     that says so, and the next run takes up what was finished.
     """
+    request = _there(request)
     run = _begin(request, ui, command)
     try:
         with contextlib.suppress(runs.StageStopped):
@@ -82,6 +92,7 @@ def validate(
 
 def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
     run = runs.begin(request.out, command, ui)
+    run.report.environment.arch = request.arch.name
     run.report.series = [
         SeriesReport(
             name=one.name,
@@ -109,6 +120,7 @@ def guests(
     What stopped the others is in the report of the run, which ends as one that proved
     nothing.
     """
+    request = _there(request)
     run = _begin(request, ui, command)
     try:
         with contextlib.suppress(runs.StageStopped):
@@ -137,25 +149,39 @@ def _ground(request: Request, run: runs.Run) -> Ground:
         if base.dirty:
             stage.summary += f"; {len(base.dirty)} uncommitted paths left out"
     with run.stage("root") as stage:
-        wanted = root.packages(request.project.scripts / "guest-packages.txt")
-        guest_root = root.obtain(wanted, request.cache, run.ui.say, log=stage.log)
-        stage.reused = guest_root.reused
+        request.arch.require()
+        scripts = request.project.scripts
+        made = {
+            one: root.obtain(
+                root.packages_for(scripts, one),
+                request.cache,
+                run.ui.say,
+                log=stage.log,
+                whose=one,
+            )
+            # This machine borrows programs from one of its own.
+            for one in dict.fromkeys((request.arch, arch.host()))
+        }
+        guest_root, lending = made[request.arch], made[arch.host()]
+        stage.reused = all(one.reused for one in made.values())
         named = (
             f"{name} {guest_root.versions[name]}" for name in ("bpftrace", "dwarves")
         )
         stage.summary = f"Debian {root.SUITE} with {', '.join(named)}"
+        if not request.arch.native:
+            stage.summary = f"{request.arch.name}: {stage.summary}"
     with run.stage("toolchain") as stage:
-        tools = kernel.toolchain(guest_root.pahole, request.cache)
+        tools = kernel.toolchain(lending.pahole, request.cache, guest_root)
         stage.summary = tools.compiler + (", ccache" if tools.ccache else "")
         environment = run.report.environment
         environment.compiler = tools.compiler
-        qemu = process.run(["qemu-system-x86_64", "--version"]).stdout
-        environment.qemu = qemu.splitlines()[0]
+        environment.qemu = accel.version_of(request.arch)
         environment.virtme_ng = metadata.version("virtme-ng")
         environment.pahole = tools.pahole
         environment.guest_root = guest_root.key
+        wanted = root.packages_for(request.project.scripts, request.arch)
         environment.guest.update((name, guest_root.versions[name]) for name in wanted)
-    return Ground(request.project, base, guest_root, tools, request.cache)
+    return Ground(request.project, base, guest_root, tools, request.cache, lending)
 
 
 def mutate_again(
@@ -168,7 +194,8 @@ def mutate_again(
     no run directory, or has no evidence of a series in ``names``.
     """
     found = read_run(directory)
-    series = {one.name: one for one in project.load(names)}
+    there = arch.named(found.environment.arch)
+    series = {one.name: one.on(there) for one in project.load(names)}
     found.stages = []
     found.series = [
         entry
@@ -231,6 +258,7 @@ def judge_again(project: Project, directory: Path) -> report.Report:
     for entry in found.series:
         if entry.evidence is not None:
             (series,) = project.load([entry.name])
+            series = series.on(arch.named(found.environment.arch))
             saved = evidence.load(directory / entry.evidence)
             entry.events = list(trials.events(series, saved))
             # They read no results, or those of other guests.
@@ -313,6 +341,7 @@ def _compile(
             stage.summary = "LEVEL=quick: patches are not compiled one by one"
         return None
     context = run.context(request.project, request.cache, request.level)
-    work = Work(context, series, plan, ground.tools, ground.root)
+    lending = ground.lending or ground.root
+    work = Work(context, series, plan, ground.tools, lending)
     with kernels.workspace(ground.base, run.ui) as checkout:
         return builds.prove(work, lambda state: checkout(state).tree(), run, entry)
