@@ -111,6 +111,28 @@ def test_what_scripts_of_packages_would_have_made(tmp_path: Path) -> None:
     assert not (tmp_path / "usr/bin/which").is_symlink()
 
 
+def test_its_python_is_compiled_by_one_that_runs_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[list[str], dict[str, str]]] = []
+
+    def run(argv: list[object], *, env: dict[str, str], log: Path) -> None:
+        calls.append(([str(word) for word in argv], env))
+
+    monkeypatch.setattr(process, "run", run)
+    for name in ("usr/lib/python3", "usr/lib/python3.13"):
+        (tmp_path / name).mkdir(parents=True)
+    root._compile(tmp_path, _root(X86), tmp_path / "log")
+    ((argv, env),) = calls
+    assert argv[0] == "/nowhere/tree/lib64/ld-linux-x86-64.so.2"
+    # Times of files are others there, and nobody can write what is compiled anew.
+    assert "unchecked-hash" in argv
+    assert argv[-2:] == [
+        str(tmp_path / name) for name in ("usr/lib/python3", "usr/lib/python3.13")
+    ]
+    assert env == {"PYTHONHOME": "/nowhere/tree/usr"}
+
+
 def _root(whose: arch.Architecture) -> Root:
     return Root("k", Path("/nowhere"), (), {}, reused=True, arch=whose)
 

@@ -46,6 +46,10 @@ done >>"$1/var/lib/dpkg/status"
 """
 # What scripts of theirs would have made, as far as guests need it.
 _LINKS = {"bin/awk": "mawk", "bin/which": "which.debianutils"}
+# What Python compiles is the same everywhere.  Without, each program of a guest would
+# compile what it imports, which takes an emulated processor many seconds.
+_COMPILE = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
+_PYTHON = ("usr/lib/python3", "usr/lib/python3.*")
 # virtme-ng's own init has one; the one in bash, which foreign guests get, calls it.
 _POWER_OFF = """\
 #!/bin/sh
@@ -108,7 +112,9 @@ def key_of(
     wanted: Sequence[str], suite: str = SUITE, whose: Architecture = arch.X86_64
 ) -> str:
     """Changes with the package list and the recipe, not with the list's order."""
-    made = () if whose.native else (_REGISTER, sorted(_LINKS.items()), _POWER_OFF)
+    made: tuple[object, ...] = ()
+    if not whose.native:
+        made = (_REGISTER, sorted(_LINKS.items()), _POWER_OFF, _COMPILE, _PYTHON)
     return cache.digest(
         _RECIPE, suite, sorted({*wanted, *_ALWAYS}), _left_out(whose), *made
     )
@@ -126,10 +132,12 @@ def obtain(
     log: Path,
     suite: str = SUITE,
     whose: Architecture = arch.X86_64,
+    lending: Root | None = None,
 ) -> Root:
     """The root with the packages ``wanted``; made now if it is not in the cache.
 
-    ``whose`` is the architecture that it is for.
+    ``whose`` is the architecture that it is for.  Where that is not this machine's,
+    ``lending`` is a root of its own, whose Python compiles for the other one.
     """
     key = key_of(wanted, suite, whose)
     target = cache_dir / "roots" / key
@@ -142,7 +150,7 @@ def obtain(
         else:
             with cache.keep(target) as scratch:
                 every = tuple(sorted({*wanted, *_ALWAYS}))
-                _make(every, suite, whose, scratch, say, log)
+                _make(every, suite, whose, scratch, say, log, lending)
     facts = json.loads((target / "root.json").read_text(encoding="utf-8"))
     return Root(key, target, tuple(facts["packages"]), facts["versions"], reused, whose)
 
@@ -154,6 +162,7 @@ def _make(
     scratch: Path,
     say: Callable[[str], None],
     log: Path,
+    lending: Root | None,
 ) -> None:
     archive = scratch / "root.tar"
     bootstrap.require(Path(tempfile.gettempdir()))
@@ -192,6 +201,8 @@ def _make(
     _complete(tree)
     if not whose.native:
         _configure(tree)
+        if lending is not None:
+            _compile(tree, lending, log)
     process.run(
         ["mkfs.erofs", "-T0", "--all-root", scratch / "root.erofs", tree], log=log
     )
@@ -260,6 +271,24 @@ def _configure(tree: Path) -> None:
     off = tree / "usr/sbin/poweroff"
     if not off.exists():
         cache.write_text(off, _POWER_OFF, mode=0o755)
+
+
+def _compile(tree: Path, lending: Root, log: Path) -> None:
+    """Compile the Python modules below ``tree``, by the Python of ``lending``."""
+    host = lending.tree
+    folders = [path for pattern in _PYTHON for path in sorted(tree.glob(pattern))]
+    process.run(
+        [
+            host / lending.arch.loader,
+            "--library-path",
+            host / "usr/lib" / lending.arch.triplet,
+            host / "usr/bin/python3",
+            *(*_COMPILE, "-s", str(tree), "-p", "/"),
+            *folders,
+        ],
+        env={"PYTHONHOME": str(host / "usr")},
+        log=log,
+    )
 
 
 def versions(tree: Path) -> dict[str, str]:

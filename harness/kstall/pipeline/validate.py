@@ -151,19 +151,21 @@ def _ground(request: Request, run: runs.Run) -> Ground:
     with run.stage("root") as stage:
         request.arch.require()
         scripts = request.project.scripts
-        made = {
-            one: root.obtain(
-                root.packages_for(scripts, one),
+        made: list[root.Root] = []
+        # This machine borrows programs from one of its own.
+        for one in dict.fromkeys((arch.host(), request.arch)):
+            wanted = root.packages_for(scripts, one)
+            found = root.obtain(
+                wanted,
                 request.cache,
                 run.ui.say,
                 log=stage.log,
                 whose=one,
+                lending=made[-1] if made else None,
             )
-            # This machine borrows programs from one of its own.
-            for one in dict.fromkeys((request.arch, arch.host()))
-        }
-        guest_root, lending = made[request.arch], made[arch.host()]
-        stage.reused = all(one.reused for one in made.values())
+            made.append(found)
+        lending, guest_root = made[0], made[-1]
+        stage.reused = all(each.reused for each in made)
         named = (
             f"{name} {guest_root.versions[name]}" for name in ("bpftrace", "dwarves")
         )
