@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kstall.report import Stage, report
-from kstall.series import Project
 
 
 @dataclass(frozen=True)
@@ -66,52 +65,6 @@ def run(project: Path, verb: str, out: Path, *arguments: str) -> Outcome:
     assert directory.exists(), done.stdout
     saved = report.read(directory / "report.json")
     return Outcome(done.returncode, done.stdout, directory, saved)
-
-
-def require_caught(
-    project: Project, out: Path, series: str, file: str, old: str, new: str, *by: str
-) -> None:
-    """Break ``project``, a copy, by one change to a patch; the checks ``by`` fail.
-
-    Only these are run, with the workloads that they look at.  An error in one of them
-    is no catch.
-    """
-    mutate(project, series, file, old, new)
-    keep_only(project.patches / series, by)
-    found = validate(project.root, out, series)
-    assert found.exit_code == 1, found.said
-    failed = {one.name for one in found.report.series[0].checks if one.status == "fail"}
-    assert set(by) <= failed, found.failed()
-
-
-def mutate(project: Project, series: str, file: str, old: str, new: str) -> None:
-    """Change ``old``, lines of one patch, into ``new``, and what later ones show of it.
-
-    Those have such a line as context, when they change one next to it.
-    """
-    folder = project.patches / series
-    text = (folder / file).read_text()
-    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}"
-    assert _lines(old) == _lines(new), "the hunk's line counts would be wrong"
-    (folder / file).write_text(text.replace(old, new))
-    before, after = old.splitlines(), new.splitlines()
-    # What is only moved is what it was.
-    added = [
-        (was[1:], becomes[1:])
-        for was, becomes in zip(before, after, strict=False)
-        if was not in after and was[0] == becomes[0] == "+"
-    ]
-    for later in (path for path in folder.glob("*.patch") if path.name > file):
-        text = later.read_text()
-        for was, becomes in added:
-            text = text.replace(f"\n {was}\n", f"\n {becomes}\n")
-        later.write_text(text)
-
-
-def _lines(hunk: str) -> tuple[int, int]:
-    """How many lines of the old file and of the new one are in part of a hunk."""
-    lines = hunk.splitlines()
-    return sum(one[0] in " -" for one in lines), sum(one[0] in " +" for one in lines)
 
 
 def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) -> None:

@@ -50,6 +50,16 @@ def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "report" in json.loads(capsys.readouterr().out)["title"].lower()
 
 
+@pytest.mark.parametrize(
+    ("which", "key"), [("series", "tracepoint"), ("mutants", "mutant")]
+)
+def test_schemas_of_what_a_series_has(
+    capsys: pytest.CaptureFixture[str], which: str, key: str
+) -> None:
+    assert cli.main(["schema", which]) == 0
+    assert key in json.loads(capsys.readouterr().out)["properties"]
+
+
 def test_judging_what_is_no_run_is_two(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

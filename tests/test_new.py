@@ -14,7 +14,7 @@ import pytest
 
 from kstall import cli
 from kstall.base import cache
-from kstall.series import Project, Series, new
+from kstall.series import Project, Series, mutants, new
 
 NAME = "toy-event"
 # At import, as a test itself has a home of its own.
@@ -41,6 +41,8 @@ def test_what_it_writes_is_a_series(project_copy: Project) -> None:
     ]
     kinds = {check.kind for check in series.spec.check}
     assert kinds == {"positive", "negative", "invariant"}
+    (mutant,) = mutants.load(series)
+    assert mutant.falsifies is not None
     for path in written:
         text = path.read_text()
         assert "{{" not in text

@@ -27,6 +27,7 @@ _LLVM = (
 )
 MODULES = "modules"
 WORST = "worst"
+RANDOM = "random-"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Variant:
     series; ``off`` has to be off, with all that selects it; ``builtin`` makes modules
     part of the image; of a ``bare`` one nothing is asked, not even by the series.
     ``arch`` is the name of the architecture's directory, where it is not that of the
-    kernels that are booted.
+    kernels that are booted.  ``seed`` is that of a random configuration, see `seeds`.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Variant:
     builtin: bool = False
     bare: bool = False
     checker: Checker | None = None
+    seed: int | None = None
 
     @property
     def id(self) -> str:
@@ -88,6 +90,12 @@ def worst(tools: Toolchain) -> Variant:
 def tiny(tools: Toolchain) -> Variant:
     """A kernel with nothing that can be left out; what is selected elsewhere is not."""
     return Variant("tiny", "allnoconfig", tools, "tiny", bare=True)
+
+
+def random(tools: Toolchain, seed: int) -> Variant:
+    """As chance has it; all such share a directory."""
+    name = f"KCONFIG_SEED={seed:#x}"
+    return Variant(f"{RANDOM}{seed:#x}", name, tools, "random", seed=seed)
 
 
 def builtin(tools: Toolchain) -> Variant:

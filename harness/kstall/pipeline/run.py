@@ -163,11 +163,13 @@ class Run:
                 self.save()
 
 
-def begin(out: Path, command: Sequence[str], ui: Ui) -> Run:
-    """Make the run's directory below ``out`` and lead ``out/latest`` to it."""
+def begin(
+    out: Path, command: Sequence[str], ui: Ui, *, place: Path | None = None
+) -> Run:
+    """Make the run's directory below ``out`` and lead ``out/latest`` to it; or take
+    ``place``, which is part of something else that `made` has made."""
     now = datetime.now(UTC)
-    stamp = now.strftime("%Y%m%dT%H%M%SZ")
-    directory = _directory(out, stamp)
+    directory = made(out, now) if place is None else place
     run = Run(
         dir=directory,
         report=report.Report(
@@ -185,14 +187,19 @@ def begin(out: Path, command: Sequence[str], ui: Ui) -> Run:
         began=time.monotonic(),
     )
     try:
+        if place is not None:
+            place.mkdir()
         run.save()
-        _lead_latest(out, directory)
+        if place is None:
+            lead_latest(out, directory)
     except OSError as error:
         raise _unusable(out, error) from error
     return run
 
 
-def _directory(out: Path, stamp: str) -> Path:
+def made(out: Path, now: datetime) -> Path:
+    """A new directory below ``out``, with ``now`` as its name."""
+    stamp = now.strftime("%Y%m%dT%H%M%SZ")
     try:
         out.mkdir(parents=True, exist_ok=True)
         for number in itertools.count():
@@ -205,7 +212,7 @@ def _directory(out: Path, stamp: str) -> Path:
     raise AssertionError("unreachable")
 
 
-def _lead_latest(out: Path, directory: Path) -> None:
+def lead_latest(out: Path, directory: Path) -> None:
     """Lead ``latest`` to a run that has a report, at once and never to nothing."""
     link = out / f".latest-{os.getpid()}"
     link.unlink(missing_ok=True)

@@ -19,7 +19,8 @@ class Context:
     """Whose checkout it is, where things are kept, and who listens.
 
     ``out`` is the directory of the run, with one for each series.  At ``level`` quick
-    costs are left out; deep adds what takes long and seldom finds anything.
+    costs are left out; deep adds what takes long and seldom finds anything.  ``seeds``
+    are those of random configurations to try, whatever the level.
     """
 
     project: Project
@@ -27,6 +28,7 @@ class Context:
     out: Path
     level: Level
     ui: Sink
+    seeds: tuple[int, ...] = ()
 
     def turn(self, name: str, doing: str) -> AbstractContextManager[None]:
         """What no other run does meanwhile; who is waited for is said as ``doing``."""

@@ -26,6 +26,7 @@ _FILES = (
     ("cover.txt", "patches/{name}/cover.txt", _PLAIN),
     ("checks.py.j2", "patches/{name}/checks.py", _PLAIN),
     (_PATCH, "patches/{name}/" + _PATCH, _PLAIN),
+    ("mutants.toml.j2", "patches/{name}/mutants.toml", _PLAIN),
     ("kconfig.config.j2", "kconfigs/{name}.config", _PLAIN),
     ("workload", "scripts/workloads/{name}/personality", _PROGRAM),
     ("script.bt.j2", "scripts/{name}.bt", _PLAIN),

@@ -12,24 +12,22 @@ import ast
 import dataclasses
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from packaging import specifiers
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
 
-from ..base import Architecture, KstallError, cache
-from . import patchfile
+from ..base import Architecture, cache
+from . import patchfile, tables
+from .tables import Fault, Table
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$")]
@@ -42,6 +40,29 @@ Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
 
 
+def _condition(text: str) -> str:
+    try:
+        specifiers.SpecifierSet(text)
+    except specifiers.InvalidSpecifier as error:
+        raise ValueError(
+            f"{text!r} is no condition on a version, such as >=7.3 or ==7.2.*"
+        ) from error
+    if not text.strip():
+        raise ValueError("an empty condition holds everywhere; say >=0")
+    return text
+
+
+Condition = Annotated[str, AfterValidator(_condition)]
+_RELEASE = re.compile(r"(\d+(?:\.\d+)*)(?:-rc(\d+))?")
+
+
+def _release(version: str) -> str:
+    found = _RELEASE.match(version)
+    if found is None:
+        return "0"
+    return found[1] + (f"rc{found[2]}" if found[2] else "")
+
+
 def _expression(text: str) -> str:
     try:
         re.compile(text)
@@ -51,27 +72,18 @@ def _expression(text: str) -> str:
 
 
 Expression = Annotated[str, AfterValidator(_expression)]
-# Where the tables begin that are about mails, with the comment above them.
-_MAIL = re.compile(rb"(?m)^(?:\n|#.*\n)*\[\[?mail\b")
+# Where the tables begin that have no say in a proof, with the comment above them.
+_BESIDE = re.compile(rb"(?m)^(?:\n|#.*\n)*\[\[?(?:applies|mail)\b")
+# The kind of a series, read without all that it has to be.
+_OF_FIXES = re.compile(r'(?m)^kind\s*=\s*"fix"\s*(#.*)?$')
 TreePath = Annotated[str, StringConstraints(pattern=r"^(\.|\w[\w.-]*(/\w[\w.-]*)*)$")]
 
 
-class SeriesError(KstallError):
+class SeriesError(tables.TableError):
     """Metadata that is malformed or that contradicts the files beside it."""
 
 
-class _Table(BaseModel):
-    """A TOML table: kebab-case keys, nothing unknown, never changed."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        alias_generator=lambda name: name.strip("_").replace("_", "-"),
-        validate_by_name=False,
-    )
-
-
-class Subsystem(_Table):
+class Subsystem(Table):
     """Whose code this is; ``name`` is the entry in the tree's MAINTAINERS.
 
     ``trace_system`` is what its tracepoints are filed under.
@@ -85,7 +97,7 @@ class Subsystem(_Table):
     trace_system: Identifier | None = None
 
 
-class Site(_Table):
+class Site(Table):
     """A place that emits the event; ``hot`` where its cost counts per operation."""
 
     file: Text
@@ -94,7 +106,7 @@ class Site(_Table):
     context: Text
 
 
-class Machine(_Table):
+class Machine(Table):
     """The guest that the workloads need.
 
     ``append`` goes onto the kernel's command line, ``devices`` onto QEMU's, as they are
@@ -107,7 +119,7 @@ class Machine(_Table):
     devices: tuple[Word, ...] = ()
 
 
-class Skipped(_Table):
+class Skipped(Table):
     """What an architecture cannot have, and why.
 
     A check goes with the first of its workloads that cannot be run.  ``measures`` are
@@ -120,7 +132,7 @@ class Skipped(_Table):
     because: Text
 
 
-class On(_Table):
+class On(Table):
     """What is otherwise on another architecture than x86-64.
 
     ``append`` and ``devices`` stand in the place of those of ``[machine]``.
@@ -131,7 +143,7 @@ class On(_Table):
     skipped: tuple[Skipped, ...] = ()
 
 
-class Tracepoint(_Table):
+class Tracepoint(Table):
     """One new event: ``fields`` maps name to C type in record order.
 
     A ``bare`` one (`DECLARE_TRACE`) has no record and no tracefs event: its fields are
@@ -148,7 +160,7 @@ class Tracepoint(_Table):
     joins: Text
     site: Annotated[tuple[Site, ...], Field(min_length=1)]
     fields: dict[Identifier, Text]
-    reads: dict[Identifier, Text] = {}
+    reads: dict[Identifier, Text] = Field(default={})
 
     @property
     def event(self) -> str:
@@ -156,14 +168,14 @@ class Tracepoint(_Table):
         return f"{self.system}:{self.name}"
 
 
-class Script(_Table):
+class Script(Table):
     """A bpftrace script below ``scripts/`` and the events it attaches to."""
 
     file: Text
     events: tuple[Event, ...]
 
 
-class FromTree(_Table):
+class FromTree(Table):
     """A program of the applied tree: C files, folders of headers, libraries."""
 
     sources: Annotated[tuple[TreePath, ...], Field(min_length=1)]
@@ -171,7 +183,7 @@ class FromTree(_Table):
     libraries: tuple[Name, ...] = ()
 
 
-class MonitorCommand(_Table):
+class MonitorCommand(Table):
     """A command for QEMU's monitor: one of QMP with ``arguments``, or one for humans.
 
     What the latter prints has to match ``reply``, a regular expression: it cannot fail
@@ -179,7 +191,7 @@ class MonitorCommand(_Table):
     """
 
     qmp: Annotated[str, StringConstraints(pattern=r"^[\w-]+$")] | None = None
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default={})
     hmp: Text | None = None
     reply: str | None = None
 
@@ -199,14 +211,14 @@ class MonitorCommand(_Table):
         return self
 
 
-class Inject(_Table):
+class Inject(Table):
     """A step that the host performs from outside the guest when the program asks."""
 
     step: Name
     commands: Annotated[tuple[MonitorCommand, ...], Field(min_length=1)]
 
 
-class Workload(_Table):
+class Workload(Table):
     """A program that makes events fire, and what watches it meanwhile.
 
     ``program`` is a path below ``scripts/``: a script, or, where only ``<program>.c``
@@ -214,7 +226,9 @@ class Workload(_Table):
     path that the tree's own program gets.  With ``decode`` perf and trace-cmd print
     the records of new events, too; that takes seconds, and one workload for each event
     will do.  ``inject`` are the steps that it may ask for by `kstall_guest.monitor`.
-    ``not_debugged`` says why it is not run on kernels that watch themselves.
+    ``not_debugged`` says why it is not run on kernels that watch themselves, and
+    ``debugged_with`` names the fix, one of those that the series needs, that has it run
+    there if it is in the kernel.
     """
 
     name: Name
@@ -228,10 +242,11 @@ class Workload(_Table):
     scripts: tuple[str, ...] = ()
     inject: tuple[Inject, ...] = ()
     not_debugged: Text | None = None
+    debugged_with: Name | None = None
     deadline_s: Annotated[float, Field(gt=0, le=3600)]
 
 
-class Check(_Table):
+class Check(Table):
     """A claim, judged by the function of the same name in ``checks.py``."""
 
     name: Identifier
@@ -240,7 +255,7 @@ class Check(_Table):
     claim: Text
 
 
-class Exemption(_Table):
+class Exemption(Table):
     """Something that costs more than one NOP a site while off, and why that is right.
 
     For a ``function`` the ``instructions`` that a path of it may run more, and the
@@ -261,7 +276,7 @@ class Exemption(_Table):
         return self
 
 
-class Measure(_Table):
+class Measure(Table):
     """A program that repeats one ``operation``; its instructions are counted.
 
     The program prints ``operations N`` and then, for each repetition, how many
@@ -291,14 +306,14 @@ class Measure(_Table):
         return self
 
 
-class Overhead(_Table):
+class Overhead(Table):
     """What is measured of the series' cost, and what it may cost."""
 
     exemption: tuple[Exemption, ...] = ()
     workload: tuple[Measure, ...] = ()
 
 
-class PatchExemption(_Table):
+class PatchExemption(Table):
     """What a check of the patches finds and the series does not follow, and why.
 
     ``kinds`` are the words that the finding is called by (checkpatch's own, in
@@ -314,9 +329,16 @@ class PatchExemption(_Table):
         "documents",
         "include_order",
         "new_files_are_maintained",
+        "sections_are_whole",
+        "inlines_are_in_headers",
+        "mentioned_documents_exist",
         "event_names_are_new",
         "tags",
+        "fixes_are_in_history",
+        "spelling_is_right",
         "prose_is_wrapped",
+        "coccinelle_is_content",
+        "sphinx_is_content",
         "compiles_as_configured",
         "no_new_warnings",
         "sparse_is_content",
@@ -329,6 +351,7 @@ class PatchExemption(_Table):
         "compiles_with_clang",
         "compiles_for_arm64",
         "compiles_for_i386",
+        "compiles_at_random",
     ]
     kinds: Annotated[tuple[Word, ...], Field(min_length=1)]
     files: tuple[Word, ...] = ()
@@ -336,7 +359,7 @@ class PatchExemption(_Table):
     because: Text
 
 
-class Unproven(_Table):
+class Unproven(Table):
     """What a run cannot show of an event's value, and why that is right.
 
     ``operators`` are those of `kstall mutate` that no check notices on ``field``, or,
@@ -360,7 +383,7 @@ def _address(value: str) -> str:
     return value
 
 
-class Cc(_Table):
+class Cc(Table):
     """Somebody who gets the mails besides those that the tree's own script names.
 
     ``patches`` are file names; without them it is the whole series.
@@ -372,21 +395,21 @@ class Cc(_Table):
     patches: tuple[str, ...] = ()
 
 
-class Omission(_Table):
+class Omission(Table):
     """A section of MAINTAINERS that matches, and does not concern the series."""
 
     section: Text
     because: Text
 
 
-class Change(_Table):
+class Change(Table):
     """What a ``version`` has that the one before had not: an item each, wrapped."""
 
     version: Annotated[int, Field(ge=2)]
     items: Annotated[tuple[Text, ...], Field(min_length=1)]
 
 
-class Mail(_Table):
+class Mail(Table):
     """What only the mails need.
 
     It stands at the end of ``series.toml`` and is no part of the series' digest:
@@ -398,7 +421,31 @@ class Mail(_Table):
     change: tuple[Change, ...] = ()
 
 
-class Conflict(_Table):
+class Applies(Table):
+    """On which trees the series is expected to apply.
+
+    ``trees`` are conditions on the tree's version, of which one has to hold: ">=7.3",
+    "==7.2.*" or ">=6.12,<6.15", as in Python packages.  Before a release come its
+    candidates, as 7.3rc2.  ``because`` says why it is not expected on others.
+
+    It stands at the end of ``series.toml``, before mails, and is no part of the
+    series' digest: what is expected has no say in what is proven.
+    """
+
+    trees: Annotated[tuple[Condition, ...], Field(min_length=1)]
+    because: Text | None = None
+
+    def to(self, version: str) -> bool:
+        """Whether it is expected on a tree of ``version``, as `make kernelversion`
+        says it; what follows numbers and candidate is passed over."""
+        found = _release(version)
+        return any(
+            specifiers.SpecifierSet(one).contains(found, prereleases=True)
+            for one in self.trees
+        )
+
+
+class Conflict(Table):
     """Another ``series`` that what is proven here does not hold beside, and why.
 
     Of the two, one is proven on a kernel of its own.
@@ -408,7 +455,7 @@ class Conflict(_Table):
     because: Text
 
 
-class Shown(_Table):
+class Shown(Table):
     """A bug that ``check`` shows: it fails on the base, and passes with the patches.
 
     ``fails`` are the labels of the comparisons that do not hold on the base; all others
@@ -423,12 +470,14 @@ class Shown(_Table):
     looks: Text
 
 
-class Spec(_Table):
+class Spec(Table):
     """``series.toml``, typed.
 
     A series of ``kind`` fix has no tracepoint: it was not ordered, belongs to no trace
     system, and shows its bugs.  One that was ``discovered`` is somebody else's, of
-    whose events only names and places are known.
+    whose events only names and places are known.  What it ``needs`` are series of fixes
+    that are put into kernels that watch themselves with it; all else that is proven of
+    it is so without them.
     """
 
     schema_: Literal[1]
@@ -438,11 +487,12 @@ class Spec(_Table):
     ordered_as: Text | None = None
     renamed_because: Text | None = None
     patches: Annotated[tuple[str, ...], Field(min_length=1)]
+    needs: tuple[Name, ...] = ()
     cover: Text
     kconfig: Text
     subsystem: Subsystem
     machine: Machine = Machine()
-    on: dict[Literal["arm64"], On] = {}
+    on: dict[Literal["arm64"], On] = Field(default_factory=dict)
     tracepoint: tuple[Tracepoint, ...] = ()
     script: tuple[Script, ...] = ()
     workload: tuple[Workload, ...] = ()
@@ -452,6 +502,7 @@ class Spec(_Table):
     overhead: Overhead | None = None
     conflict: tuple[Conflict, ...] = ()
     exemption: tuple[PatchExemption, ...] = ()
+    applies: Applies | None = None
     mail: Mail = Mail()
 
 
@@ -493,12 +544,12 @@ class Series:
 
     @property
     def digest(self) -> str:
-        """Changes with any byte of the patches or of ``series.toml``, but for what
-        only the mails need."""
+        """Changes with any byte of the patches or of ``series.toml``, but for where
+        they are expected to apply, and what only the mails need."""
         text = (self.dir / "series.toml").read_bytes()
         return cache.digest(
             self.name,
-            hashlib.sha256(_MAIL.split(text, maxsplit=1)[0]).hexdigest(),
+            hashlib.sha256(_BESIDE.split(text, maxsplit=1)[0]).hexdigest(),
             [cache.file_digest(patch.path) for patch in self.patches],
         )
 
@@ -591,24 +642,11 @@ def load(project: Project, name: str) -> Series:
     """Read and check ``patches/<name>``; raises `SeriesError` naming every fault."""
     path = project.patches / name / "series.toml"
     try:
-        text = path.read_text(encoding="utf-8")
-        raw = tomllib.loads(text)
+        spec, text = tables.read(path, Spec, SeriesError, "series")
     except FileNotFoundError as error:
         raise SeriesError(
             f"{path}: not there, so nothing says what the patches are",
             next="write it; `kstall schema series` says what it holds",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise SeriesError(f"{path}: not UTF-8 ({error.reason})") from error
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r"line (\d+)", str(error))
-        line = int(found[1]) if found else len(text.splitlines())
-        raise SeriesError(f"{path}:{line}: {error}", next="mend the TOML") from error
-    try:
-        spec = Spec.model_validate(raw)
-    except ValidationError as error:
-        raise _error(
-            path, text, ((e["loc"], _plain(e)) for e in error.errors())
         ) from error
     faults = list(_contradictions(project, path.parent, spec))
     patches = []
@@ -620,67 +658,8 @@ def load(project: Project, name: str) -> Series:
     if not faults:
         faults = list(_patch_contradictions(spec, patches))
     if faults:
-        raise _error(path, text, faults)
+        raise tables.mistakes(path, text, faults, SeriesError, "series")
     return Series(name, path.parent, spec, tuple(patches))
-
-
-Fault = tuple[tuple[int | str, ...], str]
-
-
-def _plain(error: Any) -> str:
-    key = str(error["loc"][-1]) if error["loc"] else ""
-    if error["type"] == "missing":
-        return f"missing key `{key}`"
-    if error["type"] == "extra_forbidden":
-        return f"unknown key `{key}`"
-    return f"`{key}`: {error['msg']}"
-
-
-def _error(path: Path, text: str, faults: Sequence[Fault] | Iterator[Fault]) -> Any:
-    lines = [f"{path}:{locate(text, where)}: {what}" for where, what in faults]
-    return SeriesError(
-        "\n".join(lines), next="mend it; `kstall schema series` lists the keys"
-    )
-
-
-def locate(text: str, where: tuple[int | str, ...]) -> int:
-    """The line (from 1) of the key or table that ``where`` leads to, or the nearest
-    one above it that exists.
-
-    ``where`` is pydantic's location: keys, and indices into arrays of tables.
-    `tomllib` keeps no positions, so the header lines are counted again here.
-    """
-    best, line_of_best = 0, 1
-    table: list[int | str] = []
-    seen: dict[tuple[str, ...], int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*(\[\[?)\s*([\w.-]+)\s*\]", line):
-            keys = header[2].split(".")
-            if header[1] == "[[":
-                seen[tuple(keys)] = seen.get(tuple(keys), -1) + 1
-                # Arrays of tables below this one begin anew.
-                for other in [k for k in seen if k[:-1] and k[: len(keys)] == (*keys,)]:
-                    if len(other) > len(keys):
-                        del seen[other]
-            table = []
-            for depth in range(len(keys)):
-                table.append(keys[depth])
-                if (index := seen.get(tuple(keys[: depth + 1]))) is not None:
-                    table.append(index)
-            here = tuple(table)
-        elif key := re.match(r"\s*([\w-]+)\s*=", line):
-            here = (*table, key[1])
-        else:
-            continue
-        same = 0
-        for ours, theirs in zip(here, where, strict=False):
-            if ours != theirs:
-                break
-            same += 1
-        # A longer shared start wins; one that goes astray after it does not.
-        if same == len(here) and same > best:
-            best, line_of_best = same, number
-    return line_of_best
 
 
 def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
@@ -748,6 +727,7 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
         for event in sorted(bare.intersection(measure.events)):
             yield (*place, "events"), f"{event} is bare: ftrace has no such event"
     yield from _on_contradictions(spec)
+    yield from _need_contradictions(project, dir, spec)
     yield from _check_contradictions(dir, spec)
     yield from _unproven_contradictions(spec)
     yield from _shown_contradictions(spec)
@@ -774,9 +754,10 @@ def _on_contradictions(spec: Spec) -> Iterator[Fault]:
 
 
 def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
-    after = _MAIL.split((dir / "series.toml").read_bytes(), maxsplit=1)[1:]
-    if after and re.search(rb"(?m)^\[\[?(?!\[|mail\b)", after[0]):
-        yield ("mail",), "stands before other tables; it has to be the last"
+    after = _BESIDE.split((dir / "series.toml").read_bytes(), maxsplit=1)[1:]
+    if after and re.search(rb"(?m)^\[\[?(?!\[|(?:applies|mail)\b)", after[0]):
+        key = "mail" if spec.applies is None else "applies"
+        yield (key,), "stands before other tables; it has to be the last"
     for position, cc in enumerate(spec.mail.cc):
         for file in cc.patches:
             if file not in spec.patches:
@@ -784,6 +765,25 @@ def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
     versions = [change.version for change in spec.mail.change]
     if versions != sorted(set(versions)):
         yield ("mail", "change"), "not one for each version, in their order"
+
+
+def _need_contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
+    for position, name in enumerate(spec.needs):
+        path = project.patches / name / "series.toml"
+        if name == dir.name or name in spec.needs[:position]:
+            yield ("needs", position), f"{name} is the series itself, or named twice"
+        elif not path.is_file():
+            yield ("needs", position), f"no such series: {name}"
+        elif not _OF_FIXES.search(path.read_text(encoding="utf-8", errors="replace")):
+            yield ("needs", position), f"{name} is no series of fixes (kind)"
+    for position, load in enumerate(spec.workload):
+        here = ("workload", position, "debugged-with")
+        if load.debugged_with is None:
+            continue
+        if load.debugged_with not in spec.needs:
+            yield here, f"{load.debugged_with} is not among what the series needs"
+        if load.not_debugged is None:
+            yield here, "there is no not-debugged that it could put an end to"
 
 
 def _unproven_contradictions(spec: Spec) -> Iterator[Fault]:

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Patches that are broken on purpose: ``patches/<name>/mutants.toml``.
+
+Each names the checks that have to notice.  That they do takes a boot, which is the
+tests' business; here mutants are read, held against their series, and made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from . import tables
+from .series import (
+    Event,
+    Identifier,
+    Series,
+    SeriesError,
+    Text,
+)
+from .tables import Fault, Table
+
+FILE = "mutants.toml"
+
+
+class Falsified(Table):
+    """What a mutant does to an event's records, as `kstall mutate` calls it."""
+
+    event: Event
+    field: Identifier
+    operator: Text
+
+
+class Mutant(Table):
+    """A broken ``patch``, and the checks that it is ``caught_by``.
+
+    ``old`` are lines of the patch, or parts of lines, that stand there once; they
+    become ``new``, of as many removed and added lines.  Or the patch is ``left_out``.
+    ``falsifies`` says which falsified record looks the same to a check.
+    """
+
+    name: Text
+    patch: Text
+    old: Annotated[str, Field(min_length=1)] | None = None
+    new: str | None = None
+    left_out: bool = False
+    caught_by: Annotated[tuple[Identifier, ...], Field(min_length=1)]
+    falsifies: Falsified | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Mutant:
+        edits = {self.old is None, self.new is None}
+        if edits != {self.left_out}:
+            raise ValueError("either old and new, or left-out")
+        return self
+
+
+class File(Table):
+    """``mutants.toml``, typed."""
+
+    mutant: tuple[Mutant, ...] = ()
+
+
+def load(series: Series) -> tuple[Mutant, ...]:
+    """The mutants of ``series``; none if it has no such file.
+
+    Raises `SeriesError` with file and line of each that contradicts the series.
+    """
+    path = series.dir / FILE
+    try:
+        found, text = tables.read(path, File, SeriesError, path.stem)
+    except FileNotFoundError:
+        return ()
+    if faults := list(_contradictions(series, found.mutant)):
+        raise tables.mistakes(path, text, faults, SeriesError, path.stem)
+    return found.mutant
+
+
+def make(folder: Path, mutant: Mutant) -> None:
+    """Break the patches in ``folder``, a copy of the series' directory.
+
+    What later patches show of a changed line, as context of theirs, is changed too.
+    """
+    if mutant.left_out:
+        _leave_out(folder, mutant.patch)
+        return
+    assert mutant.old is not None
+    assert mutant.new is not None
+    patch = folder / mutant.patch
+    patch.write_text(patch.read_text().replace(mutant.old, mutant.new))
+    before, after = mutant.old.splitlines(), mutant.new.splitlines()
+    # What is only moved is what it was.
+    added = [
+        (was[1:], becomes[1:])
+        for was, becomes in zip(before, after, strict=False)
+        if was not in after and was[0] == becomes[0] == "+"
+    ]
+    for later in folder.glob("*.patch"):
+        if later.name > mutant.patch:
+            text = later.read_text()
+            for was, becomes in added:
+                text = text.replace(f"\n {was}\n", f"\n {becomes}\n")
+            later.write_text(text)
+
+
+def _leave_out(folder: Path, patch: str) -> None:
+    (folder / patch).unlink()
+    toml = folder / "series.toml"
+    lines = toml.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if line.strip() != f'"{patch}",']
+    assert len(kept) == len(lines) - 1
+    toml.write_text("".join(kept))
+
+
+def _contradictions(series: Series, mutants: tuple[Mutant, ...]) -> Iterator[Fault]:
+    checks = {check.name for check in series.spec.check}
+    fields = {point.event: point.fields for point in series.spec.tracepoint}
+    names: set[str] = set()
+    for position, mutant in enumerate(mutants):
+        here = ("mutant", position)
+        if mutant.name in names:
+            yield (*here, "name"), f"second mutant called {mutant.name}"
+        names.add(mutant.name)
+        for check in mutant.caught_by:
+            if check not in checks:
+                yield (*here, "caught-by"), f"no [[check]] called {check}"
+        false = mutant.falsifies
+        if false is not None and false.field not in fields.get(false.event, {}):
+            yield (*here, "falsifies"), f"no field {false.field} in {false.event}"
+        if mutant.patch not in series.spec.patches:
+            yield (*here, "patch"), f"no such patch: {mutant.patch}"
+        elif mutant.old is not None and mutant.new is not None:
+            text = (series.dir / mutant.patch).read_text()
+            if (count := text.count(mutant.old)) != 1:
+                yield (*here, "old"), f"stands {count} times in {mutant.patch}"
+            if _lines(mutant.old) != _lines(mutant.new):
+                yield (*here, "new"), "the hunk's line counts would be wrong"
+            if mutant.old == mutant.new:
+                yield (*here, "new"), "changes nothing"
+
+
+def _lines(hunk: str) -> tuple[int, int]:
+    """How many lines of the old file and of the new one are in part of a hunk."""
+    lines = hunk.splitlines()
+    return sum(line[0] in " -" for line in lines), sum(
+        line[0] in " +" for line in lines
+    )

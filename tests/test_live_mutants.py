@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Mutants of each series (`patches/*/mutants.toml`): who is to notice does, by name.
+
+`kstall mutate` falsifies records; some mutants do the same in a kernel, so that its
+operators are seen to be honest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import live
+from kstall.base import cache
+from kstall.series import Project, mutants
+from kstall.tree import Base, source, tree
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def base() -> Base:
+    """Debian's newest kernel source, as `kstall validate` takes it."""
+    return source.obtain(None, cache.default_dir(), lambda _: None)
+
+
+def _all() -> list[tuple[str, mutants.Mutant]]:
+    found = []
+    for name in Project(ROOT).names():
+        (series,) = Project(ROOT).load([name])
+        found += [(name, mutant) for mutant in mutants.load(series)]
+    return found
+
+
+MUTANTS = [
+    pytest.param(series, mutant, id=f"{series}: {mutant.name}")
+    for series, mutant in _all()
+]
+
+
+def test_each_series_with_events_has_one_that_falsifies_a_record() -> None:
+    wanted = {one.name for one in Project(ROOT).load() if one.spec.tracepoint}
+    assert wanted <= {series for series, mutant in _all() if mutant.falsifies}
+
+
+# A patch that is worked on changes the lines around it, and a mutant that does not
+# apply would only be noticed where all are booted.
+@pytest.mark.live
+@pytest.mark.parametrize("name", sorted({series for series, _ in _all()}))
+def test_each_applies(
+    base: Base, project_copy: Project, tmp_path: Path, name: str
+) -> None:
+    folder = project_copy.patches / name
+    files = [*folder.glob("*.patch"), folder / "series.toml"]
+    pristine = {path: path.read_text() for path in files}
+    (series,) = project_copy.load([name])
+    unchanged = tree.plan(base, series.patches, tmp_path).content
+    for mutant in mutants.load(series):
+        mutants.make(folder, mutant)
+        (broken,) = project_copy.load([name])
+        plan = tree.plan(base, broken.patches, tmp_path)
+        assert plan.content != unchanged, mutant.name
+        for path, text in pristine.items():
+            path.write_text(text)
+
+
+@pytest.mark.live
+@pytest.mark.deep
+@pytest.mark.parametrize(("name", "mutant"), MUTANTS)
+def test_a_mutant_is_caught_by_name(
+    project_copy: Project, tmp_path: Path, name: str, mutant: mutants.Mutant
+) -> None:
+    """Only the checks that have to notice are run, with the workloads they look at.
+
+    An error in one of them is no catch.
+    """
+    folder = project_copy.patches / name
+    mutants.make(folder, mutant)
+    live.keep_only(folder, mutant.caught_by)
+    found = live.validate(project_copy.root, tmp_path / "out", name)
+    assert found.exit_code == 1, found.said
+    checks = found.report.series[0].checks
+    failed = {check.name for check in checks if check.status == "fail"}
+    assert set(mutant.caught_by) <= failed, found.failed()
