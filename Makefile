@@ -6,14 +6,17 @@ KERNEL ?=
 # More than one, with blanks between; a path with blanks is for KERNEL.
 KERNELS ?=
 SERIES ?=
-# Not from the environment, where it is often something else's.
+# Not from the environment, where they are often something else's.
 VERSION = 1
+ARCH =
 LEVEL ?= full
 N ?= 20
 LOAD = 2 4
 PYTHON ?=
 # Handed on by the environment: a path or a branch's name is no shell code.
 export PYTHON KERNEL KERNELS SERIES VERSION LEVEL
+unexport ARCH
+export KSTALL_ARCH = $(ARCH)
 
 ifeq ($(filter quick full deep,$(LEVEL)),)
 $(error LEVEL=$(LEVEL): choose quick, full or deep)
@@ -27,7 +30,8 @@ kstall = .venv/bin/kstall
 help: ## this text
 	@echo 'usage: make TARGET [KERNEL=path|repo#branch|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
 	@echo '       validate also takes KERNELS="debian:7.3 debian:7.2" for more than one'
-	@echo '       stability also takes N=20 LOAD="2 4", and series takes VERSION=2'
+	@echo '       setup and validate take ARCH=arm64, stability takes N=20 LOAD="2 4"'
+	@echo '       and series takes VERSION=2'
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
 
 setup: ## install what is missing: Debian packages (as root), .venv
@@ -36,6 +40,7 @@ setup: ## install what is missing: Debian packages (as root), .venv
 validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for costs; deep: all)
 	@set -f; set -- $${KERNEL:+--kernel "$$KERNEL"}; \
 	for kernel in $$KERNELS; do set -- "$$@" --kernel "$$kernel"; done; \
+	set -- "$$@" $${KSTALL_ARCH:+--arch "$$KSTALL_ARCH"}; \
 	$(kstall) validate --level $(LEVEL) "$$@" -- $$SERIES
 
 series: setup ## write proven series as mails, with VERSION=2 for a later version

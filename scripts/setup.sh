@@ -3,8 +3,9 @@
 #
 # Bring a machine to where kstall runs: Debian packages (as root on Debian and
 # Ubuntu), then a virtual environment in .venv.  Quick when all is there already.
-# With LEVEL=deep in the environment it also installs what only that level uses, and
-# with KSTALL_BUSY set what keeps a machine busy.  With --packages it stops after the
+# With LEVEL=deep in the environment it also installs what only that level uses, with
+# KSTALL_ARCH what kernels and guests of that architecture need, and with KSTALL_BUSY set
+# what keeps a machine busy.  With --packages it stops after the
 # packages: what root does for somebody else.
 set -eu
 
@@ -68,6 +69,35 @@ if [ -n "${KSTALL_BUSY:-}" ] && command -v dpkg-query >/dev/null; then
 	fi
 fi
 
+# Cross-compiler and emulator; on a machine of that architecture there is no need.
+packages_of_arch() {
+	list=host-packages-$1.txt
+	if [ ! -e "$top/scripts/$list" ]; then
+		[ "$1" = x86_64 ] && return 0
+		echo "setup: ARCH=$1: no scripts/$list, so it is not known here" >&2
+		exit 2
+	fi
+	command -v dpkg-query >/dev/null || return 0
+	[ "$(dpkg --print-architecture)" != "$1" ] || return 0
+	missing_of "$list"
+	# Where that for x86 is of backports, this one has to be as well.
+	case " $missing " in
+	*" qemu-system-arm "*)
+		if [ "$(id -u)" -eq 0 ] &&
+			! apt-get -qq -s install qemu-system-arm >/dev/null 2>&1 &&
+			backport_qemu qemu-system-arm
+		then
+			missing_of "$list"
+		fi
+		;;
+	esac
+	if [ -n "$missing" ] && { [ "$(id -u)" -ne 0 ] || ! install "$missing"; }; then
+		echo "setup: ARCH=$1 needs$missing; install:" \
+			"sudo apt-get install --no-install-recommends$missing" >&2
+		exit 2
+	fi
+}
+
 # Before 8.1, QEMU's emulation can go on running code that the guest's kernel has
 # rewritten meanwhile, as it does whenever a tracepoint is switched: guests with two
 # processors die of a stray breakpoint now and then.  Debian 12's backports have a later
@@ -78,6 +108,7 @@ qemu_is_old() {
 }
 
 backport_qemu() {
+	package=$1
 	codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
 	# What this machine calls Debian's archive; its own apt stays as it is.
 	# shellcheck disable=SC2016 # for apt-get
@@ -94,7 +125,7 @@ backport_qemu() {
 		-o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
 	status=0
 	apt-get "$@" update && DEBIAN_FRONTEND=noninteractive apt-get "$@" install -y \
-		--no-install-recommends qemu-system-x86 >/dev/null || status=1
+		--no-install-recommends "$package" >/dev/null || status=1
 	rm -rf "$apt"
 	return "$status"
 }
@@ -108,7 +139,7 @@ newer_qemu() {
 			"to have a later one: sudo $top/scripts/setup.sh --packages" >&2
 	else
 		echo "setup: installing a QEMU of 8.1 or later from backports"
-		if backport_qemu && ! qemu_is_old; then
+		if backport_qemu qemu-system-x86 && ! qemu_is_old; then
 			return 0
 		fi
 		echo "setup: got none; guests will run in one thread" >&2
@@ -118,6 +149,7 @@ newer_qemu() {
 
 if [ "${1:-}" = --packages ]; then
 	newer_qemu
+	[ -z "${KSTALL_ARCH:-}" ] || packages_of_arch "$KSTALL_ARCH"
 	exit 0
 fi
 
@@ -152,3 +184,4 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$state" ] ||
 fi
 
 newer_qemu
+[ -z "${KSTALL_ARCH:-}" ] || packages_of_arch "$KSTALL_ARCH"

@@ -27,6 +27,7 @@ from typing import Any
 
 from kbuildtree import MAKEFILE_BUILD
 from kstall import cli
+from kstall.base import arch
 from kstall.compile import variants
 from kstall.pipeline import Ui
 from kstall.pipeline import run as runs
@@ -285,7 +286,7 @@ COMPILERS = {
     for name in (
         "clang-99",
         *(f"{tool}-99" for tool in variants._LLVM),
-        f"{variants._ARM64}gcc",
+        arch.ARM64.tool("gcc"),
     )
 }
 #: Programs that can be held while they run.

@@ -65,7 +65,7 @@ def test_a_device_of_somebody_else_says_who_may(
     group = grp.getgrall()[-1]
     status = SimpleNamespace(st_gid=group.gr_gid, st_mode=0o20660)
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr(accel, "_qemu", lambda: "QEMU emulator version 10.0.2")
+    monkeypatch.setattr(accel, "version_of", lambda *_: "QEMU emulator version 10.0.2")
     assert probe(tmp_path).why == f"{device} is not ours to open"
     monkeypatch.setattr(Path, "stat", lambda _: status)
     user = pwd.getpwuid(os.getuid()).pw_name
@@ -78,8 +78,10 @@ def test_a_device_of_somebody_else_says_who_may(
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accel, "machine_key", lambda: "this-machine")
-    monkeypatch.setattr(accel, "_qemu", lambda: "QEMU emulator version 10.0.2 (x)")
+    monkeypatch.setattr(accel, "machine_key", lambda *_: "this-machine")
+    monkeypatch.setattr(
+        accel, "version_of", lambda *_: "QEMU emulator version 10.0.2 (x)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,9 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_old_emulator_runs_in_one_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, one_thread: bool
 ) -> None:
-    monkeypatch.setattr(accel, "_qemu", lambda: f"QEMU emulator version {version}")
+    monkeypatch.setattr(
+        accel, "version_of", lambda *_: f"QEMU emulator version {version}"
+    )
     found = probe(tmp_path, KSTALL_ACCEL="tcg")
     assert found.one_thread is one_thread
     assert ("in one thread" in found.why) is one_thread
@@ -156,7 +160,7 @@ def test_another_machine_is_tried_anew(
     guest = Guest("completed", 0, "")
     monkeypatch.setattr(accel, "boot", guest.boot)
     probe(tmp_path)
-    monkeypatch.setattr(accel, "machine_key", lambda: "after an upgrade")
+    monkeypatch.setattr(accel, "machine_key", lambda *_: "after an upgrade")
     probe(tmp_path)
     assert guest.runs == 2
     assert len(json.loads((tmp_path / "cache/accel.json").read_text())) == 2

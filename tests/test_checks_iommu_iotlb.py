@@ -568,3 +568,51 @@ def test_a_type_that_changes_late(
     verdict = checks.lazy_is_what_the_caller_must_not_use(evidence)
     assert _wrong_labels(verdict) == wrong
     assert bool(verdict.undecided) == undecided
+
+
+# -- tables that go with what is left to the queue ------------------------------------
+
+
+def _tables(place: Path, walks: int, *, walking: bool, syncs: int = 0) -> Evidence:
+    """Twelve unmappings of either kind, and ``walks`` invalidations amid the latter."""
+    folder = place / "lazy-tables"
+    folder.mkdir()
+    events, said = [], []
+    for number, name in enumerate(("pages", "tables")):
+        begin = number * 1000 * MS
+        facts = {"what": "phase", "name": name, "type": "DMA-FQ", "device": DISK}
+        said.append({**facts, "begin_ns": begin, "end_ns": begin + 900 * MS})
+        events += [_unmapped(begin + at * MS, at << 21) for at in range(1, 13)]
+        events.append(_event(begin + 800 * MS, "iotlb_fq_flush", freed=12))
+    events += [_event(1500 * MS, "iotlb_sync") for _ in range(syncs)]
+    probed = [
+        [1000 * at, 1000 * at + 7, 0, 1 << 21] for at in range(1001, 1001 + walks)
+    ]
+    said.append({"what": "probes", "waits": [], "walks": probed, "walking": walking})
+    (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+    load = WorkloadResult("lazy-tables", folder, {}, {})
+    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    return Evidence(place, {}, {"lazy-tables": load}, {})
+
+
+@pytest.mark.parametrize(
+    ("walks", "walking", "syncs", "wrong"),
+    [
+        (12, True, 0, set()),
+        (0, False, 0, set()),
+        (11, True, 0, {"12 invalidations amid unmappings, by probe"}),
+        (1, False, 0, {"0 invalidations amid unmappings, by probe"}),
+        (12, True, 1, {"iotlb_sync"}),
+    ],
+)
+def test_tables_in_a_lazy_domain(
+    checks: ModuleType,
+    tmp_path: Path,
+    *,
+    walks: int,
+    walking: bool,
+    syncs: int,
+    wrong: set[str],
+) -> None:
+    saved = _tables(tmp_path, walks, walking=walking, syncs=syncs)
+    assert _wrong(checks.lazy_tables_are_silent(saved)) == wrong

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from kstall.base import process
+from kstall.base import Architecture, arch, process
 from kstall.cost import costs, footprint, structs
 from kstall.cost.footprint import Wanted
 from kstall.evidence import btf
@@ -17,8 +19,35 @@ WANTED = Wanted({"job_wait": ("submit",)}, frozenset({"submit"}))
 Build = Callable[..., Path]
 
 
+@dataclass(frozen=True)
+class Machine:
+    """How code for it is compiled, and how what is looked for is written in it."""
+
+    arch: Architecture
+    flags: tuple[str, ...]
+    nop: int
+    call: str
+    load: str
+
+
+MACHINES = (
+    Machine(arch.X86_64, ("-mcmodel=kernel",), 5, "call", "qword ptr ["),
+    Machine(arch.ARM64, ("-mgeneral-regs-only",), 4, "bl", "ldr x"),
+)
+
+
+@pytest.fixture(scope="module", params=MACHINES, ids=lambda one: str(one.arch.name))
+def machine(request: pytest.FixtureRequest) -> Machine:
+    one: Machine = request.param
+    if shutil.which(one.arch.tool("gcc")) is None:
+        pytest.skip(f"no {one.arch.tool('gcc')}")
+    return one
+
+
 @pytest.fixture(scope="module")
-def build(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Build:
+def build(
+    project_root: Path, tmp_path_factory: pytest.TempPathFactory, machine: Machine
+) -> Build:
     """Compile the subsystem with some macros; -O2, as a kernel is."""
     source = project_root / "tests/data/overhead/trace.c"
     folder = tmp_path_factory.mktemp("objects")
@@ -27,7 +56,8 @@ def build(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Build
         target = folder / ("-".join(["trace", *macros, *flags]) + ".o")
         if not target.exists():
             process.run(
-                ["gcc", "-O2", "-c", "-fno-pic", "-mcmodel=kernel", "-gbtf", "-w"]
+                [machine.arch.tool("gcc"), "-O2", "-c", "-fno-pic", "-gbtf", "-w"]
+                + [*machine.flags]
                 + ["-fno-asynchronous-unwind-tables", "-fno-tree-vectorize", *flags]
                 + [f"-D{macro}" for macro in macros]
                 + ["-o", str(target), str(source)]
@@ -46,7 +76,7 @@ def paths_of(found: costs.Footprint, name: str) -> costs.FunctionPaths:
     return next(one for one in found.paths if one.name == name)
 
 
-def test_an_event_is_one_nop(build: Build) -> None:
+def test_an_event_is_one_nop(build: Build, machine: Machine) -> None:
     found = compare(build)
     (site,) = found.sites
     assert (site.event, site.function, site.declared) == (
@@ -54,7 +84,8 @@ def test_an_event_is_one_nop(build: Build) -> None:
         "submit",
         "submit",
     )
-    assert site.nop == 5
+    assert site.nop == machine.nop
+    assert machine.nop in found.nops
     assert site.hot
     assert site.out_of_line
     assert any("ktime_get" in line for line in site.cold_code)
@@ -67,25 +98,30 @@ def test_an_event_is_one_nop(build: Build) -> None:
     assert found.unchanged == 2
 
 
-def test_a_clock_read_outside_the_guard_is_found(build: Build) -> None:
+def test_a_clock_read_outside_the_guard_is_found(
+    build: Build, machine: Machine
+) -> None:
     paths = paths_of(compare(build, "CLOCK"), "submit")
     assert paths.most > 0
     (line,) = paths.clock_reads
     assert line.startswith("submit+")
-    assert line.endswith("call ktime_get")
+    assert line.endswith(f"{machine.call} ktime_get")
 
 
-def test_a_call_outside_the_guard_is_found(build: Build) -> None:
+def test_a_call_outside_the_guard_is_found(build: Build, machine: Machine) -> None:
     paths = paths_of(compare(build, "ARGUMENT"), "submit")
     assert paths.most > 0
     assert paths.clock_reads == []
-    assert [line.partition(": ")[2] for line in paths.calls] == ["call estimate"]
+    called = [line.partition(": ")[2] for line in paths.calls]
+    assert called == [f"{machine.call} estimate"]
 
 
-def test_an_argument_read_outside_the_guard_is_found(build: Build) -> None:
+def test_an_argument_read_outside_the_guard_is_found(
+    build: Build, machine: Machine
+) -> None:
     paths = paths_of(compare(build, "LOAD"), "submit")
     assert paths.most >= 1
-    assert any("qword ptr [" in text for one in paths.stretches for text in one.added)
+    assert any(machine.load in text for one in paths.stretches for text in one.added)
 
 
 def test_a_site_in_an_inline_function_is_nobodys(build: Build) -> None:
@@ -103,9 +139,11 @@ def test_a_key_that_is_read_is_no_site(build: Build) -> None:
 
 
 @pytest.mark.parametrize("flag", ["-Os", "-O1", "-fno-reorder-blocks", "-O3"])
-def test_any_optimisation_gives_the_same_answer(build: Build, flag: str) -> None:
+def test_any_optimisation_gives_the_same_answer(
+    build: Build, machine: Machine, flag: str
+) -> None:
     found = compare(build, flags=(flag,))
-    assert [one.nop for one in found.sites] == [5]
+    assert [one.nop for one in found.sites] == [machine.nop]
     assert paths_of(found, "submit").clock_reads == []
 
 

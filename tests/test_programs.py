@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from kstall.base import FailedCheck, process
+from kstall.base import FailedCheck, arch, process
 from kstall.build import programs
 from kstall.series.series import FromTree
 
@@ -32,7 +32,7 @@ def _obtain(tmp_path: Path, content: str = "a") -> tuple[programs.Program, ...]:
     (tree / "tests/include/half.h").write_text(f'#define HALF "{content}"\n')
     series: Any = SimpleNamespace(spec=SimpleNamespace(workload=[load, load]))
     plan: Any = SimpleNamespace(content=content)
-    tools: Any = SimpleNamespace(id="gcc")
+    tools: Any = SimpleNamespace(id="gcc", arch=arch.X86_64, libraries=())
 
     def checkout() -> Any:
         with (tmp_path / "checkouts").open("a") as file:

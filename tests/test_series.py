@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kstall.base import arch
+from kstall.evidence import Evidence, evidence
 from kstall.guest import machine_for
 from kstall.guest.guest import Machine
 from kstall.series import Project, SeriesError
@@ -178,6 +180,67 @@ def test_a_series_may_ask_for_its_machine(project: Project) -> None:
     )
     line = _edit(project, "cpus = 4", "cpus = 0")
     with pytest.raises(SeriesError, match=rf"series.toml:{line}: `cpus`"):
+        load(project, NAME)
+
+
+ON = """\
+[machine]
+cpus = 4
+append = ["intel_iommu=on"]
+devices = ["-device", "intel-iommu"]
+
+[on.arm64]
+devices = ["-machine", "iommu=smmuv3"]
+
+[[on.arm64.skipped]]
+workloads = ["doze"]
+because = "nobody naps there"
+
+[subsystem]"""
+
+
+def test_another_architecture_has_another_machine(project: Project) -> None:
+    _edit(project, "[subsystem]", ON)
+    series = load(project, NAME)
+    assert series.on(arch.X86_64) is series
+    assert machine_for(series).devices == ("-device", "intel-iommu")
+    other = series.on(arch.ARM64)
+    # What is not named is as it was.
+    assert machine_for(other) == Machine(
+        4, "2G", ("intel_iommu=on",), ("-machine", "iommu=smmuv3")
+    )
+
+
+def test_what_it_cannot_have_is_skipped_and_says_why(project: Project) -> None:
+    _edit(project, "[subsystem]", ON)
+    series = load(project, NAME)
+    other = series.on(arch.ARM64)
+    assert (other.spec.workload, other.spec.check) == ((), ())
+    assert [(one.name, why) for one, why in other.skipped] == [
+        (one.name, "nobody naps there") for one in series.spec.check
+    ]
+    nothing = Evidence(project.root, {}, {}, {})
+    for check in evidence.judge(other, nothing):
+        # Skipped is neither passed nor failed, and holds nothing that could be ticked.
+        assert (check.status, check.comparisons) == ("skip", [])
+        assert check.detail == "nobody naps there"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('workloads = ["doze"]\nb', 'workloads = ["nup"]\nb', "no workload called nup"),
+        ('workloads = ["doze"]\nb', 'measures = ["m"]\nb', "no measure called m"),
+        ('workloads = ["doze"]\nb', "b", "it names nothing that is skipped"),
+        ("[on.arm64]", "[on.mips]", "should be .arm64"),
+    ],
+)
+def test_a_mistake_there_has_its_line(
+    project: Project, old: str, new: str, said: str
+) -> None:
+    _edit(project, "[subsystem]", ON)
+    _edit(project, old, new)
+    with pytest.raises(SeriesError, match=rf"series.toml:\d+: .*{said}"):
         load(project, NAME)
 
 

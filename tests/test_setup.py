@@ -17,6 +17,7 @@ PROGRAMS = {
     "printf 'install ok installed'",
     "apt-get": 'echo "$@" >> "$CALLS"\nexit "${APT_FAILS:-0}"',
     "id": 'echo "${USER_ID:-0}"',
+    "dpkg": "echo amd64",
     "python3": "exit 0",
     "qemu-system-x86_64": "echo QEMU emulator version 10.0.2",
 }
@@ -124,3 +125,33 @@ def test_deep_goes_on_without_what_only_it_uses(
     status, said, _ = machine.setup(LACKING="clang-19", LEVEL="deep", **why)
     assert status == 0
     assert "LEVEL=deep skips what needs clang-19; to have it: apt-get install" in said
+
+
+def test_another_architecture_is_installed_when_asked_for(machine: Machine) -> None:
+    lacking = "gcc-aarch64-linux-gnu clang-19"
+    status, said, wanted = machine.setup(LACKING=lacking, KSTALL_ARCH="arm64")
+    assert (status, wanted) == (0, ["gcc-aarch64-linux-gnu"]), said
+    assert machine.setup(LACKING=lacking) == (0, "", [])
+    assert machine.setup(LACKING=lacking, KSTALL_ARCH="x86_64") == (0, "", [])
+
+
+def test_without_it_there_is_one_line(machine: Machine) -> None:
+    lacking = {"LACKING": "gcc-aarch64-linux-gnu", "KSTALL_ARCH": "arm64"}
+    status, said, _ = machine.setup(**lacking, USER_ID="1000")
+    assert status == 2
+    assert said.splitlines() == [
+        "setup: ARCH=arm64 needs gcc-aarch64-linux-gnu; install: "
+        "sudo apt-get install --no-install-recommends gcc-aarch64-linux-gnu"
+    ]
+    status, said, _ = machine.setup(KSTALL_ARCH="mips")
+    assert (status, said) == (
+        2,
+        "setup: ARCH=mips: no scripts/host-packages-mips.txt, so it is not known "
+        "here\n",
+    )
+
+
+def test_a_machine_of_it_needs_nothing(machine: Machine) -> None:
+    (machine.top / "bin/dpkg").write_text("#!/bin/sh\necho arm64\n")
+    lacking = {"LACKING": "gcc-aarch64-linux-gnu", "KSTALL_ARCH": "arm64"}
+    assert machine.setup(**lacking) == (0, "", [])

@@ -22,7 +22,15 @@ from rich.table import Table
 from kstall_ops import VERBS
 
 from . import __version__
-from .base import DoesNotApply, FailedCheck, KstallError, cache, explain, temporary
+from .base import (
+    DoesNotApply,
+    FailedCheck,
+    KstallError,
+    arch,
+    cache,
+    explain,
+    temporary,
+)
 from .evidence import traceabi
 from .mail import export, incoming, prep, summary
 from .pipeline import (
@@ -223,6 +231,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="how many guests run at the same time (default: as processors and memory "
         "allow, and one with --repeat)",
+    )
+    prove.add_argument(
+        "--arch",
+        choices=arch.NAMES,
+        default=arch.host().name,
+        help="what the kernels and guests are for: cross-compiled and emulated, unless "
+        "this machine is of it (default: %(default)s)",
     )
     prove.add_argument(
         "--seed",
@@ -601,6 +616,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         repeat=arguments.repeat,
         alone=arguments.alone,
         at_once=arguments.at_once,
+        arch=arch.named(arguments.arch),
         seeds=tuple(arguments.seed),
     )
     if not columns:
@@ -626,7 +642,7 @@ def _columns(
     return matrixfile.of_kernels(
         arguments.kernel,
         arguments.series or project.names(),
-        matrixfile.ARCHITECTURES[0],
+        arguments.arch,
         arguments.level or "full",
     )
 

@@ -513,6 +513,40 @@ def lazy_unmapping_is_silent(ev: Evidence) -> Verdict:
     return v
 
 
+def lazy_tables_are_silent(ev: Evidence) -> Verdict:
+    """What is waited for here is no matter of the queue, and has no event.
+
+    A driver that invalidates what led to a table before it frees that does so while it
+    unmaps, whatever the domain's type.
+    """
+    v = Verdict()
+    load = ev.workload("lazy-tables")
+    (found,) = _facts(load, "probes")
+    for phase in _phases(load, ("pages", "tables")):
+        name = phase.name
+        v.equal(f"{name}: type of the group", phase.facts["type"], "DMA-FQ")
+        unmaps = phase.named("unmap")
+        v.at_least(f"{name}: unmappings", len(unmaps), 10)
+        v.equal(f"{name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
+        freed = sum(_int(one, "freed") for one in phase.named("iotlb_fq_flush"))
+        v.equal(f"{name}: freed by flushes", freed, len(unmaps))
+        begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
+        inside = sorted(
+            ended - began
+            for began, ended, *_ in found["walks"]
+            if begin <= began <= end
+        )
+        walked = found["walking"] and name == "tables"
+        wanted = len(unmaps) if walked else 0
+        each = f", {inside[len(inside) // 2]} us each" if inside else ""
+        v.true(
+            f"{name}: {wanted} invalidations amid unmappings, by probe",
+            len(inside) == wanted,
+            f"{len(inside)}{each}",
+        )
+    return v
+
+
 def strict_has_no_queue(ev: Evidence) -> Verdict:
     """Over the whole of both workloads."""
     v = Verdict()

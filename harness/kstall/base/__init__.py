@@ -6,11 +6,13 @@ knows nothing of kernels, series or guests, and needs only the standard library,
 is used where nothing is installed yet.
 """
 
-from . import cache, parallel, places, process, sources, space, temporary
+from . import arch, cache, parallel, places, process, sources, space, temporary
+from .arch import Architecture
 from .errors import DoesNotApply, FailedCheck, KstallError, NotJudged, explain
 from .stage import Figure, Sink, Status, figure, figures
 
 __all__ = [
+    "Architecture",
     "DoesNotApply",
     "FailedCheck",
     "Figure",
@@ -18,6 +20,7 @@ __all__ = [
     "NotJudged",
     "Sink",
     "Status",
+    "arch",
     "cache",
     "explain",
     "figure",

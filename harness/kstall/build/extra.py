@@ -66,6 +66,7 @@ def _compile(
     scratch: Path,
     log: Path,
 ) -> None:
+    strip = tools.arch.tool("strip")
     work = scratch / "work"
     work.mkdir()
     for folder in {one.parent for one in sources}:
@@ -95,6 +96,6 @@ def _compile(
     for one in sources:
         built = work / f"{one.stem}.ko"
         # The types of whatever kernel lies in the build directory are not ours.
-        process.run(["strip", "--strip-debug", "--remove-section=.BTF*", built])
+        process.run([strip, "--strip-debug", "--remove-section=.BTF*", built])
         built.rename(scratch / built.name)
     cache.remove(work)

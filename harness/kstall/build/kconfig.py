@@ -10,6 +10,10 @@ in a line of its own, say how far it is meant for trees of all versions:
     wanted, not needed, for all assignments up to the next comment or empty line.
 ``# if known: why``
     needed where the tree has such a symbol; likewise for a block of assignments.
+``# only NAME: why``
+    all assignments up to the next comment or empty line are for kernels of that
+    architecture, as ``--arch`` calls it, and others do without; it may stand above one
+    of the others.
 ``# override: FRAGMENT``
     the next assignment stands instead of what fragments before it ask for.
 
@@ -28,7 +32,7 @@ from typing import Any, Literal
 
 import kconfiglib  # type: ignore[import-untyped]
 
-from ..base import KstallError
+from ..base import Architecture, KstallError, arch
 
 _SET = re.compile(r"^CONFIG_(\w+)=(.*)$")
 _DEFINED = re.compile(r"^(?:menu)?config[ \t]+(\w+)", re.MULTILINE)
@@ -37,6 +41,7 @@ _OVERRIDE = "# override:"
 _OPTIONAL = "# optional:"
 _IF_KNOWN = "# if known:"
 _OR = "# or:"
+_ONLY = re.compile(r"# only (\S+): .*\w")
 _ALTERNATIVE = re.compile(r"# or: ((?:CONFIG_\w+=\S+ )+)\((.*\w.*)\)")
 _TRANSITIONAL = re.compile(
     r"^config[ \t]+(\w+)\n(?:(?!(?:menu)?config\b|choice\b).*\n)*?[ \t]+transitional$",
@@ -67,7 +72,8 @@ class Setting:
     """One line of a fragment: ``value`` is as in ``.config``, with ``n`` for unset.
 
     ``overrides``: it stands instead of what fragments before it ask for.
-    ``alternatives`` are in the order in which they are tried.
+    ``alternatives`` are in the order in which they are tried; ``only`` is the one
+    architecture that it is for, if not all.
     """
 
     symbol: str
@@ -77,6 +83,7 @@ class Setting:
     overrides: bool = False
     need: Need = "needed"
     alternatives: tuple[Alternative, ...] = ()
+    only: str | None = None
 
     def __str__(self) -> str:
         return f"{self.file.name}:{self.line}: CONFIG_{self.symbol}={self.value}"
@@ -110,9 +117,10 @@ def parse_fragment(path: Path) -> tuple[Setting, ...]:
                 above.overrides,
                 above.need,
                 above.alternatives,
+                above.only,
             )
         )
-        above = _Above(need=above.need, closed=True)
+        above = _Above(need=above.need, only=above.only, closed=True)
     if above.alternatives:
         raise KconfigError(f"{path}: ends with what `{_OR}` is to stand instead of")
     return tuple(requests)
@@ -125,6 +133,7 @@ class _Above:
     overrides: bool = False
     need: Need = "needed"
     alternatives: tuple[Alternative, ...] = ()
+    only: str | None = None
     closed: bool = False
 
     def followed_by(self, line: str, where: str) -> _Above:
@@ -144,6 +153,14 @@ class _Above:
             values = tuple((name, value) for name, _, value in pairs)
             alternatives = (*before.alternatives, Alternative(values, match[2]))
             return replace(before, alternatives=alternatives)
+        if line.startswith("# only "):
+            named = _ONLY.match(line)
+            if named is None or named[1] not in arch.NAMES:
+                raise KconfigError(
+                    f"{where}: not of the form `# only NAME: why`, with NAME one of "
+                    f"{', '.join(arch.NAMES)}: {line}"
+                )
+            return replace(before, only=named[1])
         need = before.need
         if line.startswith(_OPTIONAL):
             need = "optional"
@@ -152,8 +169,12 @@ class _Above:
         return replace(before, need=need, overrides=line.startswith(_OVERRIDE))
 
 
-def combine(fragments: Sequence[Path]) -> dict[str, Setting]:
-    """All requests by symbol; two that differ raise `KconfigError` naming both.
+def combine(
+    fragments: Sequence[Path], whose: Architecture = arch.X86_64
+) -> dict[str, Setting]:
+    """All requests by symbol that are for kernels of ``whose`` architecture.
+
+    Two that differ raise `KconfigError` naming both.
 
     The later one may say that it overrides the other.  What several ask for is needed
     if one of them needs it, and is then that one's.
@@ -161,6 +182,8 @@ def combine(fragments: Sequence[Path]) -> dict[str, Setting]:
     combined: dict[str, Setting] = {}
     for path in fragments:
         for request in parse_fragment(path):
+            if request.only not in (None, whose.name):
+                continue
             earlier = combined.setdefault(request.symbol, request)
             if request.overrides:
                 combined[request.symbol] = request
@@ -303,15 +326,17 @@ def load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
     ``variables`` are those that make gets.  Raises whatever kconfiglib does.
     """
     # What the top Makefile exports before it runs scripts/kconfig/conf.
+    prefix = variables.get("CROSS_COMPILE", "")
+    named = variables.get("ARCH", arch.host().kbuild)
     defaults = {
         "srctree": str(tree),
-        "ARCH": "x86",
-        "SRCARCH": {"i386": "x86"}.get(arch := variables.get("ARCH", "x86"), arch),
-        "CC": "gcc",
-        "LD": "ld",
-        "AR": "ar",
-        "NM": "nm",
-        "OBJCOPY": "objcopy",
+        "ARCH": named,
+        "SRCARCH": {"i386": "x86"}.get(named, named),
+        "CC": f"{prefix}gcc",
+        "LD": f"{prefix}ld",
+        "AR": f"{prefix}ar",
+        "NM": f"{prefix}nm",
+        "OBJCOPY": f"{prefix}objcopy",
         "HOSTCC": "gcc",
         "HOSTCXX": "g++",
         "RUSTC": "rustc",

@@ -19,7 +19,17 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
 
-from ..base import FailedCheck, KstallError, cache, process, sources, space
+from ..base import (
+    Architecture,
+    FailedCheck,
+    KstallError,
+    arch,
+    cache,
+    process,
+    sources,
+    space,
+)
+from ..debian import Root
 from ..tree import AppliedTree, File, Plan
 from . import kconfig, outputs, resolve
 
@@ -78,18 +88,24 @@ class SpoiltOutput(KstallError):
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What compiles: ``make`` are the variables that every make gets."""
+    """What compiles, and ``arch``, what for.
+
+    ``make`` are the variables that every make gets; ``libraries`` has gcc find those
+    of the guest, where this machine's are not for it.
+    """
 
     make: tuple[str, ...]
     compiler: str
     pahole: str
     ccache: bool
     env: tuple[tuple[str, str], ...]
+    arch: Architecture = arch.X86_64
+    libraries: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         """Changes when the compiler or pahole does; not with ccache."""
-        return cache.digest(self.compiler, self.pahole)
+        return cache.digest(self.compiler, self.pahole, *self.arch.key)
 
 
 @dataclass(frozen=True)
@@ -101,11 +117,12 @@ class Kernel:
     release: str
     build_id: str
     reused: bool
+    arch: Architecture = arch.X86_64
 
     @property
     def image(self) -> Path:
         """What QEMU boots."""
-        return self.path / "bzImage"
+        return self.path / self.arch.target
 
     @property
     def vmlinux(self) -> Path:
@@ -139,24 +156,31 @@ _CC = """\
 #!/bin/sh
 for word; do
 	case $word in
-	*.[cS]) grep -qs incbin -- "$word" && exec gcc "$@" ;;
+	*.[cS]) grep -qs incbin -- "$word" && exec {gcc} "$@" ;;
 	esac
 done
-exec ccache gcc "$@"
+exec ccache {gcc} "$@"
 """
 
 
-def toolchain(pahole: Path, cache_dir: Path) -> Toolchain:
-    """The host's gcc, through ccache when there is one, and ``pahole``."""
+def toolchain(pahole: Path, cache_dir: Path, root: Root | None = None) -> Toolchain:
+    """The host's gcc, through ccache when there is one, and ``pahole``.
+
+    It compiles for guests with ``root``.
+    """
+    whose = arch.X86_64 if root is None else root.arch
+    gcc = whose.tool("gcc")
     ccache = shutil.which("ccache") is not None
-    through = cache_dir / "cc"
-    if ccache and not (os.access(through, os.X_OK) and through.read_text() == _CC):
-        cache.write_text(through, _CC, mode=0o755)
-    gcc = process.run(["gcc", "--version"]).stdout.splitlines()[0]
+    through = cache_dir / whose.place("cc")
+    text = _CC.format(gcc=gcc)
+    if ccache and not (os.access(through, os.X_OK) and through.read_text() == text):
+        cache.write_text(through, text, mode=0o755)
+    said = process.run([gcc, "--version"]).stdout.splitlines()[0]
     version = process.run([pahole, "--version"]).stdout.strip()
+    named = f"CC={through}" if ccache else f"CC={gcc}"
     return Toolchain(
-        make=(f"CC={through}" if ccache else "CC=gcc", f"PAHOLE={pahole}"),
-        compiler=gcc,
+        make=(*whose.make, named, f"PAHOLE={pahole}"),
+        compiler=said,
         pahole=version,
         ccache=ccache,
         env=(
@@ -165,6 +189,13 @@ def toolchain(pahole: Path, cache_dir: Path) -> Toolchain:
             ("CCACHE_DEPEND", "1"),
             # Without, every file hashes its 700 headers anew, a tenth more.
             ("CCACHE_INODECACHE", "1"),
+        ),
+        arch=whose,
+        libraries=()
+        if root is None or whose.native
+        else (
+            f"-idirafter{root.tree}/usr/include",
+            f"-L{root.tree}/usr/lib/{whose.triplet}",
         ),
     )
 
@@ -284,6 +315,7 @@ def configure(
             absent=absent,
             own=own,
             lenient=lenient,
+            whose=tools.arch,
         )
         (output / ".config").rename(scratch / ".config")
         cache.remove(output)
@@ -306,7 +338,8 @@ def find(key: str, cache_dir: Path) -> Kernel | None:
         return None
     facts = json.loads((path / "kernel.json").read_text(encoding="utf-8"))
     os.utime(path)  # `prune` drops what was not used for longest
-    return Kernel(key, path, facts["release"], facts["build_id"], reused=True)
+    whose = arch.named(facts.get("arch", arch.X86_64.name))
+    return Kernel(key, path, facts["release"], facts["build_id"], True, whose)
 
 
 def built(
@@ -357,7 +390,7 @@ def build(
     key = key_of(applied.content, config, tools)
     if (found := find(key, cache_dir)) is not None:
         return found  # another run built it while we waited for the tree
-    output = outputs.use(applied, slot, config.file, cache_dir)
+    output = outputs.use(applied, slot, config.file, cache_dir, tools.arch)
     outputs.unjudged(output, applied)
     try:
         warnings = _make(applied, output, tools, log, progress)
@@ -371,7 +404,7 @@ def build(
             log=log,
             next="mend the patch",
         )
-    _require_own_image(output, log)
+    _require_own_image(output, tools.arch, log)
     with space.guarded(cache_dir / "kernels", _KERNEL_BYTES, "a kernel"):
         kernel = _collect(applied.path, output, tools, key, cache_dir, log)
     outputs.judged(output)
@@ -407,7 +440,7 @@ def _make(
     jobs = len(os.sched_getaffinity(0))
     try:
         process.run(
-            [*_make_argv(output, tools), f"-j{jobs}", "bzImage", "modules"],
+            [*_make_argv(output, tools), f"-j{jobs}", tools.arch.target, "modules"],
             cwd=applied.path,
             env=dict(tools.env),
             log=log,
@@ -461,7 +494,8 @@ def prepare_make(
     tools: Toolchain,
 ) -> list[str]:
     """Get the output directory ``slot`` ready, and what calls make in it."""
-    return _make_argv(outputs.use(applied, slot, config.file, cache_dir), tools)
+    output = outputs.use(applied, slot, config.file, cache_dir, tools.arch)
+    return _make_argv(output, tools)
 
 
 def _expected_steps(count: Path, config: Path) -> int:
@@ -536,26 +570,32 @@ def _collect(
         )
         # bpftrace would look for headers behind this link, which the guest lacks.
         (scratch / "modules/lib/modules" / release / "build").unlink(missing_ok=True)
-        shutil.copy2(output / "arch/x86/boot/bzImage", scratch / "bzImage")
+        shutil.copy2(output / tools.arch.image, scratch / tools.arch.target)
         shutil.copy2(output / "vmlinux", scratch / "vmlinux")
         shutil.copy2(output / "System.map", scratch / "System.map")
         shutil.copy2(output / ".config", scratch / "config")
-        facts = {"release": release, "build_id": build_id(output / "vmlinux")}
+        facts = {
+            "release": release,
+            "build_id": build_id(output / "vmlinux"),
+            "arch": tools.arch.name,
+        }
         cache.write_json(scratch / "kernel.json", facts)
-    return Kernel(key, target, facts["release"], facts["build_id"], reused=False)
+    found = facts["release"], facts["build_id"]
+    return Kernel(key, target, *found, reused=False, arch=tools.arch)
 
 
-def _require_own_image(output: Path, log: Path) -> None:
+def _require_own_image(output: Path, whose: Architecture, log: Path) -> None:
     """Raise `KstallError` if what boots is another kernel than the one beside it."""
-    image = (output / "arch/x86/boot/bzImage").read_bytes()
-    folder = output / "arch/x86/boot/compressed"
-    unpacked = (folder / "vmlinux.bin").read_bytes()
-    same = bytes.fromhex(build_id(output / "vmlinux")) in unpacked
-    if not same or not any(
-        one.read_bytes() in image for one in folder.glob("vmlinux.bin.*")
-    ):
+    image = output / whose.image
+    unpacked, packed = image, [image]
+    # One that unpacks itself has the kernel from there.
+    if (folder := image.parent / "compressed").is_dir():
+        unpacked, packed = folder / "vmlinux.bin", [*folder.glob("vmlinux.bin.*")]
+    same = bytes.fromhex(build_id(output / "vmlinux")) in unpacked.read_bytes()
+    whole = image.read_bytes()
+    if not same or not any(one.read_bytes() in whole for one in packed):
         raise KstallError(
-            f"{output}: bzImage holds another kernel than vmlinux",
+            f"{output}: {image.name} holds another kernel than vmlinux",
             log=log,
             next=f"remove {output}, and run it again",
         )

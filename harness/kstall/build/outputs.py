@@ -21,6 +21,8 @@ Directories for a few objects only, of kernels that nobody boots, are no such co
 They are small, all series share them, and each has a path of its own::
 
     variants/<base id>/<name>
+
+Those of another architecture than x86-64 have all that apart: ``builds-arm64``.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..base import cache, process, space
+from ..base import Architecture, arch, cache, process, space
 from ..tree import AppliedTree, Ever
 from . import kconfig
 
@@ -52,12 +54,18 @@ _UNJUDGED = "kstall-unjudged.json"
 _Kind = TypeVar("_Kind", bound=object)
 
 
-def use(applied: AppliedTree, slot: str, config: Path, cache_dir: Path) -> Path:
+def use(
+    applied: AppliedTree,
+    slot: str,
+    config: Path,
+    cache_dir: Path,
+    whose: Architecture = arch.X86_64,
+) -> Path:
     """The output directory ``slot``, ready for make, with ``config`` as its .config.
 
     The caller has ``applied`` checked out.  Raises `space.NoSpace`.
     """
-    builds = cache_dir / "builds"
+    builds = cache_dir / whose.place("builds")
     active = builds / applied.base.id
     aside = builds / ".aside" / applied.base.id
     _drop_orphans(builds, cache_dir / "trees")
@@ -75,12 +83,18 @@ def use(applied: AppliedTree, slot: str, config: Path, cache_dir: Path) -> Path:
     return active
 
 
-def apart(applied: AppliedTree, name: str, config: Path, cache_dir: Path) -> Path:
+def apart(
+    applied: AppliedTree,
+    name: str,
+    config: Path,
+    cache_dir: Path,
+    whose: Architecture = arch.X86_64,
+) -> Path:
     """The output directory ``name`` for a few objects, ready for make.
 
     As `use`, but it begins empty, has its own path, and stays as long as its base.
     """
-    variants = cache_dir / "variants"
+    variants = cache_dir / whose.place("variants")
     output = variants / applied.base.id / name
     _drop_orphans(variants, cache_dir / "trees")
     space.require(cache_dir, _FEW_BYTES, "a build of a few objects")

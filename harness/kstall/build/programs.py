@@ -40,7 +40,6 @@ def obtain(
     log: Path,
 ) -> tuple[Program, ...]:
     """Every program that ``series`` has from its tree, each compiled once.
-
     ``checkout`` is called only if there is something to compile.  Raises
     `FailedCheck` with the compiler's words.
     """
@@ -52,16 +51,19 @@ def obtain(
                 plan.content,
                 load.from_tree.model_dump(),
                 tools.id,
+                *tools.libraries,
             )
             target = cache_dir / "programs" / key
             reused = cache.kept(target)
             if not reused:
-                _compile(load, checkout(), target, log)
+                _compile(load, checkout(), tools, target, log)
             found[load.program] = Program(load.program, target / "program", reused)
     return tuple(found.values())
 
 
-def _compile(load: Workload, tree: AppliedTree, target: Path, log: Path) -> None:
+def _compile(
+    load: Workload, tree: AppliedTree, tools: Toolchain, target: Path, log: Path
+) -> None:
     wanted = load.from_tree
     assert wanted is not None
     with cache.keep(target) as scratch:
@@ -69,7 +71,8 @@ def _compile(load: Workload, tree: AppliedTree, target: Path, log: Path) -> None
             with space.guarded(target.parent, _BYTES, "a test program"):
                 process.run(
                     # What tools/testing/selftests/lib.mk and its users have in common.
-                    ["gcc", "-O2", "-static", "-pthread", "-D_GNU_SOURCE="]
+                    [tools.arch.tool("gcc"), "-O2", "-static", "-pthread"]
+                    + ["-D_GNU_SOURCE=", *tools.libraries]
                     + ["-U_FORTIFY_SOURCE", "-w", "-o", str(scratch / "program")]
                     + [f"-I{folder}" for folder in wanted.include]
                     + list(wanted.sources)

@@ -24,7 +24,7 @@ from typing import Any
 
 import kconfiglib  # type: ignore[import-untyped]
 
-from ..base import FailedCheck, KstallError, process
+from ..base import Architecture, FailedCheck, KstallError, arch, process
 from . import kconfig
 from .kconfig import Alternative, Setting
 
@@ -77,6 +77,7 @@ def configure(
     absent: Collection[str] = (),
     own: Collection[str] = (),
     lenient: bool = False,
+    whose: Architecture = arch.X86_64,
 ) -> Resolved:
     """Merge ``fragments`` into ``build/.config``, and say what came of it.
 
@@ -86,7 +87,8 @@ def configure(
     patches define.  ``lenient``: all are tried for, and none is needed.  Raises
     `UnmetSymbols` or `OwnSymbolsUnmet` with the reason for each symbol.
     """
-    search = _Search(tree, build, fragments, make, log, frozenset(absent))
+    asked = kconfig.combine(fragments, whose)
+    search = _Search(tree, build, asked, make, log, frozenset(absent))
     search.run()
     spared = [one for one in search.lost() if lenient or not search.needs(one)]
     search.give_up(spared)
@@ -129,7 +131,7 @@ class _Search:
         self,
         tree: Path,
         build: Path,
-        fragments: Sequence[Path],
+        asked: Mapping[str, Setting],
         make: Sequence[str],
         log: Path,
         absent: frozenset[str],
@@ -139,7 +141,7 @@ class _Search:
         self._build = build
         self._make = make
         self._log = log
-        self._asked = kconfig.combine(fragments)
+        self._asked = asked
         self._requests = {
             name: one for name, one in self._asked.items() if name not in absent
         }

@@ -148,12 +148,15 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
         for folder in list(PurePosixPath(path).parents)[:2]
     }
     listed = kbuild.listed(
-        job.tree.path, job.config.file, job.variant.arch, folders, job.scratch
+        job.tree.path, job.config.file, job.variant.folder, folders, job.scratch
     )
     wanted = (*sources, *job.users.chosen(listed.objects))
     objects = {path: kbuild.object_of(path) for path in wanted}
     targets = {path: one for path, one in objects.items() if one in listed.objects}
-    output = outputs.apart(job.tree, job.variant.place, job.config.file, job.cache)
+    output = outputs.apart(
+        *(job.tree, job.variant.place, job.config.file, job.cache),
+        job.variant.tools.arch,
+    )
     said = [
         Said(name, 0, NO_SOURCE, "the Makefile wants it, and there is no source of it")
         for name in sorted(listed.no_source)

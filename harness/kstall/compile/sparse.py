@@ -21,8 +21,8 @@ _HELP = "install sparse 0.6.5 or newer"
 _BORROWED = """\
 #!/bin/sh
 root={root}
-exec "$root/lib64/ld-linux-x86-64.so.2" \\
-	--library-path "$root/usr/lib/x86_64-linux-gnu" "{program}" "$@"
+exec "$root/{loader}" \\
+	--library-path "$root/usr/lib/{triplet}" "{program}" "$@"
 """
 # Each line is told from those of the compiler, which have the same form.  One that dies
 # has not looked at all of the file.
@@ -70,7 +70,12 @@ def obtain(
             next=_HELP,
         ) from error
     borrowed = home / "borrowed"
-    text = _BORROWED.format(root=root.tree, program=unpacked / "usr/bin/sparse")
+    text = _BORROWED.format(
+        root=root.tree,
+        loader=root.arch.loader,
+        triplet=root.arch.triplet,
+        program=unpacked / "usr/bin/sparse",
+    )
     cache.write_text(borrowed, text, mode=0o755)
     if not _is_new_enough(tree, str(borrowed)):
         raise NoChecker(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..base import KstallError, cache, process
+from ..base import KstallError, arch, cache, process
 from ..build import Configured, Setting, Toolchain, kconfig, kernel, resolve
 from ..tree import AppliedTree, Plan
 from .sparse import Checker
@@ -25,7 +25,6 @@ _LLVM = (
     *("ld.lld", "llvm-ar", "llvm-nm", "llvm-objcopy", "llvm-objdump", "llvm-readelf"),
     "llvm-strip",
 )
-_ARM64 = "aarch64-linux-gnu-"
 MODULES = "modules"
 WORST = "worst"
 RANDOM = "random-"
@@ -38,15 +37,15 @@ class Variant:
     ``place`` names the output directory.  ``asks`` are requests on top of those of the
     series; ``off`` has to be off, with all that selects it; ``builtin`` makes modules
     part of the image; of a ``bare`` one nothing is asked, not even by the series.
-    ``arch`` is the name of the architecture's directory.  ``seed`` is that of a random
-    configuration, see `seeds`.
+    ``arch`` is the name of the architecture's directory, where it is not that of the
+    kernels that are booted.  ``seed`` is that of a random configuration, see `seeds`.
     """
 
     name: str
     title: str
     tools: Toolchain
     place: str
-    arch: str = "x86"
+    arch: str = ""
     asks: Mapping[str, str] = field(default_factory=dict)
     off: tuple[str, ...] = ()
     builtin: bool = False
@@ -60,7 +59,12 @@ class Variant:
         checker = self.checker.version if self.checker else None
         asks = sorted(self.asks.items())
         how = (self.off, self.builtin, self.bare)
-        return cache.digest(self.name, self.tools.id, self.arch, asks, *how, checker)
+        return cache.digest(self.name, self.tools.id, self.folder, asks, *how, checker)
+
+    @property
+    def folder(self) -> str:
+        """The directory below ``arch/`` of what it compiles for."""
+        return self.arch or self.tools.arch.kbuild
 
 
 class Lacking(KstallError):
@@ -110,7 +114,7 @@ def clang(tree: Path, ours: Toolchain) -> Variant:
     script = tree / "scripts/min-tool-version.sh"
     least = "0.0.0"
     if script.exists():
-        env = {"SRCARCH": "x86"}
+        env = {"SRCARCH": ours.arch.kbuild}
         least = process.run(["sh", script, "llvm"], env=env).stdout.strip()
     wanted = tuple(map(int, least.split(".")))
     for suffix in _suffixes():
@@ -120,11 +124,12 @@ def clang(tree: Path, ours: Toolchain) -> Variant:
             continue
         if all(shutil.which(f"{tool}{suffix}") for tool in _LLVM):
             tools = Toolchain(
-                make=(f"LLVM={suffix or 1}", _pahole(ours)),
+                make=(*ours.arch.make, f"LLVM={suffix or 1}", _pahole(ours)),
                 compiler=said.splitlines()[0],
                 pahole=ours.pahole,
                 ccache=False,
                 env=(),
+                arch=ours.arch,
             )
             return Variant(name, tools.compiler, tools, name)
     raise Lacking(
@@ -147,7 +152,10 @@ def _suffixes() -> list[str]:
 
 def arm64(ours: Toolchain) -> Variant:
     """For 64-bit Arm; raises `Lacking`."""
-    compiler = f"{_ARM64}gcc"
+    other = arch.ARM64
+    compiler = other.tool("gcc")
+    if ours.arch is other:
+        raise Lacking("the kernels that are booted are for it")
     if shutil.which(compiler) is None:
         raise Lacking(
             f"no {compiler}, which compiles for arm64",
@@ -155,7 +163,7 @@ def arm64(ours: Toolchain) -> Variant:
         )
     said = process.run([compiler, "--version"]).stdout.splitlines()[0]
     tools = Toolchain(
-        make=("ARCH=arm64", f"CROSS_COMPILE={_ARM64}", _pahole(ours)),
+        make=(*other.make, _pahole(ours)),
         compiler=said,
         pahole=ours.pahole,
         ccache=False,
@@ -173,6 +181,8 @@ def _pahole(tools: Toolchain) -> str:
 
 def i386(tools: Toolchain) -> Variant:
     """For 32-bit x86, by the same compiler; raises `Lacking`."""
+    if tools.arch is not arch.X86_64:
+        raise Lacking("it goes with kernels for x86-64")
     can = process.run(
         ["gcc", "-m32", "-c", "-x", "c", "/dev/null", "-o", "/dev/null"], check=False
     )
@@ -213,7 +223,7 @@ def configure(
     whole = kernel.configured(
         plan, lambda: applied, fragments, tools, cache_dir, log=log, lenient=True
     )
-    wanted = {} if variant.bare else kconfig.combine(fragments)
+    wanted = {} if variant.bare else kconfig.combine(fragments, tools.arch)
     asked = _asked(wanted, () if variant.bare else whole.added, variant)
     file = scratch / f"{variant.name}.config"
     cache.write_text(file, _text(asked))

@@ -11,14 +11,13 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import capstone
-from capstone import x86_const as x86
-
+from . import isa
 from .elf import Binary, Function
+from .isa import Label, Step
 
 Kind = Literal[
     "plain", "call", "jump", "branch", "tail", "indirect", "return", "stop", "key"
@@ -26,11 +25,7 @@ Kind = Literal[
 
 _JUMP_ENTRY = struct.Struct("<iiq")
 _CALL_SITE = struct.Struct("<ii")
-# struct bug_entry with CONFIG_DEBUG_BUGVERBOSE, as kconfigs/base.config has it.
-_BUG_ENTRY = struct.Struct("<iiiHH")
 _WARNING = 1
-_NOPS = (b"\x66\x90", b"\x0f\x1f\x44\x00\x00")
-_KERNEL = 0xFFFFFFFF80000000
 # From objtool's list, those that inlined code calls; what follows them is no path.
 _NEVER_RETURN = (
     "__fortify_panic",
@@ -53,25 +48,8 @@ _CLOCKS = (
     "read_tsc",
     "sched_clock",
 )
-_REGISTERS = {
-    "q": r"r(?:ax|bx|cx|dx|si|di|bp|8|9|1[0-5])",
-    "d": r"e(?:ax|bx|cx|dx|si|di|bp)|r(?:8|9|1[0-5])d",
-    "w": r"(?:ax|bx|cx|dx|si|di|bp)|r(?:8|9|1[0-5])w",
-    "b": r"[abcd][lh]|(?:si|di|bp)l|r(?:8|9|1[0-5])b",
-}
-_REGISTER = re.compile(
-    "|".join(rf"\b(?P<{size}>{names})\b" for size, names in _REGISTERS.items())
-)
-_ON_STACK = re.compile(r"\[rsp(?: [+-] \w+)?\]")
-# An array at a fixed address is indexed by a negative offset, as it looks.
-_ADDRESS = re.compile(r"(?:- ?)?\b0x(?P<digits>[0-9a-f]+)\b")
+_CLOCK = re.compile("|".join(f"(?:{one})" for one in isa.CLOCKS))
 _CONSTANT = re.compile(r"(?<!:)\b(0x[0-9a-f]+|\d+)\b")
-_FROM_HERE = re.compile(r"rip (?P<sign>[+-]) (?P<distance>\w+)")
-# Condition codes come in pairs of opposites.
-_OPPOSITE = {"no": "o", "ae": "b", "ne": "e", "a": "be", "ns": "s", "np": "p"} | {
-    "ge": "l",
-    "g": "le",
-}
 
 
 @dataclass(frozen=True)
@@ -80,7 +58,8 @@ class Instruction:
     the names of data, and of constants.
 
     ``condition`` is a branch's, of each two opposites always the same one; ``holds``
-    says whether it is the branch's own.  ``target`` is where a jump, a call or a static
+    says whether it is the branch's own, and ``flagged`` whether flags decide that were
+    set before, by one with ``flags``.  ``target`` is where a jump, a call or a static
     key that is switched on leads.
     """
 
@@ -93,6 +72,7 @@ class Instruction:
     target: int | None = None
     condition: str = ""
     holds: bool = True
+    flagged: bool = True
     flags: bool = False
     callee: str = ""
 
@@ -132,8 +112,8 @@ class Code:
 
     def __init__(self, binary: Binary) -> None:
         self.binary = binary
-        self._decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-        self._decoder.detail = True
+        self.isa = isa.of(binary.arch)
+        self._decoder = self.isa.decoder()
         self._known: dict[int, Instruction | None] = {}
 
     @functools.cached_property
@@ -164,12 +144,13 @@ class Code:
 
     @functools.cached_property
     def _warnings(self) -> frozenset[int]:
-        """Where a `ud2` is a WARN(), after which the kernel goes on."""
+        """Where a trap is a WARN(), after which the kernel goes on."""
         start, data = self.binary.table("__bug_table")
+        shape = self.isa.bug
         return frozenset(
-            start + number * _BUG_ENTRY.size + entry[0]
-            for number, entry in enumerate(_whole(_BUG_ENTRY, data))
-            if entry[4] & _WARNING
+            start + number * shape.size + entry[0]
+            for number, entry in enumerate(_whole(shape, data))
+            if entry[-1] & _WARNING
         )
 
     def at(self, address: int) -> Instruction | None:
@@ -190,7 +171,7 @@ class Code:
 
     def is_nop(self, address: int) -> int:
         """The length of the NOP that a disabled static branch is, or 0."""
-        for nop in _NOPS:
+        for nop in self.isa.nops:
             if self.binary.read(address, len(nop)) == nop:
                 return len(nop)
         return 0
@@ -208,17 +189,12 @@ class Code:
         )
 
     def _decode(self, address: int) -> Instruction | None:
-        raw = self.binary.read(address, 15)
-        found = next(self._decoder.disasm(raw, address, 1), None)
+        found = self._raw(address)
         if found is None:
             return None
-        kind, target, callee = self._kind(found)
+        step = self.isa.step(found)
+        kind, target, callee = self._kind(address, step)
         name = found.mnemonic
-        condition, holds = "", True
-        if kind == "branch":
-            condition = name.removeprefix("j")
-            holds = condition not in _OPPOSITE
-            condition = _OPPOSITE.get(condition, condition)
         shown = callee or (self._label(target) if target is not None else "")
         text = f"{name} {shown or self._shown(found, self._label)}".strip()
         return Instruction(
@@ -229,39 +205,42 @@ class Code:
             _CONSTANT.sub("N", self._form(found, kind, callee, lambda _: "@")),
             kind,
             target,
-            condition,
-            holds,
-            bool(found.eflags),
+            step.condition if kind == "branch" else "",
+            step.holds if kind == "branch" else True,
+            step.flagged,
+            self.isa.sets_flags(found),
             callee,
         )
 
-    def _kind(self, found: Any) -> tuple[Kind, int | None, str]:
-        address = found.address
+    def _raw(self, address: int) -> Any:
+        """What the disassembler says of the place; None where there is no code."""
+        raw = self.binary.read(address, self.isa.longest)
+        return next(self._decoder.disasm(raw, address, 1), None)
+
+    def _before(self, address: int) -> Iterator[Any]:
+        """The instructions of its function before it, where all have one length."""
+        function = self.binary.function_at(address)
+        step = self.isa.longest
+        at = address - step
+        while function is not None and at >= function.address:
+            found = self._raw(at)
+            if found is not None:
+                yield found
+            at -= step
+
+    def _kind(self, address: int, step: Step) -> tuple[Kind, int | None, str]:
         if address in self.branches:
             return "key", self.branches[address].target, ""
-        target = None
-        if found.operands and found.operands[0].type == x86.X86_OP_IMM:
-            target = found.operands[0].imm & 0xFFFFFFFFFFFFFFFF
-        if found.group(capstone.CS_GRP_RET):
-            return "return", None, ""
-        if found.group(capstone.CS_GRP_CALL):
+        target = step.target
+        if step.flow == "call":
             callee = self._label(target) if target is not None else ""
-            kind: Kind = "stop" if callee in _NEVER_RETURN else "call"
-            return kind, target, callee
-        if found.group(capstone.CS_GRP_JUMP):
-            return self._kind_of_jump(found, target)
-        if found.id == x86.X86_INS_UD2:
+            return ("stop" if callee in _NEVER_RETURN else "call"), target, callee
+        if step.flow == "trap":
             return ("plain" if address in self._warnings else "stop"), None, ""
-        if found.id == x86.X86_INS_INT3:
-            return "stop", None, ""
-        return "plain", None, ""
-
-    def _kind_of_jump(self, found: Any, target: int | None) -> tuple[Kind, Any, str]:
-        if target is None:
-            return "indirect", None, ""
-        if found.id != x86.X86_INS_JMP:
-            return "branch", target, ""
-        if self.same_function(found.address, target):
+        if step.flow != "jump":
+            return step.flow, target if step.flow == "branch" else None, ""
+        assert target is not None
+        if self.same_function(address, target):
             return "jump", target, ""
         callee = self._label(target)
         if callee == "__x86_return_thunk":
@@ -271,45 +250,21 @@ class Code:
     def _label(self, address: int) -> str:
         return self.binary.label(address)
 
-    def _form(
-        self, found: Any, kind: Kind, callee: str, label: Callable[[int], str]
-    ) -> str:
+    def _form(self, found: Any, kind: Kind, callee: str, label: Label) -> str:
         if kind == "branch":
             return "jcc"
         if kind in ("key", "jump"):
             return "jmp" if kind == "jump" else "static branch"
         if callee:
             return f"{found.mnemonic} {callee}"
-        text = _ON_STACK.sub("[rsp + N]", self._shown(found, label))
-        if text.startswith("rsp, ") and found.mnemonic in ("sub", "add"):
-            text = "rsp, N"
-        return f"{found.mnemonic} {_REGISTER.sub(_size_of, text)}".strip()
+        text = self.isa.form(found.mnemonic, self._shown(found, label))
+        return f"{found.mnemonic} {text}".strip()
 
-    def _shown(self, found: Any, label: Callable[[int], str]) -> str:
+    def _shown(self, found: Any, label: Label) -> str:
         """The operands, with names for what is at a fixed address."""
-
-        def place(match: re.Match[str]) -> str:
-            distance = int(match["distance"], 0)
-            if match["sign"] == "-":
-                distance = -distance
-            return label(found.address + found.size + distance)
-
-        def constant(match: re.Match[str]) -> str:
-            value = int(match["digits"], 16)
-            if "-" in match[0]:
-                value = -value
-            value &= 0xFFFFFFFFFFFFFFFF
-            # A 32-bit operand holds the low half of an address.
-            full = value | 0xFFFFFFFF00000000 if value >= 0x80000000 else value
-            if full < _KERNEL or not self.binary.known(full):
-                return match[0]
-            return ("+ " if match[0].startswith("- ") else "") + label(full)
-
-        return _ADDRESS.sub(constant, _FROM_HERE.sub(place, found.op_str))
-
-
-def _size_of(match: re.Match[str]) -> str:
-    return f"r:{match.lastgroup}"
+        return self.isa.shown(
+            found, label, self.binary.known, lambda: self._before(found.address)
+        )
 
 
 def _whole_name(name: str) -> str:
@@ -327,4 +282,4 @@ def is_clock(callee: str) -> bool:
 
 def reads_clock(one: Instruction) -> bool:
     """Whether ``one`` reads a clock, or calls what does."""
-    return is_clock(one.callee) or one.form.startswith("rdtsc")
+    return is_clock(one.callee) or _CLOCK.match(one.form) is not None

@@ -136,6 +136,10 @@ class Prototype(_Model):
 class Footprint(_Model):
     """What the patches change in the binaries."""
 
+    nops: list[int] = Field(
+        default=[2, 5],
+        description="lengths of the NOP that a static branch is while off",
+    )
     sites: list[Site] = []
     functions: list[FunctionSize] = []
     sections: list[SectionSize] = []

@@ -22,7 +22,15 @@ from typing import Any, Literal
 
 from kstall_guest import errors
 
-from ..base import FailedCheck, KstallError, cache, parallel, process
+from ..base import (
+    Architecture,
+    FailedCheck,
+    KstallError,
+    arch,
+    cache,
+    parallel,
+    process,
+)
 from ..build import kernel
 from ..debian import root
 from ..evidence import traceabi
@@ -136,8 +144,8 @@ def key_of(project: Project, series: Series, kernels: Kernels, side: str) -> str
         kernels.beside if patched else (),
         kernels.root.key,
         vars(_machine(series)),
-        guest.kernel_parameters(_machine(series)),
-        process.run(["qemu-system-x86_64", "--version"]).stdout.splitlines()[0],
+        guest.kernel_parameters(_machine(series), kernels.root.arch),
+        accel.version_of(kernels.root.arch),
         [
             one.model_dump(exclude={"because", "nops", "more", "operation"})
             for one in series.measures
@@ -214,7 +222,7 @@ def _count(
     log: Path,
 ) -> list[dict[str, Any]]:
     project, out = context.project, context.out / series.name / "instructions"
-    compile_programs(project, series, out, log)
+    compile_programs(project, series, out, log, kernels.root.arch)
     counts: list[dict[str, Any]] = []
     # Each guest has one processor and is emulated by one thread.
     workers = max(1, min(len(boots), len(os.sched_getaffinity(0))))
@@ -236,13 +244,20 @@ def _count(
     return sorted(counts, key=lambda one: (one["boot"], one["workload"], one["mode"]))
 
 
-def compile_programs(project: Project, series: Series, out: Path, log: Path) -> None:
+def compile_programs(
+    project: Project,
+    series: Series,
+    out: Path,
+    log: Path,
+    whose: Architecture = arch.X86_64,
+) -> None:
     """Put the measured programs below ``out``, where `run` takes them from."""
     # Also for scripts only, of which nothing is compiled.
     (out / "programs").mkdir(parents=True, exist_ok=True)
     for one in series.measures:
         source = project.scripts / one.program
-        guestrun.compile_program(source, out / "programs" / one.program, log)
+        target = out / "programs" / one.program
+        guestrun.compile_program(source, target, log, whose)
 
 
 def run(

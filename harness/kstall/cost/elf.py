@@ -18,10 +18,8 @@ from pathlib import Path
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from ..base import KstallError
+from ..base import Architecture, KstallError, arch
 
-# Where modules live on x86-64: all of it in reach of a signed 32-bit address.
-_MODULES = 0xFFFFFFFFA0000000
 _PAGE = 0x1000
 # Room for each symbol of another file, so that an offset from it still finds it.
 _EXTERNAL = 0x1000
@@ -29,22 +27,93 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 _RELA = struct.Struct("<QQq")
 _FUNC, _OBJECT, _SECTION, _FILE = 2, 1, 3, 4
 _UNDEFINED, _ABSOLUTE = 0, 0xFFF1
-# Relocation type: width in bytes, relative to its place.
-_RELOCATIONS = {
-    1: (8, False),
-    2: (4, True),
-    4: (4, True),
-    10: (4, False),
-    11: (4, False),
-    24: (8, True),
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Where a relocation puts its value: so many ``bits`` from bit ``low`` on of
+    ``width`` bytes, the value ``shift`` bits to the right.
+
+    It may be ``relative`` to its place, and a ``page``'s.  ``split`` is adr's: the low
+    two bits stand apart.
+    """
+
+    width: int
+    relative: bool = False
+    bits: int = 64
+    low: int = 0
+    shift: int = 0
+    page: bool = False
+    split: bool = False
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """An architecture, where a module of it is put here, and what it names outside:
+    both in reach of a branch, or of a signed 32-bit address."""
+
+    arch: Architecture
+    modules: int
+    outside: int
+    relocations: Mapping[int, _Shape]
+
+
+def _immediate(shift: int) -> _Shape:
+    """The low twelve bits of an address, in units of what is loaded or stored."""
+    return _Shape(4, bits=12 - shift, low=10, shift=shift)
+
+
+_KINDS = {
+    "x64": _Kind(
+        arch.X86_64,
+        0xFFFFFFFFA0000000,
+        0xFFFFFFFFC0000000,
+        {
+            1: _Shape(8),
+            2: _Shape(4, relative=True, bits=32),
+            4: _Shape(4, relative=True, bits=32),
+            10: _Shape(4, bits=32),
+            11: _Shape(4, bits=32),
+            24: _Shape(8, relative=True),
+        },
+    ),
+    "AArch64": _Kind(
+        arch.ARM64,
+        0xFFFF80007A000000,
+        0xFFFF80007C000000,
+        {
+            257: _Shape(8),
+            258: _Shape(4, bits=32),
+            260: _Shape(8, relative=True),
+            261: _Shape(4, relative=True, bits=32),
+            274: _Shape(4, relative=True, bits=21, low=5, split=True),
+            275: _Shape(
+                4, relative=True, bits=21, low=5, shift=12, page=True, split=True
+            ),
+            276: _Shape(
+                4, relative=True, bits=21, low=5, shift=12, page=True, split=True
+            ),
+            277: _immediate(0),
+            278: _immediate(0),
+            279: _Shape(4, relative=True, bits=14, low=5, shift=2),
+            280: _Shape(4, relative=True, bits=19, low=5, shift=2),
+            282: _Shape(4, relative=True, bits=26, shift=2),
+            283: _Shape(4, relative=True, bits=26, shift=2),
+            284: _immediate(1),
+            285: _immediate(2),
+            286: _immediate(3),
+            299: _immediate(4),
+        },
+    ),
 }
 # Numbers that the compiler gives out in order of appearance.
 _NUMBER = re.compile(r"\.\d+$")
-_MARKS = ("__pfx_", "__start_", "__stop_", "__UNIQUE_ID_", ".L")
+# The last are of AArch64: where code begins, and data amid it.
+_MARKS = ("__pfx_", "__start_", "__stop_", "__UNIQUE_ID_", ".L", "$x", "$d")
 
 
 class ElfError(KstallError):
-    """A file that is no x86-64 ELF file, or one that cannot be read."""
+    """A file that is no ELF file of a known architecture, or that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +145,17 @@ class Function:
 
 @dataclass(frozen=True)
 class Binary:
-    """A kernel or a module; ``functions`` are sorted by address."""
+    """A kernel or a module; ``functions`` are sorted by address.
+
+    ``linked``: it is where it will be, as a kernel is and a module is not.
+    """
 
     path: Path
     sections: tuple[Section, ...]
     functions: tuple[Function, ...]
     symbols: Mapping[str, int] = field(repr=False)
+    arch: Architecture
+    linked: bool
     _starts: tuple[int, ...] = field(repr=False)
     _names: tuple[tuple[str, int, int], ...] = field(repr=False)
 
@@ -187,9 +261,11 @@ def load(path: Path) -> Binary:
     try:
         with path.open("rb") as file:
             elf = ELFFile(file)
-            if elf.get_machine_arch() != "x64":
-                raise ElfError(f"{path}: not for x86-64")
-            return _read(path, elf)
+            kind = _KINDS.get(elf.get_machine_arch())
+            if kind is None:
+                known = " nor ".join(one.arch.name for one in _KINDS.values())
+                raise ElfError(f"{path}: for neither {known}")
+            return _read(path, elf, kind)
     except (OSError, ELFError) as error:
         raise ElfError(f"{path}: {error}") from error
 
@@ -205,16 +281,16 @@ class _Symbol:
     file: str
 
 
-def _read(path: Path, elf: ELFFile) -> Binary:
+def _read(path: Path, elf: ELFFile, kind: _Kind) -> Binary:
     relocatable = elf["e_type"] == "ET_REL"
-    addresses, content = _lay_out(elf, relocatable)
+    addresses, content = _lay_out(elf, kind.modules if relocatable else None)
     symbols = list(_symbols(elf))
     places = [
-        _place(index, one, addresses if relocatable else None)
+        _place(index, one, kind.outside, addresses if relocatable else None)
         for index, one in enumerate(symbols)
     ]
     if relocatable:
-        _relocate(elf, addresses, content, places)
+        _relocate(elf, addresses, content, places, kind.relocations)
     headers = list(elf.iter_sections())
     sections = tuple(
         Section(
@@ -242,21 +318,23 @@ def _read(path: Path, elf: ELFFile) -> Binary:
             for one, place in zip(symbols, places, strict=True)
             if one.name and one.section != _UNDEFINED
         },
+        kind.arch,
+        not relocatable,
         tuple(start for _, start, _ in names),
         tuple(names),
     )
 
 
 def _lay_out(
-    elf: ELFFile, relocatable: bool
+    elf: ELFFile, modules: int | None
 ) -> tuple[dict[int, int], dict[int, bytearray]]:
     addresses: dict[int, int] = {}
     content: dict[int, bytearray] = {}
-    at = _MODULES
+    at = modules or 0
     for index, section in enumerate(elf.iter_sections()):
         if not section["sh_flags"] & 2:
             continue
-        if relocatable:
+        if modules is not None:
             step = max(section["sh_addralign"], _PAGE)
             at = -(-at // step) * step
             addresses[index] = at
@@ -283,11 +361,13 @@ def _symbols(elf: ELFFile) -> Iterator[_Symbol]:
         yield _Symbol(text, kind, bound, section, value, size, local)
 
 
-def _place(index: int, one: _Symbol, addresses: Mapping[int, int] | None) -> int:
+def _place(
+    index: int, one: _Symbol, outside: int, addresses: Mapping[int, int] | None
+) -> int:
     if addresses is None or one.section == _ABSOLUTE:
         return one.value
     if one.section == _UNDEFINED:
-        return 0xFFFFFFFFC0000000 + index * _EXTERNAL
+        return outside + index * _EXTERNAL
     return addresses.get(one.section, 0) + one.value
 
 
@@ -318,6 +398,7 @@ def _relocate(
     addresses: Mapping[int, int],
     content: Mapping[int, bytearray],
     places: list[int],
+    relocations: Mapping[int, _Shape],
 ) -> None:
     for section in elf.iter_sections():
         if section["sh_type"] != "SHT_RELA" or section["sh_info"] not in content:
@@ -325,10 +406,31 @@ def _relocate(
         target = content[section["sh_info"]]
         base = addresses[section["sh_info"]]
         for offset, info, addend in _RELA.iter_unpack(section.data()):
-            shape = _RELOCATIONS.get(info & 0xFFFFFFFF)
+            shape = relocations.get(info & 0xFFFFFFFF)
             if shape is None:
                 continue
-            width, relative = shape
-            value = places[info >> 32] + addend - (base + offset if relative else 0)
-            value &= (1 << 8 * width) - 1
-            target[offset : offset + width] = value.to_bytes(width, "little")
+            at = base + offset if shape.relative else 0
+            value = places[info >> 32] + addend
+            if shape.page:
+                value, at = value & ~0xFFF, at & ~0xFFF
+            _put(target, offset, shape, value - at)
+
+
+def _put(target: bytearray, offset: int, shape: _Shape, value: int) -> None:
+    """Write the bits of ``value`` that ``shape`` has room for, and leave the others."""
+    if not shape.relative and shape.low:
+        value &= 0xFFF
+    value >>= shape.shift
+    value &= (1 << shape.bits) - 1
+    end = offset + shape.width
+    if shape.bits < 8 * shape.width:
+        word = int.from_bytes(target[offset:end], "little")
+        if shape.split:
+            fields = ((value & 3, 2, 29), (value >> 2, shape.bits - 2, shape.low))
+        else:
+            fields = ((value, shape.bits, shape.low), (0, 0, 0))
+        for number, bits, low in fields:
+            word &= ~(((1 << bits) - 1) << low)
+            word |= number << low
+        value = word
+    target[offset:end] = value.to_bytes(shape.width, "little")

@@ -122,6 +122,7 @@ def _sizes(
 
 
 def _add(whole: costs.Footprint, part: costs.Footprint) -> None:
+    whole.nops = part.nops
     whole.sites += part.sites
     whole.functions += part.functions
     whole.sections += part.sections
@@ -171,6 +172,7 @@ class _Pair:
     def compare(self) -> costs.Footprint:
         changed = list(self._changed())
         found = costs.Footprint(
+            nops=[len(nop) for nop in self.patched.isa.nops],
             sites=list(self._sites()),
             functions=list(_sizes(self.name, self._ours, self._theirs)),
             sections=list(self._sections()),
@@ -416,11 +418,11 @@ def _inlined(binary: Binary, addresses: list[int]) -> dict[int, list[str]]:
     Empty where the file has no debug information, as installed modules have none.
     """
     found: dict[int, list[str]] = {}
-    linked = all(one.address >= 0xFFFFFFFF80000000 for one in binary.sections[:1])
-    if not addresses or not linked or binary.section(".gnu.linkonce.this_module"):
+    if not addresses or not binary.linked:
         return found
+    program = binary.arch.tool("addr2line")
     done = process.run(
-        ["addr2line", "-a", "-f", "-i", "-e", binary.path, *map(hex, addresses)],
+        [program, "-a", "-f", "-i", "-e", binary.path, *map(hex, addresses)],
         check=False,
     )
     lines = done.stdout.splitlines()

@@ -14,8 +14,6 @@ from ..series import Exemption, Series
 from ..verdict import Check, Verdict, run_check
 from .costs import Footprint, FunctionPaths, Measurement, Overhead
 
-#: Lengths of the NOP that a static branch is while off.
-NOPS = (2, 5)
 _SHOWN = 3
 _LINES = 8
 _Check = Callable[[Series, Overhead], Verdict]
@@ -73,7 +71,8 @@ def off_is_a_nop(series: Series, found: Overhead) -> Verdict:
     """Each new event is compiled into the declared functions only, as one NOP while
     off, with its code out of line."""
     verdict = Verdict()
-    sites = _footprint(found).sites
+    sites, nops = _footprint(found).sites, _footprint(found).nops
+    lengths = " or ".join(map(str, nops))
     for event, functions in tracepoints(series).items():
         here = [site for site in sites if site.event == event]
         names = sorted({site.declared or f"{site.function} (!)" for site in here})
@@ -87,8 +86,8 @@ def off_is_a_nop(series: Series, found: Overhead) -> Verdict:
         for site in here:
             place = f"{event} in {site.function}+{site.offset:#x}"
             verdict.true(
-                f"{place}: a NOP of 2 or 5 bytes",
-                site.nop in NOPS,
+                f"{place}: a NOP of {lengths} bytes",
+                site.nop in nops,
                 f"{site.nop} bytes run while off, {site.cold_bytes} bytes do not",
             )
             verdict.true(f"{place}: the rest is out of line", site.out_of_line)

@@ -113,8 +113,9 @@ class Walk:
             elif one.kind == "branch" and one.target is not None:
                 taken, other = (one.target, stack), (one.end, stack)
                 states = (taken, other) if one.holds else (other, taken)
+                decided = setter if one.flagged else ""
                 return Stretch(
-                    tuple(passed), tuple(nops), "branch", one.condition, setter, states
+                    tuple(passed), tuple(nops), "branch", one.condition, decided, states
                 )
             elif one.kind in ("call", "tail") and (inside := self._inlined(one, stack)):
                 at, stack = inside

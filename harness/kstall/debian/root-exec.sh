@@ -4,6 +4,6 @@
 # Run the program of our own name from the root beside us with that root's own C
 # library, which is newer than the host's.
 here=${0%/*}
-exec "$here/../tree/lib64/ld-linux-x86-64.so.2" \
-	--library-path "$here/../tree/usr/lib/x86_64-linux-gnu" \
+exec "$here/../tree/@loader@" \
+	--library-path "$here/../tree/usr/lib/@triplet@" \
 	"$here/../tree/usr/bin/${0##*/}" "$@"

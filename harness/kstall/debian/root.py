@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import KstallError, cache, process, temporary
+from ..base import Architecture, KstallError, arch, cache, process, temporary
 from . import bootstrap, debian
 
 SUITE = "trixie"
@@ -34,8 +34,29 @@ _LEFT_OUT = (
     "/usr/share/locale/*",
     "/usr/share/man/*",
     "/usr/share/zoneinfo/*",
-    "/usr/lib/x86_64-linux-gnu/gconv/*",
 )
+# Programs of another architecture do not run here, so that its packages are unpacked
+# and never configured.  dpkg, which knows nothing of them then, is told.
+_REGISTER = """\
+for deb in "$1"/var/cache/apt/archives/*.deb; do
+	echo "Status: install ok installed"
+	dpkg-deb --field "$deb"
+	echo
+done >>"$1/var/lib/dpkg/status"
+"""
+# What scripts of theirs would have made, as far as guests need it.
+_LINKS = {"bin/awk": "mawk", "bin/which": "which.debianutils"}
+# What Python compiles is the same everywhere.  Without, each program of a guest would
+# compile what it imports, which takes an emulated processor many seconds.
+_COMPILE = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
+_PYTHON = ("usr/lib/python3", "usr/lib/python3.*")
+# virtme-ng's own init has one; the one in bash, which foreign guests get, calls it.
+_POWER_OFF = """\
+#!/bin/sh
+sync
+echo o >/proc/sysrq-trigger
+sleep 60
+"""
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _TOOLS = Path(__file__).parent / "root-exec.sh"
 
@@ -49,6 +70,7 @@ class Root:
     packages: tuple[str, ...]
     versions: Mapping[str, str]
     reused: bool
+    arch: Architecture = arch.X86_64
 
     @property
     def tree(self) -> Path:
@@ -66,6 +88,15 @@ class Root:
         return self.path / "bin/pahole"
 
 
+def packages_for(folder: Path, whose: Architecture) -> tuple[str, ...]:
+    """The names in ``folder`` of all packages in a guest's root, see `packages`.
+
+    What is in one of another architecture as well has a list of its own.
+    """
+    listings = dict.fromkeys(("guest-packages", whose.place("guest-packages")))
+    return tuple(name for one in listings for name in packages(folder / f"{one}.txt"))
+
+
 def packages(listing: Path) -> tuple[str, ...]:
     """The package names in ``listing``: one a line, ``#`` starts a comment."""
     names = []
@@ -77,9 +108,20 @@ def packages(listing: Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def key_of(wanted: Sequence[str], suite: str = SUITE) -> str:
+def key_of(
+    wanted: Sequence[str], suite: str = SUITE, whose: Architecture = arch.X86_64
+) -> str:
     """Changes with the package list and the recipe, not with the list's order."""
-    return cache.digest(_RECIPE, suite, sorted({*wanted, *_ALWAYS}), _LEFT_OUT)
+    made: tuple[object, ...] = ()
+    if not whose.native:
+        made = (_REGISTER, sorted(_LINKS.items()), _POWER_OFF, _COMPILE, _PYTHON)
+    return cache.digest(
+        _RECIPE, suite, sorted({*wanted, *_ALWAYS}), _left_out(whose), *made
+    )
+
+
+def _left_out(whose: Architecture) -> tuple[str, ...]:
+    return (*_LEFT_OUT, f"/usr/lib/{whose.triplet}/gconv/*")
 
 
 def obtain(
@@ -89,9 +131,15 @@ def obtain(
     *,
     log: Path,
     suite: str = SUITE,
+    whose: Architecture = arch.X86_64,
+    lending: Root | None = None,
 ) -> Root:
-    """The root with the packages ``wanted``; made now if it is not in the cache."""
-    key = key_of(wanted, suite)
+    """The root with the packages ``wanted``; made now if it is not in the cache.
+
+    ``whose`` is the architecture that it is for.  Where that is not this machine's,
+    ``lending`` is a root of its own, whose Python compiles for the other one.
+    """
+    key = key_of(wanted, suite, whose)
     target = cache_dir / "roots" / key
     with cache.lock(
         cache_dir / "roots" / f"{key}.lock",
@@ -101,28 +149,32 @@ def obtain(
             os.utime(target)
         else:
             with cache.keep(target) as scratch:
-                _make(tuple(sorted({*wanted, *_ALWAYS})), suite, scratch, say, log)
+                every = tuple(sorted({*wanted, *_ALWAYS}))
+                _make(every, suite, whose, scratch, say, log, lending)
     facts = json.loads((target / "root.json").read_text(encoding="utf-8"))
-    return Root(key, target, tuple(facts["packages"]), facts["versions"], reused)
+    return Root(key, target, tuple(facts["packages"]), facts["versions"], reused, whose)
 
 
 def _make(
     wanted: tuple[str, ...],
     suite: str,
+    whose: Architecture,
     scratch: Path,
     say: Callable[[str], None],
     log: Path,
+    lending: Root | None,
 ) -> None:
     archive = scratch / "root.tar"
     bootstrap.require(Path(tempfile.gettempdir()))
     uri = debian.mirror_for(suite)
-    say(f"making a {suite} root with {', '.join(wanted)}")
+    said = "" if whose.native else f" for {whose.name}"
+    say(f"making a {suite} root{said} with {', '.join(wanted)}")
     try:
         with temporary.directory("root") as place:
             # Without root it works there as somebody else.
             place.chmod(0o711)
             process.run(
-                mmdebstrap_argv(wanted, suite, uri, debian.keyring(), archive),
+                mmdebstrap_argv(wanted, suite, uri, debian.keyring(), archive, whose),
                 env={"TMPDIR": str(place)},
                 log=log,
                 # Without root it maps a range of user ids, which our own user
@@ -147,13 +199,20 @@ def _make(
     )
     archive.unlink()
     _complete(tree)
+    if not whose.native:
+        _configure(tree)
+        if lending is not None:
+            _compile(tree, lending, log)
     process.run(
         ["mkfs.erofs", "-T0", "--all-root", scratch / "root.erofs", tree], log=log
     )
-    if (tree / "usr/bin/pahole").exists():
+    # It is for this machine: a foreign one does not run here.
+    if whose.native and (tree / "usr/bin/pahole").exists():
         (scratch / "bin").mkdir()
-        shutil.copy2(_TOOLS, scratch / "bin/pahole")
-        (scratch / "bin/pahole").chmod(0o755)
+        text = _TOOLS.read_text(encoding="utf-8")
+        for word, value in (("@loader@", whose.loader), ("@triplet@", whose.triplet)):
+            text = text.replace(word, value)
+        cache.write_text(scratch / "bin/pahole", text, mode=0o755)
     cache.write_json(
         scratch / "root.json",
         {"suite": suite, "packages": wanted, "versions": versions(tree)},
@@ -161,16 +220,30 @@ def _make(
 
 
 def mmdebstrap_argv(
-    wanted: Sequence[str], suite: str, uri: str, keyring: Path, archive: Path
+    wanted: Sequence[str],
+    suite: str,
+    uri: str,
+    keyring: Path,
+    archive: Path,
+    whose: Architecture = arch.X86_64,
 ) -> list[str]:
     """The command that makes the root as a tar archive."""
+    how: tuple[str, ...] = ("--variant=essential",)
+    if not whose.native:
+        # With `extract`, what is essential is not there by itself.
+        how = (
+            "--variant=extract",
+            f"--architectures={whose.debian}",
+            "--include=?essential",
+            f"--extract-hook={_REGISTER}",
+        )
     return [
         "mmdebstrap",
         f"--mode={bootstrap.mode()}",
-        "--variant=essential",
+        *how,
         f"--include={','.join(wanted)}",
         f"--keyring={keyring}",
-        *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT),
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in _left_out(whose)),
         suite,
         str(archive),
         f"deb {uri} {suite} main",
@@ -183,6 +256,39 @@ def _complete(tree: Path) -> None:
         (tree / name).mkdir(parents=True, exist_ok=True)
     for name in ("etc/fstab", "etc/hosts", "etc/shadow", "etc/sudoers"):
         (tree / name).touch()
+
+
+def _configure(tree: Path) -> None:
+    """What maintainers' scripts would have made of unpacked packages, for guests."""
+    for name, target in _LINKS.items():
+        link = tree / name
+        if not link.is_symlink() and (link.parent / target).exists():
+            link.symlink_to(target)
+    for name in ("passwd", "group"):
+        master = tree / "usr/share/base-passwd" / f"{name}.master"
+        if not (tree / "etc" / name).exists():
+            shutil.copyfile(master, tree / "etc" / name)
+    off = tree / "usr/sbin/poweroff"
+    if not off.exists():
+        cache.write_text(off, _POWER_OFF, mode=0o755)
+
+
+def _compile(tree: Path, lending: Root, log: Path) -> None:
+    """Compile the Python modules below ``tree``, by the Python of ``lending``."""
+    host = lending.tree
+    folders = [path for pattern in _PYTHON for path in sorted(tree.glob(pattern))]
+    process.run(
+        [
+            host / lending.arch.loader,
+            "--library-path",
+            host / "usr/lib" / lending.arch.triplet,
+            host / "usr/bin/python3",
+            *(*_COMPILE, "-s", str(tree), "-p", "/"),
+            *folders,
+        ],
+        env={"PYTHONHOME": str(host / "usr")},
+        log=log,
+    )
 
 
 def versions(tree: Path) -> dict[str, str]:

@@ -428,10 +428,11 @@ def judge(series: Series, saved: Evidence) -> tuple[Check, ...]:
     """Judge every check that ``series`` declares, in that order.
 
     One of which a workload was failed by the apparatus is not decided, whether its
-    comparisons hold or not: what should not happen may only not have been seen.
+    comparisons hold or not: what should not happen may only not have been seen.  Those
+    that the guests' architecture cannot have are skipped.
     """
     found = functions(series)
-    return tuple(
+    judged = tuple(
         judge_check(
             check.name,
             check.kind,
@@ -442,6 +443,20 @@ def judge(series: Series, saved: Evidence) -> tuple[Check, ...]:
         )
         for check in series.spec.check
     )
+    return (*judged, *_skipped(series))
+
+
+def _skipped(series: Series) -> Iterator[Check]:
+    for check, because in series.skipped:
+        verdict = Verdict()
+        verdict.skip(because)
+        made = run_check(
+            *(check.name, check.kind, check.claim),
+            lambda verdict: verdict,
+            verdict,
+        )
+        made.workloads = list(check.workloads)
+        yield made
 
 
 def functions(series: Series) -> dict[str, Function]:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ..base import KstallError, cache, process
+from ..base import Architecture, KstallError, arch, cache, process
 from ..debian import Root
 from .guest import Accel, Machine, boot
 
@@ -43,27 +43,30 @@ def probe(
     ``$KSTALL_ACCEL`` overrides.  The answer is kept in ``accel.json`` for as long as
     host kernel, CPU and QEMU stay the same; delete the file to try again.
     """
+    whose = root.arch
+    if not whose.native:
+        return _tcg(f"guests for {whose.name} are emulated on this machine", whose)
     if chosen := environment.get("KSTALL_ACCEL"):
         if chosen == "kvm":
             return Accel("kvm", "KSTALL_ACCEL says so")
         if chosen == "tcg":
-            return _tcg("KSTALL_ACCEL says so")
+            return _tcg("KSTALL_ACCEL says so", whose)
         raise KstallError(f"KSTALL_ACCEL={chosen}: neither kvm nor tcg")
     # Not remembered: a look is free, and permissions change.
     if not device.exists():
-        return _tcg(f"there is no {device}")
+        return _tcg(f"there is no {device}", whose)
     if not os.access(device, os.R_OK | os.W_OK):
-        return _tcg(f"{device} is not ours to open{_who_may(device)}")
+        return _tcg(f"{device} is not ours to open{_who_may(device)}", whose)
     answers = cache_dir / "accel.json"
     with cache.lock(cache_dir / "accel.lock"):
-        key = machine_key()
+        key = machine_key(whose)
         known = _read(answers)
         if key not in known:
             say(f"trying a guest under KVM, for {_PATIENCE:g} s at most")
             known = {**known, key: _why_not(cache_dir, image, root)}
             cache.write_json(answers, known)
     if reason := known[key]:
-        return _tcg(reason)
+        return _tcg(reason, whose)
     return Accel("kvm", "a guest has run under it")
 
 
@@ -80,19 +83,19 @@ def _who_may(device: Path) -> str:
     return f" (`sudo usermod -aG {group} {user}`, and a new login, changes that)"
 
 
-def machine_key() -> str:
+def machine_key(whose: Architecture = arch.X86_64) -> str:
     """Changes with whatever could change the answer."""
-    return cache.digest(platform.release(), _cpu(), _qemu())
+    return cache.digest(platform.release(), _cpu(), version_of(whose))
 
 
-def _qemu() -> str:
-    """What QEMU says its version is."""
-    return process.run(["qemu-system-x86_64", "--version"]).stdout.splitlines()[0]
+def version_of(whose: Architecture) -> str:
+    """What QEMU for guests of ``whose`` says its version is."""
+    return process.run([whose.qemu, "--version"]).stdout.splitlines()[0]
 
 
-def _tcg(why: str) -> Accel:
+def _tcg(why: str, whose: Architecture) -> Accel:
     """Emulation: each processor in a thread of its own where QEMU is up to that."""
-    version = re.search(r"version (\d+)\.(\d+)", _qemu())
+    version = re.search(r"version (\d+)\.(\d+)", version_of(whose))
     if version and tuple(map(int, version.groups())) < _THREADS_SINCE:
         old = f"in one thread, as QEMU {version[1]}.{version[2]} needs it"
         return Accel("tcg", f"{why}; {old}", one_thread=True)

@@ -24,7 +24,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from ..base import KstallError, cache, places, process, temporary
+from ..base import (
+    Architecture,
+    KstallError,
+    arch,
+    cache,
+    places,
+    process,
+    temporary,
+)
 from ..debian import Root
 from . import console as console_text
 from . import dump, hostclock, hosttime, monitor
@@ -47,13 +55,8 @@ _KERNEL = (
     # virtme-ng adds `quiet`; the last one wins.  Before the console, which throws away
     # what the level at its start does not let through.
     "loglevel=7",
-    "earlycon=uart8250,io,0x3f8,115200",
-    # The check counts timer ticks in a busy loop, and panics when a busy host does not
-    # let an emulated CPU run in time.
-    "no_timer_check",
-    # Nor let two of them compare their clocks: the clocksource watchdog limits that by
-    # the very clock it doubts, and on a busy host was seen to spin there for minutes.
-    "tsc=reliable",
+)
+_KERNEL_TOO = (
     # A kernel that has oopsed is no witness; panic=-1 then ends the guest at once.
     "oops=panic",
     "nokaslr",
@@ -304,7 +307,7 @@ def vng_argv(
     """The one place where a virtme-ng command line is made."""
     job = ["sh", f"{_CONTROL}/{_JOB.name}", *command]
     mounts = [Share(_CONTROL, desk.control, writable=True), *shares]
-    _check_length(machine, mounts, job)
+    _check_length(machine, mounts, job, root.arch)
     argv = [
         # The program beside our interpreter: a virtual environment need not be active.
         str(Path(sys.executable).parent / "vng"),
@@ -316,6 +319,7 @@ def vng_argv(
         "--user=root",
         "--force-9p",
         "--disable-microvm",
+        *((f"--arch={root.arch.vng}",) if not root.arch.native else ()),
         f"--cpus={machine.cpus}",
         f"--memory={machine.memory}",
         *(("--disable-kvm",) if accel.kind == "tcg" else ()),
@@ -323,36 +327,45 @@ def vng_argv(
     for number, share in enumerate(mounts):
         option = "--rwdir" if share.writable else "--rodir"
         argv.append(f"{option}={share.guest}={desk.link(f'share{number}', share.host)}")
-    for word in (*kernel_parameters(machine), *_clock(accel, machine)):
+    clock = _clock(accel, machine, root.arch)
+    for word in (*kernel_parameters(machine, root.arch), *clock):
         argv.append(f"--append={word}")
-    qemu = (*_qemu_argv(desk, desk.link("out", console.parent)), *machine.devices)
+    qemu = _qemu_argv(desk, desk.link("out", console.parent))
+    qemu = (*qemu, *root.arch.hardware, *machine.devices)
     if accel.one_thread:
         qemu = (*qemu, "-accel", "tcg,thread=single")
     return (*argv, f"--exec={shlex.join(job)}", f"--qemu-opts={shlex.join(qemu)}")
 
 
-def kernel_parameters(machine: Machine) -> tuple[str, ...]:
+def kernel_parameters(
+    machine: Machine, whose: Architecture = arch.X86_64
+) -> tuple[str, ...]:
     """What the guest's kernel is told beside what virtme-ng tells it by itself."""
-    return (*_KERNEL, *machine.append)
+    return (*_KERNEL, *whose.parameters, *_KERNEL_TOO, *machine.append)
 
 
-def _clock(accel: Accel, machine: Machine) -> tuple[str, ...]:
+def _clock(
+    accel: Accel, machine: Machine, whose: Architecture = arch.X86_64
+) -> tuple[str, ...]:
     """What an emulated kernel is told so that it need not measure it, see `hostclock`.
 
     No part of `kernel_parameters`, which have a say in what a guest's results are: it
     is another number on another host, and should have been found just so.  With icount
     the counter is the guest's own, and nothing comes in between.
     """
-    if accel.kind != "tcg" or "-icount" in machine.devices:
+    if accel.kind != "tcg" or "-icount" in machine.devices or whose.counter is None:
         return ()
     khz = hostclock.khz()
-    return () if khz is None else (f"tsc_early_khz={khz}",)
+    return () if khz is None else (f"{whose.counter}={khz}",)
 
 
 def _check_length(
-    machine: Machine, mounts: Sequence[Share], job: Sequence[str]
+    machine: Machine,
+    mounts: Sequence[Share],
+    job: Sequence[str],
+    whose: Architecture = arch.X86_64,
 ) -> None:
-    length = _THEIRS + sum(len(word) + 1 for word in kernel_parameters(machine))
+    length = _THEIRS + sum(len(word) + 1 for word in kernel_parameters(machine, whose))
     length += sum(_THEIRS_PER_MOUNT + len(mount.guest) for mount in mounts)
     # virtme-ng passes the command there, too, in base64.
     length += len(shlex.join(job)) * 4 // 3

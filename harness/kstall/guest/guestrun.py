@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ..base import (
+    Architecture,
     FailedCheck,
     KstallError,
     NotJudged,
     Sink,
+    arch,
     cache,
     figure,
     process,
@@ -40,7 +42,7 @@ _PER_TRACER = 30.0
 _PROGRAM_BYTES = 10**7
 #: What another run does that is waited for.
 RUNS_IT = "runs this very guest"
-_CC = ("gcc", "-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
+_CFLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
 class GuestFailed(FailedCheck):
@@ -79,7 +81,7 @@ def machine_for(series: Series) -> guest.Machine:
 
 def limits_for(where: Guest) -> hosttime.Thresholds:
     """When the watchdogs of this guest's kernel bite."""
-    parameters = guest.kernel_parameters(where.machine)
+    parameters = guest.kernel_parameters(where.machine, where.root.arch)
     return hosttime.thresholds(where.kernel.config, parameters)
 
 
@@ -164,7 +166,7 @@ def key_of(project: Project, series: Series, where: Guest, *expected: str) -> st
         where.root.key,
         where.accel.kind,
         vars(where.machine),
-        guest.kernel_parameters(where.machine),
+        guest.kernel_parameters(where.machine, where.root.arch),
         [(program.name, cache.file_digest(program.file)) for program in where.programs],
         job_for(series, where.kernel),
         [dataclasses.asdict(step) for step in steps_for(series)],
@@ -271,9 +273,8 @@ def fill(
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(one.file, target)
     for load in series.spec.workload:
-        compile_program(
-            project.scripts / load.program, share / "scripts" / load.program, log
-        )
+        target = share / "scripts" / load.program
+        compile_program(project.scripts / load.program, target, log, where.root.arch)
     for path in inputs(project, series):
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -282,7 +283,9 @@ def fill(
     cache.write_json(share / "job.json", job)
 
 
-def compile_program(program: Path, target: Path, log: Path) -> None:
+def compile_program(
+    program: Path, target: Path, log: Path, whose: Architecture = arch.X86_64
+) -> None:
     """Compile ``<program>.c``, if there is one; static, as the guest has other libs."""
     source = program.with_suffix(".c")
     if program.exists() or target.exists():
@@ -292,13 +295,17 @@ def compile_program(program: Path, target: Path, log: Path) -> None:
         with space.guarded(
             target.parent, _PROGRAM_BYTES, f"the workload {source.name}"
         ):
-            process.run([*_CC, "-o", target, source], env={"LC_ALL": "C"}, log=log)
+            process.run(
+                [whose.tool("gcc"), *_CFLAGS, "-o", target, source],
+                env={"LC_ALL": "C"},
+                log=log,
+            )
     except process.CommandError as error:
-        # It is built for this machine from a source that no patch touches.
+        # It is built by this machine from a source that no patch touches.
         raise KstallError(
             f"the workload {source.name} does not compile:\n{error.what}",
             log=log,
-            next="it takes gcc and a static C library (libc6-dev)",
+            next=f"it takes {whose.tool('gcc')} and a static C library (libc6-dev)",
         ) from error
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import KstallError
+from ..base import KstallError, arch
 from ..evidence import evidence
 from ..report import Report, SeriesReport, report
 from ..series import Series
@@ -109,7 +109,7 @@ def _refutes(found: Report, entry: SeriesReport, series: Series, base: Base) -> 
     return same and entry.digest == series.digest and entry.status == "fail"
 
 
-def _unfit(
+def _unfit(  # noqa: PLR0911 - one after the other
     found: Report, entry: SeriesReport, series: Series, base: Base
 ) -> str | None:
     """Why this report proves nothing about the series as it is, or None."""
@@ -117,6 +117,8 @@ def _unfit(
         return f"the run is {found.status}"
     if entry.digest != series.digest:
         return f"of other patches or another series.toml ({entry.digest})"
+    if found.environment.arch != arch.host().name:
+        return f"of kernels for {found.environment.arch}"
     if found.tree is None:
         return "it did not come to a tree"
     if found.tree.id != base.id:

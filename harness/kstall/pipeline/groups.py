@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from ..build import kernel
-from ..debian import root
+from ..debian import Root
 from ..evidence import debugcheck
 from ..series import Project, Series
 from ..tree import am, source, tree
@@ -25,13 +25,18 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Ground:
-    """What all kernels of a run are made from."""
+    """What all kernels of a run are made from.
+
+    ``root`` is the guests'; ``lending`` is one for this machine, which borrows programs
+    from it, where the guests' is of another architecture.
+    """
 
     project: Project
     base: source.Base
-    root: root.Root
+    root: Root
     tools: kernel.Toolchain
     cache: Path
+    lending: Root | None = None
 
 
 @dataclass(frozen=True)

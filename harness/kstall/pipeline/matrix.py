@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..base import KstallError
+from ..base import KstallError, arch
 from ..report import matrix, matrixviews
 from ..series import Series
 from ..tree import source
@@ -136,11 +136,12 @@ def _request(
     directory: Path,
     bases: dict[Path | None, source.Base],
 ) -> validate.Request:
-    """What the run of a column is asked; this is the place for its architecture."""
+    """What the run of a column is asked."""
     series: dict[str, Series] = {one.name: one for one in template.series}
     return dataclasses.replace(
         template,
         kernel=wanted.kernel,
+        arch=arch.named(wanted.arch),
         level=wanted.level,
         series=tuple(series[name] for name in wanted.series),
         base=bases.get(wanted.kernel),

@@ -15,11 +15,12 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
+from ..base import arch
 from ..series import Level, Project, tables
 from ..tree import remote, source
 
 #: What guests and kernels can be for.
-ARCHITECTURES = ("x86_64",)
+ARCHITECTURES = arch.NAMES
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 _SPECIAL = re.compile(r"[^\w.+-]+")
 
@@ -37,7 +38,7 @@ class Defaults(tables.Table):
 
     trees: tuple[Text, ...] = ()
     series: tuple[Text, ...] | None = None
-    archs: Annotated[tuple[Text, ...], Field(min_length=1)] = ARCHITECTURES[:1]
+    archs: Annotated[tuple[Text, ...], Field(min_length=1)] = (arch.host().name,)
     levels: Annotated[tuple[Level, ...], Field(min_length=1)] = ("full",)
 
 
@@ -196,19 +197,19 @@ def _columns(
 ) -> Iterator[Wanted]:
     taken: set[str] = set()
     several = (
-        len({arch for one in trees for arch in one.archs or defaults.archs}) > 1,
+        len({whose for one in trees for whose in one.archs or defaults.archs}) > 1,
         len({level for one in trees for level in one.levels or defaults.levels}) > 1,
     )
     for one in trees:
-        for arch in dict.fromkeys(one.archs or defaults.archs):
+        for whose in dict.fromkeys(one.archs or defaults.archs):
             for level in dict.fromkeys(one.levels or defaults.levels):
                 words = [_called(one.name)]
                 words += [
-                    x for x, many in zip((arch, level), several, strict=True) if many
+                    x for x, many in zip((whose, level), several, strict=True) if many
                 ]
                 directory = _unused("-".join(words), taken)
                 yield Wanted(
-                    *(one.name, Path(one.kernel), arch, level),
+                    *(one.name, Path(one.kernel), whose, level),
                     *(tuple(dict.fromkeys(one.series or series)), directory),
                     one.expected,
                 )

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..base import FailedCheck, KstallError, cache, process
+from ..base import Architecture, FailedCheck, KstallError, arch, cache
 from ..build import kernel
 from ..compile import Work
 from ..cost import FunctionSize
 from ..debian import root
 from ..evidence import evidence, mutate
-from ..guest import Guest
+from ..guest import Guest, accel
 from ..lint import reading
 from ..report import SeriesReport, explain, matrix, report
 from ..series import Level, Project, Series
@@ -41,11 +41,12 @@ class Request:
     adds what takes long and seldom finds anything.  ``again``: results of earlier
     guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
     each series on a kernel of its own as well.  ``at_once``: how many guests run at the
-    same time; as many as the machine has room for, if it is not said.  ``seeds`` are
-    those of random configurations that are tried instead of a series' own.  ``base`` is
-    what ``kernel`` was found to be, if it was looked for already; ``place`` the run
-    directory, if it is to be no new one below ``out``.  ``expected``: whether the
-    series are expected to apply, where series.toml is not to decide that.
+    same time; as many as the machine has room for, if it is not said.  Kernels and
+    guests are of ``arch``.  ``seeds`` are those of random configurations that are tried
+    instead of a series' own.  ``base`` is what ``kernel`` was found to be, if it was
+    looked for already; ``place`` the run directory, if it is to be no new one below
+    ``out``.  ``expected``: whether the series are expected to apply, where series.toml
+    is not to decide that.
     """
 
     project: Project
@@ -58,10 +59,17 @@ class Request:
     repeat: int | None = None
     alone: bool = False
     at_once: int | None = None
+    arch: Architecture = arch.X86_64
     seeds: tuple[int, ...] = ()
     base: source.Base | None = None
     place: Path | None = None
     expected: bool | None = None
+
+
+def _there(request: Request) -> Request:
+    """``request`` with the series as they are on its architecture."""
+    there = tuple(one.on(request.arch) for one in request.series)
+    return dataclasses.replace(request, series=there)
 
 
 def validate(
@@ -72,6 +80,7 @@ def validate(
     A series that fails does not stop the others.  `KeyboardInterrupt` leaves a report
     that says so, and the next run takes up what was finished.
     """
+    request = _there(request)
     run = _begin(request, ui, command)
     try:
         with contextlib.suppress(runs.StageStopped):
@@ -93,6 +102,7 @@ def validate(
 
 def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
     run = runs.begin(request.out, command, ui, place=request.place)
+    run.report.environment.arch = request.arch.name
     run.report.series = [
         SeriesReport(
             name=one.name,
@@ -120,6 +130,7 @@ def guests(
     What stopped the others is in the report of the run, which ends as one that proved
     nothing.
     """
+    request = _there(request)
     run = _begin(request, ui, command)
     try:
         with contextlib.suppress(runs.StageStopped):
@@ -150,25 +161,41 @@ def _ground(request: Request, run: runs.Run) -> Ground:
         if base.dirty:
             stage.summary += f"; {len(base.dirty)} uncommitted paths left out"
     with run.stage("root") as stage:
-        wanted = root.packages(request.project.scripts / "guest-packages.txt")
-        guest_root = root.obtain(wanted, request.cache, run.ui.say, log=stage.log)
-        stage.reused = guest_root.reused
+        request.arch.require()
+        scripts = request.project.scripts
+        made: list[root.Root] = []
+        # This machine borrows programs from one of its own.
+        for one in dict.fromkeys((arch.host(), request.arch)):
+            wanted = root.packages_for(scripts, one)
+            found = root.obtain(
+                wanted,
+                request.cache,
+                run.ui.say,
+                log=stage.log,
+                whose=one,
+                lending=made[-1] if made else None,
+            )
+            made.append(found)
+        lending, guest_root = made[0], made[-1]
+        stage.reused = all(each.reused for each in made)
         named = (
             f"{name} {guest_root.versions[name]}" for name in ("bpftrace", "dwarves")
         )
         stage.summary = f"Debian {root.SUITE} with {', '.join(named)}"
+        if not request.arch.native:
+            stage.summary = f"{request.arch.name}: {stage.summary}"
     with run.stage("toolchain") as stage:
-        tools = kernel.toolchain(guest_root.pahole, request.cache)
+        tools = kernel.toolchain(lending.pahole, request.cache, guest_root)
         stage.summary = tools.compiler + (", ccache" if tools.ccache else "")
         environment = run.report.environment
         environment.compiler = tools.compiler
-        qemu = process.run(["qemu-system-x86_64", "--version"]).stdout
-        environment.qemu = qemu.splitlines()[0]
+        environment.qemu = accel.version_of(request.arch)
         environment.virtme_ng = metadata.version("virtme-ng")
         environment.pahole = tools.pahole
         environment.guest_root = guest_root.key
+        wanted = root.packages_for(request.project.scripts, request.arch)
         environment.guest.update((name, guest_root.versions[name]) for name in wanted)
-    return Ground(request.project, base, guest_root, tools, request.cache)
+    return Ground(request.project, base, guest_root, tools, request.cache, lending)
 
 
 def mutate_again(
@@ -181,7 +208,8 @@ def mutate_again(
     no run directory, or has no evidence of a series in ``names``.
     """
     found = read_run(directory)
-    series = {one.name: one for one in project.load(names)}
+    there = arch.named(found.environment.arch)
+    series = {one.name: one.on(there) for one in project.load(names)}
     found.stages = []
     found.series = [
         entry
@@ -267,6 +295,7 @@ def judge_again(project: Project, directory: Path) -> report.Report:
     for entry in found.series:
         if entry.evidence is not None:
             (series,) = project.load([entry.name])
+            series = series.on(arch.named(found.environment.arch))
             saved = evidence.load(directory / entry.evidence)
             entry.events = list(trials.events(series, saved))
             # They read no results, or those of other guests.
@@ -385,7 +414,8 @@ def _compile(
         return None
     context = run.context(request.project, request.cache, request.level)
     context = dataclasses.replace(context, seeds=request.seeds)
-    work = Work(context, series, plan, ground.tools, ground.root)
+    lending = ground.lending or ground.root
+    work = Work(context, series, plan, ground.tools, lending)
     with kernels.workspace(ground.base, run.ui) as checkout:
         patches.read(
             reading.Work(context, series, plan),

@@ -120,7 +120,7 @@ def _build(report: Report, series: SeriesReport, identity: str) -> dict[str, Any
         "id": identity,
         "checkout_id": identity,
         "origin": ORIGIN,
-        "architecture": "x86_64",
+        "architecture": report.environment.arch,
         "config_name": series.name,
         "status": "MISS",
         "comment": "not reached",

@@ -240,6 +240,9 @@ class Environment(_Model):
     python: str
     host: str
     cpus: int
+    arch: str = Field(
+        default="x86_64", description="of the kernels and guests, as --arch calls it"
+    )
     compiler: str | None = None
     pahole: str | None = None
     qemu: str | None = None

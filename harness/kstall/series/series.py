@@ -9,6 +9,7 @@ one `SeriesError` that lists every problem as ``file:line: message``.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..base import cache
+from ..base import Architecture, cache
 from . import patchfile, tables
 from .tables import Fault, Table
 
@@ -116,6 +117,30 @@ class Machine(Table):
     memory: Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")] = "2G"
     append: tuple[Word, ...] = ()
     devices: tuple[Word, ...] = ()
+
+
+class Skipped(Table):
+    """What an architecture cannot have, and why.
+
+    A check goes with the first of its workloads that cannot be run.  ``measures`` are
+    those of ``[[overhead.workload]]``.
+    """
+
+    workloads: tuple[Name, ...] = ()
+    checks: tuple[Identifier, ...] = ()
+    measures: tuple[Name, ...] = ()
+    because: Text
+
+
+class On(Table):
+    """What is otherwise on another architecture than x86-64.
+
+    ``append`` and ``devices`` stand in the place of those of ``[machine]``.
+    """
+
+    append: tuple[Word, ...] | None = None
+    devices: tuple[Word, ...] | None = None
+    skipped: tuple[Skipped, ...] = ()
 
 
 class Tracepoint(Table):
@@ -467,6 +492,7 @@ class Spec(Table):
     kconfig: Text
     subsystem: Subsystem
     machine: Machine = Machine()
+    on: dict[Literal["arm64"], On] = Field(default_factory=dict)
     tracepoint: tuple[Tracepoint, ...] = ()
     script: tuple[Script, ...] = ()
     workload: tuple[Workload, ...] = ()
@@ -482,12 +508,24 @@ class Spec(Table):
 
 @dataclass(frozen=True)
 class Series:
-    """A series that is consistent with itself."""
+    """A series that is consistent with itself.
+
+    ``skipped`` are the checks that the architecture cannot have, with the reason.
+    """
 
     name: str
     dir: Path
     spec: Spec
     patches: tuple[patchfile.Patch, ...]
+    skipped: tuple[tuple[Check, str], ...] = ()
+
+    def on(self, whose: Architecture) -> Series:
+        """The series as it is proven on ``whose`` architecture."""
+        other = self.spec.on.get(whose.name)  # type: ignore[call-overload]
+        if other is None:
+            return self
+        spec, gone = _without(self.spec, other)
+        return dataclasses.replace(self, spec=spec, skipped=(*self.skipped, *gone))
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -514,6 +552,42 @@ class Series:
             hashlib.sha256(_BESIDE.split(text, maxsplit=1)[0]).hexdigest(),
             [cache.file_digest(patch.path) for patch in self.patches],
         )
+
+
+def _without(spec: Spec, other: On) -> tuple[Spec, tuple[tuple[Check, str], ...]]:
+    """``spec`` on an architecture, and the checks that it cannot have there."""
+    reasons: dict[tuple[str, str], str] = {}
+    for one in other.skipped:
+        for kind in ("workloads", "checks", "measures"):
+            for name in getattr(one, kind):
+                reasons.setdefault((kind, name), one.because)
+
+    def reason(check: Check) -> str | None:
+        keys = [("checks", check.name), *(("workloads", x) for x in check.workloads)]
+        return next((reasons[key] for key in keys if key in reasons), None)
+
+    gone = tuple((one, why) for one in spec.check if (why := reason(one)) is not None)
+    names = {one.name for one, _ in gone}
+    overhead = spec.overhead
+    if overhead is not None:
+        left = [x for x in overhead.workload if ("measures", x.name) not in reasons]
+        overhead = overhead.model_copy(update={"workload": tuple(left)})
+    machine = {
+        key: value
+        for key in ("append", "devices")
+        if (value := getattr(other, key)) is not None
+    }
+    return spec.model_copy(
+        update={
+            "machine": spec.machine.model_copy(update=machine),
+            "workload": tuple(
+                one for one in spec.workload if ("workloads", one.name) not in reasons
+            ),
+            "check": tuple(one for one in spec.check if one.name not in names),
+            "shown": tuple(one for one in spec.shown if one.check not in names),
+            "overhead": overhead,
+        }
+    ), gone
 
 
 @dataclass(frozen=True)
@@ -652,10 +726,31 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
             yield (*place, "script"), f"{file} is not declared as a [[script]]"
         for event in sorted(bare.intersection(measure.events)):
             yield (*place, "events"), f"{event} is bare: ftrace has no such event"
+    yield from _on_contradictions(spec)
     yield from _need_contradictions(project, dir, spec)
     yield from _check_contradictions(dir, spec)
     yield from _unproven_contradictions(spec)
     yield from _shown_contradictions(spec)
+
+
+def _on_contradictions(spec: Spec) -> Iterator[Fault]:
+    measures = spec.overhead.workload if spec.overhead else ()
+    known = {
+        "workloads": {one.name for one in spec.workload},
+        "checks": {one.name for one in spec.check},
+        "measures": {one.name for one in measures},
+    }
+    for name, other in spec.on.items():
+        for position, one in enumerate(other.skipped):
+            here = ("on", name, "skipped", position)
+            named = False
+            for kind, names in known.items():
+                for each in getattr(one, kind):
+                    named = True
+                    if each not in names:
+                        yield (*here, kind), f"no {kind[:-1]} called {each}"
+            if not named:
+                yield here, "it names nothing that is skipped"
 
 
 def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:

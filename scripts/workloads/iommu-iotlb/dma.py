@@ -10,6 +10,7 @@ import fcntl
 import itertools
 import mmap
 import os
+import platform
 import re
 import struct
 import subprocess
@@ -25,6 +26,26 @@ HUGE = 2 << 20
 #: Longer than a flush queue waits by far, so that one that is left alone is empty.
 DRAIN_S = 0.5
 TRACING = Path("/sys/kernel/tracing")
+
+
+@dataclasses.dataclass(frozen=True)
+class Iommu:
+    """The functions of a driver: ``sync`` invalidates what was gathered, ``flush`` all
+    of a domain, and ``walk``, where there is one, what led to a table that is freed,
+    while it is unmapped."""
+
+    sync: str
+    flush: str
+    walk: str | None = None
+
+
+#: That of the machine that QEMU makes up.
+IOMMU = {
+    "x86_64": Iommu("intel_iommu_tlb_sync", "intel_flush_iotlb_all"),
+    "aarch64": Iommu(
+        "arm_smmu_iotlb_sync", "arm_smmu_flush_iotlb_all", "arm_smmu_tlb_inv_walk"
+    ),
+}[platform.machine()]
 
 
 class Pci:
@@ -272,13 +293,14 @@ def define(line: str) -> None:
 
 class Probes:
     """An unmapping of the DMA API, as probes see it: whose device it is, both ends of
-    iommu_unmap_fast() and of intel_iommu_tlb_sync(), the driver's part of an
-    invalidation.
+    iommu_unmap_fast() and of the driver's part of an invalidation.
 
     ``waits`` has [asked, device, unmap begin, unmap end, sync begin, sync end, first
     IOVA, last IOVA, domain] of each that was invalidated: whole microseconds, and the
-    name that the device's kobject has.  ``entered`` has [time, name] of each function
-    of ``others`` that began, ``lazy`` the times at which a domain had got its queues.
+    name that the device's kobject has.  ``walks`` has [begin, end, first IOVA, size] of
+    what the driver invalidated while it unmapped, which is then no more gathered.
+    ``entered`` has [time, name] of each function of ``others`` that began, ``lazy`` the
+    times at which a domain had got its queues.
     """
 
     #: What is given a device, and unmaps its memory.
@@ -295,16 +317,23 @@ class Probes:
     def __init__(self, *others: str) -> None:
         self.trace = Trace("kstall-probes")
         self.waits: list[tuple[int, str, int, int, int, int, int, int, int]] = []
+        self.walks: list[list[int]] = []
         self.entered: list[tuple[int, str]] = []
         self.lazy: list[int] = []
         self._others = others
         self._probes = {
             "begin": f"f:{GROUP}/begin iommu_unmap_fast",
             "end": f"f:{GROUP}/end iommu_unmap_fast%return",
-            "in": f"f:{GROUP}/in intel_iommu_tlb_sync {self._FETCH}",
-            "out": f"f:{GROUP}/out intel_iommu_tlb_sync%return",
+            "in": f"f:{GROUP}/in {IOMMU.sync} {self._FETCH}",
+            "out": f"f:{GROUP}/out {IOMMU.sync}%return",
             "lazy": f"f:{GROUP}/lazy iommu_dma_init_fq%return",
-        } | {
+        }
+        if IOMMU.walk is not None:
+            self._probes |= {
+                "walk": f"f:{GROUP}/walk {IOMMU.walk} iova=$arg1:x64 size=$arg2:x64",
+                "walked": f"f:{GROUP}/walked {IOMMU.walk}%return",
+            }
+        self._probes |= {
             name: f"f:{GROUP}/{name} {name} {self._NAME}"
             for name in (*self._ASKED, *others)
         }
@@ -344,17 +373,25 @@ class Probes:
             # What is interrupted goes on afterwards, as does what lost the CPU.
             context = next((bit for bit in "Hhs" if bit in found[2]), found[1])
             one = seen.setdefault(context, _Seen())
+            given = [int(word, 16) for word in re.findall(r"=0x(\w+)", found[6])]
             if name == "begin":
-                one.begin, one.end, one.sync = at, 0, 0
+                one.begin, one.end, one.sync, one.walks = at, 0, 0, []
             elif name == "end":
                 one.end = at
             elif name == "in" and one.end:
                 one.sync = at
-                one.given = [
-                    int(word, 16) for word in re.findall(r"=0x(\w+)", found[6])
-                ]
+                one.given = given
+            elif name == "walk":
+                one.walks.append([at, 0, *given])
+            elif name == "walked" and one.walks:
+                one.walks[-1][1] = at
+                self.walks.append(one.walks[-1])
             elif name == "out" and one.sync:
                 first, last, domain = one.given
+                # What was invalidated with a table was not gathered.
+                for _, _, iova, size in one.walks:
+                    first = min(first, iova)
+                    last = max(last, iova + size - 1)
                 self.waits.append(
                     (
                         one.asked, one.device, one.begin, one.end, one.sync, at,
@@ -376,6 +413,7 @@ class _Seen:
     begin: int = 0
     end: int = 0
     sync: int = 0
+    walks: list[list[int]] = dataclasses.field(default_factory=list)
     given: list[int] = dataclasses.field(default_factory=list)
 
 
@@ -452,8 +490,8 @@ _OF_FLUSHES = {
     "timer": "f:{} fq_flush_timeout",
     "over": "f:{} fq_flush_timeout%return",
     "asked": "f:{} iommu_dma_unmap_phys",
-    "flush": "f:{} intel_flush_iotlb_all domain=$arg1:x64",
-    "flushed": "f:{} intel_flush_iotlb_all%return",
+    "flush": f"f:{{}} {IOMMU.flush} domain=$arg1:x64",
+    "flushed": f"f:{{}} {IOMMU.flush}%return",
     "free": "f:{} free_iova_fast",
 }
 

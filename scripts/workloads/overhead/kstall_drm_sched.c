@@ -24,7 +24,7 @@ static u64 first, last;
 
 static struct dma_fence *run_job(struct drm_sched_job *job)
 {
-	last = rdtsc();
+	last = instructions();
 	if (job == &jobs[0])
 		first = last;
 	return NULL;

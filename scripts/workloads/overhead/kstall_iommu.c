@@ -14,7 +14,7 @@ static void *page;
 
 static u64 repetition(void)
 {
-	u64 before = rdtsc();
+	u64 before = instructions();
 	unsigned int i;
 
 	for (i = 0; i < PAIRS; i++) {
@@ -24,7 +24,7 @@ static u64 repetition(void)
 			return 0;
 		dma_unmap_single(&edu->dev, at, PAGE_SIZE, DMA_TO_DEVICE);
 	}
-	return rdtsc() - before;
+	return instructions() - before;
 }
 
 static int kstall_iommu_show(struct seq_file *seq, void *unused)

@@ -33,10 +33,10 @@ static int poll(struct ib_cq *queue, int count, struct ib_wc *wc)
 
 static u64 repetition(void)
 {
-	u64 before = rdtsc();
+	u64 before = instructions();
 
 	ib_process_cq_direct(cq, COMPLETIONS);
-	return rdtsc() - before;
+	return instructions() - before;
 }
 
 static int kstall_rdma_cq_show(struct seq_file *seq, void *unused)

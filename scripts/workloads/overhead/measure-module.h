@@ -11,9 +11,57 @@
 #include <linux/debugfs.h>
 #include <linux/module.h>
 #include <linux/seq_file.h>
-#include <asm/msr.h>
 
 #define REPETITIONS 101
+
+#ifdef CONFIG_X86
+#include <asm/msr.h>
+
+static inline u64 instructions(void)
+{
+	return rdtsc();
+}
+
+static int begin_counting(void)
+{
+	return 0;
+}
+
+static void end_counting(void)
+{
+}
+#else
+#include <linux/perf_event.h>
+#include <asm/arm_pmuv3.h>
+
+/* One processor is all there is where instructions are counted. */
+static struct perf_event *counter;
+
+static inline u64 instructions(void)
+{
+	return (u32)read_pmevcntrn(counter->hw.idx);
+}
+
+static int begin_counting(void)
+{
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_HARDWARE,
+		.config = PERF_COUNT_HW_INSTRUCTIONS,
+		.size = sizeof(attr),
+		.pinned = 1,
+	};
+
+	counter = perf_event_create_kernel_counter(&attr, 0, NULL, NULL, NULL);
+	if (IS_ERR(counter))
+		return PTR_ERR(counter);
+	return 0;
+}
+
+static void end_counting(void)
+{
+	perf_event_release_kernel(counter);
+}
+#endif
 
 /*
  * Print what @repetition takes, which returns the instructions of @operations
@@ -24,9 +72,13 @@ static int measure(struct seq_file *file, unsigned int operations,
 {
 	static u64 taken[REPETITIONS];
 	unsigned int i;
+	int ret = begin_counting();
 
+	if (ret)
+		return ret;
 	for (i = 0; i < REPETITIONS + 2; i++)
 		taken[i < 2 ? 0 : i - 2] = repetition();
+	end_counting();
 	seq_printf(file, "operations %u\n", operations);
 	for (i = 0; i < REPETITIONS; i++)
 		seq_printf(file, "%llu\n", taken[i]);

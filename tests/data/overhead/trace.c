@@ -6,6 +6,12 @@
  */
 typedef unsigned long u64;
 
+#ifdef __x86_64__
+#define NOP ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00"
+#else
+#define NOP "nop"
+#endif
+
 struct tracepoint {
 	const char *name;
 	struct {
@@ -69,7 +75,7 @@ static inline __attribute__((always_inline)) int enabled(void)
 #ifdef BROKEN
 	return *(volatile int *)&__tracepoint_job_wait.key.enabled;
 #else
-	asm goto("1: .byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n\t"
+	asm goto("1: " NOP "\n\t"
 		 ".pushsection __jump_table, \"aw\"\n\t"
 		 ".balign 8\n\t"
 		 ".long 1b - ., %l[yes] - .\n\t"

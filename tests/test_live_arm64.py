@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""kstall on kernels and guests for arm64, cross-compiled and emulated."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kstall.base import arch
+from kstall.series import Project
+from live import validate
+
+pytestmark = [pytest.mark.live, pytest.mark.deep]
+
+
+@pytest.mark.parametrize("series", ["drm-sched", "iommu-iotlb"])
+def test_a_series_is_proven(project_root: Path, tmp_path: Path, series: str) -> None:
+    if shutil.which(arch.ARM64.qemu) is None:
+        pytest.skip("make setup ARCH=arm64 installs what that takes")
+    words = ("--arch", "arm64", "--level", "quick", series)
+    found = validate(project_root, tmp_path / "out", *words)
+    assert found.exit_code == 0, found.said
+    assert found.report.environment.arch == "arm64"
+    assert found.report.environment.accelerator == "tcg"
+    judged = {one.name: one.status for one in found.report.series[0].checks}
+    (declared,) = Project(project_root).load([series])
+    there = declared.on(arch.ARM64)
+    gone = {check.name for check, _ in there.skipped}
+    for check in declared.spec.check:
+        assert judged[check.name] == ("skip" if check.name in gone else "pass")
