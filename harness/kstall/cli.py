@@ -286,8 +286,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         choices=("report", "series", "mutants", "matrix", "matrix-file", "comparison"),
         default="report",
-        help="of report.json, series.toml, mutants.toml, matrix.json, a file for `validate --matrix`,"
-        " or what `compare --json` writes (default: %(default)s)",
+        help="of report.json, series.toml, mutants.toml, matrix.json, a file for "
+        "`validate --matrix`, or what `compare --json` writes (default: %(default)s)",
     )
     schema.set_defaults(verb=_schema)
     # Theirs are parsed there, where what they need is installed; see entry.py.
