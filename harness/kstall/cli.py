@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import io
 import json
 import os
+import platform
 import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import get_args
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,10 +29,13 @@ from . import __version__
 from .base import DoesNotApply, FailedCheck, KstallError, cache, explain, temporary
 from .evidence import traceabi
 from .mail import export, incoming, prep, summary
-from .pipeline import Ui, command_line, stability, validate
+from .pipeline import Ui, command_line, stability, units, validate
 from .report import html, report, views
 from .series import Level, Project, Series, Spec, mutants, new
 from .tree import source
+
+if TYPE_CHECKING:
+    from . import farm
 
 CANNOT_RUN = 2
 # `make validate KERNEL=...` exports these, and what a user has set up for builds of
@@ -198,7 +205,10 @@ def _parser() -> argparse.ArgumentParser:
         help="how many guests run at the same time (default: as processors and memory "
         "allow, and one with --repeat)",
     )
+    _add_workers(prove)
     prove.set_defaults(verb=_validate)
+
+    _add_worker(verbs)
 
     _add_stability(verbs)
 
@@ -300,6 +310,95 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="also make a b4 prep branch in this git checkout of what was proven on",
     )
     thread.set_defaults(verb=_series)
+
+
+def _add_workers(prove: argparse.ArgumentParser) -> None:
+    prove.add_argument(
+        "--workers",
+        type=_positive,
+        metavar="N",
+        help="build and boot in so many workers on this machine, each with its part of "
+        "the processors",
+    )
+    prove.add_argument(
+        "--on",
+        metavar="ADDRESS",
+        help="build and boot in the workers of a scheduler: tcp://127.0.0.1:8786, "
+        "tls://host:8786, or slurm:cores=8,memory=32GB,jobs=4",
+    )
+    _add_store(prove)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="where workers put what they make: a directory, or what fsspec knows, "
+        "such as sftp://host/dir or s3://bucket/dir (default: below the cache, where "
+        "all are on this machine)",
+    )
+    for name, what in (
+        ("ca-file", "who signs the others' certificates"),
+        ("cert", "the certificate that is shown"),
+        ("key", "its key"),
+    ):
+        parser.add_argument(
+            f"--tls-{name}", type=Path, metavar="PEM", help=f"for tls://: {what}"
+        )
+
+
+def _add_worker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    worker = verbs.add_parser(
+        "worker",
+        help="build and boot for others, see docs/workers.md",
+        description="Build and boot what clients of a scheduler ask for.  Whoever can "
+        "connect to that scheduler can run programs as this user.",
+    )
+    worker.add_argument("scheduler", help="tcp://127.0.0.1:8786 or tls://host:8786")
+    worker.add_argument("--name", help="default: the machine's, and the process")
+    worker.add_argument(
+        "--cache",
+        type=Path,
+        help="its own cache (default: workers/NAME below that of this machine)",
+    )
+    worker.add_argument(
+        "--nthreads",
+        type=_positive,
+        metavar="N",
+        help="slots: how many guests at once (default: half as many as processors)",
+    )
+    worker.add_argument(
+        "--memory-limit", metavar="SIZE", help="such as 16GB (default: what is free)"
+    )
+    worker.add_argument("--cpus", metavar="LIST", help="run on these, such as 0,2")
+    worker.add_argument(
+        "--host", help="listen there (default: where the scheduler can be reached)"
+    )
+    worker.add_argument(
+        "--death-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="wait so long for the scheduler (default: %(default)s)",
+    )
+    # Dask's own, which dask-jobqueue hands on; the address says it.
+    worker.add_argument("--protocol", help=argparse.SUPPRESS)
+    _add_store(worker)
+    worker.set_defaults(verb=_worker)
+
+    scheduler = verbs.add_parser(
+        "scheduler", help="bring clients and workers together, see docs/workers.md"
+    )
+    scheduler.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="listen there; others than this machine need certificates (default: "
+        "%(default)s)",
+    )
+    scheduler.add_argument("--port", type=int, default=8786)
+    for name in ("ca-file", "cert", "key"):
+        scheduler.add_argument(f"--tls-{name}", type=Path, metavar="PEM")
+    scheduler.set_defaults(verb=_scheduler)
 
 
 def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -494,15 +593,100 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         alone=arguments.alone,
         at_once=arguments.at_once,
     )
-    return _prove(request, console)
+    return _prove(request, console, _where(arguments))
 
 
-def _prove(request: validate.Request, console: Console) -> int:
-    with Ui(console) as ui:
+def _prove(
+    request: validate.Request, console: Console, where: farm.Where | None = None
+) -> int:
+    with contextlib.ExitStack() as stack:
+        ui = stack.enter_context(Ui(console))
+        if where is not None:
+            shelf = _farm().Shelf(request.cache, units.KINDS)
+            root = request.project.root
+            away = _farm().opened(where, shelf, root, ui.say)
+            request = replace(request, away=stack.enter_context(away))
         directory, outcome = validate.validate(request, ui, command_line())
     console.print()
     views.terminal(outcome, directory, console)
     return outcome.exit_code
+
+
+def _farm() -> ModuleType:
+    """The package of workers, without which all else goes on."""
+    try:
+        return importlib.import_module("kstall.farm")
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in ("cloudpickle", "dask", "distributed", "fsspec"):
+            raise
+        raise KstallError(
+            f"workers need {name}, which is not installed",
+            next="in a checkout, pip install '.[workers]'; without --workers and --on "
+            "everything is done here",
+        ) from error
+
+
+def _tls(arguments: argparse.Namespace) -> farm.Tls | None:
+    files = (arguments.tls_ca_file, arguments.tls_cert, arguments.tls_key)
+    if not any(files):
+        return None
+    if not all(files):
+        raise KstallError("--tls-ca-file, --tls-cert and --tls-key go together")
+    tls: farm.Tls = _farm().Tls(*files)
+    return tls
+
+
+def _where(arguments: argparse.Namespace) -> farm.Where | None:
+    if arguments.workers is None and arguments.on is None:
+        return None
+    if arguments.workers is not None and arguments.on is not None:
+        raise KstallError("--workers is this machine, and --on is others: choose one")
+    where: farm.Where = _farm().Where(
+        arguments.workers, arguments.on, arguments.store, _tls(arguments)
+    )
+    return where
+
+
+def _worker(arguments: argparse.Namespace, console: Console) -> int:
+    workers = _farm()
+    name = arguments.name or f"{platform.node()}-{os.getpid()}"
+    place = (arguments.cache or _cache() / "workers" / name).absolute()
+    place.mkdir(parents=True, exist_ok=True)
+    if arguments.cpus:
+        os.sched_setaffinity(0, {int(one) for one in arguments.cpus.split(",")})
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    status = 0
+    try:
+        workers.work(
+            arguments.scheduler,
+            workers.Shelf(place, units.KINDS),
+            units.performers(),
+            said=workers.offer(place, name, arguments.nthreads, arguments.memory_limit),
+            store=arguments.store,
+            tls=_tls(arguments),
+            host=arguments.host,
+            patience=arguments.death_timeout,
+            say=say,
+        )
+    except (KstallError, OSError) as error:
+        _complain(explain(error))
+        status = CANNOT_RUN
+    sys.stdout.flush()
+    # Threads of units that are being ended would be waited for.
+    workers.leave(status)
+    return status
+
+
+def _scheduler(arguments: argparse.Namespace, console: Console) -> int:
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    _farm().scheduler(arguments.host, arguments.port, _tls(arguments), say)
+    return 0
 
 
 def _stability(arguments: argparse.Namespace, console: Console) -> int:

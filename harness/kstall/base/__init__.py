@@ -6,7 +6,7 @@ knows nothing of kernels, series or guests, and needs only the standard library,
 is used where nothing is installed yet.
 """
 
-from . import cache, parallel, places, process, sources, space, temporary
+from . import cache, elsewhere, parallel, places, process, sources, space, temporary
 from .errors import DoesNotApply, FailedCheck, KstallError, NotJudged, explain
 from .stage import Figure, Sink, Status, figure, figures
 
@@ -19,6 +19,7 @@ __all__ = [
     "Sink",
     "Status",
     "cache",
+    "elsewhere",
     "explain",
     "figure",
     "figures",

@@ -102,6 +102,12 @@ def obtain(
         else:
             with cache.keep(target) as scratch:
                 _make(tuple(sorted({*wanted, *_ALWAYS})), suite, scratch, say, log)
+    return find(key, cache_dir, reused=reused)
+
+
+def find(key: str, cache_dir: Path, *, reused: bool = True) -> Root:
+    """The root of that key, which is in the cache."""
+    target = cache_dir / "roots" / key
     facts = json.loads((target / "root.json").read_text(encoding="utf-8"))
     return Root(key, target, tuple(facts["packages"]), facts["versions"], reused)
 

@@ -5,7 +5,7 @@ In comes a `Request`; out come a run directory and its report.  Only this packag
 to a report: what the stages are made of comes from the packages below.
 """
 
-from . import stability, validate
+from . import stability, units, validate
 from .run import command_line
 from .ui import Ui
 
@@ -13,5 +13,6 @@ __all__ = [
     "Ui",
     "command_line",
     "stability",
+    "units",
     "validate",
 ]

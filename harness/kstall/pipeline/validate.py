@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..base import KstallError, cache, process
+from ..base import (
+    DoesNotApply,
+    FailedCheck,
+    KstallError,
+    cache,
+    elsewhere,
+    process,
+)
 from ..build import kernel
-from ..compile import Work
+from ..compile import Work, ahead
 from ..cost import FunctionSize
 from ..debian import root
 from ..evidence import evidence, mutate
@@ -38,7 +45,8 @@ class Request:
     adds what takes long and seldom finds anything.  ``again``: results of earlier
     guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
     each series on a kernel of its own as well.  ``at_once``: how many guests run at the
-    same time; as many as the machine has room for, if it is not said.
+    same time; as many as the machine has room for, if it is not said.  ``away`` hands
+    out what others may do.
     """
 
     project: Project
@@ -51,6 +59,7 @@ class Request:
     repeat: int | None = None
     alone: bool = False
     at_once: int | None = None
+    away: elsewhere.Elsewhere | None = None
 
 
 def validate(
@@ -81,7 +90,7 @@ def validate(
 
 
 def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
-    run = runs.begin(request.out, command, ui)
+    run = runs.begin(request.out, command, ui, request.away)
     run.report.series = [
         SeriesReport(
             name=one.name,
@@ -272,11 +281,37 @@ def _subjects(
 
     What stopped the others is in the report.
     """
+    if run.away is not None:
+        _ahead(request, run, ground, run.away)
     found = []
     for series, entry in zip(request.series, run.report.series, strict=True):
         with contextlib.suppress(runs.StageStopped):
             found.append(_subject(request, run, ground, series, entry))
     return tuple(found)
+
+
+def _ahead(
+    request: Request, run: runs.Run, ground: Ground, away: elsewhere.Elsewhere
+) -> None:
+    """Have begun elsewhere what takes long, while the patches are looked at here.
+
+    Raises `runs.StageStopped` if nobody there is up to it.
+    """
+    with run.stage("workers") as stage:
+        stage.summary = away.describe()
+        plans: dict[str, tree.Plan] = {}
+        shared = run.dir / "shared"
+        for series in request.series:
+            # What is wrong with them is told in their own stages.
+            with contextlib.suppress(DoesNotApply, FailedCheck):
+                plans[series.name] = tree.plan(ground.base, series.patches, shared)
+        those = [series for series in request.series if series.name in plans]
+        sharing.ahead(those, ground, request.level, run)
+        if request.level != "quick":
+            context = run.context(request.project, request.cache, request.level)
+            for series in those:
+                plan = plans[series.name]
+                ahead(Work(context, series, plan, ground.tools, ground.root))
 
 
 def _subject(

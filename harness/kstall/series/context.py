@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..base import Sink, cache
+from ..base import Sink, cache, elsewhere
 from .series import Project
 
 Level = Literal["quick", "full", "deep"]
@@ -19,7 +19,8 @@ class Context:
     """Whose checkout it is, where things are kept, and who listens.
 
     ``out`` is the directory of the run, with one for each series.  At ``level`` quick
-    costs are left out; deep adds what takes long and seldom finds anything.
+    costs are left out; deep adds what takes long and seldom finds anything.  What may
+    be done ``away`` is, if there is somebody to hand it out.
     """
 
     project: Project
@@ -27,6 +28,7 @@ class Context:
     out: Path
     level: Level
     ui: Sink
+    away: elsewhere.Elsewhere | None = None
 
     def turn(self, name: str, doing: str) -> AbstractContextManager[None]:
         """What no other run does meanwhile; who is waited for is said as ``doing``."""
