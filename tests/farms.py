@@ -57,13 +57,18 @@ class Crowd:
         """A worker with a cache of its own."""
         place = str(self.world.root / name)
         words = ("worker", self.address, "--name", name, "--cache", place)
-        child = self.start(*words, "--nthreads", "2", *more)
-        until(
-            f"{name} works: {self.said(child)}",
-            lambda: "works for" in self.said(child) or child.exitcode is not None,
-        )
-        self.workers[name] = child
-        return child
+        self.workers[name] = self.start(*words, "--nthreads", "2", *more)
+        return self.workers[name]
+
+    def gather(self) -> None:
+        """Wait until all who were hired work, or have ended."""
+        for name, child in self.workers.items():
+            until(
+                f"{name} works",
+                lambda child=child: (
+                    "works for" in self.said(child) or child.exitcode is not None
+                ),
+            )
 
     def validate(self, *words: str) -> Ran:
         return self.world.validate("--on", self.address, *words)
@@ -97,6 +102,7 @@ def crowd(world: World, *names: str) -> Iterator[Crowd]:
         made.begin()
         for name in names:
             made.hire(name)
+        made.gather()
         yield made
     finally:
         made.dismiss()
@@ -114,14 +120,15 @@ def verdict(ran: Ran) -> str:
     assert ran.report is not None, ran.said
     raw = json.loads(ran.report.model_dump_json())
     raw["stages"] = [one for one in raw["stages"] if one["name"] != "workers"]
+    for entry in raw["series"]:
+        # Those that go on beside each other end in any order.
+        entry["stages"].sort(key=lambda one: str(one["name"]))
     return json.dumps(_timeless(raw), indent=1)
 
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            key: _timeless(one) for key, one in value.items() if key not in _TIMES
-        }
+        return {key: _timeless(one) for key, one in value.items() if key not in _TIMES}
     if isinstance(value, list):
         return [_timeless(one) for one in value]
     if isinstance(value, str):

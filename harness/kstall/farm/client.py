@@ -100,6 +100,9 @@ class Farm:
                     raise
                 self._say(f"{unit.title}: {error.what}; it is made once more")
                 self._store.forget(_note(unit))
+                # Where one is damaged others may be, and each would cost a try.
+                for artifact in answer["entries"].values():
+                    self._store.check(Artifact(**artifact))
                 self._again(begun, fresh=True)
         raise AssertionError("unreachable")
 
@@ -220,7 +223,7 @@ class Farm:
         ]
         return NobodyCan(
             f"no worker can do this: {unit.title}: "
-            + ("; ".join(said) or "there is no worker"),
+            + ("; ".join(said) or f"there is no {'other ' if tried else ''}worker"),
             next="start one that has it with `kstall worker`, or leave out --on",
         )
 
@@ -271,7 +274,8 @@ class Farm:
         if answer.get("damaged") and len(begun.faults) < _TRIES:
             # What it was to start from is sent anew, also to the same worker.
             for entry in begun.unit.entries:
-                self._store.forget(f"entries/{entry}")
+                if (sent := self._store.entry(entry)) is not None:
+                    self._store.check(sent)
         else:
             begun.tried.add(answer["worker"])
         try:

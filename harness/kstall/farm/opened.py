@@ -132,6 +132,7 @@ def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
                 n_workers=0,
                 processes=False,
                 host="127.0.0.1",
+                protocol="tcp://",
                 dashboard_address=None,
                 silence_logs=False,
             )

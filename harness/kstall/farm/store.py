@@ -107,15 +107,7 @@ class Store:
             raise process.NotInstalled("zstd: command not found", next="install zstd")
         with temporary.directory("archive") as place:
             archive = place / f"archive.tar.{artifact.form}"
-            with self._guarded("read"):
-                try:
-                    self._fs.get_file(self._at(artifact.path), os.fspath(archive))
-                except FileNotFoundError as error:
-                    raise self._damaged(artifact, "is not there") from error
-            if cache.file_digest(archive) != artifact.sha256:
-                with contextlib.suppress(OSError):
-                    self._fs.rm_file(self._at(artifact.path))
-                raise self._damaged(artifact, "is not what it was")
+            self._fetch(artifact, archive)
             target.mkdir(parents=True, exist_ok=True)
             process.run(
                 [
@@ -130,6 +122,22 @@ class Store:
                 ],
                 env={"LC_ALL": "C"},
             )
+
+    def check(self, artifact: Artifact) -> None:
+        """Remove an archive that is not what it should be."""
+        with contextlib.suppress(Damaged), temporary.directory("archive") as place:
+            self._fetch(artifact, place / "archive")
+
+    def _fetch(self, artifact: Artifact, archive: Path) -> None:
+        with self._guarded("read"):
+            try:
+                self._fs.get_file(self._at(artifact.path), os.fspath(archive))
+            except FileNotFoundError as error:
+                raise self._damaged(artifact, "is not there") from error
+        if cache.file_digest(archive) != artifact.sha256:
+            with contextlib.suppress(OSError):
+                self._fs.rm_file(self._at(artifact.path))
+            raise self._damaged(artifact, "is not what it was")
 
     def _damaged(self, artifact: Artifact, how: str) -> Damaged:
         return Damaged(

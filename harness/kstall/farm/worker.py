@@ -155,7 +155,9 @@ class _Bench:
             answer = {"fault": elsewhere.as_json(error, self.shelf.cache)}
         except (OSError, MemoryError) as error:
             said = explain(error) if isinstance(error, OSError) else "out of memory"
-            answer = {"fault": elsewhere.as_json(KstallError(said), self.shelf.cache)}
+            what, _, then = said.partition("\n  next: ")
+            reason = KstallError(what, next=then or None)
+            answer = {"fault": elsewhere.as_json(reason, self.shelf.cache)}
         except Exception:
             said = f"a bug in kstall:\n{traceback.format_exc()}"
             answer = {"fault": elsewhere.as_json(KstallError(said), self.shelf.cache)}
