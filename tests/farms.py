@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -47,8 +47,8 @@ class Crowd:
     def said(self, child: ForkProcess) -> str:
         return self.world._said(child)
 
-    def begin(self) -> None:
-        self.scheduler = self.start("scheduler", "--port", "0")
+    def begin(self, *words: str) -> None:
+        self.scheduler = self.start("scheduler", "--port", "0", *words)
         mine = self.scheduler
         until("a scheduler", lambda: "scheduler at" in self.said(mine))
         (self.address,) = re.findall(r"scheduler at (\S+)", self.said(mine))
@@ -95,11 +95,11 @@ class Crowd:
 
 
 @contextlib.contextmanager
-def crowd(world: World, *names: str) -> Iterator[Crowd]:
+def crowd(world: World, *names: str, tls: Sequence[str] = ()) -> Iterator[Crowd]:
     """A scheduler and workers of these names."""
     made = Crowd(world)
     try:
-        made.begin()
+        made.begin(*tls)
         for name in names:
             made.hire(name)
         made.gather()

@@ -20,7 +20,7 @@ from ..base import KstallError, process, space
 from .client import Farm
 from .shelf import Shelf
 from .store import Store
-from .transport import Tls, is_loopback, require_private
+from .transport import NO_PAGE, Tls, is_loopback, require_private
 from .worker import quiet
 
 _SLURM = "slurm:"
@@ -56,7 +56,8 @@ def opened(
         if where.workers is not None:
             client = stack.enter_context(_here(where.workers, shelf.cache, store))
         elif where.on is not None and where.on.startswith(_SLURM):
-            cluster = slurm_cluster(where.on, store.url, where.tls)
+            secrets = shelf.cache / "slurm"
+            cluster = slurm_cluster(where.on, store.url, where.tls, secrets)
             stack.callback(cluster.close)
             client = stack.enter_context(_client(cluster, None))
             say(f"waiting for Slurm: {where.on}")
@@ -133,7 +134,8 @@ def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
                 processes=False,
                 host="127.0.0.1",
                 protocol="tcp://",
-                dashboard_address=None,
+                dashboard_address=NO_PAGE,
+                scheduler_kwargs={"dashboard": False},
                 silence_logs=False,
             )
         )
@@ -175,11 +177,22 @@ def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
 # -- Slurm -----------------------------------------------------------------------------
 
 
-def slurm_cluster(text: str, store: str, tls: Tls | None) -> Any:
+def _scale(cluster: Any, jobs: int) -> None:
+    cluster.scale(jobs=jobs)
+
+
+def slurm_cluster(
+    text: str,
+    store: str,
+    tls: Tls | None,
+    secrets: Path,
+    scale: Callable[[Any, int], None] = _scale,
+) -> Any:
     """Workers in jobs of Slurm, as ``slurm:queue=X,cores=8,memory=32GB,jobs=4`` says.
 
-    Other words are those of `dask_jobqueue.SLURMCluster`.  Raises `KstallError` for a
-    word that is none, and without dask-jobqueue.
+    Other words are those of `dask_jobqueue.SLURMCluster`.  Certificates for a while go
+    to ``secrets``, which all nodes see, if ``tls`` has none; ``scale`` submits so many
+    jobs.  Raises `KstallError` for a word that is none, and without dask-jobqueue.
     """
     try:
         made = importlib.import_module("dask_jobqueue").SLURMCluster
@@ -199,6 +212,7 @@ def slurm_cluster(text: str, store: str, tls: Tls | None) -> Any:
         cores, jobs = int(pairs.pop("cores")), int(pairs.pop("jobs", "1"))
     except ValueError as error:
         raise KstallError(f"{text}: {error}") from error
+    secrets.mkdir(mode=0o700, parents=True, exist_ok=True)
     security = True if tls is None else tls.security()
     # A job that was killed is Slurm's to tell of; a worker has no nurse.
     dask.config.set({"distributed.worker.daemon": False})
@@ -211,10 +225,11 @@ def slurm_cluster(text: str, store: str, tls: Tls | None) -> Any:
             nanny=False,
             security=security,
             protocol="tls://",
-            scheduler_options={"dashboard": False},
+            scheduler_options={"dashboard": False, "dashboard_address": NO_PAGE},
+            shared_temp_directory=str(secrets),
             **pairs,
         )
     except (TypeError, ValueError) as error:
         raise KstallError(f"{text}: {error}") from error
-    cluster.scale(jobs=jobs)
+    scale(cluster, jobs)
     return cluster

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from distributed import Scheduler
 
 from ..base import KstallError
-from .transport import Tls, require_private
+from .transport import NO_PAGE, Tls, require_private
 from .worker import quiet
 
 
@@ -36,6 +36,7 @@ def scheduler(
                 protocol=f"{protocol}://",
                 security=security,
                 dashboard=False,
+                dashboard_address=NO_PAGE,
             )
         except OSError as error:
             raise KstallError(

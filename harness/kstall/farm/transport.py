@@ -19,6 +19,9 @@ from distributed import Security
 
 from ..base import KstallError
 
+#: Dask answers there how it is, also without a page and to whoever asks: nobody else.
+NO_PAGE = "127.0.0.1:0"
+
 
 @dataclass(frozen=True)
 class Tls:
@@ -66,6 +69,21 @@ def require_private(address: str, tls: Tls | None) -> Security | None:
             next="use tls:// with certificates, see docs/workers.md",
         )
     return None
+
+
+def own_address(address: str) -> str:
+    """Our own one, as the machine at ``address`` sees it."""
+    parts = urlsplit(address)
+    try:
+        (found, *_) = socket.getaddrinfo(
+            parts.hostname, parts.port, type=socket.SOCK_DGRAM
+        )
+        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
+            # Nothing is sent.
+            probe.connect(found[4])
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise KstallError(f"{address}: {error.strerror}") from error
 
 
 def is_loopback(host: str) -> bool:

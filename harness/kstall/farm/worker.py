@@ -37,7 +37,7 @@ from ..base import (
 )
 from .shelf import Shelf
 from .store import Artifact, Damaged, Store
-from .transport import Tls, require_private
+from .transport import NO_PAGE, Tls, own_address, require_private
 
 #: Of a property, of which nothing is used up.
 _PLENTY = 1e9
@@ -292,9 +292,8 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, told.set)
-    if how["host"] is None and address.startswith("tcp://"):
-        # Only this machine, as that is where the scheduler is.
-        how = {**how, "host": "127.0.0.1"}
+    # Dask's own choice would be all interfaces.
+    how = {**how, "host": how["host"] or own_address(address)}
     worker = Worker(
         address,
         nthreads=said.slots,
@@ -303,6 +302,7 @@ async def _serve(
         memory_limit=0,
         local_directory=str(scratch),
         dashboard=False,
+        dashboard_address=NO_PAGE,
         death_timeout=patience,
         startup_information={"kstall": _said(said)},
         **how,
