@@ -23,6 +23,7 @@ from typing import Any
 import dask
 from distributed import Client, Scheduler, Worker
 
+from kstall.farm.line import Line, Ticket
 from kstall.farm.worker import SETTINGS
 
 #: Seconds of LEVEL=full on two processors: compiled in all variants, a guest, a boot
@@ -47,6 +48,13 @@ SERIES: dict[str, tuple[float, float, float, float]] = {
 #: Base and patched kernel of all series, from nothing.
 KERNELS = 870.0
 _VARIANTS = 4
+# So many workers in one process would else be busy with looking at themselves.
+_QUIET = {
+    "distributed.admin.system-monitor.interval": "60s",
+    "distributed.admin.system-monitor.disk": False,
+    "distributed.admin.system-monitor.host-cpu": False,
+    "distributed.admin.system-monitor.gil.enabled": False,
+}
 _BOOTS = 6
 _BPFTRACE = 40.0
 
@@ -113,7 +121,7 @@ async def run(
     jobs: Sequence[Job], workers: int, scale: float, *, longest_first: bool = True
 ) -> float:
     """Seconds that ``jobs`` took, as if they had not been shortened to ``scale``."""
-    dask.config.set(SETTINGS)
+    dask.config.set(SETTINGS | _QUIET)
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
         made = [
@@ -123,6 +131,7 @@ async def run(
                 name=f"w{number}",
                 resources={"slot": 1, "build": 1, "memory": 8},
                 memory_limit=0,
+                heartbeat_interval="20s",
                 dashboard=False,
                 host="127.0.0.1",
             )
@@ -131,27 +140,44 @@ async def run(
         await asyncio.gather(*made)
         async with Client(scheduler.address, asynchronous=True) as client:
             began = time.monotonic()
-            await _do(client, jobs, scale, longest_first)
+            await _do(client, jobs, workers, scale, longest_first)
             took = time.monotonic() - began
         await asyncio.gather(*(one.close() for one in made))
     return took / scale
 
 
 async def _do(
-    client: Client, jobs: Sequence[Job], scale: float, longest_first: bool
+    client: Client,
+    jobs: Sequence[Job],
+    workers: int,
+    scale: float,
+    longest_first: bool,
 ) -> None:
-    def submit(job: Job) -> Any:
+    room = {"slot": float(workers), "build": float(workers)}
+    line = Line(lambda: room)
+
+    async def submit(job: Job) -> None:
         needs = {"slot": 1.0}
         if job.kind in ("kernels", "compile"):
             needs["build"] = 1.0
-        return client.submit(
-            time.sleep,
-            job.seconds * scale,
-            key=f"{job.kind}-{job.name}",
-            priority=int(job.seconds) if longest_first else 0,
-            resources=needs,
-            pure=False,
-        )
+
+        def sent() -> Any:
+            return client.submit(
+                time.sleep,
+                job.seconds * scale,
+                key=f"{job.kind}-{job.name}",
+                resources=needs,
+                pure=False,
+            )
+
+        if not longest_first:
+            await sent()
+            return
+        begun: asyncio.Future[Ticket] = asyncio.get_running_loop().create_future()
+        line.put(job.seconds, needs, begun.set_result)
+        ticket = await begun
+        await sent()
+        line.done(ticket)
 
     async def behind(first: Job) -> None:
         # A client hears of a kernel, and only then knows the keys of its guests.

@@ -18,6 +18,7 @@ from kstall import farm
 from kstall.base import KstallError, cache, elsewhere
 from kstall.base.errors import NotJudged
 from kstall.farm.client import _lacks
+from kstall.farm.line import Line, Ticket
 from kstall.guest import guestrun
 
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -285,3 +286,42 @@ def test_without_dask(tmp_path: Path) -> None:
         done = ran(*words)
         assert done.returncode == 2
         assert "pip install '.[workers]'" in done.stderr, done.stderr
+
+
+# -- the line --------------------------------------------------------------------------
+
+
+def test_longest_is_begun_first_and_no_more_than_there_is_room_for() -> None:
+    room = {"slot": 2.0, "build": 1.0}
+    line = Line(lambda: room)
+    begun: list[tuple[str, Ticket]] = []
+
+    def put(name: str, seconds: float, **takes: float) -> None:
+        line.put(seconds, takes, lambda ticket: begun.append((name, ticket)))
+
+    def names() -> list[str]:
+        return [name for name, _ in begun]
+
+    put("first", 1, slot=1, build=1)
+    put("kernels", 900, slot=2, build=1)
+    put("short", 10, slot=1)
+    put("long", 80, slot=1)
+    # Kernels wait for the build, and others go by.
+    assert names() == ["first", "short"]
+    line.done(begun[0][1])
+    # Now for slots, which nobody takes away from them.
+    assert names() == ["first", "short"]
+    line.done(begun[1][1])
+    assert names()[2:] == ["kernels"]
+    line.done(begun[2][1])
+    assert names()[3:] == ["long"]
+    put("more", 5, slot=3)
+    assert names()[4:] == []
+    room.update(slot=4.0)
+    line.advance()
+    assert names()[4:] == ["more"]
+    line.done(begun[3][1])
+    line.done(begun[4][1])
+    # What is more than there is, the scheduler is told of at least.
+    put("huge", 5, slot=99)
+    assert names()[5:] == ["huge"]

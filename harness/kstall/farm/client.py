@@ -15,12 +15,14 @@ from typing import Any
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from ..base import KstallError, elsewhere, process
-from ..base.elsewhere import Outcome, Unit
+from .line import Line, Ticket
 from .shelf import Shelf
 from .store import Artifact, Damaged, Store
 from .worker import perform, version, whole
 
 _POLL = 0.5
+# What is taken up by what runs.
+_AMOUNTS = ("slot", "build", "memory", "disk")
 # How often workers are looked at, and for how long none may be there that fits.
 _LOOK = 2.0
 _PATIENCE = 30.0
@@ -41,13 +43,14 @@ class NobodyCan(KstallError):
 class _Begun:
     """A unit that somebody is asked for, or whose ``answer`` was there."""
 
-    unit: Unit
+    unit: elsewhere.Unit
     future: Future[Any] | None = None
     answer: dict[str, Any] | None = None
     # Workers that were not up to it.
     tried: set[str] = field(default_factory=set)
     faults: list[dict[str, Any]] = field(default_factory=list)
     number: int = 0
+    asked: bool = False
     # Held by who asks, so that all others wait for that.
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -73,6 +76,8 @@ class Farm:
         self._looked = 0.0
         self._workers: dict[str, dict[str, Any]] = {}
         self._closed = threading.Event()
+        self._lost = threading.Event()
+        self._line = Line(self._room)
 
     def close(self) -> None:
         """Wait for nothing any more, and want nothing."""
@@ -84,11 +89,11 @@ class Farm:
 
     # -- what is asked -----------------------------------------------------------------
 
-    def ahead(self, unit: Unit) -> None:
+    def ahead(self, unit: elsewhere.Unit) -> None:
         """Have ``unit`` begun; see `elsewhere.Elsewhere`."""
         self._ask(unit)
 
-    def do(self, unit: Unit, place: Path | None = None) -> Outcome:
+    def do(self, unit: elsewhere.Unit, place: Path | None = None) -> elsewhere.Outcome:
         """Wait for ``unit``; see `elsewhere.Elsewhere`."""
         begun = self._ask(unit)
         for number in range(1, _TRIES + 1):
@@ -106,7 +111,7 @@ class Farm:
                 self._again(begun, fresh=True)
         raise AssertionError("unreachable")
 
-    def forget(self, unit: Unit) -> None:
+    def forget(self, unit: elsewhere.Unit) -> None:
         """What came of ``unit`` is not to be found again."""
         with self._lock:
             self._begun.pop((unit.kind, unit.key), None)
@@ -136,18 +141,19 @@ class Farm:
 
     # -- to workers --------------------------------------------------------------------
 
-    def _ask(self, unit: Unit) -> _Begun:
+    def _ask(self, unit: elsewhere.Unit) -> _Begun:
         name = (unit.kind, unit.key)
         with self._lock:
             begun = None if unit.fresh else self._begun.get(name)
             if begun is None:
                 begun = self._begun[name] = _Begun(unit)
         with begun.lock:
-            if begun.future is None and begun.answer is None:
+            if not begun.asked:
                 if not unit.fresh:
                     begun.answer = whole(self._store, _note(unit))
                 if begun.answer is None:
                     self._submit(begun)
+                begun.asked = True
         return begun
 
     def _again(self, begun: _Begun, *, fresh: bool = False) -> None:
@@ -180,22 +186,32 @@ class Farm:
         if unit.fresh or fresh:
             # Nobody else's.
             key += f"-{time.monotonic_ns()}"
-        try:
-            begun.future = self._client.submit(
-                perform,
-                message,
-                key=key,
-                resources=needs,
-                priority=int(unit.seconds),
-                # Those that were not up to it are not asked again.
-                workers=list(fitting) if begun.tried else None,
-                pure=False,
-            )
-        except Exception as error:
-            raise self._gone() from error
+        takes = {name: needs[name] for name in _AMOUNTS if name in needs}
+        # Those that were not up to it are not asked again.
+        workers = list(fitting) if begun.tried else None
+
+        def begin(ticket: Ticket) -> None:
+            try:
+                future = self._client.submit(
+                    perform,
+                    message,
+                    key=key,
+                    resources=needs,
+                    priority=int(unit.seconds),
+                    workers=workers,
+                    pure=False,
+                )
+            except Exception:
+                # Who waits for it sees that there is nobody to ask.
+                self._lost.set()
+                return
+            begun.future = future
+            future.add_done_callback(lambda _: self._line.done(ticket))
+
+        self._line.put(unit.seconds, takes, begin)
 
     def _fitting(
-        self, unit: Unit, needs: Mapping[str, float], tried: set[str]
+        self, unit: elsewhere.Unit, needs: Mapping[str, float], tried: set[str]
     ) -> dict[str, dict[str, Any]]:
         """The workers that could do it, by address.  Raises `NobodyCan`."""
         limit = time.monotonic() + self._patience
@@ -214,7 +230,7 @@ class Farm:
             self._pause()
 
     def _nobody(
-        self, unit: Unit, needs: Mapping[str, float], tried: set[str]
+        self, unit: elsewhere.Unit, needs: Mapping[str, float], tried: set[str]
     ) -> KstallError:
         said = [
             f"{one['name']} has {', '.join(_lacks(one, needs))}"
@@ -241,7 +257,17 @@ class Farm:
                 self._looked = time.monotonic()
             return dict(self._workers)
 
+    def _room(self) -> dict[str, float]:
+        """What all workers have together, as far as we know."""
+        found = dict.fromkeys(_AMOUNTS, 0.0)
+        for one in self._workers.values():
+            for name in _AMOUNTS:
+                found[name] += one["resources"].get(name, 0.0)
+        return found
+
     def _pause(self) -> None:
+        if self._lost.is_set():
+            raise self._gone()
         process.require_going()
         if self._closed.wait(_POLL):
             raise process.Ended("given up, as the run is ending")
@@ -289,52 +315,58 @@ class Farm:
         began = looked = time.monotonic()
         alone: float | None = None
         unit = begun.unit
+        needs = {**unit.needs, f"kstall: {version()}": 1.0}
         while True:
             self._pause()
-            assert begun.future is not None
-            try:
-                found: dict[str, Any] = begun.future.result(timeout=_POLL)
-            except (TimeoutError, concurrent.futures.TimeoutError):
-                pass
-            except (CancelledError, concurrent.futures.CancelledError) as error:
-                raise self._gone() from error
-            except KilledWorker as error:
-                raise KstallError(
-                    f"{unit.title}: every worker that began it died",
-                    next="look at their machines: is there memory enough (`dmesg`)?",
-                ) from error
-            except KstallError:
-                raise
-            except Exception as error:
-                raise KstallError(
-                    f"{unit.title}: Dask says {type(error).__name__}: {error}"
-                ) from error
-            else:
+            if (found := self._result(begun)) is not None:
                 begun.answer = found
                 return found
             now = time.monotonic()
-            needs = {**unit.needs, f"kstall: {version()}": 1.0}
-            workers = self._look()
-            if any(not _lacks(one, needs) for one in workers.values()):
+            if any(not _lacks(one, needs) for one in self._look().values()):
                 alone = None
             elif alone is None:
                 alone = now
             elif now - alone > self._patience:
-                begun.future.cancel()
+                if begun.future is not None:
+                    begun.future.cancel()
                 raise self._nobody(unit, needs, set())
             if now - looked > _TELL:
                 looked = now
                 self._say(f"{unit.title}: {now - began:.0f} s, and no end yet")
 
+    def _result(self, begun: _Begun) -> dict[str, Any] | None:
+        """What came of it, if it ends in a while; None if it does not."""
+        if begun.future is None:
+            # In line; there may be more workers by now.
+            self._line.advance()
+            return None
+        title = begun.unit.title
+        try:
+            found: dict[str, Any] = begun.future.result(timeout=_POLL)
+        except (TimeoutError, concurrent.futures.TimeoutError):
+            return None
+        except (CancelledError, concurrent.futures.CancelledError) as error:
+            raise self._gone() from error
+        except KilledWorker as error:
+            raise KstallError(
+                f"{title}: every worker that began it died",
+                next="look at their machines: is there memory enough (`dmesg`)?",
+            ) from error
+        except Exception as error:
+            raise KstallError(
+                f"{title}: Dask says {type(error).__name__}: {error}"
+            ) from error
+        return found
+
     def _taken(
-        self, unit: Unit, answer: Mapping[str, Any], place: Path | None
-    ) -> Outcome:
+        self, unit: elsewhere.Unit, answer: Mapping[str, Any], place: Path | None
+    ) -> elsewhere.Outcome:
         for entry, artifact in answer["entries"].items():
             self._shelf.bring(self._store, entry, Artifact(**artifact))
         if place is not None and answer["files"] is not None:
             self._store.get(Artifact(**answer["files"]), place)
         raw = answer["error"]
-        return Outcome(
+        return elsewhere.Outcome(
             worker=answer["worker"],
             seconds=answer["seconds"],
             told=answer["told"],
@@ -345,7 +377,7 @@ class Farm:
         )
 
 
-def _note(unit: Unit) -> str:
+def _note(unit: elsewhere.Unit) -> str:
     return f"units/{unit.kind}/{unit.key}"
 
 
