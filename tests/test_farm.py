@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,24 +140,45 @@ def test_kernel_that_no_worker_can_build_tells_why_here(world: World) -> None:
     assert _alone(world) == verdict(ran)
 
 
-def test_workers_of_this_machine(world: World) -> None:
-    # They are started with our interpreter, which looks for virtme-ng beside itself.
+def _own_interpreter(world: World) -> None:
+    """Workers of this machine are started with our interpreter, and look for virtme-ng
+    beside it: have them believe that it is the world's."""
     here = world.root / "bin/python3"
     real = here.read_text().split()[2]
     code = "import runpy, sys; sys.executable = sys.argv.pop(1); del sys.argv[1]; "
-    code += "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
-    start = (
-        f'exec {real} -c "{code.replace("sys.argv[0]", chr(39) + "kstall" + chr(39))}"'
-    )
+    code += "runpy.run_module('kstall', run_name='__main__', alter_sys=True)"
     here.write_text(
-        f'#!/bin/sh\nif test "$2" = kstall; then shift; {start} "$0" "$@"; fi\n'
-        f'exec {real} "$@"\n'
+        f'#!/bin/sh\nif test "$2" = kstall; then shift; exec {real} -c "{code}" "$0" '
+        f'"$@"; fi\nexec {real} "$@"\n'
     )
+
+
+def test_workers_of_this_machine(world: World) -> None:
+    _own_interpreter(world)
     ran = world.validate("--workers", "2")
     require_proven(ran)
     assert "2 workers: worker-1, 1 slots and worker-2, 1 slots" in ran.said
     assert (world.cache / "workers/worker-1/worker.log").exists()
     assert _alone(world) == verdict(ran)
+    _settled(world)
+
+
+def test_interrupted_with_workers_of_this_machine(world: World) -> None:
+    _own_interpreter(world)
+    world.guest(WAITS)
+    child = world.start("--workers", "1")
+    until("a guest", (world.root / "booted").exists)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGINT)
+    ran = world.end(child)
+    assert ran.exit_code == 2 and "interrupted" in ran.said, ran.said
+    assert ran.report is not None and ran.report.status == "interrupted"
+    until("they have ended", lambda: not world.processes())
+    _go(world)
+    again = world.validate("--workers", "1")
+    require_proven(again)
+    # The kernel was finished, and the guest was not.
+    assert "build" in again.reused and len(world.guests) == 2
     _settled(world)
 
 

@@ -21,6 +21,8 @@ from .store import Artifact, Damaged, Store
 from .worker import perform, version, whole
 
 _POLL = 0.5
+# Results are small.
+_GATHER = 60.0
 # What is taken up by what runs.
 _AMOUNTS = ("slot", "build", "memory", "disk")
 # How often workers are looked at, and for how long none may be there that fits.
@@ -51,6 +53,7 @@ class _Begun:
     faults: list[dict[str, Any]] = field(default_factory=list)
     number: int = 0
     asked: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
     # Held by who asks, so that all others wait for that.
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -158,6 +161,7 @@ class Farm:
 
     def _again(self, begun: _Begun, *, fresh: bool = False) -> None:
         begun.answer = begun.future = None
+        begun.ended = threading.Event()
         begun.number += 1
         self._submit(begun, fresh=fresh)
 
@@ -206,7 +210,14 @@ class Farm:
                 self._lost.set()
                 return
             begun.future = future
-            future.add_done_callback(lambda _: self._line.done(ticket))
+
+            over = begun.ended
+
+            def ended(_: object) -> None:
+                self._line.done(ticket)
+                over.set()
+
+            future.add_done_callback(ended)
 
         self._line.put(unit.seconds, takes, begin)
 
@@ -341,9 +352,14 @@ class Farm:
             self._line.advance()
             return None
         title = begun.unit.title
+        # Not by a deadline of Dask's: where that passes just as a result comes,
+        # `distributed.utils.sync` has neither a result nor an error.
+        if not begun.ended.wait(_POLL):
+            return None
         try:
-            found: dict[str, Any] = begun.future.result(timeout=_POLL)
+            found: dict[str, Any] = begun.future.result(timeout=_GATHER)
         except (TimeoutError, concurrent.futures.TimeoutError):
+            # Its worker is gone, and another one does it again.
             return None
         except (CancelledError, concurrent.futures.CancelledError) as error:
             raise self._gone() from error
