@@ -276,12 +276,16 @@ class Farm:
                 found[name] += one["resources"].get(name, 0.0)
         return found
 
-    def _pause(self) -> None:
+    def _require_going(self) -> None:
         if self._lost.is_set():
             raise self._gone()
         process.require_going()
-        if self._closed.wait(_POLL):
+        if self._closed.is_set():
             raise process.Ended("given up, as the run is ending")
+
+    def _pause(self) -> None:
+        self._closed.wait(_POLL)
+        self._require_going()
 
     def _gone(self) -> Gone:
         return Gone(
@@ -328,7 +332,7 @@ class Farm:
         unit = begun.unit
         needs = {**unit.needs, f"kstall: {version()}": 1.0}
         while True:
-            self._pause()
+            self._require_going()
             if (found := self._result(begun)) is not None:
                 begun.answer = found
                 return found
@@ -350,6 +354,7 @@ class Farm:
         if begun.future is None:
             # In line; there may be more workers by now.
             self._line.advance()
+            self._closed.wait(_POLL)
             return None
         title = begun.unit.title
         # Not by a deadline of Dask's: where that passes just as a result comes,
