@@ -3,6 +3,8 @@
 # A thin front: each target sets up what it needs and calls the kstall command.
 
 KERNEL ?=
+# More than one, with blanks between; a path with blanks is for KERNEL.
+KERNELS ?=
 SERIES ?=
 # Not from the environment, where it is often something else's.
 VERSION = 1
@@ -11,7 +13,7 @@ N ?= 20
 LOAD = 2 4
 PYTHON ?=
 # Handed on by the environment: a path or a branch's name is no shell code.
-export PYTHON KERNEL SERIES VERSION LEVEL
+export PYTHON KERNEL KERNELS SERIES VERSION LEVEL
 
 ifeq ($(filter quick full deep,$(LEVEL)),)
 $(error LEVEL=$(LEVEL): choose quick, full or deep)
@@ -23,7 +25,8 @@ kstall = .venv/bin/kstall
 .PHONY: help node setup validate series stability test lint clean
 
 help: ## this text
-	@echo 'usage: make TARGET [KERNEL=path|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
+	@echo 'usage: make TARGET [KERNEL=path|repo#branch|debian:X.Y] [SERIES="a b"] [LEVEL=quick|full|deep]'
+	@echo '       validate also takes KERNELS="debian:7.3 debian:7.2" for more than one'
 	@echo '       stability also takes N=20 LOAD="2 4", and series takes VERSION=2'
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 14
 
@@ -31,7 +34,9 @@ setup: ## install what is missing: Debian packages (as root), .venv
 	@scripts/setup.sh
 
 validate: setup ## prove the series on a booted kernel (LEVEL=quick: but for costs; deep: all)
-	@$(kstall) validate --level $(LEVEL) $${KERNEL:+--kernel "$$KERNEL"} -- $$SERIES
+	@set -f; set -- $${KERNEL:+--kernel "$$KERNEL"}; \
+	for kernel in $$KERNELS; do set -- "$$@" --kernel "$$kernel"; done; \
+	$(kstall) validate --level $(LEVEL) "$$@" -- $$SERIES
 
 series: setup ## write proven series as mails, with VERSION=2 for a later version
 	@$(kstall) series $${KERNEL:+--kernel "$$KERNEL"} --version "$$VERSION" -- $$SERIES
@@ -46,7 +51,7 @@ test: lint ## lint, unit, faults, live (LEVEL=quick: no boot; deep: all), told a
 		$(if $(filter quick,$(LEVEL)),-m 'not live and not deep') \
 		$(if $(filter full,$(LEVEL)),-m 'not deep')
 
-SHELL_SCRIPTS = .ci/run scripts/setup.sh harness/kstall/*/*.sh \
+SHELL_SCRIPTS = .ci/run scripts/setup.sh harness/kstall/*/*.sh examples/ci/*.sh \
 	$(shell grep -lE '^\#!/bin/(ba)?sh' scripts/workloads/*/*)
 
 lint: setup ## check style and types

@@ -407,6 +407,14 @@ class World:
         """Run ``kstall validate`` to its end, in a process of its own."""
         return self.end(self.start(*words, kernel=kernel))
 
+    def run(self, *words: str) -> Ran:
+        """Run ``kstall`` with these words to its end; ``dir`` is that of `latest`."""
+        argv = ["--project", str(self.project.root), *words]
+        none = (None, "true", Path("/nowhere"))
+        child = ForkProcess(target=self._main, args=(argv, *none))
+        child.start()
+        return self.end(child)
+
     def end(self, child: ForkProcess) -> Ran:
         """Wait for a run to end."""
         child.join(_PATIENCE)
@@ -564,8 +572,8 @@ class World:
 def _begin(world: Path, begin: Callable[..., runs.Run]) -> Callable[..., runs.Run]:
     """`run.begin` that writes down where the run directory of this process is."""
 
-    def written_down(*words: Any) -> runs.Run:
-        run = begin(*words)
+    def written_down(*words: Any, **how: Any) -> runs.Run:
+        run = begin(*words, **how)
         (world / f"run-{os.getpid()}").write_bytes(os.fsencode(run.dir))
         return run
 

@@ -402,6 +402,22 @@ def test_hung_guest_of_a_worker(world: World) -> None:
     _settled(world)
 
 
+def test_trees_at_the_same_time(world: World) -> None:
+    other = world.root / "linux-other"
+    shutil.copytree(world.kernel, other)
+    with (other / "other.c").open("a") as file:
+        file.write("int another;\n")
+    world.guest(WAITS)
+    with crowd(world, "one", "two") as workers:
+        child = workers.ask("--kernel", str(other))
+        until("both are booted", lambda: len(world.guests) == 2)
+        _go(world)
+        ran = world.end(child)
+    assert ran.exit_code == 0, ran.said
+    assert len(world.guests) == 2
+    _settled(world)
+
+
 # -- the store -------------------------------------------------------------------------
 
 

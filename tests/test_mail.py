@@ -448,6 +448,30 @@ def test_a_directory_has_no_base_commit_and_says_so(desk: Desk) -> None:
     )
 
 
+def test_a_branch_by_name_has_a_base_commit(tmp_path: Path, home: Path) -> None:
+    def named(root: Path) -> Path:
+        kerneltree.checkout(root)
+        return Path(f"file:{root}#HEAD")
+
+    desk = _desk(tmp_path, named)
+    desk.prove()
+    text = _mail(desk.export().letters[0]).get_content()
+    assert desk.base.commit is not None
+    assert f"\nbase-commit: {desk.base.commit}\n" in text
+
+
+def test_a_run_of_a_matrix_is_proof_as_any(desk: Desk) -> None:
+    run = desk.prove()
+    matrix = desk.out / "20990101T000000Z"
+    (matrix / "linux").parent.mkdir()
+    run.rename(matrix / "linux")
+    with pytest.raises(proof.NoProof):
+        # A directory of somebody's is none.
+        desk.export()
+    (matrix / "matrix.json").write_text("{}")
+    assert desk.export().letters
+
+
 def test_a_git_tree_has_a_base_commit(tmp_path: Path, home: Path) -> None:
     desk = _desk(tmp_path, kerneltree.checkout)
     desk.prove()

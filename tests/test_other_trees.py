@@ -78,6 +78,58 @@ def test_one_that_does_not_apply_is_told_and_the_other_goes_on(world: World) -> 
     assert ran.report is not None and ran.report.status == "does-not-apply"
 
 
+def _expect(world: World, condition: str) -> None:
+    toml = world.project.patches / "later/series.toml"
+    toml.write_text(toml.read_text() + f'\n[applies]\ntrees = ["{condition}"]\n')
+
+
+def test_one_that_no_longer_applies_where_it_is_expected_has_failed(
+    world: World,
+) -> None:
+    _add_series(world, PATCH.replace("-\treturn 1;", "-\treturn 2;"))
+    _expect(world, ">=7.3")
+    ran = world.validate("later", "demo")
+    assert ran.exit_code == 1, ran.said
+    entry = _entry(ran.report, "later")
+    assert (entry.status, entry.expected) == ("fail", True)
+    stage = _stopped(entry)
+    assert (stage.name, stage.status) == ("apply", "fail")
+    assert str(stage.error).startswith(
+        "no longer applies to 7.3.4, where series.toml expects it: 0001-demo.patch, "
+        "demo.c:1: hunk 1 does not fit"
+    )
+    assert f"kstall rebase {world.kernel} later" in str(stage.error)
+    assert stage.log is not None
+    assert "Rejected hunk #1" in (ran.dir / stage.log).read_text()
+    assert _entry(ran.report, "demo").status == "pass"
+
+
+def test_one_that_is_not_expected_there_does_not_apply(world: World) -> None:
+    _add_series(world, PATCH.replace("-\treturn 1;", "-\treturn 2;"))
+    _expect(world, ">=7.4")
+    ran = world.validate("later")
+    assert ran.exit_code == 3, ran.said
+    assert _entry(ran.report, "later").expected is False
+
+
+def test_one_that_applies_unexpectedly_is_proven_and_told(world: World) -> None:
+    _expect(world, "<7.3")
+    ran = world.validate("later")
+    assert ran.exit_code == 0, ran.said
+    stage = next(
+        one for one in _entry(ran.report, "later").stages if one.name == "apply"
+    )
+    assert stage.summary == "1 patches, 1 files; it was not expected to apply here"
+
+
+def test_one_that_the_tree_has_already_has_not_failed(world: World) -> None:
+    write(world.kernel, {"demo.c": "int demo(void)\n{\n\treturn 3;\n}\n"})
+    _expect(world, ">=7.3")
+    ran = world.validate("later")
+    assert ran.exit_code == 3, ran.said
+    assert "already has this patch" in str(_stopped(_entry(ran.report, "later")).error)
+
+
 def test_a_needed_symbol_that_the_tree_lacks_is_no_verdict(world: World) -> None:
     _makefile(world)
     _add_series(world, PATCH, "CONFIG_DEMO=y\nCONFIG_GONE=y\n")

@@ -12,7 +12,8 @@ import pytest
 from kstall.guest import machine_for
 from kstall.guest.guest import Machine
 from kstall.series import Project, SeriesError
-from kstall.series.series import load, locate
+from kstall.series.series import load
+from kstall.series.tables import locate
 
 NAME = "demo"
 PATCH = """\
@@ -336,6 +337,57 @@ def test_no_header_is_broken_by_who_gets_the_mails(
         load(project, NAME)
     first = int(str(caught.value).split(":")[1])
     assert line - 3 <= first <= line + 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "on", "off"),
+    [
+        (">=7.3", ("7.3.0", "7.3.4-1-test", "7.4.0-rc1"), ("7.2.13", "7.3.0-rc4")),
+        ("==7.2.*", ("7.2.0", "7.2.13"), ("7.3.4", "6.12.107")),
+        (">=7.3rc2", ("7.3.0-rc2", "7.3.0-rc3-next", "7.3.1"), ("7.3.0-rc1",)),
+        (">=6.12,<6.15", ("6.12.107", "6.14.2"), ("6.15.0-rc1", "6.15.1", "6.6.1")),
+    ],
+)
+def test_trees_are_told_apart_by_their_version(
+    project: Project, condition: str, on: tuple[str, ...], off: tuple[str, ...]
+) -> None:
+    _say(project, f'[applies]\ntrees = ["{condition}", "==5.10.*"]\n')
+    applies = load(project, NAME).spec.applies
+    assert applies is not None
+    assert [applies.to(one) for one in on] == [True] * len(on)
+    assert [applies.to(one) for one in off] == [False] * len(off)
+    assert applies.to("5.10.7")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('trees = ["7.3 and later"]', "is no condition on a version"),
+        ('trees = ["linux-next"]', "is no condition on a version"),
+        ('trees = [" "]', "an empty condition"),
+        ("trees = []", "at least 1 item"),
+        ('tree = [">=7.3"]', "unknown key `tree`"),
+    ],
+)
+def test_a_condition_that_is_none_has_file_and_line(
+    project: Project, text: str, says: str
+) -> None:
+    _say(project, f"[applies]\n{text}\n")
+    lines = (project.patches / NAME / "series.toml").read_text().splitlines()
+    place = lines.index("[applies]") + 1
+    with pytest.raises(SeriesError, match=re.escape(says)) as caught:
+        load(project, NAME)
+    numbers = {int(n) for n in re.findall(r"series.toml:(\d+): ", str(caught.value))}
+    assert numbers and numbers <= {place, place + 1}
+
+
+def test_where_it_applies_is_no_part_of_the_digest(project: Project) -> None:
+    before = load(project, NAME).digest
+    _say(project, '[applies]\ntrees = [">=7.3"]\n\n' + MAIL)
+    assert load(project, NAME).digest == before
+    _say(project, '\n[machine]\nmemory = "3G"\n')
+    with pytest.raises(SeriesError, match="has to be the last"):
+        load(project, NAME)
 
 
 def test_mail_tables_come_last(project: Project) -> None:

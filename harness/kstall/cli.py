@@ -13,7 +13,7 @@ import platform
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -29,8 +29,25 @@ from . import __version__
 from .base import DoesNotApply, FailedCheck, KstallError, cache, explain, temporary
 from .evidence import traceabi
 from .mail import export, incoming, prep, summary
-from .pipeline import Ui, command_line, stability, units, validate
-from .report import html, report, views
+from .pipeline import (
+    Ui,
+    command_line,
+    matrix,
+    matrixfile,
+    rebasing,
+    stability,
+    units,
+    validate,
+)
+from .report import (
+    comparison,
+    comparisonviews,
+    html,
+    matrixviews,
+    report,
+    views,
+)
+from .report import matrix as matrix_report
 from .series import Level, Project, Series, Spec, mutants, new
 from .tree import source
 
@@ -161,8 +178,18 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument(
         "--kernel",
         type=Path,
-        help="git checkout, source directory or tarball, which is only read, or "
-        "debian:7.2 for Debian's newest linux-source-7.2 (default: debian:7.3)",
+        action="append",
+        help="git checkout, source directory or tarball, which is only read; "
+        "REPO#BRANCH, with the path or address of a repository; or debian:7.2 for "
+        "Debian's newest linux-source-7.2 (default: debian:7.3).  More than once: "
+        "each, with a table of all",
+    )
+    prove.add_argument(
+        "--matrix",
+        type=Path,
+        metavar="FILE",
+        help="trees, series, architectures and levels from a file (`kstall schema "
+        "matrix-file`); series and --level that are named here count more",
     )
     prove.add_argument(
         "--out",
@@ -173,11 +200,11 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument(
         "--level",
         choices=get_args(Level),
-        default="full",
+        default=None,
         help="quick: does it build, boot, fire and tell the truth; full: also each "
         "patch by itself, and what the events cost while off, as mails want it; deep: "
         "also more compilers and architectures, and kernels with sanitizers, for hours "
-        "(default: %(default)s)",
+        "(default: full)",
     )
     prove.add_argument(
         "--again",
@@ -236,8 +263,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     mutate.set_defaults(verb=_mutate)
 
+    _add_compare(verbs)
+
+    _add_rebase(verbs)
+
     page = verbs.add_parser(
-        "html", help="write report.html of a run again, from its report.json"
+        "html",
+        help="write report.html of a run again from its report.json, or matrix.html "
+        "of a matrix",
     )
     page.add_argument("run", type=Path, help="a run directory, such as out/latest")
     page.set_defaults(verb=_html)
@@ -262,9 +295,10 @@ def _parser() -> argparse.ArgumentParser:
     schema.add_argument(
         "of",
         nargs="?",
-        choices=("report", "series", "mutants"),
+        choices=("report", "series", "mutants", "matrix", "matrix-file", "comparison"),
         default="report",
-        help="report.json, series.toml or mutants.toml (default: %(default)s)",
+        help="of report.json, series.toml, mutants.toml, matrix.json, a file for "
+        "`validate --matrix`, or what `compare --json` writes (default: %(default)s)",
     )
     schema.set_defaults(verb=_schema)
     # Theirs are parsed there, where what they need is installed; see entry.py.
@@ -272,6 +306,59 @@ def _parser() -> argparse.ArgumentParser:
         verbs.add_parser(verb, help=f"(operators) {what}", add_help=False)
 
     return parser
+
+
+def _add_compare(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    changed = verbs.add_parser(
+        "compare",
+        help="what changed from one run, or matrix, to another, and is it worse?",
+        description="Compare verdicts, checks, costs, formats of events and durations "
+        "of two runs, or of two matrices, tree by tree.",
+        epilog="exit status: 0 nothing got worse, 1 something did, 2 nothing did, but "
+        "what was judged before was not this time, or they cannot be compared",
+    )
+    changed.add_argument("before", type=Path, metavar="RUN")
+    changed.add_argument("after", type=Path, metavar="RUN")
+    changed.add_argument("--json", type=Path, metavar="FILE", help="also write this")
+    changed.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
+    changed.set_defaults(verb=_compare)
+
+
+def _add_rebase(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    moved = verbs.add_parser(
+        "rebase",
+        help="carry series over to another tree, by three-way merges",
+        description="Commit series and the tree that they apply to, pick the commits "
+        "onto another tree, compile what comes out patch by patch, and show it by `git "
+        "range-diff`.  Conflicts are left in a work tree below --out, with the "
+        "commands to go on; the same command then takes up what was settled there.",
+        epilog="exit status: 0 all carried over and compiled, 1 it does not compile, 2 "
+        "could not be found out, 3 a conflict is left",
+    )
+    moved.add_argument("kernel", type=Path, metavar="KERNEL", help="as for validate")
+    moved.add_argument("series", nargs="*", help="default: every series")
+    moved.add_argument(
+        "--from",
+        dest="origin",
+        type=Path,
+        metavar="KERNEL",
+        help="the tree that they apply to (default: debian:7.3)",
+    )
+    moved.add_argument(
+        "--write",
+        action="store_true",
+        help="replace the patches in patches/, if all is carried over and compiles",
+    )
+    moved.add_argument(
+        "--no-compile", action="store_true", help="do not compile what comes out"
+    )
+    moved.add_argument(
+        "--out",
+        type=Path,
+        default=Path("out"),
+        help="where rebase/ is written (default: %(default)s)",
+    )
+    moved.set_defaults(verb=_rebase)
 
 
 def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -581,24 +668,55 @@ def _new(arguments: argparse.Namespace, console: Console) -> int:
 
 def _validate(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
+    columns = _columns(arguments, project)
+    asked = arguments.series or [name for one in columns for name in one.series]
+    kernels = arguments.kernel or [None]
     request = validate.Request(
         project=project,
-        series=project.load(arguments.series),
-        kernel=arguments.kernel,
+        series=project.load(asked),
+        kernel=kernels[0],
         cache=_cache(),
         out=arguments.out.absolute(),
-        level=arguments.level,
+        level=arguments.level or "full",
         again=arguments.again,
         repeat=arguments.repeat,
         alone=arguments.alone,
         at_once=arguments.at_once,
     )
-    return _prove(request, console, _where(arguments))
+    where = _where(arguments)
+    if not columns:
+        return _prove(request, console, where)
+    with _helped(request, console, where) as (helped, ui):
+        directory, found = matrix.prove(helped, columns, ui, command_line())
+    console.print()
+    matrixviews.terminal(found, directory, console)
+    return found.exit_code
 
 
-def _prove(
-    request: validate.Request, console: Console, where: farm.Where | None = None
-) -> int:
+def _columns(
+    arguments: argparse.Namespace, project: Project
+) -> tuple[matrixfile.Wanted, ...]:
+    """What is asked for, if it is more than one tree: a column each."""
+    if arguments.matrix is not None:
+        if arguments.kernel:
+            raise KstallError("--matrix FILE says which trees: leave out --kernel")
+        columns = matrixfile.read(arguments.matrix, project)
+        return matrixfile.narrowed(columns, arguments.series, arguments.level)
+    if len(arguments.kernel or ()) < 2:
+        return ()
+    return matrixfile.of_kernels(
+        arguments.kernel,
+        arguments.series or project.names(),
+        matrixfile.ARCHITECTURES[0],
+        arguments.level or "full",
+    )
+
+
+@contextlib.contextmanager
+def _helped(
+    request: validate.Request, console: Console, where: farm.Where | None
+) -> Iterator[tuple[validate.Request, Ui]]:
+    """``request`` with the workers that are to help, for as long as the block lasts."""
     with contextlib.ExitStack() as stack:
         ui = stack.enter_context(Ui(console))
         if where is not None:
@@ -606,7 +724,14 @@ def _prove(
             root = request.project.root
             away = _farm().opened(where, shelf, root, ui.say)
             request = replace(request, away=stack.enter_context(away))
-        directory, outcome = validate.validate(request, ui, command_line())
+        yield request, ui
+
+
+def _prove(
+    request: validate.Request, console: Console, where: farm.Where | None = None
+) -> int:
+    with _helped(request, console, where) as (helped, ui):
+        directory, outcome = validate.validate(helped, ui, command_line())
     console.print()
     views.terminal(outcome, directory, console)
     return outcome.exit_code
@@ -741,6 +866,80 @@ def _judge(arguments: argparse.Namespace, console: Console) -> int:
     return outcome.exit_code
 
 
+def _compare(arguments: argparse.Namespace, console: Console) -> int:
+    found = comparison.compare(arguments.before, arguments.after)
+    comparisonviews.terminal(found, console)
+    if arguments.json is not None:
+        comparison.write(found, arguments.json)
+    if arguments.html is not None:
+        comparisonviews.write_page(found, arguments.html)
+    return found.exit_code
+
+
+def _rebase(arguments: argparse.Namespace, console: Console) -> int:
+    project = Project(arguments.project)
+    if arguments.write and arguments.no_compile:
+        raise KstallError("--write is for what compiles: leave out --no-compile")
+    states = []
+    for series in project.load(arguments.series):
+        request = validate.Request(
+            project=project,
+            series=(series,),
+            kernel=arguments.kernel,
+            cache=_cache(),
+            out=arguments.out.absolute(),
+        )
+        again = ["kstall", "rebase", str(arguments.kernel), series.name]
+        if arguments.origin is not None:
+            again.append(f"--from={arguments.origin}")
+        if arguments.out != Path("out"):
+            again.append(f"--out={arguments.out}")
+        with Ui(console) as ui:
+            outcome = rebasing.carry(
+                *(request, arguments.origin, ui, again),
+                compiled=not arguments.no_compile,
+            )
+        states.append(outcome.report.status)
+        _rebased(outcome, console)
+        if arguments.write and outcome.clean:
+            for path in rebasing.write(outcome):
+                console.print(f"written  {escape(str(path))}", soft_wrap=True)
+    return report.EXIT[report.worst_run(states)]
+
+
+def _rebased(outcome: rebasing.Rebased, console: Console) -> None:
+    """Print what became of a series, and where it is."""
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    name, carried = outcome.series.name, outcome.carried
+    console.print()
+    if carried is not None and carried.range_diff:
+        say(escape(carried.range_diff))
+    for stage in (*outcome.report.stages, *outcome.report.series[0].stages):
+        if stage.error:
+            say(f"{escape(name)}: {escape(stage.name)}: {escape(stage.error)}")
+    for check in outcome.report.series[0].checks:
+        if check.status in ("fail", "error"):
+            say(f"{escape(name)}: {escape(check.name)}: {escape(views.fact(check))}")
+    if carried is not None:
+        if carried.patches:
+            say(f"patches  {escape(str(carried.directory / 'patches'))}")
+        say(f"tree     {escape(str(carried.tree))}")
+        say(f"page     {escape(str(outcome.dir / 'report.html'))}")
+    state = outcome.report.series[0].status
+    words = {
+        "pass": "carried over",
+        "fail": "carried over, and does not compile",
+        "does-not-apply": "a conflict is left",
+    }
+    say(
+        f"verdict  [{views.STYLE.get(state, 'bold')}]{escape(name)}: "
+        f"{words.get(state, 'could not be carried over')}[/]"
+    )
+
+
 def _mutate(arguments: argparse.Namespace, console: Console) -> int:
     outcome = validate.mutate_again(
         Project(arguments.project),
@@ -770,6 +969,9 @@ def _abi(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _html(arguments: argparse.Namespace, console: Console) -> int:
+    if (arguments.run / matrix_report.FILE).exists():
+        console.print(escape(str(matrix.draw(arguments.run))), soft_wrap=True)
+        return 0
     place = arguments.run / "report.html"
     html.write(validate.read_run(arguments.run), place)
     console.print(escape(str(place)), soft_wrap=True)
@@ -854,10 +1056,15 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _schema(arguments: argparse.Namespace, console: Console) -> int:
-    if arguments.of == "series":
-        sys.stdout.write(json.dumps(Spec.model_json_schema(), indent=2) + "\n")
-    elif arguments.of == "mutants":
-        sys.stdout.write(json.dumps(mutants.File.model_json_schema(), indent=2) + "\n")
-    else:
-        sys.stdout.write(report.schema_text())
+    texts = {
+        "report": report.schema_text,
+        "series": lambda: json.dumps(Spec.model_json_schema(), indent=2) + "\n",
+        "mutants": lambda: (
+            json.dumps(mutants.File.model_json_schema(), indent=2) + "\n"
+        ),
+        "matrix": matrix_report.schema_text,
+        "matrix-file": matrixfile.schema_text,
+        "comparison": comparison.schema_text,
+    }
+    sys.stdout.write(texts[arguments.of]())
     return 0

@@ -93,9 +93,14 @@ def find(
 
 def _newest_first(out: Path) -> Iterator[Path]:
     """Run directories; their names begin with the time they were begun."""
-    found = (path.parent for path in out.glob("*/report.json"))
-    runs = (path for path in found if not path.is_symlink())
-    yield from sorted(runs, key=lambda path: path.name, reverse=True)
+    found = [path.parent for path in out.glob("*/report.json")]
+    runs = [(path.name, path) for path in found if not path.is_symlink()]
+    # Those of a matrix are one level down.
+    for path in out.glob("*/*/report.json"):
+        matrix = path.parent.parent
+        if (matrix / "matrix.json").exists() and not matrix.is_symlink():
+            runs.append((matrix.name, path.parent))
+    yield from (path for _, path in sorted(runs, reverse=True))
 
 
 def _refutes(found: Report, entry: SeriesReport, series: Series, base: Base) -> bool:

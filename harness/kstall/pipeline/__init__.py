@@ -5,13 +5,16 @@ In comes a `Request`; out come a run directory and its report.  Only this packag
 to a report: what the stages are made of comes from the packages below.
 """
 
-from . import stability, units, validate
+from . import matrix, matrixfile, rebasing, stability, units, validate
 from .run import command_line
 from .ui import Ui
 
 __all__ = [
     "Ui",
     "command_line",
+    "matrix",
+    "matrixfile",
+    "rebasing",
     "stability",
     "units",
     "validate",

@@ -169,12 +169,14 @@ def begin(
     out: Path,
     command: Sequence[str],
     ui: Ui,
+    *,
+    place: Path | None = None,
     away: elsewhere.Elsewhere | None = None,
 ) -> Run:
-    """Make the run's directory below ``out`` and lead ``out/latest`` to it."""
+    """Make the run's directory below ``out`` and lead ``out/latest`` to it; or take
+    ``place``, which is part of something else that `made` has made."""
     now = datetime.now(UTC)
-    stamp = now.strftime("%Y%m%dT%H%M%SZ")
-    directory = _directory(out, stamp)
+    directory = made(out, now) if place is None else place
     run = Run(
         dir=directory,
         report=report.Report(
@@ -193,14 +195,19 @@ def begin(
         away=away,
     )
     try:
+        if place is not None:
+            place.mkdir()
         run.save()
-        _lead_latest(out, directory)
+        if place is None:
+            lead_latest(out, directory)
     except OSError as error:
         raise _unusable(out, error) from error
     return run
 
 
-def _directory(out: Path, stamp: str) -> Path:
+def made(out: Path, now: datetime) -> Path:
+    """A new directory below ``out``, with ``now`` as its name."""
+    stamp = now.strftime("%Y%m%dT%H%M%SZ")
     try:
         out.mkdir(parents=True, exist_ok=True)
         for number in itertools.count():
@@ -213,7 +220,7 @@ def _directory(out: Path, stamp: str) -> Path:
     raise AssertionError("unreachable")
 
 
-def _lead_latest(out: Path, directory: Path) -> None:
+def lead_latest(out: Path, directory: Path) -> None:
     """Lead ``latest`` to a run that has a report, at once and never to nothing."""
     link = out / f".latest-{os.getpid()}"
     link.unlink(missing_ok=True)

@@ -48,6 +48,10 @@ class Ui:
     ) -> None:
         self._bar.stop()
 
+    def heading(self, text: str) -> None:
+        """What follows is of another run."""
+        self._print(f"[bold]{escape(text)}[/]")
+
     def begin(self, series: str | None, stage: str) -> None:
         """A stage starts."""
         label = f"{series}: {stage}" if series else stage

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,9 +25,9 @@ from ..cost import FunctionSize
 from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest
-from ..report import SeriesReport, explain, report
+from ..report import SeriesReport, explain, matrix, report
 from ..series import Level, Project, Series
-from ..tree import source, tree
+from ..tree import am, source, tree
 from . import builds, debugging, kernels, overhead, patches, sharing, trials
 from . import run as runs
 from .groups import Ground
@@ -45,8 +46,11 @@ class Request:
     adds what takes long and seldom finds anything.  ``again``: results of earlier
     guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
     each series on a kernel of its own as well.  ``at_once``: how many guests run at the
-    same time; as many as the machine has room for, if it is not said.  ``away`` hands
-    out what others may do.
+    same time; as many as the machine has room for, if it is not said.  ``base`` is what
+    ``kernel`` was found to be, if it was looked for already; ``place`` the run
+    directory, if it is to be no new one below ``out``.  ``expected``: whether the
+    series are expected to apply, where series.toml is not to decide that.  ``away``
+    hands out what others may do.
     """
 
     project: Project
@@ -59,6 +63,9 @@ class Request:
     repeat: int | None = None
     alone: bool = False
     at_once: int | None = None
+    base: source.Base | None = None
+    place: Path | None = None
+    expected: bool | None = None
     away: elsewhere.Elsewhere | None = None
 
 
@@ -90,7 +97,7 @@ def validate(
 
 
 def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
-    run = runs.begin(request.out, command, ui, request.away)
+    run = runs.begin(request.out, command, ui, place=request.place, away=request.away)
     run.report.series = [
         SeriesReport(
             name=one.name,
@@ -132,7 +139,9 @@ def guests(
 
 def _ground(request: Request, run: runs.Run) -> Ground:
     with run.stage("tree") as stage:
-        base = source.obtain(request.kernel, request.cache, run.ui.say)
+        base = request.base
+        if base is None:
+            base = source.obtain(request.kernel, request.cache, run.ui.say)
         run.report.tree = report.Tree(
             kind=base.kind,
             origin=base.origin,
@@ -220,6 +229,12 @@ def _debug(request: Request, run: runs.Run, ground: Ground) -> None:
 
 def read_run(directory: Path) -> report.Report:
     """The report of a run; `KstallError` if ``directory`` has none that is whole."""
+    if (directory / matrix.FILE).exists():
+        columns = [str(directory / x.directory) for x in matrix.read(directory).columns]
+        raise KstallError(
+            f"{directory} is a matrix of {len(columns)} runs",
+            next=f"name one of them, such as {columns[0]}",
+        )
     try:
         return report.read(directory / "report.json")
     except (OSError, ValueError) as error:
@@ -322,14 +337,49 @@ def _subject(
     entry: SeriesReport,
 ) -> sharing.Subject:
     with run.stage("apply", entry) as stage:
+        entry.expected = expectation(series, ground.base.version, request.expected)
         scratch = run.dir / series.name
-        plan = tree.plan(ground.base, series.patches, scratch, log=stage.log)
+        try:
+            plan = tree.plan(ground.base, series.patches, scratch, log=stage.log)
+        except am.ApplyError as error:
+            entry.merged = error.applied
+            if entry.expected and not error.applied:
+                raise _applies_no_longer(series, request, ground, error) from error
+            raise
         stage.summary = f"{len(series.patches)} patches, {len(plan.touched)} files"
         if plan.offsets:
             stage.summary += f", {len(plan.offsets)} hunks at an offset"
+        if entry.expected is False:
+            stage.summary += "; it was not expected to apply here"
     patches.prove(series, plan, request.cache, run, entry)
     grown = _compile(request, run, ground, series, plan, entry)
     return sharing.Subject(series, entry, plan, ground, grown)
+
+
+def expectation(
+    series: Series, version: str, expected: bool | None = None
+) -> bool | None:
+    """Whether ``series`` is expected to apply to a tree of ``version``; None if nobody
+    says.  What is ``expected`` of a tree by its name counts more than series.toml."""
+    if expected is not None or series.spec.applies is None:
+        return expected
+    return series.spec.applies.to(version)
+
+
+def _applies_no_longer(
+    series: Series, request: Request, ground: Ground, error: am.ApplyError
+) -> FailedCheck:
+    """What does not apply where it is expected to is a failure, and not an outcome."""
+    who = "the matrix" if request.expected else "series.toml"
+    wanted = "rebase it: kstall rebase"
+    if request.kernel is not None:
+        wanted += f" {shlex.quote(str(request.kernel))}"
+    return FailedCheck(
+        f"no longer applies to {ground.base.version}, where {who} expects it: "
+        f"{error.what}",
+        log=error.log,
+        next=f"{wanted} {series.name}; or take that tree out of [applies]",
+    )
 
 
 def _compile(

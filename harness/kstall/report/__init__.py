@@ -1,12 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The record of a run, and all that is drawn from it.
 
-In comes what the stages found, as `Report`; out come ``report.json`` with its schema,
-HTML, JUnit, KTAP and KCIDB.  It finds nothing out by itself, and never changes a
-verdict.
+In comes what the stages found, as `Report`, or reports of several trees, as `Matrix`;
+out come ``report.json`` with its schema, HTML, JUnit, KTAP and KCIDB.  It finds nothing
+out by itself, and never changes a verdict.
 """
 
-from . import explain, html, junit, kcidb, ktap, report, views
+from . import (
+    comparison,
+    comparisonviews,
+    explain,
+    html,
+    junit,
+    kcidb,
+    ktap,
+    matrix,
+    matrixviews,
+    report,
+    views,
+)
 from .report import (
     Repeat,
     Repeats,
@@ -28,12 +40,16 @@ __all__ = [
     "Tally",
     "Try",
     "Unjudged",
+    "comparison",
+    "comparisonviews",
     "escape",
     "explain",
     "html",
     "junit",
     "kcidb",
     "ktap",
+    "matrix",
+    "matrixviews",
     "report",
     "views",
     "word",

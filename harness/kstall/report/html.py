@@ -49,9 +49,9 @@ def write(report: Report, path: Path) -> None:
     cache.write_text(path, page(report))
 
 
-def page(report: Report) -> str:
-    """The page, as text; the same for the same report."""
-    environment = jinja2.Environment(
+def environment() -> jinja2.Environment:
+    """What makes pages of templates: all that is put in is escaped."""
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -60,7 +60,7 @@ def page(report: Report) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(
+    made.filters.update(
         number=number,
         signed=signed,
         duration=duration,
@@ -76,8 +76,13 @@ def page(report: Report) -> str:
         growth=growth,
         too_much=too_much,
     )
-    environment.tests["unusual"] = lambda check: check.status != "pass"
-    template = environment.get_template("report.html.j2")
+    made.tests["unusual"] = lambda check: check.status != "pass"
+    return made
+
+
+def page(report: Report) -> str:
+    """The page, as text; the same for the same report."""
+    template = environment().get_template("report.html.j2")
     return template.render(
         report=report,
         part_names=_PARTS,

@@ -11,7 +11,8 @@ from .cases import RUN, Case, suites
 from .plain import printable
 from .report import Report
 
-_RESULTS = {
+#: What is said of a case that did not pass.
+RESULTS = {
     "fail": junitparser.Failure,
     "error": junitparser.Error,
     "skip": junitparser.Skipped,
@@ -34,8 +35,8 @@ def _case(case: Case, suite: str) -> junitparser.TestCase:
     made = junitparser.TestCase(
         case.name, classname=f"kstall.{suite}{tail}", time=case.seconds
     )
-    if case.status in _RESULTS:
-        result = _RESULTS[case.status](printable(case.message))
+    if case.status in RESULTS:
+        result = RESULTS[case.status](printable(case.message))
         result.text = printable(case.text)
         made.result = [result]
     elif case.text:

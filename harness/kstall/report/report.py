@@ -10,6 +10,7 @@ version 2.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -192,6 +193,13 @@ class SeriesReport(_Model):
     evidence: str | None = Field(
         default=None, description="guest results, a path in the run directory"
     )
+    expected: bool | None = Field(
+        default=None,
+        description="whether it is expected to apply to this tree; None: nobody says",
+    )
+    merged: bool = Field(
+        default=False, description="it does not apply as the tree has such a patch"
+    )
     status: Status = "error"
     stages: list[Stage] = []
     events: list[Event] = []
@@ -278,16 +286,7 @@ class Report(_Model):
                 series.status = worst([series.status, "error"])
         found = [stage.status for stage in self.stages]
         found += [series.status for series in self.series]
-        state = worst(found) if self.series else "error"
-        states: dict[Status, RunStatus] = {
-            "pass": "proven",
-            # A skip is no failure; the views show each with its reason.
-            "skip": "proven",
-            "fail": "failed",
-            "error": "could-not-run",
-            "does-not-apply": "does-not-apply",
-        }
-        self.status = states[state]
+        self.status = _RUNS[worst(found) if self.series else "error"]
 
 
 def worst(states: list[Status]) -> Status:
@@ -300,6 +299,26 @@ def worst(states: list[Status]) -> Status:
         if state in states:
             return state
     return "error"
+
+
+_OF_RUNS: dict[RunStatus, Status] = {
+    "proven": "pass",
+    "failed": "fail",
+    "does-not-apply": "does-not-apply",
+}
+_RUNS: dict[Status, RunStatus] = {
+    "pass": "proven",
+    # A skip is no failure; the views show each with its reason.
+    "skip": "proven",
+    "fail": "failed",
+    "error": "could-not-run",
+    "does-not-apply": "does-not-apply",
+}
+
+
+def worst_run(states: Iterable[RunStatus]) -> RunStatus:
+    """The gravest of several runs', by the rule for the series of one."""
+    return _RUNS[worst([_OF_RUNS.get(one, "error") for one in states])]
 
 
 def printable(report: Report) -> Report:

@@ -23,14 +23,14 @@ _DETAIL = 40
 _FILES = 3
 _WORDS: dict[str, str] = {"skip": "skipped", "error": "could not judge"}
 
-_STYLE: dict[Status, str] = {
+STYLE: dict[Status, str] = {
     "pass": "green",
     "fail": "bold red",
     "skip": "yellow",
     "error": "bold magenta",
     "does-not-apply": "yellow",
 }
-_VERDICT = {
+VERDICT = {
     "proven": "[bold green]PROVEN[/]",
     "failed": "[bold red]FAILED[/]",
     "could-not-run": "[bold magenta]COULD NOT JUDGE[/]",
@@ -52,7 +52,7 @@ def escape(text: str) -> str:
 
 def _mark(status: Status) -> str:
     shown = "skip" if status == "skip" else word(status)
-    return f"[{_STYLE.get(status, 'bold')}]{shown.upper()}[/]"
+    return f"[{STYLE.get(status, 'bold')}]{shown.upper()}[/]"
 
 
 def fact(check: Check) -> str:
@@ -107,7 +107,7 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
     if page.exists():
         console.print(f"page     {escape(str(page))}", highlight=False)
     counts = _counts(report)
-    verdict = _VERDICT.get(report.status, word(report.status).upper())
+    verdict = VERDICT.get(report.status, word(report.status).upper())
     console.print(f"verdict  {verdict}  {counts}", highlight=False)
 
 

@@ -7,24 +7,21 @@ tests' business; here mutants are read, held against their series, and made.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
+from . import tables
 from .series import (
     Event,
-    Fault,
     Identifier,
     Series,
     SeriesError,
-    Table,
     Text,
-    faulty,
-    plain,
 )
+from .tables import Fault, Table
 
 FILE = "mutants.toml"
 
@@ -74,20 +71,12 @@ def load(series: Series) -> tuple[Mutant, ...]:
     """
     path = series.dir / FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        found, text = tables.read(path, File, SeriesError, path.stem)
     except FileNotFoundError:
         return ()
-    try:
-        mutants = File.model_validate(tomllib.loads(text)).mutant
-    except tomllib.TOMLDecodeError as error:
-        raise SeriesError(f"{path}: {error}", next="mend the TOML") from error
-    except ValidationError as error:
-        raise faulty(path, text, ((e["loc"], plain(e)) for e in error.errors())) from (
-            error
-        )
-    if faults := list(_contradictions(series, mutants)):
-        raise faulty(path, text, faults)
-    return mutants
+    if faults := list(_contradictions(series, found.mutant)):
+        raise tables.mistakes(path, text, faults, SeriesError, path.stem)
+    return found.mutant
 
 
 def make(folder: Path, mutant: Mutant) -> None:

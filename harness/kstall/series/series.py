@@ -11,24 +11,22 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from packaging import specifiers
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     StringConstraints,
-    ValidationError,
     model_validator,
 )
 
-from ..base import KstallError, cache
-from . import patchfile
+from ..base import cache
+from . import patchfile, tables
+from .tables import Fault, Table
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$")]
@@ -41,6 +39,29 @@ Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Word = Annotated[str, StringConstraints(pattern=r"^\S+$")]
 
 
+def _condition(text: str) -> str:
+    try:
+        specifiers.SpecifierSet(text)
+    except specifiers.InvalidSpecifier as error:
+        raise ValueError(
+            f"{text!r} is no condition on a version, such as >=7.3 or ==7.2.*"
+        ) from error
+    if not text.strip():
+        raise ValueError("an empty condition holds everywhere; say >=0")
+    return text
+
+
+Condition = Annotated[str, AfterValidator(_condition)]
+_RELEASE = re.compile(r"(\d+(?:\.\d+)*)(?:-rc(\d+))?")
+
+
+def _release(version: str) -> str:
+    found = _RELEASE.match(version)
+    if found is None:
+        return "0"
+    return found[1] + (f"rc{found[2]}" if found[2] else "")
+
+
 def _expression(text: str) -> str:
     try:
         re.compile(text)
@@ -50,24 +71,13 @@ def _expression(text: str) -> str:
 
 
 Expression = Annotated[str, AfterValidator(_expression)]
-# Where the tables begin that are about mails, with the comment above them.
-_MAIL = re.compile(rb"(?m)^(?:\n|#.*\n)*\[\[?mail\b")
+# Where the tables begin that have no say in a proof, with the comment above them.
+_BESIDE = re.compile(rb"(?m)^(?:\n|#.*\n)*\[\[?(?:applies|mail)\b")
 TreePath = Annotated[str, StringConstraints(pattern=r"^(\.|\w[\w.-]*(/\w[\w.-]*)*)$")]
 
 
-class SeriesError(KstallError):
+class SeriesError(tables.TableError):
     """Metadata that is malformed or that contradicts the files beside it."""
-
-
-class Table(BaseModel):
-    """A TOML table: kebab-case keys, nothing unknown, never changed."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        alias_generator=lambda name: name.strip("_").replace("_", "-"),
-        validate_by_name=False,
-    )
 
 
 class Subsystem(Table):
@@ -123,7 +133,7 @@ class Tracepoint(Table):
     joins: Text
     site: Annotated[tuple[Site, ...], Field(min_length=1)]
     fields: dict[Identifier, Text]
-    reads: dict[Identifier, Text] = {}
+    reads: dict[Identifier, Text] = Field(default={})
 
     @property
     def event(self) -> str:
@@ -154,7 +164,7 @@ class MonitorCommand(Table):
     """
 
     qmp: Annotated[str, StringConstraints(pattern=r"^[\w-]+$")] | None = None
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default={})
     hmp: Text | None = None
     reply: str | None = None
 
@@ -373,6 +383,30 @@ class Mail(Table):
     change: tuple[Change, ...] = ()
 
 
+class Applies(Table):
+    """On which trees the series is expected to apply.
+
+    ``trees`` are conditions on the tree's version, of which one has to hold: ">=7.3",
+    "==7.2.*" or ">=6.12,<6.15", as in Python packages.  Before a release come its
+    candidates, as 7.3rc2.  ``because`` says why it is not expected on others.
+
+    It stands at the end of ``series.toml``, before mails, and is no part of the
+    series' digest: what is expected has no say in what is proven.
+    """
+
+    trees: Annotated[tuple[Condition, ...], Field(min_length=1)]
+    because: Text | None = None
+
+    def to(self, version: str) -> bool:
+        """Whether it is expected on a tree of ``version``, as `make kernelversion`
+        says it; what follows numbers and candidate is passed over."""
+        found = _release(version)
+        return any(
+            specifiers.SpecifierSet(one).contains(found, prereleases=True)
+            for one in self.trees
+        )
+
+
 class Conflict(Table):
     """Another ``series`` that what is proven here does not hold beside, and why.
 
@@ -426,6 +460,7 @@ class Spec(Table):
     overhead: Overhead | None = None
     conflict: tuple[Conflict, ...] = ()
     exemption: tuple[PatchExemption, ...] = ()
+    applies: Applies | None = None
     mail: Mail = Mail()
 
 
@@ -455,12 +490,12 @@ class Series:
 
     @property
     def digest(self) -> str:
-        """Changes with any byte of the patches or of ``series.toml``, but for what
-        only the mails need."""
+        """Changes with any byte of the patches or of ``series.toml``, but for where
+        they are expected to apply, and what only the mails need."""
         text = (self.dir / "series.toml").read_bytes()
         return cache.digest(
             self.name,
-            hashlib.sha256(_MAIL.split(text, maxsplit=1)[0]).hexdigest(),
+            hashlib.sha256(_BESIDE.split(text, maxsplit=1)[0]).hexdigest(),
             [cache.file_digest(patch.path) for patch in self.patches],
         )
 
@@ -517,24 +552,11 @@ def load(project: Project, name: str) -> Series:
     """Read and check ``patches/<name>``; raises `SeriesError` naming every fault."""
     path = project.patches / name / "series.toml"
     try:
-        text = path.read_text(encoding="utf-8")
-        raw = tomllib.loads(text)
+        spec, text = tables.read(path, Spec, SeriesError, "series")
     except FileNotFoundError as error:
         raise SeriesError(
             f"{path}: not there, so nothing says what the patches are",
             next="write it; `kstall schema series` says what it holds",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise SeriesError(f"{path}: not UTF-8 ({error.reason})") from error
-    except tomllib.TOMLDecodeError as error:
-        found = re.search(r"line (\d+)", str(error))
-        line = int(found[1]) if found else len(text.splitlines())
-        raise SeriesError(f"{path}:{line}: {error}", next="mend the TOML") from error
-    try:
-        spec = Spec.model_validate(raw)
-    except ValidationError as error:
-        raise faulty(
-            path, text, ((e["loc"], plain(e)) for e in error.errors())
         ) from error
     faults = list(_contradictions(project, path.parent, spec))
     patches = []
@@ -546,71 +568,8 @@ def load(project: Project, name: str) -> Series:
     if not faults:
         faults = list(_patch_contradictions(spec, patches))
     if faults:
-        raise faulty(path, text, faults)
+        raise tables.mistakes(path, text, faults, SeriesError, "series")
     return Series(name, path.parent, spec, tuple(patches))
-
-
-Fault = tuple[tuple[int | str, ...], str]
-
-
-def plain(error: Any) -> str:
-    """What is wrong, in the words of TOML, of an item of `ValidationError.errors`."""
-    key = str(error["loc"][-1]) if error["loc"] else ""
-    if error["type"] == "missing":
-        return f"missing key `{key}`"
-    if error["type"] == "extra_forbidden":
-        return f"unknown key `{key}`"
-    return f"`{key}`: {error['msg']}"
-
-
-def faulty(
-    path: Path, text: str, faults: Sequence[Fault] | Iterator[Fault]
-) -> SeriesError:
-    """An error that names file and line of each fault."""
-    lines = [f"{path}:{locate(text, where)}: {what}" for where, what in faults]
-    return SeriesError(
-        "\n".join(lines), next=f"mend it; `kstall schema {path.stem}` lists the keys"
-    )
-
-
-def locate(text: str, where: tuple[int | str, ...]) -> int:
-    """The line (from 1) of the key or table that ``where`` leads to, or the nearest
-    one above it that exists.
-
-    ``where`` is pydantic's location: keys, and indices into arrays of tables.
-    `tomllib` keeps no positions, so the header lines are counted again here.
-    """
-    best, line_of_best = 0, 1
-    table: list[int | str] = []
-    seen: dict[tuple[str, ...], int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*(\[\[?)\s*([\w.-]+)\s*\]", line):
-            keys = header[2].split(".")
-            if header[1] == "[[":
-                seen[tuple(keys)] = seen.get(tuple(keys), -1) + 1
-                # Arrays of tables below this one begin anew.
-                for other in [k for k in seen if k[:-1] and k[: len(keys)] == (*keys,)]:
-                    if len(other) > len(keys):
-                        del seen[other]
-            table = []
-            for depth in range(len(keys)):
-                table.append(keys[depth])
-                if (index := seen.get(tuple(keys[: depth + 1]))) is not None:
-                    table.append(index)
-            here = tuple(table)
-        elif key := re.match(r"\s*([\w-]+)\s*=", line):
-            here = (*table, key[1])
-        else:
-            continue
-        same = 0
-        for ours, theirs in zip(here, where, strict=False):
-            if ours != theirs:
-                break
-            same += 1
-        # A longer shared start wins; one that goes astray after it does not.
-        if same == len(here) and same > best:
-            best, line_of_best = same, number
-    return line_of_best
 
 
 def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
@@ -683,9 +642,10 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
 
 
 def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
-    after = _MAIL.split((dir / "series.toml").read_bytes(), maxsplit=1)[1:]
-    if after and re.search(rb"(?m)^\[\[?(?!\[|mail\b)", after[0]):
-        yield ("mail",), "stands before other tables; it has to be the last"
+    after = _BESIDE.split((dir / "series.toml").read_bytes(), maxsplit=1)[1:]
+    if after and re.search(rb"(?m)^\[\[?(?!\[|(?:applies|mail)\b)", after[0]):
+        key = "mail" if spec.applies is None else "applies"
+        yield (key,), "stands before other tables; it has to be the last"
     for position, cc in enumerate(spec.mail.cc):
         for file in cc.patches:
             if file not in spec.patches:

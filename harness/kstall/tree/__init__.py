@@ -6,7 +6,7 @@ patches lead through, by content) and a private copy with a state checked out.  
 builds nothing.
 """
 
-from . import am, commits, git, source, tree
+from . import am, commits, git, rebase, remote, source, tree
 from .am import File
 from .source import Base
 from .tree import AppliedTree, Ever, Plan
@@ -20,6 +20,8 @@ __all__ = [
     "am",
     "commits",
     "git",
+    "rebase",
+    "remote",
     "source",
     "tree",
 ]

@@ -8,12 +8,13 @@ which borrows the user's objects, and there nothing of the user's can be written
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,8 @@ _SETTINGS = {
 # Attributes can rewrite lines, ids and whole files on the way out: want exact blobs.
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
 _DESCRIBE_S = 20.0
+_HEARD_S = 1.0
+_TAIL = 4096
 _LACKING = re.compile(r"unable to read (sha1 file|tree|[0-9a-f]{40})|bad object")
 
 
@@ -69,10 +72,14 @@ def git(
     input: bytes | None = None,
     timeout: float | None = None,
     merge_stderr: bool = False,
+    heard: Callable[[bytes], None] | None = None,
+    fed: Iterable[bytes] = (),
 ) -> bytes:
     """Run git, apart from the GIT_* of our own environment, and return its stdout.
 
-    ``settings`` are added to configuration for this one command.  Raises `GitError`.
+    ``settings`` are added to configuration for this one command.  ``heard`` is given,
+    every second, the end of what git has said so far; ``fed`` is its input where that
+    is too much to be held at once.  Raises `GitError`.
     """
     chosen = {**_SETTINGS, **(settings or {})}
     ours = {
@@ -97,14 +104,28 @@ def git(
             argv,
             cwd=cwd,
             env=ours,
-            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdin=subprocess.PIPE if input is not None or fed else subprocess.DEVNULL,
             stderr=subprocess.STDOUT if merge_stderr else errors.fileno(),
         ) as child,
     ):
-        try:
-            output, _ = child.communicate(input, timeout)
-        except subprocess.TimeoutExpired as late:
-            raise process.Deadline(f"git {words[0]} ran over {timeout:g} s") from late
+        if fed:
+            assert child.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                # If it ends before it has read all, its exit status says why.
+                for chunk in fed:
+                    child.stdin.write(chunk)
+        while True:
+            try:
+                step = timeout if heard is None else _HEARD_S
+                output, _ = child.communicate(input, step)
+                break
+            except subprocess.TimeoutExpired as late:
+                if heard is None:
+                    what = f"git {words[0]} ran over {timeout:g} s"
+                    raise process.Deadline(what) from late
+                end = os.fstat(errors.fileno()).st_size
+                start = max(0, end - _TAIL)
+                heard(os.pread(errors.fileno(), end - start, start))
         if child.returncode != 0:
             errors.seek(0)
             said = (output + errors.read()).decode("utf-8", "replace")

@@ -21,7 +21,7 @@ from typing import Literal
 
 from ..base import KstallError, cache, process, space
 from ..debian import apt
-from . import git, listing, store
+from . import git, listing, remote, store
 from .store import NotAKernel, Say
 
 _DEBIAN_VERSION = "7.3"
@@ -70,13 +70,22 @@ class Base:
         return Base(raw["id"], path, "directory", version, raw["id"], raw["describe"])
 
 
-def obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
+def obtain(
+    kernel: Path | None, cache_dir: Path, say: Say, *, keep: int = store.KEPT
+) -> Base:
     """The base for what the user named, or for Debian's newest kernel source.
 
-    ``debian:6.12`` names the newest ``linux-source-6.12`` that Debian has.  A copy is
-    made only when there is none yet; ``say`` prints what was chosen and the progress of
-    long steps.  Raises `KstallError`, and leaves nothing half-made.
+    ``debian:6.12`` names the newest ``linux-source-6.12`` that Debian has, and
+    ``REPO#BRANCH`` what a branch of a repository is now.  A copy is made only when
+    there is none yet, and then ``keep`` of them stay, the ones used last; ``say``
+    prints what was chosen and the progress of long steps.  Raises `KstallError`, and
+    leaves nothing half-made.
     """
+    with store.keeping(keep):
+        return _obtain(kernel, cache_dir, say)
+
+
+def _obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
     if re.search(r"[\s:]", str(cache_dir)):
         raise KstallError(
             f"{cache_dir}: kernels cannot be built below a path with a space or colon",
@@ -86,14 +95,17 @@ def obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
     if kernel is None or version is not None:
         store.prepare(cache_dir)
         return _from_debian(f"linux-source-{version}", cache_dir, say)
+    branch = remote.named(kernel)
     named = kernel.expanduser().absolute()
+    if branch is not None:
+        if branch.path is not None:
+            _require_outside(branch.path, cache_dir)
+        store.prepare(cache_dir)
+        checkout = remote.read(branch, cache_dir, say)
+        return _from_branch(branch, checkout, cache_dir, say)
     if not named.exists():
         raise NotAKernel(named, "there is no such file or directory")
-    if cache_dir.resolve().is_relative_to(named.resolve()):
-        raise KstallError(
-            f"the cache {cache_dir} lies inside the kernel tree {named}",
-            next="set KSTALL_CACHE to a directory outside of it",
-        )
+    _require_outside(named, cache_dir)
     store.prepare(cache_dir)
     if (own := store.owner(named.resolve(), cache_dir)) is not None:
         return _base(own, cache_dir, "directory", str(named), own)
@@ -102,6 +114,14 @@ def obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
     if os.path.lexists(named / ".git"):
         return _from_git(named, cache_dir, say)
     return _from_directory(named, cache_dir, say)
+
+
+def _require_outside(tree: Path, cache_dir: Path) -> None:
+    if cache_dir.resolve().is_relative_to(tree.resolve()):
+        raise KstallError(
+            f"the cache {cache_dir} lies inside the kernel tree {tree}",
+            next="set KSTALL_CACHE to a directory outside of it",
+        )
 
 
 def debian_version(kernel: Path) -> str | None:
@@ -161,24 +181,7 @@ def _from_directory(named: Path, cache_dir: Path, say: Say) -> Base:
 
 def _from_git(named: Path, cache_dir: Path, say: Say) -> Base:
     checkout = git.read(named)
-    makefile = git.show(checkout, "Makefile")
-    version = store.version_of((makefile or b"").decode("utf-8", "replace"))
-    if version is None or git.show(checkout, "Kbuild") is None:
-        head = f"its HEAD {checkout.commit[:12]}"
-        raise NotAKernel(named, f"{head} has no Makefile with VERSION, or no Kbuild")
-    base = store.name(version, checkout.tree)
-
-    def found() -> str | None:
-        return base if store.is_there(base, cache_dir) else None
-
-    def fill(scratch: Path) -> Mapping[str, str]:
-        git.export(checkout, scratch / "src", scratch)
-        return {path: blob for path, (blob, _) in files.items()}
-
-    files = {} if found() else git.sizes(checkout)
-    needed = sum(size // 4096 * 4096 + 4096 for _, size in files.values())
-    job = store.Job(named, needed, fill, found, tree=checkout.tree)
-    store.obtain(job, cache_dir, say)
+    base = _committed(named, "HEAD", checkout, cache_dir, say)
     key = cache.digest("git", str(named.resolve()))
     keep = cache_dir / "sources" / "checkouts" / key
     with cache.lock(keep / "lock"):
@@ -196,6 +199,42 @@ def _from_git(named: Path, cache_dir: Path, say: Say) -> Base:
     return _base(
         base, cache_dir, "git", str(named), memory["describe"], checkout.commit, dirty
     )
+
+
+def _from_branch(
+    branch: remote.Branch, checkout: git.Checkout, cache_dir: Path, say: Say
+) -> Base:
+    base = _committed(Path(str(branch)), branch.branch, checkout, cache_dir, say)
+    # What was fetched has no history to count from.
+    state = checkout.commit[:12] if branch.url else git.describe(checkout)
+    return _base(
+        *(base, cache_dir, "git", str(branch)),
+        *(f"{branch.branch} at {state}", checkout.commit),
+    )
+
+
+def _committed(
+    named: Path, revision: str, checkout: git.Checkout, cache_dir: Path, say: Say
+) -> str:
+    """The id of the base that the commit of ``checkout`` is."""
+    makefile = git.show(checkout, "Makefile")
+    version = store.version_of((makefile or b"").decode("utf-8", "replace"))
+    if version is None or git.show(checkout, "Kbuild") is None:
+        where = f"its {revision} {checkout.commit[:12]}"
+        raise NotAKernel(named, f"{where} has no Makefile with VERSION, or no Kbuild")
+    base = store.name(version, checkout.tree)
+
+    def found() -> str | None:
+        return base if store.is_there(base, cache_dir) else None
+
+    def fill(scratch: Path) -> Mapping[str, str]:
+        git.export(checkout, scratch / "src", scratch)
+        return {path: blob for path, (blob, _) in files.items()}
+
+    files = {} if found() else git.sizes(checkout)
+    needed = sum(size // 4096 * 4096 + 4096 for _, size in files.values())
+    job = store.Job(named, needed, fill, found, tree=checkout.tree)
+    return store.obtain(job, cache_dir, say)
 
 
 def _archive(path: Path, cache_dir: Path, say: Say) -> str:

@@ -15,6 +15,7 @@ One is a directory ``trees/<id>/``, published whole::
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import fcntl
 import json
 import os
@@ -30,9 +31,10 @@ from ..base import KstallError, cache, process, space
 from . import listing
 
 Say = Callable[[str], None]
+_keep: contextvars.ContextVar[int | None] = contextvars.ContextVar("keep", default=None)
 
 # An edited plain directory makes a new copy each time it is used.
-_KEPT = 3
+KEPT = 3
 _IDLE_S = 600.0
 # An in-tree build leaves these; kbuild refuses to build elsewhere until they are gone.
 _BUILT = (".config", "include/config", "include/generated")
@@ -64,6 +66,17 @@ class Job:
     found: Callable[[], str | None]
     made: Callable[[str], None] = lambda _: None
     tree: str | None = None
+
+
+@contextlib.contextmanager
+def keeping(count: int) -> Iterator[None]:
+    """While the block runs, so many copies stay when a new one is made: those of all
+    trees that are asked for in turn, lest each make room by the next one's."""
+    token = _keep.set(max(count, KEPT))
+    try:
+        yield
+    finally:
+        _keep.reset(token)
 
 
 def prepare(cache_dir: Path) -> None:
@@ -297,7 +310,7 @@ def _prune(cache_dir: Path, newest: str, say: Say) -> None:
         ((path.stat().st_mtime, path.parent) for path in trees.glob("*/base.json")),
         reverse=True,
     )
-    for used, base in known[_KEPT:]:
+    for used, base in known[_keep.get() or KEPT :]:
         if base.name == newest or time.time() - used < _IDLE_S:
             continue
         with _try_lock(base / "lock") as ours:

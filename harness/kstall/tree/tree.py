@@ -257,6 +257,26 @@ def pristine(base: Base, paths: Iterable[str]) -> dict[str, File | None]:
     return _read_pristine(base, paths, listing.load(base.path.parent / "files"))
 
 
+def contents(base: Base) -> Iterator[tuple[str, str, bytes]]:
+    """Path, mode as git writes it, and content of every file of the base; of a link
+    where it leads to.
+
+    The workspace is only read, and may be in use by another run.
+    """
+    if not base.path.is_dir():
+        raise _gone(base)
+    home = base.path.parent
+    for path, record in listing.load(home / "files").items():
+        kept, there = home / "pristine" / path, base.path / path
+        if record.git_mode == "120000":
+            content: bytes | None = os.fsencode(there.readlink())
+        else:
+            content = _first_that_is(record.blob, (kept, there, kept))
+        if content is None:
+            raise _meddled(base, [path])
+        yield path, record.git_mode, content
+
+
 def regular(base: Base) -> tuple[str, ...]:
     """The paths of all regular files of the base."""
     if not base.path.is_dir():

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``kstall rebase``: a series on another tree, compiled patch by patch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import DoesNotApply, KstallError, cache
+from ..report import Report
+from ..series import Series
+from ..tree import rebase, source, tree
+from . import run as runs
+from . import validate
+from .ui import Ui
+
+PLACE = "rebase"
+
+
+@dataclass(frozen=True)
+class Rebased:
+    """What became of a series; ``dir`` is where its report is.
+
+    ``carried`` is None if it was not reached.
+    """
+
+    series: Series
+    dir: Path
+    report: Report
+    carried: rebase.Carried | None
+
+    @property
+    def clean(self) -> bool:
+        """Whether all that is left of it applies and compiles."""
+        return (
+            self.carried is not None
+            and self.carried.conflict is None
+            and self.report.series[0].status == "pass"
+        )
+
+
+def carry(
+    request: validate.Request,
+    origin: Path | None,
+    ui: Ui,
+    command: Sequence[str],
+    *,
+    compiled: bool = True,
+) -> Rebased:
+    """Carry the one series of ``request`` over from the tree ``origin`` to ``kernel``.
+
+    ``compiled``: what comes out is compiled, patch by patch.  Of a conflict the report
+    says "does not apply"; a run that was begun goes on.
+    """
+    (series,) = request.series
+    tops = request.out / PLACE
+    tops.mkdir(parents=True, exist_ok=True)
+    place = tops / f".run-{series.name}"
+    cache.remove(place)
+    request = dataclasses.replace(request, place=place)
+    run = validate._begin(request, ui, command)
+    entry = run.report.series[0]
+    carried = None
+    try:
+        with contextlib.suppress(runs.StageStopped):
+            with run.stage("from") as stage:
+                old = source.obtain(origin, request.cache, ui.say)
+                stage.summary = f"{old.version} from {old.describe} ({old.kind})"
+            with run.stage("onto") as stage:
+                new = source.obtain(request.kernel, request.cache, ui.say)
+                stage.summary = f"{new.version} from {new.describe} ({new.kind})"
+            request = dataclasses.replace(request, base=new)
+            with run.stage("rebase", entry) as stage:
+                where = tops / f"{series.name}-{new.id}"
+                carried = rebase.carry(series, old, new, where, request.cache, ui.say)
+                stage.summary = _told(series, carried)
+                if carried.conflict is not None:
+                    raise _conflict(carried, command)
+            _prove(request, series, carried, run, compiled=compiled)
+    except KeyboardInterrupt:
+        run.report.status = "interrupted"
+        raise
+    finally:
+        if run.report.status == "running":
+            _settle(run.report)
+        run.save()
+        if carried is not None:
+            kept = carried.directory / "run"
+            cache.remove(kept)
+            place.rename(kept)
+            place = kept
+        # Else what stopped it is said; the report of a failed begin helps nobody.
+    return Rebased(series, place, run.report, carried)
+
+
+def _told(series: Series, carried: rebase.Carried) -> str:
+    text = f"{carried.carried} of {len(series.patches)} patches carried over"
+    if carried.gone:
+        names = ", ".join(one.path.name for one in carried.gone)
+        text += f"; the tree has {names}"
+    return text
+
+
+def _conflict(carried: rebase.Carried, command: Sequence[str]) -> DoesNotApply:
+    found = carried.conflict
+    assert found is not None
+    what = ", ".join(found.places) or "settled, and not yet committed"
+    steps = "\n        ".join(carried.commands(command))
+    return DoesNotApply(
+        f"{found.patch.path.name}, {what}: both trees changed this; "
+        f"{carried.carried} patches before it are carried over",
+        next=f"settle it there, outside of your tree:\n        {steps}",
+    )
+
+
+def _prove(
+    request: validate.Request,
+    series: Series,
+    carried: rebase.Carried,
+    run: runs.Run,
+    *,
+    compiled: bool,
+) -> None:
+    """Apply what came out by plain `git am`, and compile each state of it."""
+    entry = run.report.series[0]
+    assert request.base is not None
+    with run.stage("apply", entry) as stage:
+        if not carried.patches:
+            stage.status = "skip"
+            stage.summary = "nothing is left of it: the tree has all of its patches"
+            return
+        scratch = run.dir / series.name
+        plan = tree.plan(request.base, carried.patches, scratch, log=stage.log)
+        stage.summary = f"{len(carried.patches)} patches, {len(plan.touched)} files"
+    if not compiled:
+        with run.stage("compile", entry) as stage:
+            stage.status = "skip"
+            stage.summary = "--no-compile: nothing is said of what it builds to"
+        return
+    ground = validate._ground(request, run)
+    now = dataclasses.replace(series, patches=carried.patches)
+    validate._compile(request, run, ground, now, plan, entry)
+
+
+def _settle(report: Report) -> None:
+    """The verdict: of patches that were carried over nothing more is asked."""
+    report.settle()
+    entry = report.series[0]
+    stages = [one.status for one in (*report.stages, *entry.stages)]
+    states = {one.status for one in entry.checks} | set(stages)
+    bad = next((x for x in ("fail", "error", "does-not-apply") if x in states), None)
+    reached = any(one.name in ("compile", "apply") for one in entry.stages)
+    if bad is None and reached:
+        entry.status, report.status = "pass", "proven"
+
+
+def write(outcome: Rebased) -> list[Path]:
+    """Put what came out in the place of the series' own patches.
+
+    Raises `KstallError` unless it is whole and each file has the name that it had.
+    """
+    series, carried = outcome.series, outcome.carried
+    if carried is None or not outcome.clean:
+        raise KstallError(
+            f"{series.name}: not written to {series.dir}: it is not whole, or does not "
+            "compile"
+        )
+    names = [one.path.name for one in carried.patches]
+    if names != [one.path.name for one in series.patches]:
+        raise KstallError(
+            f"{series.name}: not written to {series.dir}: these are other patches than "
+            f"series.toml lists ({', '.join(names)})",
+            next=f"copy them by hand from {shlex.quote(str(carried.directory))}/patches"
+            ", and list them there",
+        )
+    for one in carried.patches:
+        text = one.path.read_text(encoding="utf-8", errors="surrogateescape")
+        target = series.dir / one.path.name
+        scratch = target.with_suffix(".new")
+        scratch.write_text(text, encoding="utf-8", errors="surrogateescape")
+        scratch.replace(target)
+    return [series.dir / name for name in names]

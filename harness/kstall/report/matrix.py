@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""``matrix.json``: what came of series on several trees, and its schema.
+
+A column is a run with a report of its own; a cell is what that says of one series.
+Version 1: fields may be added; a field that changes or goes away makes version 2.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..base import KstallError, Status, cache
+from .report import EXIT, Report, RunStatus, SeriesReport, worst_run
+from .views import fact
+
+FILE = "matrix.json"
+
+
+class _Model(BaseModel):
+    # A newer kstall may have added fields; version 1 readers pass over them.
+    model_config = ConfigDict(extra="ignore")
+
+
+class Cell(_Model):
+    """A series in a column."""
+
+    series: str
+    status: Status
+    expected: bool | None = Field(
+        default=None, description="whether it is expected to apply; None: nobody says"
+    )
+    applies: bool = Field(default=False, description="all its patches did apply")
+    why: str = Field(default="", description="what decides the status, in one line")
+    seconds: float = Field(default=0, description="of stages that are its own")
+
+    @property
+    def unexpected(self) -> bool:
+        """Whether it applies where it was not expected to."""
+        return self.expected is False and self.applies
+
+
+class Column(_Model):
+    """A tree, for an architecture, at a level: one run."""
+
+    tree: str = Field(description="what it is called, in the file or by --kernel")
+    arch: str
+    level: str
+    directory: str = Field(description="of the run, in that of the matrix")
+    status: RunStatus = "running"
+    version: str | None = Field(default=None, description="from the tree's Makefile")
+    describe: str | None = None
+    commit: str | None = None
+    id: str | None = Field(default=None, description="changes with the tree's contents")
+    seconds: float = Field(default=0, description="wall-clock time")
+    asked: list[str] = Field(description="series")
+    cells: list[Cell] = []
+
+    @property
+    def name(self) -> str:
+        """What tells it from the others."""
+        return f"{self.tree} {self.arch} {self.level}"
+
+    def cell(self, series: str) -> Cell | None:
+        """That of ``series``; None if it was not asked for here."""
+        if series not in self.asked:
+            return None
+        found = next((one for one in self.cells if one.series == series), None)
+        return found or Cell(series=series, status="error", why="not reached")
+
+    def take(self, report: Report) -> None:
+        """Fill in what the run's report says."""
+        self.status, self.seconds = report.status, report.seconds
+        if (tree := report.tree) is not None:
+            self.version, self.describe = tree.version, tree.describe
+            self.commit, self.id = tree.commit, tree.id
+        self.cells = [_cell(series, report) for series in report.series]
+
+
+class Matrix(_Model):
+    """Series x trees, architectures and levels."""
+
+    schema_version: Literal[1] = 1
+    run: str = Field(description="name of the directory")
+    kstall: str
+    started: str = Field(description="UTC, ISO 8601")
+    seconds: float = Field(default=0, description="wall-clock time")
+    status: RunStatus = "running"
+    command: list[str]
+    series: list[str]
+    columns: list[Column]
+
+    @property
+    def exit_code(self) -> int:
+        """That of the worst column, by the rule for the series of a run."""
+        return EXIT[self.status]
+
+    def settle(self) -> None:
+        """Set the status from the columns'."""
+        self.status = worst_run(one.status for one in self.columns)
+
+
+def _cell(series: SeriesReport, report: Report) -> Cell:
+    return Cell(
+        series=series.name,
+        status=series.status,
+        expected=series.expected,
+        applies=any(
+            one.name == "apply" and one.status == "pass" for one in series.stages
+        ),
+        why=_why(series, report),
+        seconds=round(sum(one.seconds for one in series.stages), 3),
+    )
+
+
+def _why(series: SeriesReport, report: Report) -> str:
+    """What decides, in one line; what else there is the run's own report says."""
+    if series.status in ("pass", "skip"):
+        return ""
+    told = [
+        (one.status, f"{one.name}: {one.summary}")
+        for one in (*report.stages, *series.stages)
+    ]
+    told += [(one.status, f"{one.name}: {fact(one)}") for one in series.checks]
+    reasons = [text for status, text in told if status == series.status]
+    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    stopped = [text for status, text in told if status in ("fail", "error")]
+    return reasons[0] + more if reasons else (stopped or ["not reached"])[0]
+
+
+def write(matrix: Matrix, path: Path) -> None:
+    """Write ``matrix.json``, whole or not at all."""
+    cache.write_text(path, matrix.model_dump_json(indent=2) + "\n")
+
+
+def read(directory: Path) -> Matrix:
+    """That of ``directory``; `KstallError` if it has none that is whole."""
+    try:
+        text = (directory / FILE).read_text(encoding="utf-8")
+        return Matrix.model_validate_json(text)
+    except (OSError, ValueError) as error:
+        raise KstallError(
+            f"{directory} holds no {FILE} of a matrix: {str(error).splitlines()[0]}",
+            next="name the directory of a matrix, such as out/latest",
+        ) from error
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of ``matrix.json``."""
+    return Matrix.model_json_schema(mode="serialization")
+
+
+def schema_text() -> str:
+    """`schema` as it is printed by ``kstall schema matrix``."""
+    return json.dumps(schema(), indent=2) + "\n"

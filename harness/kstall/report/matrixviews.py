@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A `Matrix` for people and for CI: terminal, ``matrix.html``, ``junit.xml``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import junitparser
+from rich.console import Console
+from rich.table import Table
+
+from ..base import Status, cache
+from .html import environment
+from .junit import RESULTS
+from .matrix import Cell, Column, Matrix
+from .plain import printable
+from .views import STYLE, VERDICT, escape
+
+#: What a cell says; the gravest first.
+WORDS: dict[Status, str] = {
+    "fail": "FAILED",
+    "error": "NOT JUDGED",
+    "does-not-apply": "does not apply",
+    "pass": "proven",
+    "skip": "skipped",
+}
+_COUNTED: dict[Status, str] = {
+    "fail": "failed",
+    "error": "not judged",
+    "does-not-apply": "not applying",
+    "pass": "proven",
+    "skip": "skipped",
+}
+_NOTED = "applies, though it was not expected to"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What there is to say of cells that are as they are for one cause."""
+
+    status: Status
+    series: str
+    columns: tuple[Column, ...]
+    why: str
+
+
+def titles(matrix: Matrix) -> dict[str, str]:
+    """What each column is headed by, by its directory: no more than tells them apart.
+
+    Of axes with one value only nothing is said.
+    """
+    archs = len({one.arch for one in matrix.columns}) > 1
+    levels = len({one.level for one in matrix.columns}) > 1
+    return {
+        one.directory: " ".join(
+            (one.tree, *([one.arch] if archs else []), *([one.level] if levels else []))
+        )
+        for one in matrix.columns
+    }
+
+
+def reasons(matrix: Matrix) -> list[Reason]:
+    """Why cells are not proven, the gravest first, and what is unexpected.
+
+    What does not apply where nobody expects it to needs no reason.
+    """
+    found: dict[tuple[Status, str, str], list[Column]] = {}
+    for name in matrix.series:
+        for column in matrix.columns:
+            cell = column.cell(name)
+            if cell is None:
+                continue
+            if cell.unexpected and cell.status == "pass":
+                found.setdefault(("pass", name, _NOTED), []).append(column)
+            elif cell.status in ("fail", "error") or (
+                cell.status == "does-not-apply" and cell.expected is not False
+            ):
+                found.setdefault((cell.status, name, cell.why), []).append(column)
+    made = [
+        Reason(status, name, tuple(columns), why)
+        for (status, name, why), columns in found.items()
+    ]
+    order = list(WORDS)
+    return sorted(made, key=lambda one: order.index(one.status))
+
+
+def counts(matrix: Matrix) -> str:
+    """How many cells are what, the gravest first."""
+    found = Counter(cell.status for _, cell in _cells(matrix))
+    return ", ".join(
+        f"{found[status]} {word}" for status, word in _COUNTED.items() if found[status]
+    )
+
+
+def _cells(matrix: Matrix) -> Iterator[tuple[Column, Cell]]:
+    for column in matrix.columns:
+        for name in matrix.series:
+            if (cell := column.cell(name)) is not None:
+                yield column, cell
+
+
+def terminal(matrix: Matrix, directory: Path, console: Console) -> None:
+    """Print the table, why what is not proven is not, and last the verdict."""
+    heads = titles(matrix)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("series", no_wrap=True)
+    for column in matrix.columns:
+        version = column.version or "no tree"
+        table.add_column(f"{escape(heads[column.directory])}\n{escape(version)}")
+    for name in matrix.series:
+        row = [_shown(column.cell(name)) for column in matrix.columns]
+        table.add_row(escape(name), *row)
+    console.print(table)
+    console.print()
+    for one in reasons(matrix):
+        where = ", ".join(heads[column.directory] for column in one.columns)
+        mark = f"[{STYLE[one.status]}]{WORDS[one.status]:<14}[/]"
+        console.print(
+            f"{mark} {escape(one.series)} on {escape(where)}: {escape(one.why)}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    for column in matrix.columns:
+        if column.status not in ("proven", "does-not-apply"):
+            place = directory / column.directory / "report.html"
+            console.print(f"page     {escape(str(place))}", highlight=False)
+    console.print(f"matrix   {escape(str(directory / 'matrix.html'))}", highlight=False)
+    verdict = VERDICT[matrix.status]
+    console.print(f"verdict  {verdict}  {counts(matrix)}", highlight=False)
+
+
+def _shown(cell: Cell | None) -> str:
+    if cell is None:
+        return "[dim]-[/]"
+    note = " (unexpected)" if cell.unexpected else ""
+    return f"[{STYLE[cell.status]}]{WORDS[cell.status]}[/]{note}"
+
+
+def write_page(matrix: Matrix, path: Path) -> None:
+    """Write ``matrix.html``, whole or not at all."""
+    template = environment().get_template("matrix.html.j2")
+    text = template.render(
+        matrix=matrix,
+        titles=titles(matrix),
+        reasons=reasons(matrix),
+        counts=counts(matrix),
+        cell_words=WORDS,
+    )
+    cache.write_text(path, text)
+
+
+def write_junit(matrix: Matrix, path: Path) -> None:
+    """Write ``junit.xml``: a suite a column, a case a series."""
+    document = junitparser.JUnitXml(name=f"kstall {matrix.run}")
+    for column in matrix.columns:
+        suite = junitparser.TestSuite(f"kstall.{column.name}")
+        for name in matrix.series:
+            if (cell := column.cell(name)) is not None:
+                suite.add_testcase(_case(column, cell))
+        document.add_testsuite(suite)
+    document.write(str(path), pretty=True)
+
+
+def _case(column: Column, cell: Cell) -> junitparser.TestCase:
+    made = junitparser.TestCase(
+        cell.series, classname=f"kstall.{column.directory}", time=cell.seconds
+    )
+    # No format has a word for what does not apply: nothing was asked.
+    status = "skip" if cell.status == "does-not-apply" else cell.status
+    if status in RESULTS:
+        word = "does not apply: " if cell.status == "does-not-apply" else ""
+        made.result = [RESULTS[status](printable(f"{word}{cell.why}"))]
+    elif cell.unexpected:
+        made.system_out = _NOTED
+    return made

@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A series carried over from the tree that it was made for to another one.
+
+Patches alone say too little for a three-way merge: the files that they were made of are
+in no repository.  So both trees are commits in our repository in the cache, the series
+is committed onto the first, and git picks its commits onto the second.
+
+That happens in a repository of its own, for a person may have to go on there::
+
+    tree/           the work tree: only the directories that the series touches
+    state.json      what it was begun from
+    patches/        what came out, once nothing is left to do
+    range-diff.txt  what became of each patch
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ..base import KstallError, cache, space
+from ..series import Patch, Series, patchfile
+from . import git, remote, tree
+from .source import Base, Say
+
+OLD, SERIES, NEW, REBASED = "kstall-old", "series", "kstall-new", "rebased"
+_STATE = "state.json"
+_BASES = 6
+_IMPORT_BYTES = 700 * 10**6
+_QUIET_S = 20.0
+_IDLE_S = 3600.0
+_FILES = 100_000
+_SETTINGS = {
+    "commit.gpgSign": "false",
+    "core.autocrlf": "false",
+    "core.safecrlf": "false",
+    "core.fsync": "none",
+    "core.quotePath": "false",
+    "rerere.enabled": "false",
+    "advice.mergeConflict": "false",
+    "merge.renames": "true",
+    "merge.conflictStyle": "zdiff3",
+    # All files may have been renamed, and few did.
+    "merge.renameLimit": "20000",
+}
+_IDENTITY = {
+    "GIT_COMMITTER_NAME": "kstall",
+    "GIT_COMMITTER_EMAIL": "noreply@kstall.invalid",
+    "GIT_AUTHOR_NAME": "kstall",
+    "GIT_AUTHOR_EMAIL": "noreply@kstall.invalid",
+    # What the user has set up must not decide what comes out.
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_EDITOR": "true",
+}
+_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+# Of a small patch little stays the same elsewhere: it is the same one for all that.
+_RANGE_DIFF = ("range-diff", "--no-color", "--no-notes", "--creation-factor=95")
+_MARK = re.compile(rb"(?m)^<<<<<<< ")
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A patch of which git could not tell where it belongs.
+
+    ``places`` are ``file:line`` where both trees differ, or a file and what became of
+    it.  ``resolved``: somebody has settled that, and has to go on only.
+    """
+
+    patch: Patch
+    number: int
+    places: tuple[str, ...]
+    resolved: bool = False
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What became of a series: a `conflict`, or ``patches``, in their order.
+
+    ``gone`` are those that the new tree has already.  ``range_diff`` is what git says.
+    """
+
+    directory: Path
+    carried: int
+    conflict: Conflict | None = None
+    gone: tuple[Patch, ...] = ()
+    patches: tuple[Patch, ...] = ()
+    range_diff: str = ""
+
+    @property
+    def tree(self) -> Path:
+        """The work tree."""
+        return self.directory / "tree"
+
+    def commands(self, again: Sequence[str]) -> list[str]:
+        """What a person types to go on after a conflict; ``again`` is the command that
+        ended with it."""
+        assert self.conflict is not None
+        place = shlex.quote(str(self.tree))
+        settle = [f"cd {place}"]
+        if not self.conflict.resolved:
+            settle += [
+                "git show CHERRY_PICK_HEAD    # the patch, as it was",
+                "git diff                     # where both trees differ",
+                "git add -u                   # once no <<<<<<< is left",
+            ]
+        return [
+            *settle,
+            "git cherry-pick --continue   # until nothing is left to pick",
+            shlex.join(again),
+        ]
+
+
+def carry(
+    series: Series, old: Base, new: Base, directory: Path, cache_dir: Path, say: Say
+) -> Carried:
+    """Carry ``series`` over from ``old`` to ``new``, in ``directory``.
+
+    One that was begun there goes on, with whatever a person has settled meanwhile.
+    Raises `DoesNotApply` if the series does not even apply to ``old``, and
+    `KstallError` for a directory that was begun from something else.
+    """
+    _require_outside(directory, new)
+    state = {"series": series.name, "digest": series.digest}
+    state |= {"old": old.id, "new": new.id}
+    if directory.exists():
+        _require_same(directory, state)
+    else:
+        _begin(series, old, new, directory, cache_dir, say, state)
+    return _go_on(series, directory)
+
+
+def _require_outside(directory: Path, new: Base) -> None:
+    origin = Path(new.origin)
+    if (named := remote.named(origin)) is not None:
+        if named.path is None:
+            return
+        origin = named.path
+    if new.kind != "debian" and directory.resolve().is_relative_to(origin.resolve()):
+        raise KstallError(
+            f"{directory} lies inside the kernel tree {origin}, which is only read",
+            next="name another place with --out",
+        )
+
+
+def _require_same(directory: Path, state: dict[str, str]) -> None:
+    try:
+        before = json.loads((directory / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise KstallError(
+            f"{directory} is there, and no series was carried over in it",
+            next="name another place with --out, or remove it",
+        ) from error
+    words = {
+        "series": "of another series",
+        "digest": "from other patches, or another series.toml",
+        "old": "from another tree",
+        "new": "onto another tree",
+    }
+    other = [words[key] for key in words if before.get(key) != state[key]]
+    if other:
+        raise KstallError(
+            f"{directory} was begun {' and '.join(other)}",
+            next="what is in it is yours: remove it once it is not needed, and run "
+            "this again",
+        )
+
+
+# -- beginning -----------------------------------------------------------------------
+
+
+def _begin(
+    series: Series,
+    old: Base,
+    new: Base,
+    directory: Path,
+    cache_dir: Path,
+    say: Say,
+    state: dict[str, str],
+) -> None:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with cache.publish(directory) as scratch:
+        # Both say why, if it is so: a patch that does not apply is no conflict.
+        plan = tree.plan(old, series.patches, scratch / "plan")
+        cache.remove(scratch / "plan")
+        with remote.locked(cache_dir, say) as store:
+            commits = [_imported(base, store, cache_dir, say) for base in (old, new)]
+            _hold(store, directory, commits)
+        _commit(series, plan, commits, store, scratch / "tree")
+        cache.write_json(scratch / _STATE, state)
+
+
+def _commit(
+    series: Series, plan: tree.Plan, commits: Sequence[str], store: Path, work: Path
+) -> None:
+    """Make the repository in ``work``: the series on the old tree, and the new one."""
+    work.mkdir()
+    _git(work, "init", "-q", "--template=", "-b", OLD, ".")
+    info = work / ".git" / "objects" / "info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "alternates").write_bytes(os.fsencode(store.resolve() / "objects") + b"\n")
+    (work / ".git" / "info").mkdir(exist_ok=True)
+    (work / ".git" / "info" / "attributes").write_text(_ATTRIBUTES)
+    if shallow := _shallow(store):
+        (work / ".git" / "shallow").write_text(shallow)
+    # The person who goes on there has no need of another setup.
+    for name in ("rerere.enabled", "merge.conflictStyle", "merge.renameLimit"):
+        _git(work, "config", name, _SETTINGS[name])
+    if not _has_identity(work):
+        _git(work, "config", "user.name", _IDENTITY["GIT_COMMITTER_NAME"])
+        _git(work, "config", "user.email", _IDENTITY["GIT_COMMITTER_EMAIL"])
+    old, new = commits
+    _git(work, "branch", OLD, old)
+    _git(work, "branch", NEW, new)
+    folders = {str(PurePosixPath(path).parent) for path, _ in plan.states[0]}
+    _git(work, "sparse-checkout", "set", "--cone", *sorted(folders - {"."}))
+    _git(work, "switch", "-q", "-c", SERIES, OLD)
+    words = ("am", "-q", "--no-3way", "--no-gpg-sign", "--no-scissors", "--keep-cr")
+    for patch in series.patches:
+        _git(work, *words, "--", patch.path.absolute())
+    _git(work, "switch", "-q", "-c", REBASED, NEW)
+
+
+def _shallow(store: Path) -> str:
+    path = store / "shallow"
+    return path.read_text() if path.exists() else ""
+
+
+def _has_identity(work: Path) -> bool:
+    with contextlib.suppress(git.GitError):
+        return bool(git.git("config", "--get", "user.email", cwd=work).strip())
+    return False
+
+
+def _git(work: Path, *words: str | Path) -> str:
+    answer = git.git(*words, cwd=work, env=_IDENTITY, settings=_SETTINGS)
+    return answer.decode("utf-8", "replace")
+
+
+# -- trees as commits ----------------------------------------------------------------
+
+
+def _imported(base: Base, store: Path, cache_dir: Path, say: Say) -> str:
+    """The commit that ``base`` is in our repository: the true one, if that has it."""
+    ref = f"refs/kstall/bases/{base.id}"
+    if (known := _resolved(store, ref)) is not None:
+        return known
+    if base.commit is not None and _resolved(store, base.commit) is not None:
+        git.git("update-ref", ref, base.commit, cwd=store)
+        return base.commit
+    say(f"committing {base.version} to a repository of kstall's, once")
+    what = f"a commit of {base.version}"
+    space.require(cache_dir, _IMPORT_BYTES, what)
+    with space.guarded(cache_dir, _IMPORT_BYTES, what):
+        git.git(
+            *("fast-import", "--quiet", "--depth=0", "--force"),
+            cwd=store,
+            settings={"core.compression": "1", "fastimport.unpackLimit": "0"},
+            fed=_stream(base, ref, say),
+        )
+    made = _resolved(store, ref)
+    found = _resolved(store, f"{ref}^{{tree}}", "tree")
+    if made is None or found is None:
+        raise KstallError(f"{store}: git did not keep {base.version}")
+    _forget(store, ref)
+    return made
+
+
+def _resolved(store: Path, name: str, kind: str = "commit") -> str | None:
+    words = ("rev-parse", "--verify", "-q", "--end-of-options", f"{name}^{{{kind}}}")
+    with contextlib.suppress(git.GitError):
+        return os.fsdecode(git.git(*words, cwd=store)).strip()
+    return None
+
+
+def _stream(base: Base, ref: str, say: Say) -> Iterator[bytes]:
+    """What `git fast-import` makes one commit of."""
+    text = f"Linux {base.version}\n\n{base.describe}, {base.origin}\n".encode(
+        "utf-8", "replace"
+    )
+    who = f"kstall <noreply@kstall.invalid> {int(time.time())} +0000"
+    yield f"commit {ref}\ncommitter {who}\ndata {len(text)}\n".encode() + text
+    spoke = time.monotonic()
+    for number, (path, mode, content) in enumerate(tree.contents(base)):
+        name = os.fsencode(path)
+        if name.startswith(b'"') or b"\n" in name:
+            name = name.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+            name = b'"' + name.replace(b"\n", b"\\n") + b'"'
+        yield b"M %s inline %s\ndata %d\n" % (mode.encode(), name, len(content))
+        yield content
+        yield b"\n"
+        if time.monotonic() - spoke >= _QUIET_S:
+            spoke = time.monotonic()
+            say(f"{number} of about {_FILES} files")
+
+
+def _forget(store: Path, kept: str) -> None:
+    """Drop the oldest trees but a few; what a person works on is held."""
+    words = ("for-each-ref", "--sort=-committerdate", "--format=%(refname)")
+    refs = os.fsdecode(git.git(*words, "refs/kstall/bases", cwd=store)).split()
+    for ref in refs[_BASES:]:
+        if ref != kept:
+            git.git("update-ref", "-d", ref, cwd=store)
+
+
+def _hold(store: Path, directory: Path, commits: Sequence[str]) -> None:
+    """Keep ``commits`` for as long as ``directory`` is there."""
+    held = store / "held"
+    held.mkdir(exist_ok=True)
+    for path in held.iterdir():
+        # Another run may be about to make the directory that it has named.
+        idle = time.time() - path.stat().st_mtime > _IDLE_S
+        if idle and not Path(os.fsdecode(path.read_bytes())).exists():
+            for side in (OLD, NEW):
+                ref = f"refs/kstall/held/{path.name}/{side}"
+                git.git("update-ref", "-d", ref, cwd=store)
+            path.unlink()
+    key = cache.digest(str(directory.absolute()))
+    (held / key).write_bytes(os.fsencode(directory.absolute()))
+    for side, commit in zip((OLD, NEW), commits, strict=True):
+        git.git("update-ref", f"refs/kstall/held/{key}/{side}", commit, cwd=store)
+
+
+# -- picking -------------------------------------------------------------------------
+
+
+def _go_on(series: Series, directory: Path) -> Carried:
+    work = directory / "tree"
+    if not (work / ".git").is_dir():
+        raise KstallError(
+            f"{work} is gone from {directory}", next=f"remove {directory}, run it again"
+        )
+    begun = _resolved(work, "HEAD") != _resolved(work, NEW)
+    stopped = _resolved(work, "CHERRY_PICK_HEAD") is not None
+    waiting = (work / ".git" / "sequencer").exists()
+    if not begun and not stopped and not waiting:
+        _pick(work, "cherry-pick", f"{OLD}..{SERIES}")
+    _skip_what_is_there(work)
+    picked = _picked(work)
+    if (conflict := _conflict(series, work)) is not None:
+        return Carried(directory, picked, conflict)
+    _require_whole(work)
+    return _finished(series, directory)
+
+
+def _pick(work: Path, *words: str) -> None:
+    try:
+        _git(work, *words)
+    except git.GitError as error:
+        if _resolved(work, "CHERRY_PICK_HEAD") is None:
+            first = (error.output.strip().splitlines() or ["no reason given"])[0]
+            raise KstallError(f"{work}: git cannot pick the series: {first}") from error
+
+
+def _skip_what_is_there(work: Path) -> None:
+    """Leave out patches that the new tree has: git stops at each."""
+    while (
+        _resolved(work, "CHERRY_PICK_HEAD") is not None
+        and not _unmerged(work)
+        and not _git(work, "status", "--porcelain", "--untracked-files=no").strip()
+    ):
+        _pick(work, "cherry-pick", "--skip")
+
+
+def _unmerged(work: Path) -> list[str]:
+    return _git(work, "diff", "--name-only", "-z", "--diff-filter=U").split("\0")[:-1]
+
+
+def _picked(work: Path) -> int:
+    return int(_git(work, "rev-list", "--count", f"{NEW}..HEAD"))
+
+
+def _conflict(series: Series, work: Path) -> Conflict | None:
+    head = _resolved(work, "CHERRY_PICK_HEAD")
+    if head is None:
+        if (work / ".git" / "sequencer").exists():
+            # The person has committed by hand; the next patch is to be picked.
+            left = (work / ".git/sequencer/todo").read_text().split()
+            head = _resolved(work, left[1]) if len(left) > 1 else None
+        if head is None:
+            return None
+    order = _git(work, "rev-list", "--reverse", f"{OLD}..{SERIES}").split()
+    number = order.index(head)
+    places = tuple(place for path in _unmerged(work) for place in _places(work, path))
+    return Conflict(series.patches[number], number + 1, places, resolved=not places)
+
+
+def _places(work: Path, path: str) -> Iterator[str]:
+    file = work / path
+    content = file.read_bytes() if file.is_file() else b""
+    marks = [content.count(b"\n", 0, x.start()) + 1 for x in _MARK.finditer(content)]
+    for line in marks:
+        yield f"{path}:{line}"
+    if not marks:
+        stages = _git(work, "ls-files", "--unmerged", "--", path)
+        ours = re.search(r" 2\t", stages) is not None
+        yield f"{path} ({'settled, not added' if ours else 'not in the new tree'})"
+
+
+def _require_whole(work: Path) -> None:
+    """Raise `KstallError` if what is there cannot be what the person wants carried."""
+    if _git(work, "status", "--porcelain", "--untracked-files=no").strip():
+        raise KstallError(
+            f"{work} has changes that are not committed",
+            next="commit them, or `git restore .` there, and run this again",
+        )
+    try:
+        _git(work, "merge-base", "--is-ancestor", NEW, "HEAD")
+    except git.GitError as error:
+        raise KstallError(
+            f"{work}: its HEAD is not on top of the new tree",
+            next=f"git switch {REBASED}",
+        ) from error
+    if _git(work, "rev-list", "--merges", f"{NEW}..HEAD").strip():
+        raise KstallError(f"{work}: a merge is no patch", next="rebase it away")
+
+
+def _finished(series: Series, directory: Path) -> Carried:
+    work = directory / "tree"
+    count = _picked(work)
+    made = directory / "patches"
+    if count:
+        with cache.publish(made) as scratch:
+            words = ("format-patch", "-q", "--zero-commit", "--no-signature")
+            numbered = "-n" if count > 1 else "-N"
+            span = f"{NEW}..HEAD"
+            _git(work, *words, numbered, "-o", scratch.absolute(), span)
+    else:
+        cache.remove(made)
+    spans = (f"{OLD}..{SERIES}", f"{NEW}..HEAD")
+    said = _git(work, *_RANGE_DIFF, *spans).rstrip("\n")
+    cache.write_text(directory / "range-diff.txt", said + "\n")
+    files = sorted(made.glob("*.patch")) if count else []
+    patches = tuple(patchfile.parse(path) for path in files)
+    # What git pairs with nothing: "2:  abcdef < -:  ------- subject".
+    lost = {int(n) for n in re.findall(r"(?m)^ *(\d+): +[0-9a-f]+ < +-:", said)}
+    subjects = {patch.subject for patch in patches}
+    gone = tuple(
+        patch
+        for number, patch in enumerate(series.patches, 1)
+        if number in lost and patch.subject not in subjects
+    )
+    return Carried(directory, count, None, gone, patches, said)

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Branches of git repositories, named as ``REPO#BRANCH``.
+
+One on this machine is read where it is.  What another machine has is fetched, without
+its history, into a repository of ours in the cache: `sources/git`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..base import KstallError, cache, process, space
+from . import git
+
+Say = Callable[[str], None]
+# A path takes // for /, and no other scheme begins with one slash only.
+_URL = re.compile(r"(https?|git|ssh|file):/+(.*)", re.DOTALL)
+# As scp and git take it, but for debian:7.3.
+_HOST = re.compile(r"(?!debian:)[\w.-]+@?[\w.-]*:(?!/?/).+", re.DOTALL)
+_ID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_NAME = re.compile(r"(?![-/.])[^\s~^:?*\[\\\x00-\x1f\x7f]+(?<![/.])")
+_ALIKE = 5
+# A kernel without its history, packed; a later fetch brings what changed.
+_FETCH_BYTES = 600 * 10**6
+_PACKS = 30
+_QUIET_S = 20.0
+_PERCENT = re.compile(rb"(Receiving objects|Resolving deltas): +(\d+)%")
+_FETCHING = {
+    "protocol.allow": "never",
+    **{f"protocol.{one}.allow": "always" for one in ("https", "http", "git", "ssh")},
+    "protocol.file.allow": "always",
+    "fetch.writeCommitGraph": "false",
+    "maintenance.auto": "false",
+    # A connection that is as good as dead is to end, not to be waited for.
+    "http.lowSpeedLimit": "1000",
+    "http.lowSpeedTime": "60",
+}
+_FETCH_ENV = {
+    # Nobody is there who could type a password.
+    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=30",
+    "GIT_NO_LAZY_FETCH": "0",
+}
+
+
+@dataclass(frozen=True)
+class Branch:
+    """``branch`` of the repository at ``path``, or else at ``url``."""
+
+    branch: str
+    path: Path | None = None
+    url: str | None = None
+
+    @property
+    def repository(self) -> str:
+        """Its address, as a person would write it."""
+        return self.url or str(self.path)
+
+    def __str__(self) -> str:
+        """As the user named it."""
+        return f"{self.repository}#{self.branch}"
+
+
+def named(kernel: Path) -> Branch | None:
+    """The branch that ``kernel`` names; None for any other path.
+
+    A file or directory of that very name comes first.  An address without a branch is
+    that of what it has as HEAD.
+    """
+    text = str(kernel)
+    repository, mark, branch = text.rpartition("#")
+    if not mark:
+        repository, branch = text, "HEAD"
+    if found := _URL.fullmatch(repository):
+        slashes = ":///" if found[1] == "file" else "://"
+        return Branch(branch, url=f"{found[1]}{slashes}{found[2]}")
+    if os.path.lexists(kernel.expanduser()):
+        return None
+    if _HOST.fullmatch(repository) and not os.path.lexists(repository):
+        return Branch(branch, url=repository)
+    if not mark:
+        return None
+    return Branch(branch, path=Path(repository or ".").expanduser().absolute())
+
+
+def read(wanted: Branch, cache_dir: Path, say: Say) -> git.Checkout:
+    """What ``wanted`` is now.  Raises `KstallError` if there is no such branch, or no
+    such repository, or if it cannot be reached."""
+    if wanted.branch != "HEAD" and not _NAME.fullmatch(wanted.branch):
+        raise KstallError(
+            f"{wanted}: {wanted.branch!r} can be the name of no branch",
+            next="name a tree as REPO#BRANCH",
+        )
+    if wanted.path is not None:
+        return _read_here(wanted, wanted.path)
+    assert wanted.url is not None
+    return _fetched(wanted, wanted.url, cache_dir, say)
+
+
+# -- on this machine -----------------------------------------------------------------
+
+
+def _read_here(wanted: Branch, path: Path) -> git.Checkout:
+    if not path.exists():
+        raise KstallError(
+            f"{wanted}: there is no {path}", next="name a tree as REPO#BRANCH"
+        )
+    try:
+        objects = git.git(
+            "rev-parse", "--show-object-format", "--git-path", "objects", cwd=path
+        )
+    except (git.GitError, NotADirectoryError) as error:
+        raise KstallError(
+            f"{wanted}: {path} is no git repository",
+            next="name a directory or a tarball without #BRANCH",
+        ) from error
+    kind, where = os.fsdecode(objects).splitlines()
+    try:
+        words = ("rev-parse", "--verify", "--end-of-options")
+        commit = os.fsdecode(git.git(*words, f"{wanted.branch}^{{commit}}", cwd=path))
+        tree = os.fsdecode(git.git(*words, f"{commit.strip()}^{{tree}}", cwd=path))
+    except git.GitError as error:
+        raise _unknown(wanted, _names_here(path)) from error
+    place = path / where
+    return git.Checkout(
+        path, place, place.parent / "index", commit.strip(), tree.strip(), kind
+    )
+
+
+def _names_here(path: Path) -> list[str]:
+    words = ("for-each-ref", "--format=%(refname:short)")
+    answer = git.git(*words, "refs/heads", "refs/remotes", "refs/tags", cwd=path)
+    return os.fsdecode(answer).split()
+
+
+def _unknown(wanted: Branch, names: Sequence[str]) -> KstallError:
+    alike = difflib.get_close_matches(wanted.branch, names, _ALIKE, 0.5)
+    # Without any that is alike, the first ones tell at least what names look like.
+    shown = ", ".join(alike or list(names)[:_ALIKE]) or "none at all"
+    return KstallError(
+        f"{wanted.repository} has no branch, tag or commit {wanted.branch!r}",
+        next=f"it has {'such as ' if not alike else ''}{shown}",
+    )
+
+
+# -- elsewhere -----------------------------------------------------------------------
+
+
+def repository(cache_dir: Path) -> Path:
+    """The repository of ours; its lock is beside it."""
+    return cache_dir / "sources" / "git"
+
+
+@contextlib.contextmanager
+def locked(cache_dir: Path, say: Say) -> Iterator[Path]:
+    """Our repository, for as long as only we write to it."""
+    place = repository(cache_dir)
+
+    def waiting(holder: str) -> None:
+        say(f"waiting for {holder}, which is fetching kernel sources")
+
+    with cache.lock(place.with_suffix(".lock"), waiting=waiting):
+        if not (place / "HEAD").exists():
+            cache.remove(place)
+            with cache.publish(place) as scratch:
+                git.git("init", "-q", "--bare", "--template=", scratch)
+        # Of runs that were killed: nobody else may write here now.
+        for stale in (
+            *place.glob("*.lock"),
+            *place.glob("refs/**/*.lock"),
+            *place.glob("objects/pack/tmp_*"),
+            *place.glob("objects/pack/.tmp-*"),
+            *place.glob("fast_import_crash_*"),
+        ):
+            cache.remove(stale)
+        yield place
+
+
+def _fetched(wanted: Branch, url: str, cache_dir: Path, say: Say) -> git.Checkout:
+    with locked(cache_dir, say) as place:
+        name, commit = _asked(wanted, url, place)
+        if not _has(place, commit):
+            say(f"fetching {wanted}, without its history")
+            with space.guarded(cache_dir, _FETCH_BYTES, f"a fetch of {wanted}"):
+                space.require(cache_dir, _FETCH_BYTES, f"a fetch of {wanted}")
+                commit = _fetch(wanted, url, name, place, say)
+        words = ("rev-parse", "--verify", "--end-of-options")
+        commit = os.fsdecode(git.git(*words, f"{commit}^{{commit}}", cwd=place)).strip()
+        tree = os.fsdecode(git.git(*words, f"{commit}^{{tree}}", cwd=place)).strip()
+        _tidy(place, say)
+    return git.Checkout(place, place / "objects", place / "index", commit, tree, "sha1")
+
+
+def _asked(wanted: Branch, url: str, place: Path) -> tuple[str, str]:
+    """What the other side calls ``wanted``, and the commit that this is there."""
+    if _ID.fullmatch(wanted.branch):
+        return wanted.branch, wanted.branch
+    branch = wanted.branch
+    found = _refs(wanted, url, place)
+    for name in (f"refs/heads/{branch}", branch, f"refs/tags/{branch}"):
+        if name in found:
+            return name, found.get(f"{name}^{{}}", found[name])
+    short = [re.sub(r"^refs/(heads|tags)/", "", one) for one in found]
+    raise _unknown(wanted, [one for one in short if "^" not in one])
+
+
+def _refs(wanted: Branch, url: str, place: Path) -> dict[str, str]:
+    try:
+        answer = _remote(url, ("ls-remote", "-q"), (), place)
+    except git.GitError as error:
+        raise _unreachable(wanted, error) from error
+    lines = os.fsdecode(answer).splitlines()
+    return {name: commit for commit, _, name in (one.partition("\t") for one in lines)}
+
+
+def _has(place: Path, commit: str) -> bool:
+    with contextlib.suppress(git.GitError):
+        git.git("cat-file", "-e", f"{commit}^{{tree}}", cwd=place)
+        return True
+    return False
+
+
+def _fetch(wanted: Branch, url: str, name: str, place: Path, say: Say) -> str:
+    # Flat: one side's sched and another's sched/core cannot both be names here.
+    kept = f"refs/kstall/branches/{cache.digest(url, wanted.branch)}"
+    words = ("fetch", "--depth=1", "--no-tags", "--no-write-fetch-head", "--progress")
+    try:
+        _remote(url, words, (f"+{name}:{kept}",), place, say)
+    except git.GitError as error:
+        raise _unreachable(wanted, error) from error
+    return kept
+
+
+def _remote(
+    url: str,
+    words: Sequence[str],
+    refs: Sequence[str],
+    place: Path,
+    say: Say | None = None,
+) -> bytes:
+    """Run a command of git's that asks ``url``."""
+    there: tuple[str, ...] = ()
+    if url.startswith("file:"):
+        # Root may read other people's repositories; nothing of them is run.
+        there = ("--upload-pack=git -c safe.directory=* upload-pack",)
+    return git.git(
+        *(*words, *there, "--", url, *refs),
+        cwd=place,
+        env=_FETCH_ENV,
+        settings=_FETCHING,
+        heard=None if say is None else _Progress(say),
+    )
+
+
+class _Progress:
+    """What git says of its progress, as a line now and then."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._spoke = time.monotonic()
+
+    def __call__(self, text: bytes) -> None:
+        found = _PERCENT.findall(text)
+        if found and time.monotonic() - self._spoke >= _QUIET_S:
+            self._spoke = time.monotonic()
+            what, share = found[-1]
+            self._say(f"{what.decode()}: {share.decode()}%")
+
+
+def _unreachable(wanted: Branch, error: process.CommandError) -> KstallError:
+    lines = [line for line in error.output.strip().splitlines() if line.strip()]
+    telling = [line for line in lines if line.startswith(("fatal:", "error:", "ssh:"))]
+    reason = (telling or lines or ["no reason given"])[0]
+    return KstallError(
+        f"{wanted}: git cannot read {wanted.repository}: {reason}",
+        next="is the address right, and is the network there?  No password can be "
+        "asked for: let a key or a credential helper have it",
+    )
+
+
+def _tidy(place: Path, say: Say) -> None:
+    """Drop what branches were weeks ago, now and then: each fetch adds a pack."""
+    if len(list(place.glob("objects/pack/*.pack"))) > _PACKS:
+        say("tidying up fetched kernel sources")
+        git.git("gc", "-q", "--prune=2.weeks.ago", cwd=place)

@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What changed between two runs: every kind of it, its weight, the exit status."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import validate as valid  # type: ignore[import-untyped]
+
+from kstall import cli
+from kstall.base import KstallError
+from kstall.report import comparison, comparisonviews
+from kstall.report.comparison import Comparison, weigh
+
+FIELD = {"name": "job", "ctype": "u64", "offset": 8, "size": 8}
+EVENT = {
+    "name": "demo:nap",
+    "kind": "event",
+    "fields": [FIELD],
+    "print_fmt": '"job=%llu"',
+}
+MEASUREMENT = {
+    "workload": "nap",
+    "operation": "nap",
+    "resolution": 0.2,
+    "difference": 1.0,
+    "samples": [],
+}
+SITE = {
+    "event": "demo:nap",
+    "binary": "vmlinux",
+    "function": "nap",
+    "offset": 4,
+    "nop": 5,
+    "out_of_line": True,
+    "cold_bytes": 20,
+}
+PATH = {
+    "binary": "vmlinux",
+    "name": "nap",
+    "proven": True,
+    "most": 0,
+    "work": 0,
+    "least": 0,
+    "nops": 1,
+    "sites": 1,
+}
+STRUCT = {
+    "binary": "vmlinux",
+    "name": "bed",
+    "base": 64,
+    "patched": 64,
+    "base_holes": 0,
+    "patched_holes": 0,
+}
+REPORT: dict[str, Any] = {
+    "run": "then",
+    "started": "2026-01-01T00:00:00+00:00",
+    "seconds": 100,
+    "status": "proven",
+    "command": ["kstall"],
+    "tree": {
+        "kind": "git",
+        "origin": "x#next",
+        "version": "7.3.0-rc1",
+        "describe": "next at 1",
+        "commit": "1" * 40,
+        "id": "a",
+    },
+    "environment": {"kstall": "1", "python": "3", "host": "h", "cpus": 2},
+    "series": [
+        {
+            "name": "demo",
+            "title": "t",
+            "digest": "d",
+            "status": "pass",
+            "stages": [{"name": "apply", "status": "pass", "seconds": 10}],
+            "events": [EVENT],
+            "checks": [
+                {
+                    "name": name,
+                    "kind": "positive",
+                    "claim": "c",
+                    "workloads": [],
+                    "status": "pass",
+                    "comparisons": [
+                        {
+                            "label": "naps",
+                            "relation": "=",
+                            "expected": 1,
+                            "observed": 1,
+                            "ok": True,
+                        }
+                    ],
+                }
+                for name in ("naps", "snores")
+            ],
+            "overhead": {
+                "base_kernel": "k",
+                "footprint": {
+                    "sites": [SITE],
+                    "paths": [PATH],
+                    "structs": [STRUCT],
+                },
+                "measurements": [MEASUREMENT],
+            },
+        }
+    ],
+}
+
+
+def _save(directory: Path, report: dict[str, Any]) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "report.json").write_text(json.dumps(report))
+    return directory
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Callable[[Callable[[Any], None]], Comparison]:
+    """Compare a run with the same one after a change."""
+
+    def made(change: Callable[[Any], None]) -> Comparison:
+        after = copy.deepcopy(REPORT)
+        change(after)
+        return comparison.compare(
+            _save(tmp_path / "before", REPORT), _save(tmp_path / "after", after)
+        )
+
+    return made
+
+
+Compared = Callable[[Callable[[Any], None]], Comparison]
+
+
+def _one(found: Comparison) -> tuple[str, str, str, str, str]:
+    (one,) = found.changes
+    return one.weight, one.kind, one.what, one.before, one.after
+
+
+def test_the_same_is_no_change(compared: Compared) -> None:
+    found = compared(lambda report: None)
+    assert (found.changes, found.compared, found.exit_code) == ([], 1, 0)
+
+
+def _status(status: str, check: str | None = None) -> Callable[[Any], None]:
+    def change(report: Any) -> None:
+        series = report["series"][0]
+        series["status"] = status
+        series["stages"][0] |= {"status": status, "summary": "because"}
+        if status != "pass":
+            series["checks"], series["events"] = [], []
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "weight"),
+    [
+        ("pass", "fail", "worse"),
+        ("pass", "error", "unjudged"),
+        ("pass", "does-not-apply", "worse"),
+        ("pass", "skip", "worse"),
+        ("error", "fail", "worse"),
+        ("error", "pass", "better"),
+        ("error", "does-not-apply", "changed"),
+        ("fail", "pass", "better"),
+        ("fail", "error", "unjudged"),
+        ("does-not-apply", "pass", "better"),
+        ("does-not-apply", "fail", "worse"),
+        ("skip", "pass", "better"),
+        ("skip", "fail", "worse"),
+        ("pass", "pass", None),
+        ("error", "error", None),
+    ],
+)
+def test_weights_of_statuses(before: Any, after: Any, weight: str | None) -> None:
+    assert weigh(before, after) == weight
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "word"),
+    [
+        ("fail", 1, "fail"),
+        ("error", 2, "could not judge"),
+        ("does-not-apply", 1, "does not apply"),
+    ],
+)
+def test_a_verdict_that_changed_stands_for_its_checks(
+    compared: Compared, status: str, code: int, word: str
+) -> None:
+    found = compared(_status(status))
+    # Its checks were not made, nor its events seen: that is no news of its own.
+    assert _one(found)[1:] == ("verdict", "verdict", "pass", f"{word}: apply: because")
+    assert found.exit_code == code
+
+
+def test_one_that_the_tree_has_by_now_is_not_worse(compared: Compared) -> None:
+    def change(report: Any) -> None:
+        _status("does-not-apply")(report)
+        report["series"][0]["merged"] = True
+
+    found = compared(change)
+    assert _one(found)[0] == "changed"
+    assert found.exit_code == 0
+
+
+def test_a_series_that_went_and_one_that_came(compared: Compared) -> None:
+    def change(report: Any) -> None:
+        report["series"][0]["name"] = "other"
+
+    found = compared(change)
+    assert [(one.weight, one.series, one.after) for one in found.changes] == [
+        ("worse", "demo", "not asked for"),
+        ("changed", "other", "pass"),
+    ]
+    assert (found.compared, found.exit_code) == (0, 1)
+
+
+def test_a_series_that_was_not_proven_is_not_lost(tmp_path: Path) -> None:
+    before, after = copy.deepcopy(REPORT), copy.deepcopy(REPORT)
+    _status("does-not-apply")(before)
+    after["series"] = []
+    found = comparison.compare(
+        _save(tmp_path / "before", before), _save(tmp_path / "after", after)
+    )
+    assert _one(found)[0] == "changed"
+
+
+def test_checks_are_compared_one_by_one(compared: Compared) -> None:
+    def change(report: Any) -> None:
+        naps, snores = report["series"][0]["checks"]
+        naps["status"] = "fail"
+        naps["comparisons"][0] |= {"observed": 2, "ok": False}
+        snores |= {"name": "dreams"}
+        report["series"][0]["status"] = "fail"
+
+    found = compared(change)
+    told = {one.what: (one.weight, one.before, one.after) for one in found.changes}
+    assert told == {
+        "verdict": ("worse", "pass", "fail: naps"),
+        "naps": ("worse", "pass", "fail: naps: 2, expected = 1"),
+        "snores": ("worse", "pass", "no longer made"),
+        "dreams": ("changed", "not there", "new"),
+    }
+
+
+def _format(change: Callable[[Any], None]) -> Callable[[Any], None]:
+    return lambda report: change(report["series"][0]["events"])
+
+
+@pytest.mark.parametrize(
+    ("change", "weight", "what"),
+    [
+        (lambda events: events[0]["fields"][0].update(size=4), "worse", "job"),
+        (lambda events: events[0]["fields"][0].update(offset=16), "worse", "job"),
+        (lambda events: events[0]["fields"][0].update(ctype="s64"), "worse", "job"),
+        (lambda events: events[0]["fields"][0].update(name="task"), "worse", "job"),
+        (lambda events: events[0].update(kind="bare"), "worse", "is"),
+        (lambda events: events[0].update(name="demo:doze"), "worse", "demo:nap"),
+        (lambda events: events[0].update(print_fmt="x"), "changed", "print fmt"),
+        (
+            lambda events: events[0]["fields"].append({**FIELD, "name": "more"}),
+            "changed",
+            "more",
+        ),
+    ],
+)
+def test_what_readers_of_an_event_stumble_over_is_worse(
+    compared: Compared, change: Callable[[Any], None], weight: str, what: str
+) -> None:
+    first = compared(_format(change)).changes[0]
+    assert (first.weight, first.kind) == (weight, "format")
+    assert what in first.what
+
+
+def _cost(change: Callable[[Any], None]) -> Callable[[Any], None]:
+    return lambda report: change(report["series"][0]["overhead"])
+
+
+@pytest.mark.parametrize(
+    ("change", "weight"),
+    [
+        (lambda cost: cost["measurements"][0].update(difference=1.39), None),
+        (lambda cost: cost["measurements"][0].update(difference=1.5), "worse"),
+        (lambda cost: cost["measurements"][0].update(difference=0.5), "better"),
+        (lambda cost: cost["measurements"][0].update(difference=None), None),
+        (lambda cost: cost["footprint"]["sites"][0].update(nop=9), "worse"),
+        (lambda cost: cost["footprint"]["sites"][0].update(nop=2), "better"),
+        (lambda cost: cost["footprint"]["sites"][0].update(nop=0), "worse"),
+        (lambda cost: cost["footprint"]["sites"].append(SITE), "changed"),
+        (lambda cost: cost["footprint"]["sites"].clear(), "changed"),
+        (lambda cost: cost["footprint"]["paths"][0].update(work=3), "worse"),
+        (lambda cost: cost["footprint"]["paths"][0].update(work=-1), "better"),
+        (lambda cost: cost["footprint"]["paths"].clear(), None),
+        (lambda cost: cost["footprint"]["structs"][0].update(patched=72), "worse"),
+        (lambda cost: cost["footprint"]["structs"][0].update(base=72), "better"),
+    ],
+)
+def test_costs(
+    compared: Compared, change: Callable[[Any], None], weight: str | None
+) -> None:
+    found = compared(_cost(change))
+    assert [(one.weight, one.kind) for one in found.changes] == (
+        [] if weight is None else [(weight, "cost")]
+    )
+
+
+def test_inputs_and_durations_are_told_and_weigh_nothing(compared: Compared) -> None:
+    def change(report: Any) -> None:
+        report["tree"] |= {"id": "b", "commit": "2" * 40, "describe": "next at 2"}
+        report["environment"]["compiler"] = "gcc 99"
+        report["environment"]["kstall"] = "2"
+        report["seconds"] = 300
+        report["series"][0]["digest"] = "e"
+        report["series"][0]["stages"][0]["seconds"] = 71
+
+    found = compared(change)
+    assert found.exit_code == 0
+    assert {(one.kind, one.what) for one in found.changes} == {
+        ("input", "tree"),
+        ("input", "kstall"),
+        ("input", "patches or series.toml"),
+        ("duration", "run took"),
+        ("duration", "its stages took"),
+    }
+    (tree,) = [one for one in found.changes if one.what == "tree"]
+    assert tree.after == "7.3.0-rc1 (next at 2, 222222222222)"
+
+
+def test_a_little_slower_is_no_news(compared: Compared) -> None:
+    def change(report: Any) -> None:
+        report["seconds"] = 159
+
+    assert compared(change).changes == []
+
+
+# -- matrices ------------------------------------------------------------------------
+
+
+def _matrix(directory: Path, **trees: dict[str, Any] | None) -> Path:
+    columns = []
+    for tree, report in trees.items():
+        columns.append(
+            {
+                "tree": tree,
+                "arch": "x86_64",
+                "level": "quick",
+                "directory": tree,
+                "asked": ["demo"],
+            }
+        )
+        if report is not None:
+            _save(directory / tree, report)
+    directory.mkdir(exist_ok=True)
+    text = {
+        "run": directory.name,
+        "kstall": "1",
+        "started": "2026-01-01T00:00:00+00:00",
+        "command": [],
+        "series": ["demo"],
+        "columns": columns,
+    }
+    (directory / "matrix.json").write_text(json.dumps(text))
+    return directory
+
+
+def test_matrices_are_compared_tree_by_tree(tmp_path: Path) -> None:
+    failed = copy.deepcopy(REPORT)
+    _status("fail")(failed)
+    before = _matrix(tmp_path / "a", next=REPORT, old=failed, gone=REPORT, cut=REPORT)
+    after = _matrix(tmp_path / "b", next=failed, old=REPORT, cut=None, fresh=REPORT)
+    found = comparison.compare(before, after)
+    told = [(one.weight, one.place.split()[0], one.series) for one in found.changes]
+    assert told == [
+        ("worse", "next", "demo"),
+        ("worse", "gone", ""),
+        ("unjudged", "cut", ""),
+        ("better", "old", "demo"),
+        # Its checks were not made while it did not apply.
+        ("changed", "fresh", ""),
+    ]
+    assert found.exit_code == 1
+    assert comparison.compare(before, before).changes == []
+    # What fails has failed, whatever was not reached before.
+    failed["status"] = "failed"
+    cut = _matrix(tmp_path / "c", cut=failed)
+    worse = comparison.compare(after, cut).of("worse")
+    assert [one.place.split()[0] for one in worse if one.what == "run"] == ["cut"]
+
+
+def test_a_run_and_a_matrix_are_not_compared(tmp_path: Path) -> None:
+    run = _save(tmp_path / "run", REPORT)
+    several = _matrix(tmp_path / "several", next=REPORT)
+    for pair in ((run, several), (several, run)):
+        with pytest.raises(KstallError, match=r"several is a matrix of runs, and the"):
+            comparison.compare(*pair)
+
+
+# -- what is printed and written -----------------------------------------------------
+
+
+def test_the_command_prints_writes_and_exits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = copy.deepcopy(REPORT)
+    _status("fail")(failed)
+    failed["series"][0]["stages"][0]["summary"] = "<script>[red]1[/]"
+    before, after = _save(tmp_path / "a", REPORT), _save(tmp_path / "b", failed)
+    page, data = tmp_path / "pages" / "what.html", tmp_path / "what.json"
+    page.parent.mkdir()
+    words = ["compare", str(before), str(after)]
+    assert cli.main([*words, "--html", str(page), "--json", str(data)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith(
+        "WORSE  demo: verdict: pass -> fail: apply: <script>[red]1[/]\n"
+    )
+    assert said.splitlines()[-1] == "verdict  WORSE  1 worse; 1 series compared"
+    text = page.read_text()
+    assert "<script>" not in text and "&lt;script&gt;" in text
+    links = re.findall(r'href="([^"]+)"', text)
+    assert [(page.parent / one).resolve() for one in links] == [
+        before / "report.html",
+        after / "report.html",
+    ]
+    found = json.loads(data.read_text())
+    valid(found, json.loads(comparison.schema_text()))
+    assert found["changes"][0]["weight"] == "worse"
+    # Nothing is written that was not asked for.
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("a", "b", "pages", "what.json")
+    ]
+    assert cli.main(["compare", str(before), str(before)]) == 0
+    assert "NOTHING WORSE  no change; 1 series" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [None, "{", '{"a": 1}'])
+def test_what_is_no_run_is_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None
+) -> None:
+    run = _save(tmp_path / "run", REPORT)
+    other = tmp_path / "other"
+    if content is not None:
+        other.mkdir()
+        (other / "report.json").write_text(content)
+    assert cli.main(["compare", str(run), str(other)]) == 2
+    said = capsys.readouterr().err
+    assert f"{other} is no run directory: " in said
+    assert "such as out/latest" in said
+
+
+def test_the_page_of_no_change(tmp_path: Path) -> None:
+    run = _save(tmp_path / "run", REPORT)
+    comparisonviews.write_page(comparison.compare(run, run), tmp_path / "x.html")
+    assert "Nothing changed." in (tmp_path / "x.html").read_text()

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Series on several trees in one process: a run for each, and one view of all."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import junitparser
+import pytest
+
+from fake_kernel import git
+from fakeworld import CHECKS, KERNEL, NO_TYPES, PATCH, TOML, World, write
+from kstall.pipeline import matrixfile
+from kstall.report import matrix, matrixviews, report
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Two series, demo and later, and three trees: linux, new, and old, where later
+    does not apply."""
+    made = World(tmp_path, level="quick")
+    files = {
+        "patches/later/series.toml": TOML.replace("demo.config", "later.config"),
+        "patches/later/0001-demo.patch": PATCH.replace("demo.c", "later.c").replace(
+            "int demo(void)", "int later(void)"
+        ),
+        "patches/later/cover.txt": "What was asked for is returned.\n",
+        "patches/later/checks.py": CHECKS,
+        "kconfigs/later.config": "CONFIG_DEMO=y\n",
+    }
+    write(made.project.root, files)
+    later = "int later(void)\n{\n\treturn 1;\n}\n"
+    write(made.kernel, {"later.c": later})
+    for name, text in (("new", later), ("old", later.replace("1", "7"))):
+        top = tmp_path / name
+        # Other sources, and so another base.
+        write(top, {**KERNEL, "later.c": text, "other.c": f"/* {name} */\n"})
+        (top / "btf").write_bytes(NO_TYPES)
+    return made
+
+
+def _expect(world: World, series: str, *trees: str) -> None:
+    path = world.project.patches / series / "series.toml"
+    path.write_text(path.read_text() + f"\n[applies]\ntrees = {list(trees)}\n")
+
+
+def _cells(world: World) -> dict[tuple[str, str], str]:
+    found = matrix.read(world.out / "latest")
+    return {
+        (one.series, column.tree.rpartition("/")[2]): one.status
+        for column in found.columns
+        for one in column.cells
+    }
+
+
+def _file(world: World, text: str) -> Path:
+    path = world.root / "matrix.toml"
+    path.write_text(text)
+    return path
+
+
+# -- several --kernel ----------------------------------------------------------------
+
+
+def test_each_tree_has_a_run_and_all_have_a_table(world: World, tmp_path: Path) -> None:
+    _expect(world, "later", ">=99")
+    words = ("--kernel", str(tmp_path / "new"), "--kernel", str(tmp_path / "old"))
+    ran = world.validate(*words)
+    assert ran.exit_code == 3, ran.said
+    assert _cells(world) == {
+        ("demo", "linux"): "pass",
+        ("later", "linux"): "pass",
+        ("demo", "new"): "pass",
+        ("later", "new"): "pass",
+        ("demo", "old"): "pass",
+        ("later", "old"): "does-not-apply",
+    }
+    latest = world.out / "latest"
+    for name in ("linux", "new", "old"):
+        assert report.read(latest / name / "report.json").tree is not None
+        assert (latest / name / "report.html").exists()
+    # The table: a row a series, a column a tree.
+    (row,) = re.findall(r"(?m)^later +(.*)$", ran.said)
+    assert re.split(r"  +", row.strip()) == [
+        "proven (unexpected)",
+        "proven (unexpected)",
+        "does not apply",
+    ]
+    assert "verdict  DOES NOT APPLY  1 not applying, 5 proven" in ran.said
+    # What does not apply where nobody expects it needs no reason.
+    assert "does not fit" not in ran.said.partition("verdict")[0].rpartition("\n\n")[2]
+    page = (latest / "matrix.html").read_text()
+    assert 'href="./old/report.html"' in page and "<script" not in page
+    cases = {
+        (case.classname, case.name): [type(one).__name__ for one in case.result]
+        for suite in junitparser.JUnitXml.fromfile(str(latest / "junit.xml"))
+        for case in suite
+    }
+    assert cases[("kstall.old", "later")] == ["Skipped"]
+    assert cases[("kstall.new", "later")] == []
+    assert len(cases) == 6
+
+
+def test_what_stops_applying_turns_the_matrix_red(world: World, tmp_path: Path) -> None:
+    _expect(world, "later", ">=7.3")
+    ran = world.validate("--kernel", str(tmp_path / "old"), "later")
+    assert ran.exit_code == 1, ran.said
+    assert _cells(world)[("later", "old")] == "fail"
+    assert re.search(
+        r"FAILED +later on .*/old: apply: no longer applies to 7\.3\.4, where "
+        r"series\.toml expects it: 0001-demo\.patch, later\.c:1",
+        ran.said,
+    )
+    suites = junitparser.JUnitXml.fromfile(str(world.out / "latest" / "junit.xml"))
+    (failed,) = [case for suite in suites for case in suite if case.result]
+    assert type(failed.result[0]).__name__ == "Failure"
+    assert "no longer applies" in str(failed.result[0].message)
+
+
+def test_a_tree_that_cannot_be_had_stops_no_other(world: World, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    ran = world.validate(
+        *("--kernel", str(tmp_path / "empty"), "--kernel", str(tmp_path / "new")),
+        *("--kernel", f"{tmp_path}/gone#master", "demo"),
+    )
+    assert ran.exit_code == 2, ran.said
+    found = matrix.read(world.out / "latest")
+    assert [one.status for one in found.columns] == [
+        *("proven", "could-not-run", "proven", "could-not-run")
+    ]
+    # It is said before anything is built, too.
+    assert ran.said.index("is no Linux source tree") < ran.said.index("1 of 4: ")
+    assert re.search(
+        r"NOT JUDGED +demo on .*/empty: tree: .*it has no Makefile", ran.said
+    )
+    assert re.search(
+        r"NOT JUDGED +demo on .*gone#master: tree: .*there is no", ran.said
+    )
+
+
+def test_a_failure_counts_more_than_a_lack_of_verdict(
+    world: World, tmp_path: Path
+) -> None:
+    _expect(world, "later", ">=7.3")
+    (tmp_path / "empty").mkdir()
+    words = ("--kernel", str(tmp_path / "empty"), "--kernel", str(tmp_path / "old"))
+    assert world.validate(*words).exit_code == 1
+
+
+def test_runs_of_a_matrix_are_runs(world: World, tmp_path: Path) -> None:
+    world.validate("--kernel", str(tmp_path / "new"), "demo")
+    latest = world.out / "latest"
+    assert world.run("judge", str(latest / "new")).exit_code == 0
+    ran = world.run("judge", str(latest))
+    assert ran.exit_code == 2
+    assert f"{latest.resolve()} is a matrix of 2 runs" in ran.said
+    assert f"such as {latest.resolve()}/linux" in ran.said
+    (latest / "matrix.html").unlink()
+    assert world.run("html", str(latest)).exit_code == 0
+    assert (latest / "matrix.html").exists()
+
+
+def test_two_trees_of_one_name_and_one_named_twice(
+    world: World, tmp_path: Path
+) -> None:
+    write(tmp_path / "b" / "new", {**KERNEL, "later.c": "int b;\n"})
+    (tmp_path / "b/new/btf").write_bytes(NO_TYPES)
+    world.validate(
+        *("--kernel", str(tmp_path / "new"), "--kernel", str(tmp_path / "b/new")),
+        *("--kernel", str(tmp_path / "new"), "demo"),
+    )
+    found = matrix.read(world.out / "latest")
+    assert [one.directory for one in found.columns] == ["linux", "new", "new-2"]
+
+
+@pytest.mark.fault("killed", "SIGTERM in the second tree of a matrix")
+def test_one_that_is_ended_says_so_and_goes_on(world: World, tmp_path: Path) -> None:
+    child = world.start("--kernel", str(tmp_path / "new"), "demo")
+    latest = world.out / "latest"
+
+    def begun() -> bool:
+        return (latest / "new" / "report.json").exists()
+
+    limit = time.monotonic() + 300
+    while not begun():
+        assert time.monotonic() < limit and child.is_alive()
+        time.sleep(0.02)
+    child.terminate()
+    ran = world.end(child)
+    assert ran.exit_code == 2
+    found = matrix.read(latest)
+    assert found.status == "interrupted"
+    assert found.columns[0].status == "proven"
+    assert found.columns[1].cell("demo") is not None
+    assert found.columns[1].status in ("interrupted", "could-not-run")
+    assert "INTERRUPTED" in (latest / "matrix.html").read_text().upper()
+    again = world.validate("--kernel", str(tmp_path / "new"), "demo")
+    assert again.exit_code == 0, again.said
+
+
+# -- a file --------------------------------------------------------------------------
+
+
+def test_a_file_names_trees_levels_and_what_is_expected(
+    world: World, tmp_path: Path
+) -> None:
+    _expect(world, "later", ">=99")
+    top = tmp_path / "new"
+    git(top, "init", "-q", "-b", "for-next")
+    git(top, "add", "-A")
+    git(top, "commit", "-q", "-m", "base")
+    # Not committed, and so not in the branch.
+    (top / "later.c").write_text("int later;\n")
+    path = _file(
+        world,
+        '[matrix]\ntrees = ["linux", "new#for-next"]\nlevels = ["quick"]\n'
+        'series = ["demo", "later"]\n\n[[tree]]\nname = "yesterday\'s"\n'
+        'kernel = "old"\nseries = ["later"]\nexpected = true\n',
+    )
+    ran = world.run("validate", "--matrix", str(path), "--out", str(world.out))
+    assert ran.exit_code == 1, ran.said
+    found = matrix.read(world.out / "latest")
+    assert [one.tree for one in found.columns] == [
+        *("linux", "new#for-next", "yesterday's")
+    ]
+    assert [one.directory for one in found.columns] == [
+        *("linux", "new-for-next", "yesterday-s")
+    ]
+    assert found.columns[1].commit == git(top, "rev-parse", "HEAD").strip()
+    cells = {(one.tree, x.series): x for one in found.columns for x in one.cells}
+    assert cells[("new#for-next", "later")].status == "pass"
+    assert cells[("new#for-next", "later")].unexpected
+    assert cells[("yesterday's", "later")].status == "fail"
+    assert "where the matrix expects it" in cells[("yesterday's", "later")].why
+    assert found.columns[2].cell("demo") is None
+    # Narrowed by hand.
+    ran = world.run(
+        *("validate", "--matrix", str(path), "--out", str(world.out), "demo")
+    )
+    assert ran.exit_code == 0, ran.said
+    found = matrix.read(world.out / "latest")
+    assert [one.tree for one in found.columns] == ["linux", "new#for-next"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        ("[matrix]\ntrees = [\n", 2, "Invalid"),
+        ("[[tree]]\nname = 'a'\nkernel = 'b'\n", 1, "missing key `matrix`"),
+        ("[matrix]\n", 1, "no tree: name some"),
+        ("[matrix]\ntree = ['a']\n", 2, "unknown key `tree`"),
+        ("[matrix]\ntrees = ['a']\nlevels = ['fast']\n", 3, "Input should be 'quick'"),
+        ("[matrix]\ntrees = ['a']\narchs = ['vax']\n", 3, "nothing is proven on vax"),
+        ("[matrix]\ntrees = ['a']\narchs = []\n", 3, "at least 1 item"),
+        ("[matrix]\ntrees = ['a']\nseries = ['none']\n", 3, "no series called none"),
+        ("[matrix]\ntrees = ['a']\nseries = []\n", 3, "no series: leave it out"),
+        ("[matrix]\ntrees = ['x/a', 'y/a']\n", 2, "two are called a: name them"),
+        (
+            "[matrix]\n[[tree]]\nname = 'a'\nkernel = 'b'\n"
+            "[[tree]]\nname = 'a'\nkernel = 'c'\n",
+            6,
+            "second tree called a",
+        ),
+        ("[matrix]\n[[tree]]\nname = 'a'\n", 2, "missing key `kernel`"),
+        (
+            "[matrix]\n[[tree]]\nname = 'a'\nkernel = 'b'\nseries = ['none']\n",
+            5,
+            "no series called none; there are demo, later",
+        ),
+    ],
+)
+def test_mistakes_in_a_file_have_their_line(
+    world: World, text: str, line: int, says: str
+) -> None:
+    path = _file(world, text)
+    with pytest.raises(matrixfile.MatrixError) as caught:
+        matrixfile.read(path, world.project)
+    said = str(caught.value)
+    assert re.search(rf"(?m)^{re.escape(str(path))}:{line}: .*{re.escape(says)}", said)
+
+
+def test_every_mistake_is_told_at_once_and_is_two(world: World) -> None:
+    path = _file(world, "[matrix]\ntrees = ['a']\narchs = ['vax']\nseries = ['none']\n")
+    ran = world.run("validate", "--matrix", str(path), "--out", str(world.out))
+    assert ran.exit_code == 2
+    assert f"{path}:3: " in ran.said and f"{path}:4: " in ran.said
+    assert "kstall schema matrix-file" in ran.said
+    assert not world.out.exists()
+    ran = world.run("validate", "--matrix", f"{path}.gone", "--out", str(world.out))
+    assert ran.exit_code == 2 and "matrix.toml.gone: no such file" in ran.said
+    words = ("validate", "--matrix", str(path), "--kernel", "x")
+    assert "leave out --kernel" in world.run(*words).said
+
+
+def test_relative_trees_are_those_of_the_file(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _file(
+        world,
+        '[matrix]\ntrees = ["linux", "../x#b", "debian:7.2", '
+        '"https://example.org/linux.git#master"]\n'
+        'levels = ["quick", "full"]\n',
+    )
+    monkeypatch.chdir("/")
+    columns = matrixfile.read(path, world.project)
+    assert [str(one.kernel) for one in columns[::2]] == [
+        str(tmp_path / "linux"),
+        str(tmp_path / "../x#b"),
+        "debian:7.2",
+        "https:/example.org/linux.git#master",
+    ]
+    assert [one.directory for one in columns] == [
+        f"{tree}-{level}"
+        for tree in ("linux", "x-b", "debian-7.2", "linux-master")
+        for level in ("quick", "full")
+    ]
+
+
+def test_a_matrix_is_narrowed_by_series_and_level(world: World) -> None:
+    path = _file(
+        world,
+        '[matrix]\ntrees = ["linux"]\nlevels = ["quick", "full"]\n'
+        '[[tree]]\nname = "old"\nkernel = "old"\nseries = ["later"]\n',
+    )
+    columns = matrixfile.read(path, world.project)
+    found = matrixfile.narrowed(columns, ["demo"], "deep")
+    assert [(one.tree, one.level, one.series) for one in found] == [
+        ("linux", "deep", ("demo",))
+    ]
+    assert matrixfile.narrowed(columns, [], None) == columns
+    with pytest.raises(matrixfile.MatrixError, match="no tree of the matrix is for x"):
+        matrixfile.narrowed(columns, ["x"], None)
+
+
+# -- the view ------------------------------------------------------------------------
+
+
+def _matrix(**status: str) -> matrix.Matrix:
+    return matrix.Matrix.model_validate(
+        {
+            "run": "now",
+            "kstall": "1",
+            "started": "2026-01-01T00:00:00+00:00",
+            "command": ["kstall"],
+            "series": ["<b>demo</b>"],
+            "columns": [
+                {
+                    "tree": tree,
+                    "arch": "x86_64",
+                    "level": "quick",
+                    "directory": tree,
+                    "status": state,
+                    "asked": ["<b>demo</b>"],
+                }
+                for tree, state in status.items()
+            ],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("states", "verdict", "code"),
+    [
+        (("proven", "proven"), "proven", 0),
+        (("proven", "does-not-apply"), "does-not-apply", 3),
+        (("could-not-run", "does-not-apply"), "could-not-run", 2),
+        (("could-not-run", "failed"), "failed", 1),
+        (("proven", "interrupted"), "could-not-run", 2),
+    ],
+)
+def test_the_worst_column_decides(
+    states: tuple[str, str], verdict: str, code: int
+) -> None:
+    found = _matrix(a=states[0], b=states[1])
+    found.settle()
+    assert (found.status, found.exit_code) == (verdict, code)
+
+
+def test_what_was_not_reached_is_no_pass_and_names_are_no_markup(
+    tmp_path: Path,
+) -> None:
+    found = _matrix(a="running")
+    cell = found.columns[0].cell("<b>demo</b>")
+    assert cell is not None and (cell.status, cell.why) == ("error", "not reached")
+    matrixviews.write_page(found, tmp_path / "matrix.html")
+    page = (tmp_path / "matrix.html").read_text()
+    assert "<b>demo</b>" not in page.replace("<b><b>", "")
+    assert "&lt;b&gt;demo&lt;/b&gt;" in page
+    matrixviews.write_junit(found, tmp_path / "junit.xml")
+    (suite,) = junitparser.JUnitXml.fromfile(str(tmp_path / "junit.xml"))
+    assert suite.errors == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["KERNEL=/a b#c"], ["--kernel", "/a b#c", "--"]),
+        (
+            ["KERNELS=debian:7.3 ~/x#y *"],
+            ["--kernel", "debian:7.3", "--kernel", "~/x#y", "--kernel", "*", "--"],
+        ),
+        (["SERIES=one two", "LEVEL=quick"], ["--", "one", "two"]),
+        (["KERNELS=$(touch sprung) `touch sprung`"], ["sprung"]),
+    ],
+)
+def test_make_hands_trees_on_and_runs_nothing_of_them(
+    project_root: Path, tmp_path: Path, words: list[str], asked: list[str]
+) -> None:
+    program = tmp_path / "kstall"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    done = subprocess.run(
+        [
+            *("make", "-s", "-f", str(project_root / "Makefile"), "-o", "setup"),
+            *("validate", f"kstall={program}", *words),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert not (tmp_path / "sprung").exists()
+    if asked != ["sprung"]:
+        assert done.returncode == 0, done.stderr
+        level = "quick" if "LEVEL=quick" in words else "full"
+        assert done.stdout.splitlines() == ["validate", "--level", level, *asked]

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The recipes of examples/ci: each does what docs/ci.md says of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from fake_kernel import commit, git
+from fakeworld import KERNEL, NO_TYPES, World, write
+from kstall import cli
+from kstall.pipeline import matrixfile
+from kstall.series import Project
+from kstall.tree import remote
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPES = ROOT / "examples/ci"
+GITLAB = RECIPES / "gitlab-ci.yml"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, level="quick")
+
+
+def _kstall(world: World) -> Path:
+    """A program that is `kstall` in ``world``."""
+    environment = {
+        "KSTALL_CACHE": world.cache,
+        "KSTALL_ACCEL": "tcg",
+        "WORLD": world.root,
+        "TMPDIR": world.root / "tmp",
+        "PATH": f"{world.root / 'bin'}:{os.environ['PATH']}",
+    }
+    words = [f"{key}={value}" for key, value in environment.items()]
+    inside = (
+        f"import sys; sys.executable = {str(world.root / 'bin/python3')!r}; "
+        "from kstall import cli; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    path = world.root / "kstall"
+    command = shlex.join(["env", *words, sys.executable, "-c", inside])
+    write(
+        world.root,
+        {"kstall": f'#!/bin/sh\nexec {command} --project {world.project.root} "$@"\n'},
+    )
+    return path
+
+
+def _run(
+    world: World, recipe: str, *words: str, **more: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [RECIPES / recipe, *words],
+        cwd=world.root,
+        env={**os.environ, "KSTALL": str(_kstall(world)), **more},
+        capture_output=True,
+        text=True,
+    )
+
+
+# -- plain shell ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edit", "status", "says"),
+    [
+        (("return 9", "return 9"), 0, "ci: proven"),
+        (("+\treturn 3;", "+\treturn three;"), 1, "ci: FAILED: see "),
+        (("-\treturn 1;", "-\treturn 7;"), 0, "ci: a series does not apply"),
+    ],
+)
+def test_the_shell_recipe_says_and_exits(
+    world: World, edit: tuple[str, str], status: int, says: str
+) -> None:
+    path = world.project.patches / "demo/0001-demo.patch"
+    path.write_text(path.read_text().replace(*edit))
+    out = world.root / "kept"
+    done = _run(world, "shell.sh", TREE=str(world.kernel), SERIES="demo", OUT=str(out))
+    assert done.returncode == status, done.stdout + done.stderr
+    assert says in done.stdout
+    assert (out / "latest/report.html").exists()
+
+
+def test_the_shell_recipe_tells_a_lack_of_verdict_from_a_failure(world: World) -> None:
+    done = _run(world, "shell.sh", TREE="/nowhere", OUT=str(world.root / "o"))
+    assert done.returncode == 2
+    assert "ci: COULD NOT JUDGE" in done.stdout
+
+
+# -- by night ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nights(world: World) -> Path:
+    """A matrix of two branches of a repository, for-next and stable."""
+    top = world.root / "upstream"
+    write(top, KERNEL)
+    (top / "btf").write_bytes(NO_TYPES)
+    git(world.root, "init", "-q", "-b", "stable", str(top))
+    commit(top)
+    git(top, "switch", "-q", "-c", "for-next")
+    (top / "Kbuild").write_text("# next\n" + KERNEL["Kbuild"])
+    commit(top, "next")
+    series = world.project.patches / "demo/series.toml"
+    series.write_text(series.read_text() + '\n[applies]\ntrees = [">=7.3"]\n')
+    path = world.root / "nightly.toml"
+    path.write_text(
+        '[matrix]\nlevels = ["quick"]\n'
+        f'trees = ["file://{top}#stable", "file://{top}#for-next"]\n'
+    )
+    return path
+
+
+def _night(world: World, matrix: Path, **more: str) -> tuple[int, str, Path]:
+    place = world.root / "nights"
+    done = _run(world, "nightly.sh", str(matrix), str(place), **more)
+    return done.returncode, done.stdout + done.stderr, place
+
+
+def test_nights_over_two_branches(world: World, nights: Path) -> None:
+    top = world.root / "upstream"
+    status, said, place = _night(world, nights)
+    assert status == 0, said
+    assert "the first night; nothing to compare with" in said
+    assert "Nothing changed." in (place / "index.html").read_text()
+    # Nothing happened: nothing is told.
+    status, said, _ = _night(world, nights)
+    assert status == 0 and "NOTHING WORSE" in said, said
+    # Somebody else changes the line.
+    (top / "demo.c").write_text(KERNEL["demo.c"].replace("return 1;", "return 9;"))
+    commit(top, "demo: Return nine")
+    status, said, _ = _night(world, nights)
+    assert status == 1, said
+    assert re.search(
+        r"WORSE  demo on upstream#for-next .*: verdict: pass -> fail: apply: "
+        r"no longer applies to 7\.3\.4",
+        said,
+    )
+    page = (place / "index.html").read_text()
+    assert "no longer applies" in page and "WORSE" in page
+    # The other branch did not move, and nothing is said of it.
+    changed = json.loads((place / "changed.json").read_text())["changes"]
+    assert {one["place"].split()[0] for one in changed} == {"upstream#for-next"}
+    links = re.findall(r'href="([^"]+)"', page)
+    assert links and all((place / one).exists() for one in links)
+    # It is settled.
+    (top / "demo.c").write_text(KERNEL["demo.c"])
+    commit(top, "Revert")
+    status, said, _ = _night(world, nights, KEEP="2")
+    assert status == 0 and re.search(r"better  demo on .*fail -> pass", said), said
+    assert len([one for one in (place / "runs").glob("2*") if one.is_dir()]) == 2
+    assert (place / "runs/latest/changed.html").exists()
+
+
+def test_a_night_that_was_cut_short_is_no_yardstick(world: World, nights: Path) -> None:
+    _, _, place = _night(world, nights)
+    (first,) = (place / "runs").glob("2*")
+    for state in ("interrupted", "running"):
+        later = place / "runs" / f"{first.name[:-1]}Z-{state}"
+        shutil.copytree(first, later)
+        text = (later / "matrix.json").read_text()
+        text = re.sub(r'(?m)^  "status": "\w+"', f'  "status": "{state}"', text)
+        (later / "matrix.json").write_text(text)
+    status, said, _ = _night(world, nights)
+    assert status == 0, said
+    assert f"before   {first}  " in said
+
+
+def test_two_nights_are_not_at_once(world: World, nights: Path) -> None:
+    place = world.root / "nights"
+    place.mkdir()
+    with subprocess.Popen(
+        ["flock", place / "lock", "sh", "-c", "echo held; cat"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout is not None and child.stdout.readline() == b"held\n"
+        status, said, _ = _night(world, nights)
+        child.communicate(b"")
+    assert status == 2 and "the night before is not over" in said
+    assert not list(place.glob("runs/2*"))
+
+
+def test_a_night_with_bad_input_is_two(world: World, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text("[matrix]\n")
+    status, said, _ = _night(world, path)
+    assert status == 2
+    assert f"{path}:1: no tree" in said and "no matrix came of it" in said
+    assert _run(world, "nightly.sh").returncode == 2
+
+
+def test_it_mails_nobody() -> None:
+    for path in RECIPES.iterdir():
+        assert not re.search(r"\b(mail|sendmail|mutt|smtp|curl)\b", path.read_text())
+
+
+def test_the_trees_of_the_night_are_those_that_series_are_for() -> None:
+    project = Project(ROOT)
+    series = {one.name: one.spec.subsystem for one in project.load()}
+    columns = matrixfile.read(RECIPES / "nightly.toml", project)
+    seen = set()
+    for one in columns:
+        assert one.kernel is not None
+        branch = remote.named(one.kernel)
+        assert branch is not None and branch.url is not None
+        if one.expected:
+            seen |= set(one.series)
+            for name in one.series:
+                home = series[name]
+                assert branch.branch == home.branch
+                assert branch.url.partition("://")[2] == home.tree.partition("://")[2]
+        else:
+            assert set(one.series) == set(series)
+    assert seen == set(series)
+
+
+# -- GitLab --------------------------------------------------------------------------
+
+
+def test_gitlab_takes_the_file() -> None:
+    """By the schema of GitLab's files, which comes with check-jsonschema."""
+    program = Path(sys.executable).parent / "check-jsonschema"
+    words = ("--builtin-schema", "vendor.gitlab-ci")
+    done = subprocess.run([program, *words, GITLAB], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_schema_would_notice(tmp_path: Path) -> None:
+    bad = tmp_path / "gitlab-ci.yml"
+    bad.write_text(
+        GITLAB.read_text().replace("parallel:\n    matrix:", "parallel:\n    m:")
+    )
+    program = Path(sys.executable).parent / "check-jsonschema"
+    words = ("--builtin-schema", "vendor.gitlab-ci")
+    assert subprocess.run([program, *words, bad], capture_output=True).returncode == 1
+
+
+def _gitlab() -> dict[str, Any]:
+    found: dict[str, Any] = YAML(typ="safe").load(GITLAB.read_text())
+    return found
+
+
+def test_what_gitlab_runs_is_there() -> None:
+    jobs = {name: job for name, job in _gitlab().items() if "script" in job}
+    assert set(jobs) == {"prove", "night"}
+    for job in jobs.values():
+        assert job["stage"] in _gitlab()["stages"]
+        for line in job["script"]:
+            command, *words = shlex.split(line)
+            if command == ".venv/bin/kstall":
+                # Unknown verbs and options end this.
+                words = [re.sub(r"^\$LEVEL$", "quick", one) for one in words]
+                assert cli._parser().parse_args(words).verb
+            else:
+                assert (ROOT / command).is_file() and os.access(ROOT / command, os.X_OK)
+                assert all((ROOT / one).exists() for one in words if "examples" in one)
+    (trees,) = jobs["prove"]["parallel"]["matrix"]
+    assert all(one.startswith("debian:") for one in trees["TREE"])
+    # 3 is no failure, and nothing else is let pass there.
+    assert jobs["prove"]["allow_failure"] == {"exit_codes": 3}
+    assert _gitlab()[".kstall"]["artifacts"]["when"] == "always"
+
+
+def test_documents_quote_no_recipe_that_is_not_there() -> None:
+    text = (ROOT / "docs/ci.md").read_text()
+    for path in re.findall(r"examples/ci/[\w.-]+", text):
+        assert (ROOT / path).is_file(), path
+    assert {one.name for one in RECIPES.iterdir()} == {
+        Path(one).name for one in re.findall(r"examples/ci/[\w.-]+", text)
+    }
