@@ -128,7 +128,8 @@ async def run(
 ) -> float:
     """Seconds that ``jobs`` took, as if they had not been shortened to ``scale``."""
     dask.config.set(SETTINGS | _QUIET)
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    for name in ("distributed", "tornado"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
         made = [
             Worker(
