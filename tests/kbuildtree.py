@@ -20,6 +20,9 @@ allnoconfig:
 \t@cp $(KCONFIG_ALLCONFIG) $(O)/.config
 \t@! grep -q FTRACE=y $(O)/.config || echo CONFIG_TRACEPOINTS=y >> $(O)/.config
 \t@grep -q DEMO $(O)/.config || echo CONFIG_DEMO=y >> $(O)/.config
+randconfig: allnoconfig
+\t@echo CONFIG_TRACEPOINTS=y >> $(O)/.config
+\t@test $$(($(KCONFIG_SEED) % 2)) = 1 || echo CONFIG_CHANCE=y >> $(O)/.config
 $(OBJECTS): %.o: $(O)/%.o ;
 $(O)/auto.h: $(O)/.config
 \t@sed -n 's/^CONFIG_\\(\\w*\\)=.*/#define CONFIG_\\1 1/p' $< > $@

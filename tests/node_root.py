@@ -14,6 +14,11 @@ STAT = format_text(
     3001,
     [("__data_loc char[] comm", 4), ("int pid", 4), ("u64 delay", 8)],
 )
+_PAIR = [("void * subscription", 8), ("void * function", 8), ("u32 pass", 4)]
+PAIRS = {
+    "begin": format_text("mmu_notifier_invalidate_begin", 3101, _PAIR),
+    "end": format_text("mmu_notifier_invalidate_end", 3102, _PAIR),
+}
 README = "f[:[<group>/][<event>]] <func-name>[%return] [<args>]\n"
 _STATS = (
     "entries: 0\noverrun: {overrun}\ncommit overrun: 0\nbytes: 0\n"
@@ -78,6 +83,24 @@ class Node:
             pages.append(page(some[0][0], entries))
         self.trace(f"per_cpu/cpu{cpu}/trace_pipe_raw", b"".join(pages))
 
+    def with_pairs(self) -> None:
+        """The kernel has events at both ends of a stall, those of mmu_notifier."""
+        for end, text in PAIRS.items():
+            name = f"mmu_notifier/mmu_notifier_invalidate_{end}"
+            self.write(f"sys/kernel/tracing/events/{name}/format", text)
+            for file in ("enable", "filter"):
+                self.trace(f"events/{name}/{file}", "")
+
+    def pairs(self, cpu: int, *ends: tuple[str, int, int]) -> None:
+        """Records of those: (begin or end, when, thread) in order."""
+        entries, before = [], ends[0][1]
+        for end, t, tid in ends:
+            layout = parse_layout(PAIRS[end], "mmu_notifier")
+            fields = {"subscription": tid, "function": 1, "pass": 1}
+            entries.append(entry(t - before, record(layout, tid, fields)))
+            before = t
+        self.trace(f"per_cpu/cpu{cpu}/trace_pipe_raw", page(ends[0][1], entries))
+
     def process(
         self,
         pid: int,
@@ -93,6 +116,7 @@ class Node:
             for here in where:
                 rest = " ".join(["S", *(["0"] * 18), "123", "0"])
                 self.write(f"{here}/stat", f"{tid} ({comm}) {rest}\n")
+                self.write(f"{here}/comm", f"{comm}\n")
                 self.write(f"{here}/cgroup", f"0::{group}\n")
                 self.write(f"{here}/status", f"Name:\t{comm!r}\nTgid:\t{pid}\n")
         self.write(f"proc/{pid}/environ", environ)

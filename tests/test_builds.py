@@ -7,6 +7,7 @@ The tree is a few files; make and gcc are real.
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from rich.console import Console
 import kbuildtree
 import kerneltree
 from kstall.base import cache
-from kstall.build import Toolchain
-from kstall.compile import Work, compilecheck, kbuild, sparse, variants
+from kstall.build import Toolchain, kconfig
+from kstall.compile import Work, compilecheck, kbuild, seeds, sparse, variants
 from kstall.compile import builds as compilestage
 from kstall.compile.sparse import Checker
 from kstall.debian import Root
@@ -75,7 +76,7 @@ class Bench:
         return series(self.root, kbuildtree.FILES, *steps, **spec)
 
     def prove(
-        self, made: Series, *, everything: bool = True
+        self, made: Series, *, everything: bool = True, seeds: tuple[int, ...] = ()
     ) -> tuple[report.SeriesReport, list[Any]]:
         """The stage, and what grew in the worst configuration."""
         run = runs.begin(self.root / "out", ["test"], Ui(Console(file=io.StringIO())))
@@ -85,6 +86,7 @@ class Bench:
         project = SimpleNamespace(kconfigs=self.root / "kconfigs", load=lambda: (made,))
         level: Level = "deep" if everything else "full"
         context = run.context(project, self.cache, level)  # type: ignore[arg-type]
+        context = replace(context, seeds=seeds)
         work = Work(context, made, plan, TOOLS, Root("root", self.root, (), {}, True))
         with tree.workspace(self.base, lambda _: None) as put:
             grown = builds.prove(work, put, run, entry)
@@ -412,6 +414,114 @@ def test_an_option_that_cannot_be_off_is_named(bench: Bench) -> None:
             "X86=n: X86 cannot be off: it is kept on by its own default" in one.detail
         )
     assert found[compilecheck.LEFT_OUT].comparisons == []
+
+
+# -- random configurations -------------------------------------------------------------
+
+CHANCE = f"{SOURCE}#ifdef CONFIG_CHANCE\n#error no luck\n#endif\n"
+
+
+def test_a_mutant_that_only_some_seeds_show(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeds, "of", lambda _: (0x11, 0x12))
+    steps = (GOOD, Step({"drivers/demo.c": CHANCE}), _nothing(CHANCE))
+    found = bench.judge(*steps)
+    # The option is one that the line hangs on, too; this tree's Kconfig has it not.
+    check = found["compiles_at_random"]
+    assert check.status == "fail"
+    said = _failed(check)
+    # The seed is told, and the patch; those behind it are not at fault.
+    assert set(said) == {"0002"}
+    assert "error: KCONFIG_SEED=0x12: #error no luck" in said["0002"]
+    assert check.detail.startswith("tried KCONFIG_SEED=0x11, KCONFIG_SEED=0x12")
+
+
+def _nothing(text: str) -> Step:
+    return Step({"drivers/demo.c": f"{text}\nextern int more;\n"})
+
+
+def test_what_a_seed_shows_of_the_base_is_not_held_against_a_patch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeds, "of", lambda _: (0x12,))
+    files = {**kbuildtree.FILES, "drivers/demo.c": CHANCE}
+    write(bench.root / "tree", files)
+    base = kerneltree.base(bench.root / "tree", bench.cache)
+    made = series(bench.root, files, _nothing(CHANCE))
+    entry, _ = replace(bench, base=base).prove(made)
+    found = {one.name: one for one in entry.checks}
+    assert found["compiles_at_random"].status == "pass"
+
+
+def test_a_seed_is_tried_by_itself_at_any_level(bench: Bench) -> None:
+    made = bench.series(Step({"drivers/demo.c": CHANCE}))
+    entry, _ = bench.prove(made, everything=False, seeds=(0x12,))
+    found = {one.name: one for one in entry.checks}
+    assert found["compiles_at_random"].status == "fail"
+    entry, _ = bench.prove(made, everything=False, seeds=(0x13,))
+    found = {one.name: one for one in entry.checks}
+    assert found["compiles_at_random"].status == "pass"
+
+
+def test_a_clean_configuration_is_compiled_once(bench: Bench) -> None:
+    """What the base would say counts for nothing then."""
+    made = bench.series(GOOD, _demo("\tseconds++;\n"))
+    bench.prove(made, everything=False)
+    outcomes = [*(bench.cache / "compiled").glob("*/outcome.json")]
+    bench.prove(made, everything=False, seeds=(7,))
+    more = {*(bench.cache / "compiled").glob("*/outcome.json")} - {*outcomes}
+    (said,) = (json.loads(one.read_text())["said"] for one in more)
+    assert said == []
+
+
+def test_seeds_are_those_of_the_patches(bench: Bench) -> None:
+    made = bench.series(GOOD)
+    found = seeds.of(made)
+    assert len(set(found)) == seeds.COUNT
+    assert found == seeds.of(made)
+    path = made.patches[0].path
+    path.write_text(path.read_text().replace("A nap", "One nap"))
+    assert not set(found) & set(seeds.of(made))
+
+
+def test_what_code_cannot_be_without_is_fixed(tmp_path: Path) -> None:
+    text = """\
+config MODULES
+	bool
+	modules
+config A
+	bool "a"
+config B
+	tristate "b"
+	depends on A && (C || D) && !E && NUMBER > 3
+config C
+	bool "c"
+config D
+	bool "d"
+config E
+	bool "e"
+config NUMBER
+	int "n"
+	default 4
+config HIDDEN
+	bool
+	depends on A
+config SELECTS
+	bool "s"
+	select HIDDEN
+config OFF
+	bool "off"
+config OTHER
+	bool "other"
+"""
+    write(tmp_path, {"Kconfig": text})
+    on = ("A", "B", "D", "HIDDEN", "SELECTS", "OTHER", "NUMBER")
+    values = "".join(f"CONFIG_{name}=y\n" for name in on if name != "NUMBER")
+    write(tmp_path, {".config": f"{values}CONFIG_NUMBER=4\n"})
+    kconf = kconfig.load(tmp_path, tmp_path / ".config", {})
+    found = seeds.needed(kconf, ["B", "HIDDEN", "OFF", "UNKNOWN"])
+    assert found == dict.fromkeys(("A", "B", "D", "HIDDEN", "SELECTS"), "y")
 
 
 # -- what is found again ---------------------------------------------------------------

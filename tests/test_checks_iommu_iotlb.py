@@ -457,7 +457,7 @@ def test_two_devices(
     ] + [
         _event(14 * US, "iotlb_fq_flush", domain=its) for its in (DOMAIN, flushed)
     ]  # fmt: skip
-    flushes = [[13, its, 13, 14, 0, 0, 0] for its in (DOMAIN, DOMAIN + 1)]
+    flushes = [[13, its, 13, 14, 0, 0, 0, 0] for its in (DOMAIN, DOMAIN + 1)]
     said = [
         {"what": "probes", "waits": waits, "entered": []},
         {"what": "flushes", "flushes": flushes},
@@ -471,3 +471,100 @@ def test_two_devices(
 
 def _wrong_labels(verdict: Verdict) -> set[str]:
     return {one.label for one in verdict.comparisons if not one.ok}
+
+
+# -- two processors, and a type that changes late --------------------------------------
+
+
+def _crowded(place: Path, *, others: int = 3, **told: int) -> Evidence:
+    """A flush of a full queue on each of two CPUs; the second event is changed."""
+    (place / "crowd").mkdir()
+    flushes, events = [], []
+    for cpu in (0, 1):
+        at = 100 * (cpu + 1)
+        # [timer, domain, begin, end, first, last, freed, cpu] in us
+        flushes.append([0, DOMAIN, at + 1, at + 9, at + 10, at + 19, 255, cpu])
+        fields = {"flush_ns": 8500, "free_ns": 9500, "domain": DOMAIN, "freed": 255}
+        fields |= {"full": 1, **(told if cpu else {})}
+        at *= US
+        events += [
+            Event(at, cpu, 1, "x", "iommu", "unmap", {}),
+            Event(at + 20 * US, cpu, 1, "x", "iommu", "iotlb_fq_flush", {**fields}),
+        ]
+    events += [Event(MS, 0, 1, "x", "iommu", "unmap", {})] * 512
+    said: list[dict[str, object]] = [
+        {
+            **{"what": "phase", "name": "crowd", "begin_ns": 0, "end_ns": 9 * MS},
+            **{"type": "DMA-FQ", "device": NIC},
+        },
+        {"what": "flushes", "flushes": flushes, "others": others},
+    ]
+    (place / "crowd/stdout").write_text("\n".join(map(json.dumps, said)))
+    load = WorkloadResult("crowd", place / "crowd", {}, {})
+    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    return Evidence(place, {}, {"crowd": load}, {})
+
+
+_PROBED = "CPU 1: other than probes saw it"
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ({}, set()),
+        ({"freed": 254}, {_PROBED}),
+        ({"freed": 256}, {_PROBED, "CPU 1: freed by one, at most"}),
+        ({"domain": 1}, {_PROBED}),
+        ({"full": 0}, {_PROBED, "CPU 1: flushes of a full queue"}),
+        ({"free_ns": 0}, {_PROBED}),
+        (
+            {"freed": 600, "full": 0},
+            {_PROBED, "CPU 1: flushes of a full queue", "freed by flushes",
+             "freed by either"},
+        ),
+        ({"others": 0}, {"freed without an event, by probe"}),
+        ({"others": 5}, {"freed by either"}),
+    ],
+)  # fmt: skip
+def test_two_cpus(
+    checks: ModuleType, tmp_path: Path, told: dict[str, int], wrong: set[str]
+) -> None:
+    verdict = checks.two_cpus_flush(_crowded(tmp_path, **told))
+    assert _wrong_labels(verdict) == wrong
+
+
+def _switched(place: Path, lazy: int, at: int) -> Evidence:
+    """A strict unmapping, asked for at 0 us and invalidated from 3 us on."""
+    (place / "switch-late").mkdir()
+    said: list[dict[str, object]] = [
+        {"what": "written", "type": "DMA-FQ", "lazy": [at]},
+        {"what": "probes", "waits": [_wait(0, 0x10000)], "entered": []},
+    ]
+    (place / "switch-late/stdout").write_text("\n".join(map(json.dumps, said)))
+    load = WorkloadResult("switch-late", place / "switch-late", {}, {})
+    told = (_event(13 * US, "iotlb_sync", lazy=lazy),)
+    load.__dict__["_traced"] = Trace(told, 0)
+    return Evidence(place, {}, {"switch-late": load}, {})
+
+
+@pytest.mark.parametrize(
+    ("lazy", "at", "wrong", "undecided"),
+    [
+        (0, 2, set(), False),
+        (1, 2, {"lazy"}, False),
+        # Not in the course of it: that says nothing.
+        (1, 3, set(), True),
+    ],
+)
+def test_a_type_that_changes_late(
+    checks: ModuleType,
+    tmp_path: Path,
+    lazy: int,
+    at: int,
+    wrong: set[str],
+    undecided: bool,
+) -> None:
+    evidence = _switched(tmp_path, lazy, at)
+    verdict = checks.lazy_is_what_the_caller_must_not_use(evidence)
+    assert _wrong_labels(verdict) == wrong
+    assert bool(verdict.undecided) == undecided

@@ -61,7 +61,7 @@ def _evidence(
         for kind, status in [(CORRECTABLE, ADVISORY), (NONFATAL, UNSUPPORTED)][:reports]
     ]
     registers = {"root_status": 1, "err_src": SOURCE}
-    message = {"root": ROOT, "domain": 0, "dropped": 0} | registers
+    message = {"root": ROOT, "domain": 0, "fifo_full": 0} | registers
     told.insert(0, ("pci:pcie_aer_msg", message))
     records = [
         {
@@ -128,8 +128,8 @@ _COMMON = """\
 	field:int common_pid;	offset:4;	size:4;	signed:1;
 """
 _FORMATS = (
-    ("pcie_aer_msg", '"%s root_status:0x%08x (%s), cor:%s, uncor:%s, dropped:%u", '
-     "__get_str(root), REC->root_status, a(1), a(2), a(3), REC->dropped"),
+    ("pcie_aer_msg", '"%s root_status:0x%08x (%s), err_src:0x%08x, fifo_full:%u", '
+     "__get_str(root), REC->root_status, a(1), REC->err_src, REC->fifo_full"),
     ("irq_handler_entry", '"irq=%d name=%s", REC->irq, __get_str(name)'),
     ("irq_handler_exit", '"irq=%d ret=%s", REC->irq, '
      'REC->ret ? "handled" : "unhandled"'),
@@ -177,8 +177,8 @@ def _turns(place: Path, turns: list[dict[str, Any]]) -> Evidence:
     return Evidence(place, {}, {"multi": load}, {})
 
 
-def message(status: int, senders: int, dropped: int = 0) -> tuple[str, dict[str, Any]]:
-    registers = {"root_status": status, "err_src": senders, "dropped": dropped}
+def message(status: int, senders: int, full: int = 0) -> tuple[str, dict[str, Any]]:
+    registers = {"root_status": status, "err_src": senders, "fifo_full": full}
     return "pci:pcie_aer_msg", {"root": ROOT, "domain": 0} | registers
 
 
@@ -252,8 +252,8 @@ def test_registers(
         # Of both kinds in one record the kernel counts the worse one only.
         ([message(0x6C, 0)], {"total_err_fatal": 1}, True),
         ([message(0x6C, 0)], {"total_err_fatal": 1, "total_err_nonfatal": 1}, False),
-        ([message(0x1, SOURCE, dropped=1)], {}, True),
-        ([message(0x1, SOURCE, dropped=1)], {"total_err_cor": 1}, False),
+        ([message(0x1, SOURCE, full=1)], {}, True),
+        ([message(0x1, SOURCE, full=1)], {"total_err_cor": 1}, False),
         # One that is counted and not told.
         ([], {"total_err_cor": 1}, False),
         # Of what the hardware has merged nobody knows how much it was.
@@ -295,8 +295,8 @@ def test_reports(
 
 
 LINE = (
-    f"pcie_aer_msg: {ROOT} root_status:0x00000003 (COR|MULTI_COR), cor:{EP0}, "
-    "uncor:0000:00:00.0, dropped:0"
+    f"pcie_aer_msg: {ROOT} root_status:0x00000003 (COR|MULTI_COR), "
+    f"err_src:0x{SOURCE:08x}, fifo_full:0"
 )
 
 
@@ -304,10 +304,11 @@ LINE = (
     ("line", "good"),
     [
         (LINE, True),
-        (LINE.replace(EP0, "0000:04:00.0"), False),
+        (LINE.replace(f"0x{SOURCE:08x}", "0x00000400"), False),
+        (LINE.replace(f"0x{SOURCE:08x}", f"0x{SOURCE << 16:08x}"), False),
         (LINE.replace("MULTI_COR", "UNCOR"), False),
         (LINE.replace("COR|MULTI_COR", "COR"), False),
-        (LINE.replace("dropped:0", "dropped:2"), False),
+        (LINE.replace("fifo_full:0", "fifo_full:2"), False),
     ],
 )
 def test_text(

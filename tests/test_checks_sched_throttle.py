@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from kstall.evidence import Evidence, WorkloadResult
+from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.evidence.records import Trace
 
 MS = 1_000_000
 GROUP = 37
@@ -234,6 +235,11 @@ def _blocked(records: list[Record]) -> None:
     _last(records, "unthrottle_task")["fields"]["reason"] = BLOCK
 
 
+def _stretched(records: list[Record]) -> None:
+    for one in records:
+        one["fields"]["clock"] = one["fields"]["clock"] * 6 // 5
+
+
 def _too_long(records: list[Record]) -> None:
     _last(records, "unthrottle_task")["fields"]["clock"] += 5_000 * MS
 
@@ -247,7 +253,9 @@ def _too_long(records: list[Record]) -> None:
             {"times that they were throttled", "sum of all times / 1000", "reasons"},
         ),
         (_blocked, {"reasons"}),
-        (_too_long, {"worker 0: time"}),
+        (_too_long, {"worker 0: time and CPU time"}),
+        # As when the clock is a fifth too fast.
+        (_stretched, {"worker 0: time and CPU time"}),
         (_early_ends, {"sum of all times / 1000"}),
     ],
 )
@@ -261,13 +269,21 @@ def test_workers_of_io_uring(
     change(records)
     task = {
         **{"what": "task", "name": "io-wq", "pid": PIDS[0], "workers": [WORKER]},
-        **{"begin_ns": 0, "end_ns": 1_300 * MS},
+        **{"begin_ns": 0, "end_ns": 1_300 * MS, "run_ns": [620 * MS]},
     }
     group = {
         **{"what": "group", "name": "io-wq", "cgroup": GROUP, "parent": 1},
         "local": {"throttled_usec": 12 * 50_000},
     }
     evidence = _evidence(tmp_path, "io-wq", records, task, group)
+    switches = [
+        Event(turn * 100 * MS, 0, WORKER, "x", "sched", "sched_switch", {
+            "prev_pid": WORKER,
+        })
+        for turn in range(12)
+    ]  # fmt: skip
+    load = evidence.workload("io-wq")
+    load.__dict__["_traced"] = Trace(tuple(switches), 0)
     assert _wrong(checks.workers_stop_in_the_kernel(evidence)) == wrong
 
 
@@ -300,3 +316,99 @@ def test_switched_on_half_way(
     group = {"what": "group", "name": "late", "cgroup": GROUP, "parent": 1}
     evidence = _evidence(tmp_path, "late", [], late, group)
     assert _wrong(checks.switched_on_half_way(evidence)) == wrong
+
+
+# -- a task that gets another nice value, and groups that go ---------------------------
+
+
+@pytest.mark.parametrize(
+    ("lost", "reason", "wrong"),
+    [
+        (None, CHANGE, set()),
+        (None, CLASS, {"reasons"}),
+        ("throttle_task", CHANGE, {"events"}),
+        ("unthrottle_task", CHANGE, {"events", "reasons"}),
+    ],
+)
+def test_another_nice_value(
+    checks: ModuleType, tmp_path: Path, lost: str | None, reason: int, wrong: set[str]
+) -> None:
+    driver = 5
+    of_it = {"task": PIDS[0]}
+    records = [
+        _record("throttle_task", 0, **of_it),
+        _record("unthrottle_task", 500 * MS, reason=reason, **of_it) | {"pid": driver},
+        _record("throttle_task", 500 * MS + 1, **of_it) | {"pid": driver},
+        _record("unthrottle_task", 900 * MS, reason=REFILL, **of_it),
+    ]
+    records = [
+        one
+        for one in records
+        if one["pid"] != driver or one["event"] != f"sched:sched_cfs_{lost}"
+    ]
+    steps: list[Record] = [
+        {
+            **{"what": "step", "name": name, "task": "by-nice", "pid": PIDS[0]},
+            **{"seen_ns": seen * MS, "before_ns": before * MS, "after_ns": after * MS},
+        }
+        for name, seen, before, after in (
+            ("nice", 200, 499, 502),
+            ("lift", 700, 899, 902),
+        )
+    ]
+    said: list[Record] = [*steps, {"what": "driver", "pid": driver}]
+    evidence = _evidence(tmp_path, "move", records, *said)
+    found = _wrong(checks.changing_the_nice_value_ends_it(evidence))
+    assert {label for label in found if ":" not in label} == wrong
+
+
+def _removed(place: Path, used: int, *names: str, rmdir: int = 1) -> Evidence:
+    """A group with a millisecond in each period, that is removed after 200 ms."""
+    records = [_record(name, (at + 1) * 50 * MS) for at, name in enumerate(names)]
+    gone: Record = {"event": "cgroup:cgroup_rmdir", "fields": {"id": GROUP}}
+    records += [_record("", 201 * MS) | gone] * rmdir
+    records.sort(key=lambda one: int(one["ts"]))
+    group: Record = {
+        **{"what": "group", "name": "removed-0", "cgroup": GROUP, "parent": 1},
+        **{"quota_us": 1000, "stat": {"usage_usec": used, "nr_periods": 2}},
+    }
+    turn: Record = {"what": "removed", "name": "removed-0"}
+    turn |= {"before_ns": 200 * MS, "after_ns": 202 * MS}
+    return _evidence(place, "removed", records, group, turn)
+
+
+_BEFORE = "removed-0: the last event before"
+
+
+@pytest.mark.parametrize(
+    ("used", "names", "rmdir", "wrong", "undecided"),
+    [
+        (9000, ["throttle"], 1, set(), False),
+        (9000, ["throttle", "unthrottle", "throttle"], 1, set(), False),
+        (9000, [], 1, {_BEFORE, "of which never let go"}, False),
+        (
+            9000,
+            ["throttle", "unthrottle"],
+            1,
+            {_BEFORE, "of which never let go"},
+            False,
+        ),
+        (9000, ["throttle"], 0, {"removed-0: cgroup_rmdir"}, False),
+        # It may owe nothing.
+        (4000, ["throttle"], 1, set(), True),
+    ],
+)
+def test_a_group_that_goes(
+    checks: ModuleType,
+    tmp_path: Path,
+    used: int,
+    names: list[str],
+    rmdir: int,
+    wrong: set[str],
+    undecided: bool,
+) -> None:
+    verdict = checks.removed_group_has_no_end(
+        _removed(tmp_path, used, *names, rmdir=rmdir)
+    )
+    assert _wrong(verdict) == wrong
+    assert bool(verdict.undecided) == undecided

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
@@ -23,10 +23,10 @@ from kstall.debian import Root
 from kstall.evidence import debugcheck
 from kstall.guest import console, debugguest, guest, guestrun, hosttime, splats
 from kstall.guest import jobs as jobs_of
-from kstall.pipeline import Ui, debugging, debugkernel, groups
+from kstall.pipeline import Ui, debugging, debugkernel, groups, validate
 from kstall.pipeline import run as runs
 from kstall.report import report
-from kstall.series import Context, Project
+from kstall.series import Context, Project, Series
 from kstall.tree import am
 from kstall.verdict import Check
 from kstall_guest import job as jobs
@@ -348,6 +348,67 @@ def test_events_have_triggers_while_modules_go_where_that_is_fixed(
         "kcsan-patched": fixed,
         "debug-base": False,
     }
+
+
+def test_what_a_fix_lets_run_is_run_where_the_fix_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = Stages(tmp_path, monkeypatch)
+    (demo,) = stages.series
+    load = demo.spec.workload[0].model_copy(
+        update={"not_debugged": "a bug", "debugged_with": "fix"}
+    )
+    workloads = (load, *demo.spec.workload[1:])
+    spec = demo.spec.model_copy(update={"workload": workloads, "needs": ("fix",)})
+    stages.series = (replace(demo, spec=spec),)
+    fix = replace(demo, name="fix")
+    # Where it goes along, and where it does not.
+    for among in ((fix,), ()):
+        plan: Any = None
+        group = groups.Group((stages.series[0], *among), plan)
+        made = {
+            side: debugging.Wanted(
+                stages.series[0], group, "debug", side, kernel_at(tmp_path), ()
+            )
+            .debugged.spec.workload[0]
+            .not_debugged
+            for side in get_args(debugguest.Side)
+        }
+        # The base never has the fix.
+        assert made == {"patched": None if among else "a bug", "base": "a bug"}
+
+
+def test_a_fix_that_is_only_needed_has_no_guest_and_no_kernel_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = Stages(tmp_path, monkeypatch)
+    (demo,) = stages.series
+    # Its patches are the same, so that it does not go along.
+    fix = replace(demo, name="fix")
+    pairs = [(demo, stages.report.series[0])]
+    debugging.prove(stages.ground, pairs, stages.run, beside=(fix,))
+    assert sorted(stages.booted) == ["debug-patched", "kcsan-patched"]
+    assert stages.built == [("debug", "patched"), ("kcsan", "patched")]
+
+
+def test_fixes_are_taken_along_if_they_are_needed_and_apply(stages: Stages) -> None:
+    (demo,) = stages.series
+    spec = demo.spec.model_copy(update={"needs": ("fix",)})
+    needing = replace(demo, name="needing", spec=spec)
+    fix = replace(demo, name="fix")
+    # What was applied once does not apply again.
+    broken = replace(fix, patches=demo.patches * 2)
+
+    def needed(*asked: Series, known: Series) -> list[str]:
+        project: Any = SimpleNamespace(load=lambda _: (known,))
+        request: Any = SimpleNamespace(series=asked, project=project)
+        found = validate._needed(request, stages.run, stages.ground, asked)
+        return [one.name for one in found]
+
+    assert needed(demo, known=fix) == []
+    assert needed(demo, needing, known=fix) == ["fix"]
+    assert needed(demo, needing, fix, known=fix) == []
+    assert needed(needing, known=broken) == []
 
 
 def test_the_fix_is_one_of_ours(tmp_path: Path) -> None:

@@ -137,3 +137,31 @@ def test_a_loop_comes_by_one_site_again(build: Build) -> None:
         "trace", build("LOOP"), build("PATCHED", "LOOP", "TWICE"), WANTED
     )
     assert paths_of(twice, "submit").nops == 2
+
+
+@pytest.mark.parametrize(
+    ("macro", "base", "patched"),
+    [
+        ("SWAPPED", ["struct job *", "u32"], ["u32", "struct job *"]),
+        ("WIDER", ["struct job *", "u32"], ["struct job *", "u64"]),
+        ("MORE", ["struct job *", "u32"], ["struct job *", "u32", "s8 *"]),
+        ("GONE", ["struct job *", "u32"], None),
+    ],
+)
+def test_prototypes_are_compared_by_position(
+    build: Build, macro: str, base: list[str], patched: list[str] | None
+) -> None:
+    found = costs.Footprint()
+    structs.add(found, structs.types([("trace", build(), build("PATCHED", macro))]))
+    assert found.same_prototypes == 0
+    shown = [(one.event, one.base, one.patched) for one in found.prototypes]
+    assert shown == [
+        ("job_done", base, patched),
+        ("job_wait", None, ["struct job *", "u64"]),
+    ]
+
+
+def test_the_same_prototypes_are_counted(build: Build) -> None:
+    found = costs.Footprint()
+    structs.add(found, structs.types([("trace", build(), build("LOOP"))]))
+    assert (found.same_prototypes, found.prototypes) == (1, [])

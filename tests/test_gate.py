@@ -47,6 +47,13 @@ def judged(series: Series, build: Build, *macros: str) -> dict[str, Check]:
     return {one.name: one for one in gate.judge(series, overhead)}
 
 
+def prototypes(series: Series, build: Build, *macros: str) -> Check:
+    """The check of prototypes, of the same subsystem."""
+    found = costs.Footprint()
+    structs.add(found, structs.types([("trace", build(), build("PATCHED", *macros))]))
+    return gate.judge_prototypes(series, found)
+
+
 def faults(check: Check) -> str:
     return "\n".join(
         f"{one.label}: {one.observed}, not {one.expected}"
@@ -226,3 +233,51 @@ def test_nops_of_other_series_in_the_kernel_are_added(
 ) -> None:
     verdict = measured([100, 100, 100], [off] * 3, 1, others)
     assert all(one.ok for one in verdict.comparisons) is good
+
+
+def test_prototypes_that_are_kept_and_a_new_one_that_is_declared(
+    series: Series, build: Build
+) -> None:
+    found = prototypes(series, build)
+    assert (found.status, found.kind) == ("pass", "abi")
+    assert [one.label for one in found.comparisons] == [
+        "1 tracepoints have the arguments they had",
+        "job_wait is declared",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("macro", "words"),
+    [
+        ("SWAPPED", "(struct job *, u32) became (u32, struct job *)"),
+        ("WIDER", "(struct job *, u32) became (struct job *, u64)"),
+        ("GONE", "is gone"),
+    ],
+)
+def test_a_changed_prototype_is_named(
+    series: Series, build: Build, macro: str, words: str
+) -> None:
+    found = prototypes(series, build, macro)
+    assert found.status == "fail"
+    (wrong,) = (one for one in found.comparisons if not one.ok)
+    assert wrong.label == "job_done can be attached to as before"
+    assert wrong.detail == words
+
+
+def test_an_argument_at_the_end_moves_no_other(series: Series, build: Build) -> None:
+    found = prototypes(series, build, "MORE")
+    assert found.status == "pass"
+    assert "became (struct job *, u32, s8 *)" in str(found.comparisons)
+
+
+def test_a_new_prototype_has_to_be_declared(series: Series, build: Build) -> None:
+    spec = series.spec.model_copy(update={"tracepoint": ()})
+    found = prototypes(dataclasses.replace(series, spec=spec), build)
+    assert found.status == "fail"
+    assert "job_wait is declared" in faults(found)
+
+
+def test_types_without_any_prototype_decide_nothing(series: Series) -> None:
+    found = gate.judge_prototypes(series, costs.Footprint())
+    assert found.status == "skip"
+    assert "CONFIG_BPF_EVENTS" in found.detail

@@ -3,17 +3,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kstall.base import cache
+from kstall.build import Kernel, extra, kernel
+from kstall.cost import counting
 from kstall.debian import Root
 from kstall.guest.guest import Accel, Machine, Share, boot
+from kstall.series import Project, Series
 from kstall_ops import seal, store
+from live import validate
 from test_live_node import packed
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
@@ -85,5 +92,94 @@ def test_the_cost_of_recording(
 ) -> None:
     said = run(kernel_image, guest_root, project_root, tmp_path / "out")
     lines = figures(said, tmp_path / "out/share")
+    with capsys.disabled():
+        print("", *lines, sep="\n")
+
+
+#: Whose operations are counted, and the class that is recorded meanwhile.
+CLASSES = {
+    **{"drm-sched": "drm", "rdma-cq": "rdma", "pci-aer": "aer"},
+    **{"iommu-iotlb": "iotlb", "io_uring-sq": "io_uring", "mm-migrate": "mmu"},
+    "sched-throttle": "throttle",
+}
+
+
+def wrapped(series: Series, cls: str) -> Series:
+    """The same series, whose programs run beside a recorder."""
+    overhead = series.spec.overhead
+    assert overhead is not None
+    made = [
+        one.model_copy(
+            update={
+                "program": str(Path(one.program).with_name("each.py")),
+                "args": (cls, Path(one.program).name, *one.args),
+            }
+        )
+        for one in overhead.workload
+    ]
+    changed = overhead.model_copy(update={"workload": tuple(made)})
+    spec = series.spec.model_copy(update={"overhead": changed})
+    return dataclasses.replace(series, spec=spec)
+
+
+def recorded(
+    project: Project, series: Series, cls: str, built: Kernel, root: Root, out: Path
+) -> dict[str, float]:
+    """Instructions of each operation while it is recorded, by the measure's name."""
+    counting.compile_programs(project, series, out, out.with_suffix(".log"))
+    for folder in {(out / "programs" / one.program).parent for one in series.measures}:
+        shutil.copy2(project.scripts / "workloads/operator/each.py", folder)
+        packed(project.root, folder / "kstall-node")
+    sources = dict.fromkeys(one.module for one in series.measures if one.module)
+    paths = [project.scripts / one for one in sources]
+    more = cache.default_dir() / "extra" / extra.key_of(built, paths) if paths else None
+    counts = counting.run(
+        project,
+        wrapped(series, cls),
+        counting.Kernels(built, built, root),
+        counting.Boot(built, more, "patched-1", ("off",)),
+        out,
+        Accel("tcg", "instructions are counted"),
+        dataclasses.replace(
+            counting.one_processor(series),
+            devices=(*counting.one_processor(series).devices, *ICOUNT),
+        ),
+    )
+    return {
+        one["workload"]: statistics.median(one["taken"]) / one["operations"]
+        for one in counts
+    }
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_recording_adds_to_each_operation(
+    project_root: Path,
+    guest_root: Root,
+    tmp_path: Path,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No more than the event twice, once for the record and once for its oracle."""
+    proven = validate(project_root, tmp_path / "v", "--level", "full", "--", name)
+    entry = proven.report.series[0]
+    assert entry.overhead is not None and entry.kernel is not None, proven.said
+    built = kernel.find(entry.kernel, cache.default_dir())
+    assert built is not None
+    project = Project(project_root)
+    (series,) = project.load([name])
+    found = recorded(
+        project, series, CLASSES[name], built, guest_root, tmp_path / "counted"
+    )
+    lines = []
+    for one in entry.overhead.measurements:
+        modes = {sample.mode: sample.median for sample in one.samples}
+        off, traced, now = modes["off"], modes.get("ftrace"), found[one.workload]
+        said = "-" if traced is None else f"{traced:.0f}"
+        lines.append(
+            f"{one.operation}: off {off:.0f}, traced {said}, recorded {now:.0f}"
+        )
+        # The recorder itself takes its share of the processor, at any rate below 5 %.
+        allowed = 1.05 * off + 2.2 * max(0, (traced or off) - off) + 100
+        assert now <= allowed, lines
     with capsys.disabled():
         print("", *lines, sep="\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A job of three ranks in a guest, one of them under a quota for a while, explained.
+"""Jobs of three ranks in a guest, one of them under a quota for a while, explained.
 
 `examples/throttled-rank` is what such a run has left.
 """
@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kstall.base import cache
+import stock
 from kstall.debian import Root
-from kstall.guest.guest import Accel, Machine, Share, boot
+from kstall.guest.guest import Accel, Machine, Share
 from kstall_ops import explain, seal, store
-from live import Outcome
 from test_live_node import packed
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
@@ -33,16 +32,22 @@ JOB = (
 )
 
 
-def run(image: Path, root: Root, project: Path, out: Path) -> Path:
-    """The recording; beside it what the ranks say of themselves."""
+def booted(
+    kernel: stock.Stock,
+    root: Root,
+    project: Path,
+    out: Path,
+    words: str,
+    deadline: float = 300.0,
+) -> tuple[Path, str]:
+    """Run ``words`` in a guest: what it left, and what it printed."""
     share = out / "share"
     (share / "results").mkdir(parents=True)
     packed(project, share / "kstall-node")
-    for name in ("recorded.py", "allreduce.py"):
-        shutil.copy2(project / "scripts/workloads/operator" / name, share)
-    words = " ".join(("python3 /run/share/recorded.py throttle any", *JOB))
-    ran = boot(
-        image,
+    for path in (project / "scripts/workloads/operator").iterdir():
+        shutil.copy2(path, share)
+    ran = stock.boot(
+        kernel,
         root,
         Accel("tcg", "for the test"),
         Machine(cpus=2),
@@ -52,24 +57,28 @@ def run(image: Path, root: Root, project: Path, out: Path) -> Path:
             f'echo node0 >/proc/sys/kernel/hostname; python3 -c "{LO}"; exec {words}',
         ),
         out=out / "guest",
-        deadline=300.0,
+        deadline=deadline,
         say=print,
     )
     printed = (out / "guest/job.log").read_text()
     assert (ran.status, ran.exit_status) == ("completed", 0), printed
-    (rec,) = (share / "results/rec").iterdir()
+    return share / "results", printed
+
+
+def recorded(results: Path, printed: str) -> Path:
+    """The recording; beside it what the ranks say of themselves."""
+    (rec,) = (results / "rec").iterdir()
     lines = [line for line in printed.splitlines(True) if line.startswith("{")]
     (rec / "truth.jsonl").write_text("".join(lines))
     return rec
 
 
-def test_a_quota_that_is_lifted_again(
-    project_root: Path, proven: Outcome, guest_root: Root, tmp_path: Path
-) -> None:
-    costs = proven.report.series[0].overhead
-    assert costs is not None and costs.base_kernel is not None
-    image = cache.default_dir() / "kernels" / costs.base_kernel / "bzImage"
-    judged(run(image, guest_root, project_root, tmp_path / "out"), tmp_path)
+def test_a_quota_that_is_lifted_again(project_root: Path, tmp_path: Path) -> None:
+    kernel = stock.obtain("7.3", tmp_path / "kernel")
+    root = stock.guest_root(project_root, tmp_path / "root.log")
+    words = " ".join(("python3 /run/share/recorded.py throttle any", *JOB))
+    found = booted(kernel, root, project_root, tmp_path / "out", words)
+    judged(recorded(*found), tmp_path)
 
 
 def judged(rec: Path, out: Path) -> None:
@@ -91,3 +100,61 @@ def judged(rec: Path, out: Path) -> None:
     assert verdict == "agrees"
     assert abs(theirs - stat["throttled_usec"] * 1000) <= 1000
     assert abs(ours - theirs) <= 0.02 * theirs
+
+
+#: Rank 1 needs 3.1 s of CPU time in step 20, and gets a hundredth of a CPU.
+HANG = (
+    *("/run/share/allreduce.py", "--ranks", "3", "--steps", "30", "--compute", "100"),
+    *("--job", "train", "--late", "1:20-21:3000", "--quota", "1:20-21:1000"),
+)
+
+
+def test_a_job_that_hangs_is_told_while_it_does(
+    project_root: Path, tmp_path: Path
+) -> None:
+    kernel = stock.obtain("7.3", tmp_path / "kernel")
+    root = stock.guest_root(project_root, tmp_path / "root.log")
+    words = ("python3 /run/share/hang.py /run/share/kstall-node /run/share/results",)
+    said = " ".join((*words, *HANG))
+    results, printed = booted(kernel, root, project_root, tmp_path / "out", said)
+    hung(results, printed, tmp_path)
+
+
+def hung(results: Path, printed: str, out: Path) -> None:
+    """Whom the others wait for, and why; and afterwards nobody does."""
+    made = out / "meanwhile.duckdb"
+    seal.seal([results / "meanwhile"], made)
+    told = explain.report(made)
+    (one,) = told.hung
+    assert (one.step, one.waiting, one.silent) == (20, (0, 2), 0), printed
+    (absent,) = one.absent
+    assert (absent.rank, absent.cls, absent.caps) == (1, "throttle", ()), printed
+    assert (absent.step, absent.phase, absent.gone_ns) == (19, "exit", None)
+    assert absent.coverage > 0.9
+    assert "/kstall-allreduce-1" in absent.text
+    # It is known up to when it was looked at, but for what was not sealed yet.
+    assert one.waited_ns > 20e9
+    # The ranks were killed, and nobody waits any more.
+    ended = out / "end.duckdb"
+    seal.seal([results / "end"], ended)
+    assert explain.report(ended).hung == []
+    _, rows, _ = store.query(
+        ended, "SELECT DISTINCT ended IS NULL FROM proc WHERE rank IS NOT NULL"
+    )
+    assert rows == [(False,)]
+
+
+#: Torch takes a minute to be imported, and Python of a rank longer for a step.
+TORCH = (
+    *("torchjob.py", "--ranks", "3", "--steps", str(STEPS), "--compute", "100"),
+    *("--quota", "1:{}-{}:20000".format(*QUOTA)),
+)
+
+
+def test_a_job_of_torchrun_with_gloo(project_root: Path, tmp_path: Path) -> None:
+    """Twenty minutes; PyTorch is Debian's, which has no GPU."""
+    kernel = stock.obtain("7.3", tmp_path / "kernel")
+    root = stock.guest_root(project_root, tmp_path / "root.log", "python3-torch")
+    words = " ".join(("python3 /run/share/recorded.py throttle any", *TORCH))
+    found = booted(kernel, root, project_root, tmp_path / "out", words, 2400.0)
+    judged(recorded(*found), tmp_path)

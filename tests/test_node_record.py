@@ -401,6 +401,31 @@ def test_one_clear_message(
     assert err.count("\n") == 1 or "removed" in err
 
 
+def test_each_reason_is_told_once() -> None:
+    whys = ["no fprobe events", "this kernel has no a:b", "no fprobe events"]
+    whys.append("this kernel has no c:d")
+    said = "this kernel has no a:b, c:d; no fprobe events"
+    assert sources.reasons(whys) == said
+    assert sources.reasons([]) == "unknown"
+
+
+@pytest.mark.parametrize("words", [("doctor",), ("agent", "--stdio")])
+def test_a_reader_that_has_seen_enough(node: Node, words: tuple[str, ...]) -> None:
+    argv = [sys.executable, "-m", "kstall_node", "--root", str(node.root), *words]
+    started = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert started.stdin and started.stdout and started.stderr
+    started.stdout.close()
+    started.stdin.write(b"x\n")
+    started.stdin.close()
+    assert started.stderr.read() == b""
+    assert started.wait(30) == 0
+
+
 def test_without_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(tmp_path)
 

@@ -47,7 +47,7 @@ AER = format_text(
     901,
     [
         *(("__data_loc char[] root", U32), ("int domain", U32)),
-        *(("u32 root_status", U32), ("u32 err_src", U32), ("u32 dropped", U32)),
+        *(("u32 root_status", U32), ("u32 err_src", U32), ("u32 fifo_full", U32)),
     ],
 )
 
@@ -107,11 +107,11 @@ def _messages(*seen: tuple[int, int]) -> bytes:
                 0,
                 {
                     **{"root": "0000:00:01.0", "domain": 0, "root_status": status},
-                    **{"err_src": 0x0800, "dropped": dropped},
+                    **{"err_src": 0x0800, "fifo_full": full},
                 },
             ),
         )
-        for status, dropped in seen
+        for status, full in seen
     ]
     return page(BEGAN, entries)
 

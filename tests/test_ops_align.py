@@ -11,6 +11,8 @@ from kstall_ops import align
 from kstall_ops.align import Collective
 
 S = 1_000_000_000
+#: What a clock may be slewed by meanwhile.
+SLEW = 300_000
 Rows = list[tuple[str, int, int | None, str | None, int | None, int | None, str]]
 
 
@@ -77,6 +79,20 @@ def test_by_realtime() -> None:
     rows[1] = ("b", 900, 900 + 7 * S, None, None, None, "adjtimex")
     made = align.clocks(["a", "b"], rows, [], {"a": "x", "b": "y"})
     assert not made["b"].known
+
+
+@pytest.mark.parametrize("count", [2, 3, 20])
+@pytest.mark.parametrize("by", [0, SLEW, -S, 3600 * S])
+def test_a_clock_that_was_set_meanwhile_is_not_aligned(count: int, by: int) -> None:
+    """Two points are enough to see a jump; in between a line would be believed."""
+    rows: Rows = [("a", S, 5 * S, None, None, 1000, "adjtimex")]
+    for at in range(count):
+        t = (10 + 10 * at) * S
+        moved = by * at // count if by == SLEW else by * (at >= count // 2)
+        rows.append(("b", t, t + 7 * S + moved, None, None, 1000, "adjtimex"))
+    made = align.clocks(["a", "b"], rows, [], {"a": "x", "b": "y"})
+    assert made["b"].known is (by in (0, SLEW))
+    assert ("jumped" in made["b"].method) is (by not in (0, SLEW))
 
 
 def test_by_collectives() -> None:

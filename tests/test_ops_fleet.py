@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -84,6 +85,21 @@ def test_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said["none"] == (r"its agent says: no recording\x1b[31m in /var/lib/kstall")
     _, rows, _ = store.query(tmp_path / "s.duckdb", "SELECT node FROM session")
     assert rows == [("node1",)]
+
+
+def test_a_full_disk_here_is_not_the_nodes_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(agent: object, draft: Path) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(draft / "x"))
+
+    monkeypatch.setattr(fleet, "_fetch", full)
+    write(tmp_path, culprit())
+    words = ["fleet", "pull", "-w", "node0", "--via", via(tmp_path, {"node0": "ok"})]
+    assert cli.main([*words, "-o", str(tmp_path / "s.duckdb")]) == 2
+    said = capsys.readouterr().out
+    assert "node0: what it sent cannot be kept in" in said
+    assert "No space left on device" in said
 
 
 def test_none_leaves_the_store_as_it_was(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import duckdb
 import pytest
 
 import recordings
-from kstall_ops import cli, errors, recording, seal, store
+from kstall_ops import cli, errors, recording, schema, seal, store
 from recordings import BEGAN, MS, SECOND, Node, culprit
 
 
@@ -332,6 +334,65 @@ def test_one_clear_message_each(
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [
+        (["seal", "REC", "-o", "OUT"], 600_000),
+        (["seal", "REC", "-o", "OUT"], 1000),
+        (["explain", "STORE", "--html", "OUT"], 1000),
+        (["timeline", "STORE", "-o", "OUT"], 1000),
+    ],
+)
+def test_a_full_disk_leaves_what_was_there(
+    tmp_path: Path, words: list[str], limit: int
+) -> None:
+    """DuckDB closes a file without a word of what it could not write."""
+    store_, out, top = (tmp_path / name for name in ("s.duckdb", "out", "rec"))
+    seal.seal([culprit().write(top) / "node0"], store_)
+    shutil.copy(store_, out)
+    here = sorted(tmp_path.iterdir())
+    names = {"REC": str(top), "STORE": str(store_), "OUT": str(out)}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "import resource, sys\n"
+            "limit = int(sys.argv.pop(1))\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
+            "from kstall_ops.cli import main\n"
+            "sys.exit(main(sys.argv[1:]))",
+            *(str(limit), *(names.get(word, word) for word in words)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and str(out) in done.stderr
+    assert "as it was" in done.stderr
+    assert out.read_bytes() == store_.read_bytes()
+    assert sorted(tmp_path.iterdir()) == here
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["seal", "REC", "-o", "no/such/s"],
+        ["explain", "STORE", "--html", "no/such/s"],
+        ["timeline", "STORE", "-o", "no/such/s"],
+        ["fleet", "pull", "-w", "a", "--via", "true", "-o", "no/such/s"],
+    ],
+)
+def test_a_place_that_is_not_there(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Node().write(tmp_path / "rec")
+    seal.seal([tmp_path / "rec"], tmp_path / "s.duckdb")
+    names = {"REC": str(tmp_path / "rec"), "STORE": str(tmp_path / "s.duckdb")}
+    assert cli.main([names.get(word, word) for word in words]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "no/such" in said and "No such file" in said
+
+
 def test_a_torn_last_fact_is_what_a_killed_recorder_leaves(tmp_path: Path) -> None:
     dir = Node().write(tmp_path / "rec")
     (dir / "facts.jsonl").write_text('{"kind":"clock","t_mono":1}\n{"kind":"pr')
@@ -362,7 +423,7 @@ def test_a_store_of_another_version(tmp_path: Path) -> None:
     with duckdb.connect(path) as made:
         made.execute("CREATE TABLE meta AS SELECT 7 AS version")
     with pytest.raises(
-        errors.NotAStore, match="version 7, this kstall reads version 2"
+        errors.NotAStore, match=f"version 7, this kstall reads version {schema.VERSION}"
     ):
         store.check(path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,16 +42,19 @@ List of maintainers
 
 DEMO SUBSYSTEM
 M:	Zoë Demo <zoe@example.org>
+S:	Maintained
 F:	demo*
 F:	drivers/demo/
 X:	drivers/demo/old/
 
 TRACING
 M:	Somebody <somebody@example.org>
+S:	Maintained
 F:	include/trace/
 
 THE REST
 M:	Somebody <somebody@example.org>
+S:	Buried alive in reporters
 F:	*
 F:	*/
 """
@@ -117,7 +121,7 @@ class Bench:
     def judge(self, series: Series) -> Judged:
         """All checks, by name."""
         scratch = self.root / "scratch"
-        scratch.mkdir()
+        scratch.mkdir(exist_ok=True)
         found = patchcheck.judge(series, self.plan(series), scratch)
         return {one.name: one for one in found}
 
@@ -143,7 +147,7 @@ def test_a_series_that_is_right_passes_every_check(bench: Bench) -> None:
     assert _states(found) == {}
     assert set(found) == set(patchcheck.CHECKS)
     counts = {name: len(one.comparisons) for name, one in found.items()}
-    with_cover = ("prose_is_wrapped", "nothing_to_fill_in")
+    with_cover = ("spelling_is_right", "prose_is_wrapped", "nothing_to_fill_in")
     assert counts == {name: 2 + (name in with_cover) for name in patchcheck.CHECKS}
 
 
@@ -152,6 +156,16 @@ MUTANTS: list[tuple[str, Step, str]] = [
         "checkpatch_strict",
         Step({"demo.c": SOURCE + "int nap; \n"}),
         r"demo\.c:\d+: TRAILING_WHITESPACE: WARNING: blank",
+    ),
+    (
+        "spelling_is_right",
+        Step({"demo.c": SOURCE + "int a; /* we adress it */\n"}),
+        r"demo\.c:\d+: spelling: adress ==> address",
+    ),
+    (
+        "spelling_is_right",
+        nap(message=MESSAGE.replace("A nap", "Teh nap")),
+        r"message:\d+: spelling: Teh ==> The",
     ),
     (
         "kernel_doc",
@@ -182,6 +196,36 @@ MUTANTS: list[tuple[str, Step, str]] = [
         "new_files_are_maintained",
         Step({"include/trace/events/nap.h": "int a;\n"}),
         r"include/trace/events/nap\.h:1: .*no section but general ones",
+    ),
+    (
+        "sections_are_whole",
+        Step({"MAINTAINERS": MAINTAINERS.replace("F:\tdemo*", "F:\tnap*")}),
+        r"MAINTAINERS:0: maintainers: DEMO SUBSYSTEM: no file matches nap\*",
+    ),
+    (
+        "sections_are_whole",
+        Step({"MAINTAINERS": MAINTAINERS.replace("TRACING", "THE REST")}),
+        "THE REST: the title is there twice",
+    ),
+    (
+        "sections_are_whole",
+        Step({"MAINTAINERS": MAINTAINERS.replace("M:\tZ", "W:\tZ")}),
+        r"DEMO SUBSYSTEM: nobody to write to \(M:, R: or L:\)",
+    ),
+    (
+        "inlines_are_in_headers",
+        Step({"demo.c": SOURCE + "static inline int nap(void)\n{\n}\n"}),
+        r"demo\.c:8: inline: inline in a C file: static inline int nap\(void\)",
+    ),
+    (
+        "inlines_are_in_headers",
+        Step({"drivers/demo/nap.h": "static int nap(int a,\n\t\tint b)\n{\n}\n"}),
+        r"nap\.h:1: inline: not inline in a header: static int nap\(int a,",
+    ),
+    (
+        "mentioned_documents_exist",
+        Step({"demo.c": SOURCE + "/* See Documentation/naps.rst. */\n"}),
+        r"demo\.c:8: reference: there is no Documentation/naps\.rst",
     ),
     (
         "event_names_are_new",
@@ -255,6 +299,13 @@ def test_what_is_wrong_is_caught_by_its_check(
     assert re.search(says, second.detail), second.detail
 
 
+def test_spelling_of_the_cover_letter(bench: Bench) -> None:
+    found = bench.judge(bench.series(nap(), cover="Teh naps.\n"))
+    assert [
+        one.label for one in found["spelling_is_right"].comparisons if not one.ok
+    ] == ["cover.txt: clean"]
+
+
 @pytest.mark.parametrize("name", ["prose_is_wrapped", "nothing_to_fill_in"])
 def test_the_cover_letter_is_read_too(bench: Bench, name: str) -> None:
     found = bench.judge(bench.series(nap(), cover="A nap " * 20 + "\n\n@@COST@@\n"))
@@ -284,6 +335,116 @@ def test_what_one_patch_breaks_another_does_not_mend(bench: Bench) -> None:
     wrong = Step({"demo.c": SOURCE + "/**\n * UNDOCUMENTED_now\n */\nint nap;\n"})
     found = bench.judge(bench.series(wrong, Step({"demo.c": SOURCE})))
     assert [one.ok for one in found["kernel_doc"].comparisons] == [False, True]
+
+
+def test_names_and_what_was_there_need_no_spelling(bench: Bench) -> None:
+    text = SOURCE + "int teh;\n"
+    write(bench.root / "other", {**FILES, "demo.c": text})
+    other = Bench(
+        bench.root / "other-bench",
+        kerneltree.base(bench.root / "other", bench.root / "other-cache"),
+    )
+    other.root.mkdir()
+    step = Step({"demo.c": f"{text}int nap;\n"}, f"{MESSAGE}Cc: Teh <t@example.org>\n")
+    made = patch_series(other.root, {**FILES, "demo.c": text}, step)
+    assert other.judge(made)["spelling_is_right"].status == "pass"
+
+
+def test_a_pattern_loses_its_last_file(bench: Bench) -> None:
+    """Also where the patch leaves MAINTAINERS alone."""
+    step = nap()
+    moved = bench.series(Step({"include/trace/events/other.h": ""}), step)
+    path = moved.patches[0].path
+    assert "trace/events/other.h" in path.read_text()
+    made = bench.plan(moved)
+    gone = tuple(
+        tuple((p, None if "other.h" in p and n else f) for p, f in state)
+        for n, state in enumerate(made.states)
+    )
+    subject = patchcheck.Subject(moved, replace(made, states=gone), bench.root)
+    first, second = patchcheck.sections_are_whole(subject)
+    assert [one.text for one in first] == ["TRACING: no file matches include/trace/"]
+    assert second == []
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_document_is_mentioned_once_it_is_there(bench: Bench, early: bool) -> None:
+    said = Step({"demo.c": SOURCE + "/* Documentation/nap.rst, tools/x.txt */\n"})
+    made = Step({"Documentation/nap.rst": "Naps\n====\n"})
+    found = bench.judge(bench.series(*((said, made) if early else (made, said))))
+    wanted = "fail" if early else "pass"
+    assert found["mentioned_documents_exist"].status == wanted
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Bench:
+    """A checkout of three commits, of which HEAD does not come from the second."""
+    top = tmp_path / "tree"
+    write(top, FILES)
+    _git(top, "init", "-q", "-b", "main")
+    _git(top, "add", ".")
+    for words in (
+        ("commit", "-q", "-m", "demo: add naps"),
+        ("checkout", "-q", "-b", "aside"),
+        ("commit", "-q", "--allow-empty", "-m", "demo: aside"),
+        ("checkout", "-q", "main"),
+        ("commit", "-q", "--allow-empty", "-m", "demo: more"),
+    ):
+        _git(top, *words)
+    return Bench(tmp_path, kerneltree.base(top, tmp_path / "cache"))
+
+
+def _git(top: Path, *words: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+    argv = ("git", *identity, "-c", "commit.gpgSign=false", *words)
+    done = subprocess.run(argv, cwd=top, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def _fixing(bench: Bench, commit: str, subject: str) -> Check:
+    digits = _git(bench.root / "tree", "rev-parse", commit)[:12]
+    step = nap(message=f'{MESSAGE}Fixes: {digits} ("{subject}")\n')
+    return bench.judge(bench.series(step))["fixes_are_in_history"]
+
+
+@pytest.mark.parametrize(
+    ("commit", "subject", "says"),
+    [
+        ("main~1", "demo: add naps", None),
+        ("main~1", "demo: add maps", '"demo: add naps", not "demo: add maps"'),
+        ("aside", "demo: aside", "is none that .* comes from"),
+        ("main:demo.c", "demo: add naps", "is no commit of"),
+    ],
+)
+def test_what_a_patch_fixes_is_looked_up(
+    history: Bench, commit: str, subject: str, says: str | None
+) -> None:
+    found = _fixing(history, commit, subject)
+    assert found.status == ("pass" if says is None else "fail")
+    if says is not None:
+        assert re.search(says, found.comparisons[0].detail)
+
+
+def test_what_a_cut_history_does_not_have_decides_nothing(history: Bench) -> None:
+    top = history.root / "tree"
+    whole, head = (_git(top, "rev-parse", name) for name in ("main~1", "main"))
+    (top / ".git/shallow").write_text(f"{head}\n")
+    step = nap(message=f'{MESSAGE}Fixes: {whole[:12]} ("demo: add naps")\n')
+    made = history.series(step)
+    found = history.judge(made)["fixes_are_in_history"]
+    assert found.status == "skip"
+    assert "--unshallow" in found.detail
+    before = patchcheck.history(made, history.base)
+    (top / ".git/shallow").unlink()
+    assert patchcheck.history(made, history.base) != before
+    assert history.judge(made)["fixes_are_in_history"].status == "pass"
+
+
+def test_sources_without_history_decide_nothing(bench: Bench) -> None:
+    step = nap(message=f'{MESSAGE}Fixes: {"1" * 12} ("demo: add naps")\n')
+    found = bench.judge(bench.series(step))["fixes_are_in_history"]
+    assert found.status == "skip"
+    assert "has no history" in found.detail
 
 
 def _argue(series: Series, **changes: Any) -> Series:
@@ -456,7 +617,7 @@ def test_the_stage_goes_on_after_a_failure_and_keeps_what_it_found(
     assert [one.stages[0].status for one in (first, second)] == ["pass", "pass"]
     assert [one.stages[0].reused for one in (first, second)] == [False, True]
     assert first.checks == second.checks
-    assert first.stages[0].summary == "9 of 10 checks of 1 patches pass"
+    assert first.stages[0].summary == "14 of 15 checks of 1 patches pass"
     # What was copied is gone.
     assert list((run.dir / "demo").glob("patches-*")) == []
 

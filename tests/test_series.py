@@ -394,3 +394,39 @@ def test_mail_tables_come_last(project: Project) -> None:
     _say(project, MAIL + '\n[machine]\nmemory = "3G"\n')
     with pytest.raises(SeriesError, match="has to be the last"):
         load(project, NAME)
+
+
+@pytest.mark.parametrize(
+    ("needs", "workload", "says"),
+    [
+        ('["other"]', "", ""),
+        ('["other"]', 'not-debugged = "so"\ndebugged-with = "other"\n', ""),
+        ('["none"]', "", "no such series: none"),
+        ('["events"]', "", "events is no series of fixes (kind)"),
+        (f'["{NAME}"]', "", f"{NAME} is the series itself, or named twice"),
+        ('["other", "other"]', "", "other is the series itself, or named twice"),
+        (
+            "[]",
+            'not-debugged = "so"\ndebugged-with = "other"\n',
+            "other is not among what the series needs",
+        ),
+        (
+            '["other"]',
+            'debugged-with = "other"\n',
+            "there is no not-debugged that it could put an end to",
+        ),
+    ],
+)
+def test_what_a_series_needs_are_fixes(
+    project: Project, needs: str, workload: str, says: str
+) -> None:
+    for name, kind in (("other", "fix"), ("events", "events")):
+        (project.patches / name).mkdir()
+        (project.patches / name / "series.toml").write_text(f'kind = "{kind}"\n')
+    _edit(project, "[subsystem]", f"needs = {needs}\n\n[subsystem]")
+    _edit(project, "[[workload]]\n", f"[[workload]]\n{workload}")
+    if says:
+        with pytest.raises(SeriesError, match=re.escape(says)):
+            load(project, NAME)
+    else:
+        assert load(project, NAME).spec.needs == ("other",)

@@ -183,3 +183,26 @@ def test_what_could_not_be_looked_at_is_told_to_whom_it_concerns() -> None:
 def test_all_are_looked_for_at_once() -> None:
     assert SHARES.events == {"nap_begin": ("doze",), "run_end": ("walk",)}
     assert SHARES.hot == {"walk"}
+
+
+def test_a_new_prototype_is_whose_event_it_is_and_a_changed_one_everybodys() -> None:
+    def prototype(event: str, base: list[str] | None) -> costs.Prototype:
+        return costs.Prototype(binary="b", event=event, base=base, patched=["u32"])
+
+    whole = costs.Footprint(
+        same_prototypes=7,
+        prototypes=[
+            prototype("nap_begin", None),
+            prototype("run_end", None),
+            prototype("nobodys", None),
+            prototype("old", ["u64"]),
+        ],
+    )
+    found = {name: SHARES.of(name, whole) for name in NAMES}
+    events = {name: [p.event for p in part.prototypes] for name, part in found.items()}
+    assert events == {
+        "nap": ["nap_begin", "nobodys", "old"],
+        "run": ["run_end", "nobodys", "old"],
+        "fix": ["nobodys", "old"],
+    }
+    assert {part.same_prototypes for part in found.values()} == {7}

@@ -17,11 +17,6 @@ ROOT = Path(__file__).resolve().parents[1]
 #: do.  All else is for the run to say.
 CONSTANTS = {
     "drm-sched": {"100": "jobs of a queue of a KUnit suite"},
-    "iommu-iotlb": {
-        "7.2": "the release before, whose source was read, too",
-        "7.3": "the release whose source was read",
-        "255": "entries of a flush queue, IOVA_DEFAULT_FQ_SIZE less one",
-    },
     "iommu-fq": {
         "255": "entries of a flush queue, IOVA_DEFAULT_FQ_SIZE less one",
         "256": "IOVA_DEFAULT_FQ_SIZE",

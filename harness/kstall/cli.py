@@ -232,6 +232,15 @@ def _parser() -> argparse.ArgumentParser:
         help="how many guests run at the same time (default: as processors and memory "
         "allow, and one with --repeat)",
     )
+    prove.add_argument(
+        "--seed",
+        type=_seed,
+        action="append",
+        default=[],
+        metavar="SEED",
+        help="compile in this random configuration (KCONFIG_SEED of a report), and in "
+        "no other one; may be repeated",
+    )
     _add_workers(prove)
     prove.set_defaults(verb=_validate)
 
@@ -582,6 +591,14 @@ def _add_check_thread(
     incoming.set_defaults(verb=_check_thread)
 
 
+def _seed(text: str) -> int:
+    """As KCONFIG_SEED takes it: decimal, or hexadecimal with 0x; not 0."""
+    value = int(text, 0)
+    if not 0 < value < 2**31:
+        raise argparse.ArgumentTypeError(f"{text}: from 1 to {2**31 - 1:#x}")
+    return value
+
+
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -652,6 +669,8 @@ def _describe(series: Series) -> list[str]:
     for check in spec.check:
         lines.append(f"check {check.name} ({check.kind}, {', '.join(check.workloads)})")
         lines.append(f"  {check.claim}")
+    if spec.needs:
+        lines.append(f"needs, in debug kernels: {', '.join(spec.needs)}")
     for conflict in spec.conflict:
         because = " ".join(conflict.because.split())
         lines.append(f"not in one kernel with {conflict.series}: {because}")
@@ -682,6 +701,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         repeat=arguments.repeat,
         alone=arguments.alone,
         at_once=arguments.at_once,
+        seeds=tuple(arguments.seed),
     )
     where = _where(arguments)
     if not columns:

@@ -23,19 +23,14 @@ _PIECE = 1 << 20
 
 def serve(host: Host, dir: Path, asked: BinaryIO, answers: BinaryIO) -> int:
     """Answer until the collector has gone; the exit status."""
-    try:
-        while True:
-            line = asked.readline(_LINE)
-            if not line:
-                return 0
-            try:
-                _answer(host, dir, line, answers)
-            except NodeError as error:
-                _say(answers, op="error", text=str(error))
-    except BrokenPipeError:
-        # So that Python does not try once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+    while True:
+        line = asked.readline(_LINE)
+        if not line:
+            return 0
+        try:
+            _answer(host, dir, line, answers)
+        except NodeError as error:
+            _say(answers, op="error", text=str(error))
 
 
 def _say(answers: BinaryIO, **said: Any) -> None:

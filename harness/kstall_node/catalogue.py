@@ -288,7 +288,7 @@ SOURCES = (
             Probe(f"handler{number}", "f", function, "event=event->event")
             for number, function in enumerate(
                 (
-                    "__ib_cq_event_handler",
+                    "ib_uverbs_cq_event_handler",
                     "__ib_qp_event_handler",
                     "__ib_shared_qp_event_handler",
                 )
@@ -330,20 +330,20 @@ SOURCES = (
             _message(
                 "correctable",
                 ("root_status", _COR, _COR),
-                ("dropped", 1, 0),
+                ("fifo_full", 1, 0),
             ),
             _message(
                 "nonfatal",
                 ("root_status", _UNCOR | _FATAL, _UNCOR),
-                ("dropped", 1, 0),
+                ("fifo_full", 1, 0),
             ),
             _message(
                 "fatal",
                 ("root_status", _UNCOR | _FATAL, _UNCOR | _FATAL),
-                ("dropped", 1, 0),
+                ("fifo_full", 1, 0),
             ),
             _message("more of them", ("root_status", _COR | _UNCOR, 0)),
-            _message("not looked into", ("dropped", 1, 1)),
+            _message("not looked into", ("fifo_full", 1, 1)),
         ),
         "aer.roots",
         counts=3,

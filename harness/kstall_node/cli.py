@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,6 +109,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             providers=asked.providers or (),
         )
         return record.record(host, wanted)
+    except BrokenPipeError:
+        # Whoever read has seen enough; at its end Python would try once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except NodeError as error:
         print(f"kstall-node: {shown(error)}", file=sys.stderr)
         return 1

@@ -19,7 +19,7 @@ from .catalogue import CLASSES, of
 from .errors import NodeError, shown
 from .facts import Facts
 from .host import Host
-from .sources import missing
+from .sources import missing, reasons
 from .tracefs import Tracefs
 
 PASS, WARN, UNKNOWN = "pass", "warn", "unknown"
@@ -85,7 +85,7 @@ def _providers(host: Host) -> Iterator[Check]:
                 yield Check(name, PASS, source.name)
             break
         else:
-            yield Check(name, WARN, f"not recorded: {whys[0]}")
+            yield Check(name, WARN, f"not recorded: {reasons(whys)}")
 
 
 def _classes(host: Host, wanted: str) -> list[str]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -110,8 +111,12 @@ class Facts:
             if rank is NOBODY:
                 continue
             self._scan_threads(pid, since, rank)
+        now = time.monotonic_ns()
         for key in [key for key in self._ranks if key not in alive]:
-            del self._ranks[key]
+            if self._ranks.pop(key) is not NOBODY:
+                pid, since = key
+                gone = {"kind": "gone", "pid": pid, "starttime": since, "t": now}
+                self._new.append(gone)
             self._threads.pop(key, None)
 
     def _scan_threads(self, pid: int, since: int, rank: Rank) -> None:

@@ -121,6 +121,10 @@ class Tally:
             if record.layout.event == spec["end"] and _holds(spec, record):
                 self._end(number, spec, record, facts)
             if record.layout.event == spec.get("begin"):
+                tid = _owner(spec, record)
+                if tid is not None:
+                    # It may be gone when its stall ends, or that may never do.
+                    facts.thread(tid)
                 self.begun += number < self.source.counts
                 key = (number, *(record.get(name) for name in spec["key"]))
                 self._seen.add(key)
@@ -169,16 +173,13 @@ class Tally:
             device = last.get(spec.get("device")) if spec.get("device") else None
             self.counts[device] = self.counts.get(device, 0) + 1
             self.counted += 1
-        name = spec.get("tid", "common_pid")
-        tid = owner.get(name) if name else None
-        if name == "common_pid" and owner.interrupted:
-            tid = None
-        if isinstance(tid, int):
+        tid = _owner(spec, owner)
+        if tid is not None:
             facts.thread(tid)
         if spec.get("cgroup_id"):
             group: object = owner.get(spec["cgroup_id"])
         else:
-            group = facts.cgroup_of.get(tid) if isinstance(tid, int) else None
+            group = None if tid is None else facts.cgroup_of.get(tid)
         if group is None:
             self.homeless += 1
             return
@@ -194,6 +195,22 @@ class Tally:
             if whose == group
         )
 
+    def open_since(self, then: int) -> list[tuple[Record, int | None]]:
+        """Beginnings that are older and have no end, and whose; none if not all came.
+
+        What began before others is before them.
+        """
+        if not self.complete:
+            return []
+        found = [
+            (one, _owner(self.specs[number], one))
+            for (number, *_), records in self._open.items()
+            if isinstance(number, int)
+            for one in records
+            if one.t <= then
+        ]
+        return sorted(found, key=lambda one: one[0].t)
+
     @property
     def still_open(self) -> int:
         """Beginnings without an end, so far."""
@@ -202,6 +219,15 @@ class Tally:
             for (number, *_), records in self._open.items()
             if isinstance(number, int) and number < self.source.counts
         )
+
+
+def _owner(spec: dict[str, Any], record: Record) -> int | None:
+    """The thread that is stalled; in an interrupt it is not the one that ran."""
+    name = spec.get("tid", "common_pid")
+    tid = record.get(name) if name else None
+    if name == "common_pid" and record.interrupted:
+        return None
+    return tid if isinstance(tid, int) else None
 
 
 def _holds(spec: dict[str, Any], record: Record) -> bool:

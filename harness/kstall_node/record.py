@@ -38,6 +38,8 @@ _TALLIED = 40
 _RESERVE = 256 << 10
 _RAISE = 4
 _HIGHEST = 1_000_000_000
+#: Of stalls without an end so many are told at a time.
+_SAID = 8
 
 #: What the oracles of all sources said at one moment.
 Looks = dict[str, dict[object, int]]
@@ -84,6 +86,8 @@ class Recorder:
         #: Providers whose thresholds rose meanwhile, or which were suspended.
         self._cut: set[str] = set()
         self._rated: tuple[float, int] = (0.0, 0)
+        #: Stalls of which it was said that they have no end: time and CPU.
+        self._lasting: set[tuple[int, int]] = set()
         self._busy = 0
         self.began = 0
         self.stopping = False
@@ -159,7 +163,7 @@ class Recorder:
         for cls in self.asked.classes:
             self._attach(cls)
         if not self.attached:
-            said = "; ".join(f"{one.provider}: {one.why}" for one in self.refused)
+            said = sources.reasons(one.why for one in self.refused)
             raise NodeError(f"nothing can be recorded here: {said}")
         text = self.tracefs.print_format()
         with contextlib.suppress(ValueError):
@@ -190,7 +194,7 @@ class Recorder:
         for cls in self.asked.classes:
             if cls not in recorded:
                 whys = [one.why for one in self.refused if one.cls == cls]
-                self.say(f"{cls}: not recorded: {whys[0] if whys else 'unknown'}")
+                self.say(f"{cls}: not recorded: {sources.reasons(whys)}")
         self.say(f"recording into {self.dir}")
 
     def _attach(self, cls: str, after: str | None = None) -> bool:
@@ -354,10 +358,52 @@ class Recorder:
         for name, oracle in self.oracles.items():
             if name in early and name not in self._cut:
                 oracle.look(self.tallies[name], early[name], late[name], until)
+        self._seal_aged(until)
+        self._say_open(until)
         self._clock()
         self.facts.forget()
         self.facts.scan()
         self._write_facts()
+
+    def _seal_aged(self, until: int) -> None:
+        """Once one segment is old enough seal all, and say how far that reaches.
+
+        A collector gets only what is sealed, and a job that hangs writes nothing: that
+        nothing happened is known only from here.
+        """
+        now = time.monotonic() + PERIOD
+        if any(one.due(now) for one in self._segments.values()):
+            for cpu, segments in self._segments.items():
+                segments.seal(self.instance.stats(cpu))
+        if not any(one.open for one in self._segments.values()):
+            after = {str(cpu): one.next for cpu, one in self._segments.items()}
+            self._fact({"kind": "complete", "until": until, "segments": after})
+
+    def _say_open(self, until: int) -> None:
+        """Stalls that last so long that nobody may ever see their end, each once."""
+        since = until - int(PERIOD * 1e9)
+        # Of what is suspended no end would be seen.
+        names = [
+            one.source.name
+            for one in self.attached
+            if not any(spec.get("suspended") for spec in one.specs)
+        ]
+        found = [
+            (one, name, tid)
+            for name in names
+            for one, tid in self.tallies[name].open_since(since)
+            if (one.t, one.cpu) not in self._lasting
+        ]
+        for one, name, tid in found[:_SAID]:
+            who = "of no thread" if tid is None else f"thread {tid}"
+            comm = None if tid is None else self.host.text(f"/proc/{tid}/comm")
+            who += f" ({comm})" if comm else ""
+            cls = self.tallies[name].source.cls
+            lasted = (until - one.t) / 1e9
+            self.say(f"{cls}: {who}: no end seen for {lasted:.0f} s ({name})")
+        if len(found) > _SAID:
+            self.say(f"and {len(found) - _SAID} more without an end")
+        self._lasting |= {(one.t, one.cpu) for one, _, _ in found}
 
     def _round(self) -> int:
         """Read all CPUs; what happened before then is complete."""
@@ -655,6 +701,7 @@ class Recorder:
                         )
                     )
         self._clock()
+        self.facts.scan()
         self._write_facts()
         self._write_session(ended)
         count = sum(

@@ -73,6 +73,16 @@ class Segments:
         self._pages, self._since, self._span = 0, now, (0, 0)
         self._hash = hashlib.blake2b(digest_size=16)
 
+    @property
+    def open(self) -> bool:
+        """Whether there are pages that are not sealed."""
+        return self._handle is not None
+
+    @property
+    def next(self) -> int:
+        """The number of the segment after the last sealed one."""
+        return self._seq
+
     def due(self, now: float) -> bool:
         """Whether the open one is large or old enough."""
         if self._handle is None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from .catalogue import Source, of
@@ -13,6 +13,7 @@ from .tracefs import Instance, Refused, Tracefs
 
 #: What a provider may have by several names, see `catalogue`.
 _CHOSEN = ("dur", "value1", "value2", "join_key", "device", "cgroup_id", "comm", "tid")
+_NO = "this kernel has no "
 _COMMON = ("common_pid", "common_cpu")
 
 
@@ -37,11 +38,24 @@ class Refusal(NamedTuple):
         return {"provider": self.provider, "class": self.cls, "why": self.why}
 
 
+def reasons(whys: Iterable[str]) -> str:
+    """Why none of several sources can be had, each reason once."""
+    lacks, others = [], []
+    for why in dict.fromkeys(whys):
+        if why.startswith(_NO):
+            lacks.append(why[len(_NO) :])
+        else:
+            others.append(why)
+    if lacks:
+        others.insert(0, f"{_NO}{', '.join(lacks)}")
+    return "; ".join(others) or "unknown"
+
+
 def missing(source: Source, tracefs: Tracefs) -> str | None:
     """Why a source cannot be had here, as far as looking tells; None if it can."""
     for event in source.events():
         if not tracefs.has(event):
-            return f"this kernel has no {event}"
+            return f"{_NO}{event}"
     for spec in source.specs:
         why = _unlike(_resolved(spec, tracefs), tracefs)
         if why:
@@ -53,7 +67,7 @@ def missing(source: Source, tracefs: Tracefs) -> str | None:
         return cannot
     for probe in source.probes:
         if probe.kind == "f" and tracefs.function(probe.function) is False:
-            return f"this kernel has no function {probe.function} that can be probed"
+            return f"{_NO}function {probe.function} that can be probed"
     return None
 
 

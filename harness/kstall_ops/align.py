@@ -107,9 +107,19 @@ def clocks(
     ways.append(("adjtimex", real))
     for method, found in ways:
         if everyone <= found.keys():
-            made = {sid: Clock(sid, method, _best(found[sid])) for sid in sids}
+            made = {sid: _clock(sid, method, found[sid]) for sid in sids}
             return _refuted(made, shared)
     return _by_collectives(sids, shared)
+
+
+def _clock(sid: str, method: str, points: list[Point]) -> Clock:
+    """One that all ``points`` agree with, within what each may be off by."""
+    made = Clock(sid, method, _best(points))
+    for one in points:
+        when, bound = made.at(one.t)
+        if abs(when - one.t - one.offset) > bound + one.bound:
+            return Clock(sid, f"{method}: it was set, or jumped")
+    return made
 
 
 def _best(points: list[Point]) -> tuple[Point, ...]:
@@ -118,8 +128,11 @@ def _best(points: list[Point]) -> tuple[Point, ...]:
     half = max(1, len(points) // 2)
     first = min(points[:half], key=lambda point: point.bound)
     last = min(points[half:] or points, key=lambda point: point.bound)
-    # Too near to each other, their difference tells of noise and not of drift.
-    if (last.t - first.t) * _PPM < first.bound + last.bound:
+    # Too near to each other, their difference tells of noise and not of drift; and if
+    # it is larger than a drift can be, one of them is not of this clock.
+    span = (last.t - first.t) * _PPM
+    far = abs(last.offset - first.offset) > 2 * span + first.bound + last.bound
+    if far or span < first.bound + last.bound:
         return (min(first, last, key=lambda point: point.bound),)
     return (first, last)
 

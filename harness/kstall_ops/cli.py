@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from kstall.base import KstallError, explain
+from kstall.base import KstallError
 
 from . import VERBS, store
 from . import explain as explaining
@@ -32,8 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read has seen enough; nothing more can be said to them at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (KstallError, OSError) as error:
-        print(f"kstall: {explain(error)}", file=sys.stderr)
+    except KstallError as error:
+        print(f"kstall: {error}", file=sys.stderr)
+    except OSError as error:
+        where = f"{shown(error.filename)}: " if error.filename else ""
+        print(f"kstall: {where}{error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
         print("kstall: interrupted; nothing was changed", file=sys.stderr)
     return CANNOT

@@ -11,9 +11,10 @@ from typing import Any
 
 import duckdb
 
-from . import align, chains, store, straggler
+from . import align, chains, pending, store, straggler
 from .chains import Health, Verdict
 from .errors import OpsError, shown
+from .pending import Absent, Hung, Open
 from .rules import Rules, rules
 from .straggler import Job
 
@@ -77,6 +78,9 @@ class Report:
 
     nodes: list[str]
     verdicts: list[Verdict]
+    #: What had not ended when the recording did.
+    hung: list[Hung]
+    open: list[Open]
     incidents: list[Incident]
     lost: list[Lost]
     oracles: list[dict[str, Any]]
@@ -91,15 +95,21 @@ def report(path: Path, job: str | None = None) -> Report:
     with store.reading(path) as opened:
         health, remarks = _health(opened)
         found = straggler.jobs(opened, limits)
+        until = pending.known_until(opened)
+        hung = pending.hung(opened, found, until, health, limits)
         if job is not None:
             names = [one.name for one in found]
+            names += [one.job for one in hung if one.job not in names]
             found = [one for one in found if one.name == job]
-            if not found:
+            hung = [one for one in hung if one.job == job]
+            if job not in names:
                 known = ", ".join(map(shown, names)) or "none has marks"
                 raise OpsError(f"no job {shown(job)} in {path}; known: {known}")
         made = Report(
             nodes=sorted(set(health.nodes.values())),
             verdicts=[chains.judge(opened, one, health, limits) for one in found],
+            hung=hung,
+            open=pending.stalls(opened, until, health, limits),
             incidents=_incidents(opened, limits),
             lost=_lost(opened),
             oracles=_dicts(opened, store.NAMED["oracles"]),
@@ -227,7 +237,7 @@ def _clocks(opened: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
 def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
     """What cannot be known from this store."""
     found = []
-    if not jobs:
+    if not jobs and not made.hung:
         found.append(
             "no marks of collectives: which rank was late cannot be known; write "
             "`kstall step=N phase=enter|exit` to the instance's trace_marker"
@@ -300,6 +310,8 @@ def as_json(made: Report) -> dict[str, Any]:
             }
             for one in made.verdicts
         ],
+        "hung": [dataclasses.asdict(one) for one in made.hung],
+        "open": [dataclasses.asdict(one) for one in made.open],
         "incidents": [dataclasses.asdict(one) for one in made.incidents],
         "lost": [dataclasses.asdict(one) for one in made.lost],
         "oracles": made.oracles,
@@ -313,10 +325,18 @@ def as_text(made: Report, limits: Rules | None = None) -> str:
     """For people at a terminal."""
     limits = limits or rules()
     lines: list[str] = []
+    for stuck in made.hung:
+        lines += _hung_text(stuck)
+    hung = {stuck.job for stuck in made.hung}
     for one in made.verdicts:
-        lines += _job_text(one, limits)
-    if not made.verdicts:
+        lines += _job_text(one, limits, hangs=one.job.name in hung)
+    if not made.verdicts and not made.hung:
         lines.append("no job with marks: a table of lost time only")
+    if made.open:
+        lines += ["", "stalls without an end, when the recording ended"]
+        lines += [f"  {open_text(one)}" for one in made.open[:20]]
+        if len(made.open) > 20:
+            lines.append(f"  … {len(made.open) - 20} more: kstall query --named open")
     if made.incidents:
         lines += ["", "serious on one occurrence, whoever was late"]
         for bad in made.incidents[:20]:
@@ -352,7 +372,67 @@ def as_text(made: Report, limits: Rules | None = None) -> str:
     return "\n".join(lines)
 
 
-def _job_text(one: Verdict, limits: Rules) -> list[str]:
+def hung_title(one: Hung) -> str:
+    """Who waits, where, for how long, and for whom."""
+    name = f"job {shown(one.job)}" if one.job else "the job without a name"
+    said = f"{name} hangs in step {one.step}: {_ranks(one.waiting, 'waits', 'wait')}"
+    said += f", for {one.waited_ns / 1e9:.1f} s so far"
+    if one.absent:
+        absent = [rank.rank for rank in one.absent]
+        said += f"; {_ranks(absent, 'has not entered it', 'have not entered it')}"
+    elif not one.unknown and not one.silent:
+        said += "; these are all"
+    if one.unknown:
+        early = _ranks(one.unknown, "is not known", "are not known")
+        said += f"; {early}, as the recording ends too early"
+    if one.silent:
+        said += f"; of {one.silent} more there are no marks at all"
+    return said
+
+
+def _ranks(ranks: Sequence[int], singular: str, plural: str) -> str:
+    text = straggler.ranks_text(ranks)
+    return f"rank {text} {singular}" if len(ranks) == 1 else f"ranks {text} {plural}"
+
+
+def absent_title(one: Absent) -> str:
+    """Where a rank was last, and since when."""
+    last = "had entered" if one.phase == "enter" else "had left"
+    said = f"rank {one.rank} on {shown(one.node)}, thread {one.tid}, {last} step "
+    return f"{said}{one.step} {one.age_ns / 1e9:.1f} s before"
+
+
+def _hung_text(one: Hung) -> list[str]:
+    lines = [f"{hung_title(one)}"]
+    for absent in one.absent[:20]:
+        lines.append(f"  {absent_title(absent)}")
+        if absent.cls is None:
+            lines.append(f"    cause: {absent.text}")
+            continue
+        lines.append(
+            f"    COINCIDES [high] {absent.cls}: {absent.text}, "
+            f"{absent.coverage:.0%} of that time"
+        )
+        lines += [f"      {cap}" for cap in absent.caps]
+        lines += [f"      fix: {absent.fix}", f"      see: {absent.doc}"]
+        lines.append(f"      this does not say: {absent.not_said}")
+    if len(one.absent) > 20:
+        lines.append(f"  … {len(one.absent) - 20} more")
+    return lines
+
+
+def open_text(one: Open) -> str:
+    """A stall without an end, in one line."""
+    who = "no thread" if one.tid is None else f"thread {one.tid}"
+    if one.comm:
+        who += f" ({shown(one.comm)})"
+    said = f"{one.cls} on {shown(one.node)}, {who}: {one.text}"
+    if one.doubts:
+        said += f"; or its end was not seen: {', '.join(one.doubts)}"
+    return said
+
+
+def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     job = one.job
     lines = [
         f"{title(job)}: ranks {straggler.ranks_text(job.ranks)}, {len(job.steps)} "
@@ -362,7 +442,7 @@ def _job_text(one: Verdict, limits: Rules) -> list[str]:
     if one.said == "nothing" and len(job.ranks) > 1:
         count = len(job.late_steps())
         lines.append(
-            "  no rank was late"
+            f"  {'before that ' if hangs else ''}no rank was late"
             if not count
             else f"  no straggler: {count} late steps, no rank in {limits.late_steps} "
             "of them, or none more often than by chance"

@@ -206,8 +206,11 @@ def _one(
         if not found:
             return Node(node, False, "has no recording"), []
         return Node(node, True, f"{len(found)} recordings, {count} bytes"), found
-    except (AgentError, OSError) as error:
+    except AgentError as error:
         return Node(node, False, str(error)), []
+    except OSError as error:
+        why = error.strerror or str(error)
+        return Node(node, False, f"what it sent cannot be kept in {top}: {why}"), []
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

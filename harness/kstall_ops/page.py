@@ -10,18 +10,20 @@ from pathlib import Path
 
 import duckdb
 
-from . import chains, explain, schema, store
+from . import chains, explain, files, schema, store
 from .chains import Finding, Overlap, Verdict
 from .errors import shown
 from .explain import Lost, Report
+from .pending import Hung
 from .rules import rules
 from .straggler import Job, ranks_text
 
 _ROWS, _STEPS = 24, 1500
-_CELLS, _WIDE, _LANE, _BAR, _STRIP = (9, 18), 560, 58, 36, 6
+# In pixels: of a step the narrowest and the widest, and how much of it a bar takes.
+_CELLS, _WIDE, _LANE, _BAR, _STRIP, _FULL = (9, 18), 560, 58, 36, 6, 0.86
 # Of the axis of durations: what differs by less looks like less.
 _BUCKETS = 12
-_NAMES, _HEAD = 92, 20
+_NAMES, _HEAD = 76, 20
 _SPREAD = """
 SELECT class, CAST(floor(log2(greatest(dur, 1))) AS INTEGER) AS bucket, count(*),
     sum(dur)::BIGINT
@@ -30,13 +32,20 @@ FROM stall WHERE dur IS NOT NULL GROUP BY ALL ORDER BY ALL
 
 
 def write(path: Path, made: Report, output: Path) -> None:
-    """Write the page of what ``made`` says of the store at ``path``."""
+    """Write the page of what ``made`` says of the store at ``path``.
+
+    Raises `OpsError`.
+    """
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     with store.reading(path) as opened:
-        parts = [_verdict(one, opened) for one in made.verdicts]
+        parts = [_hung(one) for one in made.hung]
+        hung = {one.job for one in made.hung}
+        for one in made.verdicts:
+            parts.append(_verdict(one, opened, hangs=one.job.name in hung))
+        parts += _open(made)
         parts += _incidents(made)
         parts.append(_distributions(opened))
-    if not made.verdicts:
+    if not made.verdicts and not made.hung:
         parts.insert(0, "<p>No job has marks: a table of lost time only.</p>")
     parts.append(_lost(made.lost))
     parts.append(_clocks(made))
@@ -65,16 +74,49 @@ def write(path: Path, made: Report, output: Path) -> None:
 </body>
 </html>
 """
-    draft = output.with_name(f".{output.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(output)
+    with files.replacing(output) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def _text(value: object, limit: int = 400) -> str:
     return html.escape(shown(value, limit))
 
 
-def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
+def _hung(one: Hung) -> str:
+    parts = [
+        f'<div class="card high"><strong>{_text(explain.hung_title(one))}</strong>'
+    ]
+    for absent in one.absent[:20]:
+        parts.append(f"<p>{_text(explain.absent_title(absent))}</p>")
+        if absent.cls is None:
+            parts.append(f"<p>Cause: {_text(absent.text)}.</p>")
+            continue
+        entries = [("", cap) for cap in absent.caps]
+        entries += [("fix", absent.fix), ("see", absent.doc)]
+        entries.append(("does not say", absent.not_said))
+        parts.append(
+            f'<p><span class="level">Coincides · high</span> · {absent.cls}: '
+            f"{_text(absent.text)}, {absent.coverage:.0%} of that time</p>"
+            f"{_list(entries)}"
+        )
+    return "".join([*parts, "</div>"])
+
+
+def _open(made: Report) -> list[str]:
+    if not made.open:
+        return []
+    items = "".join(
+        f"<li>{_text(explain.open_text(one))}</li>" for one in made.open[:50]
+    )
+    more = len(made.open) - 50
+    rest = f'<p class="soft">{more} more: kstall query --named open</p>'
+    return [
+        f"<h2>Stalls without an end, when the recording ended</h2><ul>{items}</ul>",
+        rest if more > 0 else "",
+    ]
+
+
+def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) -> str:
     job = one.job
     parts = [f"<h2>{_text(explain.title(job))}</h2>"]
     parts.append(
@@ -84,7 +126,8 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
     )
     parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
     if one.said == "nothing" and len(job.ranks) > 1:
-        parts.append('<div class="card">No rank was a straggler.</div>')
+        said = "Before that no rank" if hangs else "No rank"
+        parts.append(f'<div class="card">{said} was a straggler.</div>')
     for cls, share in sorted(one.slowed.items()):
         none = "" if one.stragglers else ", no straggler"
         parts.append(
@@ -108,7 +151,7 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
 
 def _incidents(made: Report) -> list[str]:
     parts = [
-        f'<div class="card high"><span class="level">Observed</span> · '
+        f'<div class="card high"><span class="level">Observed · high</span> · '
         f"{one.cls} on {_text(one.node)}: {_text(one.text)}; records: {one.n}"
         f"{_list([('fix', one.fix), ('see', one.doc), ('does not say', one.not_said)])}"
         "</div>"
@@ -150,7 +193,8 @@ def _finding(one: Finding) -> str:
     entries.append(("does not say", one.not_said))
     return (
         f'<div class="card {one.severity}"><span class="level">'
-        f"{one.level.capitalize()}</span> · {one.cls}: {_text(one.text)}"
+        f"{one.level.capitalize()} · {one.severity}</span> · {one.cls}: "
+        f"{_text(one.text)}"
         f"{_list(entries)}</div>"
     )
 
@@ -166,7 +210,10 @@ def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
     steps = range(begin, min(len(job.steps), begin + _STEPS))
     peak = max((s.lateness(r) for s in job.steps for r in job.ranks), default=0)
     peak = max(peak, job.limit, 1)
-    cell = max(_CELLS[0], min(_CELLS[1], _WIDE // len(steps)))
+    # As wide as the screen has room for: all that is beside each other is in percent.
+    least = max(_CELLS[0], min(_CELLS[1], _WIDE // len(steps))) * len(steps)
+    most = max(least, _CELLS[1] * len(steps))
+    cell = 100 / len(steps)
     used: set[str] = set()
     height = _HEAD + len(ranks) * _LANE
     overlaps = chains.overlaps_of(opened, job, ranks)
@@ -176,16 +223,14 @@ def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
         top = _HEAD + row * _LANE
         bold = ' class="late"' if rank in late else ""
         names.append(f'<text x="8" y="{top + 24}"{bold}>rank {rank}</text>')
-        if row == 0:
-            names.append(f'<text x="8" y="{top + 40}">{peak / 1e6:.4g} ms</text>')
         base = top + 6 + _BAR
-        lanes.append(_line(base, len(steps) * cell))
+        lanes.append(_line(base, "100%"))
         for x, at in enumerate(steps):
             lanes.append(
                 _cell(job, rank, at, (x * cell, cell), base, peak, overlaps[rank], used)
             )
     ticks = [
-        f'<text x="{x * cell + 2}" y="14">{job.steps[at].number}</text>'
+        f'<text x="{x * cell:.2f}%" y="14">{job.steps[at].number}</text>'
         for x, at in enumerate(steps)
         if job.steps[at].number % 10 == 0
     ]
@@ -200,18 +245,20 @@ def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
             f'<p class="soft">Shown are {len(ranks)} of {len(job.ranks)} ranks, '
             f"stragglers first, and {len(steps)} of {len(job.steps)} steps.</p>"
         )
-    width = max(len(steps) * cell + 20, 200)
     return f"""<h3>Lateness by rank and step</h3>
 <p class="soft">A bar is how much later a rank arrived than the first one, coloured as
-far as its thread was kept from running by a stall; the strip below it is the time
-between two collectives, with the stalls where they were.</p>
+far as its thread was kept from running by a stall; full height is {peak / 1e6:.4g} ms.
+The strip below it is the time between two collectives, with the stalls where they
+were.</p>
 <div class="key"><span><i style="background:var(--plain)"></i>late, not in kernel
 events</span>{key}</div>
-<div class="scroll" tabindex="0" role="region" aria-label="Lateness by rank and step">
+<div class="scroll wide" tabindex="0" role="region"
+aria-label="Lateness by rank and step">
 <div class="plot"><svg class="names" width="{_NAMES}" height="{height}">
 <text x="8" y="14">step</text>{"".join(names)}</svg>
-<svg width="{width}" height="{height}" role="img"
-aria-label="lateness of each rank in each step">{"".join(ticks)}{"".join(lanes)}</svg>
+<svg class="bars" style="min-width:{max(least, 120)}px;max-width:{max(most, 120)}px"
+height="{height}" role="img" aria-label="lateness of each rank in each step">
+{"".join(ticks)}{"".join(lanes)}</svg>
 </div></div>{more}"""
 
 
@@ -220,13 +267,13 @@ def _first(job: Job, numbers: Sequence[int]) -> int:
     return next(at for at, step in enumerate(job.steps) if step.number in wanted)
 
 
-def _line(y: int, width: int) -> str:
+def _line(y: int, width: object) -> str:
     return f'<line class="axis" x1="0" x2="{width}" y1="{y}" y2="{y}"/>'
 
 
-def _rect(x: float, y: float, w: float, h: float, fill: str) -> str:
+def _rect(x: float, y: float, w: float, h: float, fill: str, unit: str = "") -> str:
     return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{w:.1f}" height="{h:.1f}" '
+        f'<rect x="{x:.2f}{unit}" y="{y:.1f}" width="{w:.2f}{unit}" height="{h:.1f}" '
         f'style="fill:var(--{fill})"/>'
     )
 
@@ -235,7 +282,7 @@ def _cell(
     job: Job,
     rank: int,
     at: int,
-    place: tuple[int, int],
+    place: tuple[float, float],
     base: int,
     peak: int,
     overlaps: dict[str, Overlap],
@@ -261,15 +308,15 @@ def _cell(
         if lateness >= job.limit and high >= 0.1:
             y -= high
             left -= part
-            parts.append(_rect(x, y, cell - 2, high, cls))
+            parts.append(_rect(x, y, cell * _FULL, high, cls, "%"))
         for t0, t1 in intervals:
-            begin = (max(t0, one.since) - one.since) / span * (cell - 1)
-            end = (min(t1, one.enter) - one.since) / span * (cell - 1)
-            width = max(0.7, end - begin)
-            parts.append(_rect(x + begin, base + 3, width, _STRIP, cls))
+            begin = (max(t0, one.since) - one.since) / span * cell * _FULL
+            end = (min(t1, one.enter) - one.since) / span * cell * _FULL
+            width = max(0.05 * cell, end - begin)
+            parts.append(_rect(x + begin, base + 3, width, _STRIP, cls, "%"))
     high = left / peak * _BAR
     if high >= 0.1:
-        parts.append(_rect(x, y - high, cell - 2, high, "plain"))
+        parts.append(_rect(x, y - high, cell * _FULL, high, "plain", "%"))
     if not parts:
         return ""
     return f"<g><title>{_text('; '.join(said))}</title>{''.join(parts)}</g>"
@@ -351,8 +398,8 @@ def _lost(lost: Iterable[Lost]) -> str:
     )
 
 
-def _ms(ns: int | None) -> str:
-    return "unknown" if ns is None else f"{ns / 1e6:.3f}"
+def _ms(ns: int | None, digits: int = 1) -> str:
+    return "unknown" if ns is None else f"{ns / 1e6:.{digits}f}"
 
 
 def _clocks(made: Report) -> str:
@@ -360,8 +407,8 @@ def _clocks(made: Report) -> str:
         return ""
     rows = "".join(
         f"<tr><td>{_text(one['node'])}</td><td>{_text(one['method'])}</td>"
-        f'<td class="n">{_ms(one["offset_ns"])}</td>'
-        f'<td class="n">{_ms(one["bound_ns"])}</td></tr>'
+        f'<td class="n">{_ms(one["offset_ns"], 3)}</td>'
+        f'<td class="n">{_ms(one["bound_ns"], 3)}</td></tr>'
         for one in made.clocks[:100]
     )
     return (

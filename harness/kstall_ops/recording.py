@@ -65,6 +65,28 @@ class Recording:
         return sum(one.path.stat().st_size // PAGE for one in self.segments)
 
     @property
+    def complete(self) -> int | None:
+        """Up to when nothing is missing, if it has no end: as its recorder said last.
+
+        That counts only if the segments it spoke of are here; they may have been
+        sealed after a collector had looked.
+        """
+        newest: dict[str, int] = {}
+        for one in self.segments:
+            if one.sealed:
+                newest[str(one.cpu)] = max(one.seq, newest.get(str(one.cpu), 0))
+        for fact in reversed(self.facts):
+            until, after = fact.get("until"), fact.get("segments")
+            if fact["kind"] != "complete" or not isinstance(until, int):
+                continue
+            if isinstance(after, dict) and all(
+                isinstance(number, int) and number <= newest.get(cpu, -1) + 1
+                for cpu, number in after.items()
+            ):
+                return until
+        return None
+
+    @property
     def extent(self) -> tuple[int, int, bool]:
         """Of two copies of one recording the one with more has the larger one."""
         ended = self.session.get("ended") is not None
@@ -78,8 +100,7 @@ def load(dir: Path) -> Recording:
     facts = list(_facts(dir, remarks))
     segments = _segments(dir, remarks)
     if session.get("ended") is None:
-        remarks.append("the recorder did not end by itself; what it had not written")
-        remarks[-1] += " is lost"
+        remarks.append("no end: it is still being recorded, or the recorder was killed")
     return Recording(
         dir=dir,
         sid=_sid(session),

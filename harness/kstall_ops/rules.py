@@ -43,6 +43,8 @@ class Rules:
     warn: float
     high: float
     slowed: float
+    open_min_ns: int
+    hung_steps: int
     classes: dict[str, Class]
     oracles: dict[str, tuple[float, int]]
 

@@ -9,7 +9,7 @@ of the node; only `align` compares those of two nodes.
 from __future__ import annotations
 
 #: Of the store; a store of another one is refused.
-VERSION = 2
+VERSION = 3
 
 TABLES: dict[str, dict[str, str]] = {
     "session": {
@@ -29,6 +29,7 @@ TABLES: dict[str, dict[str, str]] = {
         "sid": "VARCHAR",
         "pid": "INTEGER",
         "starttime": "BIGINT",
+        "ended": "BIGINT",
         "tgid": "INTEGER",
         "comm": "VARCHAR",
         "cgroup_id": "UBIGINT",

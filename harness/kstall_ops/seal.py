@@ -107,11 +107,18 @@ def _seal_one(
     decoder = Decoder(one)
     for table, row in decoder.rows():
         writer.write(table, row)
+    gone = {
+        (fact.get("pid"), fact.get("starttime")): fact.get("t")
+        for fact in one.facts
+        if fact["kind"] == "gone"
+    }
     for fact in one.facts:
         columns = schema.TABLES.get(fact["kind"])
         if columns is None or fact["kind"] in ("session", "stall"):
             continue
         row = {name: fact.get(name) for name in columns}
+        if fact["kind"] == "proc":
+            row["ended"] = gone.get((fact.get("pid"), fact.get("starttime")))
         writer.write(fact["kind"], row | {"sid": one.sid})
     names = ("node", "boot_id", "kernel", "instance", "began", "ended")
     session: dict[str, Any] = {name: one.session.get(name) for name in names}
@@ -125,10 +132,11 @@ def _seal_one(
     writer.write("session", session | {"records": decoder.records})
     if one.session.get("ended") is None or any(not s.sealed for s in one.segments):
         lost = {"sid": one.sid, "cpu": None, "n": None, "reason": "recorder gone"}
-        end = max((f["t1"] for f in one.facts if _is_end(f)), default=None)
-        writer.write("loss", lost | {"t0": end, "t1": None})
+        writer.write("loss", lost | {"t0": one.complete, "t1": None})
     try:
         writer.load()
+    except duckdb.IOException:
+        raise
     except duckdb.Error as error:
         first = str(error).splitlines()[0]
         raise NotARecording(f"{one.dir}: its facts do not fit: {first}") from None
@@ -161,10 +169,6 @@ def _union(
     ).fetchone()
     assert found is not None
     return int(found[0])
-
-
-def _is_end(fact: Any) -> bool:
-    return fact["kind"] == "segment" and isinstance(fact.get("t1"), int)
 
 
 def _judge_oracles(made: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None:

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import duckdb
 
-from . import schema
+from . import files, schema
 from .errors import NotAStore, Refused, shown
 
 Row = Mapping[str, Any]
@@ -27,6 +26,9 @@ NAMED = {
     "threads": "SELECT s.node, tgid, tid, comm, class, cause, count(*) AS n, "
     "sum(dur)/1e6 AS ms FROM stall JOIN session s USING (sid) GROUP BY ALL "
     "ORDER BY ms DESC NULLS LAST LIMIT 50",
+    "open": "SELECT s.node, class, cause, tgid, tid, comm, device, t0, provider "
+    "FROM stall JOIN session s USING (sid) WHERE t0 IS NOT NULL AND t1 IS NULL "
+    "ORDER BY node, t0",
     "ranks": "SELECT DISTINCT job, rank, local_rank, world, s.node, p.pid, p.comm "
     "FROM proc p JOIN session s USING (sid) WHERE rank IS NOT NULL "
     "ORDER BY job, rank",
@@ -41,22 +43,15 @@ NAMED = {
 
 @contextmanager
 def writing(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A new store that takes the place of ``path`` when the block ends well."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-    _remove(draft)
-    try:
-        with closing(duckdb.connect(str(draft))) as made:
-            made.execute(schema.ddl())
-            yield made
-        draft.replace(path)
-    finally:
-        _remove(draft)
+    """A new store that takes the place of ``path`` when the block ends well.
 
-
-def _remove(path: Path) -> None:
-    for one in (path, path.with_name(path.name + ".wal")):
-        with suppress(FileNotFoundError):
-            one.unlink()
+    Raises `OpsError` if it cannot be written.
+    """
+    with files.replacing(path) as draft, closing(duckdb.connect(str(draft))) as made:
+        made.execute(schema.ddl())
+        yield made
+        # That all is in the file, closing alone would not say.
+        made.execute("CHECKPOINT")
 
 
 class Writer:

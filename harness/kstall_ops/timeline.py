@@ -15,7 +15,7 @@ from typing import IO, Any
 import duckdb
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
-from . import explain, store
+from . import explain, files, pending, store
 from .align import Clock
 from .chains import Verdict
 from .recording import digest
@@ -31,16 +31,15 @@ FROM stall WHERE coalesce(t0, t1) IS NOT NULL ORDER BY sid, tid, class, coalesce
 def write(path: Path, output: Path, job: str | None = None) -> int:
     """Write the timeline of a store; how many packets.  Raises `OpsError`."""
     made = explain.report(path, job)
-    draft = output.with_name(f".{output.name}.new")
-    try:
-        with store.reading(path) as opened, draft.open("wb") as file:
-            writer = _Writer(file, opened)
-            for verdict in made.verdicts:
-                writer.job(verdict)
-            writer.stalls()
-        draft.replace(output)
-    finally:
-        draft.unlink(missing_ok=True)
+    with (
+        files.replacing(output) as draft,
+        store.reading(path) as opened,
+        draft.open("wb") as file,
+    ):
+        writer = _Writer(file, opened)
+        for verdict in made.verdicts:
+            writer.job(verdict)
+        writer.stalls()
     return writer.packets
 
 
@@ -48,10 +47,10 @@ class _Writer:
     def __init__(self, file: IO[bytes], opened: duckdb.DuckDBPyConnection) -> None:
         self.packets = 0
         self._file, self._opened = file, opened
-        rows = opened.execute("SELECT sid, node, began, ended FROM session").fetchall()
-        self._nodes = {sid: node for sid, node, _, _ in rows}
-        self._began = {sid: began for sid, _, began, _ in rows}
-        self._ended = {sid: ended for sid, _, _, ended in rows}
+        rows = opened.execute("SELECT sid, node, began FROM session").fetchall()
+        self._nodes = {sid: node for sid, node, _ in rows}
+        self._began = {sid: began for sid, _, began in rows}
+        self._until = pending.known_until(opened)
         self._clocks = explain.clocks_of(opened)
         known = [clock for clock in self._clocks.values() if clock.known]
         starts = [clock.at(self._began[clock.sid])[0] for clock in known]
@@ -179,7 +178,7 @@ class _Writer:
             process = f"stalls of process {tgid}" if tgid is not None else "devices"
             lanes: list[tuple[int, int]] = []
             for cause, device, provider, id_, t0, t1 in group:
-                end = t1 if t1 is not None else self._ended[sid] or t0
+                end = t1 if t1 is not None else max(t0, self._until[sid])
                 begin = self._when(sid, t0 if t0 is not None else end)
                 stop = max(begin, self._when(sid, end))
                 # What overlaps is not nested: it gets a track of its own.

@@ -4,8 +4,8 @@
 What is held against the new events is none of theirs: the older iommu:map and
 iommu:unmap, probes with a clock of their own on what is timed and on the driver's
 functions, what the DMA map benchmark timed, what the block layer counted, and where the
-pages were in physical memory.  One CPU does it all, so all events of a workload have
-one order; the other one only switches events meanwhile, in one of the workloads.
+pages were in physical memory.  But for "crowd" one CPU does it all, so all events of a
+workload have one order; the other one only switches meanwhile, in two of the workloads.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class Flush:
     first: int
     last: int
     freed: int
+    cpu: int
 
 
 @dataclass(frozen=True)
@@ -207,38 +208,76 @@ def flush_and_free_are_timed_apart(ev: Evidence) -> Verdict:
     probed = [Flush(*flush) for flush in facts["flushes"]]
     for phase in _phases(load, ("full", "timer")):
         name = phase.name
-        begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
-        inside = [flush for flush in probed if begin <= flush.begin <= end]
-        told = phase.named("iotlb_fq_flush")
+        told, inside = phase.named("iotlb_fq_flush"), _flushed(probed, phase)
         v.at_least(f"{name}: flushes that the driver was asked for", len(inside), 10)
-        v.equal(f"{name}: iotlb_fq_flush", len(told), len(inside))
-        times = [event.ts_ns // CUT_NS for event in phase.events]
-        wrong = Counter[str](domain=0, full=0, freed=0, flush_ns=0, free_ns=0, time=0)
-        for event, flush in zip(told, inside, strict=False):
-            at = event.ts_ns // CUT_NS
-            wrong["domain"] += _int(event, "domain") != flush.domain
-            wrong["full"] += _int(event, "full") != int(not flush.timer)
-            wrong["freed"] += _int(event, "freed") != flush.freed
-            # Whoever finds its queue full has told of its unmapping just before.
-            since = flush.timer or times[bisect.bisect(times, flush.begin) - 1]
-            wrong["flush_ns"] += not _lasted(
-                _int(event, "flush_ns"),
-                (flush.begin, flush.end),
-                (since, flush.first or at),
-            )
-            wrong["free_ns"] += not _lasted(
-                _int(event, "free_ns"), (flush.first, flush.last), (flush.end, at)
-            )
-            wrong["time"] += at < max(flush.end, flush.last)
-        v.equal(
-            f"{name}: other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0)
-        )
+        _as_probed(v, name, told, inside, phase.events)
         v.equal(
             f"{name}: IOVAs freed, by probe",
             sum(flush.freed for flush in inside),
             len(phase.named("unmap")),
         )
     return v
+
+
+def two_cpus_flush(ev: Evidence) -> Verdict:
+    """Each CPU has its queue, and a probe in each flush says on which it was."""
+    v = Verdict()
+    load = ev.workload("crowd")
+    (facts,) = _facts(load, "flushes")
+    (phase,) = _phases(load, ("crowd",))
+    v.equal("type of the group", phase.facts["type"], "DMA-FQ")
+    probed = _flushed([Flush(*flush) for flush in facts["flushes"]], phase)
+    for cpu in (0, 1):
+        events = [event for event in phase.events if event.cpu == cpu]
+        told = [event for event in events if event.name == "iotlb_fq_flush"]
+        inside = [flush for flush in probed if flush.cpu == cpu]
+        full = [_int(event, "freed") for event in told if event.fields["full"]]
+        v.at_least(f"CPU {cpu}: flushes of a full queue", len(full), 1)
+        most = max(full, default=0)
+        v.at_most(f"CPU {cpu}: freed by one, at most", most, FQ_ENTRIES)
+        _as_probed(v, f"CPU {cpu}", told, inside, events)
+    unmaps = len(phase.named("unmap"))
+    freed = sum(_int(event, "freed") for event in phase.named("iotlb_fq_flush"))
+    v.at_most("freed by flushes", freed, unmaps)
+    # What a full queue's flush covers elsewhere, the next unmapping there frees.
+    v.at_least("freed without an event, by probe", facts["others"], 1)
+    v.at_most("freed by either", freed + facts["others"], unmaps)
+    return v
+
+
+def _flushed(flushes: Iterable[Flush], phase: Phase) -> list[Flush]:
+    begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
+    return [flush for flush in flushes if begin <= flush.begin <= end]
+
+
+def _as_probed(
+    v: Verdict,
+    name: str,
+    told: Sequence[Event],
+    inside: Sequence[Flush],
+    events: Sequence[Event],
+) -> None:
+    """Compare each event with its flush; all of it, and ``events``, are of one CPU."""
+    v.equal(f"{name}: iotlb_fq_flush", len(told), len(inside))
+    times = [event.ts_ns // CUT_NS for event in events]
+    wrong = Counter[str](domain=0, full=0, freed=0, flush_ns=0, free_ns=0, time=0)
+    for event, flush in zip(told, inside, strict=False):
+        at = event.ts_ns // CUT_NS
+        wrong["domain"] += _int(event, "domain") != flush.domain
+        wrong["full"] += _int(event, "full") != int(not flush.timer)
+        wrong["freed"] += _int(event, "freed") != flush.freed
+        # Whoever finds its queue full has told of its unmapping just before.
+        since = flush.timer or times[bisect.bisect(times, flush.begin) - 1]
+        wrong["flush_ns"] += not _lasted(
+            _int(event, "flush_ns"),
+            (flush.begin, flush.end),
+            (since, flush.first or at),
+        )
+        wrong["free_ns"] += not _lasted(
+            _int(event, "free_ns"), (flush.first, flush.last), (flush.end, at)
+        )
+        wrong["time"] += at < max(flush.end, flush.last)
+    v.equal(f"{name}: other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0))
 
 
 def _lasted(ns: int, inner: tuple[int, int], outer: tuple[int, int]) -> bool:
@@ -372,6 +411,30 @@ def strict_to_lazy_in_one_boot(ev: Evidence) -> Verdict:
     after = {_int(flush, "domain") for flush in flushes}
     v.equal("domains", len(before), 1)
     v.true("the same one in both", before == after, _hex(before | after))
+    return v
+
+
+def lazy_is_what_the_caller_must_not_use(ev: Evidence) -> Verdict:
+    """Whoever unmapped had looked for a queue already, and found none."""
+    v = Verdict()
+    load = ev.workload("switch-late")
+    (facts,) = _facts(load, "written")
+    v.equal("type of the group, afterwards", facts["type"], "DMA-FQ")
+    waits = _waits(load)
+    v.at_least("domains that became lazy", len(facts["lazy"]), 1)
+    # Had it found the queue, it would not have waited at all.
+    late = sum(
+        wait.asked < at < wait.sync_begin for at in facts["lazy"] for wait in waits
+    )
+    if not late:
+        v.undecide("no domain became lazy in the middle of an unmapping")
+        return v
+    v.at_least("unmappings in the middle of which there was a queue", late, 1)
+    (probes,) = _facts(load, "probes")
+    v.equal("dma_iova_unlink(), which must not queue", len(probes["entered"]), 0)
+    syncs = load.events("iotlb_sync")
+    v.equal("iotlb_sync", len(syncs), len(waits))
+    v.equal("lazy", {sync.fields["lazy"] for sync in syncs}, {0})
     return v
 
 

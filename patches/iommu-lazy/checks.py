@@ -1,43 +1,115 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The checks of the iommu-lazy series: what fails without its patch."""
+"""The checks of the iommu-lazy series: what fails without its patch, and what must not.
+
+What waits is seen at the driver's function, with the times of both ends; what becomes
+of IOVAs where they are taken and where they are freed.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from kstall.evidence import Evidence, Verdict
+from kstall.evidence import Evidence, Verdict, WorkloadResult
 
 _US = 1000
+_PAGE = 4096
+_LAZY, _STRICT = "DMA-FQ", "DMA"
+_READS = ("small", "scattered", "adjacent")
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Reads of one kind in a domain of one type, and what was seen meanwhile."""
+
+    load: WorkloadResult
+    facts: dict[str, Any]
+    lines: dict[str, dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        return str(self.facts["name"])
+
+    def holds(self, at_us: int) -> bool:
+        return bool(
+            self.facts["begin_ns"] // _US <= at_us <= self.facts["end_ns"] // _US
+        )
+
+    def unmapped(self) -> int:
+        """Bytes, by the event of unmapping."""
+        return sum(
+            size
+            for event in self.load.events("unmap")
+            if self.holds(event.ts_ns // _US)
+            and isinstance(size := event.fields["unmapped_size"], int)
+        )
+
+    def waits(self) -> int:
+        """How many invalidations were waited for."""
+        # [asked, device, unmap begin, unmap end, sync begin, sync end, ...] in us
+        return sum(self.holds(wait[4]) for wait in self.lines["probes"]["waits"])
+
+    def pages(self, what: str) -> int:
+        """Of IOVA space that was ``taken`` or ``freed``."""
+        return sum(
+            pages for at, pages in self.lines["iovas"][what] if self.holds(int(at))
+        )
+
+    def entered(self, name: str) -> int:
+        """How often the function of that ``name`` began."""
+        found = self.lines["probes"]["entered"]
+        return sum(self.holds(at) for at, which in found if which == name)
 
 
 def nothing_waits_in_lazy_mode(ev: Evidence) -> Verdict:
-    """What waits is seen at the driver's function, with the times of both ends."""
+    """Be it mapped in one piece or in several."""
     v = Verdict()
-    load = ev.workload("disk-lazy")
-    lines = list(map(json.loads, load.stdout.splitlines()))
-    (probes,) = (line for line in lines if line["what"] == "probes")
-    phases = {line["name"]: line for line in lines if line["what"] == "phase"}
-    v.equal("phases", sorted(phases), ["adjacent", "scattered", "small"])
-    for name, phase in phases.items():
-        begin, end = phase["begin_ns"], phase["end_ns"]
-        v.equal(f"{name}: type of the group", phase["type"], "DMA-FQ")
-        v.equal(f"{name}: sectors", phase["sectors"] * 512, phase["bytes"])
-        unmapped = [
-            size
-            for event in load.events("unmap")
-            if begin // _US <= event.ts_ns // _US <= end // _US
-            and isinstance(size := event.fields["unmapped_size"], int)
-        ]
-        v.equal(f"{name}: bytes unmapped", sum(unmapped), phase["bytes"])
-        # [asked, device, unmap begin, unmap end, sync begin, sync end, ...] in us
-        waits = [
-            wait for wait in probes["waits"] if begin // _US <= wait[4] <= end // _US
-        ]
-        v.equal(f"{name}: waits for the IOMMU", len(waits), 0)
-    # Else the driver did not map it in the way that is asked about.
-    pieces = min(phases["scattered"]["runs"])
-    v.at_least("scattered: pieces of a request, least", pieces, 2)
-    destroyed = [at for at, name in probes["entered"] if name == "dma_iova_destroy"]
-    requests = phases["scattered"]["requests"]
-    v.at_least("dma_iova_destroy()", len(destroyed), requests)
+    for phase in _phases(v, ev, _LAZY):
+        v.equal(f"{phase.name}: waits for the IOMMU", phase.waits(), 0)
+        if phase.name == "scattered":
+            # Else the driver did not map it in the way that is asked about.
+            v.at_least("scattered: pieces, least", min(phase.facts["runs"]), 2)
+            requests = phase.facts["requests"]
+            destroyed = phase.entered("dma_iova_destroy")
+            v.at_least("scattered: dma_iova_destroy()", destroyed, requests)
     return v
+
+
+def strict_mode_waits(ev: Evidence) -> Verdict:
+    """By the same probes: nothing is deferred where that would not be safe."""
+    v = Verdict()
+    for phase in _phases(v, ev, _STRICT):
+        requests = phase.facts["requests"]
+        v.at_least(f"{phase.name}: waits for the IOMMU", phase.waits(), requests)
+    return v
+
+
+def each_iova_is_freed(ev: Evidence) -> Verdict:
+    """In pages, by the time the queue is empty: of an IOVA all or nothing is."""
+    v = Verdict()
+    for kind in (_LAZY, _STRICT):
+        for phase in _phases(v, ev, kind):
+            where = f"{kind}, {phase.name}"
+            taken = phase.pages("taken")
+            v.at_least(f"{where}: pages taken", taken, phase.facts["bytes"] // _PAGE)
+            v.equal(f"{where}: pages freed", phase.pages("freed"), taken)
+    return v
+
+
+def _phases(v: Verdict, ev: Evidence, kind: str) -> Iterator[_Phase]:
+    load = ev.workload("disk-both")
+    said = list(map(json.loads, load.stdout.splitlines()))
+    lines = {line["what"]: line for line in said if line["what"] != "phase"}
+    found = [
+        _Phase(load, line, lines)
+        for line in said
+        if line["what"] == "phase" and line["type"] == kind
+    ]
+    v.equal(f"{kind}: phases", [phase.name for phase in found], list(_READS))
+    for phase in found:
+        size = phase.facts["bytes"]
+        v.equal(f"{kind}, {phase.name}: sectors", phase.facts["sectors"] * 512, size)
+        v.equal(f"{kind}, {phase.name}: bytes unmapped", phase.unmapped(), size)
+        yield phase

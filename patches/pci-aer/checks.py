@@ -142,7 +142,7 @@ def merged_reports_have_messages(ev: Evidence) -> Verdict:
     return v
 
 
-def dropped_messages_are_told(ev: Evidence) -> Verdict:
+def full_fifo_is_told(ev: Evidence) -> Verdict:
     """More interrupts than records: what the Root Port's total has not, had no room."""
     v = Verdict()
     turn = _turn(ev, "overflow", "burst-130")
@@ -364,12 +364,12 @@ def unheard_port_is_silent(ev: Evidence) -> Verdict:
 
 
 def messages_are_the_root_ports_totals(ev: Evidence) -> Verdict:
-    """By kind, in each turn; what was dropped is not counted by the kernel."""
+    """By kind, in each turn; what found no room is not counted by the kernel."""
     v = Verdict()
     for turn in _turns(ev):
         told = Counter[str]()
         for event in turn.messages:
-            if not event.fields["dropped"]:
+            if not event.fields["fifo_full"]:
                 status = _status(event)
                 told["total_err_cor"] += bool(status & COR)
                 fatal = (
@@ -477,7 +477,7 @@ _FIRST = {
 }
 _LINE = re.compile(
     r"(?P<root>\S+) root_status:0x(?P<status>[\da-f]{8}) \((?P<bits>\S*)\), "
-    r"cor:(?P<cor>[\da-f:.]+), uncor:(?P<uncor>[\da-f:.]+), dropped:[01]"
+    r"err_src:0x(?P<senders>[\da-f]{8}), fifo_full:[01]"
 )
 
 
@@ -500,11 +500,21 @@ def text_names_the_sender(ev: Evidence) -> Verdict:
             if rest := status & ~_CLEARED:
                 names.append(f"0x{rest:x}")
             wrong += found["bits"] != "|".join(names)
-            for half, device in zip(("cor", "uncor"), who, strict=True):
-                wrong += device is not None and found[half] != addresses[device]
+            domain = found["root"].partition(":")[0]
+            # Who sent a correctable error stands in the lower half.
+            for half, device in zip(
+                (found["senders"][4:], found["senders"][:4]), who, strict=True
+            ):
+                sender = f"{domain}:{_bdf(int(half, 16))}"
+                wrong += device is not None and sender != addresses[device]
         v.equal(f"{turn.label}: lines", len(turn.printed), len(turn.messages))
         v.equal(f"{turn.label}: of which wrong", wrong, 0)
     return v
+
+
+def _bdf(requester: int) -> str:
+    """Bus, device and function as sysfs writes them."""
+    return f"{requester >> 8:02x}:{requester >> 3 & 0x1F:02x}.{requester & 7}"
 
 
 def scripts_add_up(ev: Evidence) -> Verdict:
@@ -512,7 +522,7 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     v = Verdict()
     load = ev.workload("mixed")
     turns = {str(turn.facts["name"]): turn for turn in _turns_of(ev, "mixed")}
-    sent, merged, dropped = Counter[str](), Counter[str](), Counter[str]()
+    sent, merged, full = Counter[str](), Counter[str](), Counter[str]()
     for name, turn in turns.items():
         device, _ = _FIRST[name]
         if device is not None:
@@ -520,9 +530,9 @@ def scripts_add_up(ev: Evidence) -> Verdict:
             writes = turn.facts.get("writes", 1)
             sent[sender] += writes
             merged[sender] += name == "two-devices"
-            dropped[sender] += max(0, writes - ROOM)
+            full[sender] += max(0, writes - ROOM)
     counts = load.bpftrace("pci-aer").maps
-    wanted = {"@messages": sent, "@merged": merged, "@dropped": dropped}
+    wanted = {"@messages": sent, "@merged": merged, "@fifo_full": full}
     for name, count in wanted.items():
         v.equal(name, _plain(counts.get(name, {})), dict(sorted((+count).items())))
     bursts = [turn for name, turn in turns.items() if name.startswith("burst-")]
@@ -598,10 +608,10 @@ def _status(event: Event) -> int:
 
 
 def _message(
-    received: int, cor: int | None = None, uncor: int | None = None, dropped: int = 0
+    received: int, cor: int | None = None, uncor: int | None = None, full: int = 0
 ) -> dict[str, int | None]:
     """A record: what was received, from whom first, and whether there was no room."""
-    return {"received": received, "cor": cor, "uncor": uncor, "dropped": dropped}
+    return {"received": received, "cor": cor, "uncor": uncor, "full": full}
 
 
 def _said(events: Iterable[Event]) -> list[dict[str, int | None]]:
@@ -610,7 +620,7 @@ def _said(events: Iterable[Event]) -> list[dict[str, int | None]]:
             _status(event) & _CLEARED,
             _int(event, "err_src") & 0xFFFF if _status(event) & COR else None,
             _int(event, "err_src") >> 16 if _status(event) & UNCOR else None,
-            _int(event, "dropped"),
+            _int(event, "fifo_full"),
         )
         for event in events
     ]
@@ -635,7 +645,7 @@ def _burst(v: Verdict, turn: Turn, count: int, kept: int) -> None:
     v.equal("records taken before the last write", turn.facts["taken"], 0)
     v.equal("interrupts with something to be read", _handled(turn), count)
     message = _message(COR, cor=turn.source("ep2"))
-    wanted = [message] * kept + [{**message, "dropped": 1}] * (count - kept)
+    wanted = [message] * kept + [{**message, "full": 1}] * (count - kept)
     told = _said(turn.messages)
     v.equal("messages", len(told), count)
     v.equal("of which others than were written", _differ(told, wanted), 0)

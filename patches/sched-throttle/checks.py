@@ -317,6 +317,25 @@ def changing_the_cpu_ends_it(ev: Evidence) -> Verdict:
     return v
 
 
+def changing_the_nice_value_ends_it(ev: Evidence) -> Verdict:
+    """It stands still before and after; the driver does both."""
+    v = Verdict()
+    run = _run(ev, "move")
+    nice = run.step("nice", "by-nice")
+    both = _during(run, nice, *_TASK)
+    v.equal("events", [event.name for event in both], [_TASK[1], _TASK[0]])
+    v.equal(
+        "reasons", [_int(e, "reason") for e in both if e.name == _TASK[1]], [CHANGE]
+    )
+    v.equal("CPUs", {event.fields["on"] for event in both}, {0})
+    (driver,) = run.all("driver")
+    v.equal("current", {event.pid for event in both}, {driver["pid"]})
+    known = nice["before_ns"] - nice["seen_ns"]
+    v.at_least("throttled before", known, 100 * MS, "ns")
+    _ended(v, run, run.step("lift", "by-nice"), REFILL, 0)
+    return v
+
+
 def changing_the_class_ends_it(ev: Evidence) -> Verdict:
     """The second start is the only one that is not the task's own doing."""
     v = Verdict()
@@ -369,20 +388,29 @@ def workers_stop_in_the_kernel(ev: Evidence) -> Verdict:
     task = run.task("io-wq")
     group = run.group("io-wq")
     v.at_least("workers", len(task["workers"]), 1)
-    spans = [span for pid in task["workers"] for span in _spans(run, int(pid))]
-    v.at_least("times that they were throttled", len(spans), ENDS)
+    all_ = [span for pid in task["workers"] for span in _spans(run, int(pid))]
+    v.at_least("times that they were throttled", len(all_), ENDS)
     own = _spans(run, task["pid"])
     # Whoever is the first to stop, and there is nobody else in the group.
     v.at_least(
         "sum of all times / 1000",
-        sum(span.ns for span in (*spans, *own)) // 1000,
+        sum(span.ns for span in (*all_, *own)) // 1000,
         group["local"]["throttled_usec"],
     )
     wall = task["end_ns"] - task["begin_ns"]
-    for pid in task["workers"]:
-        lost = sum(span.ns for span in _spans(run, int(pid)))
-        v.at_most(f"worker {task['workers'].index(pid)}: time", lost, wall, "ns")
-    v.equal("reasons", {_int(span.end, "reason") for span in spans}, {REFILL})
+    switches = run.load.events("sched_switch")
+    for number, (pid, used) in enumerate(
+        zip(task["workers"], task["run_ns"], strict=True)
+    ):
+        spans = _spans(run, int(pid))
+        lost = sum(span.ns for span in spans)
+        # Until it is switched out it is both throttled and on the CPU.
+        both = sum(
+            _switched_out(switches, span.start, pid) - span.start.ts_ns + ROUNDING_NS
+            for span in spans
+        )
+        v.at_most(f"worker {number}: time and CPU time", lost + used, wall + both, "ns")
+    v.equal("reasons", {_int(span.end, "reason") for span in all_}, {REFILL})
     return v
 
 
@@ -401,6 +429,45 @@ def nested_limit_is_told_apart(ev: Evidence) -> Verdict:
         sum(span.ns for span in spans) // 1000,
         train["local"]["throttled_usec"],
     )
+    return v
+
+
+def removed_group_has_no_end(ev: Evidence) -> Verdict:
+    """What a group still owed is known from what it had used, by cpu.stat."""
+    v = Verdict()
+    run = _run(ev, "removed")
+    turns = open_ = 0
+    for turn in run.all("removed"):
+        name, group = turn["name"], run.group(turn["name"])
+        quota, stat = group["quota_us"], group["stat"]
+        # It had one quota in the beginning, and one in each period since.
+        owed = stat["usage_usec"] - (stat["nr_periods"] + 1) * quota
+        if owed <= quota:
+            continue
+        turns += 1
+        queue = run.record(*_QUEUE, cgroup=group["cgroup"])
+        before = [event for event in queue if event.ts_ns < turn["before_ns"]]
+        names = [event.name for event in before]
+        v.equal(f"{name}: the last event before", names[-1:], [_QUEUE[0]])
+        gone = [
+            e for e in run.record("cgroup_rmdir") if e.fields["id"] == group["cgroup"]
+        ]
+        v.equal(f"{name}: cgroup_rmdir", len(gone), 1)
+        v.true(
+            f"{name}: while it was removed",
+            all(turn["before_ns"] <= e.ts_ns <= turn["after_ns"] for e in gone),
+        )
+        # What is removed may be paid off before it is gone.
+        open_ += [event.name for event in queue][-1:] == [_QUEUE[0]]
+        tasks = _alternating(
+            run.record(*_TASK, cgroup=group["cgroup"]), _TASK, ("task",)
+        )
+        v.equal(f"{name}: tasks, out of turn or left open", tasks.odd, 0)
+    if not turns:
+        v.undecide("no group owed anything when it was removed")
+        return v
+    v.at_least("groups that owed more than a period's quota", turns, 1)
+    v.at_least("of which never let go", open_, 1)
     return v
 
 
@@ -657,15 +724,20 @@ def _both(run: Run, task: Mapping[str, Any], pairs: Sequence[Seen]) -> list[int]
     """
     switches = run.load.events("sched_switch")
     return [
-        next(
-            switch.ts_ns + ROUNDING_NS
-            for switch in switches
-            if switch.fields["prev_pid"] == task["pid"]
-            and switch.ts_ns >= pair.span.start.ts_ns - ROUNDING_NS
-        )
+        _switched_out(switches, pair.span.start, task["pid"])
         - (pair.gap[0] if pair.gap else pair.span.start.ts_ns - task["gap_ns"])
         for pair in pairs
     ]
+
+
+def _switched_out(switches: Sequence[Event], start: Event, pid: int) -> int:
+    """When a task that begins to be throttled gave up the CPU, at the latest, in ns."""
+    return next(
+        switch.ts_ns + ROUNDING_NS
+        for switch in switches
+        if switch.fields["prev_pid"] == pid
+        and switch.ts_ns >= start.ts_ns - ROUNDING_NS
+    )
 
 
 def _during(run: Run, step: Mapping[str, Any], *names: str) -> list[Event]:

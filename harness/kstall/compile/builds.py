@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from ..base import KstallError, Sink, cache, elsewhere, sources, temporary
-from ..build import Toolchain, kconfig, kernel
+from ..build import Configured, Toolchain, kconfig, kernel
 from ..debian import Root, root
 from ..series import Context, Series, SeriesError, projects
 from ..tree import AppliedTree, Base, Plan, tree
 from ..verdict import Check
-from . import compilecheck, compiling, kbuild, options, sparse, variants
+from . import compilecheck, compiling, kbuild, options, seeds, sparse, variants
 from .compilecheck import Tried
 from .compiling import Job, Outcome
 from .variants import Variant
@@ -29,7 +29,7 @@ from .variants import Variant
 _OUTCOME = "outcome.json"
 _OBJECTS = "objects"
 _WORST = variants.WORST
-_ONLY_DEEP = ("without-", "builtin", "clang", "arm64", "i386")
+_ONLY_DEEP = ("without-", "builtin", "clang", "arm64", "i386", variants.RANDOM)
 DEEP = "compiled at LEVEL=deep"
 # Outcomes; those of worst take a megabyte, the others some kilobytes.
 _KEPT = 2000
@@ -82,7 +82,8 @@ class _Result:
 def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
     """Compile what has to be, and judge; ``checkout`` is called only if there is some.
 
-    At level deep that is in all variants, else in those that take seconds.
+    At level deep that is in all variants, else in those that take seconds.  Seeds that
+    were asked for are tried at any level, instead of those that a series has.
     """
     ui = work.context.ui
     turns, lacking = _variants(work)
@@ -97,14 +98,16 @@ def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
             results[variant.name, number] = result
             named = f"patch {number}" if number else "the base"
             ui.progress(len(results), total, f"{variant.title}: {named}")
+    drawn = [*_random(work, checkout, users)]
     cache.prune(work.cache / "compiled", keep=_KEPT)
-    tried = [*_tried(work, turns, results), *lacking]
+    tried = [*_tried(work, turns, results), *(one for one, _ in drawn), *lacking]
     last = len(work.plan.patches)
     return Compiled(
         compilecheck.judge(work.series, tried),
         sum(len(one.outcomes) for one in tried),
         (results[_WORST, 0].entry / _OBJECTS, results[_WORST, last].entry / _OBJECTS),
-        all(one.reused and one.entry not in fresh for one in results.values()),
+        all(one.reused and one.entry not in fresh for one in results.values())
+        and all(old for _, old in drawn),
     )
 
 
@@ -219,6 +222,45 @@ def _tried(
             yield Tried(compiling.SPARSE, variant.title, outcomes)
 
 
+def _random(
+    work: Work,
+    checkout: Callable[[Plan], AppliedTree],
+    users: Callable[[Path], kbuild.Users],
+) -> Iterator[tuple[Tried, bool]]:
+    """What came of random configurations, and whether that was known before.
+
+    The whole series is compiled; of what is said of that, the states before tell whose
+    it is.
+    """
+    wanted = work.context.seeds
+    if not wanted and work.context.level == "deep":
+        wanted = seeds.of(work.series)
+    last = len(work.plan.patches)
+    fragments = _fragments(work)
+    for count, seed in enumerate(wanted):
+        variant = variants.random(work.tools, seed)
+        work.context.ui.progress(count, len(wanted), variant.title)
+
+        def result(number: int, variant: Variant = variant) -> _Result:
+            state = _State(work, number, checkout, users)
+            return _obtain(work, state, variant, fragments)
+
+        # Of a state that says nothing new it does not matter what those before it say,
+        # but where each patch compiles other variants show.
+        whole = base = result(last)
+        if compilecheck.says_more(whole.outcome, Outcome()):
+            base = result(0)
+        between = [base] * (last - 1)
+        if compilecheck.says_more(whole.outcome, base.outcome):
+            between = [result(number) for number in range(1, last)]
+        found = [base, *between, whole]
+        outcomes = tuple(one.outcome for one in found)
+        yield (
+            Tried(variant.name, variant.title, outcomes),
+            all(one.reused for one in found),
+        )
+
+
 def _states(work: Work, variant: Variant) -> Sequence[int]:
     """How many patches are applied in each state that ``variant`` is tried in."""
     last = len(work.plan.patches)
@@ -280,14 +322,21 @@ def _turn(
         for variant in turn:
             if number not in _states(work, variant):
                 continue
-            key = _key_of(work, number, variant, fragments)
-            entry = work.cache / "compiled" / key
-            if reused := _is_there(entry, state):
-                os.utime(entry)  # `cache.prune` drops what was not used for longest
-            else:
-                _compile(work, state, variant, fragments, entry)
-            raw = json.loads((entry / _OUTCOME).read_text(encoding="utf-8"))
-            yield variant, number, _Result(Outcome.of_json(raw), entry, reused)
+            yield variant, number, _obtain(work, state, variant, fragments)
+
+
+def _obtain(
+    work: Work, state: _State, variant: Variant, fragments: Sequence[Path]
+) -> _Result:
+    """What comes of a state in a variant, found or made."""
+    key = _key_of(work, state.number, variant, fragments)
+    entry = work.cache / "compiled" / key
+    if reused := _is_there(entry, state):
+        os.utime(entry)  # `cache.prune` drops what was not used for longest
+    else:
+        _compile(work, state, variant, fragments, entry)
+    raw = json.loads((entry / _OUTCOME).read_text(encoding="utf-8"))
+    return _Result(Outcome.of_json(raw), entry, reused)
 
 
 def _is_there(entry: Path, state: _State) -> bool:
@@ -352,6 +401,55 @@ def _key_of(
         ],
         [cache.file_digest(path) for path in fragments],
         variant.id,
+        _symbols(work) if variant.seed is not None else None,
+    )
+
+
+def _symbols(work: Work) -> list[str]:
+    """What touched code cannot be without: what its Makefiles and its series ask."""
+    own = kconfig.parse_fragment(
+        work.context.project.kconfigs / work.series.spec.kconfig
+    )
+    asked = {one.symbol for one in own if one.value in ("y", "m")}
+    return sorted(asked | options.compiling(work.plan))
+
+
+def _configured(
+    work: Work,
+    state: _State,
+    variant: Variant,
+    fragments: Sequence[Path],
+    scratch: Path,
+) -> Configured:
+    if variant.seed is None:
+        return variants.configure(
+            variant,
+            state.applied,
+            state.plan,
+            fragments,
+            work.tools,
+            work.cache,
+            scratch,
+            log=work.log,
+        )
+    whole = kernel.configured(
+        state.plan,
+        lambda: state.applied,
+        fragments,
+        work.tools,
+        work.cache,
+        log=work.log,
+        lenient=True,
+    )
+    key = kernel.config_key(state.plan, fragments, work.tools)
+    return seeds.configure(
+        variant,
+        state.applied,
+        whole,
+        _symbols(work),
+        work.cache,
+        key=key,
+        log=work.log,
     )
 
 
@@ -368,16 +466,7 @@ def _compile(
         cache.keep(entry) as made,
     ):
         try:
-            config = variants.configure(
-                variant,
-                state.applied,
-                state.plan,
-                fragments,
-                work.tools,
-                work.cache,
-                place,
-                log=work.log,
-            )
+            config = _configured(work, state, variant, fragments, place)
         except kconfig.CannotBeOff as error:
             outcome = Outcome(impossible=error.what)
         else:

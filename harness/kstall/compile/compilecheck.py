@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..lint import Finding, patchcheck
 from ..series import Series
 from ..verdict import Check, Verdict, run_check
-from . import compiling
+from . import compiling, variants
 from .compiling import Outcome, Said
 
 _FATAL = (compiling.ERROR, compiling.NO_SOURCE)
@@ -110,11 +110,26 @@ CHECKS: Mapping[str, _Check] = {
         f"For 32-bit x86, {_TOUCHED}, or a division that only libgcc has.",
         *("i386", _also_linked),
     ),
+    "compiles_at_random": _Check(
+        f"In random configurations that have it, by seeds that are named, {_TOUCHED}.",
+        *(variants.RANDOM, _either),
+    ),
 }
 
 
 #: The check that tells what of the others was not compiled.
 LEFT_OUT = "no_source_is_left_out"
+
+
+def says_more(outcome: Outcome, base: Outcome) -> bool:
+    """Whether something is said of it that is not said of ``base``, and that a check of
+    a whole configuration counts."""
+    return bool(
+        patchcheck.new(
+            _findings(base, _either, ""),
+            _findings(outcome, _either, ""),
+        )
+    )
 
 
 def judge(series: Series, tried: Sequence[Tried]) -> tuple[Check, ...]:
@@ -130,7 +145,7 @@ def judge(series: Series, tried: Sequence[Tried]) -> tuple[Check, ...]:
             judging = functools.partial(_judge, name, check, mine)
             result = run_check(name, "patch", check.claim, judging, series)
             if result.status in ("pass", "fail"):
-                result.detail = "; ".join(_limits(mine))
+                result.detail = "; ".join(_told(mine))
             results.append(result)
     claim = (
         "Each configuration that is to be tried can be had, and each touched source is "
@@ -168,6 +183,14 @@ def _left_out(tried: Sequence[Tried]) -> Verdict:
         seen += f", without {without}" if without else ""
         verdict.true(f"{one.title}: can be had", True, seen)
     return verdict
+
+
+def _told(tried: Sequence[Tried]) -> Iterator[str]:
+    """The seeds, where there are any, and what was not compiled."""
+    seeds = [one.title for one in tried if one.name.startswith(variants.RANDOM)]
+    if seeds:
+        yield f"tried {', '.join(seeds)}"
+    yield from _limits(tried)
 
 
 def _limits(tried: Sequence[Tried]) -> Iterator[str]:

@@ -36,8 +36,7 @@ def of(plan: tree.Plan) -> tuple[str, ...]:
                 kbuild.is_compiled(path) or kbuild.is_header(path)
             ):
                 found |= around(_text(before[path]), _text(new))
-    sources = [path for path in states[-1] if kbuild.is_compiled(path)]
-    return tuple(sorted(found | _compiling(plan, sources)))
+    return tuple(sorted(found | compiling(plan)))
 
 
 def around(old: str, new: str) -> set[str]:
@@ -80,8 +79,9 @@ def _blocks(lines: list[str]) -> Iterator[tuple[int, int, set[str]]]:
                 open_.append((number, known | symbols))
 
 
-def _compiling(plan: tree.Plan, sources: list[str]) -> set[str]:
-    """The symbols by which Makefiles have ``sources`` compiled."""
+def compiling(plan: tree.Plan) -> set[str]:
+    """The symbols by which Makefiles have touched sources compiled."""
+    sources = [path for path, _ in plan.states[-1] if kbuild.is_compiled(path)]
     folders = {
         str(folder)
         for path in sources

@@ -28,6 +28,7 @@ _LLVM = (
 _ARM64 = "aarch64-linux-gnu-"
 MODULES = "modules"
 WORST = "worst"
+RANDOM = "random-"
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Variant:
     ``place`` names the output directory.  ``asks`` are requests on top of those of the
     series; ``off`` has to be off, with all that selects it; ``builtin`` makes modules
     part of the image; of a ``bare`` one nothing is asked, not even by the series.
-    ``arch`` is the name of the architecture's directory.
+    ``arch`` is the name of the architecture's directory.  ``seed`` is that of a random
+    configuration, see `seeds`.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Variant:
     builtin: bool = False
     bare: bool = False
     checker: Checker | None = None
+    seed: int | None = None
 
     @property
     def id(self) -> str:
@@ -83,6 +86,12 @@ def worst(tools: Toolchain) -> Variant:
 def tiny(tools: Toolchain) -> Variant:
     """A kernel with nothing that can be left out; what is selected elsewhere is not."""
     return Variant("tiny", "allnoconfig", tools, "tiny", bare=True)
+
+
+def random(tools: Toolchain, seed: int) -> Variant:
+    """As chance has it; all such share a directory."""
+    name = f"KCONFIG_SEED={seed:#x}"
+    return Variant(f"{RANDOM}{seed:#x}", name, tools, "random", seed=seed)
 
 
 def builtin(tools: Toolchain) -> Variant:

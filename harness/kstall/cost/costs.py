@@ -122,6 +122,17 @@ class StructChange(_Model):
     record: bool = Field(default=False, description="the record of a new event")
 
 
+class Prototype(_Model):
+    """A tracepoint whose arguments changed, or that is new; None where it is not."""
+
+    binary: str
+    event: str = Field(description="its symbol; that of a bare one ends in _tp")
+    base: list[str] | None = Field(
+        description="types of arguments, as BPF programs get them by position"
+    )
+    patched: list[str] | None
+
+
 class Footprint(_Model):
     """What the patches change in the binaries."""
 
@@ -138,6 +149,10 @@ class Footprint(_Model):
         default=0, description="functions that did not change but for addresses"
     )
     structs: list[StructChange] = []
+    prototypes: list[Prototype] = []
+    same_prototypes: int = Field(
+        default=0, description="tracepoints whose arguments are what they were"
+    )
     limits: list[str] = Field(
         default=[], description="what could not be looked at or proven, and why"
     )

@@ -84,7 +84,7 @@ def compare(base: Kernel, patched: Kernel, wanted: Wanted) -> costs.Footprint:
         common.append((name, ours, theirs))
         if ours.read_bytes() != theirs.read_bytes():
             _add(found, binaries(name, ours, theirs, wanted))
-    found.structs = list(structs.changes(common))
+    structs.add(found, structs.types(common))
     for event in sorted(wanted.events - {site.event for site in found.sites}):
         found.limits.append(f"no site of {event} in any binary")
     return found

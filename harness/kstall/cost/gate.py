@@ -130,6 +130,50 @@ def _of_somebody_else(series: Series, verdict: Verdict) -> Verdict:
     return skipped
 
 
+def judge_prototypes(series: Series, found: Footprint) -> Check:
+    """The check of what became of tracepoints that programs attach to; pure."""
+    return run_check(
+        existing_prototypes_are_kept.__name__,
+        "abi",
+        " ".join((existing_prototypes_are_kept.__doc__ or "").split()),
+        functools.partial(existing_prototypes_are_kept, series),
+        found,
+    )
+
+
+def existing_prototypes_are_kept(series: Series, found: Footprint) -> Verdict:
+    """Existing tracepoints have the arguments that they had, by position, and get new
+    ones at the end only; new tracepoints are declared."""
+    verdict = Verdict()
+    if not found.same_prototypes + sum(
+        one.base is not None for one in found.prototypes
+    ):
+        verdict.skip(
+            "the types of the base kernel name no prototype of a tracepoint "
+            "(CONFIG_BPF_EVENTS?), so there is nothing to compare"
+        )
+        return verdict
+    verdict.true(
+        f"{found.same_prototypes} tracepoints have the arguments they had", True
+    )
+    declared = tracepoints(series)
+    for one in found.prototypes:
+        if one.base is None:
+            shown = _arguments(one.patched or [])
+            verdict.true(f"{one.event} is declared", one.event in declared, shown)
+        elif one.patched is None:
+            verdict.true(f"{one.event} can be attached to as before", False, "is gone")
+        else:
+            ok = one.patched[: len(one.base)] == one.base
+            became = f"{_arguments(one.base)} became {_arguments(one.patched)}"
+            verdict.true(f"{one.event} can be attached to as before", ok, became)
+    return verdict
+
+
+def _arguments(types: list[str]) -> str:
+    return f"({', '.join(types)})"
+
+
 def _judge_path(
     verdict: Verdict, path: FunctionPaths, exempt: Exemption | None
 ) -> None:

@@ -76,6 +76,15 @@ class Shares:
             same_paths=whole.same_paths,
             unchanged=whole.unchanged,
             structs=[one for one in whole.structs if series in owners.of_struct(one)],
+            prototypes=[
+                one
+                for one in whole.prototypes
+                # What became of one that was there before is everybody's.
+                if one.base is not None
+                or one.event in mine.events
+                or one.event not in self.events
+            ],
+            same_prototypes=whole.same_prototypes,
             limits=[*self._limits(mine, whole)],
         )
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What became of structs and unions between two kernels."""
+"""What became of structs, and of the prototypes of tracepoints, between two kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..base import KstallError
@@ -15,15 +15,12 @@ _RECORD = "trace_event_raw_"
 _NO_RECORD = ("trace_event_data_offsets_",)
 
 
-def changes(
-    binaries: Iterable[tuple[str, Path, Path]],
-) -> Iterator[costs.StructChange]:
-    """What changed or is new, each once, where it is first.
+Pair = tuple[str, btf.Types, btf.Types]
 
-    ``binaries`` are name, base, patched; the kernel itself is first.
-    """
+
+def types(binaries: Iterable[tuple[str, Path, Path]]) -> Iterator[Pair]:
+    """The types of binaries, as name, base, patched; the kernel itself is first."""
     kernels: tuple[btf.Types, btf.Types] | None = None
-    reported: set[str] = set()
     for name, one, other in binaries:
         if kernels is None:
             before, after = kernels = btf.read(one), btf.read(other)
@@ -33,10 +30,37 @@ def changes(
                 after = btf.read(other, kernels[1])
             except KstallError:
                 continue  # a module without types of its own
+        yield name, before, after
+
+
+def add(found: costs.Footprint, pairs: Iterable[Pair]) -> None:
+    """Add to ``found`` what changed or is new, each once, where it is first."""
+    reported: set[str] = set()
+    for name, before, after in pairs:
         for change in compare(name, before, after):
             if change.name not in reported:
                 reported.add(change.name)
-                yield change
+                found.structs.append(change)
+        ours, theirs = before.prototypes(), after.prototypes()
+        found.prototypes += prototypes(name, ours, theirs)
+        found.same_prototypes += sum(theirs.get(key) == ours[key] for key in ours)
+
+
+def prototypes(
+    binary: str,
+    base: Mapping[str, tuple[str, ...]],
+    patched: Mapping[str, tuple[str, ...]],
+) -> Iterator[costs.Prototype]:
+    """The tracepoints whose arguments are not what they were."""
+    for event in sorted({*base, *patched}):
+        before, after = base.get(event), patched.get(event)
+        if before != after:
+            yield costs.Prototype(
+                binary=binary,
+                event=event,
+                base=None if before is None else list(before),
+                patched=None if after is None else list(after),
+            )
 
 
 def compare(

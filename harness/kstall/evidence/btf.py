@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Layouts of structs, from the BTF that kernels and modules carry."""
+"""Structs and prototypes of tracepoints, from the BTF of kernels and modules."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _HEADER = struct.Struct("<HBBIIIII")
 _TYPE = struct.Struct("<III")
 _MEMBER = struct.Struct("<III")
 _ARRAY = struct.Struct("<III")
+_INT_DATA = struct.Struct("<I")
+_PARAMETER = struct.Struct("<II")
 _INT, _PTR, _ARRAY_KIND, _STRUCT, _UNION, _ENUM, _FWD = range(1, 8)
 _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _FUNC, _PROTO, _VAR, _DATASEC = range(8, 16)
 _FLOAT, _DECL_TAG, _TYPE_TAG, _ENUM64 = range(16, 20)
@@ -35,6 +37,10 @@ _MORE = {
     _ENUM64: (0, 12),
 }
 _POINTER = 8
+# What bpf_probe.h names the type of a tracepoint's probe; its first argument is the
+# probe's own.
+_PROBE = "btf_trace_"
+_SIGNED, _BOOL = 1, 4
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,50 @@ class Types:
             if one.kind in (_STRUCT, _UNION) and one.name:
                 members = tuple(self._members(one))
                 yield Layout(one.name, one.kind == _UNION, one.number, members)
+
+    def prototypes(self) -> dict[str, tuple[str, ...]]:
+        """The arguments of each tracepoint by its symbol, without those of the base.
+
+        As BPF programs get them: without typedefs and qualifiers, numbers by their
+        width and sign.
+        """
+        found = {}
+        for one in self.types[self.own :]:
+            if one.kind == _TYPEDEF and one.name.startswith(_PROBE):
+                probe = self._plain(one.number)
+                proto = self._plain(probe.number) if probe is not None else None
+                if proto is not None and proto.kind == _PROTO:
+                    arguments = tuple(self._named(kind) for _, kind, _ in proto.parts)
+                    found[one.name.removeprefix(_PROBE)] = arguments[1:]
+        return found
+
+    def _plain(self, number: int) -> _Type | None:
+        """A type without names for it and qualifiers; None is void."""
+        while number:
+            one = self.types[number - 1]
+            if one.kind not in _ALIASES:
+                return one
+            number = one.number
+        return None
+
+    def _named(self, number: int) -> str:
+        one = self._plain(number)
+        if one is None:
+            return "void"
+        if one.kind == _PTR:
+            return f"{self._named(one.number)} *".replace("* *", "**")
+        if one.kind == _ARRAY_KIND:
+            element, _, many = one.parts[0]
+            return f"{self._named(element)}[{many}]"
+        if one.kind == _INT:
+            encoding = one.parts[0][0] >> 24
+            sign = "s" if encoding & _SIGNED else "u"
+            return "bool" if encoding & _BOOL else f"{sign}{one.number * 8}"
+        words = {_UNION: "union", _ENUM: "enum", _ENUM64: "enum", _PROTO: "function"}
+        what = words.get(one.kind, "struct")
+        if one.kind == _FWD and one.bitfields:
+            what = "union"
+        return f"{what} {one.name}".rstrip()
 
     def _members(self, one: _Type) -> Iterator[Member]:
         for name, kind, place in one.parts:
@@ -172,5 +222,10 @@ def _types(raw: bytes, strings: bytes) -> Iterator[_Type]:
             parts = tuple(_MEMBER.iter_unpack(raw[at : at + each * count]))
         elif kind == _ARRAY_KIND:
             parts = (_ARRAY.unpack_from(raw, at),)
+        elif kind == _INT:
+            parts = ((*_INT_DATA.unpack_from(raw, at), 0, 0),)
+        elif kind == _PROTO:
+            pairs = _PARAMETER.iter_unpack(raw[at : at + each * count])
+            parts = tuple((name, number, 0) for name, number in pairs)
         at += fixed + each * count
         yield _Type(_string(strings, name), kind, number, parts, bool(info >> 31))

@@ -5,7 +5,7 @@ In come a series and its `Plan`; out come checks, each finding held against the 
 before its patch and against what the series argues.  It knows nothing of stages.
 """
 
-from . import checkpatch, discover, patchcheck, patches, patchtext
+from . import checkpatch, discover, patchcheck, patches, patchtext, reading
 from .discover import Found
 from .patchcheck import Finding
 
@@ -17,4 +17,5 @@ __all__ = [
     "patchcheck",
     "patches",
     "patchtext",
+    "reading",
 ]

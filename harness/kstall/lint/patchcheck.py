@@ -9,6 +9,7 @@ runs inside of a tree: all programs get copies.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,10 +18,21 @@ from email.parser import BytesHeaderParser
 from email.policy import default as mail_policy
 from pathlib import Path
 
+from ..base import KstallError
 from ..series import Patch, PatchExemption, Series, patchfile
-from ..tree import File, tree
+from ..tree import Base, File, git, tree
 from ..verdict import Check, Verdict, run_check
-from . import checkpatch, discover, includes, kerneldoc, maintainers, patchtext, rst
+from . import (
+    checkpatch,
+    discover,
+    includes,
+    inlines,
+    kerneldoc,
+    maintainers,
+    patchtext,
+    rst,
+    spelling,
+)
 
 #: Where a finding is that is in no file of the tree.
 MESSAGE = "message"
@@ -28,6 +40,8 @@ _SHOWN = 3
 # Tags whose value versions of the kernel want in different forms: for this one 7.3
 # takes any text, and 7.2 a name and a version with a colon between them.
 _DISPUTED = ("Assisted-by",)
+_MENTION = re.compile(r"(?<![\w/.-])Documentation/[\w./+-]*\w\.(?:rst|txt|yaml)\b")
+_MAINTAINERS = "MAINTAINERS"
 _CODE = (".c", ".h", ".rs", ".S")
 # Wherever somebody has declared an event so far: by name, or by directory.
 _TRACE_HEADER = re.compile(
@@ -94,6 +108,10 @@ class Subject:
         }
 
 
+class CannotTell(KstallError):
+    """What a check would ask is not here; that is no fault of a patch."""
+
+
 #: A check: what it finds of each patch, and at the end of the cover letter if it
 #: reads that.
 Finder = Callable[[Subject], Sequence[Sequence[Finding]]]
@@ -115,7 +133,12 @@ def judge(series: Series, plan: tree.Plan, scratch: Path) -> tuple[Check, ...]:
 
 
 def _verdict(name: str, finder: Finder, subject: Subject) -> Verdict:
-    findings = finder(subject)
+    try:
+        findings = finder(subject)
+    except CannotTell as error:
+        nothing = Verdict()
+        nothing.skip(error.what)
+        return nothing
     decided = [[one for one in many if one.tag not in _DISPUTED] for many in findings]
     judged = verdict(name, decided, subject.series)
     disputed = [one for many in findings for one in many if one.tag in _DISPUTED]
@@ -257,10 +280,10 @@ def include_order(subject: Subject) -> list[list[Finding]]:
 
 def new_files_are_maintained(subject: Subject) -> list[list[Finding]]:
     """A section of MAINTAINERS, as the patch leaves it, has each file that it adds."""
-    pristine = tree.pristine(subject.plan.base, ["MAINTAINERS"])
+    pristine = tree.pristine(subject.plan.base, [_MAINTAINERS])
     found = []
     for number in _numbers(subject):
-        file = subject.after(number).get("MAINTAINERS", pristine["MAINTAINERS"])
+        file = subject.after(number).get(_MAINTAINERS, pristine[_MAINTAINERS])
         known = maintainers.sections(_text(file) if file else "")
         found.append(
             [
@@ -278,6 +301,150 @@ def _maintained(path: str, known: tuple[maintainers.Section, ...]) -> bool:
     return bool(found - {"TRACING"} if path.startswith("include/trace/") else found)
 
 
+def sections_are_whole(subject: Subject) -> list[list[Finding]]:
+    """A section of MAINTAINERS has an address, a status and files, and no pattern
+    names none, as get_maintainer.pl --self-test has it."""
+    base = subject.plan.base
+    pristine = tree.pristine(base, [_MAINTAINERS])[_MAINTAINERS]
+    old = maintainers.sections(_text(pristine) if pristine else "")
+    gone = _removed(subject.plan)
+    if _MAINTAINERS not in subject.plan.files and not gone:
+        return [[] for _ in _numbers(subject)]
+    paths = frozenset(tree.regular(base))
+    # To look for the files of all patterns takes minutes: patches may have emptied
+    # those that they add, and those that have a file which they take away.
+    known = {pattern for one in old for pattern in one.patterns}
+    asked = {one for one in known if any(maintainers.matches(one, p) for p in gone)}
+    told: list[list[Finding]] = []
+    for state in map(dict, subject.plan.states):
+        file = state.get(_MAINTAINERS, pristine)
+        found = maintainers.sections(_text(file) if file else "")
+        there = (paths - state.keys()) | {path for path, file in state.items() if file}
+        faults = [
+            *maintainers.faults(found),
+            *(
+                (one.title, f"no file matches {pattern}")
+                for one in found
+                for pattern in one.patterns
+                if pattern not in known or pattern in asked
+                if not any(maintainers.matches(pattern, path) for path in there)
+            ),
+        ]
+        told.append(
+            [
+                Finding(_MAINTAINERS, 0, "maintainers", f"{title}: {fault}")
+                for title, fault in faults
+            ]
+        )
+    return [new(told[n], told[n + 1]) for n in _numbers(subject)]
+
+
+def _removed(plan: tree.Plan) -> list[str]:
+    """The files that a patch takes away."""
+    states = [dict(state) for state in plan.states]
+    return [
+        path
+        for path in states[0]
+        if any(
+            before[path] is not None and after[path] is None
+            for before, after in itertools.pairwise(states)
+        )
+    ]
+
+
+def inlines_are_in_headers(subject: Subject) -> list[list[Finding]]:
+    """An added function is inline in a header, and is not in a C file, where the
+    compiler knows better."""
+    return [
+        [
+            Finding(path, line, "inline", text)
+            for path, (old, text_) in subject.changed(number).items()
+            for line, text in inlines.misplaced(path, old or "", text_)
+        ]
+        for number in _numbers(subject)
+    ]
+
+
+def mentioned_documents_exist(subject: Subject) -> list[list[Finding]]:
+    """A file below Documentation/ that an added line names is there."""
+    paths = frozenset(tree.regular(subject.plan.base))
+    found = []
+    for number in _numbers(subject):
+        state = subject.after(number)
+        there = (paths - state.keys()) | {p for p, file in state.items() if file}
+        found.append(
+            [
+                Finding(path, line, "reference", f"there is no {name}")
+                for path, (old, text) in subject.changed(number).items()
+                for line, name in _added_mentions(old or "", text)
+                if name not in there
+            ]
+        )
+    return found
+
+
+def _added_mentions(old: str, text: str) -> Iterator[tuple[int, str]]:
+    known = Counter(_MENTION.findall(old))
+    for number, line in enumerate(text.splitlines(), 1):
+        for name in _MENTION.findall(line):
+            if known[name]:
+                known[name] -= 1
+            else:
+                yield number, name
+
+
+def fixes_are_in_history(subject: Subject) -> list[list[Finding]]:
+    """A commit that a patch says it fixes is one that the tree comes from, and has the
+    subject that the patch gives it."""
+    named = [list(patchtext.fixes(_message(one))) for one in subject.series.patches]
+    base = subject.plan.base
+    if any(named) and base.commit is None:
+        raise CannotTell(
+            f"{base.origin} ({base.kind}) has no history in which to look for what "
+            "patches fix; KERNEL= of a git checkout has one"
+        )
+    return [
+        [
+            Finding(MESSAGE, line, "fixes", text, "Fixes")
+            for line, digits, told in names
+            for text in _history_faults(base, digits, told)
+        ]
+        for names in named
+    ]
+
+
+def _history_faults(base: Base, digits: str, told: str) -> Iterator[str]:
+    assert base.commit is not None
+    top = Path(base.origin)
+    commit = git.commit(top, digits, base.commit)
+    if (commit is None or not commit.ancestor) and git.is_shallow(top):
+        raise CannotTell(
+            f"the history of {top} is cut off, and {digits} is not in what there is; "
+            "`git fetch --unshallow` gets the rest"
+        )
+    if commit is None:
+        yield f"{digits} is no commit of {top}"
+        return
+    if commit.subject != told:
+        yield f'{digits} is "{commit.subject}", not "{told}"'
+    if not commit.ancestor:
+        yield f"{digits} is none that {base.describe} comes from"
+
+
+def history(series: Series, base: Base) -> list[object]:
+    """What of the history of ``base`` has a say in what is found, for a key."""
+    names = [
+        digits
+        for patch in series.patches
+        for _, digits, _ in patchtext.fixes(_message(patch))
+    ]
+    if base.commit is None or not names:
+        return [base.kind, bool(names)]
+    top = Path(base.origin)
+    found = [git.resolve(top, name) for name in names]
+    return [base.commit, git.is_shallow(top), found]
+
+
 def tags(subject: Subject) -> list[list[Finding]]:
     """Tags are those that the kernel's developers use, in their form and place, and
     nobody is said to have signed what nobody has."""
@@ -290,6 +457,28 @@ def tags(subject: Subject) -> list[list[Finding]]:
         ]
         for patch in subject.series.patches
     ]
+
+
+def spelling_is_right(subject: Subject) -> list[list[Finding]]:
+    """codespell knows no misspelt word in messages, added lines and the cover
+    letter."""
+    series = subject.series
+    texts = {
+        patch.path.name: spelling.written(patch.path.read_text("utf-8", "replace"))
+        for patch in series.patches
+    }
+    cover = series.dir / series.spec.cover
+    texts[cover.name] = cover.read_text(encoding="utf-8")
+    said = spelling.misspelt(texts, subject.scratch)
+    found = [
+        [
+            Finding(_place(patch.path, line)[0], line, "spelling", text)
+            for line, text in said[patch.path.name]
+        ]
+        for patch in series.patches
+    ]
+    told = [Finding(MESSAGE, line, "spelling", text) for line, text in said[cover.name]]
+    return [*found, told]
 
 
 def prose_is_wrapped(subject: Subject) -> list[list[Finding]]:
@@ -344,8 +533,13 @@ CHECKS: Mapping[str, Finder] = {
         documents,
         include_order,
         new_files_are_maintained,
+        sections_are_whole,
+        inlines_are_in_headers,
+        mentioned_documents_exist,
         event_names_are_new,
         tags,
+        fixes_are_in_history,
+        spelling_is_right,
         prose_is_wrapped,
         nothing_to_fill_in,
     )
@@ -405,6 +599,10 @@ def _numbers(subject: Subject) -> range:
 
 def _text(file: File) -> str:
     return file.data.decode("utf-8", "replace")
+
+
+def _message(patch: Patch) -> str:
+    return patchfile.split(patch.path)[0]
 
 
 def _author(patch: Patch) -> str:

@@ -13,7 +13,7 @@ from ..base import cache, sources
 from ..series import Series
 from ..tree import tree
 from ..verdict import Check
-from . import patchcheck
+from . import patchcheck, spelling
 
 # What has a say in what is found.
 _ANALYSIS = (
@@ -49,7 +49,9 @@ def key_of(series: Series, plan: tree.Plan) -> str:
     return cache.digest(
         sources.digest(*_ANALYSIS),
         docutils.__version__,
+        spelling.version(),
         plan.base.id,
+        patchcheck.history(series, plan.base),
         [(one.path.name, cache.file_digest(one.path)) for one in series.patches],
         cache.file_digest(series.dir / series.spec.cover),
         [one.model_dump(mode="json") for one in series.spec.exemption],

@@ -18,7 +18,7 @@ _KNOWN = frozenset(
         *("Tested-by", "Reviewed-by", "Acked-by", "Debugged-by", "Originally-by"),
     )
 )
-_FIXES = re.compile(r'Fixes: [0-9a-f]{12,40} \("[^"].*"\)')
+_FIXES = re.compile(r'Fixes: ([0-9a-f]{12,40}) \("([^"].*)"\)')
 _ADDRESS = re.compile(r"<([^<>\s]+)>")
 _URL = re.compile(r"(?:Link|Closes): https?://\S+( # .*)?")
 
@@ -76,6 +76,14 @@ def tag_faults(message: str, author: str) -> Iterator[Fault]:
             yield len(lines), "Signed-off-by: in a patch that nobody has signed"
     elif address not in signed:
         yield len(lines), f"no Signed-off-by: of its author, {author}"
+
+
+def fixes(message: str) -> Iterator[tuple[int, str, str]]:
+    """Line (from 1), digits and subject of each commit that a message names in a tag
+    Fixes: of the usual form."""
+    for number, line in enumerate(message.splitlines(), 1):
+        if match := _FIXES.fullmatch(line):
+            yield number, match[1], match[2]
 
 
 def tag(line: str) -> str:

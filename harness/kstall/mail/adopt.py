@@ -33,6 +33,8 @@ def known(project: Project, target: Path, found: Resemblance) -> Series:
     _copy(project, target)
     ours = target / "patches" / found.series.name
     shutil.copytree(found.series.dir, ours)
+    for name in found.series.spec.needs:
+        shutil.copytree(project.patches / name, target / "patches" / name)
     for pair in found.pairs:
         assert pair.ours is not None and pair.theirs is not None
         shutil.copyfile(pair.theirs.path, ours / pair.ours.path.name)

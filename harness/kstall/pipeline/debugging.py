@@ -60,9 +60,28 @@ class Wanted:
         return fixed and self.side == "patched"
 
     @property
+    def debugged(self) -> Series:
+        """The series with the workloads that are run on this kernel, see `debugged`."""
+        among = self.group.series if self.side == "patched" else ()
+        return debugged(self.series, among)
+
+    @property
     def key(self) -> tuple[str, Flavour]:
         """What a guest of either side has in common with that of the other."""
         return self.series.name, self.flavour
+
+
+def debugged(series: Series, among: Sequence[Series]) -> Series:
+    """``series`` without each ``not_debugged`` that a fix ``among`` others ends."""
+    names = {one.name for one in among}
+    workloads = tuple(
+        load.model_copy(update={"not_debugged": None})
+        if load.debugged_with in names
+        else load
+        for load in series.spec.workload
+    )
+    spec = series.spec.model_copy(update={"workload": workloads})
+    return dataclasses.replace(series, spec=spec)
 
 
 _Came = Watched | KstallError
@@ -79,13 +98,17 @@ def prove(
 ) -> None:
     """Build, boot, and add to each series' entry the checks of kind ``debug``.
 
-    ``beside`` are series that are in the kernel, too, and have no guest.  Raises
-    `StageStopped` if there is no kernel to boot.
+    ``beside`` are series that are in the kernel, too, if they go along, and have no
+    guest.  Raises `StageStopped` if there is no kernel to boot.
     """
     with run.stage("debug-apply") as stage:
         # In any other order it would be another kernel.
         every = sorted((*(one for one, _ in wanted), *beside), key=lambda s: s.name)
-        groups = debugkernel.grouped(ground.base, every, run.dir / "shared")
+        groups = [
+            group
+            for group in debugkernel.grouped(ground.base, every, run.dir / "shared")
+            if any(one not in beside for one in group.series)
+        ]
         stage.summary = (
             f"{len(groups[0].series)} series in one kernel"
             if len(groups) == 1
@@ -110,7 +133,7 @@ def prove(
                 if one.series is series
             }
             saved = debugcheck.Saved(found, group.code)
-            checks = debugcheck.judge(series, saved)
+            checks = debugcheck.judge(debugged(series, group.series), saved)
             entry.checks += checks
             good = sum(check.status == "pass" for check in checks)
             ends = [
@@ -281,7 +304,7 @@ def _boot(
         with figures() as measured:
             watched, booted = debugguest.run(
                 run.context(ground.project, ground.cache, "deep"),
-                one.series,
+                one.debugged,
                 where,
                 one.side,
                 out,
@@ -289,7 +312,7 @@ def _boot(
                 keep=lambda came: (
                     debugcheck.answered(one.flavour, came)
                     if one.side == "base"
-                    else debugcheck.worth_keeping(one.series, one.flavour, came)
+                    else debugcheck.worth_keeping(one.debugged, one.flavour, came)
                 ),
                 triggers=one.triggers,
             )

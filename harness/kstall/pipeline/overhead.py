@@ -38,6 +38,7 @@ def prove(
             "is a load, a test and a branch, only sizes, and nothing of "
             "CONFIG_LOCKDEP, which asks RCU as well"
         )
+        entry.checks.append(gate.judge_prototypes(series, found.footprint))
     if series.measures:
         if not found.measurements:
             count(context, series, kernels, run, entry)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The checks of a series' patches, as a stage of a run."""
+"""The checks of a series' patches, as stages of a run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from ..lint import patches
+from ..lint import patches, reading
 from ..report import SeriesReport
 from ..series import Series
-from ..tree import tree
+from ..tree import AppliedTree, Plan, tree
 from .run import Run
 
 
@@ -27,3 +28,22 @@ def prove(
         good = sum(one.status == "pass" for one in checks)
         count = len(series.patches)
         stage.summary = f"{good} of {len(checks)} checks of {count} patches pass"
+
+
+def read(
+    work: reading.Work,
+    checkout: Callable[[Plan], AppliedTree],
+    run: Run,
+    entry: SeriesReport,
+) -> None:
+    """Add the checks of what takes minutes to read to ``entry``, at level deep; at
+    others, that they were not made."""
+    if work.context.level != "deep":
+        entry.checks += reading.postponed()
+        return
+    with run.stage("reading", entry) as stage:
+        checks, stage.reused = reading.judge(work, checkout)
+        entry.checks += checks
+        judged = [one for one in checks if one.status != "skip"]
+        good = sum(one.status == "pass" for one in judged)
+        stage.summary = f"{good} of {len(judged)} programs found nothing new"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import shlex
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from ..cost import FunctionSize
 from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest
+from ..lint import reading
 from ..report import SeriesReport, explain, matrix, report
 from ..series import Level, Project, Series
 from ..tree import am, source, tree
@@ -46,8 +48,9 @@ class Request:
     adds what takes long and seldom finds anything.  ``again``: results of earlier
     guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
     each series on a kernel of its own as well.  ``at_once``: how many guests run at the
-    same time; as many as the machine has room for, if it is not said.  ``base`` is what
-    ``kernel`` was found to be, if it was looked for already; ``place`` the run
+    same time; as many as the machine has room for, if it is not said.  ``seeds`` are
+    those of random configurations that are tried instead of a series' own.  ``base`` is
+    what ``kernel`` was found to be, if it was looked for already; ``place`` the run
     directory, if it is to be no new one below ``out``.  ``expected``: whether the
     series are expected to apply, where series.toml is not to decide that.  ``away``
     hands out what others may do.
@@ -63,6 +66,7 @@ class Request:
     repeat: int | None = None
     alone: bool = False
     at_once: int | None = None
+    seeds: tuple[int, ...] = ()
     base: source.Base | None = None
     place: Path | None = None
     expected: bool | None = None
@@ -224,7 +228,24 @@ def _debug(request: Request, run: runs.Run, ground: Ground) -> None:
         )
     ]
     if wanted:
-        debugging.prove(ground, wanted, run)
+        needed = _needed(request, run, ground, [one for one, _ in wanted])
+        debugging.prove(ground, wanted, run, beside=needed)
+
+
+def _needed(
+    request: Request, run: runs.Run, ground: Ground, wanted: Sequence[Series]
+) -> tuple[Series, ...]:
+    """The fixes that ``wanted`` need and are not among them, as far as they apply."""
+    known = {one.name for one in request.series}
+    names = dict.fromkeys(name for one in wanted for name in one.spec.needs)
+    found = []
+    for name in names:
+        if name not in known:
+            (one,) = request.project.load([name])
+            with contextlib.suppress(am.ApplyError, am.BadPatch):
+                tree.plan(ground.base, one.patches, run.dir / "shared")
+                found.append(one)
+    return tuple(found)
 
 
 def read_run(directory: Path) -> report.Report:
@@ -398,6 +419,13 @@ def _compile(
             stage.summary = "LEVEL=quick: patches are not compiled one by one"
         return None
     context = run.context(request.project, request.cache, request.level)
+    context = dataclasses.replace(context, seeds=request.seeds)
     work = Work(context, series, plan, ground.tools, ground.root)
     with kernels.workspace(ground.base, run.ui) as checkout:
+        patches.read(
+            reading.Work(context, series, plan),
+            lambda state: checkout(state).tree(),
+            run,
+            entry,
+        )
         return builds.prove(work, lambda state: checkout(state).tree(), run, entry)

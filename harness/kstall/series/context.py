@@ -19,8 +19,9 @@ class Context:
     """Whose checkout it is, where things are kept, and who listens.
 
     ``out`` is the directory of the run, with one for each series.  At ``level`` quick
-    costs are left out; deep adds what takes long and seldom finds anything.  What may
-    be done ``away`` is, if there is somebody to hand it out.
+    costs are left out; deep adds what takes long and seldom finds anything.  ``seeds``
+    are those of random configurations to try, whatever the level.  What may be done
+    ``away`` is, if there is somebody to hand it out.
     """
 
     project: Project
@@ -28,6 +29,7 @@ class Context:
     out: Path
     level: Level
     ui: Sink
+    seeds: tuple[int, ...] = ()
     away: elsewhere.Elsewhere | None = None
 
     def turn(self, name: str, doing: str) -> AbstractContextManager[None]:

@@ -73,6 +73,8 @@ def _expression(text: str) -> str:
 Expression = Annotated[str, AfterValidator(_expression)]
 # Where the tables begin that have no say in a proof, with the comment above them.
 _BESIDE = re.compile(rb"(?m)^(?:\n|#.*\n)*\[\[?(?:applies|mail)\b")
+# The kind of a series, read without all that it has to be.
+_OF_FIXES = re.compile(r'(?m)^kind\s*=\s*"fix"\s*(#.*)?$')
 TreePath = Annotated[str, StringConstraints(pattern=r"^(\.|\w[\w.-]*(/\w[\w.-]*)*)$")]
 
 
@@ -199,7 +201,9 @@ class Workload(Table):
     path that the tree's own program gets.  With ``decode`` perf and trace-cmd print
     the records of new events, too; that takes seconds, and one workload for each event
     will do.  ``inject`` are the steps that it may ask for by `kstall_guest.monitor`.
-    ``not_debugged`` says why it is not run on kernels that watch themselves.
+    ``not_debugged`` says why it is not run on kernels that watch themselves, and
+    ``debugged_with`` names the fix, one of those that the series needs, that has it run
+    there if it is in the kernel.
     """
 
     name: Name
@@ -213,6 +217,7 @@ class Workload(Table):
     scripts: tuple[str, ...] = ()
     inject: tuple[Inject, ...] = ()
     not_debugged: Text | None = None
+    debugged_with: Name | None = None
     deadline_s: Annotated[float, Field(gt=0, le=3600)]
 
 
@@ -299,9 +304,16 @@ class PatchExemption(Table):
         "documents",
         "include_order",
         "new_files_are_maintained",
+        "sections_are_whole",
+        "inlines_are_in_headers",
+        "mentioned_documents_exist",
         "event_names_are_new",
         "tags",
+        "fixes_are_in_history",
+        "spelling_is_right",
         "prose_is_wrapped",
+        "coccinelle_is_content",
+        "sphinx_is_content",
         "compiles_as_configured",
         "no_new_warnings",
         "sparse_is_content",
@@ -314,6 +326,7 @@ class PatchExemption(Table):
         "compiles_with_clang",
         "compiles_for_arm64",
         "compiles_for_i386",
+        "compiles_at_random",
     ]
     kinds: Annotated[tuple[Word, ...], Field(min_length=1)]
     files: tuple[Word, ...] = ()
@@ -437,7 +450,9 @@ class Spec(Table):
 
     A series of ``kind`` fix has no tracepoint: it was not ordered, belongs to no trace
     system, and shows its bugs.  One that was ``discovered`` is somebody else's, of
-    whose events only names and places are known.
+    whose events only names and places are known.  What it ``needs`` are series of fixes
+    that are put into kernels that watch themselves with it; all else that is proven of
+    it is so without them.
     """
 
     schema_: Literal[1]
@@ -447,6 +462,7 @@ class Spec(Table):
     ordered_as: Text | None = None
     renamed_because: Text | None = None
     patches: Annotated[tuple[str, ...], Field(min_length=1)]
+    needs: tuple[Name, ...] = ()
     cover: Text
     kconfig: Text
     subsystem: Subsystem
@@ -636,6 +652,7 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
             yield (*place, "script"), f"{file} is not declared as a [[script]]"
         for event in sorted(bare.intersection(measure.events)):
             yield (*place, "events"), f"{event} is bare: ftrace has no such event"
+    yield from _need_contradictions(project, dir, spec)
     yield from _check_contradictions(dir, spec)
     yield from _unproven_contradictions(spec)
     yield from _shown_contradictions(spec)
@@ -653,6 +670,25 @@ def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
     versions = [change.version for change in spec.mail.change]
     if versions != sorted(set(versions)):
         yield ("mail", "change"), "not one for each version, in their order"
+
+
+def _need_contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
+    for position, name in enumerate(spec.needs):
+        path = project.patches / name / "series.toml"
+        if name == dir.name or name in spec.needs[:position]:
+            yield ("needs", position), f"{name} is the series itself, or named twice"
+        elif not path.is_file():
+            yield ("needs", position), f"no such series: {name}"
+        elif not _OF_FIXES.search(path.read_text(encoding="utf-8", errors="replace")):
+            yield ("needs", position), f"{name} is no series of fixes (kind)"
+    for position, load in enumerate(spec.workload):
+        here = ("workload", position, "debugged-with")
+        if load.debugged_with is None:
+            continue
+        if load.debugged_with not in spec.needs:
+            yield here, f"{load.debugged_with} is not among what the series needs"
+        if load.not_debugged is None:
+            yield here, "there is no not-debugged that it could put an end to"
 
 
 def _unproven_contradictions(spec: Spec) -> Iterator[Fault]:

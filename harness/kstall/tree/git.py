@@ -178,6 +178,47 @@ def describe(checkout: Checkout) -> str:
         return checkout.commit[:12]
 
 
+@dataclass(frozen=True)
+class Commit:
+    """A commit with its whole ``id``; ``ancestor``: what is looked at comes from it."""
+
+    id: str
+    subject: str
+    ancestor: bool
+
+
+def is_shallow(top: Path) -> bool:
+    """Whether the history of the checkout at ``top`` is cut off somewhere."""
+    answer = git("rev-parse", "--is-shallow-repository", cwd=top)
+    return answer.strip() == b"true"
+
+
+def resolve(top: Path, name: str) -> str | None:
+    """The whole id of the one commit that ``name``, digits of an id, is of."""
+    try:
+        answer = git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=top)
+    except GitError:
+        return None
+    return answer.decode().strip()
+
+
+def commit(top: Path, name: str, head: str) -> Commit | None:
+    """The commit that ``name`` is of, as seen from ``head``; see `resolve`."""
+    whole = resolve(top, name)
+    if whole is None:
+        return None
+    said = git("show", "--no-patch", "--format=%s", whole, cwd=top)
+    try:
+        git("merge-base", "--is-ancestor", whole, head, cwd=top)
+    except GitError as error:
+        if error.returncode != 1:
+            raise
+        ancestor = False
+    else:
+        ancestor = True
+    return Commit(whole, said.decode("utf-8", "replace").strip(), ancestor)
+
+
 def changes(checkout: Checkout, keep: Path) -> tuple[str, ...]:
     """Tracked files that differ from HEAD, staged or not, sorted.
 

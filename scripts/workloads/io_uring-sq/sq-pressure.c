@@ -844,7 +844,17 @@ static int held_pages(char *pages, unsigned int count)
 	return fd;
 }
 
-enum async_mode { PLAIN, CANCEL, LINKED, STALL, KILL };
+/* Have at most so many workers, for bounded and for unbound work. */
+static void limit_workers(struct ring *r, unsigned int count)
+{
+	unsigned int limits[2] = { count, count };
+
+	if (syscall(__NR_io_uring_register, r->fd, IORING_REGISTER_IOWQ_MAX_WORKERS,
+		    limits, 2))
+		die("IORING_REGISTER_IOWQ_MAX_WORKERS");
+}
+
+enum async_mode { PLAIN, CANCEL, LINKED, STALL, KILL, CHAINS };
 
 /*
  * @count buffered writes to @files files in turn, by at most @workers workers. What
@@ -864,7 +874,7 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 {
 	static char page[PAGE] __attribute__((aligned(PAGE)));
 	struct ring *r = setup(name, MAX_WRITES, flags, 1, NULL);
-	unsigned int limits[2] = { workers, workers }, i, next = 0, seen = 0;
+	unsigned int i, next = 0, seen = 0;
 	uint64_t seen_ns[MAX_WRITES] = {}, release_ns[MAX_WRITES] = {}, begin, end;
 	uint64_t cancel_ns = 0, canceled_ns = 0, first;
 	bool cancel = mode == CANCEL, stalled = false;
@@ -877,9 +887,7 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 	if (pages == MAP_FAILED)
 		die("mmap");
 	uffd = held_pages(pages, count);
-	if (syscall(__NR_io_uring_register, r->fd, IORING_REGISTER_IOWQ_MAX_WORKERS,
-		    limits, 2))
-		die("IORING_REGISTER_IOWQ_MAX_WORKERS");
+	limit_workers(r, workers);
 	for (i = 0; i < files; i++) {
 		fds[i] = memfd_create("checkpoint", MFD_CLOEXEC);
 		if (fds[i] < 0)
@@ -983,6 +991,120 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 	close(uffd);
 }
 
+/* A write of @page at the place that it has in @pages, maybe linked to the next SQE. */
+static void prepare_write(struct io_uring_sqe *sqe, int fd, char *pages,
+			  unsigned int page, bool link)
+{
+	sqe->opcode = IORING_OP_WRITE;
+	sqe->flags = link ? IOSQE_IO_LINK : 0;
+	sqe->fd = fd;
+	sqe->addr = (uintptr_t)pages + page * PAGE;
+	sqe->len = PAGE;
+	sqe->off = (uint64_t)page * PAGE;
+}
+
+/*
+ * Two links of a write and an fsync to one file, and one worker, which is held in a
+ * write to that file until both links are queued. It then has the second write to go on
+ * with when it is done with the first, so that the first fsync has to be queued; and
+ * when it is done with the second write, nothing but the fsync that is linked to it.
+ *
+ * Each write is held until nothing has started for HOLD_MS / 4; what has completed by
+ * then is put as "done".
+ */
+static void case_chains(const char *name)
+{
+	enum { FIRST, WRITE_1, FSYNC_1, WRITE_2, FSYNC_2, COUNT };
+	static char page[PAGE] __attribute__((aligned(PAGE)));
+	static const int page_of[COUNT] = { 0, 1, -1, 2, -1 };
+	static const int write_at[] = { FIRST, WRITE_1, WRITE_2 };
+	struct ring *r = setup(name, 8, 0, 1, NULL);
+	uint64_t seen_ns[COUNT] = {}, release_ns[COUNT] = {}, first, begin, end;
+	unsigned int done[COUNT] = {}, i, head, tail;
+	int tids[COUNT] = {}, held = -1, uffd, fd;
+	char *pages = mmap(NULL, 3 * PAGE, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (pages == MAP_FAILED)
+		die("mmap");
+	uffd = held_pages(pages, 3);
+	limit_workers(r, 1);
+	fd = memfd_create("checkpoint", MFD_CLOEXEC);
+	if (fd < 0)
+		die("memfd_create");
+	prepare(r, 1);
+	first = r->batch[0];
+	prepare_write(sqe_at(r, 0), fd, pages, 0, false);
+	publish(r, 1);
+	begin = end = 0;
+	if (enter(r, 1, 0, 0) != 1)
+		die("the first write");
+	for (;;) {
+		struct pollfd poll_for = { .fd = uffd, .events = POLLIN };
+		struct uffd_msg message;
+
+		head = *r->cq_head;
+		tail = __atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE);
+		if (tail - head == COUNT)
+			break;
+		if (poll(&poll_for, 1, HOLD_MS / 4) > 0) {
+			if (read(uffd, &message, sizeof(message)) != sizeof(message))
+				continue;
+			held = write_at[(message.arg.pagefault.address -
+					 (uintptr_t)pages) / PAGE];
+			seen_ns[held] = now_ns();
+			tids[held] = message.arg.pagefault.feat.ptid;
+			if (held != FIRST)
+				continue;
+			prepare(r, COUNT - 1);
+			for (i = WRITE_1; i < COUNT; i++) {
+				struct io_uring_sqe *sqe = sqe_at(r, i - 1);
+
+				if (page_of[i] >= 0) {
+					prepare_write(sqe, fd, pages, page_of[i], true);
+				} else {
+					sqe->opcode = IORING_OP_FSYNC;
+					sqe->fd = fd;
+				}
+			}
+			publish(r, COUNT - 1);
+			begin = now_ns();
+			if (enter(r, COUNT - 1, 0, 0) != COUNT - 1)
+				die("the links");
+			end = now_ns();
+		} else if (held >= 0) {
+			struct uffdio_copy copy = {
+				.dst = (uintptr_t)pages + page_of[held] * PAGE,
+				.src = (uintptr_t)page,
+				.len = PAGE,
+			};
+
+			done[held] = tail - head;
+			release_ns[held] = now_ns();
+			held = -1;
+			if (ioctl(uffd, UFFDIO_COPY, &copy))
+				die("UFFDIO_COPY");
+		}
+	}
+	begin_line("chains", name, self(), r->fd);
+	put("\"begin_ns\": %llu, \"end_ns\": %llu, \"over_ns\": %llu, \"requests\": [",
+	    (unsigned long long)begin, (unsigned long long)end,
+	    (unsigned long long)now_ns());
+	/* user_data, the worker, when it was seen in it, when it was let go, and what had
+	 * completed by then: so many of "cqes"
+	 */
+	for (i = 0; i < COUNT; i++)
+		put("%s[%llu, %d, %llu, %llu, %u]", i ? ", " : "",
+		    (unsigned long long)(first + i), tids[i],
+		    (unsigned long long)seen_ns[i], (unsigned long long)release_ns[i],
+		    done[i]);
+	put("], \"cqes\": [");
+	reap(r, true);
+	put("]");
+	end_line();
+	close(uffd);
+}
+
 /* Workers belong to a task and outlive a lower limit, so each case is a process. */
 static void async_case(const char *name, unsigned int flags, unsigned int count,
 		       unsigned int files, unsigned int workers, enum async_mode mode)
@@ -993,7 +1115,10 @@ static void async_case(const char *name, unsigned int flags, unsigned int count,
 	if (child < 0)
 		die("fork");
 	if (!child) {
-		case_async(name, flags, count, files, workers, mode);
+		if (mode == CHAINS)
+			case_chains(name);
+		else
+			case_async(name, flags, count, files, workers, mode);
 		_exit(0);
 	}
 	if (waitpid(child, &status, 0) != child)
@@ -1267,6 +1392,8 @@ static bool run(const char *name, unsigned int a, unsigned int b)
 		async_case(name, 0, 4, 4, 1, CANCEL);
 	else if (!strcmp(name, "async-linked"))
 		async_case(name, 0, 3, 1, 2, LINKED);
+	else if (!strcmp(name, "async-chains"))
+		async_case(name, 0, 0, 0, 0, CHAINS);
 	else if (!strcmp(name, "async-stall"))
 		async_case(name, 0, 5, 5, 2, STALL);
 	else if (!strcmp(name, "async-kill"))

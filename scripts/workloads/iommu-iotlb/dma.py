@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import fcntl
@@ -11,7 +12,9 @@ import mmap
 import os
 import re
 import struct
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +278,7 @@ class Probes:
     ``waits`` has [asked, device, unmap begin, unmap end, sync begin, sync end, first
     IOVA, last IOVA, domain] of each that was invalidated: whole microseconds, and the
     name that the device's kobject has.  ``entered`` has [time, name] of each function
-    of ``others`` that began.
+    of ``others`` that began, ``lazy`` the times at which a domain had got its queues.
     """
 
     #: What is given a device, and unmaps its memory.
@@ -293,12 +296,14 @@ class Probes:
         self.trace = Trace("kstall-probes")
         self.waits: list[tuple[int, str, int, int, int, int, int, int, int]] = []
         self.entered: list[tuple[int, str]] = []
+        self.lazy: list[int] = []
         self._others = others
         self._probes = {
             "begin": f"f:{GROUP}/begin iommu_unmap_fast",
             "end": f"f:{GROUP}/end iommu_unmap_fast%return",
             "in": f"f:{GROUP}/in intel_iommu_tlb_sync {self._FETCH}",
             "out": f"f:{GROUP}/out intel_iommu_tlb_sync%return",
+            "lazy": f"f:{GROUP}/lazy iommu_dma_init_fq%return",
         } | {
             name: f"f:{GROUP}/{name} {name} {self._NAME}"
             for name in (*self._ASKED, *others)
@@ -333,6 +338,9 @@ class Probes:
             at, name = int(found[3]) * 1_000_000 + int(found[4]), found[5]
             if name in self._others:
                 self.entered.append((at, name))
+            if name == "lazy":
+                self.lazy.append(at)
+                continue
             # What is interrupted goes on afterwards, as does what lost the CPU.
             context = next((bit for bit in "Hhs" if bit in found[2]), found[1])
             one = seen.setdefault(context, _Seen())
@@ -371,8 +379,79 @@ class _Seen:
     given: list[int] = dataclasses.field(default_factory=list)
 
 
+class Iovas:
+    """Where the DMA API takes IOVA space, and where it gives it back.
+
+    ``taken`` and ``freed`` have [time, pages] of each: whole microseconds.
+    """
+
+    def __init__(self) -> None:
+        self.trace = Trace("kstall-iovas")
+        self.taken: list[tuple[int, int]] = []
+        self.freed: list[tuple[int, int]] = []
+        self._probes = {
+            "taken": f"f:{GROUP}/taken alloc_iova_fast pages=$arg2:u64",
+            "freed": f"f:{GROUP}/freed free_iova_fast pages=$arg3:u64",
+        }
+
+    def __enter__(self) -> Iovas:
+        for probe in self._probes.values():
+            define(probe)
+        self.trace.__enter__()
+        for name in self._probes:
+            self.trace.enable(f"{GROUP}/{name}", True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._probes:
+            self.trace.enable(f"{GROUP}/{name}", False)
+        for line in self.trace.lines():
+            found = re.search(r" (\d+)\.(\d+): (taken|freed): .* pages=(\d+)", line)
+            if found is None:
+                raise OSError(f"not an event: {line!r}")
+            where = self.taken if found[3] == "taken" else self.freed
+            where.append((int(found[1]) * 1_000_000 + int(found[2]), int(found[4])))
+        self.trace.__exit__()
+        for name in self._probes:
+            define(f"-:{GROUP}/{name}")
+
+
+#: What a function on processor 0 has to do first; a BPF program may not wait, but it
+#: may walk through a map.
+_SLOW = """
+BEGIN {
+	$at = 0;
+	while ($at < 4000) { @steps[$at] = 0; $at++; }
+	printf("ready\\n");
+}
+kprobe:FUNCTION / cpu == 0 / {
+	for ($step : @steps) { @last = nsecs; }
+}
+"""
+
+
+@contextlib.contextmanager
+def slowed(function: str) -> Iterator[None]:
+    """Calls of this function on processor 0 take longer meanwhile."""
+    with subprocess.Popen(
+        ["bpftrace", "-e", _SLOW.replace("FUNCTION", function)],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as slow:
+        assert slow.stdout is not None
+        for line in slow.stdout:
+            if line.strip() == "ready":
+                break
+        else:
+            raise OSError("bpftrace ended before it was ready")
+        yield
+        slow.terminate()
+
+
 _OF_FLUSHES = {
     "timer": "f:{} fq_flush_timeout",
+    "over": "f:{} fq_flush_timeout%return",
+    "asked": "f:{} iommu_dma_unmap_phys",
     "flush": "f:{} intel_flush_iotlb_all domain=$arg1:x64",
     "flushed": "f:{} intel_flush_iotlb_all%return",
     "free": "f:{} free_iova_fast",
@@ -382,15 +461,17 @@ _OF_FLUSHES = {
 class FlushProbes:
     """What a flush of a queue calls: the driver's flush, and what frees each IOVA.
 
-    ``flushes`` has [timer, domain, begin, end, first, last, freed] of each: when the
-    timer's function began (0: it was not the timer), both ends of the driver's flush,
-    when the first and when the last IOVA was freed (0: none), all in whole
-    microseconds, and how many were.
+    ``flushes`` has [timer, domain, begin, end, first, last, freed, cpu] of each: when
+    the timer's function began (0: it was not the timer), both ends of the driver's
+    flush, when the first and when the last IOVA was freed (0: none), all in whole
+    microseconds, how many were, and on which processor.  ``others`` says how many were
+    freed by no flush.
     """
 
     def __init__(self) -> None:
         self.trace = Trace("kstall-flushes")
         self.flushes: list[list[int]] = []
+        self.others = 0
 
     def __enter__(self) -> FlushProbes:
         for name, probe in _OF_FLUSHES.items():
@@ -403,37 +484,49 @@ class FlushProbes:
     def __exit__(self, *_: object) -> None:
         for name in _OF_FLUSHES:
             self.trace.enable(f"{GROUP}/{name}", False)
-        self.flushes = self._flushes()
+        self.flushes, self.others = self._flushes()
         self.trace.__exit__()
         for name in _OF_FLUSHES:
             define(f"-:{GROUP}/{name}")
 
-    def full(self) -> bool:
-        """Whether a queue was flushed by now, and not by the timer."""
-        return any(not flush[0] for flush in self._flushes())
+    def full(self, *cpus: int) -> bool:
+        """Whether each of these has flushed a queue by now, and not by the timer."""
+        flushes, _ = self._flushes()
+        return all(any(not f[0] and f[7] == cpu for f in flushes) for cpu in cpus)
 
-    def _flushes(self) -> list[list[int]]:
+    def _flushes(self) -> tuple[list[list[int]], int]:
         flushes: list[list[int]] = []
-        timer = 0
-        ended = False
+        others = 0
+        # Of each processor: when its timer began, and the flush that it is in.
+        timers: dict[int, int] = {}
+        under_way: dict[int, list[int]] = {}
+        names = "|".join(_OF_FLUSHES)
+        pattern = re.compile(rf" \[(\d+)\] .* (\d+)\.(\d+): ({names}): (.*)")
         for line in self.trace.lines():
-            found = re.search(r" (\d+)\.(\d+): (timer|flush|flushed|free): (.*)", line)
+            found = pattern.search(line)
             if found is None:
                 raise OSError(f"not an event: {line!r}")
-            at = int(found[1]) * 1_000_000 + int(found[2])
-            if found[3] == "timer":
-                timer, ended = at, False
-            elif found[3] == "flush":
-                domain = int(found[4].rpartition("domain=0x")[2], 16)
-                flushes.append([timer, domain, at, 0, 0, 0, 0])
-                timer, ended = 0, False
-            elif found[3] == "flushed" and flushes:
-                flushes[-1][3] = at
-                ended = True
-            elif found[3] == "free" and ended:
-                # There is one CPU, and nothing else that frees until the next flush.
-                flush = flushes[-1]
+            cpu, name = int(found[1]), found[4]
+            at = int(found[2]) * 1_000_000 + int(found[3])
+            flush = under_way.get(cpu)
+            if name == "timer":
+                timers[cpu] = at
+                under_way.pop(cpu, None)
+            elif name == "flush":
+                domain = int(found[5].rpartition("domain=0x")[2], 16)
+                flush = [timers.pop(cpu, 0), domain, at, 0, 0, 0, 0, cpu]
+                flushes.append(flush)
+                under_way[cpu] = flush
+            elif name == "flushed" and flush:
+                flush[3] = at
+            elif name == "free" and flush and flush[3]:
                 flush[4] = flush[4] or at
                 flush[5] = at
                 flush[6] += 1
-        return flushes
+            elif name == "free":
+                others += 1
+            elif name == "over" or (name == "asked" and flush and not flush[0]):
+                # Interrupts are disabled until a full queue has been freed, so that the
+                # next unmapping on that processor comes after it.
+                under_way.pop(cpu, None)
+        return flushes, others

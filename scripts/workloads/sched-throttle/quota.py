@@ -8,6 +8,7 @@ kernel kept before there were tracepoints, and clocks that user space read itsel
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import mmap
@@ -69,8 +70,17 @@ class Group:
         """Leave nothing behind, whatever went wrong: no task, and no limit on it."""
         self.lift()
         (self.path / "cgroup.kill").write_text("1")
+        self.wait_empty()
+        self.path.rmdir()
+
+    def wait_empty(self) -> None:
+        """Return once there is no task in it any more."""
         while "populated 1" in (self.path / "cgroup.events").read_text():
             time.sleep(0.01)
+
+    def remove(self) -> None:
+        """Remove it as it is: empty, but with its limit, and with what it owes."""
+        atexit.unregister(self._remove)
         self.path.rmdir()
 
     def limit(self, quota_us: int, period_us: int) -> None:
@@ -163,6 +173,11 @@ class Task:
     def kill(self) -> None:
         """End a task that would go on for ever."""
         os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self._result.close()
+
+    def wait(self) -> None:
+        """Wait for the end of a task that has nothing to say."""
         os.waitpid(self.pid, 0)
         self._result.close()
 
@@ -384,6 +399,34 @@ def owe(group: Group, megabytes: int, then: Callable[[], object] | None = None) 
     spin_for_ever()
 
 
+#: Of memory, for a task that has much to free as it exits.
+_BULK = 256 << 20
+
+
+def fill() -> mmap.mmap:
+    """Memory that takes long to be freed: of small pages."""
+    memory = mmap.mmap(-1, _BULK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    for offset in range(0, _BULK, mmap.PAGESIZE):
+        memory[offset] = 1
+    return memory
+
+
+def free_ns() -> int:
+    """How much CPU time it takes to free it."""
+    memory = fill()
+    run = time.process_time_ns()
+    memory.close()
+    return time.process_time_ns() - run
+
+
+def leave(group: Group) -> None:
+    """Join the group and exit, which frees all memory: an exiting task goes on."""
+    memory = fill()
+    group.add(os.getpid())
+    os._exit(memory[0] - 1)
+
+
 class PiLock:
     """A PI mutex that is shared with all processes that are forked from here."""
 
@@ -468,16 +511,27 @@ class Ring:
 
 
 def write_by_workers(over: Callable[[], bool]) -> dict[str, object]:
-    """Have io_uring's workers use the CPU; their ids are those of /proc."""
+    """Have io_uring's workers use the CPU; their ids are those of /proc.
+
+    So is the CPU time, in ns, that each had when it was last seen.
+    """
     begin = mono()
-    workers: set[int] = set()
+    workers: dict[int, int] = {}
     ring = Ring(os.memfd_create("io-wq"), 8 << 20)
     while not over():
         ring.write()
         for thread in Path("/proc/self/task").iterdir():
-            if (thread / "comm").read_text().startswith("iou-wrk-"):
-                workers.add(int(thread.name))
-    return {"begin_ns": begin, "end_ns": mono(), "workers": sorted(workers)}
+            # It may have ended by now.
+            with contextlib.suppress(OSError):
+                if (thread / "comm").read_text().startswith("iou-wrk-"):
+                    run = (thread / "schedstat").read_text().split()[0]
+                    workers[int(thread.name)] = int(run)
+    return {
+        "begin_ns": begin,
+        "end_ns": mono(),
+        "workers": sorted(workers),
+        "run_ns": [workers[pid] for pid in sorted(workers)],
+    }
 
 
 LISTEN = """

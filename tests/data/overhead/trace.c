@@ -42,6 +42,25 @@ void run(struct job *job);
 void finish(struct job *job);
 void __SCT__tp_func_job_wait(struct job *job, u64 value);
 
+/* What bpf_probe.h makes of prototypes: of an event that was there before, and ours. */
+#ifdef SWAPPED
+typedef void (*btf_trace_job_done)(void *data, unsigned int ret, struct job *job);
+#elif defined(WIDER)
+typedef void (*btf_trace_job_done)(void *data, const struct job *job, u64 ret);
+#elif defined(MORE)
+typedef void (*btf_trace_job_done)(void *data, struct job *job, unsigned int ret,
+				   const char *why);
+#else
+typedef void (*btf_trace_job_done)(void *data, struct job *job, unsigned int ret);
+#endif
+#ifndef GONE
+union { btf_trace_job_done handler; } __bpf_trace_tp_map_job_done;
+#endif
+#ifdef PATCHED
+typedef void (*btf_trace_job_wait)(void *data, struct job *job, u64 value);
+union { btf_trace_job_wait handler; } __bpf_trace_tp_map_job_wait;
+#endif
+
 struct tracepoint __tracepoint_job_wait = { .name = "job_wait" };
 struct trace_event_raw_job_wait record;
 

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Random configurations that have the code which a series touches.
+
+kconfig's own `make randconfig` draws them, by a seed that the report names.  What the
+touched code cannot be without is fixed; all else is as it comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import kconfiglib  # type: ignore[import-untyped]
+
+from ..base import cache, process
+from ..build import Configured, kconfig
+from ..series import Series
+from ..tree import AppliedTree
+from .variants import Variant
+
+#: Configurations of a series at LEVEL=deep; all series together have some dozens.
+COUNT = 6
+_SEEDS = 2**31
+_CONFIG = ".config"
+# A warning is to be told as one; and what needs programs that are not here, or takes
+# a compiler's time and says nothing, is off.
+_OFF = ("WERROR", "GCC_PLUGINS", "RUST", "DEBUG_INFO_BTF", "GENDWARFKSYMS")
+_ALWAYS = {"64BIT": "y", "DEBUG_INFO_NONE": "y"}
+
+
+def of(series: Series) -> tuple[int, ...]:
+    """The seeds of ``series``: the same again as long as its patches are."""
+    patches = [cache.file_digest(one.path) for one in series.patches]
+    return tuple(
+        # kconfig takes 0 for none.
+        1 + int(cache.digest("seed", patches, number)[:12], 16) % (_SEEDS - 1)
+        for number in range(COUNT)
+    )
+
+
+def needed(kconf: Any, symbols: Sequence[str]) -> dict[str, str]:
+    """The values of ``symbols``, as far as they are on, with what keeps them on.
+
+    That is what they depend on and what selects those that nobody can choose; where
+    one of several would do, the first that is on.
+    """
+    found: dict[str, str] = {}
+    waiting = list(symbols)
+    while waiting:
+        symbol = kconf.syms.get(waiting.pop(0))
+        if symbol is None or symbol.is_constant or symbol.name in found:
+            continue
+        if symbol.type not in (kconfiglib.BOOL, kconfiglib.TRISTATE):
+            continue
+        if not symbol.tri_value:
+            continue
+        found[symbol.name] = symbol.str_value
+        waiting += _on(symbol.direct_dep)
+        if not symbol.visibility:
+            terms = kconfiglib.split_expr(symbol.rev_dep, kconfiglib.OR)
+            waiting += next((_on(one) for one in terms if _is_on(one)), [])
+    return found
+
+
+def _on(expression: Any) -> list[str]:
+    """Symbols that are enough for ``expression`` to hold, which it does."""
+    names: list[str] = []
+    for part in kconfiglib.split_expr(expression, kconfiglib.AND):
+        options = kconfiglib.split_expr(part, kconfiglib.OR)
+        if len(options) > 1:
+            names += next((_on(one) for one in options if _is_on(one)), [])
+        elif isinstance(part, kconfiglib.Symbol):
+            names.append(part.name)
+    return names
+
+
+def _is_on(expression: Any) -> bool:
+    return bool(kconfiglib.expr_value(expression))
+
+
+def configure(
+    variant: Variant,
+    applied: AppliedTree,
+    whole: Configured,
+    symbols: Sequence[str],
+    cache_dir: Path,
+    *,
+    key: str,
+    log: Path,
+) -> Configured:
+    """The configuration that the seed of ``variant`` draws on ``applied``.
+
+    ``whole`` has ``symbols``, which are to be had, and what they need; ``key`` changes
+    with all that can change which symbols there are.
+    """
+    assert variant.seed is not None
+    key = cache.digest("random", key, variant.seed, sorted(symbols))
+    entry = cache_dir / "configs" / key
+    if not cache.kept(entry):
+        variables = dict(word.split("=", 1) for word in variant.tools.make)
+        kconf = kconfig.load(applied.path, whole.file, variables)
+        fixed = needed(kconf, symbols) | _ALWAYS
+        with cache.keep(entry) as made:
+            asked = made / "asked.config"
+            cache.write_text(asked, "".join(_lines(fixed)))
+            output = made / "o"
+            output.mkdir()
+            process.run(
+                (
+                    *("make", f"O={output}", *variant.tools.make),
+                    *(f"KCONFIG_SEED={variant.seed:#x}", f"KCONFIG_ALLCONFIG={asked}"),
+                    "randconfig",
+                ),
+                cwd=applied.path,
+                env=dict(variant.tools.env),
+                log=log,
+            )
+            (output / _CONFIG).rename(made / _CONFIG)
+            cache.remove(output)
+    return Configured(entry / _CONFIG, reused=True)
+
+
+def _lines(fixed: Mapping[str, str]) -> Iterator[str]:
+    for name, value in sorted(fixed.items()):
+        yield f"CONFIG_{name}={value}\n"
+    for name in _OFF:
+        if name not in fixed:
+            yield f"# CONFIG_{name} is not set\n"

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What had not ended when the recording did: stalls, and collectives that hang.
+
+Of neither is there anything to compare with, so nothing here is more than *coincides*.
+No clocks of nodes are compared: for how long something lasts its own node's says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from .chains import Health, filled
+from .errors import shown
+from .rules import Rules
+from .straggler import Job, union
+
+_UNTIL = """
+SELECT s.sid, coalesce(s.ended, greatest(s.began,
+    (SELECT max(t0) FROM loss l WHERE l.sid = s.sid AND reason = 'recorder gone'),
+    (SELECT max(t) FROM mark m WHERE m.sid = s.sid),
+    (SELECT max(coalesce(t1, t0)) FROM stall x WHERE x.sid = s.sid)))
+FROM session s
+"""
+_OPEN = """
+SELECT s.sid, s.class, coalesce(s.cause, ''), s.provider, s.tid, s.tgid, s.comm,
+    s.device, s.t0, (SELECT count(*) FROM mark m WHERE m.sid = s.sid AND m.tid = s.tid
+    AND m.t > s.t0) AS went_on, g.path, s.cgroup_id
+FROM stall s LEFT JOIN cgroup g ON g.sid = s.sid AND g.cgroup_id = s.cgroup_id
+WHERE s.t0 IS NOT NULL AND s.t1 IS NULL ORDER BY s.sid, s.t0, s.id
+"""
+# Of a job that was started again only what is there now: numbers of steps begin anew.
+_LAST = """
+WITH numbered AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY sid, tid, job, rank, step, phase ORDER BY t) AS nth,
+        (SELECT max(ended) FROM proc p WHERE p.sid = m.sid AND p.pid = m.tgid
+            AND p.starttime <= m.t AND p.ended >= m.t) AS ended
+    FROM mark m WHERE rank IS NOT NULL
+)
+SELECT coalesce(job, ''), rank, sid, tid, step, nth, phase, t, ended FROM numbered
+QUALIFY row_number() OVER (
+    PARTITION BY coalesce(job, ''), rank ORDER BY ended IS NULL DESC, t DESC) = 1
+ORDER BY ALL
+"""
+_OF_THREAD = """
+SELECT s.class, coalesce(s.cause, ''), s.t0, coalesce(s.t1, ?), s.t1 IS NULL,
+    s.provider, s.device, g.path, s.cgroup_id
+FROM stall s LEFT JOIN cgroup g ON g.sid = s.sid AND g.cgroup_id = s.cgroup_id
+WHERE s.sid = ? AND s.tid = ? AND s.t0 IS NOT NULL AND coalesce(s.t1, ?) > ?
+ORDER BY s.t0
+"""
+
+
+@dataclass(frozen=True)
+class Open:
+    """A stall of which no end was recorded; it lasted so long at least."""
+
+    node: str
+    sid: str
+    cls: str
+    cause: str
+    provider: str
+    tid: int | None
+    comm: str | None
+    device: str | None
+    lasted_ns: int
+    #: Why its end may have been, and was not seen.
+    doubts: tuple[str, ...]
+    text: str
+    doc: str
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A rank that others wait for, and what its thread has been in meanwhile."""
+
+    rank: int
+    node: str
+    tid: int
+    #: Its last mark, and how long before the end of the recording that was.
+    step: int
+    phase: str
+    age_ns: int
+    #: How long before the end its process was gone, at least; None if it was there.
+    gone_ns: int | None
+    text: str
+    #: The class that takes most of that time; None if none takes any.
+    cls: str | None = None
+    coverage: float = 0.0
+    caps: tuple[str, ...] = ()
+    fix: str = ""
+    doc: str = ""
+    not_said: str = ""
+
+
+@dataclass(frozen=True)
+class Hung:
+    """A collective in which ranks wait, and for whom."""
+
+    job: str
+    step: int
+    waiting: tuple[int, ...]
+    waited_ns: int
+    absent: tuple[Absent, ...]
+    #: Ranks whose recording ends too early to say, and how many have no marks at all.
+    unknown: tuple[int, ...]
+    silent: int
+
+
+@dataclass(frozen=True)
+class _Last:
+    rank: int
+    sid: str
+    tid: int
+    step: int
+    nth: int
+    phase: str
+    t: int
+    age: int
+    #: For how long its process has been gone.
+    gone: int | None
+
+    @property
+    def place(self) -> tuple[int, int, bool]:
+        return self.step, self.nth, self.phase == "exit"
+
+
+def known_until(opened: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Up to when each session is known, in ns of its node's clock."""
+    return dict(opened.execute(_UNTIL).fetchall())
+
+
+def stalls(
+    opened: duckdb.DuckDBPyConnection,
+    until: Mapping[str, int],
+    health: Health,
+    limits: Rules,
+) -> list[Open]:
+    """Those without an end that lasted long enough to be told, the longest first."""
+    found = []
+    for row in opened.execute(_OPEN).fetchall():
+        sid, cls, cause, provider, tid, _, comm, device, t0, went_on, *group = row
+        lasted = until[sid] - t0
+        if lasted < limits.open_min_ns:
+            continue
+        doubts = ["its thread wrote marks since"]
+        if not went_on:
+            doubts = health.of(sid, provider, t0, until[sid])
+        rule = limits.classes[cls]
+        found.append(
+            Open(
+                node=health.nodes.get(sid, sid),
+                sid=sid,
+                cls=cls,
+                cause=cause,
+                provider=provider,
+                tid=tid,
+                comm=comm,
+                device=device,
+                lasted_ns=lasted,
+                doubts=tuple(doubts),
+                text=_filled(rule.say, lasted, cause, device, group),
+                doc=rule.doc,
+            )
+        )
+    return sorted(found, key=lambda one: (len(one.doubts) > 0, -one.lasted_ns))
+
+
+def _filled(
+    say: str, lasted: int, cause: str, device: str | None, group: Sequence[Any]
+) -> str:
+    path, number = group
+    known = f"cgroup {number}" if number is not None else "a group that is not known"
+    names = {
+        **{"ms": f"{lasted / 1e6:.1f}", "cause": shown(cause) or "cause unknown"},
+        "device": "a device" if device is None else shown(device),
+        **{"cgroup": shown(path) if path else known, "n": "1"},
+    }
+    return filled(say, names)
+
+
+def hung(
+    opened: duckdb.DuckDBPyConnection,
+    jobs: Sequence[Job],
+    until: Mapping[str, int],
+    health: Health,
+    limits: Rules,
+) -> list[Hung]:
+    """Collectives that somebody waited in, far longer than a step, to the very end."""
+    marks: dict[str, list[_Last]] = {}
+    for row in opened.execute(_LAST).fetchall():
+        job, rank, sid, tid, step, nth, phase, t, ended = row
+        end = until[sid]
+        gone = None if ended is None else max(0, end - ended)
+        last = _Last(rank, sid, tid, step, nth, phase, t, end - t, gone)
+        marks.setdefault(job, []).append(last)
+    medians = {job.name: job.median for job in jobs}
+    worlds = dict(
+        opened.execute(
+            "SELECT coalesce(job, ''), max(world) FROM proc GROUP BY ALL"
+        ).fetchall()
+    )
+    found = []
+    for job, lasts in marks.items():
+        limit = max(limits.open_min_ns, int(limits.hung_steps * medians.get(job, 0)))
+        silent = max(0, (worlds.get(job) or 0) - len(lasts))
+        if len(lasts) + silent < 2:
+            continue
+        front = max(one.place for one in lasts)
+        waiting = [one for one in lasts if one.place == front and one.gone is None]
+        waited = max((one.age for one in waiting), default=0)
+        # Who has left it has shown that it is over.
+        if front[2] or waited < limit:
+            continue
+        behind = [one for one in lasts if one not in waiting]
+        absent = [one for one in behind if one.age >= limit]
+        found.append(
+            Hung(
+                job=job,
+                step=front[0],
+                waiting=tuple(one.rank for one in waiting),
+                waited_ns=waited,
+                absent=tuple(
+                    _absent(opened, one, until[one.sid], health, limits)
+                    for one in absent
+                ),
+                unknown=tuple(one.rank for one in behind if one.age < limit),
+                silent=silent,
+            )
+        )
+    return found
+
+
+def _absent(
+    opened: duckdb.DuckDBPyConnection,
+    last: _Last,
+    until: int,
+    health: Health,
+    limits: Rules,
+) -> Absent:
+    """What the rank's own thread has been in since its last mark."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    newest: dict[str, tuple[Any, ...]] = {}
+    rows = opened.execute(_OF_THREAD, [until, last.sid, last.tid, until, last.t])
+    for cls, cause, t0, t1, is_open, provider, device, *group in rows.fetchall():
+        spans.setdefault(cls, []).append((t0, t1))
+        newest[cls] = (cause, is_open, provider, device, group)
+    lost = {cls: union(one, last.t, until) for cls, one in spans.items()}
+    cls = max(lost, key=lost.__getitem__, default=None)
+    said: dict[str, Any] = {"text": "not in kernel events"}
+    if last.gone is not None:
+        said = {"text": "its process ended"}
+    elif cls is not None:
+        cause, is_open, provider, device, group = newest[cls]
+        rule = limits.classes[cls]
+        said = {
+            "cls": cls,
+            "coverage": lost[cls] / last.age,
+            "text": _filled(rule.say, lost[cls], cause, device, group)
+            + ("; no end seen" if is_open else ""),
+            "caps": tuple(health.of(last.sid, provider, last.t, until)),
+            "fix": _filled(rule.fix, lost[cls], cause, device, group),
+            "doc": rule.doc,
+            "not_said": rule.not_said,
+        }
+    return Absent(
+        rank=last.rank,
+        node=health.nodes.get(last.sid, last.sid),
+        tid=last.tid,
+        step=last.step,
+        phase=last.phase,
+        age_ns=last.age,
+        gone_ns=last.gone,
+        **said,
+    )

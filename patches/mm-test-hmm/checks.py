@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The checks of the mm-test-hmm series: what fails without its patch."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from kstall.evidence import Evidence, Verdict
+
+_PAGES = 16
+_HUGE = 512
+
+
+def nobody_waits_for_ever(ev: Evidence) -> Verdict:
+    """Who waits for whom is seen in stacks, not by a limit of time."""
+    v = Verdict()
+    turns = _turns(v, ev)
+    for name, mapped in (("memory to spare", 0), ("memory used up", 1)):
+        turn = turns[name]
+        v.equal(f"{name}: wait for each other", turn["stuck"], [])
+        # Also where somebody had to be killed for that.
+        v.equal(f"{name}: the processor went", turn["offline_error"], 0)
+        v.equal(f"{name}: pieces mapped", turn["mapped"], mapped)
+        v.equal(f"{name}: error", turn["error"], 0)
+        v.equal(f"{name}: pages", turn["pages"], _PAGES)
+    return v
+
+
+def both_sizes_are_mapped(ev: Evidence) -> Verdict:
+    """What was written is read by the device, and then where it came from."""
+    v = Verdict()
+    turn = _turns(v, ev)["both sizes"]
+    v.equal("kB of huge pages before", turn["huge_kb"], 2048)
+    v.equal("pieces mapped", turn["mapped"], 2)
+    v.equal("error", turn["error"], 0)
+    v.equal("pages", turn["pages"], _PAGES + _HUGE)
+    v.equal("pages that are another", turn["wrong"], 0)
+    return v
+
+
+def hmm_tests_pass(ev: Evidence) -> Verdict:
+    """Those for device memory that is coherent are skipped."""
+    v = Verdict()
+    load = ev.workload("hmm-tests")
+    v.equal("exit status", load.exit_status, 0)
+    totals = re.findall(r"(?m)^# Totals: (.*)$", load.stdout)
+    v.equal("totals", len(totals), 1)
+    found = {
+        name: int(count)
+        for line in totals
+        for name, count in re.findall(r"(\w+):(\d+)", line)
+    }
+    v.at_least("passed", found.get("pass", 0), 30)
+    v.equal("failed", found.get("fail", 0) + found.get("error", 0), 0)
+    return v
+
+
+def _turns(v: Verdict, ev: Evidence) -> dict[str, dict[str, Any]]:
+    lines = ev.workload("chunk").stdout.splitlines()
+    turns = {turn["turn"]: turn for turn in map(json.loads, lines)}
+    v.equal("turns", len(turns), 3)
+    return turns

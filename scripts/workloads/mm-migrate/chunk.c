@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Have device 0 map more memory while a processor is taken away, which waits for
+ * somebody who reads a counter into memory that is not there yet.
+ *
+ * Whoever reads a perf event holds its context's mutex, and perf takes that when a
+ * processor goes.  The buffer lies across two pages, of which the first one is made by
+ * userfaultfd when all others are where they should be, and the second one needs
+ * mmap_lock, for which a mmap() is queued.  Whether they then wait for each other is seen
+ * in their stacks.  If so, the reader is killed, which ends it.
+ *
+ * Four take part: a thread with the ioctl, a thread with the mmap(), a reader with the
+ * memory of this process but its own life, and a process that takes the processor away.
+ * A fifth one, a process, watches them: it must not need what they hold.
+ */
+#include "mirror.h"
+
+#include <linux/perf_event.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <signal.h>
+
+#define HMM_DMIRROR_RELEASE	_IOWR('H', 0x07, struct hmm_dmirror_cmd)
+#define ONLINE		"/sys/devices/system/cpu/cpu1/online"
+#define PAGES		16
+/* Of value, times and id, half of it in each page. */
+#define READ_SIZE	32
+#define STEP_NS		(60000 * MS)
+#define POLL_NS		(20 * MS)
+/* So many looks in a row have to find all of them waiting. */
+#define LOOKS		25
+
+enum { IOCTL, MMAP, READ, OFFLINE, WATCH, ACTORS };
+
+/*
+ * Who takes the lock that each waits for: the functions of locks are left out of
+ * /proc/PID/stack, as is all of a thread that runs.
+ */
+static const char *const waits[] = {
+	[IOCTL] = "cpus_read_lock",
+	[MMAP] = "vm_mmap_pgoff",
+	[READ] = "lock_mm_and_find_vma",
+	[OFFLINE] = "perf_event_exit_cpu",
+};
+static const char *const names[] = { "ioctl", "mmap", "read", "offline" };
+
+static struct shared {
+	atomic_int tid[ACTORS], go[ACTORS], done[ACTORS];
+	/* Of the ioctl. */
+	int error;
+	uint64_t pages;
+	int offline_error;
+	atomic_int deadlock;
+} *all;
+
+static int mirror, counter, faults;
+static char *memory, *copy, *buffer;
+
+static void wait_for_go(int actor)
+{
+	atomic_store(&all->tid[actor], tid());
+	while (!atomic_load(&all->go[actor]))
+		nap(1 * MS);
+}
+
+static void *do_ioctl(void *unused)
+{
+	(void)unused;
+	wait_for_go(IOCTL);
+	all->error = mirror_ioctl(mirror, HMM_DMIRROR_MIGRATE_TO_DEV, memory, copy,
+				  PAGES, &all->pages);
+	atomic_store(&all->done[IOCTL], 1);
+	return NULL;
+}
+
+static void *do_mmap(void *unused)
+{
+	(void)unused;
+	wait_for_go(MMAP);
+	if (mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
+	    MAP_FAILED)
+		atomic_store(&all->done[MMAP], 1);
+	return NULL;
+}
+
+static int do_read(void *unused)
+{
+	(void)unused;
+	wait_for_go(READ);
+	if (read(counter, buffer, READ_SIZE) == READ_SIZE)
+		atomic_store(&all->done[READ], 1);
+	return 0;
+}
+
+static void do_offline(void)
+{
+	int fd = open(ONLINE, O_WRONLY | O_CLOEXEC);
+
+	wait_for_go(OFFLINE);
+	if (write(fd, "0", 1) != 1)
+		all->offline_error = errno ? errno : EIO;
+	atomic_store(&all->done[OFFLINE], 1);
+	_exit(0);
+}
+
+/* Whether that is in what the kernel does for the thread now. */
+static bool in_stack(pid_t thread, const char *function)
+{
+	char path[64], text[8192];
+	ssize_t size;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/stack", thread);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	size = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[size > 0 ? size : 0] = '\0';
+	return strstr(text, function);
+}
+
+/* The kernel's thread that takes processor 1 away. */
+static pid_t hotplug_thread(void)
+{
+	char path[64], text[32];
+	pid_t pid;
+	int fd;
+
+	for (pid = 2; pid < 4096; pid++) {
+		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			continue;
+		memset(text, 0, sizeof(text));
+		if (read(fd, text, sizeof(text) - 1) > 0 && !strcmp(text, "cpuhp/1\n")) {
+			close(fd);
+			return pid;
+		}
+		close(fd);
+	}
+	die("no cpuhp/1");
+}
+
+static bool is_waiting(int actor)
+{
+	return in_stack(atomic_load(&all->tid[actor]), waits[actor]);
+}
+
+/* Until it is done or waits for what the next one has. */
+static bool settle(int actor)
+{
+	uint64_t end = now() + STEP_NS;
+
+	atomic_store(&all->go[actor], 1);
+	while (now() < end) {
+		if (atomic_load(&all->done[actor]) || is_waiting(actor))
+			return true;
+		nap(POLL_NS);
+	}
+	return false;
+}
+
+static bool finished(void)
+{
+	int i;
+
+	for (i = 0; i < WATCH; i++)
+		if (!atomic_load(&all->done[i]))
+			return false;
+	return true;
+}
+
+static bool until_finished(void)
+{
+	uint64_t end = now() + STEP_NS;
+
+	while (!finished() && now() < end)
+		nap(POLL_NS);
+	return finished();
+}
+
+/* What went wrong with the watching itself, or NULL. */
+static const char *watch(void)
+{
+	struct uffdio_copy fill = { .dst = (uintptr_t)buffer & ~(PAGE - 1), .len = PAGE };
+	static char page[PAGE] __attribute__((aligned(PAGE)));
+	struct pollfd fault = { .fd = faults, .events = POLLIN };
+	int actor, looks = 0;
+	uint64_t end;
+
+	/* The reader is in its first page, with the mutex. */
+	atomic_store(&all->go[READ], 1);
+	if (poll(&fault, 1, STEP_NS / MS) != 1)
+		return "nobody reads the counter";
+	/* The stack that says so is that of the processor's own thread. */
+	while (!atomic_load(&all->tid[OFFLINE]))
+		nap(1 * MS);
+	atomic_store(&all->tid[OFFLINE], hotplug_thread());
+	if (!settle(OFFLINE))
+		return "the processor does not come to perf";
+	if (!settle(IOCTL))
+		return "the ioctl neither ends nor waits for the processor";
+	if (!settle(MMAP))
+		return "mmap() neither ends nor waits";
+	fill.src = (uintptr_t)page;
+	if (ioctl(faults, UFFDIO_COPY, &fill))
+		return "UFFDIO_COPY";
+	for (end = now() + STEP_NS; now() < end; nap(POLL_NS)) {
+		if (finished())
+			return NULL;
+		for (actor = 0; actor < WATCH && is_waiting(actor); actor++)
+			;
+		looks = actor == WATCH ? looks + 1 : 0;
+		if (looks == LOOKS) {
+			atomic_store(&all->deadlock, 1);
+			return NULL;
+		}
+	}
+	return "neither done, nor do they wait for each other";
+}
+
+static void do_watch(void)
+{
+	const char *failure = watch();
+
+	if (failure)
+		fprintf(stderr, "%s\n", failure);
+	if (failure || atomic_load(&all->deadlock)) {
+		kill(atomic_load(&all->tid[READ]), SIGKILL);
+		/* It has no result then, but it is over. */
+		atomic_store(&all->done[READ], 1);
+		if (!until_finished()) {
+			fprintf(stderr, "not over when the reader is killed\n");
+			_exit(1);
+		}
+	}
+	_exit(failure ? 1 : 0);
+}
+
+/* Pieces of device memory that are mapped, of both devices. */
+static int chunks(void)
+{
+	FILE *file = fopen("/proc/iomem", "re");
+	char line[256];
+	int found = 0;
+
+	if (!file)
+		die("iomem");
+	while (fgets(line, sizeof(line), file))
+		found += !!strstr(line, "hmm_dmirror");
+	fclose(file);
+	return found;
+}
+
+static void release(void)
+{
+	int error = mirror_ioctl(mirror, HMM_DMIRROR_RELEASE, memory, copy, 1, NULL);
+
+	errno = error;
+	if (error)
+		die("HMM_DMIRROR_RELEASE");
+}
+
+/* A counter of processor 1, which counts nothing. */
+static int open_counter(void)
+{
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_SOFTWARE,
+		.size = sizeof(attr),
+		.config = PERF_COUNT_SW_DUMMY,
+		.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED |
+			       PERF_FORMAT_TOTAL_TIME_RUNNING | PERF_FORMAT_ID,
+	};
+	int fd = syscall(SYS_perf_event_open, &attr, -1, 1, -1, PERF_FLAG_FD_CLOEXEC);
+
+	if (fd < 0)
+		die("perf_event_open");
+	return fd;
+}
+
+/* Two pages that are not there, the first one of which somebody has to make. */
+static char *map_buffer(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register watched = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	char *at = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	faults = syscall(SYS_userfaultfd, O_CLOEXEC);
+	watched.range.start = (uintptr_t)at;
+	watched.range.len = PAGE;
+	if (at == MAP_FAILED || faults < 0 || ioctl(faults, UFFDIO_API, &api) ||
+	    ioctl(faults, UFFDIO_REGISTER, &watched))
+		die("userfaultfd");
+	return at + PAGE - READ_SIZE / 2;
+}
+
+static pid_t start(void (*act)(void))
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		die("fork");
+	if (!pid)
+		act();
+	return pid;
+}
+
+static void turn(const char *name, bool used_up)
+{
+	static char stack[64 << 10] __attribute__((aligned(16)));
+	pthread_t threads[2];
+	pid_t offline, watcher, reader;
+	int before, status;
+	size_t i;
+
+	memset(all, 0, sizeof(*all));
+	memory = map_pages(PAGES);
+	counter = open_counter();
+	buffer = map_buffer();
+	if (used_up)
+		release();
+	before = chunks();
+
+	offline = start(do_offline);
+	watcher = start(do_watch);
+	reader = clone(do_read, stack + sizeof(stack), CLONE_VM | SIGCHLD, NULL);
+	if (reader < 0 || pthread_create(&threads[0], NULL, do_ioctl, NULL) ||
+	    pthread_create(&threads[1], NULL, do_mmap, NULL))
+		die("no more threads");
+	for (i = IOCTL; i <= READ; i++)
+		while (!atomic_load(&all->tid[i]))
+			nap(1 * MS);
+	/* From here on this one may do nothing but wait. */
+	atomic_store(&all->go[WATCH], 1);
+	if (waitpid(watcher, &status, 0) != watcher || status)
+		exit(1);
+	waitpid(offline, &status, 0);
+	waitpid(reader, &status, 0);
+	pthread_join(threads[0], NULL);
+	pthread_join(threads[1], NULL);
+	if (!all->offline_error)
+		put(ONLINE, "1");
+
+	printf("{\"turn\": \"%s\", \"mapped\": %d, \"offline_error\": %d, "
+	       "\"error\": %d, \"pages\": %" PRIu64 ", \"stuck\": [",
+	       name, chunks() - before, all->offline_error, all->error, all->pages);
+	for (i = 0; atomic_load(&all->deadlock) && i < WATCH; i++)
+		printf("%s\"%s\"", i ? ", " : "", names[i]);
+	printf("]}\n");
+	fflush(stdout);
+	close(faults);
+	close(counter);
+}
+
+/*
+ * A huge page and small ones behind it, where memory for neither is mapped.  What is
+ * migrated at once is 2 MiB from the first page on: elsewhere the huge one was split.
+ */
+static void both_sizes(void)
+{
+	char *at = mmap(NULL, 3 * HUGE, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	size_t pages = PAGES + HUGE / PAGE, wrong = 0, i;
+	char *to = map_pages(pages);
+	unsigned long kb;
+	uint64_t done;
+	int before, error;
+
+	if (at == MAP_FAILED)
+		die("cannot map");
+	at = (char *)(((uintptr_t)at + HUGE - 1) & ~(HUGE - 1));
+	if (madvise(at, HUGE, MADV_HUGEPAGE) ||
+	    madvise(at + HUGE, PAGES * PAGE, MADV_NOHUGEPAGE))
+		die("madvise");
+	for (i = 0; i < pages; i++)
+		at[i * PAGE] = i % 127;
+	kb = huge_kb(at);
+	release();
+	before = chunks();
+	error = mirror_ioctl(mirror, HMM_DMIRROR_MIGRATE_TO_DEV, at, to, pages, &done);
+	printf("{\"turn\": \"both sizes\", \"mapped\": %d, \"error\": %d, "
+	       "\"pages\": %" PRIu64 ", \"huge_kb\": %lu",
+	       chunks() - before, error, done, kb);
+	for (i = 0; i < pages; i++)
+		wrong += to[i * PAGE] != (char)(i % 127) ||
+			 at[i * PAGE] != (char)(i % 127);
+	printf(", \"wrong\": %zu}\n", wrong);
+	fflush(stdout);
+}
+
+int main(void)
+{
+	cpu_set_t first;
+
+	CPU_ZERO(&first);
+	CPU_SET(0, &first);
+	if (sched_setaffinity(0, sizeof(first), &first))
+		die("sched_setaffinity");
+	all = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE,
+		   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (all == MAP_FAILED)
+		die("cannot map");
+	mirror = open_mirror(0);
+	copy = map_pages(PAGES);
+	turn("memory to spare", false);
+	turn("memory used up", true);
+	both_sizes();
+	return 0;
+}

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Checks of fixes fail where they have to, also those that the base kernel passes."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.evidence.records import Trace
+
+MS = 1_000_000
+PAGE = 4096
+
+Lines = list[dict[str, Any]]
+
+
+def _checks(project_root: Path, name: str) -> ModuleType:
+    path = project_root / "patches" / name / "checks.py"
+    spec = importlib.util.spec_from_file_location(f"checks_of_{name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look for it there.
+    with pytest.MonkeyPatch().context() as patch:
+        patch.setitem(__import__("sys").modules, spec.name, module)
+        spec.loader.exec_module(module)
+    return module
+
+
+def _load(
+    place: Path, name: str, text: str, events: tuple[Event, ...] = ()
+) -> WorkloadResult:
+    folder = place / name
+    folder.mkdir()
+    (folder / "stdout").write_text(text)
+    load = WorkloadResult(name, folder, {}, {"exit_status": 0})
+    load.__dict__["_traced"] = Trace(events, 0)
+    return load
+
+
+def _said(lines: Lines) -> str:
+    return "\n".join(map(json.dumps, lines))
+
+
+def _wrong(verdict: Any) -> list[str]:
+    assert verdict.comparisons
+    return [one.label for one in verdict.comparisons if not one.ok]
+
+
+# -- iommu-lazy -----------------------------------------------------------------------
+
+
+def _reads() -> Lines:
+    """Four requests of two pages each, of each kind, first lazy and then strict."""
+    lines: Lines = []
+    waits, entered, taken, freed = [], [], [], []
+    begin = 0
+    for kind in ("DMA-FQ", "DMA"):
+        for name in ("small", "scattered", "adjacent"):
+            facts: dict[str, Any] = {"type": kind, "begin_ns": begin * MS}
+            facts |= {"end_ns": (begin + 900) * MS}
+            facts |= {"bytes": 8 * PAGE, "sectors": 64, "requests": 4, "runs": [2] * 4}
+            lines.append({"what": "phase", "name": name} | facts)
+            for number in range(1, 5):
+                at = (begin + number) * 1000
+                taken.append((at, 2))
+                # By a queue all at once, and later.
+                freed.append((at + 5 if kind == "DMA" else (begin + 20) * 1000, 2))
+                entered.append((at + 1, "dma_iova_destroy"))
+                if kind == "DMA":
+                    waits.append(
+                        (at + 1, "disk", at + 2, at + 3, at + 4, at + 5, 0, 0, 0)
+                    )
+            begin += 1000
+    lines.append({"what": "probes", "waits": waits, "entered": entered})
+    lines.append({"what": "iovas", "taken": taken, "freed": freed})
+    return lines
+
+
+def _iommu(place: Path, lines: Lines) -> Evidence:
+    events = tuple(
+        Event(
+            int(line["begin_ns"]) + number * MS, 0, 1, "x", "iommu", "unmap",
+            {"unmapped_size": 2 * PAGE},
+        )
+        for line in lines
+        if line["what"] == "phase"
+        for number in range(4)
+    )  # fmt: skip
+    load = _load(place, "disk-both", _said(lines), events)
+    return Evidence(place, {}, {load.name: load}, {})
+
+
+def _waits_once(lines: Lines) -> None:
+    lines[-2]["waits"].append((1001000, "disk", 0, 0, 1001000, 1001009, 0, 0, 0))
+
+
+def _never_waits(lines: Lines) -> None:
+    lines[-2]["waits"] = []
+
+
+def _keeps_one(lines: Lines) -> None:
+    lines[-1]["freed"].pop(5)
+
+
+def _frees_what_was_mapped(lines: Lines) -> None:
+    lines[-1]["freed"] = [(at, 1) for at, _ in lines[-1]["freed"]]
+
+
+def _in_one_piece(lines: Lines) -> None:
+    lines[1]["runs"] = [1] * 4
+
+
+EACH = [
+    f"{k}, {n}" for k in ("DMA-FQ", "DMA") for n in ("small", "scattered", "adjacent")
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "wrong"),
+    [
+        (None, "", []),
+        (_waits_once, "nothing_waits_in_lazy_mode", ["scattered: waits for the IOMMU"]),
+        (_in_one_piece, "nothing_waits_in_lazy_mode", ["scattered: pieces, least"]),
+        (
+            _never_waits,
+            "strict_mode_waits",
+            [
+                f"{name}: waits for the IOMMU"
+                for name in ("small", "scattered", "adjacent")
+            ],
+        ),
+        (_keeps_one, "each_iova_is_freed", ["DMA-FQ, scattered: pages freed"]),
+        (
+            _frees_what_was_mapped,
+            "each_iova_is_freed",
+            [f"{where}: pages freed" for where in EACH],
+        ),
+    ],
+)
+def test_a_disk_in_a_lazy_domain(
+    project_root: Path,
+    tmp_path: Path,
+    change: Callable[[Lines], None] | None,
+    check: str,
+    wrong: list[str],
+) -> None:
+    checks = _checks(project_root, "iommu-lazy")
+    lines = _reads()
+    if change is not None:
+        change(lines)
+    evidence = _iommu(tmp_path, lines)
+    for name in (
+        "nothing_waits_in_lazy_mode",
+        "strict_mode_waits",
+        "each_iova_is_freed",
+    ):
+        found = _wrong(getattr(checks, name)(evidence))
+        assert found == (wrong if name == check else []), name
+
+
+# -- iommu-fq -------------------------------------------------------------------------
+
+CALM = {"type": "DMA-FQ", "flushes": 9, "inside": 0, "taken": 300, "freed": 300}
+
+
+@pytest.mark.parametrize(
+    ("change", "unmapped", "wrong"),
+    [
+        ({}, 300, []),
+        ({"freed": 299}, 300, ["IOVAs freed"]),
+        ({"type": "DMA"}, 300, ["type of the group"]),
+        ({"flushes": 4}, 300, ["flushes"]),
+        ({"taken": 99, "freed": 99}, 99, ["IOVAs taken"]),
+        ({}, 301, ["IOVAs unmapped"]),
+    ],
+)
+def test_a_calm_flush_queue(
+    project_root: Path,
+    tmp_path: Path,
+    change: dict[str, Any],
+    unmapped: int,
+    wrong: list[str],
+) -> None:
+    event = Event(1, 0, 1, "x", "iommu", "unmap", {})
+    load = _load(tmp_path, "calm", _said([CALM | change]), (event,) * unmapped)
+    evidence = Evidence(tmp_path, {}, {"calm": load}, {})
+    checks = _checks(project_root, "iommu-fq")
+    assert _wrong(checks.nothing_is_lost_when_calm(evidence)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("inside", "freed", "status"), [(5, 300, "pass"), (5, 44, "fail"), (4, 44, "error")]
+)
+def test_a_crowd_that_was_none_is_no_verdict(
+    project_root: Path, tmp_path: Path, inside: int, freed: int, status: str
+) -> None:
+    facts = CALM | {"inside": inside, "freed": freed}
+    load = _load(tmp_path, "crowd", _said([facts]))
+    checks = _checks(project_root, "iommu-fq")
+    evidence = Evidence(tmp_path, {}, {"crowd": load}, {})
+    verdict = checks.nothing_is_lost_when_crowded(evidence)
+    assert bool(verdict.undecided) is (status == "error")
+    if status != "error":
+        assert _wrong(verdict) == ([] if status == "pass" else ["IOVAs freed"])
+
+
+# -- mm-test-hmm ----------------------------------------------------------------------
+
+CHUNK: Lines = [
+    {"turn": name, "mapped": mapped, "offline_error": 0, "error": 0, "pages": 16}
+    | {"stuck": []}
+    for name, mapped in (("memory to spare", 0), ("memory used up", 1))
+]
+CHUNK.append({"turn": "both sizes", "mapped": 2, "error": 0, "pages": 528})
+CHUNK[-1] |= {"huge_kb": 2048, "wrong": 0}
+TESTS = "# Totals: pass:40 fail:0 xfail:0 xpass:0 skip:38 error:0\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "wrong"),
+    [
+        (1, {}, []),
+        (1, {"stuck": ["ioctl"]}, ["memory used up: wait for each other"]),
+        (0, {"stuck": ["ioctl"]}, ["memory to spare: wait for each other"]),
+        (1, {"mapped": 0}, ["memory used up: pieces mapped"]),
+        (1, {"offline_error": 16}, ["memory used up: the processor went"]),
+        (1, {"pages": 15}, ["memory used up: pages"]),
+        (2, {"mapped": 1}, ["pieces mapped"]),
+        (2, {"pages": 16}, ["pages"]),
+        (2, {"wrong": 1}, ["pages that are another"]),
+        (2, {"huge_kb": 0}, ["kB of huge pages before"]),
+    ],
+)
+def test_device_memory_that_is_used_up(
+    project_root: Path,
+    tmp_path: Path,
+    line: int,
+    change: dict[str, Any],
+    wrong: list[str],
+) -> None:
+    checks = _checks(project_root, "mm-test-hmm")
+    lines = copy.deepcopy(CHUNK)
+    lines[line] |= change
+    load = _load(tmp_path, "chunk", _said(lines))
+    evidence = Evidence(tmp_path, {}, {"chunk": load}, {})
+    names = ("nobody_waits_for_ever", "both_sizes_are_mapped")
+    found = [_wrong(getattr(checks, name)(evidence)) for name in names]
+    assert found == ([[], wrong] if line == 2 else [wrong, []])
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (TESTS, []),
+        (TESTS.replace("pass:40", "pass:29"), ["passed"]),
+        (TESTS.replace("fail:0", "fail:1"), ["failed"]),
+        ("", ["totals", "passed"]),
+    ],
+)
+def test_the_trees_own_tests(
+    project_root: Path, tmp_path: Path, text: str, wrong: list[str]
+) -> None:
+    load = _load(tmp_path, "hmm-tests", text)
+    checks = _checks(project_root, "mm-test-hmm")
+    evidence = Evidence(tmp_path, {}, {"hmm-tests": load}, {})
+    assert _wrong(checks.hmm_tests_pass(evidence)) == wrong

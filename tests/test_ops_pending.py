@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What had not ended: a stall that lasts, and a collective in which ranks wait."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from kstall_node import record
+from kstall_node.facts import Facts
+from kstall_node.host import Host
+from kstall_ops import cli, explain, page, pending, recording, seal, store
+from node_root import Node as FileNode
+from recordings import BEGAN, MS, SECOND, Node, Training
+from test_ops_explain import report
+
+END = BEGAN + 100 * SECOND
+
+
+def hanging(step: int = 30, ranks: int = 3) -> list[Node]:
+    """All nodes record until `END`; rank 1 never enters a step, so the others wait."""
+    nodes = Training(ranks=ranks).nodes()
+    for rank, node in enumerate(nodes):
+        node.ended = END
+        entered = {f"step={step} phase=enter"} if rank != 1 else set()
+        node.events = [
+            one
+            for one in node.events
+            if one[3] != "print" or _step(one[4]["buf"]) < step or _is(one, entered)
+        ]
+    return nodes
+
+
+def _step(text: object) -> int:
+    return int(str(text).partition("step=")[2].split()[0])
+
+
+def _is(one: tuple[object, ...], wanted: set[str]) -> bool:
+    fields = one[4]
+    assert isinstance(fields, dict)
+    return any(text in str(fields["buf"]) for text in wanted)
+
+
+def _last(node: Node) -> int:
+    return max(t for t, *_ in node.events)
+
+
+def test_a_collective_that_hangs_and_what_the_absent_one_is_in(tmp_path: Path) -> None:
+    nodes = hanging()
+    began = _last(nodes[1]) + 20 * MS
+    nodes[1].event(began, 0, 4000, "throttle_in", cgroup=77, task=4000)
+    made = report(tmp_path, nodes)
+    (hung,) = made.hung
+    assert (hung.step, hung.waiting, hung.silent, hung.unknown) == (30, (0, 2), 0, ())
+    assert hung.waited_ns == END - min(_last(nodes[0]), _last(nodes[2]))
+    (absent,) = hung.absent
+    assert (absent.rank, absent.node, absent.tid) == (1, "node1", 4000)
+    assert (absent.step, absent.phase, absent.gone_ns) == (29, "exit", None)
+    assert absent.cls == "throttle" and absent.caps == ()
+    assert absent.coverage == (END - began) / absent.age_ns > 0.99
+    (stall,) = made.open
+    assert (stall.cls, stall.tid, stall.comm) == ("throttle", 4000, "python3")
+    assert (stall.lasted_ns, stall.doubts) == (END - began, ())
+    said = explain.as_text(made)
+    assert said.startswith("job train hangs in step 30: ranks 0, 2 wait, for ")
+    assert " s so far; rank 1 has not entered it\n" in said
+    assert "before that no rank was late" in said
+    assert "COINCIDES [high] throttle: the thread lost " in said
+    assert "no end seen, 100% of that time" in said
+    assert "raise cpu.max" in said
+    told = json.loads(json.dumps(explain.as_json(made), default=str))
+    assert told["hung"][0]["absent"][0]["rank"] == 1
+    assert told["open"][0]["lasted_ns"] == END - began
+    page.write(tmp_path / "s.duckdb", made, tmp_path / "p.html")
+    text = (tmp_path / "p.html").read_text()
+    assert "hangs in step 30" in text and "no end seen" in text
+
+
+def test_a_rank_that_computes_for_ever_is_not_in_kernel_events(tmp_path: Path) -> None:
+    made = report(tmp_path, hanging())
+    (absent,) = made.hung[0].absent
+    assert (absent.rank, absent.cls, absent.text) == (1, None, "not in kernel events")
+    assert made.open == []
+    assert "cause: not in kernel events" in explain.as_text(made)
+
+
+def test_many_stalls_that_ended_are_what_it_is_in_as_well(tmp_path: Path) -> None:
+    """A quota of next to nothing: no stall is long, and none is open."""
+    nodes = hanging()
+    for at in range(_last(nodes[1]), END - SECOND, 100 * MS):
+        nodes[1].throttle(at, at + 99 * MS, 4000)
+    made = report(tmp_path, nodes)
+    (absent,) = made.hung[0].absent
+    assert absent.cls == "throttle" and absent.coverage > 0.95
+    assert "no end seen" not in absent.text
+    assert made.open == []
+
+
+def test_all_have_entered(tmp_path: Path) -> None:
+    nodes = hanging()
+    nodes[1].mark(_last(nodes[0]), 4000, 30, "enter")
+    made = report(tmp_path, nodes)
+    (hung,) = made.hung
+    assert (hung.waiting, hung.absent) == ((0, 1, 2), ())
+    assert "s so far; these are all" in explain.as_text(made)
+
+
+def test_a_rank_of_which_nothing_came_is_counted(tmp_path: Path) -> None:
+    nodes = hanging()
+    (hung,) = report(tmp_path, [nodes[0], nodes[2]]).hung
+    assert (hung.waiting, hung.absent, hung.silent) == ((0, 2), (), 1)
+    assert "of 1 more there are no marks at all" in explain.hung_title(hung)
+
+
+def test_a_hang_in_the_first_step(tmp_path: Path) -> None:
+    nodes = hanging(step=0)
+    nodes[1].events = []
+    made = report(tmp_path, nodes)
+    (hung,) = made.hung
+    assert (hung.step, hung.waiting, hung.silent) == (0, (0, 2), 1)
+    assert "no job with marks" not in explain.as_text(made)
+    assert explain.report(tmp_path / "s.duckdb", "train").hung == [hung]
+
+
+# -- and what is no hang ------------------------------------------------------------
+
+
+def test_a_job_that_ended(tmp_path: Path) -> None:
+    nodes = Training().nodes()
+    for node in nodes:
+        node.ended = END
+    assert report(tmp_path, nodes).hung == []
+
+
+def test_a_job_that_was_killed_in_the_middle(tmp_path: Path) -> None:
+    nodes = hanging()
+    for node in nodes:
+        node.fact("gone", pid=4000, starttime=1, t=_last(node) + SECOND)
+    made = report(tmp_path, nodes)
+    assert made.hung == []
+    _, rows, _ = store.query(tmp_path / "s.duckdb", "SELECT ended FROM proc")
+    assert sorted(rows) == sorted((_last(node) + SECOND,) for node in nodes)
+
+
+def test_one_whose_process_is_gone_is_named(tmp_path: Path) -> None:
+    nodes = hanging()
+    nodes[1].fact("gone", pid=4000, starttime=1, t=_last(nodes[1]) + SECOND)
+    made = report(tmp_path, nodes)
+    (absent,) = made.hung[0].absent
+    assert absent.gone_ns == END - _last(nodes[1]) - SECOND
+    assert "cause: its process ended" in explain.as_text(made)
+
+
+def test_a_recording_that_ends_too_early_blames_nobody(tmp_path: Path) -> None:
+    nodes = hanging()
+    nodes[1].ended = _last(nodes[1]) + 50 * MS
+    made = report(tmp_path, nodes)
+    (hung,) = made.hung
+    assert (hung.absent, hung.unknown) == ((), (1,))
+    assert "rank 1 is not known, as the recording ends too early" in explain.as_text(
+        made
+    )
+
+
+def test_a_step_that_had_just_begun(tmp_path: Path) -> None:
+    nodes = hanging()
+    for node in nodes:
+        node.ended = max(map(_last, nodes)) + 400 * MS
+    assert report(tmp_path, nodes).hung == []
+
+
+def test_one_of_two_collectives_of_a_step(tmp_path: Path) -> None:
+    """Who has left the first of them has not left the second."""
+    nodes = hanging()
+    for rank, node in enumerate(nodes):
+        at = max(map(_last, nodes))
+        if rank == 1:
+            node.mark(at + MS, 4000, 30, "enter")
+        node.mark(at + 2 * MS, 4000, 30, "exit")
+    for node in (nodes[0], nodes[2]):
+        node.mark(_last(node) + 30 * MS, 4000, 30, "enter")
+    (hung,) = report(tmp_path, nodes).hung
+    assert (hung.waiting, [one.rank for one in hung.absent]) == ((0, 2), [1])
+
+
+def test_a_job_that_was_started_again_is_the_newer_one(tmp_path: Path) -> None:
+    nodes = hanging(step=5)
+    for node in nodes:
+        node.fact("gone", pid=3000, starttime=1, t=BEGAN + 900 * MS)
+        node.proc(3000, job="train", rank=node.facts[0]["rank"], world=3)
+        node.mark(BEGAN + 800 * MS, 3000, 500, "enter")
+    (hung,) = report(tmp_path, nodes).hung
+    assert (hung.step, hung.waiting) == (5, (0, 2))
+
+
+# -- open stalls --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spoil", "doubt"),
+    [
+        ("", ""),
+        ("mark", "its thread wrote marks since"),
+        ("loss", "records were lost meanwhile (overrun)"),
+        ("before", ""),
+        ("oracle", "its oracle disagrees with throttle/fprobe"),
+    ],
+)
+def test_an_end_that_may_not_have_been_seen(
+    tmp_path: Path, spoil: str, doubt: str
+) -> None:
+    node = Node()
+    node.event(BEGAN + SECOND, 0, 40, "throttle_in", cgroup=77, task=40)
+    if spoil == "mark":
+        node.mark(BEGAN + 2 * SECOND, 40, 1, "enter")
+    elif spoil == "oracle":
+        node.fact(
+            "oracle",
+            **{"provider": "throttle/fprobe", "scope": "all", "metric": "count"},
+            **{"ours": 1, "theirs": 9, "verdict": "disagrees"},
+        )
+    elif spoil:
+        t1 = BEGAN + SECOND // 2 if spoil == "before" else BEGAN + 3 * SECOND
+        node.fact("loss", cpu=0, t0=BEGAN, t1=t1, n=3, reason="overrun")
+    made = report(tmp_path, [node])
+    (one,) = made.open
+    assert one.doubts == ((doubt,) if doubt else ())
+    assert one.lasted_ns == 99 * SECOND
+    assert ("or its end was not seen" in explain.as_text(made)) is bool(doubt)
+
+
+def test_what_had_only_begun_is_not_told(tmp_path: Path) -> None:
+    node = Node()
+    node.event(END - SECOND // 2, 0, 40, "throttle_in", cgroup=77, task=40)
+    assert report(tmp_path, [node]).open == []
+
+
+def test_what_is_open_has_its_length_on_the_timeline(tmp_path: Path) -> None:
+    node = Node(ended=None)
+    node.event(BEGAN + SECOND, 0, 40, "throttle_in", cgroup=77, task=40)
+    node.mark(BEGAN + 9 * SECOND, 41, 1, "enter")
+    report(tmp_path, [node])
+    with store.reading(tmp_path / "s.duckdb") as opened:
+        assert list(pending.known_until(opened).values()) == [BEGAN + 9 * SECOND]
+    words = ["timeline", str(tmp_path / "s.duckdb"), "-o", str(tmp_path / "t")]
+    assert cli.main(words) == 0
+    _, rows, _ = store.query(tmp_path / "s.duckdb", store.NAMED["open"])
+    assert [row[4] for row in rows] == [40]
+
+
+# -- a recording that goes on -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("segments", "known"),
+    [
+        ({"0": 1, "1": 1}, True),
+        ({"0": 1, "1": 0, "2": 0}, True),
+        ({"0": 2, "1": 1}, False),
+        ({"0": 1, "7": 1}, False),
+        ("x", False),
+        ({"0": "x"}, False),
+    ],
+)
+def test_up_to_when_a_recording_without_an_end_is_whole(
+    tmp_path: Path, segments: object, known: bool
+) -> None:
+    """A segment of which the recorder spoke, and which is not here, is missing."""
+    node = Node(ended=None)
+    node.throttle(BEGAN + MS, BEGAN + 5 * MS, 40)
+    node.fact("complete", until=BEGAN + SECOND, segments={"0": 0, "1": 0})
+    node.fact("complete", until=BEGAN + 2 * SECOND, segments=segments)
+    loaded = recording.load(node.write(tmp_path / "rec"))
+    assert loaded.complete == BEGAN + (2 if known else 1) * SECOND
+    seal.seal([tmp_path / "rec"], tmp_path / "s.duckdb")
+    _, rows, _ = store.query(tmp_path / "s.duckdb", "SELECT t0, t1, reason FROM loss")
+    assert rows == [(loaded.complete, None, "recorder gone")]
+
+
+def test_what_was_before_is_not_capped_by_an_end_that_is_missing(
+    tmp_path: Path,
+) -> None:
+    nodes = hanging()
+    for node in nodes:
+        node.ended = None
+        node.fact("complete", until=END, segments={"0": 1})
+    began = _last(nodes[1]) + MS
+    nodes[1].event(began, 0, 4000, "throttle_in", cgroup=77, task=4000)
+    (hung,) = report(tmp_path, nodes).hung
+    assert hung.waited_ns == END - min(_last(nodes[0]), _last(nodes[2]))
+    assert hung.absent[0].caps == ()
+
+
+def test_the_recorder_says_how_far_it_is_and_what_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each once; and what it has sealed by then a collector gets."""
+    monkeypatch.setattr(record, "PERIOD", 0.3)
+    monkeypatch.setattr("kstall_node.segments.SECONDS", 0.5)
+    node = FileNode(tmp_path)
+    node.with_pairs()
+    now = time.monotonic_ns()
+    node.process(40, comm="py\x1bthon")
+    node.pairs(0, ("begin", now, 40), ("begin", now + 1, 41), ("end", now + 2, 41))
+    asked = record.Asked(tmp_path / "o", ["mmu"], seconds=1.4)
+    assert record.Recorder(Host(str(node.root)), asked).run() == 0
+    said = capsys.readouterr().err
+    (line,) = [line for line in said.splitlines() if "no end seen" in line]
+    assert "mmu: thread 40 (py\\x1bthon): no end seen for" in line
+    (rec,) = (tmp_path / "o").iterdir()
+    facts = list(map(json.loads, (rec / "facts.jsonl").read_text().splitlines()))
+    whole = [one for one in facts if one["kind"] == "complete"]
+    assert whole and whole[-1]["segments"] == {"0": 1}
+    assert 0 < whole[-1]["until"] - now < 2 * SECOND
+    # The thread is known, though its stall never ended.
+    assert [one["comm"] for one in facts if one.get("pid") == 40] == ["py\x1bthon"]
+
+
+def test_a_rank_that_is_gone_is_a_fact(tmp_path: Path) -> None:
+    node = FileNode(tmp_path)
+    node.process(4000, environ=b"RANK=1\0WORLD_SIZE=3\0")
+    node.process(5000)
+    facts = Facts(Host(str(node.root)))
+    facts.scan()
+    (one,) = facts.take()
+    for path in (node.root / "proc").glob("[45]000/stat"):
+        path.unlink()
+    facts.scan()
+    (gone,) = facts.take()
+    assert (gone["kind"], gone["pid"]) == ("gone", 4000)
+    assert gone["starttime"] == one["starttime"]
