@@ -103,7 +103,7 @@ class Run:
 
     def context(self, project: Project, cache: Path, level: Level = "full") -> Context:
         """What its stages are told."""
-        return Context(project, cache, self.dir, level, self.ui, self.away)
+        return Context(project, cache, self.dir, level, self.ui, away=self.away)
 
     @contextlib.contextmanager
     def stage(self, name: str, series: SeriesReport | None = None) -> Iterator[Opened]:
