@@ -17,6 +17,7 @@ FLOW = (
     "debian",
     "verdict",
     "ftrace",
+    "farm",
     "series",
     "tree",
     "build",
@@ -98,7 +99,7 @@ def test_readme_draws_the_same_flow(project_root: Path) -> None:
     (drawn,) = re.findall(
         r"^series → .*$", (project_root / "README.md").read_text(), re.M
     )
-    beside = {"base", "debian", "verdict", "ftrace", "pipeline"}
+    beside = {"base", "debian", "verdict", "ftrace", "farm", "pipeline"}
     assert drawn.split(" → ") == [name for name in FLOW if name not in beside]
 
 

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import io
 import json
 import os
+import platform
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import FrameType
-from typing import get_args
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, get_args
 
 from rich.console import Console
 from rich.markup import escape
@@ -40,6 +44,7 @@ from .pipeline import (
     matrixfile,
     rebasing,
     stability,
+    units,
     validate,
 )
 from .report import (
@@ -53,6 +58,9 @@ from .report import (
 from .report import matrix as matrix_report
 from .series import Level, Project, Series, Spec, mutants, new
 from .tree import source
+
+if TYPE_CHECKING:
+    from . import farm
 
 CANNOT_RUN = 2
 # `make validate KERNEL=...` exports these, and what a user has set up for builds of
@@ -248,7 +256,10 @@ def _parser() -> argparse.ArgumentParser:
         help="compile in this random configuration (KCONFIG_SEED of a report), and in "
         "no other one; may be repeated",
     )
+    _add_workers(prove)
     prove.set_defaults(verb=_validate)
+
+    _add_worker(verbs)
 
     _add_stability(verbs)
 
@@ -288,17 +299,7 @@ def _parser() -> argparse.ArgumentParser:
     page.add_argument("run", type=Path, help="a run directory, such as out/latest")
     page.set_defaults(verb=_html)
 
-    abi = verbs.add_parser(
-        "abi",
-        help="compare trace events of two kernels by their format files",
-        description="What became of the trace events of a kernel in another: events "
-        "that are there may only grow at their end.",
-        epilog="each directory is a copy of /sys/kernel/tracing/events; exit status 1: "
-        "programs that read the events of BASE can stumble over those of PATCHED",
-    )
-    abi.add_argument("base", type=Path)
-    abi.add_argument("patched", type=Path)
-    abi.set_defaults(verb=_abi)
+    _add_abi(verbs)
 
     _add_series(verbs)
 
@@ -319,6 +320,20 @@ def _parser() -> argparse.ArgumentParser:
         verbs.add_parser(verb, help=f"(operators) {what}", add_help=False)
 
     return parser
+
+
+def _add_abi(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    abi = verbs.add_parser(
+        "abi",
+        help="compare trace events of two kernels by their format files",
+        description="What became of the trace events of a kernel in another: events "
+        "that are there may only grow at their end.",
+        epilog="each directory is a copy of /sys/kernel/tracing/events; exit status 1: "
+        "programs that read the events of BASE can stumble over those of PATCHED",
+    )
+    abi.add_argument("base", type=Path)
+    abi.add_argument("patched", type=Path)
+    abi.set_defaults(verb=_abi)
 
 
 def _add_compare(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -410,6 +425,95 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="also make a b4 prep branch in this git checkout of what was proven on",
     )
     thread.set_defaults(verb=_series)
+
+
+def _add_workers(prove: argparse.ArgumentParser) -> None:
+    prove.add_argument(
+        "--workers",
+        type=_positive,
+        metavar="N",
+        help="build and boot in so many workers on this machine, each with its part of "
+        "the processors",
+    )
+    prove.add_argument(
+        "--on",
+        metavar="ADDRESS",
+        help="build and boot in the workers of a scheduler: tcp://127.0.0.1:8786, "
+        "tls://host:8786, or slurm:cores=8,memory=32GB,jobs=4",
+    )
+    _add_store(prove)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="where workers put what they make: a directory, or what fsspec knows, "
+        "such as sftp://host/dir or s3://bucket/dir (default: below the cache, where "
+        "all are on this machine)",
+    )
+    for name, what in (
+        ("ca-file", "who signs the others' certificates"),
+        ("cert", "the certificate that is shown"),
+        ("key", "its key"),
+    ):
+        parser.add_argument(
+            f"--tls-{name}", type=Path, metavar="PEM", help=f"for tls://: {what}"
+        )
+
+
+def _add_worker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    worker = verbs.add_parser(
+        "worker",
+        help="build and boot for others, see docs/workers.md",
+        description="Build and boot what clients of a scheduler ask for.  Whoever can "
+        "connect to that scheduler can run programs as this user.",
+    )
+    worker.add_argument("scheduler", help="tcp://127.0.0.1:8786 or tls://host:8786")
+    worker.add_argument("--name", help="default: the machine's, and the process")
+    worker.add_argument(
+        "--cache",
+        type=Path,
+        help="its own cache (default: workers/NAME below that of this machine)",
+    )
+    worker.add_argument(
+        "--nthreads",
+        type=_positive,
+        metavar="N",
+        help="slots: how many guests at once (default: half as many as processors)",
+    )
+    worker.add_argument(
+        "--memory-limit", metavar="SIZE", help="such as 16GB (default: what is free)"
+    )
+    worker.add_argument("--cpus", metavar="LIST", help="run on these, such as 0,2")
+    worker.add_argument(
+        "--host", help="listen there (default: where the scheduler can be reached)"
+    )
+    worker.add_argument(
+        "--death-timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="wait so long for the scheduler (default: %(default)s)",
+    )
+    # Dask's own, which dask-jobqueue hands on; the address says it.
+    worker.add_argument("--protocol", help=argparse.SUPPRESS)
+    _add_store(worker)
+    worker.set_defaults(verb=_worker)
+
+    scheduler = verbs.add_parser(
+        "scheduler", help="bring clients and workers together, see docs/workers.md"
+    )
+    scheduler.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="listen there; others than this machine need certificates (default: "
+        "%(default)s)",
+    )
+    scheduler.add_argument("--port", type=int, default=8786)
+    for name in ("ca-file", "cert", "key"):
+        scheduler.add_argument(f"--tls-{name}", type=Path, metavar="PEM")
+    scheduler.set_defaults(verb=_scheduler)
 
 
 def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -619,10 +723,11 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         arch=arch.named(arguments.arch),
         seeds=tuple(arguments.seed),
     )
+    where = _where(arguments)
     if not columns:
-        return _prove(request, console)
-    with Ui(console) as ui:
-        directory, found = matrix.prove(request, columns, ui, command_line())
+        return _prove(request, console, where)
+    with _helped(request, console, where) as (helped, ui):
+        directory, found = matrix.prove(helped, columns, ui, command_line())
     console.print()
     matrixviews.terminal(found, directory, console)
     return found.exit_code
@@ -647,12 +752,111 @@ def _columns(
     )
 
 
-def _prove(request: validate.Request, console: Console) -> int:
-    with Ui(console) as ui:
-        directory, outcome = validate.validate(request, ui, command_line())
+@contextlib.contextmanager
+def _helped(
+    request: validate.Request, console: Console, where: farm.Where | None
+) -> Iterator[tuple[validate.Request, Ui]]:
+    """``request`` with the workers that are to help, for as long as the block lasts."""
+    with contextlib.ExitStack() as stack:
+        ui = stack.enter_context(Ui(console))
+        if where is not None and request.arch is not arch.X86_64:
+            raise KstallError(
+                f"workers cannot be asked for {request.arch.name} yet",
+                next="leave out --workers or --on: this machine does it by itself",
+            )
+        if where is not None:
+            shelf = _farm().Shelf(request.cache, units.KINDS)
+            root = request.project.root
+            away = _farm().opened(where, shelf, root, ui.say)
+            request = replace(request, away=stack.enter_context(away))
+        yield request, ui
+
+
+def _prove(
+    request: validate.Request, console: Console, where: farm.Where | None = None
+) -> int:
+    with _helped(request, console, where) as (helped, ui):
+        directory, outcome = validate.validate(helped, ui, command_line())
     console.print()
     views.terminal(outcome, directory, console)
     return outcome.exit_code
+
+
+def _farm() -> ModuleType:
+    """The package of workers, without which all else goes on."""
+    try:
+        return importlib.import_module("kstall.farm")
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in ("cloudpickle", "dask", "distributed", "fsspec"):
+            raise
+        raise KstallError(
+            f"workers need {name}, which is not installed",
+            next="in a checkout, pip install '.[workers]'; without --workers and --on "
+            "everything is done here",
+        ) from error
+
+
+def _tls(arguments: argparse.Namespace) -> farm.Tls | None:
+    files = (arguments.tls_ca_file, arguments.tls_cert, arguments.tls_key)
+    if not any(files):
+        return None
+    if not all(files):
+        raise KstallError("--tls-ca-file, --tls-cert and --tls-key go together")
+    tls: farm.Tls = _farm().Tls(*files)
+    return tls
+
+
+def _where(arguments: argparse.Namespace) -> farm.Where | None:
+    if arguments.workers is None and arguments.on is None:
+        return None
+    if arguments.workers is not None and arguments.on is not None:
+        raise KstallError("--workers is this machine, and --on is others: choose one")
+    where: farm.Where = _farm().Where(
+        arguments.workers, arguments.on, arguments.store, _tls(arguments)
+    )
+    return where
+
+
+def _worker(arguments: argparse.Namespace, console: Console) -> int:
+    workers = _farm()
+    name = arguments.name or f"{platform.node()}-{os.getpid()}"
+    place = (arguments.cache or _cache() / "workers" / name).absolute()
+    place.mkdir(parents=True, exist_ok=True)
+    if arguments.cpus:
+        os.sched_setaffinity(0, {int(one) for one in arguments.cpus.split(",")})
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    status = 0
+    try:
+        workers.work(
+            arguments.scheduler,
+            workers.Shelf(place, units.KINDS),
+            units.performers(),
+            said=workers.offer(place, name, arguments.nthreads, arguments.memory_limit),
+            store=arguments.store,
+            tls=_tls(arguments),
+            host=arguments.host,
+            patience=arguments.death_timeout,
+            say=say,
+        )
+    except (KstallError, OSError) as error:
+        _complain(explain(error))
+        status = CANNOT_RUN
+    sys.stdout.flush()
+    # Threads of units that are being ended would be waited for.
+    workers.leave(status)
+    return status
+
+
+def _scheduler(arguments: argparse.Namespace, console: Console) -> int:
+    def say(text: str) -> None:
+        console.print(text, markup=False, soft_wrap=True)
+
+    _farm().scheduler(arguments.host, arguments.port, _tls(arguments), say)
+    return 0
 
 
 def _stability(arguments: argparse.Namespace, console: Console) -> int:

@@ -6,7 +6,17 @@ knows nothing of kernels, series or guests, and needs only the standard library,
 is used where nothing is installed yet.
 """
 
-from . import arch, cache, parallel, places, process, sources, space, temporary
+from . import (
+    arch,
+    cache,
+    elsewhere,
+    parallel,
+    places,
+    process,
+    sources,
+    space,
+    temporary,
+)
 from .arch import Architecture
 from .errors import DoesNotApply, FailedCheck, KstallError, NotJudged, explain
 from .stage import Figure, Sink, Status, figure, figures
@@ -22,6 +32,7 @@ __all__ = [
     "Status",
     "arch",
     "cache",
+    "elsewhere",
     "explain",
     "figure",
     "figures",

@@ -22,6 +22,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +56,30 @@ def remark(text: str) -> None:
     """Have ``text`` said to whoever listens with `remarked`."""
     if (remarks := _remarks.get()) is not None and text not in remarks:
         remarks.append(text)
+
+
+@dataclass
+class Used:
+    """Entries that were found or made; ``made`` are only the latter."""
+
+    every: set[Path] = field(default_factory=set)
+    made: set[Path] = field(default_factory=set)
+
+
+_used: contextvars.ContextVar[Used | None] = contextvars.ContextVar(
+    "used", default=None
+)
+
+
+@contextlib.contextmanager
+def used() -> Iterator[Used]:
+    """The entries that `kept` finds and `keep` makes while the block runs."""
+    entries = Used()
+    token = _used.set(entries)
+    try:
+        yield entries
+    finally:
+        _used.reset(token)
 
 
 def default_dir() -> Path:
@@ -105,6 +130,9 @@ def keep(target: Path) -> Iterator[Path]:
     with publish(target) as scratch:
         yield scratch
         write_json(scratch / LIST, _listed(scratch))
+    if (entries := _used.get()) is not None:
+        entries.every.add(target)
+        entries.made.add(target)
 
 
 @contextlib.contextmanager
@@ -132,6 +160,14 @@ def kept(target: Path) -> bool:
     One that is damaged counts as none, with a `remark`; whoever makes it anew replaces
     it.  One without a list is from before there were any, and gets one as it is.
     """
+    if not _is_kept(target):
+        return False
+    if (entries := _used.get()) is not None:
+        entries.every.add(target)
+    return True
+
+
+def _is_kept(target: Path) -> bool:
     if not target.is_dir():
         return False
     try:

@@ -113,6 +113,11 @@ class Children:
             with self._lock:
                 self._alive.discard(child)
 
+    @property
+    def ended(self) -> bool:
+        """Whether none is started any more."""
+        return self._ended
+
     def end(self) -> None:
         """Kill all that run; from now on none is started."""
         with self._lock:
@@ -155,6 +160,13 @@ def together() -> Iterator[Children]:
             yield children
     finally:
         _children.reset(token)
+
+
+def require_going() -> None:
+    """Raise `Ended` in a context whose children have been ended: for what waits for
+    something else than a child."""
+    if (children := _children.get()) is not None and children.ended:
+        raise Ended("given up, as the run is ending")
 
 
 _IF_PARENT_LIVES = 'test "$PPID" = "$0" || exit 125; '

@@ -5,6 +5,6 @@ In come a `Plan` and a `Toolchain`, as `Work`; out comes `Compiled`: the checks,
 objects in the worst configuration.  It knows nothing of what a guest does.
 """
 
-from .builds import Compiled, Work, compiled
+from .builds import Compiled, Work, ahead, compiled, perform
 
-__all__ = ["Compiled", "Work", "compiled"]
+__all__ = ["Compiled", "Work", "ahead", "compiled", "perform"]

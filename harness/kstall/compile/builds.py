@@ -13,12 +13,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..base import KstallError, cache, sources, temporary
+from ..base import KstallError, Sink, cache, elsewhere, sources, temporary
 from ..build import Configured, Toolchain, kconfig, kernel
-from ..debian import Root
-from ..series import Context, Series, SeriesError
-from ..tree import AppliedTree, Plan
+from ..debian import Root, root
+from ..series import Context, Series, SeriesError, projects
+from ..tree import AppliedTree, Base, Plan, tree
 from ..verdict import Check
 from . import compilecheck, compiling, kbuild, options, seeds, sparse, variants
 from .compilecheck import Tried
@@ -86,6 +87,7 @@ def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
     """
     ui = work.context.ui
     turns, lacking = _variants(work)
+    fresh = _brought(work, turns)
     paths = [path for path, _ in work.plan.states[-1]]
     # None of them is touched itself, so they are the same for all states.
     users = functools.cache(lambda tree: kbuild.users(tree, paths))
@@ -104,7 +106,105 @@ def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
         compilecheck.judge(work.series, tried),
         sum(len(one.outcomes) for one in tried),
         (results[_WORST, 0].entry / _OBJECTS, results[_WORST, last].entry / _OBJECTS),
-        all(one.reused for one in results.values()) and all(old for _, old in drawn),
+        all(one.reused and one.entry not in fresh for one in results.values())
+        and all(old for _, old in drawn),
+    )
+
+
+# -- elsewhere -----------------------------------------------------------------------
+
+
+def ahead(work: Work) -> None:
+    """Have begun elsewhere what `compiled` will ask for."""
+    if work.context.away is not None:
+        for unit in _units(work, _variants(work)[0]):
+            work.context.away.ahead(unit)
+
+
+def _brought(work: Work, turns: Sequence[Sequence[Variant]]) -> frozenset[Path]:
+    """Get what is not here from elsewhere; what was made for us comes back.
+
+    What nobody could make is made here, and then this machine says why.
+    """
+    away = work.context.away
+    if away is None:
+        return frozenset()
+    units = list(_units(work, turns))
+    for unit in units:
+        away.ahead(unit)
+    made: set[str] = set()
+    for unit in units:
+        outcome = away.do(unit)
+        outcome.tell()
+        made |= outcome.made
+        if outcome.error is not None:
+            said = outcome.error.what.splitlines()[0]
+            work.context.ui.say(f"{unit.title}: {outcome.worker} says {said}")
+    return frozenset(work.cache / one for one in made)
+
+
+def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere.Unit]:
+    """One for each variant of which not all states are here."""
+    fragments = _fragments(work)
+    copied = projects.keep(work.context.project, work.context.cache)
+    base = work.plan.base
+    for variant in (one for turn in turns for one in turn):
+        keys = [
+            _key_of(work, number, variant, fragments)
+            for number in _states(work, variant)
+        ]
+        if all(cache.kept(work.cache / "compiled" / key) for key in keys):
+            continue
+        yield elsewhere.Unit(
+            kind="compile",
+            key=cache.digest(keys),
+            title=f"{work.series.name}, {variant.title}",
+            spec={
+                "project": copied,
+                "series": work.series.name,
+                "level": work.context.level,
+                "base": base.as_json(),
+                "root": work.root.key,
+                "variant": variant.name,
+                "keys": keys,
+            },
+            entries=(copied, f"trees/{base.id}", f"roots/{work.root.key}"),
+            needs={"build": 1.0, "slot": 1.0, f"gcc: {work.tools.compiler}": 1.0},
+            seconds=10.0 + 5.0 * len(keys),
+        )
+
+
+def perform(
+    cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
+) -> elsewhere.Done:
+    """Compile all states of a series in a variant, as another process has asked."""
+    project = projects.find(spec["project"], cache_dir)
+    (series,) = project.load([spec["series"]])
+    base = Base.of_json(spec["base"], cache_dir)
+    user_space = root.find(spec["root"], cache_dir)
+    tools = kernel.toolchain(user_space.pahole, cache_dir)
+    context = Context(project, cache_dir, out, spec["level"], ui)
+    planned = tree.plan(base, series.patches, out / "plan")
+    work = Work(context, series, planned, tools, user_space)
+    turns, _ = _variants(work)
+    named = [one for turn in turns for one in turn if one.name == spec["variant"]]
+    fragments = _fragments(work)
+    keys = [
+        _key_of(work, number, one, fragments)
+        for one in named
+        for number in _states(work, one)
+    ]
+    if keys != spec["keys"]:
+        raise elsewhere.CannotHere(
+            "this worker would compile with another compiler or checker than is asked"
+        )
+    paths = [path for path, _ in planned.states[-1]]
+    users = functools.cache(lambda tree: kbuild.users(tree, paths))
+    with tree.workspace(base, ui.say) as put:
+        results = [one for _, _, one in _turn(work, named, put, users)]
+    made = {f"compiled/{one.entry.name}" for one in results if not one.reused}
+    return elsewhere.Done(
+        entries=tuple(f"compiled/{key}" for key in keys), made=tuple(sorted(made))
     )
 
 

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,8 +26,11 @@ from ..base import (
     Architecture,
     FailedCheck,
     KstallError,
+    NotJudged,
+    Sink,
     arch,
     cache,
+    elsewhere,
     parallel,
     process,
 )
@@ -35,7 +38,7 @@ from ..build import kernel
 from ..debian import root
 from ..evidence import traceabi
 from ..guest import accel, guest, guestrun, hosttime, jobs
-from ..series import Context, Measure, Project, Series
+from ..series import Context, Measure, Project, Series, projects
 from . import costs, gate
 
 #: Changes when the same kernels would be measured in another way.
@@ -226,6 +229,8 @@ def _count(
     counts: list[dict[str, Any]] = []
     # Each guest has one processor and is emulated by one thread.
     workers = max(1, min(len(boots), len(os.sched_getaffinity(0))))
+    if context.away is not None:
+        workers = len(boots)
     speed, machine = _COUNTED, _machine(series)
     names: set[str] = set()
 
@@ -234,14 +239,92 @@ def _count(
         names.add(name)
         context.ui.progress(len(names), len(boots), name)
 
-    tasks = {
+    tasks: dict[str, Callable[[], list[dict[str, Any]]]] = {
         boot.name: functools.partial(
             run, project, series, kernels, boot, out, speed, machine
+        )
+        if context.away is None
+        else functools.partial(
+            _run_away, context.away, _unit(context, series, kernels, boot), out
         )
         for boot in boots
     }
     parallel.each(tasks, workers, done)
     return sorted(counts, key=lambda one: (one["boot"], one["workload"], one["mode"]))
+
+
+# -- elsewhere -----------------------------------------------------------------------
+
+
+def _unit(
+    context: Context, series: Series, kernels: Kernels, boot: Boot
+) -> elsewhere.Unit:
+    copied = projects.keep(context.project, context.cache)
+    extra = None if boot.extra is None else f"extra/{boot.extra.name}"
+    entries = [copied, f"kernels/{boot.kernel.key}", f"roots/{kernels.root.key}", extra]
+    side = key_of(context.project, series, kernels, boot.side)
+    return elsewhere.Unit(
+        kind="counting",
+        key=cache.digest(side, boot.name, boot.formats),
+        title=f"{boot.name} of what {series.name} costs",
+        spec={
+            "project": copied,
+            "series": series.name,
+            "kernel": boot.kernel.key,
+            "extra": extra,
+            "root": kernels.root.key,
+            "boot": boot.name,
+            "modes": list(boot.modes),
+            "formats": boot.formats,
+            "beside": list(boot.beside),
+        },
+        entries=tuple(one for one in entries if one is not None),
+        needs=guestrun.needs_of(_machine(series), "tcg"),
+        seconds=20.0 + 40.0 * ("bpftrace" in boot.modes),
+    )
+
+
+def _run_away(
+    away: elsewhere.Elsewhere, unit: elsewhere.Unit, out: Path
+) -> list[dict[str, Any]]:
+    place = out / str(unit.spec["boot"])
+    outcome = away.do(unit, place)
+    outcome.tell()
+    if outcome.error is not None:
+        raise outcome.error
+    counts: list[dict[str, Any]]
+    counts = json.loads((place / _COUNTS).read_text(encoding="utf-8"))
+    return counts
+
+
+def perform(
+    cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
+) -> elsewhere.Done:
+    """Count in the boot that `measure` of another process has asked for."""
+    project = projects.find(spec["project"], cache_dir)
+    (series,) = project.load([spec["series"]])
+    built = kernel.find(spec["kernel"], cache_dir)
+    assert built is not None
+    boot = Boot(
+        built,
+        None if spec["extra"] is None else cache_dir / spec["extra"],
+        spec["boot"],
+        tuple(spec["modes"]),
+        spec["formats"],
+        tuple(spec["beside"]),
+    )
+    kernels = Kernels(built, built, root.find(spec["root"], cache_dir))
+    place = out / boot.name
+    error: KstallError | None = None
+    try:
+        compile_programs(project, series, out, place / "compile.log")
+        machine = _machine(series)
+        counts = run(project, series, kernels, boot, out, _COUNTED, machine)
+        cache.write_json(place / _COUNTS, counts)
+    except (FailedCheck, NotJudged) as stopped:
+        # All else is this worker's, and another one may be able to.
+        error = stopped
+    return elsewhere.Done(files=place, error=error)
 
 
 def compile_programs(

@@ -151,6 +151,18 @@ def obtain(
             with cache.keep(target) as scratch:
                 every = tuple(sorted({*wanted, *_ALWAYS}))
                 _make(every, suite, whose, scratch, say, log, lending)
+    return find(key, cache_dir, whose, reused=reused)
+
+
+def find(
+    key: str,
+    cache_dir: Path,
+    whose: Architecture = arch.X86_64,
+    *,
+    reused: bool = True,
+) -> Root:
+    """The root of that key, which is in the cache; ``whose`` architecture it is of."""
+    target = cache_dir / "roots" / key
     facts = json.loads((target / "root.json").read_text(encoding="utf-8"))
     return Root(key, target, tuple(facts["packages"]), facts["versions"], reused, whose)
 

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,14 @@ from ..base import (
     Sink,
     arch,
     cache,
+    elsewhere,
     figure,
     process,
     space,
 )
 from ..build import kernel, programs
 from ..debian import root
-from ..series import Context, Project, Series
+from ..series import Context, Project, Series, projects
 from . import accel, console, guest, hosttime, jobs, monitor
 
 #: The agent's part that only guests of `debugguest` need, below the project.
@@ -40,6 +41,7 @@ STRESS = "harness/kstall_guest/stress.py"
 _MARGIN = 60.0
 _PER_TRACER = 30.0
 _PROGRAM_BYTES = 10**7
+_EMULATOR = "qemu-system-x86_64"
 #: What another run does that is waited for.
 RUNS_IT = "runs this very guest"
 _CFLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
@@ -211,26 +213,181 @@ def run_guest(
             shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
             summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return Booted(results, True, summary)
-        share = place / "share"
-        fill(share, project, series, where, job_for(series, where.kernel), log)
         try:
-            ran, summary = _boot(series, where, share, place, context.ui)
-        finally:
-            (share / "results").rename(results)
-            cache.remove(share)
-        console.abridge(ran.console, results / "console.txt")
-        try:
-            _refuse(ran, results, limits_for(where), expected)
+            if context.away is None:
+                summary = _run(context, series, where, place, log, expected)
+            else:
+                unit = _unit(context, series, where, key, expected, fresh=fresh)
+                summary = _run_away(context.away, unit, place)
         except GuestFailed:
             # What failed now is not proven by a guest of before that did not.
             cache.remove(kept)
+            _forget_away(context, series, where, key)
             raise
-        cache.write_json(results / hosttime.FILE, ran.host.as_json())
         if keep(results):
             with cache.keep_if_possible(kept) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
+        else:
+            _forget_away(context, series, where, key)
     cache.prune(context.cache / "evidence", keep=200)
     return Booted(results, False, summary)
+
+
+def _run(
+    context: Context,
+    series: Series,
+    where: Guest,
+    place: Path,
+    log: Path,
+    expected: tuple[str, ...],
+) -> str:
+    """Boot it here; raises as `run_guest` does, and a summary comes back."""
+    share, results = place / "share", place / "results"
+    fill(share, context.project, series, where, job_for(series, where.kernel), log)
+    try:
+        ran, summary = _boot(series, where, share, place, context.ui)
+    finally:
+        (share / "results").rename(results)
+        cache.remove(share)
+    console.abridge(ran.console, results / "console.txt")
+    _refuse(ran, results, limits_for(where), expected)
+    cache.write_json(results / hosttime.FILE, ran.host.as_json())
+    return summary
+
+
+# -- elsewhere -----------------------------------------------------------------------
+
+
+def needs_of(machine: guest.Machine, kind: str) -> dict[str, float]:
+    """What a worker has to have for a guest on ``machine`` and this accelerator."""
+    emulator = process.run([_EMULATOR, "--version"]).stdout.splitlines()[0]
+    needs = {
+        "slot": 1.0,
+        # QEMU's own, and what reads results, come on top.
+        "memory": machine.bytes_of_memory / 2**30 + 0.5,
+        f"{_EMULATOR}: {emulator}": 1.0,
+    }
+    return {**needs, "kvm": 1.0} if kind == "kvm" else needs
+
+
+def _unit(
+    context: Context,
+    series: Series,
+    where: Guest,
+    key: str,
+    expected: tuple[str, ...],
+    *,
+    fresh: bool,
+) -> elsewhere.Unit:
+    loads = series.spec.workload
+    copied = projects.keep(context.project, context.cache)
+    return elsewhere.Unit(
+        kind="guest",
+        key=key,
+        title=f"guest of {series.name}",
+        spec={
+            "project": copied,
+            "series": series.name,
+            "workloads": [load.name for load in loads],
+            "checks": [check.name for check in series.spec.check],
+            "kernel": where.kernel.key,
+            "root": where.root.key,
+            "accel": where.accel.kind,
+            "programs": [
+                [one.name, one.file.parent.name, one.file.name]
+                for one in where.programs
+            ],
+            "expected": list(expected),
+            "key": key,
+        },
+        entries=(
+            copied,
+            f"kernels/{where.kernel.key}",
+            f"roots/{where.root.key}",
+            *(f"programs/{one.file.parent.name}" for one in where.programs),
+        ),
+        needs=needs_of(where.machine, where.accel.kind),
+        # Most of it is bpftrace's start.
+        seconds=20.0
+        + 10.0 * sum(len(load.scripts) + bool(load.record) for load in loads),
+        fresh=fresh,
+    )
+
+
+def _run_away(away: elsewhere.Elsewhere, unit: elsewhere.Unit, place: Path) -> str:
+    outcome = away.do(unit, place)
+    outcome.tell()
+    if outcome.error is not None:
+        raise outcome.error
+    return str(outcome.told["summary"])
+
+
+def _forget_away(context: Context, series: Series, where: Guest, key: str) -> None:
+    if context.away is not None:
+        context.away.forget(_unit(context, series, where, key, (), fresh=False))
+
+
+def perform(
+    cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
+) -> elsewhere.Done:
+    """Boot the guest that `run_guest` of another process has asked for."""
+    project = projects.find(spec["project"], cache_dir)
+    (whole,) = project.load([spec["series"]])
+    series = _part(whole, spec["workloads"], spec["checks"])
+    machine = machine_for(series)
+    built = kernel.find(spec["kernel"], cache_dir)
+    assert built is not None
+    user_space = root.find(spec["root"], cache_dir)
+    where = Guest(
+        built,
+        user_space,
+        accelerator(cache_dir, built, user_space, spec["accel"], ui),
+        machine,
+        tuple(
+            programs.Program(name, cache_dir / "programs" / key / file, reused=True)
+            for name, key, file in spec["programs"]
+        ),
+    )
+    expected = tuple(spec["expected"])
+    if key_of(project, series, where, *expected) != spec["key"]:
+        raise elsewhere.CannotHere("this worker would boot another guest than is asked")
+    context = Context(project, cache_dir, out, "full", ui)
+    place = out / series.name
+    log = place / "guest.log"
+    told: dict[str, Any] = {}
+    error: KstallError | None = None
+    try:
+        told["summary"] = _run(context, series, where, place, log, expected)
+    except (FailedCheck, NotJudged) as stopped:
+        # All else is this worker's, and another one may be able to.
+        error = stopped
+    return elsewhere.Done(told, files=place, error=error)
+
+
+def accelerator(
+    cache_dir: Path, built: kernel.Kernel, user_space: root.Root, kind: str, ui: Sink
+) -> accel.Accel:
+    """That of this worker, which has to be of the ``kind`` that is asked for."""
+    environment = {} if kind == "kvm" else {"KSTALL_ACCEL": kind}
+    found = accel.probe(
+        cache_dir, built.image, user_space, ui.say, environment=environment
+    )
+    if found.kind != kind:
+        raise elsewhere.CannotHere(f"no guest runs under KVM here: {found.why}")
+    return found
+
+
+def _part(series: Series, workloads: Sequence[str], checks: Sequence[str]) -> Series:
+    """``series`` with only these, in its own order."""
+    spec = series.spec.model_copy(
+        update={
+            "workload": tuple(
+                one for one in series.spec.workload if one.name in workloads
+            ),
+            "check": tuple(one for one in series.spec.check if one.name in checks),
+        }
+    )
+    return dataclasses.replace(series, spec=spec)
 
 
 def complaints(results: Path, expression: str) -> tuple[console.Splat, ...]:
@@ -253,6 +410,7 @@ def forget(context: Context, series: Series, where: Guest) -> None:
     key = key_of(context.project, series, where)
     with context.turn(f"evidence-{key}", RUNS_IT):
         cache.remove(context.cache / "evidence" / key)
+        _forget_away(context, series, where, key)
 
 
 def fill(

@@ -5,7 +5,7 @@ In comes a `Request`; out come a run directory and its report.  Only this packag
 to a report: what the stages are made of comes from the packages below.
 """
 
-from . import matrix, matrixfile, rebasing, stability, validate
+from . import matrix, matrixfile, rebasing, stability, units, validate
 from .run import command_line
 from .ui import Ui
 
@@ -16,5 +16,6 @@ __all__ = [
     "matrixfile",
     "rebasing",
     "stability",
+    "units",
     "validate",
 ]

@@ -10,20 +10,34 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ..base import FailedCheck, KstallError
+from ..base import (
+    FailedCheck,
+    KstallError,
+    cache,
+    elsewhere,
+    process,
+    sources,
+    space,
+)
 from ..build import extra, kconfig, kernel, programs, resolve
 from ..cost import Kernels
+from ..debian import root
 from ..report import SeriesReport
-from ..series import Level, Series
+from ..series import Level, Series, projects
 from ..tree import AppliedTree, Plan, source, tree
 from . import run as runs
-from .groups import Ground, Group
+from .groups import Ground, Group, applied
 from .ui import Ui
 
+# What a worker sends back, and what it has to have: GB of memory and disk.
+_OURS = ("configs", "kernels", "extra", "programs")
+_MEMORY = 4.0
+_DISK = 5.0
 #: What of a kernel of several may be the fault of one, or of what two of them want.
 UNFIT = (
     FailedCheck,
@@ -100,9 +114,75 @@ def make(
 
     The stages are those of ``entry``, if it is of one series; what goes wrong stops
     them.  Else they are shared, and it raises `NotTogether`; of an ``attempt`` to find
-    out who is to blame for that they have its number.
+    out who is to blame for that they have its number.  What can be made elsewhere is,
+    and what nobody there could make is made here: this machine then says why.
     """
-    return _Maker(ground, group, run, entry, attempt).make(level)
+    return _Maker(ground, group, level, run, entry, attempt).make()
+
+
+def ahead(ground: Ground, group: Group, level: Level, run: runs.Run) -> None:
+    """Have begun elsewhere what `make` will ask for."""
+    maker = _Maker(ground, group, level, run, None, 0)
+    if run.away is not None and not maker.is_there():
+        run.away.ahead(maker.unit())
+
+
+def perform(
+    cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Ui
+) -> elsewhere.Done:
+    """Make the kernels that `make` of another process has asked for."""
+    project = projects.find(spec["project"], cache_dir)
+    user_space = root.find(spec["root"], cache_dir)
+    ground = Ground(
+        project,
+        source.Base.of_json(spec["base"], cache_dir),
+        user_space,
+        kernel.toolchain(user_space.pahole, cache_dir),
+        cache_dir,
+    )
+    run = runs.begin(out, (), ui)
+    series = project.load(spec["series"])
+    if len(series) == 1:
+        plan = tree.plan(ground.base, series[0].patches, run.dir)
+        group = Group(series, plan)
+        entry = SeriesReport(
+            name=series[0].name,
+            title=series[0].spec.title,
+            digest=series[0].digest,
+            patches=[],
+        )
+    else:
+        group, _ = applied(ground.base, series, run.dir)
+        entry = None
+    maker = _Maker(ground, group, spec["level"], run, entry, spec["attempt"])
+    if maker.key() != spec["key"]:
+        raise elsewhere.CannotHere(
+            "this worker would make another kernel than is asked"
+        )
+    error: KstallError | None = None
+    with cache.used() as used:
+        try:
+            maker.make()
+        except NotTogether as unfit:
+            error = unfit.cause
+        except runs.StageStopped as stopped:
+            cause = stopped.__cause__
+            if isinstance(cause, OSError):
+                raise cause from stopped
+            assert isinstance(cause, KstallError)
+            error = cause
+    if isinstance(error, elsewhere.CannotHere | space.NoSpace | process.NotInstalled):
+        raise error
+    return elsewhere.Done(
+        entries=_entries(used.every, cache_dir),
+        made=_entries(used.made, cache_dir),
+        error=error,
+    )
+
+
+def _entries(places: Iterable[Path], cache_dir: Path) -> tuple[str, ...]:
+    names = (str(one.relative_to(cache_dir)) for one in places)
+    return tuple(sorted(one for one in names if one.split("/")[0] in _OURS))
 
 
 @dataclass(frozen=True)
@@ -137,23 +217,124 @@ def workspace(base: source.Base, ui: Ui) -> Iterator[Callable[[Plan], _Checkout]
 class _Maker:
     ground: Ground
     group: Group
+    level: Level
     run: runs.Run
     entry: SeriesReport | None
     attempt: int
 
-    def make(self, level: Level) -> Built:
-        plan = self.group.plan
-        costly = [
-            one
-            for one in self.group.series
-            if one.spec.overhead is not None and level != "quick"
-        ]
+    @property
+    def _costly(self) -> list[Series]:
+        """Those that are compared with the base, each with modules of its own."""
+        series = self.group.series
+        return [one for one in series if one.spec.overhead and self.level != "quick"]
+
+    @property
+    def _wants_base(self) -> bool:
         shown = any(one.spec.shown for one in self.group.series)
+        return bool(self._costly) or (shown and not self.attempt)
+
+    # -- elsewhere ---------------------------------------------------------------------
+
+    @functools.cached_property
+    def _config_keys(self) -> tuple[str, ...]:
+        """Those of the kernels that are wanted, the patched one first."""
+        plans = [self.group.plan]
+        if self._wants_base:
+            plans.append(self.group.plan.upto(0))
+        fragments = self.group.fragments(self.ground.project)
+        tools = self.ground.tools
+        return tuple(kernel.config_key(one, fragments, tools) for one in plans)
+
+    def key(self) -> str:
+        """Changes with all that can change what is made."""
+        project = self.ground.project
+        modules = {
+            one.module
+            for series in self._costly
+            for one in series.measures
+            if one.module is not None
+        }
+        return cache.digest(
+            self.group.plan.content,
+            self._config_keys,
+            self.ground.tools.id,
+            [one.name for one in self.group.series],
+            [
+                (one, cache.file_digest(project.scripts / one))
+                for one in sorted(modules)
+            ],
+            sources.digest("kstall.build"),
+        )
+
+    def is_there(self) -> bool:
+        """Whether the kernels are here, so that nobody needs to be asked."""
+        tools, where = self.ground.tools, self.ground.cache
+        contents = (self.group.plan.content, self.group.plan.upto(0).content)
+        for config_key, content in zip(self._config_keys, contents, strict=False):
+            config = kernel.find_config(config_key, where)
+            if config is None:
+                return False
+            if kernel.find(kernel.key_of(content, config, tools), where) is None:
+                return False
+        return True
+
+    def unit(self) -> elsewhere.Unit:
+        """What a worker is asked for."""
+        ground = self.ground
+        copied = projects.keep(ground.project, ground.cache)
+        names = [one.name for one in self.group.series]
+        return elsewhere.Unit(
+            kind="kernels",
+            key=cache.digest(self.key(), self.attempt),
+            title=f"kernels with {', '.join(names)}",
+            spec={
+                "project": copied,
+                "series": names,
+                "level": self.level,
+                "base": ground.base.as_json(),
+                "root": ground.root.key,
+                "attempt": self.attempt,
+                "key": self.key(),
+            },
+            entries=(copied, f"trees/{ground.base.id}", f"roots/{ground.root.key}"),
+            needs={
+                "build": 1.0,
+                "slot": elsewhere.ALL,
+                "memory": _MEMORY,
+                "disk": _DISK,
+                f"gcc: {ground.tools.compiler}": 1.0,
+            },
+            seconds=900.0 if self._wants_base else 600.0,
+        )
+
+    @functools.cached_property
+    def _made_away(self) -> frozenset[str]:
+        """What was made for this run elsewhere, where there is anybody to ask."""
+        away = self.run.away
+        if away is None or self.is_there():
+            return frozenset()
+        unit = self.unit()
+        outcome = away.do(unit)
+        outcome.tell()
+        if outcome.error is not None:
+            said = outcome.error.what.splitlines()[0]
+            self.run.ui.say(f"{unit.title}: {outcome.worker} says {said}")
+        return outcome.made
+
+    def _is_made_away(self, config: kernel.Configured) -> bool:
+        return f"configs/{config.file.parent.name}" in self._made_away
+
+    # -- here --------------------------------------------------------------------------
+
+    def make(self) -> Built:
+        """Make what is not here yet."""
+        plan = self.group.plan
+        costly = self._costly
         modules: dict[str, list[Path | None]] = {one.name: [] for one in costly}
         broken: dict[str, KstallError] = {}
         with workspace(self.ground.base, self.run.ui) as checkout:
             base = None
-            if costly or (shown and not self.attempt):
+            if self._wants_base:
                 bare = self._bare(checkout)
                 with self._stage("base") as stage, self._not_the_series():
                     base = self._build(bare, stage)
@@ -169,7 +350,7 @@ class _Maker:
             patched = checkout(plan)
             with self._stage("config") as stage:
                 config = self._configure(patched, stage)
-                stage.reused = config.reused
+                stage.reused = config.reused and not self._is_made_away(config)
                 stage.summary = (
                     "; ".join(config.remarks) or "every requested symbol is set"
                 )
@@ -204,6 +385,8 @@ class _Maker:
     def _stage(self, name: str) -> Iterator[runs.Opened]:
         unfit: KstallError | None = None
         with self.run.stage(self._named(name), self.entry) as stage:
+            # In the first stage that there is, so that its time is that of the others.
+            _ = self._made_away
             try:
                 yield stage
             except UNFIT as error:
@@ -256,7 +439,7 @@ class _Maker:
             log=stage.log,
             progress=lambda p: self.run.ui.progress(p.done, p.total, p.step),
         )
-        stage.reused = built.reused
+        stage.reused = built.reused and f"kernels/{built.key}" not in self._made_away
         stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
         if self.entry is None:
             stage.summary += (
@@ -331,6 +514,10 @@ class _Maker:
                             log=stage.log,
                         )
                 every = [one for made in found.values() for one in made]
-                stage.reused = all(one.reused for one in every)
+                stage.reused = all(
+                    one.reused
+                    and f"programs/{one.file.parent.name}" not in self._made_away
+                    for one in every
+                )
                 stage.summary = ", ".join(Path(one.name).name for one in every)
         return found

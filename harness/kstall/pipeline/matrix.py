@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..base import KstallError, arch
+from ..base import KstallError, arch, parallel
 from ..report import matrix, matrixviews
 from ..series import Series
 from ..tree import source
@@ -27,7 +28,8 @@ def prove(
     ui: Ui,
     command: Sequence[str],
 ) -> tuple[Path, matrix.Matrix]:
-    """Prove series on each tree, one after the other; ``template`` says how.
+    """Prove series on each tree, one after the other, or at the same time if others do
+    the work; ``template`` says how.
 
     Its series have to be all that some column asks for.  Returns the directory of the
     matrix and what came of it.  A tree that cannot be had stops no other.
@@ -63,10 +65,10 @@ def prove(
         save()
         runs.lead_latest(template.out, directory)
         bases = _bases(template, columns, ui)
-        for number, (wanted, column) in enumerate(
-            zip(columns, found.columns, strict=True), 1
-        ):
-            ui.heading(f"{number} of {len(columns)}: {column.name}")
+
+        def column_of(number: int) -> None:
+            wanted, column = columns[number], found.columns[number]
+            ui.heading(f"{number + 1} of {len(columns)}: {column.name}")
             request = _request(template, wanted, directory, bases)
             try:
                 _, report = validate.validate(request, ui, command)
@@ -76,7 +78,19 @@ def prove(
                 with contextlib.suppress(KstallError):
                     column.take(validate.read_run(directory / column.directory))
                 raise
-            save()
+
+        tasks = {
+            number: functools.partial(column_of, number)
+            for number in range(len(columns))
+        }
+        # Who only waits for workers need not wait for the other columns, too.
+        at_once = 1 if template.away is None else len(columns)
+        if at_once == 1:
+            for task in tasks.values():
+                task()
+                save()
+        else:
+            parallel.each(tasks, at_once, lambda *_: save())
         found.settle()
     except KeyboardInterrupt:
         found.status = "interrupted"

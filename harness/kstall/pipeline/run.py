@@ -24,6 +24,7 @@ from ..base import (
     KstallError,
     Status,
     cache,
+    elsewhere,
     figures,
     process,
 )
@@ -53,13 +54,14 @@ class Run:
     """A run directory and the report that grows in it.
 
     Series may be proven in threads of their own: the report is written by one at a
-    time.
+    time.  What may be done ``away`` is, if there is somebody to hand it out.
     """
 
     dir: Path
     report: report.Report
     ui: Ui
     began: float
+    away: elsewhere.Elsewhere | None = None
     _writing: threading.RLock = field(default_factory=threading.RLock)
 
     def save(self) -> None:
@@ -101,7 +103,7 @@ class Run:
 
     def context(self, project: Project, cache: Path, level: Level = "full") -> Context:
         """What its stages are told."""
-        return Context(project, cache, self.dir, level, self.ui)
+        return Context(project, cache, self.dir, level, self.ui, away=self.away)
 
     @contextlib.contextmanager
     def stage(self, name: str, series: SeriesReport | None = None) -> Iterator[Opened]:
@@ -164,7 +166,12 @@ class Run:
 
 
 def begin(
-    out: Path, command: Sequence[str], ui: Ui, *, place: Path | None = None
+    out: Path,
+    command: Sequence[str],
+    ui: Ui,
+    *,
+    place: Path | None = None,
+    away: elsewhere.Elsewhere | None = None,
 ) -> Run:
     """Make the run's directory below ``out`` and lead ``out/latest`` to it; or take
     ``place``, which is part of something else that `made` has made."""
@@ -185,6 +192,7 @@ def begin(
         ),
         ui=ui,
         began=time.monotonic(),
+        away=away,
     )
     try:
         if place is not None:

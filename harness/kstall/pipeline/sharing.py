@@ -114,6 +114,20 @@ def guests(
                 yield subject, sharing.guest(subject, made)
 
 
+def ahead(every: Sequence[Series], ground: Ground, level: Level, run: runs.Run) -> None:
+    """Have the kernel begun elsewhere that `prove` will ask for first.
+
+    Raises `KstallError` if they do not apply.
+    """
+    series = {one.name: one for one in sorted(every, key=lambda one: one.name)}
+    names = groups.declared([*series.values()]).together
+    if names:
+        group, _ = groups.applied(
+            ground.base, [series[name] for name in names], run.dir / "shared"
+        )
+        kernels.ahead(ground, group, level, run)
+
+
 class _Sharing:
     """The series of a run, by name, and the kernels that were made of parts of them."""
 
@@ -378,7 +392,9 @@ class _Sharing:
         count = self._at_once(subjects)
         # What takes long comes first, lest it be all that is left.
         order = sorted(subjects, key=lambda one: -_deadline(one.series))
-        with places.limited(max(count, 1)):
+        # Who only waits for others takes up nothing here.
+        here = count if self._run.away is None else _room(subjects)
+        with places.limited(max(here, 1)):
             if count < 2:
                 for subject in order:
                     task(subject)
@@ -392,6 +408,9 @@ class _Sharing:
                     raise
 
     def _at_once(self, subjects: Sequence[Subject]) -> int:
+        if self._run.away is not None:
+            # With what is counted beside each guest.
+            return max(2, len(subjects))
         return self._wanted.at_once or (1 if self._wanted.repeat else _room(subjects))
 
     def _prove_alone(self, subject: Subject, context: Context) -> None:

@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from ..base import Architecture, FailedCheck, KstallError, arch, cache
+from ..base import (
+    Architecture,
+    DoesNotApply,
+    FailedCheck,
+    KstallError,
+    arch,
+    cache,
+    elsewhere,
+)
 from ..build import kernel
-from ..compile import Work
+from ..compile import Work, ahead
 from ..cost import FunctionSize
 from ..debian import root
 from ..evidence import evidence, mutate
@@ -46,7 +54,7 @@ class Request:
     instead of a series' own.  ``base`` is what ``kernel`` was found to be, if it was
     looked for already; ``place`` the run directory, if it is to be no new one below
     ``out``.  ``expected``: whether the series are expected to apply, where series.toml
-    is not to decide that.
+    is not to decide that.  ``away`` hands out what others may do.
     """
 
     project: Project
@@ -64,6 +72,7 @@ class Request:
     base: source.Base | None = None
     place: Path | None = None
     expected: bool | None = None
+    away: elsewhere.Elsewhere | None = None
 
 
 def _there(request: Request) -> Request:
@@ -101,7 +110,7 @@ def validate(
 
 
 def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
-    run = runs.begin(request.out, command, ui, place=request.place)
+    run = runs.begin(request.out, command, ui, place=request.place, away=request.away)
     run.report.environment.arch = request.arch.name
     run.report.series = [
         SeriesReport(
@@ -337,11 +346,37 @@ def _subjects(
 
     What stopped the others is in the report.
     """
+    if run.away is not None:
+        _ahead(request, run, ground, run.away)
     found = []
     for series, entry in zip(request.series, run.report.series, strict=True):
         with contextlib.suppress(runs.StageStopped):
             found.append(_subject(request, run, ground, series, entry))
     return tuple(found)
+
+
+def _ahead(
+    request: Request, run: runs.Run, ground: Ground, away: elsewhere.Elsewhere
+) -> None:
+    """Have begun elsewhere what takes long, while the patches are looked at here.
+
+    Raises `runs.StageStopped` if nobody there is up to it.
+    """
+    with run.stage("workers") as stage:
+        stage.summary = away.describe()
+        plans: dict[str, tree.Plan] = {}
+        shared = run.dir / "shared"
+        for series in request.series:
+            # What is wrong with them is told in their own stages.
+            with contextlib.suppress(DoesNotApply, FailedCheck):
+                plans[series.name] = tree.plan(ground.base, series.patches, shared)
+        those = [series for series in request.series if series.name in plans]
+        sharing.ahead(those, ground, request.level, run)
+        if request.level != "quick":
+            context = run.context(request.project, request.cache, request.level)
+            for series in those:
+                plan = plans[series.name]
+                ahead(Work(context, series, plan, ground.tools, ground.root))
 
 
 def _subject(

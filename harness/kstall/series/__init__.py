@@ -5,7 +5,7 @@ In comes the path of a project or a series; out come `Project` and `Series`, or 
 with file and line.  It reads no kernel, and knows nothing of how anything is proven.
 """
 
-from . import mutants, new, patchfile, suites, tables
+from . import mutants, new, patchfile, projects, suites, tables
 from .context import Context, Level
 from .patchfile import Hunk, Patch, Unmailable
 from .series import (
@@ -44,6 +44,7 @@ __all__ = [
     "mutants",
     "new",
     "patchfile",
+    "projects",
     "suites",
     "tables",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..base import Sink, cache
+from ..base import Sink, cache, elsewhere
 from .series import Project
 
 Level = Literal["quick", "full", "deep"]
@@ -20,7 +20,8 @@ class Context:
 
     ``out`` is the directory of the run, with one for each series.  At ``level`` quick
     costs are left out; deep adds what takes long and seldom finds anything.  ``seeds``
-    are those of random configurations to try, whatever the level.
+    are those of random configurations to try, whatever the level.  What may be done
+    ``away`` is, if there is somebody to hand it out.
     """
 
     project: Project
@@ -29,6 +30,7 @@ class Context:
     level: Level
     ui: Sink
     seeds: tuple[int, ...] = ()
+    away: elsewhere.Elsewhere | None = None
 
     def turn(self, name: str, doing: str) -> AbstractContextManager[None]:
         """What no other run does meanwhile; who is waited for is said as ``doing``."""

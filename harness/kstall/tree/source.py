@@ -58,6 +58,17 @@ class Base:
     commit: str | None = None
     dirty: tuple[str, ...] = ()
 
+    def as_json(self) -> dict[str, str]:
+        """What another process has to know of it, but for its place."""
+        return {"id": self.id, "version": self.version, "describe": self.describe}
+
+    @staticmethod
+    def of_json(raw: Mapping[str, str], cache_dir: Path) -> Base:
+        """The base that `as_json` tells of, of which the cache there has a copy."""
+        version = store.use(raw["id"], cache_dir)
+        path = store.place(raw["id"], cache_dir) / "src"
+        return Base(raw["id"], path, "directory", version, raw["id"], raw["describe"])
+
 
 def obtain(
     kernel: Path | None, cache_dir: Path, say: Say, *, keep: int = store.KEPT

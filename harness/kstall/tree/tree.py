@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import KstallError, cache, space
+from ..base import KstallError, cache, elsewhere, space
 from ..series import Patch
-from . import am, listing
+from . import am, listing, store
 from .am import File, Offset
 from .source import Base
 
@@ -176,6 +176,23 @@ def workspace(
         if not (home / "base.json").exists():
             raise _gone(base)
         yield put
+
+
+class Trees(elsewhere.Kind):
+    """The copies of sources, of which the workspace is packed as the base has it."""
+
+    def is_there(self, place: Path) -> bool:
+        """Whether the copy at ``place`` is whole."""
+        return store.is_there(place.name, place.parents[1])
+
+    @contextlib.contextmanager
+    def packed(self, place: Path) -> Iterator[Sequence[str]]:
+        """The sources without any patch, which nobody else uses meanwhile."""
+        base = Base(place.name, place / "src", "directory", "", "", "")
+        with workspace(base, lambda _: None) as put:
+            nothing = Plan(base, (), ((),), ())
+            put(nothing)
+            yield ("src", "files", "base.json")
 
 
 def _gone(base: Base) -> KstallError:

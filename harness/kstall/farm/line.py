@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Units that wait for room at the workers, the longest first.
+
+Dask gives a task to a worker as soon as it hears of it, by the mean of what tasks of
+that kind took, and then has workers take from each other.  With tasks of a minute and
+of a quarter of an hour that leaves workers idle beside others with a queue.  So no more
+is handed on than can be begun.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(order=True)
+class Ticket:
+    """A place in the line; ``takes`` are amounts while it is under way."""
+
+    rank: tuple[float, int]
+    takes: Mapping[str, float] = field(compare=False)
+    begin: Callable[[Ticket], None] = field(compare=False)
+
+
+class Line:
+    """What waits, and what is under way; ``room`` tells how much there is in all."""
+
+    def __init__(self, room: Callable[[], Mapping[str, float]]) -> None:
+        self._room = room
+        self._lock = threading.Lock()
+        self._number = itertools.count()
+        self._waiting: list[Ticket] = []
+        self._taken: dict[str, float] = {}
+
+    def put(
+        self,
+        seconds: float,
+        takes: Mapping[str, float],
+        begin: Callable[[Ticket], None],
+    ) -> None:
+        """Have ``begin`` called, in some thread, once there is room."""
+        ticket = Ticket((-seconds, next(self._number)), takes, begin)
+        with self._lock:
+            heapq.heappush(self._waiting, ticket)
+        self.advance()
+
+    def done(self, ticket: Ticket) -> None:
+        """What ``ticket`` took is free again."""
+        with self._lock:
+            for name, amount in ticket.takes.items():
+                self._taken[name] -= amount
+        self.advance()
+
+    def advance(self) -> None:
+        """Begin whatever there is room for; also to be called if there is more."""
+        room = self._room()
+        ready, others = [], []
+        with self._lock:
+            while self._waiting:
+                ticket = heapq.heappop(self._waiting)
+                lacks = self._lacks(ticket, room)
+                if not lacks:
+                    for name, amount in ticket.takes.items():
+                        self._taken[name] = self._taken.get(name, 0.0) + amount
+                    ready.append(ticket)
+                    continue
+                others.append(ticket)
+                if "build" not in lacks:
+                    # Or what is shorter would take what it waits for, again and again.
+                    break
+            # All are in order, and so they are a heap.
+            self._waiting = [*others, *sorted(self._waiting)]
+        for ticket in ready:
+            ticket.begin(ticket)
+
+    def _lacks(self, ticket: Ticket, room: Mapping[str, float]) -> set[str]:
+        if not any(self._taken.values()):
+            # What is more than there is waits at the scheduler, who may know better.
+            return set()
+        return {
+            name
+            for name, amount in ticket.takes.items()
+            if self._taken.get(name, 0.0) + amount > room.get(name, 0.0)
+        }

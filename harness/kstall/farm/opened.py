@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Workers as the command line names them: here, at a scheduler, or by Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client, LocalCluster
+
+from ..base import KstallError, process, space
+from .client import Farm
+from .shelf import Shelf
+from .store import Store
+from .transport import NO_PAGE, Tls, is_loopback, require_private
+from .worker import quiet
+
+_SLURM = "slurm:"
+_CONNECT_S = 20.0
+_START_S = 120.0
+# Until the last worker has gone by itself.
+_END_S = 15.0
+
+
+@dataclass(frozen=True)
+class Where:
+    """``workers`` on this machine, or those of the scheduler ``on``; see `opened`."""
+
+    workers: int | None = None
+    on: str | None = None
+    store: str | None = None
+    tls: Tls | None = None
+
+
+@contextlib.contextmanager
+def opened(
+    where: Where, shelf: Shelf, project: Path, say: Callable[[str], None]
+) -> Iterator[Farm]:
+    """The workers that are named, for as long as the block lasts.
+
+    ``project`` is a checkout, from which workers on this machine are started.  Raises
+    `KstallError` if they cannot be had.
+    """
+    quiet()
+    store = Store(where.store or str(_own_store(where, shelf.cache)))
+    store.probe()
+    with contextlib.ExitStack() as stack:
+        if where.workers is not None:
+            client = stack.enter_context(_here(where.workers, shelf.cache, store))
+        elif where.on is not None and where.on.startswith(_SLURM):
+            secrets = shelf.cache / "slurm"
+            cluster = slurm_cluster(where.on, store.url, where.tls, secrets)
+            stack.callback(cluster.close)
+            client = stack.enter_context(_client(cluster, None))
+            say(f"waiting for Slurm: {where.on}")
+            _wait(client, 1, None)
+        else:
+            assert where.on is not None
+            security = require_private(where.on, where.tls)
+            client = stack.enter_context(_client(where.on, security))
+        farm = Farm(client, store, shelf, say)
+        stack.callback(farm.close)
+        yield farm
+        if where.store is None:
+            store.prune()
+
+
+def _own_store(where: Where, cache_dir: Path) -> Path:
+    """The store of those that all are on this machine."""
+    if where.workers is None:
+        host = (where.on or "").partition("://")[2].rpartition(":")[0].strip("[]")
+        if not host or not is_loopback(host):
+            raise KstallError(
+                f"{where.on}: with what do its workers exchange what they make?",
+                next="name a directory that all of them have, or a URL for fsspec, "
+                "with --store",
+            )
+    return cache_dir / "store"
+
+
+@contextlib.contextmanager
+def _client(address: Any, security: Any) -> Iterator[Client]:
+    try:
+        client = Client(
+            address,
+            security=security,
+            name="kstall",
+            set_as_default=False,
+            timeout=_CONNECT_S,
+        )
+    except Exception as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise KstallError(
+            f"no scheduler answers at {address}: {why}",
+            next="start one with `kstall scheduler`, and look at the certificates",
+        ) from error
+    try:
+        yield client
+    finally:
+        with contextlib.suppress(Exception):
+            client.close(timeout=5)
+
+
+def _wait(client: Client, count: int, seconds: float | None) -> None:
+    try:
+        client.wait_for_workers(count, timeout=seconds)
+    except TimeoutError as error:
+        raise KstallError(
+            f"fewer than {count} workers have begun in {seconds:g} s"
+        ) from error
+
+
+# -- this machine ----------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
+    """A scheduler in this process and ``count`` workers, each with its part of the
+    processors and of the memory."""
+    memory = space.memory() / 2**30 / count
+    processors = sorted(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(
+            LocalCluster(
+                n_workers=0,
+                processes=False,
+                host="127.0.0.1",
+                protocol="tcp://",
+                dashboard_address=NO_PAGE,
+                scheduler_kwargs={"dashboard": False},
+                silence_logs=False,
+            )
+        )
+        address = cluster.scheduler_address
+        children = []
+        for number in range(count):
+            name = f"worker-{number + 1}"
+            own = processors[number::count] or [processors[number % len(processors)]]
+            place = cache_dir / "workers" / name
+            place.mkdir(parents=True, exist_ok=True)
+            log = stack.enter_context((place / "worker.log").open("w"))
+            argv = [
+                *(sys.executable, "-m", "kstall", "worker", address),
+                *("--name", name, "--cache", str(place), "--store", store.url),
+                *("--cpus", ",".join(map(str, own))),
+                *("--nthreads", str(max(1, len(own) // 2))),
+                *("--memory-limit", f"{memory:.1f}GiB", "--death-timeout", "60"),
+            ]
+            child = stack.enter_context(process.start(argv, stdout=log.fileno()))
+            children.append((child, place / "worker.log"))
+        client = stack.enter_context(_client(cluster, None))
+        try:
+            _wait(client, count, _START_S)
+        except KstallError as error:
+            last = [
+                f"{path.parent.name}: {' '.join(path.read_text().splitlines()[-1:])}"
+                for _, path in children
+            ]
+            raise KstallError(f"{error.what}: {'; '.join(last)}") from error
+        yield client
+        with contextlib.suppress(Exception):
+            client.close(timeout=5)
+            cluster.close()
+        for child, _ in children:
+            with contextlib.suppress(Exception):
+                child.wait(_END_S)
+
+
+# -- Slurm -----------------------------------------------------------------------------
+
+
+def _scale(cluster: Any, jobs: int) -> None:
+    cluster.scale(jobs=jobs)
+
+
+def slurm_cluster(
+    text: str,
+    store: str,
+    tls: Tls | None,
+    secrets: Path,
+    scale: Callable[[Any, int], None] = _scale,
+) -> Any:
+    """Workers in jobs of Slurm, as ``slurm:queue=X,cores=8,memory=32GB,jobs=4`` says.
+
+    Other words are those of `dask_jobqueue.SLURMCluster`.  Certificates for a while go
+    to ``secrets``, which all nodes see, if ``tls`` has none; ``scale`` submits so many
+    jobs.  Raises `KstallError` for a word that is none, and without dask-jobqueue.
+    """
+    try:
+        made = importlib.import_module("dask_jobqueue").SLURMCluster
+    except ImportError as error:
+        raise KstallError(
+            "--on slurm: needs dask-jobqueue, which is not installed",
+            next="in a checkout, pip install '.[slurm]'",
+        ) from error
+    words = [one for one in text.removeprefix(_SLURM).split(",") if one]
+    pairs = dict(one.split("=", 1) for one in words if "=" in one)
+    if len(pairs) != len(words) or not {"cores", "memory"} <= pairs.keys():
+        raise KstallError(
+            f"{text}: what is asked of Slurm is not clear",
+            next="it looks like slurm:cores=8,memory=32GB,walltime=04:00:00,jobs=4",
+        )
+    try:
+        cores, jobs = int(pairs.pop("cores")), int(pairs.pop("jobs", "1"))
+    except ValueError as error:
+        raise KstallError(f"{text}: {error}") from error
+    secrets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    security = True if tls is None else tls.security()
+    # A job that was killed is Slurm's to tell of; a worker has no nurse.
+    dask.config.set({"distributed.worker.daemon": False})
+    try:
+        cluster = made(
+            cores=cores,
+            processes=1,
+            worker_command="kstall worker",
+            worker_extra_args=["--store", shlex.quote(store)],
+            nanny=False,
+            security=security,
+            protocol="tls://",
+            scheduler_options={"dashboard": False, "dashboard_address": NO_PAGE},
+            shared_temp_directory=str(secrets),
+            **pairs,
+        )
+    except (TypeError, ValueError) as error:
+        raise KstallError(f"{text}: {error}") from error
+    scale(cluster, jobs)
+    return cluster

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A scheduler and workers of a fake world, on loopback: Dask is real."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from typing import Any
+
+from fakeworld import Ran, World
+
+_PATIENCE = 120.0
+
+
+def until(what: str, holds: Any) -> None:
+    """Wait until ``holds`` says so."""
+    limit = time.monotonic() + _PATIENCE
+    while not holds():
+        assert time.monotonic() < limit, f"never: {what}"
+        time.sleep(0.05)
+
+
+@dataclass
+class Crowd:
+    """Workers of ``world`` by name, and the scheduler that they work for."""
+
+    world: World
+    address: str = ""
+    scheduler: ForkProcess | None = None
+    workers: dict[str, ForkProcess] = field(default_factory=dict)
+
+    def start(self, *argv: str) -> ForkProcess:
+        """Begin ``kstall`` with these words in the world."""
+        words = (list(argv), None, "true", Path("/nowhere"))
+        child = ForkProcess(target=self.world._main, args=words)
+        child.start()
+        return child
+
+    def said(self, child: ForkProcess) -> str:
+        return self.world._said(child)
+
+    def begin(self, *words: str) -> None:
+        self.scheduler = self.start("scheduler", "--port", "0", *words)
+        mine = self.scheduler
+        until("a scheduler", lambda: "scheduler at" in self.said(mine))
+        (self.address,) = re.findall(r"scheduler at (\S+)", self.said(mine))
+
+    def hire(self, name: str, *more: str) -> ForkProcess:
+        """A worker with a cache of its own."""
+        place = str(self.world.root / name)
+        words = ("worker", self.address, "--name", name, "--cache", place)
+        self.workers[name] = self.start(*words, "--nthreads", "2", *more)
+        return self.workers[name]
+
+    def gather(self) -> None:
+        """Wait until all who were hired work, or have ended."""
+        for name, child in self.workers.items():
+            until(
+                f"{name} works",
+                lambda child=child: (
+                    "works for" in self.said(child) or child.exitcode is not None
+                ),
+            )
+
+    def validate(self, *words: str) -> Ran:
+        return self.world.validate("--on", self.address, *words)
+
+    def ask(self, *words: str) -> ForkProcess:
+        return self.world.start("--on", self.address, *words)
+
+    def kill(self, child: ForkProcess) -> None:
+        """SIGKILL, as the kernel does to who has taken too much memory."""
+        child.kill()
+        child.join()
+
+    def dismiss(self) -> None:
+        for child in (*self.workers.values(), self.scheduler):
+            if child is not None and child.exitcode is None:
+                assert child.pid is not None
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGTERM)
+        for child in (*self.workers.values(), self.scheduler):
+            if child is not None:
+                child.join(20)
+                if child.exitcode is None:
+                    self.kill(child)
+
+
+@contextlib.contextmanager
+def crowd(world: World, *names: str, tls: Sequence[str] = ()) -> Iterator[Crowd]:
+    """A scheduler and workers of these names."""
+    made = Crowd(world)
+    try:
+        made.begin(*tls)
+        for name in names:
+            made.hire(name)
+        made.gather()
+        yield made
+    finally:
+        made.dismiss()
+
+
+#: What tells when something happened, and where, and which words a process was called
+#: with: all that differs between two runs that came to the same.
+_TIMES = frozenset(
+    ("seconds", "started", "run", "command", "commands", "figures", "log", "reused")
+)
+
+
+def verdict(ran: Ran) -> str:
+    """A report as text, without times, paths, and the stage that names the workers."""
+    assert ran.report is not None, ran.said
+    raw = json.loads(ran.report.model_dump_json())
+    raw["stages"] = [one for one in raw["stages"] if one["name"] != "workers"]
+    for entry in raw["series"]:
+        # Those that go on beside each other end in any order.
+        entry["stages"].sort(key=lambda one: str(one["name"]))
+    return json.dumps(_timeless(raw), indent=1)
+
+
+def _timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _timeless(one) for key, one in value.items() if key not in _TIMES}
+    if isinstance(value, list):
+        return [_timeless(one) for one in value]
+    if isinstance(value, str):
+        text = re.sub(r"\d{8}T\d{6}Z(-\d+)?", "RUN", value)
+        return re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)
+    return value

@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Work handed out to workers, and all that can befall them: Dask is real, kernels not.
+
+The verdict has to be that of one machine, and nothing may be left.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fakeworld import KERNEL, World, write
+from farms import Crowd, crowd, until, verdict
+from faulty import (
+    HANGS,
+    PANIC,
+    cut,
+    forget,
+    impatient,
+    needs_mounts,
+    require_proven,
+    tiny_disk,
+)
+from kstall import farm
+from kstall.farm import worker as workers_module
+from processes import bury
+
+#: What a guest does that stands still until it may go on.
+WAITS = """
+(world / "booted").touch()
+while not (world / "go").exists():
+    time.sleep(0.05)
+"""
+#: The same for a kernel that is being linked, and a note of each that was.
+LINKS = """
+$(O)/vmlinux: $(OBJECTS)
+\t@echo linked >>$(WORLD)/links
+\t@touch $(WORLD)/building
+\t@while test ! -e $(WORLD)/go; do sleep 0.05; done
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "world", level="quick")
+
+
+def _links(world: World) -> None:
+    """Have the kernel of ``world`` stand still as it is linked."""
+    text = KERNEL["Makefile"].replace("\n$(O)/vmlinux: $(OBJECTS)\n", LINKS)
+    assert "links" in text
+    write(world.kernel, {"Makefile": text})
+
+
+def _linked(world: World) -> int:
+    return len((world.root / "links").read_text().split())
+
+
+def _go(world: World) -> None:
+    (world.root / "go").touch()
+
+
+def _forget_all(world: World) -> None:
+    kinds = ("kernels", "configs", "evidence", "instructions", "compiled", "programs")
+    forget(world, *kinds)
+
+
+def _alone(world: World) -> str:
+    """The verdict of this machine alone, from nothing."""
+    _forget_all(world)
+    return verdict(world.validate())
+
+
+def _settled(world: World) -> None:
+    """Nothing runs, and nothing is half made."""
+    assert world.processes() == []
+    marks = (".tmp-", ".import-", ".removed-")
+    left = [
+        str(one) for one in world.root.rglob(".*") if any(m in one.name for m in marks)
+    ]
+    assert left == []
+    bury()
+
+
+# -- the verdict -----------------------------------------------------------------------
+
+
+def test_verdict_is_that_of_one_machine(tmp_path: Path) -> None:
+    world = World(tmp_path / "world")
+    with crowd(world, "one", "two") as workers:
+        ran = workers.validate()
+        require_proven(ran)
+        guests = world.guests
+        assert len(guests) == 7 and ran.reused == set()
+        # All that came of it is here, as if it had been made here.
+        again = world.validate()
+        require_proven(again)
+        assert world.guests == guests
+        assert {"base", "build", "guest", "instructions", "compile"} <= again.reused
+    _forget_all(world)
+    here = world.validate()
+    require_proven(here)
+    assert verdict(ran) == verdict(here)
+    assert sorted(guests) == sorted(world.guests[len(guests) :])
+    _settled(world)
+
+
+def test_panic_on_a_worker_is_a_panic(world: World) -> None:
+    world.guest(PANIC)
+    with crowd(world, "one", "two") as workers:
+        ran = workers.validate()
+        # It failed, and nobody asks again until it does not.
+        assert ran.exit_code == 1 and world.guests == ["doze"]
+        log = ran.dir / "demo/console.log"
+        assert "out of ideas" in log.read_text()
+        assert str(log) in (ran.stage("guest").error or "")
+        # Nor is it found again.
+        world.guest(None)
+        require_proven(workers.validate())
+        assert len(world.guests) == 2
+    world.guest(PANIC)
+    assert _alone(world) == verdict(ran)
+
+
+def test_kernel_that_no_worker_can_build_tells_why_here(world: World) -> None:
+    patch = world.project.patches / "demo/0001-demo.patch"
+    patch.write_text(patch.read_text().replace("return 3", "return three"))
+    with crowd(world, "one") as workers:
+        ran = workers.validate()
+    assert ran.exit_code == 1 and "one says the tree does not build" in ran.said
+    log = (ran.dir / "demo/build.log").read_text()
+    assert "three" in log and "three" in (ran.stage("build").error or "")
+    assert _alone(world) == verdict(ran)
+
+
+def _own_interpreter(world: World) -> None:
+    """Workers of this machine are started with our interpreter, and look for virtme-ng
+    beside it: have them believe that it is the world's."""
+    here = world.root / "bin/python3"
+    real = here.read_text().split()[2]
+    code = "import runpy, sys; sys.executable = sys.argv.pop(1); del sys.argv[1]; "
+    code += "runpy.run_module('kstall', run_name='__main__', alter_sys=True)"
+    here.write_text(
+        f'#!/bin/sh\nif test "$2" = kstall; then shift; exec {real} -c "{code}" "$0" '
+        f'"$@"; fi\nexec {real} "$@"\n'
+    )
+
+
+def test_workers_of_this_machine(world: World) -> None:
+    _own_interpreter(world)
+    ran = world.validate("--workers", "2")
+    require_proven(ran)
+    assert "2 workers: worker-1, 1 slots and worker-2, 1 slots" in ran.said
+    assert (world.cache / "workers/worker-1/worker.log").exists()
+    assert _alone(world) == verdict(ran)
+    _settled(world)
+
+
+def test_interrupted_with_workers_of_this_machine(world: World) -> None:
+    _own_interpreter(world)
+    world.guest(WAITS)
+    child = world.start("--workers", "1")
+    until("a guest", (world.root / "booted").exists)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGINT)
+    ran = world.end(child)
+    assert ran.exit_code == 2 and "interrupted" in ran.said, ran.said
+    assert ran.report is not None and ran.report.status == "interrupted"
+    until("they have ended", lambda: not world.processes())
+    _go(world)
+    again = world.validate("--workers", "1")
+    require_proven(again)
+    # The kernel was finished, and the guest was not.
+    assert "build" in again.reused and len(world.guests) == 2
+    _settled(world)
+
+
+# -- workers ---------------------------------------------------------------------------
+
+
+def _killed_when(workers: Crowd, sign: str, begin: Callable[[], int]) -> None:
+    """Kill the worker that made ``sign`` appear; the other one does its work."""
+    world = workers.world
+    child = workers.ask()
+    until(sign, (world.root / sign).exists)
+    before = begin()
+    # Only one can have begun it.
+    busy = [name for name in workers.workers if (world.root / name / "tmp").exists()]
+    victim = next(
+        name for name in busy if any((world.root / name / "tmp").glob("kstall-unit-*"))
+    )
+    workers.kill(workers.workers[victim])
+    until("its children end", lambda: begin() >= before)
+    _go(world)
+    require_proven(world.end(child))
+    assert begin() == before + 1
+
+
+def test_worker_killed_as_it_builds(world: World) -> None:
+    _links(world)
+    with crowd(world, "one", "two") as workers:
+        _killed_when(workers, "building", lambda: _linked(world))
+    _settled(world)
+
+
+def test_worker_killed_as_its_guest_runs(world: World) -> None:
+    world.guest(WAITS)
+    with crowd(world, "one", "two") as workers:
+        _killed_when(workers, "booted", lambda: len(world.guests))
+    _settled(world)
+
+
+def test_last_worker_killed(world: World) -> None:
+    """Nobody is left: that is said, and who comes later goes on with it."""
+    world.guest(WAITS)
+    world.prepare.append(_impatient_farm)
+    with crowd(world, "one") as workers:
+        child = workers.ask()
+        until("a guest", (world.root / "booted").exists)
+        workers.kill(workers.workers["one"])
+        ran = world.end(child)
+        assert ran.exit_code == 2, ran.said
+        assert "no worker can do this: guest of demo" in ran.said
+        _go(world)
+        workers.hire("two")
+        workers.gather()
+        require_proven(workers.validate())
+    _settled(world)
+
+
+def _impatient_farm() -> None:
+    from kstall.farm import client
+
+    vars(client).update(_PATIENCE=2.0)
+    client.Farm.__init__.__defaults__ = (2.0,)
+
+
+@needs_mounts
+def test_full_disk_on_one_worker(world: World) -> None:
+    def full() -> None:
+        """It fills up only when the worker has said that it is empty."""
+        empty = farm.offer
+        vars(farm).update(
+            offer=lambda *words: dataclasses.replace(empty(*words), disk=100.0)
+        )
+
+    with crowd(world) as workers:
+        world.prepare += [tiny_disk(world.root / "one"), full]
+        workers.hire("one")
+        workers.gather()
+        world.prepare.clear()
+        # Alone it is asked, and says so.
+        ran = workers.validate()
+        assert ran.exit_code == 2 and "no space left" in ran.said, ran.said
+        assert "(on one; " in ran.said
+        workers.hire("two")
+        workers.gather()
+        ran = workers.validate()
+        require_proven(ran)
+    assert _alone(world) == verdict(ran)
+
+
+def test_worker_with_another_compiler_is_not_asked(world: World) -> None:
+    other = world.root / "other"
+    write(other, {"gcc": "#!/bin/sh\ncase $1 in --version) echo gcc 3; exit;; esac\n"})
+    with (other / "gcc").open("a") as file:
+        file.write(f'exec {shutil.which("gcc")} "$@"\n')
+
+    def mine() -> None:
+        os.environ["PATH"] = f"{other}:{os.environ['PATH']}"
+
+    with crowd(world) as workers:
+        world.prepare.append(mine)
+        workers.hire("odd")
+        world.prepare.clear()
+        workers.gather()
+        ran = workers.validate()
+        assert ran.exit_code == 2, ran.said
+        error = ran.stage("workers").error or ""
+        assert "odd has gcc: gcc 3 and not gcc: gcc " in error and "next: " in error
+        workers.hire("two")
+        workers.gather()
+        require_proven(workers.validate())
+    # It has compiled nothing, and booted what the other one has built.
+    assert not (world.root / "odd/builds").exists()
+
+
+def test_worker_of_another_version_is_refused_by_name(world: World) -> None:
+    with crowd(world) as workers:
+        world.prepare.append(
+            lambda: vars(workers_module).update(version=lambda: "0.0.9 abcdef")
+        )
+        workers.hire("old")
+        world.prepare.clear()
+        workers.gather()
+        ran = workers.validate()
+        assert ran.exit_code == 2
+        assert "old has kstall: 0.0.9 abcdef and not kstall: " in ran.said
+        workers.hire("new")
+        workers.gather()
+        ran = workers.validate()
+        require_proven(ran)
+        assert (
+            "old is not asked: it has kstall 0.0.9 abcdef"
+            in ran.stage("workers").summary
+        )
+    assert not (world.root / "old/kernels").exists()
+
+
+def test_what_nobody_has_is_said_at_once(world: World) -> None:
+    with crowd(world) as workers:
+        workers.hire("small", "--memory-limit", "1GB")
+        workers.gather()
+        ran = workers.validate()
+    assert ran.exit_code == 2
+    assert "small has 0.9 of 4 memory" in ran.said
+    assert world.guests == []
+
+
+# -- the others ------------------------------------------------------------------------
+
+
+def test_scheduler_gone_and_there_again(world: World) -> None:
+    world.guest(WAITS)
+    with crowd(world, "one") as workers:
+        child = workers.ask()
+        until("a guest", (world.root / "booted").exists)
+        assert workers.scheduler is not None
+        workers.kill(workers.scheduler)
+        ran = world.end(child)
+        assert ran.exit_code == 2 and "the scheduler is gone" in ran.said, ran.said
+        one = workers.workers["one"]
+        one.join(60)
+        assert one.exitcode == 2 and "is gone" in workers.said(one)
+    _go(world)
+    with crowd(world, "one") as workers:
+        ran = workers.validate()
+        require_proven(ran)
+        assert "build" in ran.reused
+    _settled(world)
+
+
+def test_client_gone_and_back(world: World) -> None:
+    """What was under way is finished, and found by the next one."""
+    world.guest(WAITS)
+    with crowd(world, "one") as workers:
+        child = workers.ask()
+        until("a guest", (world.root / "booted").exists)
+        world_processes = set(world.processes())
+        child.kill()
+        child.join()
+        assert world_processes - {child.pid}
+        _go(world)
+        until("it is done", lambda: any(world.cache.glob("store/units/guest/*.json")))
+        ran = workers.validate()
+        require_proven(ran)
+        assert world.guests == ["doze"]
+    _settled(world)
+
+
+def test_two_clients_that_want_the_same_kernel(world: World) -> None:
+    _links(world)
+    with crowd(world, "one", "two") as workers:
+        first = workers.ask()
+        until("a build", (world.root / "building").exists)
+        # Another machine, but for the store and the sources.
+        elsewhere = copy.copy(world)
+        elsewhere.prepare = []
+        shutil.copytree(world.cache / "trees", world.root / "cache2/trees")
+        shutil.copytree(world.cache / "roots", world.root / "cache2/roots")
+        shutil.copytree(world.cache / "sources", world.root / "cache2/sources")
+        elsewhere.prepare.append(
+            lambda: os.environ.update(KSTALL_CACHE=str(world.root / "cache2"))
+        )
+        store = ("--store", str(world.cache / "store"), "--out", str(world.root / "o2"))
+        second = elsewhere.start("--on", workers.address, *store)
+        until("it asks, too", lambda: "2 workers" in world._said(second))
+        _go(world)
+        require_proven(world.end(first))
+        require_proven(elsewhere.end(second))
+    assert _linked(world) == 1
+    assert world.guests == ["doze"]
+
+
+def test_hung_guest_of_a_worker(world: World) -> None:
+    world.guest(HANGS)
+    world.prepare.append(impatient)
+    with crowd(world, "one", "two") as workers:
+        ran = workers.validate()
+        assert ran.exit_code == 2, ran.said
+        assert "did not end" in (ran.stage("guest").error or "")
+        # Once more, as it would be here.
+        assert len(world.guests) == 2
+    world.prepare.clear()
+    _settled(world)
+
+
+def test_trees_at_the_same_time(world: World) -> None:
+    other = world.root / "linux-other"
+    shutil.copytree(world.kernel, other)
+    with (other / "other.c").open("a") as file:
+        file.write("int another;\n")
+    world.guest(WAITS)
+    with crowd(world, "one", "two") as workers:
+        child = workers.ask("--kernel", str(other))
+        until("both are booted", lambda: len(world.guests) == 2)
+        _go(world)
+        ran = world.end(child)
+    assert ran.exit_code == 0, ran.said
+    assert len(world.guests) == 2
+    _settled(world)
+
+
+# -- the store -------------------------------------------------------------------------
+
+
+def test_archives_that_are_cut_short(world: World) -> None:
+    with crowd(world, "one", "two") as workers:
+        require_proven(workers.validate())
+        _forget_all(world)
+        for path in (world.cache / "store/objects").iterdir():
+            cut(path)
+        ran = workers.validate()
+        require_proven(ran)
+        _forget_all(world)
+        # As large as they were, but other bytes.
+        for path in (world.cache / "store/objects").iterdir():
+            path.write_bytes(path.read_bytes()[:-8] + b"damaged!")
+        ran = workers.validate()
+        require_proven(ran)
+        assert "is not what it was" in ran.said
+    assert _alone(world) == verdict(ran)
+
+
+def test_store_without_rights(world: World) -> None:
+    (world.root / "file").touch()
+    with crowd(world, "one") as workers:
+        ran = workers.validate("--store", str(world.root / "file/store"))
+    assert ran.exit_code == 2 and "Traceback" not in ran.said
+    assert "cannot be written: Not a directory" in ran.said
+    assert "--store" in ran.said
+
+
+@needs_mounts
+def test_store_without_room(world: World) -> None:
+    with crowd(world, "one") as workers:
+        world.prepare.append(tiny_disk(world.root / "tiny"))
+        ran = workers.validate("--store", str(world.root / "tiny"))
+        world.prepare.clear()
+    assert ran.exit_code == 2 and "Traceback" not in ran.said
+    assert "cannot be written: No space left" in ran.said, ran.said
+
+
+def test_store_of_an_unknown_kind(world: World) -> None:
+    ran = world.validate("--workers", "1", "--store", "nothing://x")
+    assert ran.exit_code == 2 and "the artifact store nothing://x" in ran.said

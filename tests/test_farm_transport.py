@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Who may connect, what is sent, and what Slurm is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fakeworld import World
+from farms import Crowd, crowd
+from faulty import require_proven
+from kstall import farm
+from kstall.base import KstallError, cache, elsewhere
+from kstall.base.errors import NotJudged
+from kstall.farm.client import _lacks
+from kstall.farm.line import Line, Ticket
+from kstall.guest import guestrun
+
+_LOOPBACK = ("127.0.0.1", "::1")
+
+# -- who may connect -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [
+        ("tcp://192.0.2.1:8786", "is not this machine"),
+        ("tls://192.0.2.1:8786", "asks for certificates"),
+        ("127.0.0.1:8786", "is no address of a scheduler"),
+        ("http://127.0.0.1:8786", "is no address of a scheduler"),
+        ("tcp://127.0.0.1:many", "Port could not be cast"),
+        ("tcp://nowhere.invalid:1", "nowhere.invalid"),
+    ],
+)
+def test_addresses_that_are_refused(address: str, says: str) -> None:
+    with pytest.raises(KstallError, match=says):
+        farm.require_private(address, None)
+
+
+def test_loopback_needs_no_certificates() -> None:
+    for address in ("tcp://127.0.0.1:8786", "tcp://[::1]:8786", "tcp://localhost:1"):
+        assert farm.require_private(address, None) is None
+
+
+def test_certificates_that_are_not_there(tmp_path: Path) -> None:
+    tls = farm.Tls(tmp_path / "ca", tmp_path / "cert", tmp_path / "key")
+    with pytest.raises(KstallError, match="ca: there is no such file"):
+        farm.require_private("tls://127.0.0.1:1", tls)
+
+
+def test_scheduler_listens_to_this_machine_only(tmp_path: Path) -> None:
+    with pytest.raises(KstallError, match="executes what it is sent"):
+        farm.scheduler("0.0.0.0", 0, None, print)
+
+
+def _certificates(place: Path, name: str, ca: str) -> list[str]:
+    """What docs/workers.md says, for a party called ``name``."""
+    run = {"cwd": place, "check": True, "capture_output": True}
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
+    if not (place / f"{ca}.pem").exists():
+        subject = ["-subj", f"/CN={ca}", "-days", "9"]
+        made = ["-keyout", f"{ca}.key", "-out", f"{ca}.pem"]
+        subprocess.run(["openssl", "req", "-x509", *key, *subject, *made], **run)  # type: ignore[call-overload]
+    signed = ["-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-days", "9"]
+    made = ["-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}"]
+    subprocess.run(["openssl", "req", "-x509", *key, *signed, *made], **run)  # type: ignore[call-overload]
+    return [
+        *("--tls-ca-file", str(place / f"{ca}.pem")),
+        *("--tls-cert", str(place / f"{name}.pem")),
+        *("--tls-key", str(place / f"{name}.key")),
+    ]
+
+
+def _outside(workers: Crowd) -> list[str]:
+    """Where others than this machine could connect."""
+    found = []
+    for child in (workers.scheduler, *workers.workers.values()):
+        assert child is not None
+        for one in psutil.Process(child.pid).net_connections("inet"):
+            if one.status == psutil.CONN_LISTEN and one.laddr.ip not in _LOOPBACK:
+                found.append(f"{one.laddr.ip}:{one.laddr.port}")
+    return found
+
+
+def test_nobody_else_can_connect(tmp_path: Path) -> None:
+    with crowd(World(tmp_path / "world"), "one") as workers:
+        assert _outside(workers) == []
+
+
+def test_certificates(tmp_path: Path) -> None:
+    world = World(tmp_path / "world", level="quick")
+    mine = _certificates(tmp_path, "machine", "ca")
+    with crowd(world, tls=mine) as workers:
+        assert workers.address.startswith("tls://")
+        workers.hire("one", *mine)
+        workers.gather()
+        require_proven(workers.validate(*mine))
+        assert _outside(workers) == []
+        # One whom somebody else has signed hears nothing.
+        strange = _certificates(tmp_path, "stranger", "other")
+        ran = workers.validate(*strange)
+        assert ran.exit_code == 2, ran.said
+        assert "no scheduler answers at tls://" in ran.said
+        ran = workers.validate()
+        assert ran.exit_code == 2 and "asks for certificates" in ran.said
+
+
+# -- what is sent --------------------------------------------------------------------
+
+
+def _entry(place: Path) -> Path:
+    with cache.keep(place) as scratch:
+        (scratch / "a").write_text("text")
+        (scratch / "link").symlink_to("/etc/nowhere")
+        (scratch / "tool").write_text("#!/bin/sh\n")
+        (scratch / "tool").chmod(0o755)
+    return place
+
+
+@pytest.mark.parametrize("zstd", [True, False])
+def test_entry_there_and_back(
+    tmp_path: Path, zstd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not zstd:
+        monkeypatch.setattr(
+            "shutil.which", lambda name: None if name == "zstd" else "x"
+        )
+    store = farm.Store(str(tmp_path / "store"))
+    here, there = (farm.Shelf(tmp_path / name) for name in ("here", "there"))
+    _entry(here.cache / "kernels/abc")
+    sent = here.publish(store, "kernels/abc")
+    assert sent.form == ("zst" if zstd else "gz")
+    # What is there is not sent again.
+    assert here.publish(store, "kernels/abc") == sent
+    assert there.bring(store, "kernels/abc", sent)
+    assert not there.bring(store, "kernels/abc", sent)
+    got = there.cache / "kernels/abc"
+    assert (got / "link").readlink() == Path("/etc/nowhere")
+    assert os.access(got / "tool", os.X_OK) and cache.kept(got)
+
+
+def test_archive_of_another_entry_is_not_taken(tmp_path: Path) -> None:
+    store = farm.Store(str(tmp_path / "store"))
+    (tmp_path / "loose").mkdir()
+    (tmp_path / "loose/kernel.json").write_text("{}")
+    _entry(tmp_path / "here/kernels/abc")
+    (tmp_path / "here/kernels/abc/a").write_text("other")
+    sent = store.put(tmp_path / "here/kernels/abc", ["a", "link", cache.LIST])
+    shelf = farm.Shelf(tmp_path / "there")
+    with pytest.raises(farm.Damaged, match="is no such entry"):
+        shelf.bring(store, "kernels/abc", sent)
+    assert not (shelf.cache / "kernels/abc").exists()
+
+
+def test_store_elsewhere(tmp_path: Path) -> None:
+    """Whatever fsspec can write to will do: here, its memory."""
+    store = farm.Store(f"memory://{tmp_path.name}")
+    store.probe()
+    _entry(tmp_path / "kernels/abc")
+    shelf = farm.Shelf(tmp_path)
+    sent = shelf.publish(store, "kernels/abc")
+    assert store.entry("kernels/abc") == sent
+    assert farm.Shelf(tmp_path / "there").bring(store, "kernels/abc", sent)
+    store.note("units/guest/abc", {"x": 1})
+    assert store.noted("units/guest/abc") == {"x": 1}
+    store.forget("units/guest/abc")
+    assert store.noted("units/guest/abc") is None
+
+
+def test_old_archives_make_room(tmp_path: Path) -> None:
+    store = farm.Store(str(tmp_path / "store"))
+    _entry(tmp_path / "kernels/abc")
+    farm.Shelf(tmp_path).publish(store, "kernels/abc")
+    store.prune()
+    assert store.entry("kernels/abc") is not None
+    (archive,) = (tmp_path / "store/objects").iterdir()
+    os.utime(archive, (0, 0))
+    store.prune()
+    assert store.entry("kernels/abc") is None
+
+
+def test_errors_keep_their_class(tmp_path: Path) -> None:
+    for error in (
+        guestrun.GuestEnded("it ended", log=tmp_path / "a/log", next="look"),
+        NotJudged("who knows"),
+        KstallError("something"),
+    ):
+        found = elsewhere.of_json(elsewhere.as_json(error, tmp_path), Path("/else"))
+        assert type(found) is type(error)
+        assert found.what == error.what and found.next == error.next
+        assert found.log == (Path("/else/a/log") if error.log else None)
+    raw = elsewhere.as_json(NotJudged("x"), tmp_path)
+    raw["classes"] = ["Unheard", *raw["classes"]]
+    assert type(elsewhere.of_json(raw, tmp_path)) is NotJudged
+
+
+def test_what_a_worker_lacks_is_named() -> None:
+    worker = {
+        "name": "w",
+        "resources": {"slot": 2.0, "memory": 1.0, "gcc: gcc 12": 1e9},
+    }
+    assert _lacks(worker, {"slot": elsewhere.ALL, "memory": 0.5}) == []
+    assert _lacks(
+        worker, {"memory": 2.5, "kvm": 1.0, "gcc: gcc 14": 1.0, "clang: 19": 1}
+    ) == [
+        "1 of 2.5 memory",
+        "0 of 1 kvm",
+        "gcc: gcc 12 and not gcc: gcc 14",
+        "no clang: 19",
+    ]
+
+
+# -- Slurm, and without Dask -----------------------------------------------------------
+
+
+def test_what_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its script only: here is no Slurm."""
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    made = farm.slurm_cluster(
+        "slurm:queue=batch,cores=8,memory=32GB,walltime=04:00:00,jobs=3",
+        "/shared/store",
+        None,
+        tmp_path / "secrets",
+        scale=lambda cluster, jobs: asked.append(jobs),
+    )
+    try:
+        script = made.job_script()
+    finally:
+        made.close()
+    assert asked == [3]
+    for line in (
+        "#SBATCH -p batch",
+        "#SBATCH --cpus-per-task=8",
+        "#SBATCH --mem=30G",
+        "#SBATCH -t 04:00:00",
+    ):
+        assert line in script.splitlines(), script
+    (command,) = (one for one in script.splitlines() if "kstall worker" in one)
+    assert command.startswith(f"{sys.executable} -m kstall worker tls://")
+    for words in (
+        "--nthreads 8",
+        "--store /shared/store",
+        "--tls-ca-file",
+        "--tls-key",
+    ):
+        assert words in command
+    # These words our worker understands.
+    from kstall import cli
+
+    parsed = cli._parser().parse_args(command.split()[3:])
+    assert parsed.store == "/shared/store" and parsed.nthreads == 8
+
+
+@pytest.mark.parametrize(
+    "text", ["slurm:", "slurm:cores=8", "slurm:cores=x,memory=1GB", "slurm:queue"]
+)
+def test_slurm_asked_unclearly(text: str, tmp_path: Path) -> None:
+    with pytest.raises(KstallError, match="slurm:"):
+        farm.slurm_cluster(text, "store", None, tmp_path)
+
+
+def test_without_dask(tmp_path: Path) -> None:
+    """Everything goes on, but for workers, and those are told what to install."""
+    code = (
+        "import sys\n"
+        "for name in ('dask', 'distributed', 'fsspec'): sys.modules[name] = None\n"
+        "from kstall import entry\n"
+        "sys.exit(entry.main(sys.argv[1:]))\n"
+    )
+
+    def ran(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-c", code, *words]
+        env = {**os.environ, "KSTALL_CACHE": str(tmp_path)}
+        return subprocess.run(
+            argv, capture_output=True, text=True, env=env, check=False
+        )
+
+    assert ran("list").returncode == 0
+    for words in (["validate", "--workers", "2"], ["worker", "tcp://127.0.0.1:1"]):
+        done = ran(*words)
+        assert done.returncode == 2
+        assert "pip install '.[workers]'" in done.stderr, done.stderr
+
+
+# -- the line --------------------------------------------------------------------------
+
+
+def test_longest_is_begun_first_and_no_more_than_there_is_room_for() -> None:
+    room = {"slot": 2.0, "build": 1.0}
+    line = Line(lambda: room)
+    begun: list[tuple[str, Ticket]] = []
+
+    def put(name: str, seconds: float, **takes: float) -> None:
+        line.put(seconds, takes, lambda ticket: begun.append((name, ticket)))
+
+    def names() -> list[str]:
+        return [name for name, _ in begun]
+
+    put("first", 1, slot=1, build=1)
+    put("kernels", 900, slot=2, build=1)
+    put("short", 10, slot=1)
+    put("long", 80, slot=1)
+    # Kernels wait for the build, and others go by.
+    assert names() == ["first", "short"]
+    line.done(begun[0][1])
+    # Now for slots, which nobody takes away from them.
+    assert names() == ["first", "short"]
+    line.done(begun[1][1])
+    assert names()[2:] == ["kernels"]
+    line.done(begun[2][1])
+    assert names()[3:] == ["long"]
+    put("more", 5, slot=3)
+    assert names()[4:] == []
+    room.update(slot=4.0)
+    line.advance()
+    assert names()[4:] == ["more"]
+    line.done(begun[3][1])
+    line.done(begun[4][1])
+    # What is more than there is, the scheduler is told of at least.
+    put("huge", 5, slot=99)
+    assert names()[5:] == ["huge"]
