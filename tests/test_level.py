@@ -80,7 +80,8 @@ def _built(
         *(Project(project_root), (series,), None, tmp_path, tmp_path, level)
     )
     nowhere: Any = None
-    ground = groups.Ground(request.project, nowhere, nowhere, nowhere, tmp_path)
+    base: Any = SimpleNamespace(version="7.3.4")
+    ground = groups.Ground(request.project, base, nowhere, nowhere, tmp_path)
     subject = validate._subject(request, run, ground, series, entry)
     built = kernels.make(ground, subject.group, level, run, entry)
     return _Made(run.report, made, built.pair(series), compiled)

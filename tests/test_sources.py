@@ -20,7 +20,7 @@ from kstall.series import Project
 from test_layers import FLOW
 
 PACKAGES = {name: f"kstall/{name}" for name in FLOW} | {"agent": "kstall_guest"}
-BASE = SimpleNamespace(id="base")
+BASE = SimpleNamespace(id="base", commit=None, kind="directory")
 PLAN: Any = SimpleNamespace(files={}, states=[()], base=BASE)
 TOOLS: Any = SimpleNamespace(id="tools")
 KERNEL: Any = SimpleNamespace(key="kernel")
@@ -41,7 +41,7 @@ def _module(_: Project) -> str:
 
 def _compiled(_: Project) -> str:
     work: Any = SimpleNamespace(plan=PLAN)
-    variant: Any = SimpleNamespace(id="variant")
+    variant: Any = SimpleNamespace(id="variant", seed=None)
     return builds._key_of(work, 0, variant, [])
 
 
