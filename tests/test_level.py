@@ -57,7 +57,7 @@ def _built(
         made.append("base" if checkout.plan == "base" else "patched")
         return SimpleNamespace(key=made[-1])
 
-    nothing = SimpleNamespace(reused=True, remarks=())
+    nothing = SimpleNamespace(reused=True, remarks=(), file=tmp_path / "x/.config")
     for name, what in {
         "validate.tree.plan": lambda *_, log: plan,
         "validate.patches.prove": lambda *_: None,
