@@ -112,6 +112,8 @@ class Told:
     def events(self, name: str | None = None) -> tuple[Event, ...]:
         return tuple(one for one in self.told if name in (None, one.name))
 
+    record = events
+
     def older(self, *new: str) -> tuple[Event, ...]:
         return tuple(one for one in self.told if one.name not in new)
 
@@ -200,9 +202,9 @@ def test_what_the_containers_did_is_held_against_what_they_hold(
 ) -> None:
     held, jobs, signals = [], {}, {}
     cases = [(order, False) for order in checks.ORDERS for _ in range(2)]
-    cases.append(((0,), True))
+    cases += [((0,), looked_at) for looked_at in (True, True, True, False)]
     if forget == "a look":
-        cases[-1] = ((0,), False)
+        cases[-2] = ((0,), False)
     elif forget == "an order":
         cases[2] = cases[0]
     for number, (order, looked_at) in enumerate(cases):
@@ -219,6 +221,56 @@ def test_what_the_containers_did_is_held_against_what_they_hold(
     assert bool(failed) == bool(said)
 
 
+def test_the_last_dependency_is_the_one_that_signalled_last(
+    checks: ModuleType,
+) -> None:
+    load = _container_case((0, 1, 2), looked_at=False)
+    jobs, signals = checks._jobs(load), checks._signals(load)
+    assert checks._last(jobs[JOB], jobs, signals) == {CONTAINER}
+    # As dependencies of their own they are in nothing, and the last to end is named.
+    jobs[JOB].deps[:] = [*INSIDE, checks._STUB]
+    assert checks._last(jobs[JOB], jobs, signals) == {INSIDE[2]}
+    jobs[JOB].deps[:] = [checks._STUB]
+    assert checks._last(jobs[JOB], jobs, signals) == {checks._NO_FENCE}
+
+
+def test_what_had_ended_before_the_push_need_not_be_named(checks: ModuleType) -> None:
+    load = _container_case((0, 1, 2), looked_at=False)
+    jobs, signals = checks._jobs(load), checks._signals(load)
+    jobs[JOB].deps[:] = [INSIDE[0]]
+    jobs[INSIDE[0]].signalled = (5 * MS, 6 * MS)
+    assert checks._last(jobs[JOB], jobs, signals) == {checks._NO_FENCE}
+    # It may have been while the job was pushed.
+    jobs[INSIDE[0]].signalled = (5 * MS, 50 * MS)
+    assert checks._last(jobs[JOB], jobs, signals) == {INSIDE[0], checks._NO_FENCE}
+
+
+@pytest.mark.parametrize(
+    ("credits", "wrong"),
+    [
+        ((1, 4, 2), 0),
+        # On an empty ring it is what is in use.
+        ((2, 4, 2), 1),
+        ((1, 3, 2), 1),
+        ((1, 6, 2), 1),
+        # The first job is not told to be done: it may have given its credit back.
+        ((1, 5, 2), 0),
+        ((1, 4, 1), 1),
+    ],
+)
+def test_a_job_takes_by_what_those_in_use_grow(
+    checks: ModuleType, credits: tuple[int, ...], wrong: int
+) -> None:
+    told = []
+    for number, (needs, used) in enumerate(zip(credits, (1, 5, 2), strict=True)):
+        fence = (30, number)
+        if number == 2:
+            told += [_drm(25 + i, 0, "done", (30, i)) for i in range(2)]
+        told.append(_drm(10 * number, 1, "wait", fence, credits=needs))
+        told.append(_drm(10 * number + 1, 1, "run", fence, dev="r", hw_job_count=used))
+    assert checks._wrong_credits(Told(tuple(told))) == (wrong, 2)
+
+
 def _later(load: Told, number: int) -> Told:
     """The same once more, ``number`` seconds later and with other fences."""
 
@@ -232,3 +284,74 @@ def _later(load: Told, number: int) -> Told:
         return replace(event, ts_ns=event.ts_ns + number * 1000 * MS, fields=fields)
 
     return Told(tuple(map(moved, load.told)))
+
+
+class _Run:
+    """Evidence of one workload."""
+
+    def __init__(self, load: Told) -> None:
+        self._load = load
+
+    def workload(self, name: str) -> Told:
+        assert name == "split"
+        return self._load
+
+
+def _late_look(number: int, lazy: int, *, ahead: bool) -> Told:
+    """A container that is looked at 41 ms too late, behind a full ring or a job."""
+    told = list(_container_case((0, 1, 2), looked_at=True).told)
+    wait = next(event for event in told if event.name == "drm_sched_job_wait")
+    fields = {**wait.fields, "dep_ns": 251 * MS, "lazy_deps": lazy}
+    # What comes after all in it has ended comes 60 ms later.
+    told = [
+        replace(event, ts_ns=event.ts_ns + 60 * MS)
+        if event.ts_ns >= 200 * MS
+        else event
+        for event in told
+        if event is not wait
+    ]
+    told.append(replace(wait, ts_ns=262 * MS, fields=fields))
+    if ahead:
+        told = [event for event in told if event.name != "drm_sched_job_no_credits"]
+        other, before = (90, 1), (JOB[0], JOB[1] - 1)
+        told += [
+            _drm(9, 0, "queue", before, dev="ring"),
+            _drm(9.1, 0, "add_dep", before, ctx=other[0], seqno=other[1]),
+            _drm(9.5, 1, "unschedulable", before, ctx=other[0], seqno=other[1]),
+            _drm(10.05, 0, "queue", other, dev="elsewhere"),
+            _drm(10.06, 1, "run", other, dev="elsewhere"),
+            _drm(240, 1, "run", before, dev="ring"),
+        ]
+    told.sort(key=lambda event: event.ts_ns)
+    return _later(Told(tuple(told)), number)
+
+
+@pytest.mark.parametrize(
+    ("cases", "said"),
+    [
+        (((1, False), (1, False), (1, True)), set()),
+        # One is not marked: then it is no upper limit, but wrong.
+        (
+            ((1, False), (0, False), (1, True)),
+            {"jobs with a dep_ns that is longer by a hold", "lazy_deps of these"},
+        ),
+        # Behind a job nothing else tells of it; behind a full ring a report does.
+        (
+            ((1, False), (1, False), (1, False)),
+            {"of these, with no report of missing credits"},
+        ),
+    ],
+)
+def test_a_late_look_has_to_be_marked(
+    checks: ModuleType, cases: tuple[tuple[int, bool], ...], said: set[str]
+) -> None:
+    told: list[Event] = []
+    for number, (lazy, ahead) in enumerate(cases):
+        told += _late_look(number, lazy, ahead=ahead).told
+    verdict = checks.a_late_look_is_marked(_Run(Told(tuple(told))))
+    failed = {one.label for one in verdict.comparisons if not one.ok}
+    if any(lazy == 0 for lazy, _ in cases):
+        assert failed - said == {"dep_ns of 148:2, longer by"}
+    else:
+        assert failed == said
+    assert failed >= said

@@ -106,7 +106,7 @@ def test_a_symbol_that_does_not_stick(project_copy: Project, tmp_path: Path) -> 
 
 @pytest.mark.deep
 def test_a_build_error(project_copy: Project, tmp_path: Path) -> None:
-    _patch(project_copy, "ready = job->submit_ts;\n", "ready = job->no_such;\n")
+    _patch(project_copy, "ready = job->submit_ts, ts;\n", "ready = job->no_such, ts;\n")
     found = validate(project_copy.root, tmp_path / "out", SERIES)
     assert found.exit_code == 1
     said = found.stage("build").error or ""
@@ -119,8 +119,8 @@ def test_a_warning_fails_the_second_time_as_well(
 ) -> None:
     _patch(
         project_copy,
-        "+\tu32 deps = 0, order_deps = 0;\n",
-        "+\tu32 deps = 0, order_deps = 0, idle;\n",
+        "+\tu32 deps = 0, order_deps = 0, lazy_deps = 0;\n",
+        "+\tu32 deps = 0, order_deps = 0, lazy_deps = 0, idle;\n",
     )
     for number in range(2):
         found = validate(project_copy.root, tmp_path / str(number), SERIES)
@@ -193,19 +193,19 @@ def test_an_event_that_carries_a_wrong_value(
 @pytest.mark.deep
 def test_a_record_with_a_hole(project_copy: Project, tmp_path: Path) -> None:
     def fields(*names: str) -> str:
-        wide = {"deps": 32, "order_deps": 32}
+        wide = {"deps": 32, "order_deps": 32, "lazy_deps": 32, "credits": 32}
         return "".join(
             f"+\t\t    __field(u{wide.get(name, 64)}, {name})\n" for name in names
         )
 
     _patch(
         project_copy,
-        fields("wait_ns", "dep_ns", "deps", "order_deps"),
-        fields("deps", "wait_ns", "dep_ns", "order_deps"),
+        fields("dep_ns", "ctx", "seqno", "deps"),
+        fields("deps", "dep_ns", "ctx", "seqno"),
     )
     found = validate(project_copy.root, tmp_path / "out", SERIES)
     assert found.exit_code == 1
-    assert "4 bytes before wait_ns" in found.failed()["record_layout"]
+    assert "4 bytes before dep_ns" in found.failed()["record_layout"]
 
 
 @pytest.mark.deep
@@ -230,9 +230,9 @@ def test_a_print_fmt_that_only_the_kernel_can_evaluate(
 @pytest.mark.deep
 def test_a_kernel_that_warns(project_copy: Project, tmp_path: Path) -> None:
     comment = (
-        "+\t/* A fence can be signalled with a timestamp of the driver's choice. */"
+        "+\t\t/* A fence can be signalled with a timestamp of the driver's choice. */"
     )
-    _patch(project_copy, comment, "+\tWARN_ON_ONCE(deps < 1000);")
+    _patch(project_copy, comment, "+\t\tWARN_ON_ONCE(deps < 1000);")
     found = validate(project_copy.root, tmp_path / "out", SERIES)
     assert found.exit_code == 1
     said = found.stage("guest").error or ""

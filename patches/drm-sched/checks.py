@@ -38,6 +38,7 @@ ORDERS = ((0, 1, 2), (2, 1, 0), (0, 2, 1))
 #: When an event came, in which thread, and about which fence.
 Mark = tuple[int, int, Fence]
 NEW = ("drm_sched_job_wait", "drm_sched_job_no_credits")
+_OF_DEPENDENCIES = ("ctx", "seqno", "deps", "order_deps", "lazy_deps")
 _WORKLOADS = ("credits", "split", "deep-queue", "no-shortage")
 
 
@@ -88,8 +89,9 @@ def second_job_waits_for_credits(ev: Evidence) -> Verdict:
     low = max(low, held[0] - jobs[_fence(second)].pushed[1]) if held else low
     v.at_least("time the ring was kept full", low, TICKS_NS, "ns")
     v.within("wait_ns of the second job", _int(second, "wait_ns"), low, high, "ns")
-    for name in ("dep_ns", "deps", "order_deps"):
+    for name in (*_OF_DEPENDENCIES, "dep_ns"):
         v.equal(f"{name} of both", [_int(w, name) for w in waits], [0, 0])
+    v.equal("credits of both", [_int(w, "credits") for w in waits], [1, 1])
     stalls = load.record("drm_sched_job_no_credits")
     v.at_least("drm_sched_job_no_credits events", len(stalls), 1)
     v.equal("jobs that lacked credits", {_fence(s) for s in stalls}, {_fence(second)})
@@ -109,19 +111,77 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
         deps, order, low, high = _expected(job, jobs, signals)
         v.equal(f"deps of {_name(job)}", _int(wait, "deps"), deps)
         v.equal(f"order_deps of {_name(job)}", _int(wait, "order_deps"), order)
+        lazy = len(_containers(job, jobs))
+        v.equal(f"lazy_deps of {_name(job)}", _int(wait, "lazy_deps"), lazy)
         v.within(f"dep_ns of {_name(job)}", _int(wait, "dep_ns"), low, high, "ns")
     held = [wait for wait in waits if _int(wait, "dep_ns") >= HOLD_NS]
-    # One each: a dependency; the same, watched late; dependency, then credits; the
-    # same in a chain; credits, then dependency; one that fails; one that must not be
-    # pipelined.  And of three dependencies, an array and a chain of three, each
-    # signalled in three orders.
-    v.equal("jobs that waited for a dependency", len(held), 16)
+    # A dependency; the same, watched late; before credits, and after them; a chain and
+    # an array before credits; a dependency and a chain behind a job ahead, and both
+    # times that job; a chain before a dependency; one that must not be pipelined; one
+    # that fails.  And three dependencies, an array and a chain of three, each signalled
+    # in three orders.
+    v.equal("jobs that waited for a dependency", len(held), 22)
     both = [w for w in held if _int(w, "wait_ns") - _int(w, "dep_ns") >= HOLD_NS]
-    v.at_least("of these, kept back for longer by a full ring", len(both), 2)
+    v.at_least("of these, kept back for longer by something else", len(both), 3)
     unseen = [wait for wait in both if not jobs[_fence(wait)].waited_for]
-    v.at_least("of these, not seen by _unschedulable", len(unseen), 1)
+    v.at_least("of these, not seen by _unschedulable", len(unseen), 2)
+    _last_ones_are_named(v, waits, jobs, signals)
     _containers_are_timed(v, [jobs[_fence(wait)] for wait in held], jobs, signals)
     return v
+
+
+def a_late_look_is_marked(ev: Evidence) -> Verdict:
+    """Where dep_ns is longer than it takes to signal, and why, by older events."""
+    v = Verdict()
+    load = ev.workload("split")
+    jobs = _jobs(load)
+    short = {_fence(one) for one in load.events("drm_sched_job_no_credits")}
+    longer = []
+    for wait in _known(v, "split", load.record("drm_sched_job_wait"), jobs):
+        job = jobs[_fence(wait)]
+        on = [*_completed(job, jobs), *_inside(job, jobs)]
+        ends = [one.signalled[1] for one in on if one.signalled]
+        if not ends:
+            continue
+        excess = _int(wait, "dep_ns") - max(max(ends) - job.pushed[0], 0)
+        if _int(wait, "lazy_deps") == 0:
+            v.at_most(f"dep_ns of {_name(job)}, longer by", excess, ROUNDING_NS, "ns")
+        elif excess >= HOLD_NS - ROUNDING_NS:
+            longer.append(wait)
+    # A chain and an array on a full ring, and a chain behind a job that waits.
+    v.equal("jobs with a dep_ns that is longer by a hold", len(longer), 3)
+    v.equal("lazy_deps of these", [_int(w, "lazy_deps") for w in longer], [1, 1, 1])
+    silent = [wait for wait in longer if _fence(wait) not in short]
+    v.equal("of these, with no report of missing credits", len(silent), 1)
+    for wait in silent:
+        job = jobs[_fence(wait)]
+        ahead = [
+            one
+            for one in jobs.values()
+            if one.fence[0] == job.fence[0] and one.fence[1] < job.fence[1]
+        ]
+        held = [one.run - job.pushed[1] for one in ahead if one.waited_for]
+        v.at_least("time for which a job was ahead", max(held, default=0), HOLD_NS)
+    return v
+
+
+def _last_ones_are_named(
+    v: Verdict,
+    waits: Iterable[Event],
+    jobs: Mapping[Fence, Job],
+    signals: Mapping[Fence, Signal],
+) -> None:
+    """What ended dep_ns has to be what the older events say to have signalled last."""
+    sure = Counter[bool]()
+    for wait in waits:
+        job = jobs[_fence(wait)]
+        possible = _last(job, jobs, signals)
+        v.true(
+            f"the last dependency of {_name(job)} is one of {sorted(possible)}",
+            _other(wait) in possible,
+        )
+        sure[len(possible) == 1 and _NO_FENCE not in possible] += 1
+    v.equal("dependencies that only can have been the last", sure[True], 22)
 
 
 def _containers_are_timed(
@@ -150,17 +210,18 @@ def _containers_are_timed(
             orders[tuple(sorted(range(len(ends)), key=ends.__getitem__))] += 1
             if signals[container].looked_at:
                 looked_at.append(len(inside))
-    v.equal("jobs that waited for a container", wrapped, 7)
-    wanted: Counter[tuple[int, ...]] = Counter({(0,): 1})
+    v.equal("jobs that waited for a container", wrapped, 10)
+    wanted: Counter[tuple[int, ...]] = Counter({(0,): 4})
     wanted.update(dict.fromkeys(ORDERS, 2))
-    # Of a chain and of an array each, and the chain of one while the ring is full.
+    # Of a chain and of an array each.  Of one fence: both while the ring is full, a
+    # chain behind a job ahead, and one with a dependency after it.
     v.equal(
         "orders in which the fences in containers signalled",
         dict(sorted(orders.items())),
         dict(sorted(wanted.items())),
     )
-    # That one signals when the worker looks at it, after there are credits again.
-    v.equal("fences in containers that signalled when looked at", looked_at, [1])
+    # Those which the worker looks at when it has credits, or the job ahead is gone.
+    v.equal("fences in containers that signalled when looked at", looked_at, [1] * 3)
 
 
 def deep_queue_matches_the_tests_own_clock(ev: Evidence) -> Verdict:
@@ -227,7 +288,8 @@ def chain_on_one_ring_is_order_only(ev: Evidence) -> Verdict:
         told = Counter(_int(wait, "order_deps") for wait in waits)
         v.equal(f"order_deps of {name} jobs", dict(sorted(told.items())), order)
         v.equal(f"deps of {name} jobs", sum(_int(w, "deps") for w in waits), 0)
-        v.equal(f"dep_ns of {name} jobs", sum(_int(w, "dep_ns") for w in waits), 0)
+        for none in ("dep_ns", "ctx", "seqno", "lazy_deps"):
+            v.equal(f"{none} of {name} jobs", sum(_int(w, none) for w in waits), 0)
     added = len(load.events("drm_sched_job_add_dep"))
     v.equal("dependencies that _add_dep saw", added, DEEP_JOBS - 1)
     return v
@@ -241,7 +303,7 @@ def no_shortage_no_report(ev: Evidence) -> Verdict:
     v.at_least("jobs run", len(load.events("drm_sched_job_run")), 128)
     stalls = load.events("drm_sched_job_no_credits")
     v.equal("drm_sched_job_no_credits events", len(stalls), 0)
-    for name in ("dep_ns", "deps", "order_deps"):
+    for name in (*_OF_DEPENDENCIES, "dep_ns"):
         v.equal(f"sum of {name}", sum(_int(wait, name) for wait in waits), 0)
     return v
 
@@ -312,7 +374,47 @@ def times_agree_with_older_events(ev: Evidence) -> Verdict:
             ),
             0,
         )
+        strange = sum(
+            _other(wait) not in {_NO_FENCE, *jobs[_fence(wait)].deps}
+            or (_other(wait) == _NO_FENCE) != (_int(wait, "dep_ns") == 0)
+            for wait in waits
+        )
+        v.equal(f"{name}: last dependencies that _add_dep did not see", strange, 0)
+        lazy = sum(
+            _int(wait, "lazy_deps") != len(_containers(jobs[_fence(wait)], jobs))
+            for wait in waits
+        )
+        v.equal(f"{name}: jobs with other chains and arrays", lazy, 0)
+        taken, sure = _wrong_credits(load)
+        v.at_least(f"{name}: runs on a ring that was empty", sure, 1)
+        v.equal(f"{name}: runs that took other credits", taken, 0)
     return v
+
+
+def _wrong_credits(load: WorkloadResult) -> tuple[int, int]:
+    """How many jobs' credits contradict those in use, and how many rings were empty.
+
+    _run tells those in use, with the job's own.  A job gives its credits back before
+    _done tells, and takes them before _run does: between the two events it can have
+    some, outside it has none.
+    """
+    needs = {_fence(w): _int(w, "credits") for w in load.events("drm_sched_job_wait")}
+    running: dict[str, dict[Fence, int]] = {}
+    ring_of: dict[Fence, str] = {}
+    wrong = sure = 0
+    for event in _scheduler(load):
+        fence = _fence(event)
+        if event.name == "drm_sched_job_run":
+            ring_of[fence] = str(event.fields["dev"])
+            others = running.setdefault(ring_of[fence], {})
+            most = _int(event, "hw_job_count")
+            least = max(most - sum(others.values()), 1)
+            sure += not others
+            wrong += not least <= needs.get(fence, 0) <= most
+            others[fence] = needs.get(fence, 0)
+        elif event.name == "drm_sched_job_done" and fence in ring_of:
+            running[ring_of[fence]].pop(fence, None)
+    return wrong, sure
 
 
 def shortage_is_real_and_lasts_until_the_wait_ends(ev: Evidence) -> Verdict:
@@ -369,10 +471,19 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         waits = load.events("drm_sched_job_wait")
         maps = load.bpftrace("drm-sched-why").maps
         v.equal(f"{name}: @jobs", _total(maps, "@jobs"), len(waits))
-        for key in ("wait_ns", "dep_ns"):
-            total = sum(_int(wait, key) for wait in waits)
-            v.equal(f"{name}: @{key}", _total(maps, f"@{key}"), total)
-        parts = ("@dep_ns", "@in_order_ns", "@ring_full_ns", "@other_ns")
+        exact = [wait for wait in waits if not _int(wait, "lazy_deps")]
+        lazy = [wait for wait in waits if _int(wait, "lazy_deps")]
+        for key, field_name, those in (
+            ("@wait_ns", "wait_ns", waits),
+            ("@dep_ns", "dep_ns", exact),
+            ("@dep_or_full_ns", "dep_ns", lazy),
+        ):
+            total = sum(_int(wait, field_name) for wait in those)
+            v.equal(f"{name}: {key}", _total(maps, key), total)
+        parts = (
+            *("@dep_ns", "@dep_or_full_ns"),
+            *("@in_order_ns", "@ring_full_ns", "@other_ns"),
+        )
         v.equal(
             f"{name}: the parts of @wait_ns together",
             sum(_total(maps, part) for part in parts),
@@ -387,8 +498,15 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         low, high = _in_order_limits(load)
         total = sum(int(value) for value in parts_of.values())
         v.within(f"{name}: @in_order_ns", total, low, high, "ns")
-        for key, field_name in (("@wait_us", "wait_ns"), ("@dep_us", "dep_ns")):
-            _same_histogram(v, name, load, key, field_name)
+        waits = load.events("drm_sched_job_wait")
+        exact = [wait for wait in waits if not _int(wait, "lazy_deps")]
+        lazy = [wait for wait in waits if _int(wait, "lazy_deps")]
+        for key, field_name, those in (
+            ("@wait_us", "wait_ns", waits),
+            ("@dep_us", "dep_ns", exact),
+            ("@dep_or_full_us", "dep_ns", lazy),
+        ):
+            _same_histogram(v, name, load, key, [_int(w, field_name) for w in those])
     # The first half of it is one long queue, and nothing else.
     maps = ev.workload("deep-queue").bpftrace("drm-sched-why").maps
     whole = _total(maps, "@wait_ns")
@@ -398,17 +516,16 @@ def scripts_add_up(ev: Evidence) -> Verdict:
 
 
 def _same_histogram(
-    v: Verdict, name: str, load: WorkloadResult, key: str, field_name: str
+    v: Verdict, name: str, load: WorkloadResult, key: str, values: Iterable[int]
 ) -> None:
-    us = [_int(w, field_name) // 1000 for w in load.events("drm_sched_job_wait")]
     told = Counter[int]()
-    for buckets in load.bpftrace("drm-sched-wait").hists[key].values():
+    for buckets in load.bpftrace("drm-sched-wait").hists.get(key, {}).values():
         for bucket in buckets:
             told[bucket.low or 0] += bucket.count
     v.equal(
-        f"{name}: {key}, the histogram of {field_name} / 1000",
+        f"{name}: {key}, the histogram in us",
         dict(sorted((+told).items())),
-        dict(sorted(Counter(map(_bucket, us)).items())),
+        dict(sorted(Counter(_bucket(value // 1000) for value in values).items())),
     )
 
 
@@ -681,11 +798,7 @@ def _expected(
     job: Job, jobs: Mapping[Fence, Job], signals: Mapping[Fence, Signal]
 ) -> tuple[int, int, int, int]:
     """(deps, order_deps, least dep_ns, most dep_ns) by the older events."""
-    completed = [
-        on
-        for on in map(jobs.get, job.deps)
-        if on is not None and not _order_only(job, on)
-    ]
+    completed = _completed(job, jobs)
     containers = _containers(job, jobs)
     deps = len(completed) + len(containers) + job.deps.count(_STUB)
     order = len(job.deps) - deps
@@ -702,18 +815,47 @@ def _expected(
     return deps, order, max(low, 0), max(high, 0) if ends else 0
 
 
+def _completed(job: Job, jobs: Mapping[Fence, Job]) -> list[Job]:
+    """The jobs that had to end before ``job`` could run."""
+    known = [on for on in map(jobs.get, job.deps) if on is not None]
+    return [on for on in known if not _order_only(job, on)]
+
+
+#: Of the fence that ended dep_ns, if none did.
+_NO_FENCE = (0, 0)
+
+
+def _last(
+    job: Job, jobs: Mapping[Fence, Job], signals: Mapping[Fence, Signal]
+) -> set[Fence]:
+    """The dependencies of ``job`` that can have been the last to signal."""
+    spans = {on.fence: on.signalled for on in _completed(job, jobs) if on.signalled}
+    inside = [on.signalled[0] for on in _inside(job, jobs) if on.signalled]
+    for one in _containers(job, jobs):
+        if one in signals:
+            low, high = signals[one].span
+            spans[one] = (max(low, *inside) if inside else low, high)
+    latest = max((low for low, _ in spans.values()), default=0)
+    found = {fence for fence, (_, high) in spans.items() if high >= latest}
+    after = {fence for fence in found if spans[fence][1] > job.pushed[0]}
+    # What may have signalled before the push, may not count.
+    return after | ({_NO_FENCE} if latest <= job.pushed[1] else set())
+
+
 def _inside(job: Job, jobs: Mapping[Fence, Job]) -> list[Job]:
     """What is in the containers that ``job`` waits for, if it does for any.
 
     No event tells.  In the tests, which run one by one, it is what ended on another
-    ring while the job waited.
+    ring while the job waited, and what no job depends on by itself.
     """
     if not _containers(job, jobs):
         return []
+    alone = {fence for one in jobs.values() for fence in one.deps}
     return [
         on
         for on in jobs.values()
         if on.dev != job.dev
+        and on.fence not in alone
         and on.signalled
         and job.pushed[0] <= on.signalled[0] <= job.run
     ]
