@@ -14,10 +14,16 @@ from kstall.evidence import btf
 from kstall.series import Exemption, Measure, Project, Series
 from kstall.series.series import Overhead
 from kstall.verdict import Check
-from test_footprint import WANTED, build
+from test_footprint import MACHINES, WANTED, Machine, build
 
 __all__ = ["build"]
 Build = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    """One will do: what a verdict says does not depend on it."""
+    return MACHINES[0]
 
 
 @pytest.fixture(scope="module")
