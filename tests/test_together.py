@@ -32,6 +32,11 @@ RIVALS = {
     # The event tells what finds the FIFO full, and the fix keeps it.
     ("pci-aer", "pci-aer-overflow"),
 }
+#: Pairs of which the first has to come first, as their covers say.
+ORDERED = {
+    # The fix is to be sent before the events, which move lines that it has as context.
+    ("iommu-fq", "iommu-iotlb"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +64,16 @@ def _sharing() -> list[tuple[str, str]]:
     ]
 
 
+def _ordered(names: Sequence[str]) -> list[str]:
+    """``names``, with what has to come first right before what follows it."""
+    order = list(names)
+    for first, second in ORDERED:
+        if {first, second} <= set(order) and order.index(first) > order.index(second):
+            order.remove(first)
+            order.insert(order.index(second), first)
+    return order
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_each_applies_alone(base: Base, tmp_path: Path, name: str) -> None:
     plan = _plan(base, [name], tmp_path)
@@ -73,6 +88,10 @@ def test_pairs_that_share_a_file_apply_in_both_orders(
         if (one, two) in RIVALS:
             continue
         ahead = _plan(base, [one, two], tmp_path)
+        if (one, two) in ORDERED:
+            with pytest.raises(am.ApplyError):
+                _plan(base, [two, one], tmp_path)
+            continue
         behind = _plan(base, [two, one], tmp_path)
         assert ahead.content == behind.content, (one, two)
 
@@ -83,7 +102,7 @@ def test_all_apply_in_orders_of_which_each_series_is_first_and_last(
     for left_out in itertools.product(*sorted(RIVALS)):
         names = [name for name in NAMES if name not in left_out]
         turns = [names[n:] + names[:n] for n in range(len(names))]
-        orders = [*turns, names[::-1]]
+        orders = [_ordered(order) for order in (*turns, names[::-1])]
         found = {_plan(base, order, tmp_path).content for order in orders}
         assert len(found) == 1
         touched = frozenset().union(*(series.touches for series in _load(names)))
