@@ -187,8 +187,15 @@ def test_a_loop_comes_by_one_site_again(build: Build) -> None:
     ],
 )
 def test_prototypes_are_compared_by_position(
-    build: Build, macro: str, base: list[str], patched: list[str] | None
+    build: Build,
+    machine: Machine,
+    macro: str,
+    base: list[str],
+    patched: list[str] | None,
 ) -> None:
+    if patched is not None and machine.arch is arch.ARM64:
+        # A char has no sign there.
+        patched = [one.replace("s8", "u8") for one in patched]
     found = costs.Footprint()
     structs.add(found, structs.types([("trace", build(), build("PATCHED", macro))]))
     assert found.same_prototypes == 0

@@ -16,7 +16,15 @@ from rich.console import Console
 
 import kerneltree
 from kstall.compile import compilecheck
-from kstall.lint import includes, kerneldoc, maintainers, patchcheck, patchtext, rst
+from kstall.lint import (
+    includes,
+    kerneldoc,
+    maintainers,
+    patchcheck,
+    patchtext,
+    reading,
+    rst,
+)
 from kstall.pipeline import Ui, patches
 from kstall.pipeline import run as runs
 from kstall.report import report
@@ -494,7 +502,7 @@ def test_an_argument_can_be_about_what_is_said(bench: Bench) -> None:
 
 def test_nothing_to_fill_in_cannot_be_argued_away() -> None:
     names = set(get_args(PatchExemption.model_fields["check"].annotation))
-    known = {*patchcheck.CHECKS, *compilecheck.CHECKS}
+    known = {*patchcheck.CHECKS, *compilecheck.CHECKS, *reading.CHECKS}
     assert names == known - {"nothing_to_fill_in"}
 
 

@@ -348,9 +348,9 @@ def test_a_tree_that_does_not_build_is_not_the_patches_fault(tmp_path: Path) -> 
                 makefile.read_text()
                 .replace("$(O)/other.o\n", "$(O)/other.o $(O)/far.o\n")
                 .replace(
-                    "allnoconfig:",
+                    "allnoconfig randconfig:",
                     "$(O)/far.o: $(S)away/far.c\n\t@$(CC) -c -fPIC -o $@ $<\n"
-                    "allnoconfig:",
+                    "allnoconfig randconfig:",
                 )
             )
             (away / "far.c").write_text(broken)
