@@ -218,6 +218,30 @@ def test_what_a_worker_lacks_is_named() -> None:
 # -- Slurm, and without Dask -----------------------------------------------------------
 
 
+def test_ctrl_c_stays_the_runs_with_slurm() -> None:
+    """In a process of its own: what is imported once changes nothing any more."""
+    said = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import signal\n"
+            "from kstall.base import KstallError\n"
+            "from kstall import farm\n"
+            "kept = signal.getsignal(signal.SIGINT)\n"
+            "try:\n"
+            "    farm.slurm_cluster('slurm:', 'store', None, None)\n"
+            "except KstallError:\n"
+            "    pass\n"
+            "assert 'dask_jobqueue' in __import__('sys').modules\n"
+            "assert signal.getsignal(signal.SIGINT) is kept\n",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+
+
 def test_what_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its script only: here is no Slurm."""
     monkeypatch.chdir(tmp_path)

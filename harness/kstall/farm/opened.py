@@ -7,7 +7,9 @@ import contextlib
 import importlib
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +179,25 @@ def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
 # -- Slurm -----------------------------------------------------------------------------
 
 
+def _jobqueue() -> Any:
+    """The module, with Ctrl-C left to whoever had it.
+
+    As dask-jobqueue 0.9 is imported it has SIGINT end the process by SystemExit, which
+    a run would tell of as a defect of kstall instead of keeping what was finished.
+    """
+    kept = signal.getsignal(signal.SIGINT)
+    try:
+        return importlib.import_module("dask_jobqueue")
+    except ImportError as error:
+        raise KstallError(
+            "--on slurm: needs dask-jobqueue, which is not installed",
+            next="in a checkout, pip install '.[slurm]'",
+        ) from error
+    finally:
+        if kept is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, kept)
+
+
 def _scale(cluster: Any, jobs: int) -> None:
     cluster.scale(jobs=jobs)
 
@@ -194,13 +215,7 @@ def slurm_cluster(
     to ``secrets``, which all nodes see, if ``tls`` has none; ``scale`` submits so many
     jobs.  Raises `KstallError` for a word that is none, and without dask-jobqueue.
     """
-    try:
-        made = importlib.import_module("dask_jobqueue").SLURMCluster
-    except ImportError as error:
-        raise KstallError(
-            "--on slurm: needs dask-jobqueue, which is not installed",
-            next="in a checkout, pip install '.[slurm]'",
-        ) from error
+    made = _jobqueue().SLURMCluster
     words = [one for one in text.removeprefix(_SLURM).split(",") if one]
     pairs = dict(one.split("=", 1) for one in words if "=" in one)
     if len(pairs) != len(words) or not {"cores", "memory"} <= pairs.keys():
