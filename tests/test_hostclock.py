@@ -21,10 +21,11 @@ OOPS = Splat("oops", 4, "Oops: general protection fault", "it")
 def ran(
     place: Path, last: float, *splats: Splat, argv: tuple[str, ...] = ()
 ) -> GuestRun:
-    """A guest that was there for 100 s, with ``last`` as the time of its last line."""
+    """A guest that was there for 100 s, with ``last`` as the time of its last lines."""
     console = place / "console.log"
     console.write_text(
-        f"[    0.000000] Linux version 7.3\r\n[{last:12.6f}] reboot: Power down\r\n"
+        "[    0.000000] Linux version 7.3\r\n"
+        + f"[{last:12.6f}] sh: reboot: Power down\r\n" * 12
     )
     return GuestRun("completed", 0, console, 100.0, 9.0, splats, argv)
 
@@ -82,3 +83,12 @@ def test_watchdogs_go_by_that_clock_and_oopses_do_not(tmp_path: Path) -> None:
 def test_counted_instructions_are_no_clock(tmp_path: Path) -> None:
     argv = ("--qemu-opts=-icount shift=0,sleep=off",)
     assert ran(tmp_path, 1300, argv=argv).ahead is None
+
+
+def test_a_character_that_came_twice_is_no_clock(tmp_path: Path) -> None:
+    """As it does where a report takes the serial line from the thread that prints."""
+    found = ran(tmp_path, 70.0)
+    with found.console.open("a") as file:
+        file.write("[   770.072418] R13: 00007ffdb014ce50\r\n")
+        file.write("[   70.072460] Call Trace:\r\n[   700.072471]  <TASK>\r\n")
+    assert found.ahead is None
