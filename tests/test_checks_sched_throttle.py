@@ -146,7 +146,7 @@ def test_three_tasks(
         {
             **{"what": "group", "name": "three", "cgroup": GROUP, "parent": 1},
             "local": {"throttled_usec": 12 * 50_000},
-            "seen": {"grown": 12, "stood": 24, "idle_us": 600_000},
+            "seen": {"grown": 12, "stood": 24},
         }
     ]
     said += [

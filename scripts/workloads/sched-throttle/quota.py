@@ -217,22 +217,16 @@ class Watch:
     ``grown`` is how often its throttled time was seen to have grown, which it does when
     a throttling ends.  ``stood`` is how often the CPU had idled meanwhile, so that all
     tasks there stood still; as it may be seen late that one has ended, the next one may
-    be counted twice.  ``idle_us`` is for how long the CPU idled in all.
+    be counted twice.
     """
 
     def __init__(self, group: Group, cpu: int) -> None:
         self._group, self._cpu = group, cpu
         self._used, self._idle = self._look()
-        self._began = self._idle
         self.grown = self.stood = 0
 
     def _look(self) -> tuple[int, int]:
         return self._group.counters()["throttled_usec"], _idle_us(self._cpu)
-
-    @property
-    def idle_us(self) -> int:
-        """See above; to the hundredth of a second before, at either end."""
-        return self._idle - self._began
 
     def look(self) -> None:
         """Bring the counts up to date; to be called more than once a period."""
@@ -244,7 +238,7 @@ class Watch:
 
     def facts(self) -> dict[str, int]:
         """The counts, to be printed."""
-        return {"grown": self.grown, "stood": self.stood, "idle_us": self.idle_us}
+        return {"grown": self.grown, "stood": self.stood}
 
 
 def watch(holds: Callable[[], bool], *watches: Watch) -> None:
