@@ -16,8 +16,8 @@ STAT = format_text(
 )
 _PAIR = [("void * subscription", 8), ("void * function", 8), ("u32 pass", 4)]
 PAIRS = {
-    "begin": format_text("mmu_notifier_invalidate_begin", 3101, _PAIR),
-    "end": format_text("mmu_notifier_invalidate_end", 3102, _PAIR),
+    "begin": format_text("mmu_notifier_callback_begin", 3101, _PAIR),
+    "end": format_text("mmu_notifier_callback_end", 3102, _PAIR),
 }
 README = "f[:[<group>/][<event>]] <func-name>[%return] [<args>]\n"
 _STATS = (
@@ -86,7 +86,7 @@ class Node:
     def with_pairs(self) -> None:
         """The kernel has events at both ends of a stall, those of mmu_notifier."""
         for end, text in PAIRS.items():
-            name = f"mmu_notifier/mmu_notifier_invalidate_{end}"
+            name = f"mmu_notifier/mmu_notifier_callback_{end}"
             self.write(f"sys/kernel/tracing/events/{name}/format", text)
             for file in ("enable", "filter"):
                 self.trace(f"events/{name}/{file}", "")

@@ -369,7 +369,7 @@ def test_mmu(project_copy: Project, tmp_path: Path) -> None:
 
 def callbacks(found: Recorded) -> None:
     """Each callback of a subscriber, of whichever version the events are."""
-    ends = found.named("mmu_notifier_invalidate_end")
+    ends = found.named("mmu_notifier_callback_end")
     if ends:
         # The time that is in the event is that between the two, and a little less.
         times = sorted(int(str(event.fields["duration_ns"])) for event in ends)

@@ -104,7 +104,6 @@ _MMU_EVENT = {
         **{"0": "unmap", "1": "clear", "2": "protect vma"},
         **{"3": "protect page", "4": "soft dirty", "5": "release"},
         **{"6": "migrate", "7": "exclusive", "8": "migration entry"},
-        "9": "NUMA hint",
     },
 }
 
@@ -470,12 +469,12 @@ SOURCES = (
         lost="short submissions and entries that were overwritten",
     ),
     Source(
-        "mmu_notifier:mmu_notifier_invalidate_end",
+        "mmu_notifier:mmu_notifier_callback_end",
         "mmu",
         (
             {
-                **{"begin": "mmu_notifier:mmu_notifier_invalidate_begin"},
-                **{"end": "mmu_notifier:mmu_notifier_invalidate_end"},
+                **{"begin": "mmu_notifier:mmu_notifier_callback_begin"},
+                **{"end": "mmu_notifier:mmu_notifier_callback_end"},
                 **{"key": ["common_pid", "subscription", "pass"]},
                 **{"value1": "start", "value2": "end", "join_key": "function"},
                 "cause": _MMU_EVENT,

@@ -18,14 +18,15 @@ from typing import Any
 from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 
 PAGE = 4096
+EVERYTHING = (1 << 64) - 1
 MS = 1_000_000
 EAGAIN = 11
 #: NR_MAX_MIGRATE_PAGES_RETRY of mm/migrate.c
 RETRIES = 10
 #: ftrace prints microseconds.
 ROUNDING_NS = 1000
-BEGIN = "mmu_notifier_invalidate_begin"
-END = "mmu_notifier_invalidate_end"
+BEGIN = "mmu_notifier_callback_begin"
+END = "mmu_notifier_callback_end"
 LOCKED = "mmap_lock_acquire_returned"
 CALLBACK = "dmirror_interval_invalidate"
 SLOW = "dmirror_slow_invalidate"
@@ -33,7 +34,15 @@ FLAGS = ("ret", "blockable", "curr")
 #: Causes, as text has them and as numbers of enum mmu_notifier_event.
 MOVED = "migration_entry"
 DEVICE = "migrate"
-_CAUSES = {6: DEVICE, 8: MOVED}
+PROTECTED = "protection_vma"
+_CAUSES = dict(
+    enumerate(
+        (
+            *("unmap", "clear", PROTECTED, "protection_page", "soft_dirty"),
+            *("release", DEVICE, "exclusive", MOVED),
+        )
+    )
+)
 #: What both events of a callback say.
 BOTH = (
     *("mm", "subscription", "function", "start", "end"),
@@ -266,7 +275,7 @@ def stuck_callback_is_seen(ev: Evidence) -> Verdict:
     return v
 
 
-def numa_hints_are_told_apart(ev: Evidence) -> Verdict:
+def numa_scan_shows_in_the_stack(ev: Evidence) -> Verdict:
     """/proc/vmstat counts the entries that the scan changed."""
     v = Verdict()
     load = ev.workload("numa")
@@ -276,21 +285,29 @@ def numa_hints_are_told_apart(ev: Evidence) -> Verdict:
     (scan,), (own,) = _said(load, "scan"), _said(load, "mprotect")
     if not scan["updates"]:
         v.undecide("the kernel did not scan")
-    hints = [e for e in _first(load.events(END)) if e.fields["event"] == "numa_hint"]
-    mine = [e for e in _during(hints, scan) if _touches(e, scan)]
+    changes = [e for e in _invalidations(load) if e.fields["event"] == PROTECTED]
+    scans = _during(changes, scan)
+    mine = [e for e in scans if _touches(e, scan)]
     v.at_least("events of the scan", len(mine), 1)
     v.equal("curr of these", {_int(e, "curr") for e in mine}, {1})
     pages = sum((end - start) // PAGE for start, end in map(_range, mine))
     v.at_least("pages of these", pages, scan["updates"])
     v.equal("numa_pte_updates of mprotect()", own["updates"], 0)
     others = [e for e in _during(load.events(END), own) if _touches(e, own)]
-    v.equal(
-        "event of mprotect()", [e.fields["event"] for e in others], ["protection_vma"]
-    )
-    early = [e for e in hints if e.ts_ns < scan["began"] - ROUNDING_NS]
-    v.equal("events while it is off", len(early), 0)
+    v.equal("event of mprotect()", [e.fields["event"] for e in others], [PROTECTED])
+    early = [e for e in changes if _touches(e, scan) and e.ts_ns < scan["began"]]
+    v.equal("events of the scanned pages while it is off", len(early), 0)
     inside = [reason for event, reason in _with_reasons(load) if event in mine]
     v.equal("of these within migrate_pages()", len(inside) - inside.count(None), 0)
+    (sums,) = _said(load, "sums")
+    rest = [e for e in _during(changes, {**sums, "tid": own["tid"]}) if e not in scans]
+    for name, symbol, events in (
+        ("task_numa_work()", "task_numa_work+", scans),
+        ("mprotect()", "mprotect", rest),
+    ):
+        hits = [hits for key, hits, _ in _summed(load) if symbol in key]
+        v.at_least(f"stacks with {name}", len(hits), 1)
+        v.equal(f"events with {name} in the stack", sum(hits), len(events))
     return v
 
 
@@ -344,6 +361,7 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     v.equal("reasons, by the thread's mm_migrate_pages", reasons, {"compaction"})
     own = [e for e in _migrations(load) if e.pid == changed["pid"]]
     v.equal("migrations by the sleeping process itself", len(own), 0)
+    _others_kept_waiting(v, load)
     return v
 
 
@@ -493,7 +511,7 @@ def other_causes_are_told_apart(ev: Evidence) -> Verdict:
     v = Verdict()
     load = ev.workload("others")
     for what, cause in (
-        ("mprotect", "protection_vma"),
+        ("mprotect", PROTECTED),
         ("dontneed", "clear"),
         ("munmap", "unmap"),
     ):
@@ -813,13 +831,67 @@ def _exit(
             for e in load.events(END)
             if e.ts_ns > last + ROUNDING_NS and _int(e, "pass") == number
         ]
-        whole = [e for e in told if e[1:3] == (0, (1 << 64) - 1)]
+        whole = [e for e in told if e[1:3] == (0, EVERYTHING)]
         wanted = [
-            (cause, 0, (1 << 64) - 1, 0, 1, 0)
+            (cause, 0, EVERYTHING, 0, 1, 0)
             for cause in ("release", "unmap")
             for _ in range(mirrors)
         ]
         v.equal(f"pass {number}: at the exit", whole, wanted)
+    # And that is all that the process has as somebody else, so that a filter can tell.
+    partial = [
+        e
+        for e in load.events(END)
+        if e.pid in {move["tid"] for move in moves}
+        and not _int(e, "curr")
+        and _range(e)[1] != EVERYTHING
+    ]
+    v.equal("curr=0 of its own, but for the exit", len(partial), 0)
+
+
+def _others_kept_waiting(v: Verdict, load: WorkloadResult) -> None:
+    """The documented histogram has them without the exit, by number of the cause."""
+    (sums,) = _said(load, "sums")
+    seen: dict[tuple[str, str], tuple[int, int]] = {}
+    for key, hits, spent in _summed(load):
+        words = re.match(r"function: \[\w+\] (\S+) .*event: +(\d+)$", key.strip())
+        assert words, key
+        seen[words[1], _CAUSES.get(int(words[2]), words[2])] = hits, spent
+    # Nobody else should be kept waiting while it is read, but who knows.
+    least, most = (
+        [
+            e
+            for e in _traced(load)
+            if not _int(e, "curr")
+            and _range(e)[1] != EVERYTHING
+            and sums["began"] < e.ts_ns <= sums[till]
+        ]
+        for till in ("read", "ended")
+    )
+    every = sorted({(_function(e), str(e.fields["event"])) for e in most})
+    v.at_least("others kept waiting, by function and cause", len(every), 1)
+    v.equal("the histogram has, besides", sorted(set(seen) - set(every)), [])
+    for function, cause in every:
+        low, high = (
+            [
+                _int(e, "duration_ns")
+                for e in events
+                if (_function(e), e.fields["event"]) == (function, cause)
+            ]
+            for events in (least, most)
+        )
+        hits, spent = seen.get((function, cause), (0, 0))
+        name = f"histogram: {function}, {cause}"
+        v.within(f"{name}: hits", hits, len(low), len(high))
+        v.within(f"{name}: duration_ns", spent, sum(low), sum(high), "ns")
+
+
+def _summed(load: WorkloadResult) -> list[tuple[str, int, int]]:
+    """Of a histogram: each key as the kernel prints it, its hits, and its sum of ns."""
+    text = "\n".join(str(one["line"]) for one in _said(load, "hist"))
+    pattern = r"^\{(.*?)\} hitcount: +(\d+)(?: +duration_ns: +(\d+))?$"
+    found = re.findall(pattern, text, re.M | re.S)
+    return [(key, int(hits), int(spent or 0)) for key, hits, spent in found]
 
 
 def _range(event: Event) -> Range:

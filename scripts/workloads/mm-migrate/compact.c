@@ -4,7 +4,7 @@
  *
  * Compaction moves pages from a zone's beginning to free ones at its end.  So that
  * there are both, wherever memory is handed out from, most of it is taken, and one page
- * of KEEP is kept.
+ * of KEEP is kept.  A histogram, as documented, sums up what others are kept waiting.
  *
  * usage: compact MIB
  */
@@ -46,6 +46,7 @@ int main(int argc, char **argv)
 	uint64_t *before, *after;
 	bool first = true;
 	size_t there = 0;
+	uint64_t summed;
 	pid_t child;
 	char *at;
 	int status, go;
@@ -71,8 +72,11 @@ int main(int argc, char **argv)
 			die("MADV_DONTNEED");
 	open_mirror(0);
 	frames(at, pages, before);
+	summed = sum_up("hist:keys=function.sym,event:vals=duration_ns "
+			"if curr == 0 && end != 0xffffffffffffffff");
 	if (write(go, "", 1) != 1 || waitpid(child, &status, 0) != child || status)
 		die("compactor");
+	say_sums(summed);
 	frames(at, pages, after);
 
 	printf("{\"what\": \"changed\", \"pid\": %d, \"child\": %d, \"addr\": %" PRIuPTR

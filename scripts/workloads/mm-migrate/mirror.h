@@ -26,6 +26,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -96,6 +97,50 @@ static inline void put(const char *path, const char *text)
 	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text))
 		die("%s: cannot write %s", path, text);
 	close(fd);
+}
+
+/* An own ftrace instance that sums callbacks up; whoever looks on has another. */
+#define SUMS		"/sys/kernel/tracing/instances/mm-migrate-sums/"
+#define SUMS_EVENT	SUMS "events/mmu_notifier/mmu_notifier_callback_end/"
+
+/* Begin to, and say when; `trigger` is as Documentation/mm/mmu_notifier.rst has it. */
+static inline uint64_t sum_up(const char *trigger)
+{
+	if (mkdir(SUMS, 0700))
+		die(SUMS);
+	put(SUMS_EVENT "trigger", trigger);
+	return now();
+}
+
+/* Print the histogram, a line at a time, and between when and when it was read. */
+static inline void say_sums(uint64_t began)
+{
+	uint64_t read, ended;
+	char line[1024];
+	FILE *hist;
+	int fd;
+
+	hist = fopen(SUMS_EVENT "hist", "re");
+	if (!hist)
+		die("hist");
+	read = now();
+	while (fgets(line, sizeof(line), hist)) {
+		line[strcspn(line, "\n")] = '\0';
+		if (line[0] && line[0] != '#')
+			printf("{\"what\": \"hist\", \"line\": \"%s\"}\n", line);
+	}
+	ended = now();
+	fclose(hist);
+	printf("{\"what\": \"sums\", \"began\": %" PRIu64 ", \"read\": %" PRIu64
+	       ", \"ended\": %" PRIu64 "}\n", began, read, ended);
+	fflush(stdout);
+	/* To open it like this takes the trigger away. */
+	fd = open(SUMS_EVENT "trigger", O_WRONLY | O_TRUNC | O_CLOEXEC);
+	if (fd < 0)
+		die("trigger");
+	close(fd);
+	if (rmdir(SUMS))
+		die("rmdir");
 }
 
 /* A mirror of this process by device 0 or 1; an own subscription to its mm. */

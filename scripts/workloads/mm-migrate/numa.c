@@ -4,6 +4,7 @@
  *
  * One thread on node 0 uses memory of node 1, the only sort that a process with a
  * single thread has scanned.  /proc/vmstat counts the entries that the scan changed.
+ * A histogram by stack, as documented, tells the scan from mprotect().
  */
 #include "mirror.h"
 
@@ -49,7 +50,7 @@ int main(void)
 {
 	size_t pages = 1024;
 	unsigned long long before, seen, quiet;
-	uint64_t began, ended;
+	uint64_t began, ended, summed;
 	char *at, *other;
 	pid_t child;
 	int status;
@@ -67,13 +68,13 @@ int main(void)
 	if (child) {
 		if (waitpid(child, &status, 0) != child || status)
 			exit(1);
-		put(BALANCING, "0");
 		return 0;
 	}
 	at = map_pages(pages);
 	other = map_pages(4);
 	open_mirror(0);
 	move_to(at, pages, 1);
+	summed = sum_up("hist:keys=function.sym,common_stacktrace");
 
 	began = now();
 	before = vmstat("numa_pte_updates");
@@ -90,9 +91,12 @@ int main(void)
 	before = vmstat("numa_pte_updates");
 	put(BALANCING, "1");
 	seen = use(at, pages, before);
+	/* A scan that is under way by then runs before this is back in user space. */
+	put(BALANCING, "0");
 	ended = now();
 	printf("{\"what\": \"scan\", \"tid\": %d, \"addr\": %" PRIuPTR
 	       ", \"pages\": %zu, \"updates\": %llu, \"began\": %" PRIu64
 	       ", \"ended\": %" PRIu64 "}\n", tid(), (uintptr_t)at, pages, seen, began, ended);
+	say_sums(summed);
 	return 0;
 }

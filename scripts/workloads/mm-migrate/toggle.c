@@ -8,13 +8,11 @@
  */
 #include "mirror.h"
 
-#include <sys/stat.h>
-
 #define INSTANCE	"/sys/kernel/tracing/instances/mm-migrate-toggle/"
 #define EVENTS		INSTANCE "events/mmu_notifier/"
 #define BOTH		EVENTS "enable"
-#define BEGIN		EVENTS "mmu_notifier_invalidate_begin/enable"
-#define END		EVENTS "mmu_notifier_invalidate_end/enable"
+#define BEGIN		EVENTS "mmu_notifier_callback_begin/enable"
+#define END		EVENTS "mmu_notifier_callback_end/enable"
 /* Of a callback that events are switched amid: to switch takes long on a busy host. */
 #define DELAY		"2000"
 #define SHORT_DELAY	"200"
@@ -38,8 +36,8 @@ static int count(const char *word, const char *other)
 /* What was traced since the last step; `amid` is whether it was switched in a callback. */
 static void step(const char *name, const struct moved *m, bool amid)
 {
-	const char *cause = "event=migration_entry", *begin = "_invalidate_begin: ";
-	const char *end = "_invalidate_end: ";
+	const char *cause = "event=migration_entry", *begin = "_callback_begin: ";
+	const char *end = "_callback_end: ";
 
 	printf("{\"what\": \"%s\", \"moved\": %zu, \"begins\": %d, \"ends\": %d, "
 	       "\"events\": %d, \"helpers\": %d, \"passages\": %d, \"amid\": %d, "
