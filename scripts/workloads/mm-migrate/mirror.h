@@ -101,11 +101,17 @@ static inline void put(const char *path, const char *text)
 
 /* An own ftrace instance that sums callbacks up; whoever looks on has another. */
 #define SUMS		"/sys/kernel/tracing/instances/mm-migrate-sums/"
-#define SUMS_EVENT	SUMS "events/mmu_notifier/mmu_notifier_callback_end/"
+#define SUMMED		"events/mmu_notifier/mmu_notifier_callback_end/"
+#define SUMS_EVENT	SUMS SUMMED
 
-/* Begin to, and say when; `trigger` is as Documentation/mm/mmu_notifier.rst has it. */
+/*
+ * Begin to, and say when; `trigger` is as Documentation/mm/mmu_notifier.rst has it.  A
+ * kernel without the event has nothing to sum up, which is 0.
+ */
 static inline uint64_t sum_up(const char *trigger)
 {
+	if (access("/sys/kernel/tracing/" SUMMED, F_OK))
+		return 0;
 	if (mkdir(SUMS, 0700))
 		die(SUMS);
 	put(SUMS_EVENT "trigger", trigger);
@@ -120,6 +126,8 @@ static inline void say_sums(uint64_t began)
 	FILE *hist;
 	int fd;
 
+	if (!began)
+		return;
 	hist = fopen(SUMS_EVENT "hist", "re");
 	if (!hist)
 		die("hist");
