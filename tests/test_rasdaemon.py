@@ -38,30 +38,30 @@ static const unsigned long long user_hz = 100;
 STRUCT
 
 static int tep_get_field_val(struct trace_seq *s, struct tep_event *event,
-			     const char *name, struct tep_record *record,
-			     unsigned long long *value, int err)
+                 const char *name, struct tep_record *record,
+                 unsigned long long *value, int err)
 {
-	static const char *names[] = { NAMES };
+    static const char *names[] = { NAMES };
 
-	for (int i = 0; i < 4; i++)
-		if (!strcmp(name, names[i])) {
-			*value = record->values[i];
-			return 0;
-		}
-	return -1;
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(name, names[i])) {
+            *value = record->values[i];
+            return 0;
+        }
+    return -1;
 }
 
 static void *tep_get_field_raw(struct trace_seq *s, struct tep_event *event,
-			       const char *name, struct tep_record *record,
-			       int *len, int err)
+                   const char *name, struct tep_record *record,
+                   int *len, int err)
 {
-	return "0000:00:10.0";
+    return "0000:00:10.0";
 }
 
 static int bitfield_msg(char *buf, size_t len, const char **names, int bits,
-			int offset, int ignore, uint64_t status)
+            int offset, int ignore, uint64_t status)
 {
-	return snprintf(buf, len, "%llx", (unsigned long long)status);
+    return snprintf(buf, len, "%llx", (unsigned long long)status);
 }
 
 static void trace_seq_printf(struct trace_seq *s, const char *format, ...) {}
@@ -69,30 +69,30 @@ static void trace_seq_puts(struct trace_seq *s, const char *text) {}
 static const char *trigger_check(const char *trigger) { return trigger; }
 
 static int run_trigger(const char *trigger, char *argv[], char **env,
-		       const char *reporter)
+               const char *reporter)
 {
-	for (; *env; env++)
-		if (strncmp(*env, "TIMESTAMP=", 10))
-			printf("%s\t", *env);
-	printf("\n");
-	return 0;
+    for (; *env; env++)
+        if (strncmp(*env, "TIMESTAMP=", 10))
+            printf("%s\t", *env);
+    printf("\n");
+    return 0;
 }
 """
 AFTER = r"""
 int main(int argc, char **argv)
 {
-	struct ras_events ras = { 0 };
+    struct ras_events ras = { 0 };
 
-	aer_msg_event_trigger_setup();
-	for (int i = 1; i + 3 < argc; i += 4) {
-		struct tep_record record = { 0 };
+    aer_msg_event_trigger_setup();
+    for (int i = 1; i + 3 < argc; i += 4) {
+        struct tep_record record = { 0 };
 
-		for (int n = 0; n < 4; n++)
-			record.values[n] = strtoull(argv[i + n], NULL, 0);
-		if (ras_aer_msg_event_handler(NULL, &record, NULL, &ras))
-			return 1;
-	}
-	return 0;
+        for (int n = 0; n < 4; n++)
+            record.values[n] = strtoull(argv[i + n], NULL, 0);
+        if (ras_aer_msg_event_handler(NULL, &record, NULL, &ras))
+            return 1;
+    }
+    return 0;
 }
 """
 
