@@ -28,10 +28,19 @@ MACHINE = Machine(
     append=("pcie_ports=native", "intel_iommu=on", "iommu.strict=1"),
     devices=(
         *("-device", "intel-iommu,intremap=off,caching-mode=off"),
-        *("-device", "pcie-root-port,id=rp0,bus=pcie.0,addr=10.0,chassis=1,slot=1"),
+        *(
+            "-device",
+            "pcie-root-port,id=rp0,bus=pcie.0,addr=10.0,chassis=1,slot=1,hotplug=off",
+        ),
         *("-device", "x3130-upstream,id=up,bus=rp0"),
-        *("-device", "xio3130-downstream,id=d0,bus=up,addr=0,chassis=2,slot=2"),
-        *("-device", "xio3130-downstream,id=d1,bus=up,addr=1,chassis=3,slot=3"),
+        *(
+            "-device",
+            "xio3130-downstream,id=d0,bus=up,addr=0,chassis=2,slot=2,hotplug=off",
+        ),
+        *(
+            "-device",
+            "xio3130-downstream,id=d1,bus=up,addr=1,chassis=3,slot=3,hotplug=off",
+        ),
         *("-device", "virtio-rng-pci,id=ep0,bus=d0,aer=on"),
         *("-device", "virtio-rng-pci,id=ep1,bus=d1,aer=on"),
         *("-blockdev", "null-co,node-name=disk,size=16777216,read-zeroes=on"),

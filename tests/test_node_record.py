@@ -23,7 +23,7 @@ from kstall_node import agent, catalogue, cli, record, sources
 from kstall_node.errors import NodeError
 from kstall_node.facts import NOBODY, Facts, Rank, rank_of
 from kstall_node.host import Host
-from kstall_node.oracles import Oracle, Tally, Union, judge
+from kstall_node.oracles import Oracle, Tally, Union, Verdict, judge
 from kstall_node.pages import Layout, Member, Record
 from kstall_node.tracefs import Tracefs
 from kstall_ops import recording, seal, store
@@ -109,6 +109,38 @@ def test_an_oracle_that_disagrees_is_said_and_kept(
     seal.seal([rec], tmp_path / "s")
     _, rows, _ = store.query(tmp_path / "s", "SELECT verdict FROM oracle")
     assert rows == [("disagrees",)]
+
+
+def test_recording_goes_on_without_what_was_refused(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of what was refused no stall is open, and no threshold is raised."""
+    node.process(4000)
+    node.group("t", 0)
+
+    class Refusing(record.Recorder):
+        """In the middle an oracle finds its only source to lie."""
+
+        def _loop(self) -> None:
+            (one,) = self.attached
+            said = Verdict("cgroup:1", "ns", 12 * MS, 18 * MS, "disagrees")
+            self._replace(one, [said])
+            self._period()
+            self._raise(10**6)
+
+    asked = record.Asked(tmp_path / "o", ["throttle"])
+    assert Refusing(Host(str(node.root)), asked).run() == 0
+    said = capsys.readouterr().err
+    assert "the kernel says 18000000; refused" in said
+    assert "records a second" not in said
+    (refused,) = [
+        one
+        for one in json.loads((only(tmp_path / "o") / "session.json").read_text())[
+            "refused"
+        ]
+        if "disagrees" in one["why"]
+    ]
+    assert refused["provider"] == "sched:sched_stat_throttled"
 
 
 def _record(event: str, t: int, **values: int) -> Record:

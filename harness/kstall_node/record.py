@@ -131,6 +131,11 @@ class Recorder:
         assert self._instance is not None
         return self._instance
 
+    @property
+    def _believed(self) -> list[sources.Attached]:
+        """What is recorded still: the others were refused, and have no tally."""
+        return [one for one in self.attached if one.source.name in self.tallies]
+
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Of a node's recorders one runs: two would take pages from each other."""
@@ -385,7 +390,7 @@ class Recorder:
         # Of what is suspended no end would be seen.
         names = [
             one.source.name
-            for one in self.attached
+            for one in self._believed
             if not any(spec.get("suspended") for spec in one.specs)
         ]
         found = [
@@ -478,7 +483,7 @@ class Recorder:
 
         Not for a moment: what was throttled when it was looked at is in neither sum.
         """
-        for one in list(self.attached):
+        for one in self._believed:
             name = one.source.name
             oracle = self.oracles.get(name)
             if oracle is None or not oracle.name.startswith("cpu.stat"):
@@ -540,7 +545,7 @@ class Recorder:
 
     def _raise(self, rate: int) -> None:
         now = time.monotonic_ns()
-        for one in self.attached:
+        for one in self._believed:
             for spec in one.specs:
                 member = one.durations.get(spec["end"])
                 if member is None or (spec["min_ns"] or 0) >= _HIGHEST:
@@ -555,7 +560,7 @@ class Recorder:
                 )
                 self._write_session(None)
                 return
-        for one in reversed(self.attached):
+        for one in reversed(self._believed):
             if all(spec.get("suspended") for spec in one.specs):
                 continue
             for event in self._events(one):
