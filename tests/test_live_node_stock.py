@@ -158,7 +158,7 @@ def judged(
         assert truth, said["said"]
         found = ask(made, "SELECT DISTINCT provider FROM stall ORDER BY 1")
         assert found == [(name,) for name in names], said["said"]
-        oracles = ask(made, "SELECT provider, verdict FROM oracle ORDER BY 1")
+        oracles = ask(made, "SELECT DISTINCT provider, verdict FROM oracle ORDER BY 1")
         wanted = [
             (name, "disagrees" if lies and name == LIAR else "agrees") for name in names
         ]
