@@ -188,6 +188,21 @@ def test_threads_of_a_queue_are_counted_once() -> None:
     assert (tally.union(7), tally.sums[7], tally.still_open) == (200, 370, 0)
 
 
+@pytest.mark.parametrize(("threads", "over"), [(0, True), (1, False)])
+def test_who_has_ended_and_was_not_waited_for(
+    node: Node, threads: int, over: bool
+) -> None:
+    """With a thread that goes on it is a process whose first thread has ended."""
+    node.process(4000, environ=b"RANK=1\0WORLD_SIZE=3\0", threads=threads)
+    watched = Facts(Host(str(node.root)))
+    watched.scan()
+    for stat in node.root.glob("proc/**/4000/stat"):
+        stat.write_text(stat.read_text().replace(") S ", ") Z "))
+    watched.scan()
+    kinds = [fact["kind"] for fact in watched.take()]
+    assert ("gone" in kinds) == over and "proc" in kinds
+
+
 def test_union_of_many() -> None:
     union = Union()
     for n in range(10_000):

@@ -100,7 +100,7 @@ class Facts:
                 continue
             pid = int(name)
             since = self.host.starttime(pid)
-            if since is None:
+            if since is None or self.host.is_over(pid):
                 continue
             alive.add((pid, since))
             rank = self._ranks.get((pid, since))

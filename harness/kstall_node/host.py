@@ -75,6 +75,15 @@ class Host:
         stat = self.text(f"/proc/{pid}/stat")
         return None if stat is None else self.stat_since(stat)
 
+    def is_over(self, pid: int) -> bool:
+        """Whether it has ended and nobody asked how: it keeps its number until then.
+
+        That lasts in a container whose first process waits for nobody.  A process of
+        which only the first thread has ended is not over.
+        """
+        state = (self.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()[:1]
+        return state in (["Z"], ["X"]) and len(self.names(f"/proc/{pid}/task")) <= 1
+
     def stat_since(self, stat: str) -> int | None:
         """The same of the text of its stat file: its name may have spaces and ``)``."""
         try:
