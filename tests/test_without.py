@@ -11,7 +11,7 @@ import pytest
 from fakeworld import World
 from faulty import PANIC, require_proven, settling
 from kstall.series import SeriesError
-from test_sharing import KNOWS, entry, make, stage
+from test_sharing import KNOWS, OVERHEAD, entry, make, shared, stage
 
 SHOWN = """
 [[shown]]
@@ -70,6 +70,36 @@ def test_in_a_kernel_of_several_the_base_has_none_of_them(world: World) -> None:
     require_proven(ran)
     assert not entry(ran, "alpha").shown and entry(ran, "beta").shown
     assert len(world.guests) == 4
+
+
+def test_costs_are_compared_with_a_kernel_that_has_the_fixes(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world", at_once=2))) as world:
+        path = fix(world)
+        path.write_text(path.read_text().replace(OVERHEAD.format(name="beta"), ""))
+        world.guest(BUG + SLEEPS)
+        ran = world.validate()
+        require_proven(ran)
+        assert shared(ran)[3:] == ["together", "base", "fixed", "config", "build"]
+        told = [ran.stage(name).summary for name in ("base", "fixed", "build")]
+        assert [one.rpartition("with")[2] for one in told] == [
+            "out patches",
+            " beta",
+            # A fix is applied before the others, whatever its name.
+            " beta, alpha, delta",
+        ]
+        built = {
+            one.parent.name: one.read_bytes()
+            for one in world.cache.glob("kernels/*/vmlinux")
+        }
+        assert len(built) == 3
+        for name in ("alpha", "delta"):
+            costs = entry(ran, name).overhead
+            assert costs is not None
+            compared = built[costs.base_kernel]
+            assert b"beta by its patch" in compared
+            assert f"{name} by its patch".encode() not in compared
+        again = world.validate()
+        assert {"base", "fixed", "build"} <= again.reused
 
 
 def test_a_check_that_holds_without_the_patches_proves_nothing(world: World) -> None:

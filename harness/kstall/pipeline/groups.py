@@ -41,7 +41,7 @@ class Ground:
 
 @dataclass(frozen=True)
 class Group:
-    """Series that are in one kernel, and the plan that applies them all."""
+    """Series in one kernel, fixes first, and the plan that applies them all."""
 
     series: tuple[Series, ...]
     plan: tree.Plan
@@ -55,6 +55,16 @@ class Group:
     def slot(self) -> str:
         """The output directory that it is built in: no series has a name with a +."""
         return self.series[0].name if len(self.series) == 1 else f"+{ALL}"
+
+    @functools.cached_property
+    def fixed(self) -> tree.Plan:
+        """What costs are compared with: the base with the fixes, if there are any.
+
+        They are to change what runs; what is asked of the others is what events add.
+        """
+        fixes = [one for one in self.series if one.is_fix]
+        others = len(self.series) > len(fixes)
+        return self.plan.upto(sum(len(one.patches) for one in fixes) if others else 0)
 
     def fragments(self, project: Project, *more: str) -> list[Path]:
         """What its kernels are configured by: what all need, and what each does."""
@@ -208,8 +218,14 @@ def applied(
     series = {one.name: one for one in wanted}
     plans: dict[Names, tree.Plan] = {}
 
+    def ordered(names: Names) -> tuple[Series, ...]:
+        # Who has to stand apart is a matter of names, and of fixes alone there is a
+        # kernel, too.
+        every = (series[name] for name in names)
+        return tuple(sorted(every, key=lambda one: not one.is_fix))
+
     def planned(names: Names) -> tree.Plan:
-        patches = [patch for name in names for patch in series[name].patches]
+        patches = [patch for one in ordered(names) for patch in one.patches]
         return tree.plan(base, patches, scratch)
 
     def holds(names: Names) -> bool:
@@ -218,6 +234,5 @@ def applied(
         return names in plans
 
     found = divide(tuple(series), holds)
-    together = tuple(series[name] for name in found.together)
     plan = plans.get(found.together) or planned(found.together)
-    return Group(together, plan), found
+    return Group(ordered(found.together), plan), found

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernels of a group of series: with the patches and, to compare, without.
 
-First the base: then the workspace changes once, and what the patches do not touch is
-compiled once, for both are built in one output directory.
+First the base, next the base with the fixes, if there are any among others.  So the
+workspace changes once for each, and what the patches do not touch is compiled once, for
+all are built in one output directory.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,20 +75,23 @@ def _names(series: Series) -> Iterator[str]:
 class Built:
     """What was made of a group; what is of one series is by its name.
 
-    ``broken`` is why a program or a module of a series could not be compiled.
+    Costs are those beyond ``compared``, which has the fixes of the group; ``base`` has
+    no patches.  They are one if the group has no fixes, or nothing else.  ``broken`` is
+    why a program or a module of a series could not be compiled.
     """
 
     ground: Ground
     group: Group
     patched: kernel.Kernel
     base: kernel.Kernel | None = None
+    compared: kernel.Kernel | None = None
     modules: Mapping[str, tuple[Path | None, Path | None]] = field(default_factory=dict)
     programs: Mapping[str, tuple[programs.Program, ...]] = field(default_factory=dict)
     broken: Mapping[str, KstallError] = field(default_factory=dict)
 
     def pair(self, series: Series) -> Kernels | None:
         """Both kernels with the modules of ``series``, if it is to be compared."""
-        if self.base is None or series.spec.overhead is None:
+        if self.compared is None or series.spec.overhead is None:
             return None
         base, patched = self.modules.get(series.name, (None, None))
         beside = tuple(
@@ -98,7 +102,7 @@ class Built:
             if point.kind == "event"
         )
         root = self.ground.root
-        return Kernels(self.base, self.patched, root, base, patched, beside)
+        return Kernels(self.compared, self.patched, root, base, patched, beside)
 
 
 def make(
@@ -233,17 +237,30 @@ class _Maker:
         shown = any(one.spec.shown for one in self.group.series)
         return bool(self._costly) or (shown and not self.attempt)
 
+    @property
+    def _wants_fixed(self) -> bool:
+        """Whether costs are compared with a kernel that is not the bare base."""
+        return bool(self._costly) and bool(self.group.fixed.patches)
+
+    @functools.cached_property
+    def _plans(self) -> list[Plan]:
+        """Those of the kernels that are wanted, the patched one first."""
+        plan = self.group.plan
+        plans = [plan]
+        if self._wants_base:
+            plans.append(plan.upto(0))
+        if self._wants_fixed:
+            plans.append(self.group.fixed)
+        return plans
+
     # -- elsewhere ---------------------------------------------------------------------
 
     @functools.cached_property
     def _config_keys(self) -> tuple[str, ...]:
         """Those of the kernels that are wanted, the patched one first."""
-        plans = [self.group.plan]
-        if self._wants_base:
-            plans.append(self.group.plan.upto(0))
         fragments = self.group.fragments(self.ground.project)
         tools = self.ground.tools
-        return tuple(kernel.config_key(one, fragments, tools) for one in plans)
+        return tuple(kernel.config_key(one, fragments, tools) for one in self._plans)
 
     def key(self) -> str:
         """Changes with all that can change what is made."""
@@ -269,12 +286,11 @@ class _Maker:
     def is_there(self) -> bool:
         """Whether the kernels are here, so that nobody needs to be asked."""
         tools, where = self.ground.tools, self.ground.cache
-        contents = (self.group.plan.content, self.group.plan.upto(0).content)
-        for config_key, content in zip(self._config_keys, contents, strict=False):
+        for config_key, plan in zip(self._config_keys, self._plans, strict=True):
             config = kernel.find_config(config_key, where)
             if config is None:
                 return False
-            if kernel.find(kernel.key_of(content, config, tools), where) is None:
+            if kernel.find(kernel.key_of(plan.content, config, tools), where) is None:
                 return False
         return True
 
@@ -333,12 +349,13 @@ class _Maker:
         modules: dict[str, list[Path | None]] = {one.name: [] for one in costly}
         broken: dict[str, KstallError] = {}
         with workspace(self.ground.base, self.run.ui) as checkout:
-            base = None
+            base = compared = None
             if self._wants_base:
-                bare = self._bare(checkout)
+                bare = self._upto(0, checkout)
                 with self._stage("base") as stage, self._not_the_series():
-                    base = self._build(bare, stage)
-                    self._modules(costly, base, bare, stage, modules, broken)
+                    base = compared = self._build(bare, stage, ())
+                    if not self._wants_fixed:
+                        self._modules(costly, base, bare, stage, modules, broken)
             elif not self.attempt and any(
                 one.spec.overhead for one in self.group.series
             ):
@@ -347,6 +364,12 @@ class _Maker:
                     stage.summary = (
                         "LEVEL=quick: nothing is said of what the events cost"
                     )
+            if self._wants_fixed:
+                fixed = self._upto(len(self.group.fixed.patches), checkout)
+                fixes = [one for one in self.group.series if one.is_fix]
+                with self._stage("fixed") as stage:
+                    compared = self._build(fixed, stage, fixes)
+                    self._modules(costly, compared, fixed, stage, modules, broken)
             patched = checkout(plan)
             with self._stage("config") as stage:
                 config = self._configure(patched, stage)
@@ -356,13 +379,13 @@ class _Maker:
                 )
             with self._stage("build") as stage:
                 try:
-                    built = self._build(patched, stage)
+                    built = self._build(patched, stage, self.group.series)
                 except kernel.BuildError as error:
                     if base is None and error.file not in plan.touched:
                         self.run.ui.say(f"does {error.file} build without the patches?")
-                        self._build(self._bare(checkout), stage)
+                        self._build(self._upto(0, checkout), stage, ())
                     raise
-                if base is not None:
+                if compared is not None:
                     self._modules(costly, built, patched, stage, modules, broken)
             made = self._programs(patched, broken)
         return Built(
@@ -370,16 +393,18 @@ class _Maker:
             self.group,
             built,
             base,
+            compared,
             {name: (one[0], one[1]) for name, one in modules.items() if len(one) > 1},
             made,
             broken,
         )
 
-    def _bare(self, checkout: Callable[[Plan], _Checkout]) -> _Checkout:
+    def _upto(self, count: int, checkout: Callable[[Plan], _Checkout]) -> _Checkout:
+        """So many patches; what the others define is absent."""
         plan = self.group.plan
-        return dataclasses.replace(
-            checkout(plan.upto(0)), absent=kernel.added_symbols(plan)
-        )
+        before = plan.upto(count)
+        absent = kernel.added_symbols(plan) - kernel.added_symbols(before)
+        return dataclasses.replace(checkout(before), absent=absent)
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[runs.Opened]:
@@ -427,7 +452,9 @@ class _Maker:
             absent=checkout.absent,
         )
 
-    def _build(self, checkout: _Checkout, stage: runs.Opened) -> kernel.Kernel:
+    def _build(
+        self, checkout: _Checkout, stage: runs.Opened, series: Sequence[Series]
+    ) -> kernel.Kernel:
         config = self._configure(checkout, stage)
         built = kernel.built(
             checkout.plan,
@@ -442,9 +469,8 @@ class _Maker:
         stage.reused = built.reused and f"kernels/{built.key}" not in self._made_away
         stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
         if self.entry is None:
-            stage.summary += (
-                f", with {', '.join(one.name for one in self.group.series)}"
-            )
+            names = ", ".join(one.name for one in series)
+            stage.summary += f", with {names}" if names else ", without patches"
         return built
 
     def _modules(

@@ -204,7 +204,8 @@ class _Sharing:
         def holds(part: Names) -> bool:
             try:
                 # What only the other kernel can show is not asked of it.
-                self._attempt(part, level if first.stage == "base" else "quick")
+                wanted = level if first.stage in ("base", "fixed") else "quick"
+                self._attempt(part, wanted)
             except kernels.NotTogether as error:
                 last.append(error)
             else:
@@ -334,9 +335,10 @@ class _Sharing:
         return saved[0]
 
     def _shares(self, built: Built) -> shares.Shares | None:
-        if len(built.group.series) < 2:
+        # Fixes are in what is compared with as well.
+        names = [one.name for one in built.group.series if not one.is_fix]
+        if len(names) < 2:
             return None
-        names = (one.name for one in built.group.series)
         return shares.Shares(tuple(self._subjects[name].part for name in names))
 
     def _mutate(self, subject: Subject) -> None:

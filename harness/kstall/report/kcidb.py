@@ -29,7 +29,7 @@ _SCHEMA = kcidb_io.schema.V5_3
 _LONGEST = 16384
 _STATUS: dict[Status, str] = {"pass": "PASS", "fail": "FAIL", "skip": "SKIP"}
 _STOPPED = ("fail", "error")
-_OF_THE_BUILD = ("apply", "base", "config", "build")
+_OF_THE_BUILD = ("apply", "base", "fixed", "config", "build")
 _WITHOUT_A_GUEST = ("patches", "compile", "binaries", "programs")
 
 

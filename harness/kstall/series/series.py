@@ -528,6 +528,11 @@ class Series:
         return dataclasses.replace(self, spec=spec, skipped=(*self.skipped, *gone))
 
     @property
+    def is_fix(self) -> bool:
+        """Whether it mends what runs, rather than tracing it."""
+        return self.spec.kind == "fix"
+
+    @property
     def measures(self) -> tuple[Measure, ...]:
         """The programs whose instructions are counted."""
         return self.spec.overhead.workload if self.spec.overhead else ()
