@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from kstall.lint import patchtext
+from kstall.lint import patchcheck, patchtext
 from kstall.mail import figures
 from kstall.series import Project, Series, patchfile
+from kstall.tree import Plan
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Figures that are no measurement: constants of the source, and of what the workloads
@@ -52,6 +54,23 @@ def test_no_size_is_somebody_s_memory(series: Series) -> None:
     for text in _texts(series):
         assert not re.search(r"\d bytes (of|more|less) (text|data)", text)
         assert "objdump" not in text
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        patchcheck.spelling_is_right,
+        patchcheck.prose_is_wrapped,
+        patchcheck.nothing_to_fill_in,
+    ],
+)
+def test_checks_of_texts_find_nothing(
+    series: Series, check: patchcheck.Finder, tmp_path: Path
+) -> None:
+    """Those that need no tree: an edited sentence is not seen in a run only."""
+    nowhere = cast(Plan, None)
+    found = check(patchcheck.Subject(series, nowhere, tmp_path))
+    assert [*map(list, found)] == [[]] * (len(series.patches) + 1)
 
 
 def test_messages_are_no_wider_than_a_mail(series: Series) -> None:
