@@ -79,6 +79,7 @@ def test_messages_are_no_wider_than_a_mail(series: Series) -> None:
         wide = [
             line
             for line in text.splitlines()
-            if len(line) > patchtext.WIDTH and not line.startswith("Fixes: ")
+            if len(line) > patchtext.WIDTH
+            and not line.startswith(("Fixes: ", "Link: "))
         ]
         assert not wide
