@@ -212,6 +212,70 @@ def test_a_crowd_that_was_none_is_no_verdict(
         assert _wrong(verdict) == ([] if status == "pass" else ["IOVAs freed"])
 
 
+# -- pci-aer-overflow -----------------------------------------------------------------
+
+BEHIND: Lines = [
+    {"name": name, "errors": [0] * (260 + len(senders)), "taken": 0}
+    | {"grown": {"root": {"total_err_cor": 128}}, "recovered": len(senders)}
+    | {"began_ns": number * MS, "ended_ns": number * MS + 9}
+    | {"addresses": {"ep2": "0000:06:00.0", "root": "0000:00:11.0"}}
+    | {"left": {"ep2": 0, "root": 0}}
+    for number, (name, senders) in enumerate(
+        (("one", ["ep2"]), ("two", ["ep2", "root"]), ("fatal", ["ep2"]))
+    )
+]
+BEHIND_SAW = (
+    (0, "0000:06:00.0", 0, 0x4000),
+    (1, "0000:06:00.0", 0, 0x4000),
+    (1, "0000:00:11.0", 0, 0x4000),
+    (2, "0000:06:00.0", 1, 0),
+)
+
+
+@pytest.mark.parametrize(
+    ("turn", "change", "lost", "wrong"),
+    [
+        (0, {}, None, []),
+        (0, {"recovered": 0}, None, ["one: recovered"]),
+        (1, {"recovered": 1}, 2, ["two: aer_event", "two: recovered"]),
+        (2, {"recovered": 0}, 3, ["fatal: aer_event", "fatal: recovered"]),
+        (2, {"left": {"ep2": 16}}, None, ["fatal: status left"]),
+        (1, {"taken": 1}, None, ["two: taken before the last"]),
+        (0, {"errors": [0] * 129}, None, ["one: messages"]),
+        # A larger FIFO that correctable errors may fill.
+        (
+            0,
+            {"grown": {"root": {"total_err_cor": 256}}},
+            None,
+            ["one: correctable messages"],
+        ),
+    ],
+)
+def test_what_comes_behind_a_full_fifo(
+    project_root: Path,
+    tmp_path: Path,
+    turn: int,
+    change: dict[str, Any],
+    lost: int | None,
+    wrong: list[str],
+) -> None:
+    lines = copy.deepcopy(BEHIND)
+    lines[turn] |= change
+    events = tuple(
+        Event(
+            at * MS + 1, 0, 1, "x", "ras", "aer_event",
+            {"dev_name": name, "severity": severity, "status": status},
+        )
+        for number, (at, name, severity, status) in enumerate(BEHIND_SAW)
+        if number != lost
+    )  # fmt: skip
+    load = _load(tmp_path, "overflow", _said(lines))
+    load.__dict__["_recorded"] = events
+    checks = _checks(project_root, "pci-aer-overflow")
+    evidence = Evidence(tmp_path, {}, {"overflow": load}, {})
+    assert _wrong(checks.late_error_is_recovered(evidence)) == wrong
+
+
 # -- mm-test-hmm ----------------------------------------------------------------------
 
 CHUNK: Lines = [

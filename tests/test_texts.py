@@ -27,9 +27,14 @@ CONSTANTS = {
     "pci-aer": {
         "128": "AER_ERROR_SOURCES_MAX",
         "130": "messages that a workload has sent",
+        "256": "AER_ERROR_SOURCES_MAX with the fix of pci-aer-overflow",
     },
     "pci-aer-fixes": {"7.3": "the release whose source was read"},
-    "pci-aer-overflow": {"128": "AER_ERROR_SOURCES_MAX"},
+    "pci-aer-overflow": {
+        "128": "AER_ERROR_SOURCES_MAX, and with the patch AER_COR_SOURCES_MAX",
+        "256": "AER_ERROR_SOURCES_MAX with the patch",
+        "260": "messages that a workload has sent",
+    },
 }
 
 

@@ -216,7 +216,8 @@ def logged(
 ) -> Iterator[None]:
     """Leave the block when the kernel logged ``text`` in it, or after `LIMIT_S`.
 
-    And that several ``times``; what came of each is added to ``found``.
+    And that several ``times``, or as long as it comes; what came of each is added to
+    ``found``.
     """
     log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -228,6 +229,8 @@ def logged(
             )
             if found is not None:
                 found.append(came)
+            if not came:
+                break
     finally:
         os.close(log)
 
