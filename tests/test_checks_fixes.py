@@ -212,6 +212,34 @@ def test_a_crowd_that_was_none_is_no_verdict(
         assert _wrong(verdict) == ([] if status == "pass" else ["IOVAs freed"])
 
 
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, []),
+        ({"early": 1}, ["IOVAs freed without a whole flush"]),
+        ({"whole": 149}, ["IOVAs whose unmapping was seen"]),
+        ({"domains": 2}, ["domains"]),
+        ({"type": "DMA"}, ["type of the group"]),
+        # Nobody flushed in the course of another flush: no verdict.
+        ({"inside": 4, "early": 1}, None),
+    ],
+)
+def test_an_iova_is_freed_after_a_whole_flush(
+    project_root: Path,
+    tmp_path: Path,
+    change: dict[str, Any],
+    wrong: list[str] | None,
+) -> None:
+    facts = CALM | {"inside": 5, "early": 0, "whole": 300, "domains": 1} | change
+    load = _load(tmp_path, "crowd", _said([facts]))
+    checks = _checks(project_root, "iommu-fq")
+    evidence = Evidence(tmp_path, {}, {"crowd": load}, {})
+    verdict = checks.nothing_is_freed_early(evidence)
+    assert bool(verdict.undecided) is (wrong is None)
+    if wrong is not None:
+        assert _wrong(verdict) == wrong
+
+
 # -- pci-aer-overflow -----------------------------------------------------------------
 
 BEHIND: Lines = [

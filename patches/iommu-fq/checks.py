@@ -28,6 +28,25 @@ def nothing_is_lost_when_crowded(ev: Evidence) -> Verdict:
     return v
 
 
+def nothing_is_freed_early(ev: Evidence) -> Verdict:
+    """Stamps of BPF programs: of unmappings, of flushes, and of what is freed."""
+    v = Verdict()
+    (facts,) = map(json.loads, ev.workload("crowd").stdout.splitlines())
+    if facts["inside"] < _CROWDED:
+        v.undecide(
+            f"{facts['inside']} flushes of one CPU in the course of another's, of "
+            f"{facts['flushes']}; it takes {_CROWDED}"
+        )
+        return v
+    v.equal("type of the group", facts["type"], "DMA-FQ")
+    v.equal("domains", facts["domains"], 1)
+    # A program that is preempted in the middle is not run for others on its CPU.
+    seen = facts["whole"] + facts["early"]
+    v.at_least("IOVAs whose unmapping was seen", seen, facts["freed"] // 2)
+    v.equal("IOVAs freed without a whole flush", facts["early"], 0)
+    return v
+
+
 def nothing_is_lost_when_calm(ev: Evidence) -> Verdict:
     """Each is unmapped once, which the event of unmapping tells."""
     v = Verdict()
