@@ -29,8 +29,10 @@ ROOT = Path(__file__).resolve().parents[1]
 NAMES = Project(ROOT).names()
 #: Pairs of series of which the one that comes second has to be rebased.
 RIVALS = {
-    # The event tells what finds the FIFO full, and the fix keeps it.
+    # The event tells what finds the FIFO full, and the fix drops less of it.
     ("pci-aer", "pci-aer-overflow"),
+    # The event is where the fix has the caller decide who waits.
+    ("iommu-iotlb", "iommu-lazy"),
 }
 #: Pairs of which the first has to come first, as their covers say.
 ORDERED = {
