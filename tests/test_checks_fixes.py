@@ -348,6 +348,46 @@ def test_device_memory_that_is_used_up(
     assert found == ([[], wrong] if line == 2 else [wrong, []])
 
 
+SHORT: Lines = [
+    {"turn": "all but a few", "mapped": 1, "error": 0, "pages": 65436},
+    {"turn": "hole", "status": 0, "mapped": 0, "error": 12},
+    {"turn": "huge page", "status": 0, "mapped": 0, "error": 12},
+    {"turn": "the few", "mapped": 0, "error": 0, "pages": 100},
+]
+for _line in SHORT[1:3]:
+    _line |= {"huge_kb": 2048, "wrong": 0}
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "wrong"),
+    [
+        (0, {}, []),
+        (0, {"mapped": 0}, ["all but a few: pieces mapped"]),
+        (0, {"pages": 65435}, ["all but a few: pages"]),
+        (1, {"status": 9}, ["hole: status of the process"]),
+        (1, {"error": 0}, ["hole: error"]),
+        (2, {"mapped": 1}, ["huge page: pieces mapped"]),
+        (2, {"huge_kb": 0}, ["huge page: kB of huge pages before"]),
+        (2, {"wrong": 1}, ["huge page: bytes that are another"]),
+        (3, {"mapped": 1}, ["the few: pieces mapped"]),
+        (3, {"pages": 99}, ["the few: pages"]),
+    ],
+)
+def test_device_memory_that_is_short(
+    project_root: Path,
+    tmp_path: Path,
+    line: int,
+    change: dict[str, Any],
+    wrong: list[str],
+) -> None:
+    lines = copy.deepcopy(SHORT)
+    lines[line] |= change
+    load = _load(tmp_path, "short", _said(lines))
+    checks = _checks(project_root, "mm-test-hmm")
+    evidence = Evidence(tmp_path, {}, {"short": load}, {})
+    assert _wrong(checks.too_few_pages_are_put_back(evidence)) == wrong
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The checks of the mm-test-hmm series: what fails without its patch."""
+"""The checks of the mm-test-hmm series: what fails without its patches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from kstall.evidence import Evidence, Verdict
 
 _PAGES = 16
 _HUGE = 512
+#: What a chunk of 256 MiB has, and how many of its pages are left.
+_CHUNK = 65536
+_FEW = 100
+_ENOMEM = 12
 
 
 def nobody_waits_for_ever(ev: Evidence) -> Verdict:
@@ -37,6 +41,29 @@ def both_sizes_are_mapped(ev: Evidence) -> Verdict:
     v.equal("error", turn["error"], 0)
     v.equal("pages", turn["pages"], _PAGES + _HUGE)
     v.equal("pages that are another", turn["wrong"], 0)
+    return v
+
+
+def too_few_pages_are_put_back(ev: Evidence) -> Verdict:
+    """The first and the last turn are migrations that have what they need."""
+    v = Verdict()
+    lines = map(json.loads, ev.workload("short").stdout.splitlines())
+    turns = {turn["turn"]: turn for turn in lines}
+    all_but = turns["all but a few"]
+    v.equal("all but a few: pieces mapped", all_but["mapped"], 1)
+    v.equal("all but a few: error", all_but["error"], 0)
+    v.equal("all but a few: pages", all_but["pages"], _CHUNK - _FEW)
+    for name in ("hole", "huge page"):
+        turn = turns[name]
+        v.equal(f"{name}: status of the process", turn["status"], 0)
+        v.equal(f"{name}: kB of huge pages before", turn["huge_kb"], 2048)
+        v.equal(f"{name}: pieces mapped", turn["mapped"], 0)
+        v.equal(f"{name}: error", turn["error"], _ENOMEM)
+        v.equal(f"{name}: bytes that are another", turn["wrong"], 0)
+    few = turns["the few"]
+    v.equal("the few: pieces mapped", few["mapped"], 0)
+    v.equal("the few: error", few["error"], 0)
+    v.equal("the few: pages", few["pages"], _FEW)
     return v
 
 

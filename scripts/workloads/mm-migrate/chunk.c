@@ -20,7 +20,6 @@
 #include <poll.h>
 #include <signal.h>
 
-#define HMM_DMIRROR_RELEASE	_IOWR('H', 0x07, struct hmm_dmirror_cmd)
 #define ONLINE		"/sys/devices/system/cpu/cpu1/online"
 #define PAGES		16
 /* Of value, times and id, half of it in each page. */
@@ -236,21 +235,6 @@ static void do_watch(void)
 		}
 	}
 	_exit(failure ? 1 : 0);
-}
-
-/* Pieces of device memory that are mapped, of both devices. */
-static int chunks(void)
-{
-	FILE *file = fopen("/proc/iomem", "re");
-	char line[256];
-	int found = 0;
-
-	if (!file)
-		die("iomem");
-	while (fgets(line, sizeof(line), file))
-		found += !!strstr(line, "hmm_dmirror");
-	fclose(file);
-	return found;
 }
 
 static void release(void)

@@ -49,6 +49,7 @@ struct hmm_dmirror_cmd {
 
 #define HMM_DMIRROR_READ		_IOWR('H', 0x00, struct hmm_dmirror_cmd)
 #define HMM_DMIRROR_MIGRATE_TO_DEV	_IOWR('H', 0x02, struct hmm_dmirror_cmd)
+#define HMM_DMIRROR_RELEASE		_IOWR('H', 0x07, struct hmm_dmirror_cmd)
 
 #define MPOL_MF_MOVE 2
 
@@ -178,6 +179,21 @@ static inline int mirror_ioctl(int fd, unsigned long request, void *addr, void *
 	if (done)
 		*done = cmd.cpages;
 	return error;
+}
+
+/* Pieces of device memory that are mapped, of both devices. */
+static inline int chunks(void)
+{
+	FILE *file = fopen("/proc/iomem", "re");
+	char line[256];
+	int found = 0;
+
+	if (!file)
+		die("iomem");
+	while (fgets(line, sizeof(line), file))
+		found += !!strstr(line, "hmm_dmirror");
+	fclose(file);
+	return found;
 }
 
 /* Whether a thread moves pages, and the callback of a slow mirror delays that. */
