@@ -2,7 +2,7 @@
 """The checks of the trace-module-trigger series: what fails without its patches.
 
 What is judged is what the kernel does while a module goes: whether it unregisters the
-probe of an event, and how many triggers it frees.
+probe of an event, how many triggers it frees, and whether what they held is released.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ _TURNS = {
     "trigger": (True, 1),
     "trigger and enabled": (True, 1),
     "two triggers": (True, 2),
+    "another module's event": (True, 1),
     "instance": (True, 1),
+    "snapshot": (False, 1),
 }
+#: Those whose trigger holds something else: the other module, the snapshot.
+_HOLD = ("another module's event", "snapshot")
 
 
 def trigger_does_not_keep_the_probe(ev: Evidence) -> Verdict:
@@ -41,6 +45,16 @@ def triggers_go_with_the_event(ev: Evidence) -> Verdict:
     turns = _facts(v, ev)
     for name, (_, triggers) in _TURNS.items():
         v.equal(f"{name}: freed", turns[name]["freed"], triggers)
+    return v
+
+
+def triggers_hold_nothing_when_gone(ev: Evidence) -> Verdict:
+    """What each holds before is the control."""
+    v = Verdict()
+    turns = _facts(v, ev)
+    for name in _HOLD:
+        v.equal(f"{name}: held", turns[name]["held"], True)
+        v.equal(f"{name}: released", turns[name]["released"], True)
     return v
 
 
