@@ -404,3 +404,86 @@ def test_the_trees_own_tests(
     checks = _checks(project_root, "mm-test-hmm")
     evidence = Evidence(tmp_path, {}, {"hmm-tests": load}, {})
     assert _wrong(checks.hmm_tests_pass(evidence)) == wrong
+
+
+# -- trace-module-trigger -------------------------------------------------------------
+
+
+def _unloads(project_root: Path) -> Lines:
+    turns = _checks(project_root, "trace-module-trigger")._TURNS
+    lines: Lines = [
+        {"turn": name, "fired": fires, "unregistered": 1, "freed": triggers}
+        for name, (fires, triggers) in turns.items()
+    ]
+    for line in lines:
+        if line["turn"] in ("another module's event", "snapshot"):
+            line |= {"held": True, "released": True}
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("turn", "change", "wrong"),
+    [
+        ("trigger", {}, [[], [], []]),
+        ("trigger", {"unregistered": 0}, [["trigger: unregistered"], [], []]),
+        ("enabled", {"unregistered": 2}, [["enabled: unregistered"], [], []]),
+        ("trigger", {"fired": False}, [["trigger: fired"], [], []]),
+        ("two triggers", {"freed": 1}, [[], ["two triggers: freed"], []]),
+        ("snapshot", {"freed": 0}, [[], ["snapshot: freed"], []]),
+        ("snapshot", {"held": False}, [[], [], ["snapshot: held"]]),
+        ("snapshot", {"released": False}, [[], [], ["snapshot: released"]]),
+        (
+            "another module's event",
+            {"released": False},
+            [[], [], ["another module's event: released"]],
+        ),
+    ],
+)
+def test_triggers_of_a_module_that_goes(
+    project_root: Path,
+    tmp_path: Path,
+    turn: str,
+    change: dict[str, Any],
+    wrong: list[list[str]],
+) -> None:
+    lines = _unloads(project_root)
+    for line in lines:
+        if line["turn"] == turn:
+            line |= change
+    load = _load(tmp_path, "unload", _said(lines))
+    checks = _checks(project_root, "trace-module-trigger")
+    evidence = Evidence(tmp_path, {}, {"unload": load}, {})
+    names = (
+        "trigger_does_not_keep_the_probe",
+        "triggers_go_with_the_event",
+        "triggers_hold_nothing_when_gone",
+    )
+    assert [_wrong(getattr(checks, name)(evidence)) for name in names] == wrong
+
+
+# -- drm-sched-tests ------------------------------------------------------------------
+
+KILL = """\
+    # Subtest: drm_sched_basic_cancel_tests
+    1..2
+    ok 1 drm_sched_basic_cancel
+    ok 2 drm_sched_basic_kill
+ok 1 drm_sched_basic_cancel_tests
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (KILL, []),
+        (KILL.replace("ok 2", "not ok 2"), ["cases"]),
+        (KILL.replace("    ok 2 drm_sched_basic_kill\n", ""), ["cases"]),
+    ],
+)
+def test_a_job_that_never_ran(
+    project_root: Path, tmp_path: Path, text: str, wrong: list[str]
+) -> None:
+    load = _load(tmp_path, "kill", text)
+    checks = _checks(project_root, "drm-sched-tests")
+    evidence = Evidence(tmp_path, {}, {"kill": load}, {})
+    assert _wrong(checks.killed_job_is_freed(evidence)) == wrong
