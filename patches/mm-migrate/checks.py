@@ -25,6 +25,9 @@ EAGAIN = 11
 RETRIES = 10
 #: ftrace prints microseconds.
 ROUNDING_NS = 1000
+#: What the documented filter has, and the delay of callbacks that are switched amid.
+FILTERED_NS = 10 * MS
+AMID_NS = 2000 * MS
 BEGIN = "mmu_notifier_callback_begin"
 END = "mmu_notifier_callback_end"
 LOCKED = "mmap_lock_acquire_returned"
@@ -178,6 +181,34 @@ def delay_is_measured(ev: Evidence) -> Verdict:
     return v
 
 
+def documented_filter_keeps_what_took_long(ev: Evidence) -> Verdict:
+    """The delay and the clock around each move say which callbacks took 10 ms."""
+    v = Verdict()
+    load = ev.workload("slow")
+    (records,) = _said(load, "records")
+    kept = [(one["start"], one["duration_ns"]) for one in _said(load, "record")]
+    for number, move in enumerate(_said(load, "move"), 1):
+        here = sum(start == move["addr"] for start, _ in kept)
+        v.equal(f"move {number}, with a delay of 30 ms: records", here, 1)
+    quick = [m for m in _said(load, "quick") if m["ended"] - m["began"] <= FILTERED_NS]
+    if not quick:
+        v.undecide("each move without a delay took 10 ms, too")
+    moved = sum(move["moved"] for move in quick)
+    v.equal("pages moved in less than 10 ms", moved, len(quick))
+    starts = {move["addr"] for move in quick}
+    v.equal("records of these", sum(start in starts for start, _ in kept), 0)
+    ends = [
+        (_int(e, "start"), _int(e, "duration_ns"))
+        for e in _traced(load)
+        if _int(e, "duration_ns") > FILTERED_NS
+        and records["began"] < e.ts_ns < records["read"]
+    ]
+    v.equal("unfiltered, without a record", (Counter(ends) - Counter(kept)).total(), 0)
+    short = [ns for _, ns in kept if ns <= FILTERED_NS]
+    v.equal("records of 10 ms or less", len(short), 0)
+    return v
+
+
 def second_pass_is_told_apart(ev: Evidence) -> Verdict:
     """Each mirror notes its deadline in the first pass, and sleeps in the second.
 
@@ -308,6 +339,13 @@ def numa_scan_shows_in_the_stack(ev: Evidence) -> Verdict:
         hits = [hits for key, hits, _ in _summed(load) if symbol in key]
         v.at_least(f"stacks with {name}", len(hits), 1)
         v.equal(f"events with {name} in the stack", sum(hits), len(events))
+    # Each is added to those that are there, as documented.
+    keys = sorted(
+        str(trigger["line"]).removeprefix("hist:keys=").partition(":")[0]
+        for trigger in _said(load, "trigger")
+    )
+    wanted = ["function.sym,common_stacktrace", "function.sym,event"]
+    v.equal("keys of the histograms", keys, wanted)
     return v
 
 

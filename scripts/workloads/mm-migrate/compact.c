@@ -70,10 +70,9 @@ int main(int argc, char **argv)
 	for (i = 0; i < pages; i += KEEP)
 		if (madvise(at + (i + 1) * PAGE, (KEEP - 1) * PAGE, MADV_DONTNEED))
 			die("MADV_DONTNEED");
+	summed = follow(RECIPE_OTHERS);
 	open_mirror(0);
 	frames(at, pages, before);
-	summed = sum_up("hist:keys=function.sym,event:vals=duration_ns "
-			"if curr == 0 && end != 0xffffffffffffffff");
 	if (write(go, "", 1) != 1 || waitpid(child, &status, 0) != child || status)
 		die("compactor");
 	say_sums(summed);

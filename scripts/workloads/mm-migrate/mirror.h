@@ -100,22 +100,40 @@ static inline void put(const char *path, const char *text)
 	close(fd);
 }
 
-/* An own ftrace instance that sums callbacks up; whoever looks on has another. */
-#define SUMS		"/sys/kernel/tracing/instances/mm-migrate-sums/"
-#define SUMMED		"events/mmu_notifier/mmu_notifier_callback_end/"
-#define SUMS_EVENT	SUMS SUMMED
+/* An own ftrace instance for recipes; whoever looks on has another. */
+#define OWN_TRACE	"/sys/kernel/tracing/instances/mm-migrate-own/"
+#define CALLBACK_END	"events/mmu_notifier/mmu_notifier_callback_end/"
+#define OWN_EVENT	OWN_TRACE CALLBACK_END
 
 /*
- * Begin to, and say when; `trigger` is as Documentation/mm/mmu_notifier.rst has it.  A
- * kernel without the event has nothing to sum up, which is 0.
+ * What Documentation/mm/mmu_notifier.rst tells to type in the event's directory, line by
+ * line; a test holds these against it.
  */
-static inline uint64_t sum_up(const char *trigger)
+#define RECIPE_LONG \
+	"echo 'duration_ns > 10000000' > filter\n" \
+	"echo 1 > enable\n"
+#define RECIPE_OTHERS \
+	"others='curr == 0 && end != 0xffffffffffffffff'\n" \
+	"echo \"hist:keys=function.sym,event:vals=duration_ns if $others\" >> trigger\n"
+#define RECIPE_STACKS \
+	"echo 'hist:keys=function.sym,common_stacktrace' >> trigger\n"
+
+/*
+ * Have a shell type it, and say when that was done.  A kernel without the event has
+ * nothing to follow it with, which is 0.  Not while there is a mirror, as a shell that
+ * begins has memory invalidated.
+ */
+static inline uint64_t follow(const char *recipe)
 {
-	if (access("/sys/kernel/tracing/" SUMMED, F_OK))
+	char commands[512];
+
+	if (access("/sys/kernel/tracing/" CALLBACK_END, F_OK))
 		return 0;
-	if (mkdir(SUMS, 0700))
-		die(SUMS);
-	put(SUMS_EVENT "trigger", trigger);
+	if (mkdir(OWN_TRACE, 0700))
+		die(OWN_TRACE);
+	snprintf(commands, sizeof(commands), "set -e; cd %s\n%s", OWN_EVENT, recipe);
+	if (system(commands))
+		die("%s", commands);
 	return now();
 }
 
@@ -129,13 +147,15 @@ static inline void say_sums(uint64_t began)
 
 	if (!began)
 		return;
-	hist = fopen(SUMS_EVENT "hist", "re");
+	hist = fopen(OWN_EVENT "hist", "re");
 	if (!hist)
 		die("hist");
 	read = now();
 	while (fgets(line, sizeof(line), hist)) {
 		line[strcspn(line, "\n")] = '\0';
-		if (line[0] && line[0] != '#')
+		if (!strncmp(line, "# trigger info: ", 16))
+			printf("{\"what\": \"trigger\", \"line\": \"%s\"}\n", line + 16);
+		else if (line[0] && line[0] != '#')
 			printf("{\"what\": \"hist\", \"line\": \"%s\"}\n", line);
 	}
 	ended = now();
@@ -143,12 +163,46 @@ static inline void say_sums(uint64_t began)
 	printf("{\"what\": \"sums\", \"began\": %" PRIu64 ", \"read\": %" PRIu64
 	       ", \"ended\": %" PRIu64 "}\n", began, read, ended);
 	fflush(stdout);
-	/* To open it like this takes the trigger away. */
-	fd = open(SUMS_EVENT "trigger", O_WRONLY | O_TRUNC | O_CLOEXEC);
+	/* To open it like this takes the triggers away. */
+	fd = open(OWN_EVENT "trigger", O_WRONLY | O_TRUNC | O_CLOEXEC);
 	if (fd < 0)
 		die("trigger");
 	close(fd);
-	if (rmdir(SUMS))
+	if (rmdir(OWN_TRACE))
+		die("rmdir");
+}
+
+/* Print range and duration of each record, and when reading them began. */
+static inline void say_records(uint64_t began)
+{
+	uint64_t start, duration, read;
+	char line[1024], *at, *after;
+	FILE *trace;
+
+	if (!began)
+		return;
+	trace = fopen(OWN_TRACE "trace", "re");
+	if (!trace)
+		die("trace");
+	read = now();
+	while (fgets(line, sizeof(line), trace)) {
+		if (line[0] == '#')
+			continue;
+		at = strstr(line, " start=");
+		after = strstr(line, " duration_ns=");
+		if (!at || !after)
+			die("a record without start or duration_ns: %s", line);
+		start = strtoull(at + 7, NULL, 0);
+		duration = strtoull(after + 13, NULL, 10);
+		printf("{\"what\": \"record\", \"start\": %" PRIu64
+		       ", \"duration_ns\": %" PRIu64 "}\n", start, duration);
+	}
+	fclose(trace);
+	printf("{\"what\": \"records\", \"began\": %" PRIu64 ", \"read\": %" PRIu64
+	       "}\n", began, read);
+	fflush(stdout);
+	put(OWN_EVENT "enable", "0");
+	if (rmdir(OWN_TRACE))
 		die("rmdir");
 }
 

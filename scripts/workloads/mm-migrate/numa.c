@@ -4,7 +4,8 @@
  *
  * One thread on node 0 uses memory of node 1, the only sort that a process with a
  * single thread has scanned.  /proc/vmstat counts the entries that the scan changed.
- * A histogram by stack, as documented, tells the scan from mprotect().
+ * A histogram by stack, as documented, tells the scan from mprotect(); another one is
+ * there before.
  */
 #include "mirror.h"
 
@@ -72,9 +73,9 @@ int main(void)
 	}
 	at = map_pages(pages);
 	other = map_pages(4);
+	summed = follow(RECIPE_OTHERS RECIPE_STACKS);
 	open_mirror(0);
 	move_to(at, pages, 1);
-	summed = sum_up("hist:keys=function.sym,common_stacktrace");
 
 	began = now();
 	before = vmstat("numa_pte_updates");
