@@ -479,6 +479,30 @@ def device_migration_has_its_cause(ev: Evidence) -> Verdict:
     return v
 
 
+def eviction_is_a_migration_entry(ev: Evidence) -> Verdict:
+    """pagemap has no frame for what the device has, and one for what was evicted."""
+    v = Verdict()
+    load = ev.workload("device")
+    (said,) = _said(load, "evict")
+    pages = said["pages"]
+    v.equal("pages without a frame before", said["gone"], pages)
+    v.equal("pages with a frame after", said["there"], pages)
+    events = [
+        (e, reason)
+        for e, reason in _with_reasons(load)
+        if e.name == END and _of(e, [said]) and _touches(e, said)
+    ]
+    # The mirror that is closed is gone by then; the other one is not.
+    ranges = Counter(_range(e) for e, _ in events)
+    v.equal("events for each page", ranges, Counter(_pages(said)))
+    v.equal(
+        "event, curr, reason of migrate_pages()",
+        {(e.fields["event"], _int(e, "curr"), reason) for e, reason in events},
+        {(MOVED, 1, None)},
+    )
+    return v
+
+
 def failed_migration_still_waits(ev: Evidence) -> Verdict:
     """Three passes of the batch and seven more of a page alone, each unmaps it anew."""
     v = Verdict()
@@ -600,6 +624,7 @@ def off_is_off(ev: Evidence) -> Verdict:
         ("on amid", 1, 0, 0),
         ("on, slow", 1, 1, 1),
         ("off amid", 1, 1, 0),
+        ("end on amid", 1, 1, 1),
     ):
         (said,) = _said(load, step)
         if step.endswith("amid") and not said["amid"]:
@@ -615,6 +640,10 @@ def off_is_off(ev: Evidence) -> Verdict:
             v.equal(f"{step}: helpers entered", 2 * said["helpers"], said["events"])
         if step == "off amid":
             v.at_least(f"{step}: helpers entered", said["helpers"], 1)
+        if step == "end on amid":
+            wall = said["ended"] - said["began"]
+            ns = said["duration_ns"]
+            v.within(f"{step}: duration_ns", ns, AMID_NS, wall, "ns")
     return v
 
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Migrate pages to the memory of device 0, which two devices mirror, and touch them,
- * which brings each of them back.
+ * which brings each of them back.  Then do so again, and close the mirror of device 0,
+ * which evicts them.
  *
  * usage: device PAGES
  */
@@ -10,7 +11,8 @@
 int main(int argc, char **argv)
 {
 	size_t i, pages = argc == 2 ? strtoul(argv[1], NULL, 0) : 0;
-	uint64_t began, ended, done;
+	uint64_t began, ended, done, pfn[512];
+	size_t gone = 0, there = 0;
 	char *at, *copy;
 	int mirror, error;
 
@@ -38,5 +40,25 @@ int main(int argc, char **argv)
 	printf("{\"what\": \"to_system\", \"tid\": %d, \"addr\": %" PRIuPTR
 	       ", \"pages\": %zu, \"began\": %" PRIu64 ", \"ended\": %" PRIu64 "}\n",
 	       tid(), (uintptr_t)at, pages, began, now());
+
+	error = mirror_ioctl(mirror, HMM_DMIRROR_MIGRATE_TO_DEV, at, copy, pages, &done);
+	if (error || done != pages)
+		die("%" PRIu64 " pages went to the device again", done);
+	frames(at, pages, pfn);
+	for (i = 0; i < pages; i++)
+		gone += !pfn[i];
+	began = now();
+	close(mirror);
+	ended = now();
+	frames(at, pages, pfn);
+	for (i = 0; i < pages; i++) {
+		there += !!pfn[i];
+		if (*(volatile char *)(at + i * PAGE) != 1)
+			die("page %zu was evicted as another", i);
+	}
+	printf("{\"what\": \"evict\", \"tid\": %d, \"addr\": %" PRIuPTR
+	       ", \"pages\": %zu, \"gone\": %zu, \"there\": %zu, \"began\": %" PRIu64
+	       ", \"ended\": %" PRIu64 "}\n",
+	       tid(), (uintptr_t)at, pages, gone, there, began, ended);
 	return 0;
 }

@@ -33,6 +33,24 @@ static int count(const char *word, const char *other)
 	return n;
 }
 
+/* The duration in the last line that has the word. */
+static unsigned long long duration(const char *word)
+{
+	FILE *trace = fopen(INSTANCE "trace", "re");
+	unsigned long long ns = 0;
+	char line[1024], *at;
+
+	if (!trace)
+		die("trace");
+	while (fgets(line, sizeof(line), trace)) {
+		at = strstr(line, word) ? strstr(line, " duration_ns=") : NULL;
+		if (at)
+			ns = strtoull(at + 13, NULL, 10);
+	}
+	fclose(trace);
+	return ns;
+}
+
 /* What was traced since the last step; `amid` is whether it was switched in a callback. */
 static void step(const char *name, const struct moved *m, bool amid)
 {
@@ -41,16 +59,18 @@ static void step(const char *name, const struct moved *m, bool amid)
 
 	printf("{\"what\": \"%s\", \"moved\": %zu, \"begins\": %d, \"ends\": %d, "
 	       "\"events\": %d, \"helpers\": %d, \"passages\": %d, \"amid\": %d, "
+	       "\"duration_ns\": %llu, "
 	       "\"began\": %" PRIu64 ", \"ended\": %" PRIu64 "}\n", name, m->there,
 	       count(begin, cause), count(end, cause), count(begin, "") + count(end, ""),
 	       count("_traced", ""), count(": __mmu_notifier_invalidate_range_start", ""),
-	       amid, m->began, m->ended);
+	       amid, duration(cause), m->began, m->ended);
 	fflush(stdout);
 	put(INSTANCE "trace", "");
 }
 
-/* One page's callback takes DELAY; amid it, `enable` is written. */
-static void amid(const char *name, char *page, int node, const char *enable)
+/* One page's callback takes DELAY; amid it, `enable` is written to that file. */
+static void amid(const char *name, char *page, int node, const char *file,
+		 const char *enable)
 {
 	struct mover m = { .page = page, .node = node, .go = 1 };
 	pthread_t thread;
@@ -62,7 +82,7 @@ static void amid(const char *name, char *page, int node, const char *enable)
 	/* To begin a thread invalidates a few ranges, too, and so takes its time. */
 	while (!atomic_load(&m.tid) || !delayed(m.tid))
 		nap(1 * MS);
-	put(BOTH, enable);
+	put(file, enable);
 	still = delayed(m.tid);
 	pthread_join(thread, NULL);
 	step(name, &m.moved, still);
@@ -123,11 +143,14 @@ int main(void)
 	m = move_to(at, pages, 1);
 	step("off again", &m, false);
 
-	amid("on amid", at, 0, "1");
+	amid("on amid", at, 0, BOTH, "1");
 	put(DELAY_PARAMETER, SHORT_DELAY);
 	m = move_to(at, 1, 1);
 	step("on, slow", &m, false);
-	amid("off amid", at, 0, "0");
+	amid("off amid", at, 0, BOTH, "0");
+	put(BEGIN, "1");
+	amid("end on amid", at, 1, END, "1");
+	put(BOTH, "0");
 	put(DELAY_PARAMETER, "0");
 
 	put(INSTANCE "current_tracer", "nop");

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What mm-migrate tells to type, and the checks of what programs say of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kstall.evidence import Event, Evidence, WorkloadResult
+from kstall.evidence.records import Trace
+from kstall.series import Project
+from kstall.verdict import Verdict
+
+MS = 1_000_000
+PAGE = 4096
+END = "mmu_notifier_callback_end"
+MIRROR_H = "scripts/workloads/mm-migrate/mirror.h"
+DOCUMENT = "b/Documentation/mm/mmu_notifier.rst"
+RECIPES = {"RECIPE_LONG": 2, "RECIPE_OTHERS": 2, "RECIPE_STACKS": 1}
+
+
+@pytest.fixture(scope="module")
+def checks(project_root: Path) -> ModuleType:
+    path = project_root / "patches/mm-migrate/checks.py"
+    spec = importlib.util.spec_from_file_location("mm_migrate_checks", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _wrong(verdict: Verdict) -> set[str]:
+    return {one.label for one in verdict.comparisons if not one.ok}
+
+
+# -- what the document tells to type --------------------------------------------------
+
+
+def _documented(root: Path) -> list[str]:
+    """The lines that are typed, in order, but for cd and what only reads."""
+    (series,) = Project(root).load(["mm-migrate"])
+    (text,) = (
+        part
+        for patch in series.patches
+        for part in patch.path.read_text().split("\ndiff --git ")
+        if DOCUMENT in part and "Tracing invalidations" in part and "@@ -95" in part
+    )
+    typed = [line.removeprefix("+  # ") for line in re.findall(r"(?m)^\+  # .*", text)]
+    return [line for line in typed if line.split()[0] not in ("cd", "cat")]
+
+
+def test_programs_type_what_is_documented(project_root: Path) -> None:
+    header = (project_root / MIRROR_H).read_text().replace("\\\n", "")
+    typed = []
+    for name, count in RECIPES.items():
+        (parts,) = re.findall(rf"(?m)^#define {name}\s+(.*)", header)
+        # Literals of C, which are also ones of Python here.
+        lines = str(ast.literal_eval(f"({parts})")).splitlines()
+        assert len(lines) == count, name
+        typed += lines
+    assert typed == _documented(project_root)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_some_program_follows_it(project_root: Path, name: str) -> None:
+    programs = (project_root / MIRROR_H).parent.glob("*.c")
+    calls = re.findall(r"follow\(([^)]*)\)", "".join(p.read_text() for p in programs))
+    assert any(name in call.split() for call in calls)
+
+
+# -- the filter -----------------------------------------------------------------------
+
+#: Of each page: where it is, whether it was to be slow, and how long its callback took.
+MOVES = [(0x1000, True, 30 * MS), (0x2000, True, 31 * MS), (0x8000, False, 100)]
+
+
+def _end(at: int, start: int, ns: int, **fields: int | str) -> Event:
+    own: dict[str, int | str | tuple[int, ...]] = {
+        **{"start": start, "end": start + PAGE, "duration_ns": ns, "pass": 1},
+        **{"event": "migration_entry", "curr": 1, **fields},
+    }
+    return Event(at, 0, 7, "x", "mmu_notifier", END, own)
+
+
+def _load(place: Path, name: str, said: list[object], events: list[Event]) -> Evidence:
+    folder = place / name
+    folder.mkdir()
+    (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+    load = WorkloadResult(name, folder, {}, {})
+    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    return Evidence(place, {}, {name: load}, {})
+
+
+def _filtered(
+    place: Path, kept: list[tuple[int, int]], slowest: int = 3 * MS
+) -> Evidence:
+    said: list[object] = []
+    events = []
+    for number, (start, slow, ns) in enumerate(MOVES, 1):
+        at = number * 100 * MS
+        wall = 40 * MS if slow else slowest
+        events.append(_end(at + ns, start, ns))
+        said.append(
+            {
+                **{"what": "move" if slow else "quick", "addr": start, "moved": 1},
+                **{"began": at, "ended": at + wall},
+            }
+        )
+    said += [{"what": "record", "start": s, "duration_ns": ns} for s, ns in kept]
+    said.append({"what": "records", "began": 1, "read": 1000 * MS})
+    return _load(place, "slow", said, events)
+
+
+SLOW = [(start, ns) for start, slow, ns in MOVES if slow]
+
+
+@pytest.mark.parametrize(
+    ("kept", "wrong"),
+    [
+        (SLOW, set()),
+        (
+            [],
+            {
+                "move 1, with a delay of 30 ms: records",
+                "move 2, with a delay of 30 ms: records",
+                "unfiltered, without a record",
+            },
+        ),
+        ([*SLOW, (0x8000, 100)], {"records of these", "records of 10 ms or less"}),
+        ([*SLOW, (0x9000, 100)], {"records of 10 ms or less"}),
+        ([SLOW[0], (0x2000, 30 * MS)], {"unfiltered, without a record"}),
+    ],
+)
+def test_filter(
+    checks: ModuleType, tmp_path: Path, kept: list[tuple[int, int]], wrong: set[str]
+) -> None:
+    evidence = _filtered(tmp_path, kept)
+    assert _wrong(checks.documented_filter_keeps_what_took_long(evidence)) == wrong
+
+
+def test_filter_is_not_judged_if_all_was_slow(
+    checks: ModuleType, tmp_path: Path
+) -> None:
+    evidence = _filtered(tmp_path, SLOW, slowest=11 * MS)
+    verdict = checks.documented_filter_keeps_what_took_long(evidence)
+    assert verdict.undecided
+
+
+# -- eviction -------------------------------------------------------------------------
+
+
+def _evicted(place: Path, events: list[Event], gone: int = 2) -> Evidence:
+    said: list[object] = [
+        {
+            **{"what": "evict", "tid": 7, "addr": 0x1000, "pages": 2, "gone": gone},
+            **{"there": 2, "began": 10 * MS, "ended": 20 * MS},
+        }
+    ]
+    return _load(place, "device", said, events)
+
+
+EVICTED = [_end(11 * MS, 0x1000, 1), _end(12 * MS, 0x2000, 1)]
+KINDS = "event, curr, reason of migrate_pages()"
+
+
+def _started(at: int) -> Event:
+    fields = {"reason": "compaction"}
+    return Event(at, 0, 7, "x", "migrate", "mm_migrate_pages_start", fields)
+
+
+@pytest.mark.parametrize(
+    ("events", "gone", "wrong"),
+    [
+        (EVICTED, 2, set()),
+        (EVICTED, 1, {"pages without a frame before"}),
+        (EVICTED[:1], 2, {"events for each page"}),
+        ([*EVICTED, EVICTED[0]], 2, {"events for each page"}),
+        ([EVICTED[0], _end(12 * MS, 0x2000, 1, event="clear")], 2, {KINDS}),
+        ([_started(11 * MS), *EVICTED], 2, {KINDS}),
+        ([], 2, {"events for each page", KINDS}),
+    ],
+)
+def test_eviction(
+    checks: ModuleType, tmp_path: Path, events: list[Event], gone: int, wrong: set[str]
+) -> None:
+    evidence = _evicted(tmp_path, events, gone)
+    assert _wrong(checks.eviction_is_a_migration_entry(evidence)) == wrong
+
+
+# -- switched amid a callback ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ns", "wrong"),
+    [
+        (2001 * MS, set()),
+        (1999 * MS, {"end on amid: duration_ns"}),
+        (2101 * MS, {"end on amid: duration_ns"}),
+    ],
+)
+def test_end_that_is_switched_on_amid_a_callback(
+    checks: ModuleType, tmp_path: Path, ns: int, wrong: set[str]
+) -> None:
+    steps = {
+        **{"off": (16, 0, 0), "begin alone": (16, 16, 0), "both": (16, 16, 16)},
+        **{"end alone": (16, 0, 16), "off again": (16, 0, 0), "on amid": (1, 0, 0)},
+        **{"on, slow": (1, 1, 1), "off amid": (1, 1, 0), "end on amid": (1, 1, 1)},
+    }
+    said: list[object] = [
+        {
+            **{"what": step, "moved": moved, "begins": begins, "ends": ends},
+            **{"events": begins + ends, "helpers": (begins + ends) // 2, "amid": 1},
+            **{"passages": moved, "began": 0, "ended": 2100 * MS, "duration_ns": ns},
+        }
+        for step, (moved, begins, ends) in steps.items()
+    ]
+    for one in said:
+        if isinstance(one, dict) and one["what"] == "off amid":
+            one["helpers"] = 1
+    assert _wrong(checks.off_is_off(_load(tmp_path, "toggle", said, []))) == wrong
