@@ -53,7 +53,7 @@ def _built(
     def workspace(*_: object) -> Iterator[Any]:
         yield lambda plan: kernels._Checkout(plan, lambda: None)  # type: ignore[arg-type,return-value]
 
-    def build(_: object, checkout: Any, __: object) -> SimpleNamespace:
+    def build(_: object, checkout: Any, *__: object) -> SimpleNamespace:
         made.append("base" if checkout.plan == "base" else "patched")
         return SimpleNamespace(key=made[-1])
 
