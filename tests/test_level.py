@@ -47,14 +47,15 @@ def _built(
     (series,) = Project(project_root).load(["drm-sched"])
     made: list[str] = []
     compiled: list[bool] = []
-    plan = SimpleNamespace(touched=(), offsets=(), upto=lambda _: "base")
+    base = SimpleNamespace(patches=())
+    plan = SimpleNamespace(touched=(), offsets=(), upto=lambda _: base)
 
     @contextlib.contextmanager
     def workspace(*_: object) -> Iterator[Any]:
         yield lambda plan: kernels._Checkout(plan, lambda: None)  # type: ignore[arg-type,return-value]
 
     def build(_: object, checkout: Any, *__: object) -> SimpleNamespace:
-        made.append("base" if checkout.plan == "base" else "patched")
+        made.append("base" if checkout.plan is base else "patched")
         return SimpleNamespace(key=made[-1])
 
     nothing = SimpleNamespace(reused=True, remarks=(), file=tmp_path / "x/.config")
@@ -80,8 +81,8 @@ def _built(
         *(Project(project_root), (series,), None, tmp_path, tmp_path, level)
     )
     nowhere: Any = None
-    base: Any = SimpleNamespace(version="7.3.4")
-    ground = groups.Ground(request.project, base, nowhere, nowhere, tmp_path)
+    source: Any = SimpleNamespace(version="7.3.4")
+    ground = groups.Ground(request.project, source, nowhere, nowhere, tmp_path)
     subject = validate._subject(request, run, ground, series, entry)
     built = kernels.make(ground, subject.group, level, run, entry)
     return _Made(run.report, made, built.pair(series), compiled)
