@@ -607,8 +607,8 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
 def test_series_that_do_not_apply_together_have_a_kernel_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = SimpleNamespace(name="one", patches=("a",))
-    two = SimpleNamespace(name="two", patches=("b",))
+    one = SimpleNamespace(name="one", patches=("a",), is_fix=False)
+    two = SimpleNamespace(name="two", patches=("b",), is_fix=False)
 
     def plan(_: Any, patches: Any, __: Path) -> Any:
         if len(patches) > 1:
