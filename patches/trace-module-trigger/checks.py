@@ -12,15 +12,16 @@ from typing import Any
 
 from kstall.evidence import Evidence, Verdict
 
-#: The turns of the workload: whether the event fires, and how many triggers are made;
-#: that which takes one away makes one for it, too.
+#: The turns of the workload: whether the event fires, and how much memory triggers have:
+#: one each, and the one that enables an event a second one for that.  A line that takes a
+#: trigger away makes one for it, too.
 _TURNS = {
     "enabled": (True, 0),
     "trigger removed": (False, 2),
     "trigger": (True, 1),
     "trigger and enabled": (True, 1),
     "two triggers": (True, 2),
-    "another module's event": (True, 1),
+    "another module's event": (True, 2),
     "instance": (True, 1),
     "snapshot": (False, 1),
 }
