@@ -59,9 +59,16 @@ static void migrate(const char *name, size_t pages)
 	fflush(stdout);
 }
 
-/* From here on no allocation of this process succeeds. */
-static void starve(void)
+/*
+ * A file by which slab allocations of this process fail or not.  As long as they do, it
+ * may only do what it has done before: a page fault could be repeated without end.
+ */
+static int open_failing(void)
 {
+	int fd = open("/proc/self/make-it-fail", O_WRONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		die("make-it-fail");
 	put(FAILSLAB "verbose", "0");
 	put(FAILSLAB "interval", "1");
 	put(FAILSLAB "space", "0");
@@ -69,22 +76,32 @@ static void starve(void)
 	put(FAILSLAB "task-filter", "Y");
 	put(FAILSLAB "ignore-gfp-wait", "N");
 	put(FAILSLAB "probability", "100");
-	put("/proc/self/make-it-fail", "1");
+	return fd;
+}
+
+static void set_failing(int fd, bool on)
+{
+	if (write(fd, on ? "1" : "0", 1) != 1)
+		_exit(2);
 }
 
 static void ask_for_huge(bool hole)
 {
 	size_t i, pages = HUGE / PAGE;
 	char *at = map_huge();
-	int fd = open_mirror(0);
+	int fd = open_mirror(0), failing, error;
 
 	all->huge_kb = huge_kb(at);
 	if (hole && madvise(at, HUGE, MADV_DONTNEED))
 		die("MADV_DONTNEED");
 	if (mirror_ioctl(fd, HMM_DMIRROR_FLAGS, at, copy, FAIL_ALLOC, NULL))
 		die("HMM_DMIRROR_FLAGS");
-	starve();
-	all->error = mirror_ioctl(fd, HMM_DMIRROR_MIGRATE_TO_DEV, at, copy, pages, NULL);
+	failing = open_failing();
+	set_failing(failing, false);
+	set_failing(failing, true);
+	error = mirror_ioctl(fd, HMM_DMIRROR_MIGRATE_TO_DEV, at, copy, pages, NULL);
+	set_failing(failing, false);
+	all->error = error;
 	for (i = 0; !hole && i < HUGE; i++)
 		all->wrong += at[i] != 1;
 	_exit(0);
