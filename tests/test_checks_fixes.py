@@ -349,28 +349,25 @@ def test_device_memory_that_is_used_up(
 
 
 SHORT: Lines = [
-    {"turn": "all but a few", "mapped": 1, "error": 0, "pages": 65436},
-    {"turn": "hole", "status": 0, "mapped": 0, "error": 12},
-    {"turn": "huge page", "status": 0, "mapped": 0, "error": 12},
-    {"turn": "the few", "mapped": 0, "error": 0, "pages": 100},
+    {"turn": name, "status": 0, "huge_kb": 2048, "wrong": 0}
+    | {"most": [1, 0, 65436], "huge": [0, 12], "few": [0, 0, 100]}
+    for name in ("hole", "huge page")
 ]
-for _line in SHORT[1:3]:
-    _line |= {"huge_kb": 2048, "wrong": 0}
 
 
 @pytest.mark.parametrize(
     ("line", "change", "wrong"),
     [
         (0, {}, []),
-        (0, {"mapped": 0}, ["all but a few: pieces mapped"]),
-        (0, {"pages": 65435}, ["all but a few: pages"]),
-        (1, {"status": 9}, ["hole: status of the process"]),
-        (1, {"error": 0}, ["hole: error"]),
-        (2, {"mapped": 1}, ["huge page: pieces mapped"]),
-        (2, {"huge_kb": 0}, ["huge page: kB of huge pages before"]),
-        (2, {"wrong": 1}, ["huge page: bytes that are another"]),
-        (3, {"mapped": 1}, ["the few: pieces mapped"]),
-        (3, {"pages": 99}, ["the few: pages"]),
+        (0, {"most": [0, 0, 65436]}, ["hole: all but a few: pieces mapped"]),
+        (0, {"most": [1, 0, 65435]}, ["hole: all but a few: pages"]),
+        (0, {"status": 9}, ["hole: status of the process"]),
+        (0, {"huge": [0, 0]}, ["hole: the huge one: error"]),
+        (1, {"huge": [1, 12]}, ["huge page: the huge one: pieces mapped"]),
+        (1, {"huge_kb": 0}, ["huge page: kB of huge pages before"]),
+        (1, {"wrong": 1}, ["huge page: bytes that are another"]),
+        (1, {"few": [1, 0, 100]}, ["huge page: the few: pieces mapped"]),
+        (1, {"few": [0, 0, 99]}, ["huge page: the few: pages"]),
     ],
 )
 def test_device_memory_that_is_short(

@@ -12,8 +12,8 @@ from typing import Any
 
 from kstall.evidence import Evidence, Verdict
 
-#: The turns of the workload: whether the event fires, and how much memory triggers have:
-#: one each, and the one that enables an event a second one for that.  A line that takes a
+#: The turns of the workload: whether the event fires, and how many pieces of memory are
+#: triggers': one each, and a second one if it enables an event.  A line that takes a
 #: trigger away makes one for it, too.
 _TURNS = {
     "enabled": (True, 0),

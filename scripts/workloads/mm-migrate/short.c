@@ -3,12 +3,13 @@
  * Have device 0 replace a huge page by small ones, of which it has too few, while it can
  * map no more memory.
  *
- * The device's first chunk of memory is used up but for a few small pages.  A process
- * then migrates a hole of a huge page's size, and another one a huge page.  The device is
+ * A process uses up a chunk of the device's memory but for a few small pages.  Then it
+ * migrates a hole of a huge page's size, and another process a huge page.  The device is
  * told to fail the allocation of a large page, and failslab has it map no more.  Whether
  * the few pages are free afterwards is seen by using them.
  *
- * Those two are processes of their own, as a kernel that does not expect it ends them.
+ * A kernel that does not expect it ends the process.  Whoever closes a mirror has all that
+ * is in the device's memory migrated back, so each process begins with a chunk of its own.
  */
 #include "mirror.h"
 
@@ -20,8 +21,13 @@
 /* What is migrated at once is copied, too. */
 #define STEP		4096UL
 
+struct done {
+	int mapped, error;
+	uint64_t pages;
+};
+
 static struct shared {
-	int error;
+	struct done most, huge, few;
 	unsigned long huge_kb;
 	size_t wrong;
 } *all;
@@ -29,40 +35,34 @@ static struct shared {
 static int mirror;
 static char *copy;
 
+static void migrate(char *at, size_t pages, struct done *done)
+{
+	int before = chunks(), error = 0;
+	uint64_t now = 0;
+	size_t i, n;
+
+	for (i = 0; i < pages && !error; i += n) {
+		n = pages - i < STEP ? pages - i : STEP;
+		error = mirror_ioctl(mirror, HMM_DMIRROR_MIGRATE_TO_DEV, at + i * PAGE,
+				     copy, n, &now);
+		done->pages += now;
+	}
+	done->error = error;
+	done->mapped = chunks() - before;
+}
+
 /* Addresses without pages, which will be small ones. */
 static char *map_hole(size_t pages)
 {
 	char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE,
 			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	if (at == MAP_FAILED || madvise(at, pages * PAGE, MADV_NOHUGEPAGE) ||
-	    madvise(at, pages * PAGE, MADV_DONTFORK))
+	if (at == MAP_FAILED || madvise(at, pages * PAGE, MADV_NOHUGEPAGE))
 		die("cannot map %zu pages", pages);
 	return at;
 }
 
-static void migrate(const char *name, size_t pages)
-{
-	char *at = map_hole(pages);
-	int before = chunks(), error = 0;
-	uint64_t done, sum = 0;
-	size_t i, n;
-
-	for (i = 0; i < pages && !error; i += n) {
-		n = pages - i < STEP ? pages - i : STEP;
-		error = mirror_ioctl(mirror, HMM_DMIRROR_MIGRATE_TO_DEV, at + i * PAGE,
-				     copy, n, &done);
-		sum += done;
-	}
-	printf("{\"turn\": \"%s\", \"mapped\": %d, \"error\": %d, \"pages\": %" PRIu64
-	       "}\n", name, chunks() - before, error, sum);
-	fflush(stdout);
-}
-
-/*
- * A file by which slab allocations of this process fail or not.  As long as they do, it
- * may only do what it has done before: a page fault could be repeated without end.
- */
+/* A file by which slab allocations of this process fail or not. */
 static int open_failing(void)
 {
 	int fd = open("/proc/self/make-it-fail", O_WRONLY | O_CLOEXEC);
@@ -79,6 +79,7 @@ static int open_failing(void)
 	return fd;
 }
 
+/* May only do what was done before: a page fault that fails is repeated without end. */
 static void set_failing(int fd, bool on)
 {
 	if (write(fd, on ? "1" : "0", 1) != 1)
@@ -87,29 +88,40 @@ static void set_failing(int fd, bool on)
 
 static void ask_for_huge(bool hole)
 {
-	size_t i, pages = HUGE / PAGE;
-	char *at = map_huge();
-	int fd = open_mirror(0), failing, error;
+	int failing, error, before;
+	size_t i;
+	char *at;
 
+	mirror = open_mirror(0);
+	if (mirror_ioctl(mirror, HMM_DMIRROR_RELEASE, copy, copy, 1, NULL))
+		die("HMM_DMIRROR_RELEASE");
+	migrate(map_hole(CHUNK / PAGE - FEW), CHUNK / PAGE - FEW, &all->most);
+
+	at = map_huge();
 	all->huge_kb = huge_kb(at);
 	if (hole && madvise(at, HUGE, MADV_DONTNEED))
 		die("MADV_DONTNEED");
-	if (mirror_ioctl(fd, HMM_DMIRROR_FLAGS, at, copy, FAIL_ALLOC, NULL))
+	if (mirror_ioctl(mirror, HMM_DMIRROR_FLAGS, at, copy, FAIL_ALLOC, NULL))
 		die("HMM_DMIRROR_FLAGS");
+	before = chunks();
 	failing = open_failing();
 	set_failing(failing, false);
 	set_failing(failing, true);
-	error = mirror_ioctl(fd, HMM_DMIRROR_MIGRATE_TO_DEV, at, copy, pages, NULL);
+	error = mirror_ioctl(mirror, HMM_DMIRROR_MIGRATE_TO_DEV, at, copy, HUGE / PAGE,
+			     NULL);
 	set_failing(failing, false);
-	all->error = error;
-	for (i = 0; !hole && i < HUGE; i++)
-		all->wrong += at[i] != 1;
+	all->huge.error = error;
+	all->huge.mapped = chunks() - before;
+
+	migrate(map_hole(FEW), FEW, &all->few);
+	for (i = 0; i < HUGE; i++)
+		all->wrong += at[i] != !hole;
 	_exit(0);
 }
 
 static void turn(const char *name, bool hole)
 {
-	int before = chunks(), status;
+	int status;
 	pid_t pid;
 
 	memset(all, 0, sizeof(*all));
@@ -123,9 +135,13 @@ static void turn(const char *name, bool hole)
 	put(FAILSLAB "probability", "0");
 	put(FAILSLAB "task-filter", "N");
 	put(FAILSLAB "ignore-gfp-wait", "Y");
-	printf("{\"turn\": \"%s\", \"status\": %d, \"mapped\": %d, \"error\": %d, "
-	       "\"huge_kb\": %lu, \"wrong\": %zu}\n",
-	       name, status, chunks() - before, all->error, all->huge_kb, all->wrong);
+	printf("{\"turn\": \"%s\", \"status\": %d, \"huge_kb\": %lu, \"wrong\": %zu",
+	       name, status, all->huge_kb, all->wrong);
+	printf(", \"most\": [%d, %d, %" PRIu64 "]", all->most.mapped, all->most.error,
+	       all->most.pages);
+	printf(", \"huge\": [%d, %d]", all->huge.mapped, all->huge.error);
+	printf(", \"few\": [%d, %d, %" PRIu64 "]}\n", all->few.mapped, all->few.error,
+	       all->few.pages);
 	fflush(stdout);
 }
 
@@ -135,13 +151,8 @@ int main(void)
 		   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (all == MAP_FAILED)
 		die("cannot map");
-	mirror = open_mirror(0);
 	copy = map_pages(STEP);
-	if (mirror_ioctl(mirror, HMM_DMIRROR_RELEASE, copy, copy, 1, NULL))
-		die("HMM_DMIRROR_RELEASE");
-	migrate("all but a few", CHUNK / PAGE - FEW);
 	turn("hole", true);
 	turn("huge page", false);
-	migrate("the few", FEW);
 	return 0;
 }
