@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from kstall.evidence import Evidence, Verdict
 
@@ -12,15 +13,24 @@ from kstall.evidence import Evidence, Verdict
 _CROWDED = 5
 
 
-def nothing_is_lost_when_crowded(ev: Evidence) -> Verdict:
-    """Counted where an IOVA is taken and where it is freed, until all is quiet."""
-    v = Verdict()
+def _crowd(ev: Evidence, v: Verdict) -> dict[str, Any] | None:
+    """What was counted, or None if flushes were not in each other's way."""
+    facts: dict[str, Any]
     (facts,) = map(json.loads, ev.workload("crowd").stdout.splitlines())
     if facts["inside"] < _CROWDED:
         v.undecide(
             f"{facts['inside']} flushes of one CPU in the course of another's, of "
             f"{facts['flushes']}; it takes {_CROWDED}"
         )
+        return None
+    return facts
+
+
+def nothing_is_lost_when_crowded(ev: Evidence) -> Verdict:
+    """Counted where an IOVA is taken and where it is freed, until all is quiet."""
+    v = Verdict()
+    facts = _crowd(ev, v)
+    if facts is None:
         return v
     v.at_least("flushes in the course of another CPU's", facts["inside"], _CROWDED)
     v.equal("type of the group", facts["type"], "DMA-FQ")
@@ -31,12 +41,8 @@ def nothing_is_lost_when_crowded(ev: Evidence) -> Verdict:
 def nothing_is_freed_early(ev: Evidence) -> Verdict:
     """Stamps of BPF programs: of unmappings, of flushes, and of what is freed."""
     v = Verdict()
-    (facts,) = map(json.loads, ev.workload("crowd").stdout.splitlines())
-    if facts["inside"] < _CROWDED:
-        v.undecide(
-            f"{facts['inside']} flushes of one CPU in the course of another's, of "
-            f"{facts['flushes']}; it takes {_CROWDED}"
-        )
+    facts = _crowd(ev, v)
+    if facts is None:
         return v
     v.equal("type of the group", facts["type"], "DMA-FQ")
     v.equal("domains", facts["domains"], 1)
