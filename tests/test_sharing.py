@@ -243,6 +243,26 @@ def test_one_that_does_not_apply_beside_another_is_proven_alone(world: World) ->
     assert entry(ran, "delta").kernel != entry(ran, "beta").kernel
 
 
+def test_one_that_stands_apart_shares_a_base_that_has_what_it_asks_for(
+    tmp_path: Path,
+) -> None:
+    """A base for one series would be a kernel more to build, and the same code."""
+    with settling(make(World(tmp_path / "world", at_once=2))) as world:
+        other = 'const char beta_is[] = "delta by its patch";'
+        give(world, "delta", patch("delta", other, file="beta.c"))
+        write(world.root / "project", {"kconfigs/delta.config": "CONFIG_BETA=y\n"})
+        ran = world.validate()
+        require_proven(ran)
+        assert kernels(world) == 3
+        bases = {entry(ran, name).overhead.base_kernel for name in NAMES}  # type: ignore[union-attr]
+        assert len(bases) == 1
+        assert entry(ran, "delta").kernel != entry(ran, "beta").kernel
+        write(world.root / "project", {"kconfigs/delta.config": "CONFIG_DELTA=y\n"})
+        asks_more = world.validate()
+        require_proven(asks_more)
+        assert kernels(world) == 5, "a base and a patched one of its own"
+
+
 def test_one_that_does_not_apply_at_all_is_no_matter_for_the_others(
     world: World,
 ) -> None:

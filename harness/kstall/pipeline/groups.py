@@ -41,10 +41,14 @@ class Ground:
 
 @dataclass(frozen=True)
 class Group:
-    """Series in one kernel, fixes first, and the plan that applies them all."""
+    """Series in one kernel, fixes first, and the plan that applies them all.
+
+    ``configured_as`` are those by whose fragments it is configured, if not by its own.
+    """
 
     series: tuple[Series, ...]
     plan: tree.Plan
+    configured_as: tuple[Series, ...] = ()
 
     @property
     def name(self) -> str:
@@ -54,7 +58,8 @@ class Group:
     @property
     def slot(self) -> str:
         """The output directory that it is built in: no series has a name with a +."""
-        return self.series[0].name if len(self.series) == 1 else f"+{ALL}"
+        several = len(self.configured_as or self.series) > 1
+        return f"+{ALL}" if several else self.series[0].name
 
     @functools.cached_property
     def fixed(self) -> tree.Plan:
@@ -68,7 +73,7 @@ class Group:
 
     def fragments(self, project: Project, *more: str) -> list[Path]:
         """What its kernels are configured by: what all need, and what each does."""
-        own = (one.spec.kconfig for one in self.series)
+        own = (one.spec.kconfig for one in self.configured_as or self.series)
         names = dict.fromkeys(("base.config", *own, *more))
         return [project.kconfigs / name for name in names]
 

@@ -148,7 +148,8 @@ def perform(
     series = project.load(spec["series"])
     if len(series) == 1:
         plan = tree.plan(ground.base, series[0].patches, run.dir)
-        group = Group(series, plan)
+        others = spec["configured-as"]
+        group = Group(series, plan, project.load(others) if others else ())
         entry = SeriesReport(
             name=series[0].name,
             title=series[0].spec.title,
@@ -299,6 +300,7 @@ class _Maker:
         ground = self.ground
         copied = projects.keep(ground.project, ground.cache)
         names = [one.name for one in self.group.series]
+        configured_as = [one.name for one in self.group.configured_as]
         return elsewhere.Unit(
             kind="kernels",
             key=cache.digest(self.key(), self.attempt),
@@ -306,6 +308,7 @@ class _Maker:
             spec={
                 "project": copied,
                 "series": names,
+                "configured-as": configured_as,
                 "level": self.level,
                 "base": ground.base.as_json(),
                 "root": ground.root.key,

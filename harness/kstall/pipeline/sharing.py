@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..base import KstallError, figure, figures, parallel, places, space
+from ..build import kconfig
 from ..cost import FunctionSize, Kernels, shares
 from ..evidence import Evidence, mutate
 from ..guest import Guest, accel, guestrun, machine_for, run_guest
@@ -110,7 +111,7 @@ def guests(
     for subject in subjects:
         if subject not in shared:
             with contextlib.suppress(runs.StageStopped):
-                made = sharing.built_alone(subject)
+                made = sharing.built_alone(subject, built)
                 yield subject, sharing.guest(subject, made)
 
 
@@ -146,7 +147,7 @@ class _Sharing:
             single += self._prove_shared(shared, built)
         for subject in single:
             with contextlib.suppress(runs.StageStopped):
-                self._prove_alone(subject, self._context(subject))
+                self._prove_alone(subject, self._context(subject), built)
                 self._mutate(subject)
 
     def _context(self, subject: Subject, *below: str) -> Context:
@@ -238,11 +239,16 @@ class _Sharing:
         ground = self._subjects[names[0]].ground
         return kernels.make(ground, group, level, self._run, attempt=self._attempts)
 
-    def built_alone(self, subject: Subject) -> Built:
-        """Its kernels, with it alone.  Raises `runs.StageStopped`."""
-        return kernels.make(
-            subject.ground, subject.group, self._wanted.level, self._run, subject.entry
-        )
+    def built_alone(self, subject: Subject, like: Built | None = None) -> Built:
+        """Its kernels, with it alone.  Raises `runs.StageStopped`.
+
+        If ``like`` has all that it asks for, they are configured as that is: it has the
+        same base then.
+        """
+        ground, group = subject.ground, subject.group
+        if like is not None and _has_all(like, group):
+            group = dataclasses.replace(group, configured_as=like.group.series)
+        return kernels.make(ground, group, self._wanted.level, self._run, subject.entry)
 
     def guest(self, subject: Subject, built: Built) -> Guest:
         """The guest of a series, on a kernel that has it."""
@@ -415,9 +421,11 @@ class _Sharing:
             return max(2, len(subjects))
         return self._wanted.at_once or (1 if self._wanted.repeat else _room(subjects))
 
-    def _prove_alone(self, subject: Subject, context: Context) -> None:
+    def _prove_alone(
+        self, subject: Subject, context: Context, like: Built | None = None
+    ) -> None:
         """Prove it on a kernel of its own.  Raises `runs.StageStopped`."""
-        built = self.built_alone(subject)
+        built = self.built_alone(subject, like)
         self._chain(subject, built, context, self._at_once([subject]))
 
     def _prove_those_that_boot(
@@ -574,6 +582,17 @@ class _Sharing:
     def _remark(self, subject: Subject, text: str) -> None:
         with self._run.stage("alone", subject.entry) as stage:
             stage.summary = text
+
+
+def _has_all(built: Built, group: Group) -> bool:
+    """Whether the kernel is configured as ``group`` asks for."""
+    ground = built.ground
+    try:
+        own = group.fragments(ground.project)
+        wanted = kconfig.combine(own, ground.tools.arch)
+    except kconfig.KconfigError:
+        return False  # whoever configures it says what is wrong
+    return not kconfig.missing(wanted, kconfig.parse_config(built.patched.config))
 
 
 def _interrupted(subjects: Iterable[Subject]) -> None:
