@@ -6,13 +6,15 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import kerneltree
 from kstall.pipeline import groups
-from kstall.pipeline.groups import Apart, Names, divide
+from kstall.pipeline.groups import Apart, Group, Names, divide
 from kstall.series import Patch, Project
+from kstall.tree import am, tree
 
 ALL = tuple("abcdefgh")
 
@@ -119,3 +121,24 @@ def test_series_that_declare_a_conflict_stand_apart(project_copy: Project) -> No
     assert found.apart == (Apart("pci-aer-fixes", "pci-aer", alone=True),)
     without = [one for one in every if one.name != "pci-aer"]
     assert groups.declared(without).apart == ()
+
+
+def _defining(*symbols: str) -> tree.Plan:
+    """A plan of patches that each define a symbol."""
+    texts = ["", *(f"config {one}\n\tbool\n" for one in symbols)]
+    states = [
+        (("Kconfig", am.File("".join(texts[: count + 1]).encode(), False)),)
+        for count in range(len(texts))
+    ]
+    patches = tuple(SimpleNamespace(path=Path(one)) for one in symbols)
+    return tree.Plan(None, patches, tuple(states), ())  # type: ignore[arg-type]
+
+
+def test_what_others_define_is_absent_in_a_kernel_that_is_configured_as_theirs() -> (
+    None
+):
+    others = Group((), _defining("ALPHA", "BETA"))
+    own = Group((), _defining("OWN"), others)
+    assert others.absent(0) == {"ALPHA", "BETA"} and others.absent(2) == set()
+    assert own.absent(0) == {"ALPHA", "BETA", "OWN"}
+    assert own.absent(1) == {"ALPHA", "BETA"}

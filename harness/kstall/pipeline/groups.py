@@ -43,12 +43,12 @@ class Ground:
 class Group:
     """Series in one kernel, fixes first, and the plan that applies them all.
 
-    ``configured_as`` are those by whose fragments it is configured, if not by its own.
+    ``configured_as`` is the one by whose fragments it is configured, if not its own.
     """
 
     series: tuple[Series, ...]
     plan: tree.Plan
-    configured_as: tuple[Series, ...] = ()
+    configured_as: Group | None = None
 
     @property
     def name(self) -> str:
@@ -58,8 +58,9 @@ class Group:
     @property
     def slot(self) -> str:
         """The output directory that it is built in: no series has a name with a +."""
-        several = len(self.configured_as or self.series) > 1
-        return f"+{ALL}" if several else self.series[0].name
+        if self.configured_as is not None:
+            return self.configured_as.slot
+        return self.series[0].name if len(self.series) == 1 else f"+{ALL}"
 
     @functools.cached_property
     def fixed(self) -> tree.Plan:
@@ -71,9 +72,16 @@ class Group:
         others = len(self.series) > len(fixes)
         return self.plan.upto(sum(len(one.patches) for one in fixes) if others else 0)
 
+    def absent(self, count: int) -> frozenset[str]:
+        """The configuration symbols that it is asked for, and that it has not with the
+        first ``count`` patches: others define them."""
+        asked = kernel.added_symbols((self.configured_as or self).plan)
+        asked |= kernel.added_symbols(self.plan)
+        return asked - kernel.added_symbols(self.plan.upto(count))
+
     def fragments(self, project: Project, *more: str) -> list[Path]:
         """What its kernels are configured by: what all need, and what each does."""
-        own = (one.spec.kconfig for one in self.configured_as or self.series)
+        own = (one.spec.kconfig for one in (self.configured_as or self).series)
         names = dict.fromkeys(("base.config", *own, *more))
         return [project.kconfigs / name for name in names]
 

@@ -148,8 +148,10 @@ def perform(
     series = project.load(spec["series"])
     if len(series) == 1:
         plan = tree.plan(ground.base, series[0].patches, run.dir)
-        others = spec["configured-as"]
-        group = Group(series, plan, project.load(others) if others else ())
+        like = None
+        if others := spec["configured-as"]:
+            like, _ = applied(ground.base, project.load(others), run.dir)
+        group = Group(series, plan, like)
         entry = SeriesReport(
             name=series[0].name,
             title=series[0].spec.title,
@@ -300,7 +302,7 @@ class _Maker:
         ground = self.ground
         copied = projects.keep(ground.project, ground.cache)
         names = [one.name for one in self.group.series]
-        configured_as = [one.name for one in self.group.configured_as]
+        like = self.group.configured_as
         return elsewhere.Unit(
             kind="kernels",
             key=cache.digest(self.key(), self.attempt),
@@ -308,7 +310,7 @@ class _Maker:
             spec={
                 "project": copied,
                 "series": names,
-                "configured-as": configured_as,
+                "configured-as": [one.name for one in like.series] if like else [],
                 "level": self.level,
                 "base": ground.base.as_json(),
                 "root": ground.root.key,
@@ -373,7 +375,7 @@ class _Maker:
                 with self._stage("fixed") as stage:
                     compared = self._build(fixed, stage, fixes)
                     self._modules(costly, compared, fixed, stage, modules, broken)
-            patched = checkout(plan)
+            patched = self._upto(len(plan.patches), checkout)
             with self._stage("config") as stage:
                 config = self._configure(patched, stage)
                 stage.reused = config.reused and not self._is_made_away(config)
@@ -404,10 +406,8 @@ class _Maker:
 
     def _upto(self, count: int, checkout: Callable[[Plan], _Checkout]) -> _Checkout:
         """So many patches; what the others define is absent."""
-        plan = self.group.plan
-        before = plan.upto(count)
-        absent = kernel.added_symbols(plan) - kernel.added_symbols(before)
-        return dataclasses.replace(checkout(before), absent=absent)
+        before = checkout(self.group.plan.upto(count))
+        return dataclasses.replace(before, absent=self.group.absent(count))
 
     @contextlib.contextmanager
     def _stage(self, name: str) -> Iterator[runs.Opened]:

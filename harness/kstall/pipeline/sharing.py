@@ -247,7 +247,7 @@ class _Sharing:
         """
         ground, group = subject.ground, subject.group
         if like is not None and _has_all(like, group):
-            group = dataclasses.replace(group, configured_as=like.group.series)
+            group = dataclasses.replace(group, configured_as=like.group)
         return kernels.make(ground, group, self._wanted.level, self._run, subject.entry)
 
     def guest(self, subject: Subject, built: Built) -> Guest:
