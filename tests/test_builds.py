@@ -151,6 +151,24 @@ def test_a_run_that_is_not_deep_tries_what_takes_seconds(bench: Bench) -> None:
     assert "LEVEL=deep" in entry.stages[0].summary
 
 
+def test_the_log_has_one_variant_after_the_other(bench: Bench) -> None:
+    """Two are compiled at once, and lines of one between the other's tell nothing."""
+    entry, _ = bench.prove(bench.series(GOOD), everything=False)
+    place = bench.root / "out/latest/demo"
+    assert [one.name for one in place.glob("compile*")] == ["compile.log"]
+    told: list[tuple[bool, set[str]]] = []
+    for line in (place / "compile.log").read_text().splitlines():
+        if line.startswith("$ "):
+            told.append(("C=1" in line.split(), set()))
+        elif line.startswith("  C"):
+            told[-1][1].add(line.split()[0])
+    assert {(checks, *sorted(steps)) for checks, steps in told if steps} == {
+        (True, "CC", "CHECK"),
+        (False, "CC"),
+    }
+    assert entry.stages[0].log == "demo/compile.log"
+
+
 # -- what each check catches -----------------------------------------------------------
 
 # The one option that the code of that test hangs on has it compiled at all.

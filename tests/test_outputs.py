@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from kstall.build import outputs
 from kstall.tree import Ever, listing
 
 PRISTINE = "the base's\n"
+BOTH = {"include/a.h", "b.c"}
 #: The head of a 64-bit ELF file with one section header of 64 bytes right behind it.
 OBJECT = b"\x7fELF\2".ljust(40, b"\0") + struct.pack("<Q10xHH2x", 64, 64, 1) + bytes(64)
 
@@ -70,9 +72,11 @@ class Lab:
 
     def make(self, slot: str, applied: Any) -> set[str]:
         """The files that had to be compiled."""
-        output = self.use(slot, applied)
+        return self._compiled(self.use(slot, applied))
+
+    def _compiled(self, output: Path, only: str = "") -> set[str]:
         compiled = set()
-        for name in self.base:
+        for name in [only] if only else self.base:
             source, target = self.src / name, output / Path(name).name
             if (
                 not target.exists()
@@ -82,6 +86,18 @@ class Lab:
                 compiled.add(name)
             assert target.read_text() == source.read_text(), "make skipped a change"
         return compiled
+
+    def apart(
+        self, *names: str, files: Mapping[str, str], only: str = ""
+    ) -> list[dict[str, set[str]]]:
+        """What had to be compiled in each of ``names``, turn by turn."""
+        applied = self.checkout(**files)
+        (self.home / "base.json").touch()
+        made = [outputs.apart(applied, name, self.config, self.cache) for name in names]
+        return [
+            {output.name: self._compiled(output, only) for output in turn}
+            for turn in outputs.turns(applied, made)
+        ]
 
     @property
     def slots(self) -> set[str]:
@@ -302,6 +318,25 @@ def test_a_full_disk_is_said_before_the_build(
         lab.use("two", lab.checkout())
     assert lab.slots == set(), "what could go is gone, and it was not enough"
     assert (lab.cache / "builds/base").exists(), "the directory in use stays"
+
+
+def test_those_that_saw_the_same_are_made_at_once(lab: Lab) -> None:
+    """And none has compiled again what only another one has not seen."""
+    first = lab.apart("one", "two", "late", files={})
+    assert first == [{"one": BOTH, "two": BOTH, "late": BOTH}]
+    second = lab.apart("one", "two", files={"a": "new"})
+    assert second == [{"one": {"include/a.h"}, "two": {"include/a.h"}}]
+    third = lab.apart("one", "late", "two", files={"a": "new", "b": "newer"})
+    assert third == [{"one": {"b.c"}, "two": {"b.c"}}, {"late": BOTH}]
+
+
+def test_an_old_object_is_not_hidden_by_another_s_older_time_stamp(lab: Lab) -> None:
+    """Of three versions one compiles only the last, and not all of it."""
+    lab.apart("one", files={"a": "last"})
+    lab.apart("two", files={"a": "first"})
+    lab.apart("two", files={"a": "last"}, only="b.c")
+    (made,) = lab.apart("one", "two", files={"a": "last"})
+    assert "include/a.h" in made["two"]
 
 
 def test_those_of_a_base_that_is_gone_go_as_well(lab: Lab) -> None:

@@ -32,7 +32,8 @@ import json
 import os
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,6 +81,7 @@ def use(
             (aside / slot).rename(active)
         os.utime(active)  # `_make_room` drops what was not used for longest
         _get_ready(active, slot, applied, config)
+        _stamp(applied, [active])
     return active
 
 
@@ -90,7 +92,7 @@ def apart(
     cache_dir: Path,
     whose: Architecture = arch.X86_64,
 ) -> Path:
-    """The output directory ``name`` for a few objects, ready for make.
+    """The output directory ``name`` for a few objects, ready for make in its `turns`.
 
     As `use`, but it begins empty, has its own path, and stays as long as its base.
     """
@@ -105,8 +107,24 @@ def apart(
     return output
 
 
+def turns(applied: AppliedTree, made: Iterable[Path]) -> Iterator[list[Path]]:
+    """Those of ``made``, by `apart`, that make can be run in at once, turn by turn.
+
+    They share the sources' time stamps, so what one has not seen would be compiled in
+    all of them.  Each turn ends when the next one is asked for.
+    """
+    alike: dict[tuple[str | None, ...], list[Path]] = {}
+    for output in made:
+        seen = read(output / _SEEN, dict) or {}
+        blobs = (_seen_blob(seen, *one) for one in sorted(applied.ever.items()))
+        alike.setdefault(tuple(blobs), []).append(output)
+    for turn in alike.values():
+        _stamp(applied, turn)
+        yield turn
+
+
 def _get_ready(output: Path, slot: str, applied: AppliedTree, config: Path) -> None:
-    """Have make see in ``output`` what is there, and what changed since."""
+    """Have only what is whole in ``output``, and ``config``."""
     if _drop_torn(output) > _outwait_the_clock(output / _SLOT):
         # What changes now would look older than what was made of it before.
         cache.remark(
@@ -114,7 +132,6 @@ def _get_ready(output: Path, slot: str, applied: AppliedTree, config: Path) -> N
             "there is used"
         )
         _begin_anew(output, slot, applied)
-    _stamp(applied, output)
     _install_config(config, output / ".config")
 
 
@@ -305,27 +322,50 @@ def _is_whole(target: Path) -> bool:
     return bool(start + each * count <= size)
 
 
-def _stamp(applied: AppliedTree, output: Path) -> None:
-    """Give each file that series touch the time stamp that make has to see.
+def _stamp(applied: AppliedTree, made: Sequence[Path]) -> None:
+    """Give each file that series touch the time stamp that make has to see in ``made``.
 
     A file that a build may have warned about without anyone reading it counts as
     changed.
     """
-    seen = read(output / _SEEN, dict) or {}
-    unread = output / _UNJUDGED
-    again: set[str] = set()
-    if unread.exists():
-        known = read(unread, list)
-        again = set(applied.ever if known is None else known)
-    now = _outwait_the_clock(output / _SLOT)
+    histories = [_History.of(output, applied) for output in made]
+    now = max(_outwait_the_clock(output / _SLOT) for output in made)
     stamps: dict[str, tuple[str | None, int]] = {}
     for path, file in applied.ever.items():
-        same = _seen_blob(seen, path, file) == file.blob and path not in again
-        before = seen[path][1] if path in seen else file.base_mtime_ns
-        stamps[path] = (file.blob, before if same else now)
+        before = [one.stamp(path, file) for one in histories]
+        # Of several the latest: an earlier one would hide from make what was compiled
+        # before it, of other content, and not again since.
+        known = [one for one in before if one is not None]
+        stamp = max(known) if len(known) == len(before) else now
+        stamps[path] = (file.blob, stamp)
         if file.blob is not None:
-            os.utime(applied.path / path, ns=(now, stamps[path][1]))
-    cache.write_json(output / _SEEN, stamps)
+            os.utime(applied.path / path, ns=(now, stamp))
+    for output in made:
+        cache.write_json(output / _SEEN, stamps)
+
+
+@dataclass(frozen=True)
+class _History:
+    """What an output directory has ``seen`` last, and what of it counts as changed."""
+
+    seen: Mapping[str, Any]
+    again: frozenset[str]
+
+    @classmethod
+    def of(cls, output: Path, applied: AppliedTree) -> _History:
+        """That of ``output``."""
+        again: frozenset[str] = frozenset()
+        if (unread := output / _UNJUDGED).exists():
+            known = read(unread, list)
+            again = frozenset(applied.ever if known is None else known)
+        return cls(read(output / _SEEN, dict) or {}, again)
+
+    def stamp(self, path: str, file: Ever) -> int | None:
+        """The time stamp in ns that it saw with this content, if that is the last."""
+        if path in self.again or _seen_blob(self.seen, path, file) != file.blob:
+            return None
+        stamp: int = self.seen[path][1] if path in self.seen else file.base_mtime_ns
+        return stamp
 
 
 def _outwait_the_clock(file: Path) -> int:

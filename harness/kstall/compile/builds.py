@@ -7,16 +7,18 @@ of a patch only the states behind it are compiled again.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base import KstallError, Sink, cache, elsewhere, sources, temporary
-from ..build import Configured, Toolchain, kconfig, kernel
+from ..base import KstallError, Sink, cache, elsewhere, parallel, sources, temporary
+from ..build import Configured, Toolchain, kconfig, kernel, outputs
 from ..debian import Root, root
 from ..series import Context, Series, SeriesError, projects
 from ..tree import AppliedTree, Base, Plan, tree
@@ -33,6 +35,9 @@ _ONLY_DEEP = ("without-", "builtin", "clang", "arm64", "i386", variants.RANDOM)
 DEEP = "compiled at LEVEL=deep"
 # Outcomes; those of worst take a megabyte, the others some kilobytes.
 _KEPT = 2000
+# How many variants are compiled at once; the processors are shared by all of them.
+_AT_ONCE = 2
+_appending = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -243,7 +248,8 @@ def _random(
 
         def result(number: int, variant: Variant = variant) -> _Result:
             state = _State(work, number, checkout, users)
-            return _obtain(work, state, variant, fragments)
+            (made,) = _obtain(work, state, [variant], fragments)
+            return made
 
         # Of a state that says nothing new it does not matter what those before it say,
         # but where each patch compiles other variants show.
@@ -319,24 +325,34 @@ def _turn(
     fragments = _fragments(work)
     for number in range(len(work.plan.states)):
         state = _State(work, number, checkout, users)
-        for variant in turn:
-            if number not in _states(work, variant):
-                continue
-            yield variant, number, _obtain(work, state, variant, fragments)
+        tried = [one for one in turn if number in _states(work, one)]
+        results = _obtain(work, state, tried, fragments)
+        for variant, result in zip(tried, results, strict=True):
+            yield variant, number, result
 
 
 def _obtain(
-    work: Work, state: _State, variant: Variant, fragments: Sequence[Path]
-) -> _Result:
-    """What comes of a state in a variant, found or made."""
-    key = _key_of(work, state.number, variant, fragments)
-    entry = work.cache / "compiled" / key
-    if reused := _is_there(entry, state):
+    work: Work, state: _State, tried: Sequence[Variant], fragments: Sequence[Path]
+) -> list[_Result]:
+    """What comes of a state in each of the variants of a turn, found or made."""
+    entries = [
+        work.cache / "compiled" / _key_of(work, state.number, one, fragments)
+        for one in tried
+    ]
+    reused = [_is_there(entry, state) for entry in entries]
+    lacking = {
+        entry: variant
+        for variant, entry, known in zip(tried, entries, reused, strict=True)
+        if not known
+    }
+    if lacking:
+        _compile(work, state, lacking, fragments)
+    results = []
+    for entry, known in zip(entries, reused, strict=True):
         os.utime(entry)  # `cache.prune` drops what was not used for longest
-    else:
-        _compile(work, state, variant, fragments, entry)
-    raw = json.loads((entry / _OUTCOME).read_text(encoding="utf-8"))
-    return _Result(Outcome.of_json(raw), entry, reused)
+        raw = json.loads((entry / _OUTCOME).read_text(encoding="utf-8"))
+        results.append(_Result(Outcome.of_json(raw), entry, known))
+    return results
 
 
 def _is_there(entry: Path, state: _State) -> bool:
@@ -456,32 +472,66 @@ def _configured(
 def _compile(
     work: Work,
     state: _State,
-    variant: Variant,
+    lacking: Mapping[Path, Variant],
     fragments: Sequence[Path],
-    entry: Path,
 ) -> None:
-    """Compile a state in a variant, and put what came of it into ``entry``."""
-    with (
-        temporary.directory("compile") as place,
-        cache.keep(entry) as made,
-    ):
-        try:
-            config = _configured(work, state, variant, fragments, place)
-        except kconfig.CannotBeOff as error:
-            outcome = Outcome(impossible=error.what)
-        else:
+    """Compile a state in variants, and put what came of each into its entry."""
+    with temporary.directory("compile") as place:
+        jobs: dict[Path, tuple[Job, Path]] = {}
+        for entry, variant in lacking.items():
+            scratch = place / variant.name
+            scratch.mkdir()
+            try:
+                config = _configured(work, state, variant, fragments, scratch)
+            except kconfig.CannotBeOff as error:
+                _keep(entry, Outcome(impossible=error.what))
+                continue
+            whose = variant.tools.arch
+            output = outputs.apart(
+                state.applied, variant.place, config.file, work.cache, whose
+            )
             job = Job(
                 tree=state.applied,
                 touched=state.touched,
                 users=state.users,
                 variant=variant,
                 config=config,
-                cache=work.cache,
-                scratch=place,
-                log=work.log,
+                output=output,
+                scratch=scratch,
+                log=work.log.with_name(f"compile-{variant.name}.log"),
             )
-            keep = made / _OBJECTS if variant.name == _WORST else None
-            outcome = compiling.compile(
-                job, alone=variant.name == variants.MODULES, keep=keep
-            )
+            jobs[output] = job, entry
+        for turn in outputs.turns(state.applied, jobs):
+            tasks = {
+                output: functools.partial(_compile_one, *jobs[output], work.log)
+                for output in turn
+            }
+            # While one make reads what is there, with one processor, the compilers of
+            # another have the others.
+            count = min(_AT_ONCE, len(os.sched_getaffinity(0)))
+            parallel.each(tasks, count, lambda *_: None)
+
+
+def _compile_one(job: Job, entry: Path, log: Path) -> None:
+    """Compile it; what was printed is at the end of ``log`` when that is complete."""
+    try:
+        with cache.keep(entry) as made:
+            keep = made / _OBJECTS if job.variant.name == _WORST else None
+            alone = job.variant.name == variants.MODULES
+            outcome = compiling.compile(job, alone=alone, keep=keep)
+            cache.write_json(made / _OUTCOME, outcome.as_json())
+    except KstallError as error:
+        if error.log == job.log:
+            error.log = log
+        raise
+    finally:
+        # Lest two write between each other's lines.
+        with _appending, contextlib.suppress(FileNotFoundError):
+            with log.open("ab") as whole:
+                whole.write(job.log.read_bytes())
+            job.log.unlink()
+
+
+def _keep(entry: Path, outcome: Outcome) -> None:
+    with cache.keep(entry) as made:
         cache.write_json(made / _OUTCOME, outcome.as_json())

@@ -93,10 +93,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Job:
-    """The checked-out ``tree``, and what is to be compiled of it.
+    """The checked-out ``tree``, and what is to be compiled of it into ``output``.
 
     ``touched`` are all files that any patch of the series touches and that there are,
-    ``users`` other sources that include them.
+    ``users`` other sources that include them; ``output`` is by `outputs.apart`, and its
+    turn.
     """
 
     tree: AppliedTree
@@ -104,7 +105,7 @@ class Job:
     users: kbuild.Users
     variant: Variant
     config: Configured
-    cache: Path
+    output: Path
     scratch: Path
     log: Path
 
@@ -153,10 +154,7 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
     wanted = (*sources, *job.users.chosen(listed.objects))
     objects = {path: kbuild.object_of(path) for path in wanted}
     targets = {path: one for path, one in objects.items() if one in listed.objects}
-    output = outputs.apart(
-        *(job.tree, job.variant.place, job.config.file, job.cache),
-        job.variant.tools.arch,
-    )
+    output = job.output
     said = [
         Said(name, 0, NO_SOURCE, "the Makefile wants it, and there is no source of it")
         for name in sorted(listed.no_source)
