@@ -130,6 +130,44 @@ def test_what_was_not_compiled_is_no_finding(world: World) -> None:
     assert "'three' undeclared" in told.detail and "'four' undeclared" in told.detail
 
 
+@pytest.mark.fault("killed", "make, as another variant that it runs beside fails")
+def test_what_was_ended_for_another_s_fault_is_no_outcome(world: World) -> None:
+    """It has told of one error, and not yet of the other."""
+    patch = world.project.patches / "demo/0001-demo.patch"
+    head, tail = PATCH.split("--\n2", 1)
+    other = head[head.index("diff --git") :].replace("demo", "other")
+    other = other.replace("return 1", "return 2").replace("return 3", "return four")
+    text = head.replace("return 3", "return three") + other
+    patch.write_text(f"{text}--\n2{tail}")
+    real = "exec /usr/bin/gcc"
+    write(
+        world.root / "bin",
+        {
+            "gcc": "#!/bin/sh\n"
+            'test "$(cat "$WORLD/stage")" = compile || ' + real + ' "$@"\n'
+            f'grep -q four $WORLD/cache/trees/*/src/other.c || {real} "$@"\n'
+            "case $* in\n"
+            "*/modules/other.o*) sleep 3\n"
+            "    echo 'gcc: fatal error: Killed signal terminated program cc1' >&2\n"
+            "    exit 1 ;;\n"
+            "*/untraced/other.o*) sleep 300 ;;\n"
+            "esac\n"
+            f'{real} "$@"\n'
+        },
+    )
+    ran = world.validate()
+    require_stopped(ran, "compile", "there is no other.o", "compile.log", "killed")
+    assert world.free()
+    (world.root / "bin/gcc").unlink()
+    after = world.validate()
+    assert after.report is not None
+    checks = {one.name: one for one in after.report.series[0].checks}
+    for name in ("compiles_as_configured", "compiles_without_tracing"):
+        (told,) = checks[name].comparisons
+        assert "'three' undeclared" in told.detail, name
+        assert "'four' undeclared" in told.detail, name
+
+
 @pytest.mark.fault("killed", "make, as it lists what is configured")
 def test_a_list_that_nobody_wrote_is_not_empty(world: World) -> None:
     """Else no touched file would be among it, and nothing be compiled."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,7 +94,7 @@ class Lab:
         """What had to be compiled in each of ``names``, turn by turn."""
         applied = self.checkout(**files)
         (self.home / "base.json").touch()
-        made = [outputs.apart(applied, name, self.config, self.cache) for name in names]
+        made = {outputs.apart(applied, name, self.cache): self.config for name in names}
         return [
             {output.name: self._compiled(output, only) for output in turn}
             for turn in outputs.turns(applied, made)
@@ -330,13 +331,33 @@ def test_those_that_saw_the_same_are_made_at_once(lab: Lab) -> None:
     assert third == [{"one": {"b.c"}, "two": {"b.c"}}, {"late": BOTH}]
 
 
-def test_an_old_object_is_not_hidden_by_another_s_older_time_stamp(lab: Lab) -> None:
-    """Of three versions one compiles only the last, and not all of it."""
-    lab.apart("one", files={"a": "last"})
-    lab.apart("two", files={"a": "first"})
-    lab.apart("two", files={"a": "last"}, only="b.c")
-    (made,) = lab.apart("one", "two", files={"a": "last"})
-    assert "include/a.h" in made["two"]
+def test_an_edit_of_one_file_after_all_was_made_in_turns(lab: Lab) -> None:
+    """Those that were in different turns have different stamps, and stay apart."""
+    every = ("one", "two", "late")
+    lab.apart(*every, files={})
+    lab.apart("one", "two", files={"a": "new"})
+    lab.apart(*every, files={"a": "new", "b": "newer"})
+    for text in ("newest", "even newer"):
+        turns = lab.apart(*every, files={"a": "new", "b": text})
+        assert turns == [{"one": {"b.c"}, "two": {"b.c"}}, {"late": {"b.c"}}]
+
+
+def test_a_clock_that_goes_back_between_two_turns(lab: Lab) -> None:
+    lab.apart("one", "late", files={})
+    lab.apart("one", files={"b": "new"})
+    applied = lab.checkout(b="newer")
+    made = {
+        outputs.apart(applied, name, lab.cache): lab.config for name in ("one", "late")
+    }
+    turns = outputs.turns(applied, made)
+    next(turns)
+    late = lab.cache / "variants/base/late"
+    ahead = time.time() + 60
+    for path in (late / "b.c", late / ".b.c.cmd"):
+        path.touch()
+        os.utime(path, (ahead, ahead))
+    assert next(turns) == [late]
+    assert not (late / "b.c").exists(), "else make would not see that it is old"
 
 
 def test_those_of_a_base_that_is_gone_go_as_well(lab: Lab) -> None:

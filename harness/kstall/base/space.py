@@ -50,13 +50,16 @@ def guarded(cache: Path, needed: int, what: str) -> Iterator[None]:
         raise
     except CommandError as error:
         # Git says "unable to write file", and not why.
-        if missed(error) or available(cache) < _NOTHING:
+        if missed(error, cache):
             raise NoSpace(what, needed, cache) from error
         raise
 
 
-def missed(error: CommandError) -> bool:
-    """Whether a program that failed says that it had no room."""
+def missed(error: CommandError, place: Path | None = None) -> bool:
+    """Whether a program that failed says that it had no room, or has none at ``place``:
+    a shell that writes there says "I/O error"."""
+    if place is not None and available(place) < _NOTHING:
+        return True
     return any(message in error.output for message in _MESSAGES)
 
 

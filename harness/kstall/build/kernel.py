@@ -449,7 +449,7 @@ def _make(
     except process.CommandError as error:
         if "Bus error" in error.output:
             _drop_mapped(tools, log)
-        reason = explain(error, log)
+        reason = explain(error, log, output)
         if isinstance(reason, BuildError):
             if not applied.touched:
                 raise BaseDoesNotBuild(
@@ -527,9 +527,11 @@ def _is_refusal(line: str) -> bool:
     )
 
 
-def explain(error: process.CommandError, log: Path) -> KstallError:
-    """What a make that failed has failed of."""
-    if space.missed(error):
+def explain(
+    error: process.CommandError, log: Path, output: Path | None = None
+) -> KstallError:
+    """What a make that failed, and wrote to ``output``, has failed of."""
+    if space.missed(error, output):
         # First, for the compiler says so as of an error in the source.
         return KstallError(
             "no space left while building",

@@ -32,7 +32,7 @@ import json
 import os
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,11 +88,10 @@ def use(
 def apart(
     applied: AppliedTree,
     name: str,
-    config: Path,
     cache_dir: Path,
     whose: Architecture = arch.X86_64,
 ) -> Path:
-    """The output directory ``name`` for a few objects, ready for make in its `turns`.
+    """The output directory ``name`` for a few objects, which `turns` make ready.
 
     As `use`, but it begins empty, has its own path, and stays as long as its base.
     """
@@ -103,23 +102,26 @@ def apart(
     with space.guarded(cache_dir, _FEW_BYTES, "a build of a few objects"):
         if not _is_ours(output, applied):
             _begin_anew(output, name, applied)
-        _get_ready(output, name, applied, config)
     return output
 
 
-def turns(applied: AppliedTree, made: Iterable[Path]) -> Iterator[list[Path]]:
-    """Those of ``made``, by `apart`, that make can be run in at once, turn by turn.
+def turns(applied: AppliedTree, made: Mapping[Path, Path]) -> Iterator[list[Path]]:
+    """Output directories by `apart`, each with a .config for it, made ready for make.
 
-    They share the sources' time stamps, so what one has not seen would be compiled in
-    all of them.  Each turn ends when the next one is asked for.
+    They share the sources' time stamps, so make can be run at once in those that last
+    saw the same files with the same stamps: these come together, and the others when
+    the next ones are asked for.
     """
-    alike: dict[tuple[str | None, ...], list[Path]] = {}
+    alike: dict[str, list[Path]] = {}
     for output in made:
         seen = read(output / _SEEN, dict) or {}
-        blobs = (_seen_blob(seen, *one) for one in sorted(applied.ever.items()))
-        alike.setdefault(tuple(blobs), []).append(output)
+        ours = [(path, seen.get(path)) for path in sorted(applied.ever)]
+        alike.setdefault(cache.digest(ours), []).append(output)
     for turn in alike.values():
-        _stamp(applied, turn)
+        with space.guarded(turn[0], 0, "a build of a few objects"):
+            for output in turn:
+                _get_ready(output, output.name, applied, made[output])
+            _stamp(applied, turn)
         yield turn
 
 
@@ -333,8 +335,8 @@ def _stamp(applied: AppliedTree, made: Sequence[Path]) -> None:
     stamps: dict[str, tuple[str | None, int]] = {}
     for path, file in applied.ever.items():
         before = [one.stamp(path, file) for one in histories]
-        # Of several the latest: an earlier one would hide from make what was compiled
-        # before it, of other content, and not again since.
+        # Of several the latest, if they differ after all: an earlier one would hide
+        # from make what was compiled before it, of other content, and not again since.
         known = [one for one in before if one is not None]
         stamp = max(known) if len(known) == len(before) else now
         stamps[path] = (file.blob, stamp)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base import KstallError, Sink, cache, elsewhere, parallel, sources, temporary
+from ..base import (
+    KstallError,
+    Sink,
+    cache,
+    elsewhere,
+    parallel,
+    process,
+    sources,
+    temporary,
+)
 from ..build import Configured, Toolchain, kconfig, kernel, outputs
 from ..debian import Root, root
 from ..series import Context, Series, SeriesError, projects
@@ -340,6 +351,8 @@ def _obtain(
         for one in tried
     ]
     reused = [_is_there(entry, state) for entry in entries]
+    for entry in itertools.compress(entries, reused):
+        os.utime(entry)  # `cache.prune` drops what was not used for longest
     lacking = {
         entry: variant
         for variant, entry, known in zip(tried, entries, reused, strict=True)
@@ -349,7 +362,6 @@ def _obtain(
         _compile(work, state, lacking, fragments)
     results = []
     for entry, known in zip(entries, reused, strict=True):
-        os.utime(entry)  # `cache.prune` drops what was not used for longest
         raw = json.loads((entry / _OUTCOME).read_text(encoding="utf-8"))
         results.append(_Result(Outcome.of_json(raw), entry, known))
     return results
@@ -476,6 +488,10 @@ def _compile(
     fragments: Sequence[Path],
 ) -> None:
     """Compile a state in variants, and put what came of each into its entry."""
+    # While one make reads what is there, with one processor, the compilers of another
+    # have the others.
+    processors = len(os.sched_getaffinity(0))
+    count = min(_AT_ONCE, processors, len(lacking))
     with temporary.directory("compile") as place:
         jobs: dict[Path, tuple[Job, Path]] = {}
         for entry, variant in lacking.items():
@@ -487,9 +503,8 @@ def _compile(
                 _keep(entry, Outcome(impossible=error.what))
                 continue
             whose = variant.tools.arch
-            output = outputs.apart(
-                state.applied, variant.place, config.file, work.cache, whose
-            )
+            output = outputs.apart(state.applied, variant.place, work.cache, whose)
+            assert output not in jobs
             job = Job(
                 tree=state.applied,
                 touched=state.touched,
@@ -499,16 +514,15 @@ def _compile(
                 output=output,
                 scratch=scratch,
                 log=work.log.with_name(f"compile-{variant.name}.log"),
+                parallel=math.ceil(processors / count) + (count > 1),
             )
             jobs[output] = job, entry
-        for turn in outputs.turns(state.applied, jobs):
+        configs = {output: job.config.file for output, (job, _) in jobs.items()}
+        for turn in outputs.turns(state.applied, configs):
             tasks = {
                 output: functools.partial(_compile_one, *jobs[output], work.log)
                 for output in turn
             }
-            # While one make reads what is there, with one processor, the compilers of
-            # another have the others.
-            count = min(_AT_ONCE, len(os.sched_getaffinity(0)))
             parallel.each(tasks, count, lambda *_: None)
 
 
@@ -520,16 +534,21 @@ def _compile_one(job: Job, entry: Path, log: Path) -> None:
             alone = job.variant.name == variants.MODULES
             outcome = compiling.compile(job, alone=alone, keep=keep)
             cache.write_json(made / _OUTCOME, outcome.as_json())
+            # What children said that were ended for another's fault is no outcome.
+            process.require_going()
     except KstallError as error:
         if error.log == job.log:
             error.log = log
         raise
     finally:
-        # Lest two write between each other's lines.
-        with _appending, contextlib.suppress(FileNotFoundError):
-            with log.open("ab") as whole:
-                whole.write(job.log.read_bytes())
-            job.log.unlink()
+        # Lest two write between each other's lines, or one that was ended behind the
+        # one that failed.
+        if job.log.exists():
+            with _appending, contextlib.suppress(OSError, process.Ended):
+                process.require_going()
+                with log.open("ab") as whole:
+                    whole.write(job.log.read_bytes())
+            job.log.unlink(missing_ok=True)
 
 
 def _keep(entry: Path, outcome: Outcome) -> None:

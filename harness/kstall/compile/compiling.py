@@ -27,6 +27,7 @@ from . import kbuild
 from .variants import Variant
 
 _KNOWN = "kstall-objects.json"
+_MAKE_FAILED = 2
 _STEP = re.compile(r"^  (?P<what>[A-Z][A-Z0-9_]*)(?: \[M\])? +(?P<name>\S+)$")
 _LINE = re.compile(
     r"^(?P<sparse>sparse: )?(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? "
@@ -97,7 +98,7 @@ class Job:
 
     ``touched`` are all files that any patch of the series touches and that there are,
     ``users`` other sources that include them; ``output`` is by `outputs.apart`, and its
-    turn.
+    turn.  ``parallel`` is how many compilers run at once.
     """
 
     tree: AppliedTree
@@ -108,6 +109,7 @@ class Job:
     output: Path
     scratch: Path
     log: Path
+    parallel: int = 1
 
 
 @dataclass
@@ -239,7 +241,7 @@ def _run(job: Job, output: Path, targets: Sequence[str]) -> _Heard:
         argv += ["C=1", f"CHECK={variant.checker.program}", f"CF={unlimited}"]
     # A check of its own reads kernel-doc, and W=1 would run it once an object.
     argv += ["KERNELDOC=/dev/null", "--keep-going", "--output-sync=target"]
-    argv += [f"-j{len(os.sched_getaffinity(0))}", *targets]
+    argv += [f"-j{job.parallel}", *targets]
     heard = _Heard()
     hear = _hearer(job.tree, output, set(targets), heard)
     env = {**dict(variant.tools.env), "LC_ALL": "C"}
@@ -248,16 +250,18 @@ def _run(job: Job, output: Path, targets: Sequence[str]) -> _Heard:
     except process.CommandError as error:
         failed = [name for name in targets if name in heard.failed]
         untold = [name for name in failed if not heard.has_error(name, "")]
-        # A full disk shows itself as an error in a source, too.
-        if untold or space.missed(error) or not heard.has_error(*heard.said):
-            reason = kernel.explain(error, job.log)
+        # With 2 make ends of itself; killed, it has not told of all.  A full disk
+        # shows itself as an error in a source, too.
+        whole = error.returncode == _MAKE_FAILED and heard.has_error(*heard.said)
+        if untold or space.missed(error, output) or not whole:
+            reason = kernel.explain(error, job.log, output)
             if isinstance(reason, kernel.SpoiltOutput):
                 outputs.forget(output)
             elif isinstance(reason, kernel.BuildError):
                 # Of others: what would have been said of these, nobody knows.
+                lacking = ", ".join(untold[:3]) or "end to what make did"
                 reason = KstallError(
-                    f"there is no {', '.join(untold[:3])}, and no error in a source "
-                    "tells why",
+                    f"there is no {lacking}, and no error in a source tells why",
                     log=job.log,
                     next="if a compiler was killed (memory?), run the same command "
                     "again",
