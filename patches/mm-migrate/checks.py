@@ -399,6 +399,13 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     v.equal("reasons, by the thread's mm_migrate_pages", reasons, {"compaction"})
     own = [e for e in _migrations(load) if e.pid == changed["pid"]]
     v.equal("migrations by the sleeping process itself", len(own), 0)
+    (cleared,) = _said(load, "cleared")
+    whole = [e for e in _during(load.events(END), cleared) if _range(e)[0] == 0]
+    v.equal(
+        "soft-dirty bits cleared: event, end, curr",
+        [(e.fields["event"], _range(e)[1], _int(e, "curr")) for e in whole],
+        [("soft_dirty", EVERYTHING, 0)],
+    )
     _others_kept_waiting(v, load)
     return v
 
@@ -912,9 +919,16 @@ def _exit(
         for e in load.events(END)
         if e.pid in {move["tid"] for move in moves}
         and not _int(e, "curr")
-        and _range(e)[1] != EVERYTHING
+        and not _is_teardown(e)
     ]
     v.equal("curr=0 of its own, but for the exit", len(partial), 0)
+
+
+def _is_teardown(event: Event) -> bool:
+    """Whether it is the last user's of an mm, whose range is everything."""
+    return event.fields["event"] in ("unmap", "release") and (
+        _range(event)[1] == EVERYTHING
+    )
 
 
 def _others_kept_waiting(v: Verdict, load: WorkloadResult) -> None:
@@ -931,7 +945,7 @@ def _others_kept_waiting(v: Verdict, load: WorkloadResult) -> None:
             e
             for e in _traced(load)
             if not _int(e, "curr")
-            and _range(e)[1] != EVERYTHING
+            and not _is_teardown(e)
             and sums["began"] < e.ts_ns <= sums[till]
         ]
         for till in ("read", "ended")
@@ -1020,16 +1034,21 @@ def _migrate_pages(load: WorkloadResult, event: Event) -> Range:
 
 
 def _with_reasons(load: WorkloadResult) -> list[tuple[Event, str | None]]:
-    """Each new event with the reason of the migrate_pages() that it lies in, if any."""
-    inside: dict[int, str] = {}
+    """Each new event with the reason of the migrate_pages() that it lies in, if any.
+
+    Of several the innermost: reclaim for a new page can migrate others.
+    """
+    inside: dict[int, list[str]] = {}
     found = []
     for event in load.events():
         if event.name == "mm_migrate_pages_start":
-            inside[event.pid] = str(event.fields["reason"])
+            inside.setdefault(event.pid, []).append(str(event.fields["reason"]))
         elif event.name == "mm_migrate_pages":
-            inside.pop(event.pid, None)
+            if inside.get(event.pid):
+                inside[event.pid].pop()
         elif event.name in (BEGIN, END):
-            found.append((event, inside.get(event.pid)))
+            reasons = inside.get(event.pid)
+            found.append((event, reasons[-1] if reasons else None))
     return found
 
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Have another process compact memory of which this one, which sleeps, has a part.
+ * Have another process compact memory of which this one, which sleeps, has a part,
+ * and have it clear the soft-dirty bits of all that this one has, as a checkpoint does.
  *
  * Compaction moves pages from a zone's beginning to free ones at its end.  So that
  * there are both, wherever memory is handed out from, most of it is taken, and one page
@@ -14,6 +15,8 @@
 
 static pid_t compactor(int *go)
 {
+	pid_t sleeper = getpid();
+	char clear_refs[32];
 	int ends[2];
 	uint64_t began;
 	char byte;
@@ -35,6 +38,11 @@ static pid_t compactor(int *go)
 	began = now();
 	put("/proc/sys/vm/compact_memory", "1");
 	printf("{\"what\": \"compact\", \"pid\": %d, \"began\": %" PRIu64
+	       ", \"ended\": %" PRIu64 "}\n", getpid(), began, now());
+	snprintf(clear_refs, sizeof(clear_refs), "/proc/%d/clear_refs", sleeper);
+	began = now();
+	put(clear_refs, "4");
+	printf("{\"what\": \"cleared\", \"tid\": %d, \"began\": %" PRIu64
 	       ", \"ended\": %" PRIu64 "}\n", getpid(), began, now());
 	fflush(stdout);
 	_exit(0);

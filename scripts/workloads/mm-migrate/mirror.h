@@ -113,8 +113,8 @@ static inline void put(const char *path, const char *text)
 	"echo 'duration_ns > 10000000' > filter\n" \
 	"echo 1 > enable\n"
 #define RECIPE_OTHERS \
-	"others='curr == 0 && end != 0xffffffffffffffff'\n" \
-	"echo \"hist:keys=function.sym,event:vals=duration_ns if $others\" >> trigger\n"
+	"who='curr == 0 && (event != 0 && event != 5 || end != 0xffffffffffffffff)'\n" \
+	"echo \"hist:keys=function.sym,event:vals=duration_ns if $who\" >> trigger\n"
 #define RECIPE_STACKS \
 	"echo 'hist:keys=function.sym,common_stacktrace' >> trigger\n"
 
