@@ -239,8 +239,8 @@ def _run(job: Job, output: Path, targets: Sequence[str]) -> _Heard:
     if variant.checker is not None:
         unlimited = "-fmax-errors=unlimited -fmax-warnings=unlimited"
         argv += ["C=1", f"CHECK={variant.checker.program}", f"CF={unlimited}"]
-    # A check of its own reads kernel-doc, and W=1 would run it once an object.
-    argv += ["KERNELDOC=/dev/null", "--keep-going", "--output-sync=target"]
+    # A check of its own reads kernel-doc, and W=1 would start it once an object.
+    argv += ["cmd_checkdoc=", "--keep-going", "--output-sync=target"]
     argv += [f"-j{job.parallel}", *targets]
     heard = _Heard()
     hear = _hearer(job.tree, output, set(targets), heard)

@@ -17,6 +17,7 @@ checkout knows every file that may be wrong, and what it should be::
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import tempfile
@@ -157,16 +158,24 @@ def workspace(
 ) -> Iterator[Callable[[Plan], AppliedTree]]:
     """The workspace of ``base``, ours for as long as the block lasts.
 
-    What is yielded puts a plan into it, one after the other, as `checkout` does.
+    What is yielded puts a plan into it, one after the other, as `checkout` does.  That
+    nobody else wrote there is looked at before the first one.
     """
     home = base.path.parent
 
     def waiting(holder: str) -> None:
         say(f"waiting for {holder}, which is using {base.path}")
 
+    @functools.cache
+    def records() -> dict[str, listing.Record]:
+        # Once is enough as long as the lock is ours: it takes a second.
+        found = listing.load(home / "files")
+        _require_untouched(base, found)
+        return found
+
     def put(plan: Plan) -> AppliedTree:
         with space.guarded(home, _MARGIN, "a patched file"):
-            ever = _sync(plan, say)
+            ever = _sync(plan, records(), say)
         return AppliedTree(base.path, base, plan.touched, plan.content, ever)
 
     if not base.path.is_dir():
@@ -199,10 +208,10 @@ def _gone(base: Base) -> KstallError:
     return KstallError(f"{base.path} is gone from the cache", next="run it again")
 
 
-def _sync(plan: Plan, say: Callable[[str], None]) -> dict[str, Ever]:
+def _sync(
+    plan: Plan, records: Mapping[str, listing.Record], say: Callable[[str], None]
+) -> dict[str, Ever]:
     home = plan.base.path.parent
-    records = listing.load(home / "files")
-    _require_untouched(plan.base, records)
     _keep_pristine(plan.base, plan.files, records)
     # By content: what is aside may have been damaged there.
     kept = _read_pristine(plan.base, _kept_modes(home), records)
