@@ -61,7 +61,7 @@ def _evidence(
         for kind, status in [(CORRECTABLE, ADVISORY), (NONFATAL, UNSUPPORTED)][:reports]
     ]
     registers = {"root_status": 1, "err_src": SOURCE}
-    message = {"root": ROOT, "domain": 0, "fifo_full": 0} | registers
+    message = {"port_name": ROOT, "domain": 0, "dropped": 0} | registers
     told.insert(0, ("pci:pcie_aer_msg", message))
     records = [
         {
@@ -128,8 +128,8 @@ _COMMON = """\
 	field:int common_pid;	offset:4;	size:4;	signed:1;
 """
 _FORMATS = (
-    ("pcie_aer_msg", '"%s root_status:0x%08x (%s), err_src:0x%08x, fifo_full:%u", '
-     "__get_str(root), REC->root_status, a(1), REC->err_src, REC->fifo_full"),
+    ("pcie_aer_msg", '"%s root_status:0x%08x (%s), err_src:0x%08x, dropped:%u", '
+     "__get_str(port_name), REC->root_status, a(1), REC->err_src, REC->dropped"),
     ("irq_handler_entry", '"irq=%d name=%s", REC->irq, __get_str(name)'),
     ("irq_handler_exit", '"irq=%d ret=%s", REC->irq, '
      'REC->ret ? "handled" : "unhandled"'),
@@ -178,8 +178,8 @@ def _turns(place: Path, turns: list[dict[str, Any]]) -> Evidence:
 
 
 def message(status: int, senders: int, full: int = 0) -> tuple[str, dict[str, Any]]:
-    registers = {"root_status": status, "err_src": senders, "fifo_full": full}
-    return "pci:pcie_aer_msg", {"root": ROOT, "domain": 0} | registers
+    registers = {"root_status": status, "err_src": senders, "dropped": full}
+    return "pci:pcie_aer_msg", {"port_name": ROOT, "domain": 0} | registers
 
 
 def report(severity: int) -> tuple[str, dict[str, Any]]:
@@ -296,7 +296,7 @@ def test_reports(
 
 LINE = (
     f"pcie_aer_msg: {ROOT} root_status:0x00000003 (COR|MULTI_COR), "
-    f"err_src:0x{SOURCE:08x}, fifo_full:0"
+    f"err_src:0x{SOURCE:08x}, dropped:0"
 )
 
 
@@ -308,7 +308,7 @@ LINE = (
         (LINE.replace(f"0x{SOURCE:08x}", f"0x{SOURCE << 16:08x}"), False),
         (LINE.replace("MULTI_COR", "UNCOR"), False),
         (LINE.replace("COR|MULTI_COR", "COR"), False),
-        (LINE.replace("fifo_full:0", "fifo_full:2"), False),
+        (LINE.replace("dropped:0", "dropped:2"), False),
     ],
 )
 def test_text(

@@ -296,12 +296,12 @@ def test_aer(project_copy: Project, tmp_path: Path) -> None:
     seen: set[str] = set()
     for one in found.values():
         wanted = Counter(
-            (kind, event.fields["root"], event.fields["root_status"])
+            (kind, event.fields["port_name"], event.fields["root_status"])
             for event in one.named("pcie_aer_msg")
             for kind, holds in kinds.items()
             if holds(
                 int(str(event.fields["root_status"])),
-                int(str(event.fields["fifo_full"])),
+                int(str(event.fields["dropped"])),
             )
         )
         assert one.stalls("cause, device, value1") == wanted

@@ -46,8 +46,8 @@ AER = format_text(
     "pcie_aer_msg",
     901,
     [
-        *(("__data_loc char[] root", U32), ("int domain", U32)),
-        *(("u32 root_status", U32), ("u32 err_src", U32), ("u32 fifo_full", U32)),
+        *(("__data_loc char[] port_name", U32), ("int domain", U32)),
+        *(("u32 root_status", U32), ("u32 err_src", U32), ("u32 dropped", U32)),
     ],
 )
 
@@ -106,8 +106,8 @@ def _messages(*seen: tuple[int, int]) -> bytes:
                 made,
                 0,
                 {
-                    **{"root": "0000:00:01.0", "domain": 0, "root_status": status},
-                    **{"err_src": 0x0800, "fifo_full": full},
+                    **{"port_name": "0000:00:01.0", "domain": 0, "root_status": status},
+                    **{"err_src": 0x0800, "dropped": full},
                 },
             ),
         )

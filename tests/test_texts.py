@@ -24,11 +24,7 @@ CONSTANTS = {
         "256": "IOVA_DEFAULT_FQ_SIZE",
     },
     "iommu-lazy": {"6.17": "a release whose source was read"},
-    "pci-aer": {
-        "128": "AER_ERROR_SOURCES_MAX",
-        "130": "messages that a workload has sent",
-        "256": "AER_ERROR_SOURCES_MAX with the fix of pci-aer-overflow",
-    },
+    "pci-aer": {"130": "messages that a workload has sent"},
     "pci-aer-fixes": {"7.3": "the release whose source was read"},
     "pci-aer-overflow": {
         "128": "AER_ERROR_SOURCES_MAX, and with the patch AER_COR_SOURCES_MAX",

@@ -111,7 +111,7 @@ _MMU_EVENT = {
 def _message(cause: str, *when: tuple[str, int, int]) -> dict[str, Any]:
     """Messages to a Root Port, of those that were taken, or were not."""
     return {
-        **{"end": "pci:pcie_aer_msg", "tid": None, "device": "root"},
+        **{"end": "pci:pcie_aer_msg", "tid": None, "device": "port_name"},
         **{"cause": cause, "when": [list(one) for one in when]},
         **{"value1": "root_status", "value2": "err_src", "suffix": cause},
     }
@@ -329,20 +329,20 @@ SOURCES = (
             _message(
                 "correctable",
                 ("root_status", _COR, _COR),
-                ("fifo_full", 1, 0),
+                ("dropped", 1, 0),
             ),
             _message(
                 "nonfatal",
                 ("root_status", _UNCOR | _FATAL, _UNCOR),
-                ("fifo_full", 1, 0),
+                ("dropped", 1, 0),
             ),
             _message(
                 "fatal",
                 ("root_status", _UNCOR | _FATAL, _UNCOR | _FATAL),
-                ("fifo_full", 1, 0),
+                ("dropped", 1, 0),
             ),
             _message("more of them", ("root_status", _COR | _UNCOR, 0)),
-            _message("not looked into", ("fifo_full", 1, 1)),
+            _message("not looked into", ("dropped", 1, 1)),
         ),
         "aer.roots",
         counts=3,

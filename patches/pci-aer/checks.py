@@ -37,6 +37,8 @@ RXERR, BADTLP, ADVISORY = 0x1, 0x40, 0x2000
 TIMEOUT, UNSUPPORTED = 0x4000, 0x100000
 #: Records that the kernel has room for.
 ROOM = 128
+#: Devices that it looks for because of one, AER_MAX_MULTI_ERR_DEVICES.
+LOOKED_FOR = 5
 
 _WORKLOADS = (
     "single",
@@ -76,7 +78,7 @@ class Turn:
         return [
             event
             for event in self._recorded("pcie_aer_msg")
-            if event.fields["root"] == root
+            if event.fields["port_name"] == root
         ]
 
     @property
@@ -170,6 +172,14 @@ def several_messages_in_one(ev: Evidence) -> Verdict:
     )
     twice = _turn(ev, "multi", "one-device-twice")
     _reported(v, twice, ("ep0", CORRECTABLE, RXERR | BADTLP))
+    # Each error is counted, the device once.
+    counted = {"correctable RxErr": 1, "correctable BadTLP": 1}
+    counted["correctable TOTAL_ERR_COR"] = 1
+    v.equal(f"{twice.label}: counted", twice.facts["grown"]["ep0"], counted)
+    six = _turn(ev, "multi", "six-devices")
+    v.equal("six-devices: aer_event", len(six.reports), LOOKED_FOR)
+    left = [status & RXERR for status in six.facts["left"].values()]
+    v.equal("six-devices: statuses left", left.count(RXERR), 6 - LOOKED_FOR)
     for turn in _turns_of(ev, "mixed"):
         several = sum(bool(_status(event) & MULTI_COR) for event in turn.messages)
         wanted = int(turn.facts["name"] == "two-devices")
@@ -258,6 +268,8 @@ def told_before_recovery(ev: Evidence) -> Verdict:
     v.equal("messages", len(turn.messages), 1)
     # The link is not to be trusted, so the status is not read.
     _reported(v, turn, ("ep3", FATAL, 0))
+    counted = turn.facts["grown"].get("ep3")
+    v.equal("counted for the device", counted, {"fatal TOTAL_ERR_FATAL": 1})
     v.equal("Root Port's total", turn.grown("root", "total_err_fatal"), 1)
     log = re.findall(r"(?m)^\[ *(\d+)\.(\d{6})\] (.*)$", turn.load.kmsg)
     lines = [(int(s) * 1_000_000 + int(us), text) for s, us, text in log]
@@ -369,7 +381,7 @@ def messages_are_the_root_ports_totals(ev: Evidence) -> Verdict:
     for turn in _turns(ev):
         told = Counter[str]()
         for event in turn.messages:
-            if not event.fields["fifo_full"]:
+            if not event.fields["dropped"]:
                 status = _status(event)
                 told["total_err_cor"] += bool(status & COR)
                 fatal = (
@@ -477,7 +489,7 @@ _FIRST = {
 }
 _LINE = re.compile(
     r"(?P<root>\S+) root_status:0x(?P<status>[\da-f]{8}) \((?P<bits>\S*)\), "
-    r"err_src:0x(?P<senders>[\da-f]{8}), fifo_full:[01]"
+    r"err_src:0x(?P<senders>[\da-f]{8}), dropped:[01]"
 )
 
 
@@ -532,7 +544,7 @@ def scripts_add_up(ev: Evidence) -> Verdict:
             merged[sender] += name == "two-devices"
             full[sender] += max(0, writes - ROOM)
     counts = load.bpftrace("pci-aer").maps
-    wanted = {"@messages": sent, "@merged": merged, "@fifo_full": full}
+    wanted = {"@messages": sent, "@merged": merged, "@dropped": full}
     for name, count in wanted.items():
         v.equal(name, _plain(counts.get(name, {})), dict(sorted((+count).items())))
     bursts = [turn for name, turn in turns.items() if name.startswith("burst-")]
@@ -620,7 +632,7 @@ def _said(events: Iterable[Event]) -> list[dict[str, int | None]]:
             _status(event) & _CLEARED,
             _int(event, "err_src") & 0xFFFF if _status(event) & COR else None,
             _int(event, "err_src") >> 16 if _status(event) & UNCOR else None,
-            _int(event, "fifo_full"),
+            _int(event, "dropped"),
         )
         for event in events
     ]
