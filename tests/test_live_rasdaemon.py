@@ -40,7 +40,7 @@ def rasdaemon_has_them(ev: Evidence) -> Verdict:
         file.write(base64.b64decode(last["database"]))
         file.flush()
         rows = sqlite3.connect(file.name).execute(
-            "select root_port, root_status, cor_source, uncor_source, fifo_full "
+            "select root_port, root_status, cor_source, uncor_source, dropped "
             "from aer_msg_event order by id"
         ).fetchall()
     sender = burst["addresses"]["ep2"]

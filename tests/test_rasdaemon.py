@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 PATCHES = Path(__file__).parent.parent / "patches/pci-aer/rasdaemon"
-FIELDS = ("root_status", "err_src", "domain", "fifo_full")
+FIELDS = ("root_status", "err_src", "domain", "dropped")
 BEFORE = r"""
 #define _GNU_SOURCE
 #include <stdarg.h>
@@ -64,8 +64,20 @@ static int bitfield_msg(char *buf, size_t len, const char **names, int bits,
     return snprintf(buf, len, "%llx", (unsigned long long)status);
 }
 
-static void trace_seq_printf(struct trace_seq *s, const char *format, ...) {}
-static void trace_seq_puts(struct trace_seq *s, const char *text) {}
+static void trace_seq_printf(struct trace_seq *s, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+}
+
+static void trace_seq_puts(struct trace_seq *s, const char *text)
+{
+    fputs(text, stderr);
+}
+
 static const char *trigger_check(const char *trigger) { return trigger; }
 
 static int run_trigger(const char *trigger, char *argv[], char **env,
@@ -128,21 +140,35 @@ def handler(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "handler"
 
 
-def runs(handler: Path, *records: tuple[int, int, int], **env: str) -> list[list[str]]:
-    """The environment of each run of the trigger, for status, source and FIFO."""
+def handled(
+    handler: Path, *records: tuple[int, int, int], **env: str
+) -> subprocess.CompletedProcess[str]:
+    """What comes of records: status, source, and whether they were dropped."""
     values = [
         hex(value)
-        for status, source, full in records
-        for value in (status, source, 0, full)
+        for status, source, dropped in records
+        for value in (status, source, 0, dropped)
     ]
-    done = subprocess.run(
+    return subprocess.run(
         [handler, *values],
         env={**os.environ, "AER_MSG_TRIGGER": "/bin/true", **env},
         capture_output=True,
         text=True,
         check=True,
     )
+
+
+def runs(handler: Path, *records: tuple[int, int, int], **env: str) -> list[list[str]]:
+    """The environment of each run of the trigger."""
+    done = handled(handler, *records, **env)
     return [line.split("\t")[:-1] for line in done.stdout.splitlines()]
+
+
+def level(handler: Path, status: int) -> str:
+    """What comes before the time in the line about a record."""
+    said = handled(handler, (status, 0, 0)).stderr
+    (found,) = re.findall(r"([A-Z]+) \d{4}-", said)
+    return str(found)
 
 
 def test_correctable_messages_run_no_trigger(handler: Path) -> None:
@@ -150,17 +176,37 @@ def test_correctable_messages_run_no_trigger(handler: Path) -> None:
     assert runs(handler, *flood) == []
 
 
-@pytest.mark.parametrize("full", [0, 1])
-@pytest.mark.parametrize("status", [0x24, 0x54, 0x2C, 0x8, 0x25])
-def test_uncorrectable_messages_run_it(handler: Path, status: int, full: int) -> None:
-    (told,) = runs(handler, (0x1, 0x300, 0), (status, 0x04080300, full))
+@pytest.mark.parametrize("dropped", [0, 1])
+@pytest.mark.parametrize("status", [0x24, 0x54, 0x2C, 0x8, 0x25, 0x21, 0x41])
+def test_uncorrectable_messages_run_it(
+    handler: Path, status: int, dropped: int
+) -> None:
+    (told,) = runs(handler, (0x1, 0x300, 0), (status, 0x04080300, dropped))
     assert told[1:] == [
         "ROOT_PORT=0000:00:10.0",
         f"ROOT_STATUS=0x{status:08x}",
         f"COR_SOURCE={'0000:03:00.0' if status & 1 else ''}",
         f"UNCOR_SOURCE={'0000:04:01.0' if status & 4 else ''}",
-        f"FIFO_FULL={full}",
+        f"DROPPED={dropped}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "wanted"),
+    [
+        *((0x1, "ERR"), (0x3, "ERR"), (0x2, "ERR"), (0x24, "CRIT"), (0x25, "CRIT")),
+        *((0x8, "CRIT"), (0x21, "CRIT"), (0x54, "EMERG"), (0x41, "EMERG")),
+    ],
+)
+def test_what_runs_it_is_told_as_worse(handler: Path, status: int, wanted: str) -> None:
+    assert level(handler, status) == wanted
+    assert bool(runs(handler, (status, 0, 0))) == (wanted != "ERR")
+
+
+def test_a_port_that_does_not_answer_has_no_message(handler: Path) -> None:
+    done = handled(handler, (0xFFFFFFFF, 0xFFFFFFFF, 1))
+    assert (done.stdout, "EMERG" in done.stderr) == ("", False)
+    assert done.stderr.endswith("Root Port inaccessible")
 
 
 def test_a_long_path_is_handed_over_whole(handler: Path) -> None:
