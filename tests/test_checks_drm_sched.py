@@ -245,6 +245,25 @@ def test_what_had_ended_before_the_push_need_not_be_named(checks: ModuleType) ->
     assert checks._last(jobs[JOB], jobs, signals) == {INSIDE[0], checks._NO_FENCE}
 
 
+@pytest.mark.parametrize(("done_at", "running"), [(50, False), (110, True)])
+def test_a_job_beside_is_not_waited_for(
+    checks: ModuleType, done_at: int, running: bool
+) -> None:
+    beside = (30, 1)
+    told = [
+        _drm(0, 0, "queue", beside, dev="ring"),
+        _drm(1, 1, "run", beside, dev="ring"),
+        _drm(10, 0, "queue", JOB, dev="ring"),
+        _drm(10.1, 0, "add_dep", JOB, ctx=beside[0], seqno=beside[1]),
+        _drm(100, 1, "run", JOB, dev="ring"),
+        _drm(done_at, 0, "done", beside),
+    ]
+    told.sort(key=lambda event: event.ts_ns)
+    jobs = checks._jobs(Told(tuple(told)))
+    assert checks._beside_running(jobs[JOB], jobs) == running
+    assert not checks._beside_running(jobs[beside], jobs)
+
+
 @pytest.mark.parametrize(
     ("credits", "wrong"),
     [

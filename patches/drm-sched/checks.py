@@ -118,9 +118,12 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
     # A dependency; the same, watched late; before credits, and after them; a chain and
     # an array before credits; a dependency and a chain behind a job ahead, and both
     # times that job; a chain before a dependency; one that must not be pipelined; one
-    # that fails.  And three dependencies, an array and a chain of three, each signalled
-    # in three orders.
-    v.equal("jobs that waited for a dependency", len(held), 22)
+    # beside a job of which that is told too late; one that fails.  And three
+    # dependencies, an array and a chain of three, each signalled in three orders.
+    v.equal("jobs that waited for a dependency", len(held), 23)
+    # The one that is told too late not to be pipelined is not waited for.
+    beside = [wait for wait in held if _beside_running(jobs[_fence(wait)], jobs)]
+    v.equal("of these, with one of their ring not done", len(beside), 1)
     both = [w for w in held if _int(w, "wait_ns") - _int(w, "dep_ns") >= HOLD_NS]
     v.at_least("of these, kept back for longer by something else", len(both), 3)
     unseen = [wait for wait in both if not jobs[_fence(wait)].waited_for]
@@ -181,7 +184,7 @@ def _last_ones_are_named(
             _other(wait) in possible,
         )
         sure[len(possible) == 1 and _NO_FENCE not in possible] += 1
-    v.equal("dependencies that only can have been the last", sure[True], 22)
+    v.equal("dependencies that only can have been the last", sure[True], 23)
 
 
 def _containers_are_timed(
@@ -819,6 +822,15 @@ def _completed(job: Job, jobs: Mapping[Fence, Job]) -> list[Job]:
     """The jobs that had to end before ``job`` could run."""
     known = [on for on in map(jobs.get, job.deps) if on is not None]
     return [on for on in known if not _order_only(job, on)]
+
+
+def _beside_running(job: Job, jobs: Mapping[Fence, Job]) -> bool:
+    """``job`` depends on a job of its ring which was not done when ``job`` ran."""
+    known = [on for on in map(jobs.get, job.deps) if on is not None]
+    return any(
+        on.dev == job.dev and (on.signalled is None or on.signalled[0] > job.run)
+        for on in known
+    )
 
 
 #: Of the fence that ended dep_ns, if none did.
