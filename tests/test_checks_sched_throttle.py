@@ -20,7 +20,7 @@ MS = 1_000_000
 GROUP = 37
 PIDS = (101, 102, 103)
 WORKER = 201
-#: enum sched_cfs_unthrottle_reason.
+#: SCHED_CFS_UNTHROTTLE_*.
 REFILL, CHANGE, CLASS, BLOCK = range(4)
 Record = dict[str, Any]
 
@@ -412,3 +412,122 @@ def test_a_group_that_goes(
     )
     assert _wrong(verdict) == wrong
     assert bool(verdict.undecided) == undecided
+
+
+@pytest.mark.parametrize(
+    ("events", "rmdir", "wrong", "undecided"),
+    [
+        ([150], 1, set(), True),
+        ([250], 1, set(), False),
+        ([], 1, set(), True),
+        (
+            [250],
+            0,
+            {"exiting-0: cgroup_rmdir", "of which throttled after cgroup_rmdir"},
+            False,
+        ),
+    ],
+)
+def test_a_group_that_goes_first(
+    checks: ModuleType,
+    tmp_path: Path,
+    events: list[int],
+    rmdir: int,
+    wrong: set[str],
+    undecided: bool,
+) -> None:
+    gone: Record = {"event": "cgroup:cgroup_rmdir", "fields": {"id": GROUP}}
+    records = [_record("throttle", at * MS) for at in events]
+    records += [_record("", 201 * MS) | gone] * rmdir
+    records.sort(key=lambda one: int(one["ts"]))
+    group = {"what": "group", "name": "exiting-0", "cgroup": GROUP, "parent": 1}
+    verdict = checks.removal_can_come_first(
+        _evidence(tmp_path, "removed", records, group)
+    )
+    assert _wrong(verdict) == wrong
+    assert bool(verdict.undecided) == undecided
+
+
+def _let_go(records: list[Record]) -> None:
+    records.insert(3, _record("unthrottle", 510 * MS, delta=MS))
+
+
+def _not_anew(records: list[Record]) -> None:
+    del records[-1]
+
+
+def _removed_meanwhile(records: list[Record]) -> None:
+    gone: Record = {"event": "cgroup:cgroup_rmdir", "fields": {"id": GROUP}}
+    records.insert(3, _record("", 510 * MS) | gone)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (_nothing, set()),
+        (_let_go, {"its events until the controller was enabled"}),
+        (_not_anew, {"the next of the same id and CPU"}),
+        (_removed_meanwhile, {"cgroup_rmdir until then"}),
+    ],
+)
+def test_a_controller_that_is_disabled(
+    checks: ModuleType,
+    tmp_path: Path,
+    change: Callable[[list[Record]], None],
+    wrong: set[str],
+) -> None:
+    of_it = {"task": PIDS[0]}
+    records = [
+        _record("throttle", 100 * MS),
+        _record("throttle_task", 101 * MS, **of_it),
+        _record("unthrottle_task", 500 * MS, reason=CHANGE, **of_it),
+        _record("throttle", 700 * MS),
+    ]
+    change(records)
+    step: Record = {
+        **{"what": "step", "name": "disable", "task": "disabled", "pid": PIDS[0]},
+        **{"seen_ns": 300 * MS, "before_ns": 499 * MS, "after_ns": 520 * MS},
+    }
+    group: Record = {
+        **{"what": "group", "name": "disabled", "cgroup": GROUP, "parent": 1},
+        **{"enabled_ns": 600 * MS, "limited_ns": 900 * MS},
+    }
+    evidence = _evidence(tmp_path, "removed", records, step, group)
+    assert _wrong(checks.disabled_controller_is_no_end(evidence)) == wrong
+
+
+# -- what a queue's time begins with
+
+
+@pytest.mark.parametrize(("by_itself", "delta"), [(True, 40), (False, 30)])
+def test_only_a_task_that_stops_by_itself_begins_the_time(
+    checks: ModuleType, tmp_path: Path, by_itself: bool, delta: int
+) -> None:
+    """A task that is moved to the queue is held up, and not counted by the kernel."""
+    first, second = PIDS[:2]
+    own, other = {"pid": first if by_itself else 7}, {"pid": second}
+    records = [
+        _record("throttle", 0),
+        _record("throttle_task", 10 * MS, task=first) | own,
+        _record("throttle_task", 20 * MS, task=second) | other,
+        _record("unthrottle", 50 * MS, delta=delta * MS),
+        _record("unthrottle_task", 50 * MS, task=first, reason=REFILL),
+        _record("unthrottle_task", 50 * MS, task=second, reason=REFILL),
+    ]
+    group = {"what": "group", "name": "x", "cgroup": GROUP, "parent": 1}
+    loads = {}
+    for name in checks._WORKLOADS:
+        evidence = _evidence(tmp_path, name, records, group)
+        loads[name] = evidence.workload(name)
+    verdict = checks.ends_match_starts(Evidence(tmp_path, {}, loads, {}))
+    assert _wrong(verdict) == set()
+    records[3]["fields"]["delta"] += MS
+    (tmp_path / "wrong").mkdir()
+    for name in checks._WORKLOADS:
+        evidence = _evidence(tmp_path / "wrong", name, records, group)
+        loads[name] = evidence.workload(name)
+    verdict = checks.ends_match_starts(Evidence(tmp_path, {}, loads, {}))
+    assert _wrong(verdict) == {
+        f"{name}: queues, other than the clock's difference"
+        for name in checks._WORKLOADS
+    }

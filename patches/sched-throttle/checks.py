@@ -28,7 +28,7 @@ SEEN_US = 10_000
 _WORKLOADS = ("lone", "three", "syscall", "move", "nested", "quiet", "trainer", "io-wq")
 _QUEUE = ("sched_cfs_throttle", "sched_cfs_unthrottle")
 _TASK = ("sched_cfs_throttle_task", "sched_cfs_unthrottle_task")
-#: enum sched_cfs_unthrottle_reason.
+#: SCHED_CFS_UNTHROTTLE_*.
 REFILL, CHANGE, CLASS = 0, 1, 2
 
 
@@ -471,6 +471,50 @@ def removed_group_has_no_end(ev: Evidence) -> Verdict:
     return v
 
 
+def removal_can_come_first(ev: Evidence) -> Verdict:
+    """A group may be removed as soon as its last task has begun to exit."""
+    v = Verdict()
+    run = _run(ev, "removed")
+    names = dict.fromkeys(fact["name"] for fact in run.all("group"))
+    groups = [run.group(name) for name in names if name.startswith("exiting-")]
+    after = 0
+    for group in groups:
+        cgroup = group["cgroup"]
+        gone = [e for e in run.record("cgroup_rmdir") if e.fields["id"] == cgroup]
+        v.equal(f"{group['name']}: cgroup_rmdir", len(gone), 1)
+        queue = run.record(_QUEUE[0], cgroup=cgroup)
+        after += bool(gone) and any(e.ts_ns > gone[0].ts_ns for e in queue)
+    v.at_least("groups", len(groups), 1)
+    if all(one.ok for one in v.comparisons) and not after:
+        v.undecide("none was throttled so late: the host took the CPU away")
+        return v
+    v.at_least("of which throttled after cgroup_rmdir", after, 1)
+    return v
+
+
+def disabled_controller_is_no_end(ev: Evidence) -> Verdict:
+    """The debt takes minutes to pay, so that an end would be by the driver's doing."""
+    v = Verdict()
+    run = _run(ev, "removed")
+    group, step = run.group("disabled"), run.step("disable", "disabled")
+    cgroup, enabled = group["cgroup"], group["enabled_ns"]
+    _ended(v, run, step, CHANGE, 0)
+    queue = run.record(*_QUEUE, cgroup=cgroup, on=0)
+    before = [event.name for event in queue if event.ts_ns < step["before_ns"]]
+    v.equal("the queue's last event before", before[-1:], [_QUEUE[0]])
+    until = [e.name for e in queue if step["before_ns"] <= e.ts_ns < enabled]
+    v.equal("its events until the controller was enabled", until, [])
+    gone = [
+        event
+        for event in run.record("cgroup_rmdir")
+        if event.fields["id"] == cgroup and event.ts_ns < enabled
+    ]
+    v.equal("cgroup_rmdir until then", len(gone), 0)
+    anew = [e.name for e in queue if enabled <= e.ts_ns < group["limited_ns"]]
+    v.equal("the next of the same id and CPU", anew[:1], [_QUEUE[0]])
+    return v
+
+
 def switched_on_half_way(ev: Evidence) -> Verdict:
     """A bpftrace of the workload's own; all else is what the kernel had before."""
     v = Verdict()
@@ -583,7 +627,7 @@ def records_come_when_the_clock_is_read(ev: Evidence) -> Verdict:
 
 
 def some_quota_is_to_blame(ev: Evidence) -> Verdict:
-    """What the script does to find the group, done over."""
+    """Found by the queue events, where the script looks at the queues themselves."""
     v = Verdict()
     for run in (_run(ev, name) for name in _WORKLOADS):
         blamed = [group for _, group in _blame(run)]
@@ -840,11 +884,13 @@ def _since_first(run: Run, starts: Sequence[Event], a: Event, b: Event) -> int:
     """How long the first task had been off the CPU when queue ``b`` was let go.
 
     The kernel's time of a queue does not begin when it is throttled but when a task
-    of it, or of a queue below it, first stops.
+    of it, or of a queue below it, first stops by itself.  One that somebody else puts
+    among the throttled ones does not begin it.
     """
     for start in starts:
         if (
-            start.fields["on"] == a.fields["on"]
+            start.pid == start.fields["task"]
+            and start.fields["on"] == a.fields["on"]
             and a.ts_ns <= start.ts_ns <= b.ts_ns
             and _int(a, "cgroup") in run.chain(_int(start, "cgroup"))
         ):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import errno
 import json
 import mmap
 import os
@@ -61,7 +62,7 @@ class Group:
         if not (ROOT / "cgroup.controllers").exists():
             subprocess.run(["mount", "-t", "cgroup2", "none", str(ROOT)], check=True)
         above = parent.path if parent else ROOT
-        (above / "cgroup.subtree_control").write_text("+cpu")
+        _control(above, "+cpu")
         self.path = above / name
         self.path.mkdir()
         atexit.register(self._remove)
@@ -82,6 +83,26 @@ class Group:
         """Remove it as it is: empty, but with its limit, and with what it owes."""
         atexit.unregister(self._remove)
         self.path.rmdir()
+
+    def remove_exiting(self) -> None:
+        """Remove it once all that is in it exits, which need not be done by then."""
+        atexit.unregister(self._remove)
+        while True:
+            try:
+                self.path.rmdir()
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+            else:
+                return
+
+    def disable(self) -> None:
+        """Take the cpu controller from the groups in it: what they count is gone."""
+        _control(self.path, "-cpu")
+
+    def enable(self) -> None:
+        """Give it to them again."""
+        _control(self.path, "+cpu")
 
     def limit(self, quota_us: int, period_us: int) -> None:
         """Allow ``quota_us`` of CPU time in each ``period_us``."""
@@ -110,6 +131,10 @@ class Group:
             local=_counters(self.path / "cpu.stat.local"),
             **facts,
         )
+
+
+def _control(path: Path, change: str) -> None:
+    (path / "cgroup.subtree_control").write_text(change)
 
 
 def _counters(path: Path) -> dict[str, int]:
@@ -414,10 +439,11 @@ def free_ns() -> int:
     return time.process_time_ns() - run
 
 
-def leave(group: Group) -> None:
+def leave(group: Group, joined: Flag) -> None:
     """Join the group and exit, which frees all memory: an exiting task goes on."""
     memory = fill()
     group.add(os.getpid())
+    joined.raise_()
     os._exit(memory[0] - 1)
 
 
