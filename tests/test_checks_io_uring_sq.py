@@ -36,7 +36,7 @@ def checks(project_root: Path) -> ModuleType:
     return module
 
 
-def _record(name: str, at: int, pid: int = PID, **fields: int) -> Record:
+def _record(name: str, at: int, pid: int = PID, **fields: int | str) -> Record:
     return {
         "event": f"io_uring:{name}",
         "ts": at,
@@ -52,9 +52,11 @@ def _queued(data: int, at: int) -> Record:
     return _record(QUEUE, at, req=0x1000 + data, user_data=data)
 
 
-def _started(data: int, at: int, pid: int = WORKER, cancel: int = 0) -> Record:
-    fields = {"req": 0x1000 + data, "user_data": data, "opcode": 23, "cancel": cancel}
-    return _record(START, at, pid, **fields)
+def _started(
+    data: int, at: int, pid: int = WORKER, cancel: int = 0, ctx: int = CTX
+) -> Record:
+    request = {"ctx": ctx, "req": 0x1000 + data, "user_data": data, "cancel": cancel}
+    return _record(START, at, pid, op_str="WRITE", opcode=23, **request)
 
 
 def _evidence(place: Path, name: str, said: list[Line], records: list[Record]) -> Any:
@@ -179,17 +181,80 @@ def test_a_stall_that_lasts(
     trace: list[Record],
     wrong: set[str],
 ) -> None:
-    own = {**OWN, "case": "async-stall"}
-    said = [
-        _ring("async-stall"),
-        {**own, "kind": "stall", "at_ns": 201 * MS, "begun": [1], "trace": []},
-        {**own, "kind": "async", "writes": [[1, WORKER, 7, 9], [2, WORKER, 9, 9]]},
-    ]
-    read = SimpleNamespace(events=[_event(record) for record in trace])
-    reader = SimpleNamespace(trace=lambda text, layouts: read)
+    # Of two files, then of one, whose worker has begun the second write of three.
+    chain = [_queued(data, 4) for data in (3, 4, 5)] + [_started(3, 5), _started(4, 6)]
+    said: list[Line] = []
+    for case, begun, count in (
+        ("async-stall", [1], 2),
+        ("async-stall-file", [3, 4], 3),
+    ):
+        own = {**OWN, "case": case}
+        writes = [[begun[0] + turn, WORKER, 7, 9] for turn in range(count)]
+        at = {"at_ns": 201 * MS, "begun": begun, "trace": [case]}
+        said += [
+            _ring(case),
+            {**own, **at, "kind": "stall"},
+            {**own, "kind": "async", "writes": writes},
+        ]
+    found = {"async-stall": trace, "async-stall-file": chain}
+    reader = SimpleNamespace(
+        trace=lambda text, layouts: SimpleNamespace(
+            events=list(map(_event, found[text]))
+        )
+    )
     monkeypatch.setattr(checks, "records", reader)
     evidence = _evidence(tmp_path, "async", said, [])
-    assert _wrong(checks.stall_shows_while_it_lasts(evidence)) == wrong
+    labels = {f"async-stall: {label}" for label in wrong}
+    assert _wrong(checks.stall_shows_while_it_lasts(evidence)) == labels
+    found = {"async-stall": found["async-stall"], "async-stall-file": chain[:-1]}
+    labels |= {"async-stall-file: started", "async-stall-file: queued still"}
+    assert _wrong(checks.stall_shows_while_it_lasts(evidence)) == labels
+
+
+def _canceled() -> tuple[list[Line], dict[str, Record]]:
+    """The last write's event: of four files, and of one whose worker had taken it."""
+    said: list[Line] = []
+    for case, files in (("async-cancel", 4), ("async-cancel-file", 1)):
+        writes = [[1, WORKER, 10, 30], [2, WORKER, 31, 40], [3, 0, 0, 0]]
+        times = {"cancel_ns": 20, "canceled_ns": 25, "over_ns": 50}
+        cqes = {"cqes": [[1, 4096], [4, -114], [2, 4096], [3, -125]]}
+        fd = {"fd": FD + (files == 1)}
+        line = {**OWN, **fd, **times, **cqes, "files": files, "writes": writes}
+        said += [{**_ring(case), **fd}, {**line, "kind": "async", "case": case}]
+    return said, {
+        "created": _record("io_uring_create", 2, fd=FD + 1, ctx=CTX + 1),
+        "listed": _started(3, 22, PID, 1),
+        "taken": _started(3, 45, WORKER, 1, CTX + 1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("which", "change", "wrong"),
+    [
+        ("listed", {}, set()),
+        ("listed", {"pid": WORKER}, {"async-cancel: thread"}),
+        ("listed", {"ts": 45}, {"async-cancel: when"}),
+        # It can end no sooner than the write in front of it.
+        ("taken", {"ts": 22}, {"async-cancel-file: when"}),
+        ("taken", {"pid": PID}, {"async-cancel-file: thread"}),
+    ],
+)
+def test_who_tells_of_a_canceled_write(
+    checks: ModuleType, tmp_path: Path, which: str, change: Record, wrong: set[str]
+) -> None:
+    said, records = _canceled()
+    records[which] |= change
+    evidence = _evidence(tmp_path, "async", said, [*records.values()])
+    assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == wrong
+
+
+def test_what_older_kernels_do_not_find_runs(
+    checks: ModuleType, tmp_path: Path
+) -> None:
+    said, records = _canceled()
+    said[3]["cqes"] = [[1, 4096], [4, -2], [2, 4096], [3, 4096]]
+    evidence = _evidence(tmp_path, "async", said, [*records.values()])
+    assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == set()
 
 
 @pytest.mark.parametrize(

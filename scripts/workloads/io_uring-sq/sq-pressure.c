@@ -7,7 +7,7 @@
  * Each case sets up a ring of its own with raw system calls. What user space can
  * know is printed as JSON, one object a line: return values, the ring's own indices
  * and sq_dropped, CQEs, and CLOCK_MONOTONIC around the calls. No trace event is
- * looked at, except by the cases "mid-*" and "async-stall", which print the text of a
+ * looked at, except by the cases "mid-*" and "async-stall*", which print the text of a
  * tracefs instance of their own.
  *
  * Rings stay open until the end, so that no two of a process have the same address.
@@ -868,6 +868,10 @@ enum async_mode { PLAIN, CANCEL, LINKED, STALL, KILL, CHAINS };
  * STALL	the first ones are held for HOLD_MS longer, and meanwhile it is put
  *		what an instance of tracefs has of them
  * KILL		as soon as the first ones are held the process kills itself
+ *
+ * CANCEL and STALL with one file: all but the first write are queued while that one is
+ * held. So the worker takes them off the list together. It is held in the second write
+ * when the last one is canceled, or the instance is read.
  */
 static void case_async(const char *name, unsigned int flags, unsigned int count,
 		       unsigned int files, unsigned int workers, enum async_mode mode)
@@ -878,6 +882,8 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 	uint64_t seen_ns[MAX_WRITES] = {}, release_ns[MAX_WRITES] = {}, begin, end;
 	uint64_t cancel_ns = 0, canceled_ns = 0, first;
 	bool cancel = mode == CANCEL, stalled = false;
+	const bool chain = files == 1 && (cancel || mode == STALL);
+	const unsigned int at_once = chain ? 1 : count;
 	unsigned int order[MAX_WRITES];
 	int tids[MAX_WRITES] = {}, fds[MAX_WRITES], uffd, ret;
 	struct instance in;
@@ -905,14 +911,14 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 		sqe->len = PAGE;
 		sqe->off = (uint64_t)(i / files) * PAGE;
 	}
-	publish(r, count);
+	publish(r, at_once);
 	if (mode == STALL) {
 		instance_begin(&in, "io_uring_queue_async_work",
 			       "io_uring_start_async_work");
 		switch_events(&in, "1");
 	}
 	begin = now_ns();
-	ret = enter(r, count, 0, flags & IORING_SETUP_SQPOLL ? IORING_ENTER_SQ_WAKEUP : 0);
+	ret = enter(r, at_once, 0, flags & IORING_SETUP_SQPOLL ? IORING_ENTER_SQ_WAKEUP : 0);
 	end = now_ns();
 	/* A canceled write that has begun all the same is held and let go as any other. */
 	while (__atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE) - *r->cq_head <
@@ -927,9 +933,14 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 			seen_ns[i] = now_ns();
 			tids[i] = message.arg.pagefault.feat.ptid;
 			order[seen++] = i;
+			if (chain && seen == 1) {
+				publish(r, count - 1);
+				ret += enter(r, count - 1, 0, 0);
+				end = now_ns();
+			}
 			continue;
 		}
-		if (mode == STALL && seen && !stalled) {
+		if (mode == STALL && seen > chain && !stalled) {
 			stalled = true;
 			sleep_ms(HOLD_MS);
 			begin_line("stall", name, self(), r->fd);
@@ -943,7 +954,7 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 		}
 		if (mode == KILL && seen)
 			break;
-		if (cancel && !cancel_ns) {
+		if (cancel && seen > chain && !cancel_ns) {
 			struct io_uring_sqe *sqe = sqe_at(r, 0);
 
 			prepare(r, 1);
@@ -1390,12 +1401,16 @@ static bool run(const char *name, unsigned int a, unsigned int b)
 		async_case(name, poll, 4, 1, 2, PLAIN);
 	else if (!strcmp(name, "async-cancel"))
 		async_case(name, 0, 4, 4, 1, CANCEL);
+	else if (!strcmp(name, "async-cancel-file"))
+		async_case(name, 0, 4, 1, 1, CANCEL);
 	else if (!strcmp(name, "async-linked"))
 		async_case(name, 0, 3, 1, 2, LINKED);
 	else if (!strcmp(name, "async-chains"))
 		async_case(name, 0, 0, 0, 0, CHAINS);
 	else if (!strcmp(name, "async-stall"))
 		async_case(name, 0, 5, 5, 2, STALL);
+	else if (!strcmp(name, "async-stall-file"))
+		async_case(name, 0, 5, 1, 1, STALL);
 	else if (!strcmp(name, "async-kill"))
 		async_case(name, 0, 4, 1, 2, KILL);
 	else if (!strcmp(name, "counters"))
