@@ -295,6 +295,120 @@ def test_scattered_reads(
     assert {one.label for one in verdict.comparisons if not one.ok} == wrong
 
 
+def _flush(at: int, freed: int, full: int = 0, cpu: int = 0) -> Event:
+    """One that was over at ``at``, and took 40 us."""
+    fields = {"flush_ns": 30 * US, "free_ns": 10 * US, "domain": DOMAIN}
+    fields |= {"freed": freed, "full": full}
+    return Event(at, cpu, 1, "x", "iommu", "iotlb_fq_flush", fields)
+
+
+def _at(*times: int) -> list[Event]:
+    return [_unmapped(at, 0x10000) for at in times]
+
+
+_OFTEN = "queued and freed"
+_FLUSH = "flushes that freed too much or little"
+
+
+@pytest.mark.parametrize(
+    ("events", "wrong"),
+    [
+        ([*_at(MS, 2 * MS), _flush(9 * MS, 2)], set()),
+        ([*_at(MS, 2 * MS), _flush(9 * MS, 1)], {_OFTEN}),
+        ([*_at(MS, 2 * MS, 3 * MS), _flush(9 * MS, 1)], {_OFTEN, _FLUSH}),
+        ([*_at(MS, 2 * MS), _flush(9 * MS, 3)], {_OFTEN, _FLUSH}),
+        # The one that found the queue full is freed by the next flush.
+        ([*_at(MS, 2 * MS), _flush(3 * MS, 1, 1), _flush(9 * MS, 1)], set()),
+        ([*_at(MS, 2 * MS), _flush(3 * MS, 2, 1), _flush(9 * MS, 0)], {_FLUSH}),
+        # An unmapping amid the timer's flush has freed what that came for,
+        (
+            [*_at(MS, 2 * MS, 9 * MS - 5 * US), _flush(9 * MS, 0),
+             _flush(19 * MS, 1)],
+            set(),
+        ),
+        # but not what is unmapped later,
+        (
+            [*_at(MS, 9 * MS - 5 * US), _flush(9 * MS, 0),
+             *_at(10 * MS, 11 * MS, 12 * MS, 13 * MS), _flush(19 * MS, 1)],
+            {_OFTEN, _FLUSH},
+        ),
+        # and no flush can free more than there was.
+        (
+            [*_at(MS, 2 * MS, 9 * MS - 5 * US), _flush(9 * MS, 4)],
+            {_OFTEN, _FLUSH},
+        ),
+        # A timer on another CPU does not keep this one from unmapping.
+        ([*_at(MS, 2 * MS), _flush(9 * MS, 0, cpu=1)], set()),
+    ],
+)  # fmt: skip
+def test_freed_once(
+    checks: ModuleType, tmp_path: Path, events: list[Event], wrong: set[str]
+) -> None:
+    loads = {}
+    for load, phases in (
+        ("bench-lazy", ("full", "timer")),
+        ("disk-lazy", tuple(BEGINS)),
+        ("switch", ("lazy",)),
+    ):
+        folder = tmp_path / load
+        folder.mkdir()
+        said = [
+            {"what": "phase", "name": name, "begin_ns": at * 1000 * MS,
+             "end_ns": at * 1000 * MS + 900 * MS}
+            for at, name in enumerate(phases)
+        ]  # fmt: skip
+        (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+        loads[load] = WorkloadResult(load, folder, {}, {})
+        # The others are quiet.
+        of = events if load == "disk-lazy" else []
+        loads[load].__dict__["_traced"] = Trace(tuple(of), 0)
+    verdict = checks.each_unmapping_is_freed_once(Evidence(tmp_path, {}, loads, {}))
+    found = {one.label for one in verdict.comparisons if not one.ok}
+    assert found == {f"disk-lazy: small: {what}" for what in wrong}
+
+
+def _named(place: Path, named: list[tuple[int, int, str]], full: int = 1) -> Evidence:
+    """Two flushes of a full queue, told at 100 and at 300 us."""
+    (place / "bench-lazy").mkdir()
+    said = [
+        {"what": "phase", "name": "full", "begin_ns": 0, "end_ns": MS,
+         "device": DISK},
+        {"what": "named", "named": named},
+    ]  # fmt: skip
+    (place / "bench-lazy/stdout").write_text("\n".join(map(json.dumps, said)))
+    load = WorkloadResult("bench-lazy", place / "bench-lazy", {}, {})
+    events = [_flush(100 * US, 255, full), _flush(300 * US, 255, full)]
+    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    return Evidence(place, {}, {"bench-lazy": load}, {})
+
+
+_TOLD = [(101, 1, DISK), (301, 1, DISK)]
+_DEVICE = {"device of the dma_unmap_phys after each"}
+
+
+@pytest.mark.parametrize(
+    ("named", "full", "wrong"),
+    [
+        (_TOLD, 1, set()),
+        (_TOLD, 0, {"flushes of a full queue", *_DEVICE}),
+        (_TOLD[:1], 1, _DEVICE),
+        # Before the event, of another task, of another device.
+        ([(99, 1, DISK), _TOLD[1]], 1, _DEVICE),
+        ([(101, 2, DISK), _TOLD[1]], 1, _DEVICE),
+        ([(101, 1, "0000:00:04.0"), _TOLD[1]], 1, _DEVICE),
+    ],
+)
+def test_the_device_of_a_full_queue(
+    checks: ModuleType,
+    tmp_path: Path,
+    named: list[tuple[int, int, str]],
+    full: int,
+    wrong: set[str],
+) -> None:
+    verdict = checks.full_flush_is_before_its_device(_named(tmp_path, named, full))
+    assert {one.label for one in verdict.comparisons if not one.ok} == wrong
+
+
 @pytest.mark.parametrize(
     ("make", "change", "wrong"),
     [

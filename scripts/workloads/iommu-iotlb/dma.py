@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import ctypes
 import dataclasses
@@ -15,7 +16,7 @@ import re
 import struct
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -568,3 +569,44 @@ class FlushProbes:
                 # next unmapping on that processor comes after it.
                 under_way.pop(cpu, None)
         return flushes, others
+
+
+class Unmapped:
+    """The DMA API's own event of an unmapping, which comes when that is done, outside
+    interrupts.
+
+    ``told`` has [time, pid, device] of each, in whole microseconds, of all the times
+    that it was entered.
+    """
+
+    _PATTERN = re.compile(
+        r"-(\d+)\s+\[\d+\] (\S+)\s+(\d+)\.(\d+): dma_unmap_phys: (\S+) "
+    )
+
+    def __init__(self) -> None:
+        self.trace = Trace("kstall-unmapped")
+        self.told: list[tuple[int, int, str]] = []
+
+    def __enter__(self) -> Unmapped:
+        self.trace.__enter__()
+        self.trace.enable("dma/dma_unmap_phys", True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.trace.enable("dma/dma_unmap_phys", False)
+        for line in self.trace.lines():
+            found = self._PATTERN.search(line)
+            if found is None:
+                raise OSError(f"not an event: {line!r}")
+            if not set("Hhs") & set(found[2]):
+                at = int(found[3]) * 1_000_000 + int(found[4])
+                self.told.append((at, int(found[1]), found[5]))
+        self.trace.__exit__()
+
+    def after(self, times: Sequence[int]) -> list[tuple[int, int, str]]:
+        """The first one at or after each of these times."""
+        return [
+            self.told[place]
+            for place in (bisect.bisect_left(self.told, (at,)) for at in times)
+            if place < len(self.told)
+        ]
