@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from kstall_guest import waiting
+from kstall_guest.errors import LostEvents
+from kstall_guest.workload import complain
 
 PAGE = mmap.PAGESIZE
 HUGE = 2 << 20
@@ -267,8 +269,10 @@ class Trace:
 
     def lines(self) -> list[str]:
         """What was traced; raises if the buffer was too small for it."""
-        if self._stats("overrun"):
-            raise OSError(f"{self.path.name}: lost events")
+        if lost := self._stats("overrun"):
+            error = LostEvents(f"{self.path.name}: {lost} events lost")
+            complain(error)
+            raise error
         text = (self.path / "trace").read_text()
         return [line for line in text.splitlines() if not line.startswith("#")]
 
@@ -350,10 +354,12 @@ class Probes:
     def __exit__(self, *_: object) -> None:
         for name in self._probes:
             self.trace.enable(f"{GROUP}/{name}", False)
-        self._read(self.trace.lines())
-        self.trace.__exit__()
-        for name in self._probes:
-            define(f"-:{GROUP}/{name}")
+        try:
+            self._read(self.trace.lines())
+        finally:
+            self.trace.__exit__()
+            for name in self._probes:
+                define(f"-:{GROUP}/{name}")
 
     def _read(self, lines: list[str]) -> None:
         names = "|".join(self._probes)
@@ -444,15 +450,20 @@ class Iovas:
     def __exit__(self, *_: object) -> None:
         for name in self._probes:
             self.trace.enable(f"{GROUP}/{name}", False)
-        for line in self.trace.lines():
+        try:
+            self._read(self.trace.lines())
+        finally:
+            self.trace.__exit__()
+            for name in self._probes:
+                define(f"-:{GROUP}/{name}")
+
+    def _read(self, lines: list[str]) -> None:
+        for line in lines:
             found = re.search(r" (\d+)\.(\d+): (taken|freed): .* pages=(\d+)", line)
             if found is None:
                 raise OSError(f"not an event: {line!r}")
             where = self.taken if found[3] == "taken" else self.freed
             where.append((int(found[1]) * 1_000_000 + int(found[2]), int(found[4])))
-        self.trace.__exit__()
-        for name in self._probes:
-            define(f"-:{GROUP}/{name}")
 
 
 #: What a function on processor 0 has to do first; a BPF program may not wait, but it
@@ -523,10 +534,12 @@ class FlushProbes:
     def __exit__(self, *_: object) -> None:
         for name in _OF_FLUSHES:
             self.trace.enable(f"{GROUP}/{name}", False)
-        self.flushes, self.others = self._flushes()
-        self.trace.__exit__()
-        for name in _OF_FLUSHES:
-            define(f"-:{GROUP}/{name}")
+        try:
+            self.flushes, self.others = self._flushes()
+        finally:
+            self.trace.__exit__()
+            for name in _OF_FLUSHES:
+                define(f"-:{GROUP}/{name}")
 
     def full(self, *cpus: int) -> bool:
         """Whether each of these has flushed a queue by now, and not by the timer."""
