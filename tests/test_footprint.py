@@ -160,6 +160,18 @@ def test_layouts_are_compared(build: Build) -> None:
     assert change.members == ["+submitted"]
 
 
+def test_a_record_s_text_begins_behind_its_last_member() -> None:
+    """As __data does, so that what the compiler adds at the end is no hole."""
+    opcode = btf.Member("opcode", 0, 8)
+    assert btf.Layout("record", False, 4, (opcode,)).holes == (btf.Hole("the end", 3),)
+    text = btf.Member("__data", 8, 0)
+    assert btf.Layout("record", False, 4, (opcode, text)).holes == ()
+    later = btf.Member("__data", 32, 0)
+    assert btf.Layout("record", False, 4, (opcode, later)).holes == (
+        btf.Hole("__data", 3),
+    )
+
+
 def test_holes_are_found(build: Build) -> None:
     found = {one.name: one for one in btf.read(build("HOLE")).layouts()}
     record = found["trace_event_raw_job_wait"]

@@ -71,7 +71,10 @@ class Layout:
 
     @property
     def holes(self) -> tuple[Hole, ...]:
-        """Whole bytes between members, and behind the last one."""
+        """Whole bytes between members, and behind the last one.
+
+        None are behind an array without a length: what it has begins where it does.
+        """
         return () if self.union else tuple(self._holes())
 
     def _holes(self) -> Iterator[Hole]:
@@ -80,7 +83,8 @@ class Layout:
             if one.offset - end >= 8:
                 yield Hole(one.name, (one.offset - end) // 8)
             end = max(end, one.offset + one.size)
-        if self.size * 8 - end >= 8:
+        flexible = bool(self.members) and self.members[-1].size == 0
+        if self.size * 8 - end >= 8 and not flexible:
             yield Hole("the end", self.size - -(-end // 8))
 
 
