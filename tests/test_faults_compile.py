@@ -97,15 +97,20 @@ def test_what_was_compiled_is_not_compiled_again(
     assert before == {path: path.stat().st_ino for path in before}
 
 
-@pytest.mark.fault("killed", "a compiler, while another finds an error")
-def test_what_was_not_compiled_is_no_finding(world: World) -> None:
-    """Else an error that nobody has seen is taken for none, and that is kept."""
+def _have_two_errors(world: World) -> None:
+    """Have the patch break two sources, by 'three' in one and 'four' in the other."""
     patch = world.project.patches / "demo/0001-demo.patch"
     head, tail = PATCH.split("--\n2", 1)
     other = head[head.index("diff --git") :].replace("demo", "other")
     other = other.replace("return 1", "return 2").replace("return 3", "return four")
     text = head.replace("return 3", "return three") + other
     patch.write_text(f"{text}--\n2{tail}")
+
+
+@pytest.mark.fault("killed", "a compiler, while another finds an error")
+def test_what_was_not_compiled_is_no_finding(world: World) -> None:
+    """Else an error that nobody has seen is taken for none, and that is kept."""
+    _have_two_errors(world)
     real = "exec /usr/bin/gcc"
     write(
         world.root / "bin",
@@ -133,12 +138,7 @@ def test_what_was_not_compiled_is_no_finding(world: World) -> None:
 @pytest.mark.fault("killed", "make, as another variant that it runs beside fails")
 def test_what_was_ended_for_another_s_fault_is_no_outcome(world: World) -> None:
     """It has told of one error, and not yet of the other."""
-    patch = world.project.patches / "demo/0001-demo.patch"
-    head, tail = PATCH.split("--\n2", 1)
-    other = head[head.index("diff --git") :].replace("demo", "other")
-    other = other.replace("return 1", "return 2").replace("return 3", "return four")
-    text = head.replace("return 3", "return three") + other
-    patch.write_text(f"{text}--\n2{tail}")
+    _have_two_errors(world)
     real = "exec /usr/bin/gcc"
     write(
         world.root / "bin",

@@ -117,11 +117,11 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
     held = [wait for wait in waits if _int(wait, "dep_ns") >= HOLD_NS]
     # A dependency; the same, watched late; before credits, and after them; a chain and
     # an array before credits; a dependency and a chain behind a job ahead, and both
-    # times that job; a chain before a dependency; one that must not be pipelined; one
-    # beside a job of which that is told too late; one that fails.  And three
+    # times that job; a chain before a dependency; one that must not be pipelined; the
+    # same, flagged too late, beside a job that still runs; one that fails.  And three
     # dependencies, an array and a chain of three, each signalled in three orders.
     v.equal("jobs that waited for a dependency", len(held), 23)
-    # The one that is told too late not to be pipelined is not waited for.
+    # The one whose flag comes too late is not waited for.
     beside = [wait for wait in held if _beside_running(jobs[_fence(wait)], jobs)]
     v.equal("of these, with one of their ring not done", len(beside), 1)
     both = [w for w in held if _int(w, "wait_ns") - _int(w, "dep_ns") >= HOLD_NS]

@@ -363,7 +363,8 @@ class _History:
         return cls(read(output / _SEEN, dict) or {}, again)
 
     def stamp(self, path: str, file: Ever) -> int | None:
-        """The time stamp in ns that it saw with this content, if that is the last."""
+        """The time stamp in ns that the content had when it was last seen; None if
+        what was last seen is something else."""
         if path in self.again or _seen_blob(self.seen, path, file) != file.blob:
             return None
         stamp: int = self.seen[path][1] if path in self.seen else file.base_mtime_ns
