@@ -180,6 +180,11 @@ def test_what_could_not_be_looked_at_is_told_to_whom_it_concerns() -> None:
     assert "nap, fix are in the same kernel" in run[1]
 
 
+def test_what_a_nop_is_on_this_architecture_is_told_to_all() -> None:
+    whole = costs.Footprint(nops=[4])
+    assert [SHARES.of(name, whole).nops for name in ("run", "nap")] == [[4], [4]]
+
+
 def test_all_are_looked_for_at_once() -> None:
     assert SHARES.events == {"nap_begin": ("doze",), "run_end": ("walk",)}
     assert SHARES.hot == {"walk"}

@@ -67,6 +67,7 @@ class Shares:
 
         functions = [one for one in whole.functions if series in owners.of_symbol(one)]
         return costs.Footprint(
+            nops=whole.nops,
             sites=[one for one in whole.sites if one.event in mine.events],
             functions=functions,
             sections=list(

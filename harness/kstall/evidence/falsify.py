@@ -264,7 +264,6 @@ _OF_TEXTS: Mapping[str, Callable[[str], str]] = {
     "another string": lambda text: _FOREIGN,
     "cut short": lambda text: text[:-1],
 }
-_OF_VALUES = frozenset({*_OF_NUMBERS, *_OF_TEXTS, "fixed", "stale"})
 
 
 def _changed(
