@@ -375,7 +375,9 @@ class _Maker:
                 with self._stage("fixed") as stage:
                     compared = self._build(fixed, stage, fixes)
                     self._modules(costly, compared, fixed, stage, modules, broken)
-            patched = self._upto(len(plan.patches), checkout)
+            patched = checkout(plan)
+            if self.group.configured_as is not None:
+                patched = self._upto(len(plan.patches), checkout)
             with self._stage("config") as stage:
                 config = self._configure(patched, stage)
                 stage.reused = config.reused and not self._is_made_away(config)
