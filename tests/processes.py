@@ -37,8 +37,11 @@ def descendants() -> set[int]:
     found: set[int] = set()
     pending = [os.getpid()]
     while pending:
-        for task in Path(f"/proc/{pending.pop()}/task").glob("*/children"):
-            # Of one that ends meanwhile the children are ours by then.
+        tasks: list[Path] = []
+        # Of one that ends meanwhile the children are ours by then.
+        with contextlib.suppress(OSError):
+            tasks += Path(f"/proc/{pending.pop()}/task").glob("*/children")
+        for task in tasks:
             with contextlib.suppress(OSError):
                 new = set(map(int, task.read_text().split())) - found
                 found |= new
