@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fakeworld import PATCH, World, write
+from fakeworld import PATCH, Ran, World, write
 from faulty import (
     cut,
     empty,
@@ -107,6 +107,16 @@ def _have_two_errors(world: World) -> None:
     patch.write_text(f"{text}--\n2{tail}")
 
 
+def _require_both_told(ran: Ran, *names: str) -> None:
+    """Each of these checks has both errors."""
+    assert ran.report is not None
+    checks = {one.name: one for one in ran.report.series[0].checks}
+    for name in names:
+        (told,) = checks[name].comparisons
+        assert "'three' undeclared" in told.detail, name
+        assert "'four' undeclared" in told.detail, name
+
+
 @pytest.mark.fault("killed", "a compiler, while another finds an error")
 def test_what_was_not_compiled_is_no_finding(world: World) -> None:
     """Else an error that nobody has seen is taken for none, and that is kept."""
@@ -129,10 +139,7 @@ def test_what_was_not_compiled_is_no_finding(world: World) -> None:
     (world.root / "bin/gcc").unlink()
     after = world.validate()
     assert after.exit_code == 1
-    assert after.report is not None
-    checks = {one.name: one for one in after.report.series[0].checks}
-    (told,) = checks["compiles_as_configured"].comparisons
-    assert "'three' undeclared" in told.detail and "'four' undeclared" in told.detail
+    _require_both_told(after, "compiles_as_configured")
 
 
 @pytest.mark.fault("killed", "make, as another variant that it runs beside fails")
@@ -160,12 +167,7 @@ def test_what_was_ended_for_another_s_fault_is_no_outcome(world: World) -> None:
     assert world.free()
     (world.root / "bin/gcc").unlink()
     after = world.validate()
-    assert after.report is not None
-    checks = {one.name: one for one in after.report.series[0].checks}
-    for name in ("compiles_as_configured", "compiles_without_tracing"):
-        (told,) = checks[name].comparisons
-        assert "'three' undeclared" in told.detail, name
-        assert "'four' undeclared" in told.detail, name
+    _require_both_told(after, "compiles_as_configured", "compiles_without_tracing")
 
 
 @pytest.mark.fault("killed", "make, as it lists what is configured")
