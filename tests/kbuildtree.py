@@ -26,7 +26,10 @@ randconfig: allnoconfig
 $(OBJECTS): %.o: $(O)/%.o ;
 $(O)/auto.h: $(O)/.config
 \t@sed -n 's/^CONFIG_\\(\\w*\\)=.*/#define CONFIG_\\1 1/p' $< > $@
-$(O)/%.o: $(S)/%.c $(O)/auto.h
+# It notes what it is asked.
+$(O)/tools/objtool/objtool:
+\t@mkdir -p $(@D); printf '#!/bin/sh\\necho "$$@" >>"$$0-asked"\\n' > $@; chmod +x $@
+$(O)/%.o: $(S)/%.c $(O)/auto.h $(O)/tools/objtool/objtool
 \t@mkdir -p $(@D); echo "  CC      $*.o"
 \t@$(CC) $(FLAGS) -MMD -MF $@.d -MT $@ -c -o $@ $<
 \t@$(if $(C),echo "  CHECK   $*.c"; $(CHECK) $(FLAGS) $<)

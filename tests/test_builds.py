@@ -24,6 +24,7 @@ from kstall.build import Toolchain, kconfig
 from kstall.compile import Work, compilecheck, kbuild, seeds, sparse, variants
 from kstall.compile import builds as compilestage
 from kstall.compile.sparse import Checker
+from kstall.cost import objects
 from kstall.debian import Root
 from kstall.pipeline import Ui, builds
 from kstall.pipeline import run as runs
@@ -77,8 +78,8 @@ class Bench:
 
     def prove(
         self, made: Series, *, everything: bool = True, seeds: tuple[int, ...] = ()
-    ) -> tuple[report.SeriesReport, list[Any]]:
-        """The stage, and what grew in the worst configuration."""
+    ) -> tuple[report.SeriesReport, objects.Told]:
+        """The stages, and what objects tell of costs."""
         run = runs.begin(self.root / "out", ["test"], Ui(Console(file=io.StringIO())))
         entry = report.SeriesReport(name="demo", title="t", digest="d")
         run.report.series = [entry]
@@ -89,8 +90,8 @@ class Bench:
         context = replace(context, seeds=seeds)
         work = Work(context, made, plan, TOOLS, Root("root", self.root, (), {}, True))
         with tree.workspace(self.base, lambda _: None) as put:
-            grown = builds.prove(work, put, run, entry)
-        return entry, grown
+            told = builds.prove(work, put, run, entry)
+        return entry, told
 
     def judge(self, *steps: Step, everything: bool = True) -> dict[str, Check]:
         """All checks of ``steps``, by name."""
@@ -585,8 +586,8 @@ def test_after_an_edit_only_what_is_behind_it_is_compiled(bench: Bench) -> None:
     made = edited.series(GOOD, _demo("\tseconds--;\n"))
     entry, _ = bench.prove(made, everything=False)
     assert not entry.stages[0].reused
-    # The last state in each of the three variants.
-    assert len(_compiled(bench) - known) == 4
+    # The last state in each of the variants.
+    assert len(_compiled(bench) - known) == 5
 
 
 def test_a_patch_of_documentation_has_nothing_compiled(bench: Bench) -> None:
@@ -627,18 +628,41 @@ def test_what_is_up_to_date_is_not_compiled_again(bench: Bench) -> None:
     assert (place / "drivers/user.o").stat().st_mtime_ns > before
 
 
-# -- the worst configuration -----------------------------------------------------------
+# -- what objects tell -----------------------------------------------------------------
 
 
 def test_growth_without_jump_labels_is_told_by_function(bench: Bench) -> None:
     bulky = "\tfor (int n = 0; n < seconds; n++)\n\t\tseconds -= n / 3;\n"
-    entry, grown = bench.prove(bench.series(_demo(bulky)), everything=False)
+    entry, told = bench.prove(bench.series(_demo(bulky)), everything=False)
     assert entry.stages[0].status == "pass"
-    (one,) = grown
+    (one,) = told.worst
     assert (one.binary, one.name, one.part) == ("drivers/demo.o", "demo", "code")
     assert one.base is not None
     assert one.patched is not None
     assert one.patched > one.base
+
+
+def test_what_is_longer_with_mitigations_is_told_by_function(bench: Bench) -> None:
+    bulky = "\tfor (int n = 0; n < seconds; n++)\n\t\tseconds -= n / 3;\n"
+    entry, told = bench.prove(bench.series(_demo(bulky)), everything=False)
+    assert entry.stages[1].name == "objects"
+    (one,) = told.mitigated.paths
+    assert (one.binary, one.name) == ("drivers/demo.o", "demo")
+    assert one.added or one.most > 0
+
+
+def test_jumps_of_an_image_that_objtool_has_yet_to_read_are_made_nops(
+    bench: Bench,
+) -> None:
+    """As kbuild leaves it to the link where branches are tracked."""
+    bench.prove(bench.series(_demo("\tseconds++;\n")), everything=False)
+    variants_ = bench.cache / "variants" / bench.base.id
+    asked = (variants_ / "mitigated/tools/objtool/objtool-asked").read_text()
+    hacks, places = zip(*(line.split() for line in asked.splitlines()), strict=True)
+    assert set(hacks) == {"--hacks=jump_label"}
+    assert {Path(place).name for place in places} == {"demo.o"}
+    # What is compiled without such a guard objtool has read already.
+    assert not (variants_ / "worst/tools/objtool/objtool-asked").exists()
 
 
 def test_libraries_are_listed_too(tmp_path: Path) -> None:

@@ -147,6 +147,36 @@ def test_any_optimisation_gives_the_same_answer(
     assert paths_of(found, "submit").clock_reads == []
 
 
+def test_the_register_that_a_retpoline_calls_is_the_compiler_s_choice(
+    tmp_path: Path,
+) -> None:
+    if shutil.which(arch.X86_64.tool("gcc")) is None:
+        pytest.skip("no compiler for x86-64")
+
+    def calling(register: str, more: str = "") -> Path:
+        source = (
+            f'void f(void (*g)(void)) {{ asm volatile({more}CALL("{register}")); }}'
+        )
+        call = '#define CALL(r) "call __x86_indirect_thunk_" r\n'
+        target = tmp_path / f"{register}{len(more)}.o"
+        target.with_suffix(".c").write_text(call + source)
+        process.run(
+            [
+                *(arch.X86_64.tool("gcc"), "-O2", "-c", "-fno-pic", "-mcmodel=kernel"),
+                *("-o", str(target), str(target.with_suffix(".c"))),
+            ]
+        )
+        return target
+
+    found = footprint.binaries("f", calling("rax"), calling("r10"), WANTED)
+    assert found.paths == []
+    found = footprint.binaries(
+        "f", calling("rax"), calling("r10", r'"xor %eax, %eax\n" '), WANTED
+    )
+    assert paths_of(found, "f").most == 1
+    assert paths_of(found, "f").calls == []
+
+
 def test_the_same_object_twice_is_no_difference(build: Build) -> None:
     found = footprint.binaries("trace", build(), build(), WANTED)
     assert not (found.paths or found.functions or found.sites)

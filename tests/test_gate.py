@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall.cost import costs, footprint, gate, structs
+from kstall.cost import costs, footprint, gate, objects, structs
 from kstall.evidence import btf
 from kstall.series import Exemption, Measure, Project, Series
 from kstall.series.series import Overhead
@@ -91,6 +91,42 @@ def test_a_fault_is_named(
     assert found[check].status == "fail"
     for word in words:
         assert word in faults(found[check])
+
+
+def guarded(series: Series, build: Build, *macros: str) -> Check:
+    """The check of objects with mitigations, of the same subsystem."""
+    pair = {"drivers/trace.o": (build(), build("PATCHED", *macros))}
+    mitigated = objects.compare(pair, WANTED)
+    overhead = costs.Overhead(base_kernel="base", mitigated=mitigated)
+    (found,) = gate.judge(series, overhead)
+    assert found.name == "mitigations_add_nothing"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("macro", "words"),
+    [
+        ("CLOCK", ("submit", "drivers/trace.o", "reads a clock", "ktime_get")),
+        ("ARGUMENT", ("submit", "calls", "call estimate")),
+        ("LOAD", ("submit", "instructions more")),
+        ("BROKEN", ("job_wait: sites: 0, not 1",)),
+    ],
+)
+def test_a_fault_with_mitigations_is_named(
+    series: Series, build: Build, macro: str, words: tuple[str, ...]
+) -> None:
+    assert guarded(series, build).status == "pass"
+    found = guarded(series, build, macro)
+    assert found.status == "fail"
+    for word in words:
+        assert word in faults(found)
+
+
+def test_what_is_declared_holds_with_mitigations_too(
+    series: Series, build: Build
+) -> None:
+    allowed = exempting(series, function="submit", instructions=9, calls=["estimate"])
+    assert guarded(allowed, build, "ARGUMENT").status == "pass"
 
 
 @pytest.mark.parametrize(

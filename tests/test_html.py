@@ -90,6 +90,26 @@ def check(status: Status, text: str = "n") -> Check:
     )
 
 
+def path(text: str) -> costs.FunctionPaths:
+    return costs.FunctionPaths(
+        binary=text,
+        name=text,
+        proven=False,
+        most=2,
+        work=1,
+        least=0,
+        nops=1,
+        sites=1,
+        stretches=[
+            costs.Stretch(base=text, patched=text, added=[text], removed=[], net=1)
+        ],
+        clock_reads=[text],
+        calls=[text],
+        unproven=[text],
+        added=[text],
+    )
+
+
 def full(text: str = "n") -> Report:
     """A report with something of everything, ``text`` in every place for words."""
     overhead = costs.Overhead(
@@ -109,27 +129,7 @@ def full(text: str = "n") -> Report:
             ],
             functions=[size(text, 10, 40), size("gone", 30, None, "event")],
             sections=[costs.SectionSize(binary=text, section=text, base=1, patched=2)],
-            paths=[
-                costs.FunctionPaths(
-                    binary=text,
-                    name=text,
-                    proven=False,
-                    most=2,
-                    work=1,
-                    least=0,
-                    nops=1,
-                    sites=1,
-                    stretches=[
-                        costs.Stretch(
-                            base=text, patched=text, added=[text], removed=[], net=1
-                        )
-                    ],
-                    clock_reads=[text],
-                    calls=[text],
-                    unproven=[text],
-                    added=[text],
-                )
-            ],
+            paths=[path(text)],
             structs=[
                 costs.StructChange(
                     binary=text,
@@ -146,6 +146,7 @@ def full(text: str = "n") -> Report:
         ),
         measurements=[measurement(workload=text, operation=text, because=text)],
         worst=[size(text, 10, 47), size("made", None, 300, "event")],
+        mitigated=costs.Footprint(paths=[path(text)]),
         exemptions=[costs.Exemption(function=text, allowed=1, because=text)],
     )
     stage = Stage(

@@ -179,11 +179,39 @@ def test_terminal_shows_costs_and_what_they_are_judged_by() -> None:
             )
             for part, n in (("code", 21), ("event", 99))
         ],
+        mitigated=costs.Footprint(
+            sites=[
+                costs.Site(
+                    event="cat",
+                    binary="cat.o",
+                    function="nap",
+                    offset=4,
+                    nop=nop,
+                    out_of_line=True,
+                    cold_bytes=9,
+                )
+                for nop in (5, 0)
+            ],
+            paths=[
+                costs.FunctionPaths(
+                    binary="cat.o",
+                    name="nap",
+                    proven=True,
+                    most=3,
+                    work=2,
+                    least=0,
+                    nops=1,
+                    sites=1,
+                )
+            ],
+        ),
         exemptions=[costs.Exemption(struct="cat", allowed=8, because="[it] purrs")],
     )
     shown = _shown(made)
     assert "0.25" in shown
     assert "worst    +12 bytes of code (functions: 1) without jump labels" in shown
+    assert "guarded  with mitigations 1 of 2 sites are a NOP" in shown
+    assert "more on a path: nap +2" in " ".join(shown.split())
     assert "exempt   struct cat: 8 bytes: [it] purrs" in shown
 
 

@@ -2,9 +2,10 @@
 """Each state of a series compiled in each variant: what the compilers find.
 
 In come a `Plan` and a `Toolchain`, as `Work`; out comes `Compiled`: the checks, and the
-objects in the worst configuration.  It knows nothing of what a guest does.
+objects of two variants.  It knows nothing of what a guest does.
 """
 
+from . import variants
 from .builds import Compiled, Work, ahead, compiled, perform
 
-__all__ = ["Compiled", "Work", "ahead", "compiled", "perform"]
+__all__ = ["Compiled", "Work", "ahead", "compiled", "perform", "variants"]

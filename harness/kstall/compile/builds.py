@@ -41,10 +41,11 @@ from .variants import Variant
 
 _OUTCOME = "outcome.json"
 _OBJECTS = "objects"
-_WORST = variants.WORST
+# Of these the objects are looked at, not what is said of them.
+_LOOKED_AT = (variants.WORST, variants.MITIGATED)
 _ONLY_DEEP = ("without-", "builtin", "clang", "arm64", "i386", variants.RANDOM)
 DEEP = "compiled at LEVEL=deep"
-# Outcomes; those of worst take a megabyte, the others some kilobytes.
+# Outcomes; those with objects take a megabyte, the others some kilobytes.
 _KEPT = 2000
 # How many variants are compiled at once; the processors are shared by all of them.
 _AT_ONCE = 2
@@ -76,13 +77,13 @@ class Work:
 class Compiled:
     """The checks of a series, and from how many ``builds`` they follow.
 
-    ``objects`` are the directories of those in the worst configuration, of the base
-    and of the whole series.
+    ``objects`` are directories, of those of the base and of the whole series, by the
+    variant: `variants.WORST` and `variants.MITIGATED`.
     """
 
     checks: tuple[Check, ...]
     builds: int
-    objects: tuple[Path, Path]
+    objects: Mapping[str, tuple[Path, Path]]
     reused: bool
 
 
@@ -121,7 +122,13 @@ def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
     return Compiled(
         compilecheck.judge(work.series, tried),
         sum(len(one.outcomes) for one in tried),
-        (results[_WORST, 0].entry / _OBJECTS, results[_WORST, last].entry / _OBJECTS),
+        {
+            name: (
+                results[name, 0].entry / _OBJECTS,
+                results[name, last].entry / _OBJECTS,
+            )
+            for name in _LOOKED_AT
+        },
         all(one.reused and one.entry not in fresh for one in results.values())
         and all(old for _, old in drawn),
     )
@@ -232,7 +239,7 @@ def _tried(
     for variant in (one for turn in turns for one in turn):
         states = _states(work, variant)
         outcomes = tuple(results[variant.name, number].outcome for number in states)
-        if variant.name != _WORST:
+        if variant.name not in _LOOKED_AT:
             yield Tried(variant.name, variant.title, outcomes)
         if variant.checker is not None:
             yield Tried(compiling.SPARSE, variant.title, outcomes)
@@ -281,7 +288,7 @@ def _random(
 def _states(work: Work, variant: Variant) -> Sequence[int]:
     """How many patches are applied in each state that ``variant`` is tried in."""
     last = len(work.plan.patches)
-    return (0, last) if variant.name == _WORST else range(last + 1)
+    return (0, last) if variant.name in _LOOKED_AT else range(last + 1)
 
 
 def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
@@ -302,6 +309,7 @@ def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
         variants.untraced(tools),
         variants.tiny(tools),
         variants.worst(tools),
+        variants.mitigated(tools),
     ]
     if work.context.level != "deep":
         lacking += [Tried(name, name, lacking=DEEP) for name in _ONLY_DEEP]
@@ -530,7 +538,7 @@ def _compile_one(job: Job, entry: Path, log: Path) -> None:
     """Compile it; what was printed is at the end of ``log`` when that is complete."""
     try:
         with cache.keep(entry) as made:
-            keep = made / _OBJECTS if job.variant.name == _WORST else None
+            keep = made / _OBJECTS if job.variant.name in _LOOKED_AT else None
             alone = job.variant.name == variants.MODULES
             outcome = compiling.compile(job, alone=alone, keep=keep)
             cache.write_json(made / _OUTCOME, outcome.as_json())

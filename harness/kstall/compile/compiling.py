@@ -21,7 +21,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
 from ..base import KstallError, cache, process, space
-from ..build import Configured, kernel, outputs
+from ..build import Configured, kconfig, kernel, outputs
 from ..tree import AppliedTree
 from . import kbuild
 from .variants import Variant
@@ -44,6 +44,8 @@ _DIVISIONS = (
 )
 # The section, which older trees have not.
 _CALLED = "__tracepoint_check"
+# As delay-objtool in scripts/Makefile.lib.
+_OBJTOOL_IS_LATE = ("LTO_CLANG", "X86_KERNEL_IBT", "KLP_BUILD")
 _ONLY_READ = ("-w", "-fsyntax-only", "-x", "c", "/dev/null")
 ERROR = "error"
 NOT_COMPILED = "not-compiled"
@@ -171,7 +173,7 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
             headers = [path for path in job.touched if kbuild.is_header(path)]
             said += _alone(job, output, headers, made)
         if keep is not None:
-            _copy(output, made, keep)
+            _copy(job, made, keep)
     return Outcome(
         compiled=tuple(sorted(targets)),
         left_out=tuple(one for one in sources if not _is_among(job, one, targets)),
@@ -186,11 +188,18 @@ def _is_among(job: Job, path: str, targets: Collection[str]) -> bool:
     return not set(targets).isdisjoint(kbuild.including(job.tree.path, path))
 
 
-def _copy(output: Path, objects: Iterable[str], target: Path) -> None:
+def _copy(job: Job, objects: Iterable[str], target: Path) -> None:
+    """Put the objects below ``target``, with static branches as the image has them."""
+    symbols = kconfig.parse_config(job.config.file)
+    # kbuild then has objtool make NOPs of jumps only when all is linked.
+    late = any(name in symbols for name in _OBJTOOL_IS_LATE)
     for name in objects:
         place = target / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes((output / name).read_bytes())
+        place.write_bytes((job.output / name).read_bytes())
+        if late:
+            tool = job.output / "tools/objtool/objtool"
+            process.run([tool, "--hacks=jump_label", place], log=job.log)
 
 
 # -- make ----------------------------------------------------------------------------

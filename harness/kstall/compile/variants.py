@@ -25,8 +25,20 @@ _LLVM = (
     *("ld.lld", "llvm-ar", "llvm-nm", "llvm-objcopy", "llvm-objdump", "llvm-readelf"),
     "llvm-strip",
 )
+# What changes the code of every function where it is on.
+_GUARDS: Mapping[str, Mapping[str, str]] = {
+    "x86": dict.fromkeys(
+        (
+            *("CPU_MITIGATIONS", "MITIGATION_RETPOLINE", "MITIGATION_RETHUNK"),
+            *("MITIGATION_CALL_DEPTH_TRACKING", "MITIGATION_SLS", "X86_KERNEL_IBT"),
+        ),
+        "y",
+    ),
+    "arm64": dict.fromkeys(("ARM64_PTR_AUTH_KERNEL", "ARM64_BTI_KERNEL"), "y"),
+}
 MODULES = "modules"
 WORST = "worst"
+MITIGATED = "mitigated"
 RANDOM = "random-"
 
 
@@ -85,6 +97,13 @@ def untraced(tools: Toolchain) -> Variant:
 def worst(tools: Toolchain) -> Variant:
     """A kernel in which each tracepoint is a load, a test and a branch."""
     return Variant(WORST, "JUMP_LABEL=n", tools, WORST, off=("JUMP_LABEL",))
+
+
+def mitigated(tools: Toolchain) -> Variant:
+    """A kernel as distributions ship it for hardware: what guards branches and returns
+    there changes how code is compiled."""
+    asks = _GUARDS[tools.arch.kbuild]
+    return Variant(MITIGATED, "with mitigations", tools, MITIGATED, asks=asks)
 
 
 def tiny(tools: Toolchain) -> Variant:

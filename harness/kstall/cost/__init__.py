@@ -5,7 +5,7 @@ In come two kernels, with the patches and without; out come the parts of an `Ove
 and the checks of its gate.  It knows nothing of stages or of how it is shown.
 """
 
-from . import costs, counting, footprint, gate, shares, worst
+from . import costs, counting, footprint, gate, objects, shares
 from .costs import (
     Exemption,
     Footprint,
@@ -30,6 +30,6 @@ __all__ = [
     "counting",
     "footprint",
     "gate",
+    "objects",
     "shares",
-    "worst",
 ]

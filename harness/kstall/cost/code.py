@@ -26,6 +26,8 @@ Kind = Literal[
 _JUMP_ENTRY = struct.Struct("<iiq")
 _CALL_SITE = struct.Struct("<ii")
 _WARNING = 1
+# What an indirect call is with retpolines: the register is the compiler's choice.
+_THUNK = re.compile(r"(__x86_indirect\w*_thunk)_r\w+")
 # From objtool's list, those that inlined code calls; what follows them is no path.
 _NEVER_RETURN = (
     "__fortify_panic",
@@ -248,7 +250,9 @@ class Code:
         return "tail", target, callee
 
     def _label(self, address: int) -> str:
-        return self.binary.label(address)
+        label = self.binary.label(address)
+        thunk = _THUNK.fullmatch(label)
+        return thunk[1] if thunk else label
 
     def _form(self, found: Any, kind: Kind, callee: str, label: Label) -> str:
         if kind == "branch":

@@ -236,4 +236,10 @@ class Overhead(_Model):
         description="functions whose size changed in the touched objects when nothing "
         "can be patched at run time (CONFIG_JUMP_LABEL=n); None: not looked at",
     )
+    mitigated: Footprint | None = Field(
+        default=None,
+        description="what changes in the touched objects when they are compiled as for "
+        "distributions' kernels, with what guards branches and returns; None: not "
+        "looked at",
+    )
     exemptions: list[Exemption] = []

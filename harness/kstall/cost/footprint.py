@@ -83,7 +83,7 @@ def compare(base: Kernel, patched: Kernel, wanted: Wanted) -> costs.Footprint:
             continue
         common.append((name, ours, theirs))
         if ours.read_bytes() != theirs.read_bytes():
-            _add(found, binaries(name, ours, theirs, wanted))
+            add(found, binaries(name, ours, theirs, wanted))
     structs.add(found, structs.types(common))
     for event in sorted(wanted.events - {site.event for site in found.sites}):
         found.limits.append(f"no site of {event} in any binary")
@@ -121,7 +121,8 @@ def _sizes(
             )
 
 
-def _add(whole: costs.Footprint, part: costs.Footprint) -> None:
+def add(whole: costs.Footprint, part: costs.Footprint) -> None:
+    """Make ``part``, what one binary has, a part of ``whole``."""
     whole.nops = part.nops
     whole.sites += part.sites
     whole.functions += part.functions

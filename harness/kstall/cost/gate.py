@@ -8,11 +8,11 @@ Judging is pure: it reads what was found and measured before.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from ..series import Exemption, Series
 from ..verdict import Check, Verdict, run_check
-from .costs import Footprint, FunctionPaths, Measurement, Overhead
+from .costs import Footprint, FunctionPaths, Measurement, Overhead, Site
 
 _SHOWN = 3
 _LINES = 8
@@ -61,6 +61,8 @@ def _checks_for(series: Series, found: Overhead) -> Iterator[_Check]:
             yield off_is_a_nop
         yield off_runs_nothing_else
         yield structs_do_not_grow
+    if found.mitigated is not None:
+        yield mitigations_add_nothing
     if found.measurements:
         yield off_costs_what_is_predicted
         if any(one.nops for one in series.measures):
@@ -72,7 +74,6 @@ def off_is_a_nop(series: Series, found: Overhead) -> Verdict:
     off, with its code out of line."""
     verdict = Verdict()
     sites, nops = _footprint(found).sites, _footprint(found).nops
-    lengths = " or ".join(map(str, nops))
     for event, functions in tracepoints(series).items():
         here = [site for site in sites if site.event == event]
         names = sorted({site.declared or f"{site.function} (!)" for site in here})
@@ -84,14 +85,19 @@ def off_is_a_nop(series: Series, found: Overhead) -> Verdict:
                 f"{event}: functions with a site", _few(names), _few(sorted(functions))
             )
         for site in here:
-            place = f"{event} in {site.function}+{site.offset:#x}"
-            verdict.true(
-                f"{place}: a NOP of {lengths} bytes",
-                site.nop in nops,
-                f"{site.nop} bytes run while off, {site.cold_bytes} bytes do not",
-            )
-            verdict.true(f"{place}: the rest is out of line", site.out_of_line)
+            _judge_site(verdict, site, nops)
     return verdict
+
+
+def _judge_site(verdict: Verdict, site: Site, nops: Collection[int]) -> None:
+    lengths = " or ".join(map(str, nops))
+    place = f"{site.event} in {site.function}+{site.offset:#x}"
+    verdict.true(
+        f"{place}: a NOP of {lengths} bytes",
+        site.nop in nops,
+        f"{site.nop} bytes run while off, {site.cold_bytes} bytes do not",
+    )
+    verdict.true(f"{place}: the rest is out of line", site.out_of_line)
 
 
 def off_runs_nothing_else(series: Series, found: Overhead) -> Verdict:
@@ -105,6 +111,26 @@ def off_runs_nothing_else(series: Series, found: Overhead) -> Verdict:
     count = footprint.same_paths
     verdict.true(f"{count} other functions changed and run what they did", True)
     verdict.true(f"{footprint.unchanged} functions are the same", True)
+    return _of_somebody_else(series, verdict)
+
+
+def mitigations_add_nothing(series: Series, found: Overhead) -> Verdict:
+    """In touched objects that are compiled with what distributions guard branches and
+    returns by, an event that is off is a NOP as well, and no path has more instructions
+    than is declared for kernels without."""
+    verdict = Verdict()
+    mitigated = found.mitigated
+    assert mitigated is not None
+    for event in tracepoints(series):
+        here = [site for site in mitigated.sites if site.event == event]
+        verdict.at_least(f"{event}: sites", len(here), 1)
+        for site in here:
+            _judge_site(verdict, site, mitigated.nops)
+    for path in mitigated.paths:
+        _judge_path(verdict, path, _exemption(series, function=path.name))
+    count = mitigated.same_paths
+    verdict.true(f"{count} other functions changed and run what they did", True)
+    verdict.true(f"{mitigated.unchanged} functions are the same", True)
     return _of_somebody_else(series, verdict)
 
 

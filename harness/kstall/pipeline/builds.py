@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..compile import Work, compiled
-from ..cost import FunctionSize, worst
+from ..compile import Work, compiled, variants
+from ..cost import footprint, gate, objects
 from ..report import SeriesReport
 from ..tree import AppliedTree, Plan
 from .run import Run
@@ -17,9 +17,8 @@ def prove(
     checkout: Callable[[Plan], AppliedTree],
     run: Run,
     entry: SeriesReport,
-) -> list[FunctionSize]:
-    """Add the checks to ``entry``; what touched code grows by in the worst
-    configuration comes back.
+) -> objects.Told:
+    """Add the checks to ``entry``; what objects tell of costs comes back.
 
     A check that fails stops nothing: what the patches do can be found out all the same.
     """
@@ -32,4 +31,16 @@ def prove(
         stage.summary = f"{good} of {len(judged)} checks pass, of {made.builds} builds"
         if work.context.level != "deep":
             stage.summary += "; LEVEL=deep has more configurations and compilers"
-        return worst.sizes(worst.pairs(*made.objects))
+        pairs = {name: objects.pairs(*two) for name, two in made.objects.items()}
+    wanted = footprint.Wanted(gate.tracepoints(work.series), gate.hot(work.series))
+    with run.stage("objects", entry) as stage:
+        told = objects.Told(
+            worst=objects.sizes(pairs[variants.WORST]),
+            mitigated=objects.compare(pairs[variants.MITIGATED], wanted),
+        )
+        sites = len(told.mitigated.sites)
+        stage.summary = (
+            f"{sites} sites with mitigations; {len(told.worst)} functions of another "
+            "size without jump labels"
+        )
+    return told

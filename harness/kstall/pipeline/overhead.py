@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 from ..base import places
-from ..cost import Kernels, costs, counting, footprint, gate, shares
+from ..cost import Kernels, costs, counting, footprint, gate, objects, shares
 from ..evidence import traceabi
 from ..report import SeriesReport
 from ..series import Context, Series
@@ -24,19 +24,24 @@ def prove(
     kernels: Kernels,
     run: Run,
     entry: SeriesReport,
+    *,
     among: shares.Shares | None = None,
+    told: objects.Told | None = None,
 ) -> None:
     """Add to ``entry`` what ``series`` costs, and the checks that judge it.
 
-    ``among`` are all series of the kernel, if it has several.
+    ``among`` are all series of the kernel, if it has several; ``told`` is what objects
+    say of other kernels.
     """
     found = _begun(series, kernels, entry)
+    if told is not None:
+        found.worst, found.mitigated = told.worst, told.mitigated
     with run.stage("binaries", entry) as stage:
         found.footprint = _footprint(context, series, kernels, among, stage)
         found.footprint.limits.append(
-            "one configuration and one compiler; of CONFIG_JUMP_LABEL=n, where a site "
-            "is a load, a test and a branch, only sizes, and nothing of "
-            "CONFIG_LOCKDEP, which asks RCU as well"
+            "one configuration and one compiler; with mitigations single objects; of "
+            "CONFIG_JUMP_LABEL=n, where a site is a load, a test and a branch, only "
+            "sizes, and nothing of CONFIG_LOCKDEP, which asks RCU as well"
         )
         entry.checks.append(gate.judge_prototypes(series, found.footprint))
     if series.measures:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ..base import KstallError, figure, figures, parallel, places, space
 from ..build import kconfig
-from ..cost import FunctionSize, Kernels, shares
+from ..cost import Kernels, objects, shares
 from ..evidence import Evidence, mutate
 from ..guest import Guest, accel, guestrun, machine_for, run_guest
 from ..report import SeriesReport
@@ -51,14 +51,14 @@ class Wanted:
 class Subject:
     """A series that applies, its part of the report, and the plan for it alone.
 
-    ``grown`` is what code grows by in the worst configuration.
+    ``told`` is what objects say of its costs.
     """
 
     series: Series
     entry: SeriesReport
     plan: Plan
     ground: Ground
-    grown: list[FunctionSize] | None = None
+    told: objects.Told | None = None
 
     @property
     def name(self) -> str:
@@ -295,9 +295,9 @@ class _Sharing:
             without.prove(bench, built.base)
         if both is not None:
             among = self._shares(built)
-            overhead.prove(context, series, both, run, entry, among)
-            assert entry.overhead is not None
-            entry.overhead.worst = subject.grown
+            overhead.prove(
+                context, series, both, run, entry, among=among, told=subject.told
+            )
         elif context.level != "quick":
             overhead.not_compared(run, entry)
 

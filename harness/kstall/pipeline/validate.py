@@ -23,7 +23,7 @@ from ..base import (
 )
 from ..build import kernel
 from ..compile import Work, ahead
-from ..cost import FunctionSize
+from ..cost import objects
 from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest, accel
@@ -402,8 +402,8 @@ def _subject(
         if entry.expected is False:
             stage.summary += "; it was not expected to apply here"
     patches.prove(series, plan, request.cache, run, entry)
-    grown = _compile(request, run, ground, series, plan, entry)
-    return sharing.Subject(series, entry, plan, ground, grown)
+    told = _compile(request, run, ground, series, plan, entry)
+    return sharing.Subject(series, entry, plan, ground, told)
 
 
 def expectation(
@@ -439,9 +439,9 @@ def _compile(
     series: Series,
     plan: tree.Plan,
     entry: SeriesReport,
-) -> list[FunctionSize] | None:
-    """Compile what each patch touches, as `builds.prove` does; what code grows by in
-    the worst configuration comes back, where that was seen."""
+) -> objects.Told | None:
+    """Compile what each patch touches, as `builds.prove` does; what objects tell of
+    costs comes back, where they were compiled."""
     if request.level == "quick":
         with run.stage("compile", entry) as stage:
             stage.status = "skip"

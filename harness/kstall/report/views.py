@@ -373,6 +373,19 @@ def _costs(found: Overhead, console: Console) -> None:
             "labels, where each site is a load, a test and a branch",
             highlight=False,
         )
+    if found.mitigated is not None:
+        sites = found.mitigated.sites
+        nops = sum(site.nop in found.mitigated.nops for site in sites)
+        longer = [
+            f"{path.name} {path.work:+}"
+            for path in found.mitigated.paths
+            if path.work > 0
+        ]
+        console.print(
+            f"guarded  with mitigations {nops} of {len(sites)} sites are a NOP; "
+            f"instructions more on a path: {', '.join(longer) or 'none'}",
+            highlight=False,
+        )
     for exempt in found.exemptions:
         name = exempt.function or f"struct {exempt.struct}"
         what = "instructions" if exempt.function else "bytes"

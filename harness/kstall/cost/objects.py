@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What single objects tell of kernels that nobody builds.
+
+Without ``CONFIG_JUMP_LABEL`` a tracepoint that is off is no NOP: its site loads a key,
+tests it and branches, so the code grows.  With what distributions guard branches and
+returns by, compilers make other code of all functions: whether an event that is off is
+a NOP there as well, and nothing else, is seen as in a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import costs, elf, footprint
+
+#: Objects by their path in the tree: of the base, and of the patched tree.
+Pairs = Mapping[str, tuple[Path, Path]]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an `Overhead` gets of objects, under the same names."""
+
+    worst: list[costs.FunctionSize]
+    mitigated: costs.Footprint
+
+
+def pairs(base: Path, patched: Path) -> Pairs:
+    """The objects that both directories have."""
+    found = {}
+    for ours in sorted(base.rglob("*.o")):
+        theirs = patched / ours.relative_to(base)
+        if theirs.exists():
+            found[str(ours.relative_to(base))] = (ours, theirs)
+    return found
+
+
+def sizes(objects: Pairs) -> list[costs.FunctionSize]:
+    """The functions whose size changed, in bytes of code; ``binary`` is the object."""
+    return [
+        one
+        for name, (ours, theirs) in _changed(objects).items()
+        for one in footprint.sizes(name, elf.load(ours), elf.load(theirs))
+    ]
+
+
+def compare(objects: Pairs, wanted: footprint.Wanted) -> costs.Footprint:
+    """As `footprint.compare` for kernels, but for structs and prototypes; ``binary`` is
+    the object."""
+    found = costs.Footprint()
+    for name, (ours, theirs) in _changed(objects).items():
+        footprint.add(found, footprint.binaries(name, ours, theirs, wanted))
+    return found
+
+
+def _changed(objects: Pairs) -> Pairs:
+    return {
+        name: (ours, theirs)
+        for name, (ours, theirs) in objects.items()
+        if ours.read_bytes() != theirs.read_bytes()
+    }
