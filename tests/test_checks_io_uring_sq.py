@@ -217,7 +217,8 @@ def _canceled() -> tuple[list[Line], dict[str, Record]]:
     for case, files in (("async-cancel", 4), ("async-cancel-file", 1)):
         writes = [[1, WORKER, 10, 30], [2, WORKER, 31, 40], [3, 0, 0, 0]]
         times = {"cancel_ns": 20, "canceled_ns": 25, "over_ns": 50}
-        cqes = {"cqes": [[1, 4096], [4, -114], [2, 4096], [3, -125]]}
+        found = -114 if files == 1 else 0
+        cqes = {"cqes": [[1, 4096], [4, found], [2, 4096], [3, -125]]}
         fd = {"fd": FD + (files == 1)}
         line = {**OWN, **fd, **times, **cqes, "files": files, "writes": writes}
         said += [{**_ring(case), **fd}, {**line, "kind": "async", "case": case}]
@@ -248,13 +249,78 @@ def test_who_tells_of_a_canceled_write(
     assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == wrong
 
 
+@pytest.mark.parametrize(
+    ("write", "cqes", "event", "wrong"),
+    [
+        ([3, WORKER, 46, 48], [[4, -2], [3, 4096]], {}, set()),
+        # Of what ran it says that it was canceled.
+        (
+            [3, WORKER, 46, 48],
+            [[4, -2], [3, 4096]],
+            {"cancel": 1},
+            {"cancel of what ran"},
+        ),
+        # What was canceled was there to be found.
+        (
+            [3, 0, 0, 0],
+            [[4, -2], [3, -125]],
+            {"cancel": 1},
+            {"result of the cancel"},
+        ),
+        # Nobody saw it run, and it was not canceled.
+        (
+            [3, 0, 0, 0],
+            [[4, -2], [3, 4096]],
+            {},
+            {"result of the cancel", "CQE", "cancel"},
+        ),
+        # It was found, and ran all the same.
+        (
+            [3, WORKER, 46, 48],
+            [[4, -114], [3, 4096]],
+            {},
+            {"result of a cancel that finds nothing"},
+        ),
+    ],
+)
 def test_what_older_kernels_do_not_find_runs(
+    checks: ModuleType,
+    tmp_path: Path,
+    write: list[int],
+    cqes: list[list[int]],
+    event: dict[str, int],
+    wrong: set[str],
+) -> None:
+    said, records = _canceled()
+    said[3]["writes"] = [*said[3]["writes"][:2], write]
+    said[3]["cqes"] = [[1, 4096], [2, 4096], *cqes]
+    records["taken"]["fields"] |= {"cancel": 0, **event}
+    evidence = _evidence(tmp_path, "async", said, [*records.values()])
+    labels = {f"async-cancel-file: {label}" for label in wrong}
+    assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == labels
+
+
+def test_canceled_work_without_an_event_is_still_queued(
     checks: ModuleType, tmp_path: Path
 ) -> None:
     said, records = _canceled()
-    said[3]["cqes"] = [[1, 4096], [4, -2], [2, 4096], [3, 4096]]
+    del records["taken"]
     evidence = _evidence(tmp_path, "async", said, [*records.values()])
-    assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == set()
+    labels = {f"async-cancel-file: {label}" for label in ("opcodes", "cancel")}
+    assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == labels
+
+
+def test_a_worker_that_had_the_write_of_another_file(
+    checks: ModuleType, tmp_path: Path
+) -> None:
+    # Two of the files share a hash: it is the worker's, after what was held.
+    said, records = _canceled()
+    said[1]["cqes"] = [[1, 4096], [4, -114], [2, 4096], [3, -125]]
+    records["listed"] |= {"pid": WORKER, "ts": 30}
+    evidence = _evidence(tmp_path, "async", said, [*records.values()])
+    verdict = checks.canceled_work_leaves_the_queue(evidence)
+    assert _wrong(verdict) == set()
+    assert "async-cancel: a worker had the write" in (verdict.undecided or "")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from kstall.evidence import Event, Evidence, Verdict, WorkloadResult, records
 
 MS = 1_000_000
 HOLD = 200 * MS
-ENOENT, EAGAIN, ENOMEM = -2, -11, -12
+ENOENT, EAGAIN, ENOMEM, EALREADY = -2, -11, -12, -114
 SQPOLL = 1 << 1
 WAIT, WAIT_END, SHORT = (
     "io_uring_sqring_wait",
@@ -29,6 +29,8 @@ QUEUE, START = "io_uring_queue_async_work", "io_uring_start_async_work"
 #: enum io_short_submit_reason
 NO_REQ, DROPPED, SQE_ERROR = 1, 2, 3
 ECANCELED = -125
+#: Where a cancel found the work, by its result: on the list of io-wq, or with a worker.
+LISTED, TAKEN = 0, EALREADY
 FSYNC, WRITE = (3, "FSYNC"), (23, "WRITE")
 PROGRAM = "sq-pressure"
 
@@ -553,32 +555,42 @@ def stall_shows_while_it_lasts(ev: Evidence) -> Verdict:
 
 
 def canceled_work_leaves_the_queue(ev: Evidence) -> Verdict:
-    """Canceled while it was queued: its CQE says so, and no worker read its page."""
+    """CQE and userfaultfd tell whether it ran, the result of the cancel who had it."""
     v = Verdict()
     load = ev.workload("async")
-    for case in ("async-cancel", "async-cancel-file"):
+    for case, place in (("async-cancel", LISTED), ("async-cancel-file", TAKEN)):
         (line,) = _case(load, case, "async")
         results = dict(line["cqes"])
-        *others, (data, _, seen_ns, _) = line["writes"]
-        if line["files"] == 1 and results[data + 1] == ENOENT:
-            # Older kernels look only at what a worker has begun: this one ran.
-            v.equal(f"{case}: not found, and CQE", results[data], results[data - 1])
-            continue
-        v.equal(f"{case}: seen in the last write", seen_ns, 0)
-        unseen = [write[0] for write in others if not write[2]]
-        v.equal(f"{case}: others that never ran", unseen, [])
-        v.equal(f"{case}: CQE", results[data], ECANCELED)
-        (event,) = (
+        *others, (data, worker, seen_ns, _) = line["writes"]
+        found = results[data + 1]
+        events = [
             seen.event
             for seen in _of_case(load, case, START)
             if _int(seen.event, "user_data") == data
-        )
-        v.equal(f"{case}: cancel", _int(event, "cancel"), 1)
-        v.equal(f"{case}: opcode", _opcode(event), WRITE)
-        # Of one file's, the worker in front has taken it off the list.
-        who = others[-1][1] if line["files"] == 1 else line["tid"]
-        v.equal(f"{case}: thread", event.pid, who)
-        v.within(f"{case}: when", event.ts_ns, *_canceled_within(line), "ns")
+        ]
+        v.equal(f"{case}: opcodes", [_opcode(event) for event in events], [WRITE])
+        unseen = [write[0] for write in others if not write[2]]
+        v.equal(f"{case}: others that never ran", unseen, [])
+        cancel = [_int(event, "cancel") for event in events]
+        if place == TAKEN and seen_ns:
+            # Older kernels look only at what a worker has begun: this one ran.
+            v.equal(f"{case}: result of a cancel that finds nothing", found, ENOENT)
+            v.equal(f"{case}: CQE", results[data], results[data - 1])
+            v.equal(f"{case}: cancel of what ran", cancel, [0])
+            v.equal(f"{case}: worker", [event.pid for event in events], [worker])
+            continue
+        v.equal(f"{case}: seen in the last write", seen_ns, 0)
+        v.equal(f"{case}: CQE", results[data], ECANCELED)
+        v.equal(f"{case}: cancel", cancel, [1])
+        if (place, found) == (LISTED, TAKEN):
+            v.undecide(f"{case}: a worker had the write before it was canceled")
+        else:
+            v.equal(f"{case}: result of the cancel", found, place)
+        # A worker that has taken it off the list has what was in front as well.
+        who = line["tid"] if found == LISTED else others[-1][1]
+        for event in events:
+            v.equal(f"{case}: thread", event.pid, who)
+            v.within(f"{case}: when", event.ts_ns, *_canceled_within(line), "ns")
     return v
 
 
@@ -667,9 +679,12 @@ def _opcode(event: Event) -> tuple[int, object]:
 
 def _canceled_within(line: Line) -> tuple[int, int]:
     """In the call that cancels it, or when a worker's chain has come to it."""
-    if line["files"] > 1:
+    writes = line["writes"]
+    if dict(line["cqes"])[writes[-1][0] + 1] == LISTED:
         return line["cancel_ns"], line["canceled_ns"]
-    return max(write[3] for write in line["writes"]), line["over_ns"]
+    # Of several files, what is held at that time is in front.
+    last = line["over_ns"] if line["files"] == 1 else line["cancel_ns"]
+    return max(write[3] for write in writes if write[2] <= last), line["over_ns"]
 
 
 def _sqpoll(load: WorkloadResult, line: Line) -> bool:
