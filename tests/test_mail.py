@@ -364,6 +364,31 @@ def test_a_path_is_told_by_the_figure_it_is_judged_by() -> None:
     ]
 
 
+def test_a_path_that_only_mitigations_make_longer_is_named() -> None:
+    doze = costs.FunctionPaths(
+        binary="vmlinux",
+        name="doze",
+        proven=True,
+        most=2,
+        work=2,
+        least=0,
+        nops=1,
+        sites=1,
+    )
+    nap = doze.model_copy(update={"name": "nap", "work": 3})
+    found = costs.Overhead(
+        base_kernel="k",
+        footprint=costs.Footprint(paths=[doze]),
+        mitigated=costs.Footprint(paths=[doze]),
+    )
+    assert found.mitigated is not None
+    (line,) = cover.guarded(found)
+    assert line.endswith("0 of 0 sites are a NOP; paths with more than without: none")
+    found.mitigated.paths.append(nap)
+    assert cover.guarded(found)[0].endswith("than without: nap() +3 at most")
+    assert cover.guarded(costs.Overhead(base_kernel="k")) == []
+
+
 def test_why_an_operation_costs_more_is_said() -> None:
     plain = costs.Measurement(
         workload="doze", operation="doze", resolution=0, samples=[], predicted=1

@@ -183,6 +183,7 @@ def _environment() -> jinja2.Environment:
         allowances=allowances,
         deciding=deciding,
         growth=growth,
+        guarded=guarded,
         medians=medians,
         patch_checks=patch_checks,
         reasons=reasons,
@@ -330,6 +331,26 @@ def paths(found: costs.Footprint) -> list[str]:
             + (f", and unconditional jumps: {jumps}" if jumps else "")
         )
     return lines
+
+
+def guarded(found: costs.Overhead) -> list[str]:
+    """What is seen in objects that are compiled with mitigations, in a line."""
+    if found.mitigated is None:
+        return []
+    here = {one.name: one.work for one in found.mitigated.paths}
+    kernel = found.footprint or costs.Footprint()
+    there = {one.name: one.work for one in kernel.paths}
+    more = [
+        f"{name}() {work:+} at most"
+        for name, work in here.items()
+        if work > max(0, there.get(name, 0))
+    ]
+    sites = found.mitigated.sites
+    nops = sum(one.nop in found.mitigated.nops for one in sites)
+    return [
+        f"compiled with mitigations, as distributions do: {nops} of {len(sites)} sites "
+        f"are a NOP; paths with more than without: {', '.join(more) or 'none'}"
+    ]
 
 
 def reasons(found: costs.Overhead) -> list[str]:
