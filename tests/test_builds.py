@@ -139,7 +139,7 @@ def test_a_series_that_is_right_passes_every_check(bench: Bench) -> None:
 def test_a_run_that_is_not_deep_tries_what_takes_seconds(bench: Bench) -> None:
     entry, _ = bench.prove(bench.series(GOOD), everything=False)
     assert [one.name for one in entry.checks if one.status == "pass"] == [
-        *("compiles_as_configured", "no_new_warnings", "sparse_is_content"),
+        *("compiles_as_configured", "no_new_warnings", "sparse_clean"),
         *("headers_stand_alone", "tracepoints_are_called", "compiles_without_tracing"),
         *("compiles_tiny", compilecheck.LEFT_OUT),
     ]
@@ -203,7 +203,7 @@ def test_a_patch_in_the_middle_does_not_compile(bench: Bench) -> None:
         ),
         (
             {"drivers/demo.c": _source("\tseconds++; /* BITWISE */\n")},
-            ["sparse_is_content"],
+            ["sparse_clean"],
             "drivers/demo.c:8: sparse: bad",
         ),
         (
@@ -413,10 +413,10 @@ def test_what_a_check_needs_and_has_not_is_named(
     monkeypatch.setattr(variants, "arm64", no_compiler)
     found = bench.judge(GOOD)
     assert _not_passed(found) == {
-        "sparse_is_content": "skip",
+        "sparse_clean": "skip",
         "compiles_for_arm64": "skip",
     }
-    assert found["sparse_is_content"].detail == "no sparse; install sparse"
+    assert found["sparse_clean"].detail == "no sparse; install sparse"
     assert found["compiles_for_arm64"].detail == "no compiler; apt-get install it"
     assert found["compiles_for_arm64"].comparisons == []
 

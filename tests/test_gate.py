@@ -76,9 +76,9 @@ def test_one_nop_passes(series: Series, build: Build) -> None:
 @pytest.mark.parametrize(
     ("macro", "check", "words"),
     [
-        ("CLOCK", "off_runs_nothing_else", ("submit", "reads a clock", "ktime_get")),
-        ("ARGUMENT", "off_runs_nothing_else", ("submit", "calls", "call estimate")),
-        ("LOAD", "off_runs_nothing_else", ("submit", "instructions more")),
+        ("CLOCK", "disabled_path_unchanged", ("submit", "reads a clock", "ktime_get")),
+        ("ARGUMENT", "disabled_path_unchanged", ("submit", "calls", "call estimate")),
+        ("LOAD", "disabled_path_unchanged", ("submit", "instructions more")),
         ("GROWN", "structs_do_not_grow", ("struct job: +submitted", "24, not 16")),
         ("INLINE", "off_is_a_nop", ("job_wait", "poll (!)")),
         ("BROKEN", "off_is_a_nop", ("job_wait: functions with a site",)),
@@ -132,7 +132,7 @@ def test_what_is_declared_holds_with_mitigations_too(
 @pytest.mark.parametrize(
     ("macro", "check", "words"),
     [
-        ("CLOCK", "off_runs_nothing_else", "reads a clock"),
+        ("CLOCK", "disabled_path_unchanged", "reads a clock"),
         ("GROWN", "structs_do_not_grow", "struct job: +submitted: 24"),
     ],
 )
@@ -162,15 +162,17 @@ def test_somebody_else_s_sites_need_not_be_where_sources_have_them(
 def test_an_exemption_counts_instructions(series: Series, build: Build) -> None:
     allowed = exempting(series, function="submit", instructions=9, calls=["estimate"])
     found = judged(allowed, build, "ARGUMENT")
-    assert found["off_runs_nothing_else"].status == "pass"
+    assert found["disabled_path_unchanged"].status == "pass"
     allowed = exempting(series, function="submit", instructions=9)
-    assert judged(allowed, build, "ARGUMENT")["off_runs_nothing_else"].status == "fail"
+    assert (
+        judged(allowed, build, "ARGUMENT")["disabled_path_unchanged"].status == "fail"
+    )
 
 
 def test_no_exemption_lets_a_clock_be_read(series: Series, build: Build) -> None:
     allowed = exempting(series, function="submit", instructions=99, calls=["ktime_get"])
     found = judged(allowed, build, "CLOCK")
-    assert "reads a clock" in faults(found["off_runs_nothing_else"])
+    assert "reads a clock" in faults(found["disabled_path_unchanged"])
 
 
 def test_a_struct_may_grow_as_declared(series: Series, build: Build) -> None:

@@ -87,7 +87,7 @@ def test_work_outside_the_guard(
 ) -> None:
     _replace(project_copy, GUARD, GUARD.replace("(trace", f"({condition}trace"))
     found = _validate(project_copy, tmp_path / "out")
-    said = _said(found, "off_runs_nothing_else")
+    said = _said(found, "disabled_path_unchanged")
     assert f"drm_sched_run_job_work [gpu-sched]: {cause}" in said
     assert "drm_sched_run_job_work+0x" in said
     assert "call ktime_get" in said or "call dma_fence_get_status" in said

@@ -80,8 +80,8 @@ CHECKS: Mapping[str, _Check] = {
         "No patch makes the compiler, at W=1, or objtool warn of anything new.",
         *("modules", _warning),
     ),
-    "sparse_is_content": _Check(
-        "No patch makes sparse, at C=1, say anything new.",
+    "sparse_clean": _Check(
+        "No patch adds a warning or an error of sparse, at C=1.",
         *("sparse", _only(compiling.SPARSE)),
     ),
     "headers_stand_alone": _Check(

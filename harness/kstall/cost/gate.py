@@ -59,7 +59,7 @@ def _checks_for(series: Series, found: Overhead) -> Iterator[_Check]:
         # A series of fixes has no event, and this one nothing to compare.
         if series.spec.tracepoint:
             yield off_is_a_nop
-        yield off_runs_nothing_else
+        yield disabled_path_unchanged
         yield structs_do_not_grow
     if found.mitigated is not None:
         yield mitigations_add_nothing
@@ -100,9 +100,9 @@ def _judge_site(verdict: Verdict, site: Site, nops: Collection[int]) -> None:
     verdict.true(f"{place}: the rest is out of line", site.out_of_line)
 
 
-def off_runs_nothing_else(series: Series, found: Overhead) -> Verdict:
-    """While the events are off, no path of a function that was there before has an
-    instruction more than the NOPs of its sites."""
+def disabled_path_unchanged(series: Series, found: Overhead) -> Verdict:
+    """While the events are disabled, no path of an existing function runs more
+    instructions than before, other than the NOPs of its sites, unless declared."""
     verdict = Verdict()
     footprint = _footprint(found)
     for path in footprint.paths:

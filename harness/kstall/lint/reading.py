@@ -67,15 +67,14 @@ class Reader(Protocol):
 #: The checks, in the order in which they are made, with who makes each and the claim;
 #: `series.PatchExemption` has the same names.
 CHECKS: dict[str, tuple[Reader, str]] = {
-    "coccinelle_is_content": (
+    "coccinelle_clean": (
         Coccinelle(),
-        "No patch makes Coccinelle, with the semantic patches of the tree, report "
-        "anything new.",
+        "No patch adds a report of Coccinelle with the tree's semantic patches.",
     ),
-    "sphinx_is_content": (
+    "sphinx_clean": (
         Sphinx(),
-        "No patch makes Sphinx warn of anything new in a document that it touches, or "
-        "that has comments of what it touches; references are looked up.",
+        "No patch adds a Sphinx warning in a document that it touches or that includes "
+        "kernel-doc comments of code that it touches; references are resolved.",
     ),
 }
 

@@ -43,7 +43,7 @@ _PATCH_CHECKS = {
     "nothing_to_fill_in": "and complete",
     "compiles_as_configured": "each patch compiles",
     "no_new_warnings": "without a new warning at W=1",
-    "sparse_is_content": "or by sparse",
+    "sparse_clean": "or by sparse",
     "headers_stand_alone": "each header by itself",
     "tracepoints_are_called": "no tracepoint is unused",
     "compiles_without_tracing": "and all that without tracing, too",
