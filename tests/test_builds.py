@@ -391,7 +391,7 @@ def test_a_source_that_no_fragment_has_compiled_is_a_finding(bench: Bench) -> No
     stray = Step({"drivers/stray.c": "int stray;\n"})
     found = bench.judge(stray, everything=False)
     said = _failed(found["compiles_as_configured"])["0001"]
-    assert said == "drivers/stray.c:0: not-compiled: no fragment has it compiled"
+    assert said == "drivers/stray.c:0: not-compiled: no fragment enables it"
     gap = found[compilecheck.LEFT_OUT]
     assert (gap.status, gap.comparisons) == ("skip", [])
     assert gap.detail == "drivers/stray.c: in none of the configurations"

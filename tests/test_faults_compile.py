@@ -135,7 +135,7 @@ def test_what_was_not_compiled_is_no_finding(world: World) -> None:
         },
     )
     ran = world.validate()
-    require_stopped(ran, "compile", "there is no other.o", "compile.log", "killed")
+    require_stopped(ran, "compile", "did not build other.o", "compile.log", "killed")
     (world.root / "bin/gcc").unlink()
     after = world.validate()
     assert after.exit_code == 1
@@ -163,7 +163,7 @@ def test_what_was_ended_for_another_s_fault_is_no_outcome(world: World) -> None:
         },
     )
     ran = world.validate()
-    require_stopped(ran, "compile", "there is no other.o", "compile.log", "killed")
+    require_stopped(ran, "compile", "did not build other.o", "compile.log", "killed")
     assert world.free()
     (world.root / "bin/gcc").unlink()
     after = world.validate()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each state of a series compiled in each variant: made, or found again.
+"""Each state of a series compiled in each variant, or taken from the cache.
 
-What came of a state in a variant is kept under a key of what went in, so after an edit
-of a patch only the states behind it are compiled again.
+The outcome of a state in a variant is cached under a key of its inputs, so after an
+edit of a patch only the states from that patch on are compiled again.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from .variants import Variant
 
 _OUTCOME = "outcome.json"
 _OBJECTS = "objects"
-# Of these the objects are looked at, not what is said of them.
-_LOOKED_AT = (variants.WORST, variants.MITIGATED)
+# Of these the objects are analysed, not what compilers print.
+_ANALYSED = (variants.WORST, variants.MITIGATED)
 _ONLY_DEEP = ("without-", "builtin", "clang", "arm64", "i386", variants.RANDOM)
 DEEP = "compiled at LEVEL=deep"
 # Outcomes; those with objects take a megabyte, the others some kilobytes.
-_KEPT = 2000
+_CACHED_OUTCOMES = 2000
 # How many variants are compiled at once; the processors are shared by all of them.
 _AT_ONCE = 2
 _appending = threading.Lock()
@@ -69,16 +69,16 @@ class Work:
 
     @property
     def cache(self) -> Path:
-        """Where outcomes are kept."""
+        """Where outcomes are cached."""
         return self.context.cache
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The checks of a series, and from how many ``builds`` they follow.
+    """The checks of a series, and how many ``builds`` they are based on.
 
-    ``objects`` are directories, of those of the base and of the whole series, by the
-    variant: `variants.WORST` and `variants.MITIGATED`.
+    ``objects`` maps `variants.WORST` and `variants.MITIGATED` to two directories: with
+    the objects of the base, and with those of the whole series.
     """
 
     checks: tuple[Check, ...]
@@ -89,7 +89,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class _Result:
-    """An outcome and the cache's entry of it, which may have objects."""
+    """An outcome and its cache entry, which may have objects."""
 
     outcome: Outcome
     entry: Path
@@ -97,40 +97,44 @@ class _Result:
 
 
 def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
-    """Compile what has to be, and judge; ``checkout`` is called only if there is some.
+    """Compile what is not cached, and judge; ``checkout`` is called only if needed.
 
-    At level deep that is in all variants, else in those that take seconds.  Seeds that
-    were asked for are tried at any level, instead of those that a series has.
+    Level deep has all variants, other levels have those that take seconds.  Requested
+    seeds are tried at any level, instead of the series' own.
     """
     ui = work.context.ui
-    turns, lacking = _variants(work)
-    fresh = _brought(work, turns)
+    turns, unavailable = _variants(work)
+    fresh = _fetch_entries(work, turns)
     paths = [path for path, _ in work.plan.states[-1]]
-    # None of them is touched itself, so they are the same for all states.
+    # Users are files that no patch touches, so they are the same for all states.
     users = functools.cache(lambda tree: kbuild.users(tree, paths))
-    total = sum(len(_states(work, one)) for turn in turns for one in turn)
+    total = sum(len(_states(work, variant)) for turn in turns for variant in turn)
     results: dict[tuple[str, int], _Result] = {}
     for turn in turns:
         for variant, number, result in _turn(work, turn, checkout, users):
             results[variant.name, number] = result
-            named = f"patch {number}" if number else "the base"
-            ui.progress(len(results), total, f"{variant.title}: {named}")
-    drawn = [*_random(work, checkout, users)]
-    cache.prune(work.cache / "compiled", keep=_KEPT)
-    tried = [*_tried(work, turns, results), *(one for one, _ in drawn), *lacking]
+            state = f"patch {number}" if number else "the base"
+            ui.progress(len(results), total, f"{variant.title}: {state}")
+    draws = [*_random(work, checkout, users)]
+    cache.prune(work.cache / "compiled", keep=_CACHED_OUTCOMES)
+    trials = [
+        *_trials(work, turns, results),
+        *(trial for trial, _ in draws),
+        *unavailable,
+    ]
     last = len(work.plan.patches)
     return Compiled(
-        compilecheck.judge(work.series, tried),
-        sum(len(one.outcomes) for one in tried),
+        compilecheck.judge(work.series, trials),
+        sum(len(trial.outcomes) for trial in trials),
         {
             name: (
                 results[name, 0].entry / _OBJECTS,
                 results[name, last].entry / _OBJECTS,
             )
-            for name in _LOOKED_AT
+            for name in _ANALYSED
         },
-        all(one.reused and one.entry not in fresh for one in results.values())
-        and all(old for _, old in drawn),
+        all(result.reused and result.entry not in fresh for result in results.values())
+        and all(old for _, old in draws),
     )
 
 
@@ -138,16 +142,16 @@ def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
 
 
 def ahead(work: Work) -> None:
-    """Have begun elsewhere what `compiled` will ask for."""
+    """Start on other workers what `compiled` will wait for."""
     if work.context.away is not None:
         for unit in _units(work, _variants(work)[0]):
             work.context.away.ahead(unit)
 
 
-def _brought(work: Work, turns: Sequence[Sequence[Variant]]) -> frozenset[Path]:
-    """Get what is not here from elsewhere; what was made for us comes back.
+def _fetch_entries(work: Work, turns: Sequence[Sequence[Variant]]) -> frozenset[Path]:
+    """Have other workers compile what is not cached; returns the entries they made.
 
-    What nobody could make is made here, and then this machine says why.
+    What failed on all of them is compiled here, so that this machine gives the reason.
     """
     away = work.context.away
     if away is None:
@@ -155,23 +159,23 @@ def _brought(work: Work, turns: Sequence[Sequence[Variant]]) -> frozenset[Path]:
     units = list(_units(work, turns))
     for unit in units:
         away.ahead(unit)
-    made: set[str] = set()
+    entries: set[str] = set()
     for unit in units:
         outcome = away.do(unit)
         outcome.tell()
-        made |= outcome.made
+        entries |= outcome.made
         if outcome.error is not None:
-            said = outcome.error.what.splitlines()[0]
-            work.context.ui.say(f"{unit.title}: {outcome.worker} says {said}")
-    return frozenset(work.cache / one for one in made)
+            reason = outcome.error.what.splitlines()[0]
+            work.context.ui.say(f"{unit.title}: {outcome.worker} says {reason}")
+    return frozenset(work.cache / entry for entry in entries)
 
 
 def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere.Unit]:
-    """One for each variant of which not all states are here."""
+    """One for each variant with a state that is not cached."""
     fragments = _fragments(work)
-    copied = projects.keep(work.context.project, work.context.cache)
+    project_copy = projects.keep(work.context.project, work.context.cache)
     base = work.plan.base
-    for variant in (one for turn in turns for one in turn):
+    for variant in itertools.chain(*turns):
         keys = [
             _key_of(work, number, variant, fragments)
             for number in _states(work, variant)
@@ -183,7 +187,7 @@ def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere
             key=cache.digest(keys),
             title=f"{work.series.name}, {variant.title}",
             spec={
-                "project": copied,
+                "project": project_copy,
                 "series": work.series.name,
                 "level": work.context.level,
                 "base": base.as_json(),
@@ -191,7 +195,7 @@ def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere
                 "variant": variant.name,
                 "keys": keys,
             },
-            entries=(copied, f"trees/{base.id}", f"roots/{work.root.key}"),
+            entries=(project_copy, f"trees/{base.id}", f"roots/{work.root.key}"),
             needs={"build": 1.0, "slot": 1.0, f"gcc: {work.tools.compiler}": 1.0},
             seconds=10.0 + 5.0 * len(keys),
         )
@@ -200,46 +204,53 @@ def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
 ) -> elsewhere.Done:
-    """Compile all states of a series in a variant, as another process has asked."""
+    """Compile all states of a series in a variant, for another process."""
     project = projects.find(spec["project"], cache_dir)
     (series,) = project.load([spec["series"]])
     base = Base.of_json(spec["base"], cache_dir)
     user_space = root.find(spec["root"], cache_dir)
     tools = kernel.toolchain(user_space.pahole, cache_dir)
     context = Context(project, cache_dir, out, spec["level"], ui)
-    planned = tree.plan(base, series.patches, out / "plan")
-    work = Work(context, series, planned, tools, user_space)
+    plan = tree.plan(base, series.patches, out / "plan")
+    work = Work(context, series, plan, tools, user_space)
     turns, _ = _variants(work)
-    named = [one for turn in turns for one in turn if one.name == spec["variant"]]
+    matches = [
+        variant
+        for variant in itertools.chain(*turns)
+        if variant.name == spec["variant"]
+    ]
     fragments = _fragments(work)
     keys = [
-        _key_of(work, number, one, fragments)
-        for one in named
-        for number in _states(work, one)
+        _key_of(work, number, variant, fragments)
+        for variant in matches
+        for number in _states(work, variant)
     ]
     if keys != spec["keys"]:
         raise elsewhere.CannotHere(
-            "this worker would compile with another compiler or checker than is asked"
+            "this worker would compile with another compiler or checker than requested"
         )
-    paths = [path for path, _ in planned.states[-1]]
+    paths = [path for path, _ in plan.states[-1]]
     users = functools.cache(lambda tree: kbuild.users(tree, paths))
-    with tree.workspace(base, ui.say) as put:
-        results = [one for _, _, one in _turn(work, named, put, users)]
-    made = {f"compiled/{one.entry.name}" for one in results if not one.reused}
+    with tree.workspace(base, ui.say) as checkout:
+        results = [result for _, _, result in _turn(work, matches, checkout, users)]
+    new_entries = {
+        f"compiled/{result.entry.name}" for result in results if not result.reused
+    }
     return elsewhere.Done(
-        entries=tuple(f"compiled/{key}" for key in keys), made=tuple(sorted(made))
+        entries=tuple(f"compiled/{key}" for key in keys),
+        made=tuple(sorted(new_entries)),
     )
 
 
-def _tried(
+def _trials(
     work: Work,
     turns: Sequence[Sequence[Variant]],
     results: Mapping[tuple[str, int], _Result],
 ) -> Iterator[Tried]:
-    for variant in (one for turn in turns for one in turn):
+    for variant in itertools.chain(*turns):
         states = _states(work, variant)
         outcomes = tuple(results[variant.name, number].outcome for number in states)
-        if variant.name not in _LOOKED_AT:
+        if variant.name not in _ANALYSED:
             yield Tried(variant.name, variant.title, outcomes)
         if variant.checker is not None:
             yield Tried(compiling.SPARSE, variant.title, outcomes)
@@ -250,60 +261,59 @@ def _random(
     checkout: Callable[[Plan], AppliedTree],
     users: Callable[[Path], kbuild.Users],
 ) -> Iterator[tuple[Tried, bool]]:
-    """What came of random configurations, and whether that was known before.
+    """Trials in random configurations, and whether each was cached.
 
-    The whole series is compiled; of what is said of that, the states before tell whose
-    it is.
+    The whole series is compiled first; earlier states only where they are needed to
+    tell which patch a remark belongs to.
     """
-    wanted = work.context.seeds
-    if not wanted and work.context.level == "deep":
-        wanted = seeds.of(work.series)
+    chosen_seeds = work.context.seeds
+    if not chosen_seeds and work.context.level == "deep":
+        chosen_seeds = seeds.of(work.series)
     last = len(work.plan.patches)
     fragments = _fragments(work)
-    for count, seed in enumerate(wanted):
+    for count, seed in enumerate(chosen_seeds):
         variant = variants.random(work.tools, seed)
-        work.context.ui.progress(count, len(wanted), variant.title)
+        work.context.ui.progress(count, len(chosen_seeds), variant.title)
 
-        def result(number: int, variant: Variant = variant) -> _Result:
+        def result_of(number: int, variant: Variant = variant) -> _Result:
             state = _State(work, number, checkout, users)
-            (made,) = _obtain(work, state, [variant], fragments)
-            return made
+            return _obtain(work, state, [variant], fragments)[0]
 
-        # Of a state that says nothing new it does not matter what those before it say,
-        # but where each patch compiles other variants show.
-        whole = base = result(last)
-        if compilecheck.says_more(whole.outcome, Outcome()):
-            base = result(0)
+        # If the last state has no remarks, those of earlier states do not matter: that
+        # each patch compiles is shown by other variants.
+        final = base = result_of(last)
+        if compilecheck.says_more(final.outcome, Outcome()):
+            base = result_of(0)
         between = [base] * (last - 1)
-        if compilecheck.says_more(whole.outcome, base.outcome):
-            between = [result(number) for number in range(1, last)]
-        found = [base, *between, whole]
-        outcomes = tuple(one.outcome for one in found)
+        if compilecheck.says_more(final.outcome, base.outcome):
+            between = [result_of(number) for number in range(1, last)]
+        results = [base, *between, final]
+        outcomes = tuple(result.outcome for result in results)
         yield (
             Tried(variant.name, variant.title, outcomes),
-            all(one.reused for one in found),
+            all(result.reused for result in results),
         )
 
 
 def _states(work: Work, variant: Variant) -> Sequence[int]:
-    """How many patches are applied in each state that ``variant`` is tried in."""
+    """How many patches are applied in each state that ``variant`` compiles."""
     last = len(work.plan.patches)
-    return (0, last) if variant.name in _LOOKED_AT else range(last + 1)
+    return (0, last) if variant.name in _ANALYSED else range(last + 1)
 
 
 def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
-    """The variants by turns, and those that cannot be tried, with the reason.
+    """The variants in turns, and trials of unavailable ones, with the reason.
 
-    Those of one turn have output directories of their own, so each state of the series
+    Variants of one turn have separate output directories, so each state of the series
     is checked out once for all of them.
     """
     tools, tree_ = work.tools, work.plan.base.path
-    lacking = []
+    unavailable = []
     checker = None
     try:
         checker = sparse.obtain(tree_, work.root, work.cache, work.context.ui.say)
     except sparse.NoChecker as error:
-        lacking.append(Tried(compiling.SPARSE, "sparse", lacking=_reason(error)))
+        unavailable.append(Tried(compiling.SPARSE, "sparse", lacking=_reason(error)))
     first = [
         variants.modules(tools, checker),
         variants.untraced(tools),
@@ -312,8 +322,8 @@ def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
         variants.mitigated(tools),
     ]
     if work.context.level != "deep":
-        lacking += [Tried(name, name, lacking=DEEP) for name in _ONLY_DEEP]
-        return [first], lacking
+        unavailable += [Tried(name, name, lacking=DEEP) for name in _ONLY_DEEP]
+        return [first], unavailable
     first.append(variants.builtin(tools))
     makers: dict[str, Callable[[], Variant]] = {
         "clang": lambda: variants.clang(tree_, tools),
@@ -324,14 +334,15 @@ def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
         try:
             first.append(make())
         except variants.Lacking as error:
-            lacking.append(Tried(name, name, lacking=_reason(error)))
-    hangs_on = options.of(work.plan)
-    return [first, *([variants.without(tools, one)] for one in hangs_on)], lacking
+            unavailable.append(Tried(name, name, lacking=_reason(error)))
+    symbols_needed = options.of(work.plan)
+    turns = [first, *([variants.without(tools, symbol)] for symbol in symbols_needed)]
+    return turns, unavailable
 
 
 def _reason(error: KstallError) -> str:
-    what = error.what.splitlines()[0]
-    return f"{what}; {error.next}" if error.next else what
+    summary = error.what.splitlines()[0]
+    return f"{summary}; {error.next}" if error.next else summary
 
 
 def _turn(
@@ -344,49 +355,49 @@ def _turn(
     fragments = _fragments(work)
     for number in range(len(work.plan.states)):
         state = _State(work, number, checkout, users)
-        tried = [one for one in turn if number in _states(work, one)]
-        results = _obtain(work, state, tried, fragments)
-        for variant, result in zip(tried, results, strict=True):
+        group = [variant for variant in turn if number in _states(work, variant)]
+        results = _obtain(work, state, group, fragments)
+        for variant, result in zip(group, results, strict=True):
             yield variant, number, result
 
 
 def _obtain(
-    work: Work, state: _State, tried: Sequence[Variant], fragments: Sequence[Path]
+    work: Work, state: _State, group: Sequence[Variant], fragments: Sequence[Path]
 ) -> list[_Result]:
-    """What comes of a state in each of the variants of a turn, found or made."""
+    """The results of a state in a group of variants, from the cache or compiled."""
     entries = [
-        work.cache / "compiled" / _key_of(work, state.number, one, fragments)
-        for one in tried
+        work.cache / "compiled" / _key_of(work, state.number, variant, fragments)
+        for variant in group
     ]
-    reused = [_is_there(entry, state) for entry in entries]
-    for entry in itertools.compress(entries, reused):
+    hits = [_is_cached(entry, state) for entry in entries]
+    for entry in itertools.compress(entries, hits):
         os.utime(entry)  # `cache.prune` drops what was not used for longest
-    lacking = {
+    missing = {
         entry: variant
-        for variant, entry, known in zip(tried, entries, reused, strict=True)
-        if not known
+        for variant, entry, hit in zip(group, entries, hits, strict=True)
+        if not hit
     }
-    if lacking:
-        _compile(work, state, lacking, fragments)
+    if missing:
+        _compile(work, state, missing, fragments)
     results = []
-    for entry, known in zip(entries, reused, strict=True):
+    for entry, hit in zip(entries, hits, strict=True):
         raw = json.loads((entry / _OUTCOME).read_text(encoding="utf-8"))
-        results.append(_Result(Outcome.of_json(raw), entry, known))
+        results.append(_Result(Outcome.of_json(raw), entry, hit))
     return results
 
 
-def _is_there(entry: Path, state: _State) -> bool:
-    """Whether ``entry`` is there; if it is not, the workspace is ours from here on."""
+def _is_cached(entry: Path, state: _State) -> bool:
+    """Whether ``entry`` is cached; if not, the workspace is ours from here on."""
     if cache.kept(entry):
         return True
-    # Who had the workspace while we waited for it may have made it.
+    # Whoever held the workspace while we waited for it may have made the entry.
     _ = state.applied
     return cache.kept(entry)
 
 
 @dataclass(frozen=True)
 class _State:
-    """The first ``number`` patches of a series; what is asked of it comes once."""
+    """The first ``number`` patches of a series; what is costly is computed once."""
 
     work: Work
     number: int
@@ -403,7 +414,7 @@ class _State:
 
     @property
     def touched(self) -> tuple[str, ...]:
-        """All files that any patch of the series touches, and that there are."""
+        """All files that any patch of the series touches and that exist here."""
         files = self.work.plan.states[self.number]
         return tuple(path for path, file in files if file is not None)
 
@@ -413,13 +424,15 @@ class _State:
 
 
 def _fragments(work: Work) -> list[Path]:
-    """The fragments of all series there are, so that all have one configuration."""
+    """The kconfig fragments of all series, so that all share one configuration."""
     project = work.context.project
     try:
-        everyone = project.load()
+        all_series = project.load()
     except SeriesError:
-        everyone = (work.series,)  # those of others are not this one's fault
-    names = {"base.config"} | {one.spec.kconfig for one in (*everyone, work.series)}
+        all_series = (work.series,)  # a broken series of others must not fail this one
+    names = {"base.config"} | {
+        series.spec.kconfig for series in (*all_series, work.series)
+    }
     return [project.kconfigs / name for name in sorted(names)]
 
 
@@ -432,7 +445,7 @@ def _key_of(
         [
             (path, None if file is None else file.facts())
             for path, file in work.plan.states[number]
-            # A patch of documentation leaves what was compiled before it as it is.
+            # A documentation patch does not change what is compiled.
             if not kbuild.is_prose(path)
         ],
         [cache.file_digest(path) for path in fragments],
@@ -442,12 +455,12 @@ def _key_of(
 
 
 def _symbols(work: Work) -> list[str]:
-    """What touched code cannot be without: what its Makefiles and its series ask."""
-    own = kconfig.parse_fragment(
+    """The options that touched code needs, by its Makefiles and its series."""
+    requests = kconfig.parse_fragment(
         work.context.project.kconfigs / work.series.spec.kconfig
     )
-    asked = {one.symbol for one in own if one.value in ("y", "m")}
-    return sorted(asked | options.compiling(work.plan))
+    symbols = {request.symbol for request in requests if request.value in ("y", "m")}
+    return sorted(symbols | options.compiling(work.plan))
 
 
 def _configured(
@@ -468,7 +481,7 @@ def _configured(
             scratch,
             log=work.log,
         )
-    whole = kernel.configured(
+    merged = kernel.configured(
         state.plan,
         lambda: state.applied,
         fragments,
@@ -481,7 +494,7 @@ def _configured(
     return seeds.configure(
         variant,
         state.applied,
-        whole,
+        merged,
         _symbols(work),
         work.cache,
         key=key,
@@ -492,26 +505,26 @@ def _configured(
 def _compile(
     work: Work,
     state: _State,
-    lacking: Mapping[Path, Variant],
+    missing: Mapping[Path, Variant],
     fragments: Sequence[Path],
 ) -> None:
-    """Compile a state in variants, and put what came of each into its entry."""
-    # While one make reads what is there, with one processor, the compilers of another
-    # have the others.
+    """Compile a state in several variants, each into its cache entry."""
+    # While one make checks what is up to date, on one processor, the compilers of
+    # another use the rest.
     processors = len(os.sched_getaffinity(0))
-    count = min(_AT_ONCE, processors, len(lacking))
-    with temporary.directory("compile") as place:
+    count = min(_AT_ONCE, processors, len(missing))
+    with temporary.directory("compile") as directory:
         jobs: dict[Path, tuple[Job, Path]] = {}
-        for entry, variant in lacking.items():
-            scratch = place / variant.name
+        for entry, variant in missing.items():
+            scratch = directory / variant.name
             scratch.mkdir()
             try:
                 config = _configured(work, state, variant, fragments, scratch)
             except kconfig.CannotBeOff as error:
                 _keep(entry, Outcome(impossible=error.what))
                 continue
-            whose = variant.tools.arch
-            output = outputs.apart(state.applied, variant.place, work.cache, whose)
+            arch = variant.tools.arch
+            output = outputs.apart(state.applied, variant.place, work.cache, arch)
             assert output not in jobs
             job = Job(
                 tree=state.applied,
@@ -535,30 +548,30 @@ def _compile(
 
 
 def _compile_one(job: Job, entry: Path, log: Path) -> None:
-    """Compile it; what was printed is at the end of ``log`` when that is complete."""
+    """Run ``job`` into ``entry``; when it has ended its log is appended to ``log``."""
     try:
-        with cache.keep(entry) as made:
-            keep = made / _OBJECTS if job.variant.name in _LOOKED_AT else None
+        with cache.keep(entry) as scratch:
+            keep = scratch / _OBJECTS if job.variant.name in _ANALYSED else None
             alone = job.variant.name == variants.MODULES
             outcome = compiling.compile(job, alone=alone, keep=keep)
-            cache.write_json(made / _OUTCOME, outcome.as_json())
-            # What children said that were ended for another's fault is no outcome.
+            cache.write_json(scratch / _OUTCOME, outcome.as_json())
+            # Output of compilers that were killed as another job failed is no outcome.
             process.require_going()
     except KstallError as error:
         if error.log == job.log:
             error.log = log
         raise
     finally:
-        # Lest two write between each other's lines, or one that was ended behind the
-        # one that failed.
+        # Logs are not interleaved, and that of a job that was ended early does not
+        # come after the log of the job that failed.
         if job.log.exists():
             with _appending, contextlib.suppress(OSError, process.Ended):
                 process.require_going()
-                with log.open("ab") as whole:
-                    whole.write(job.log.read_bytes())
+                with log.open("ab") as file:
+                    file.write(job.log.read_bytes())
             job.log.unlink(missing_ok=True)
 
 
 def _keep(entry: Path, outcome: Outcome) -> None:
-    with cache.keep(entry) as made:
-        cache.write_json(made / _OUTCOME, outcome.as_json())
+    with cache.keep(entry) as scratch:
+        cache.write_json(scratch / _OUTCOME, outcome.as_json())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What compilers say of each patch, as checks; pure.
+"""What compilers report of each patch, as checks; pure.
 
-Each patch is held against the state before it, as in `patchcheck`: neither what the
-base has already nor what the patch before broke is its fault.
+Each patch is compared with the state before it, as in `patchcheck`: findings of the
+base or of an earlier patch do not count against it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _APART = (
 
 @dataclass(frozen=True)
 class Tried:
-    """A variant of which there are outcomes, one for each state from the base on.
+    """A variant and its outcomes, one for each state from the base on.
 
-    With ``lacking``, why there are none.
+    ``lacking`` is the reason why there are none.
     """
 
     name: str
@@ -39,32 +39,32 @@ class Tried:
 
 @dataclass(frozen=True)
 class _Check:
-    """``variants`` is the name of one, or with "-" at its end how their names begin;
-    ``counts`` is what of that which is said counts."""
+    """``variants`` is the name of a variant, or a prefix of names that ends in "-";
+    ``counts`` selects the remarks that count."""
 
     claim: str
     variants: str
     counts: Callable[[Said], bool]
 
 
-def _fatal(one: Said) -> bool:
-    return one.kind in _FATAL
+def _fatal(remark: Said) -> bool:
+    return remark.kind in _FATAL
 
 
-def _warning(one: Said) -> bool:
-    return one.kind not in _APART
+def _warning(remark: Said) -> bool:
+    return remark.kind not in _APART
 
 
-def _either(one: Said) -> bool:
-    return _fatal(one) or _warning(one)
+def _either(remark: Said) -> bool:
+    return _fatal(remark) or _warning(remark)
 
 
-def _also_linked(one: Said) -> bool:
-    return _either(one) or one.kind == compiling.DIVISION
+def _also_linked(remark: Said) -> bool:
+    return _either(remark) or remark.kind == compiling.DIVISION
 
 
 def _only(kind: str) -> Callable[[Said], bool]:
-    return lambda one: one.kind == kind
+    return lambda remark: remark.kind == kind
 
 
 _TOUCHED = "all touched code compiles after each patch, without a new warning at W=1"
@@ -77,7 +77,7 @@ CHECKS: Mapping[str, _Check] = {
         *("modules", _fatal),
     ),
     "no_new_warnings": _Check(
-        "No patch makes the compiler, at W=1, or objtool warn of anything new.",
+        "No patch adds a warning of the compiler, at W=1, or of objtool.",
         *("modules", _warning),
     ),
     "sparse_clean": _Check(
@@ -89,17 +89,17 @@ CHECKS: Mapping[str, _Check] = {
         *("modules", _only(compiling.ALONE)),
     ),
     "tracepoints_are_called": _Check(
-        "No patch defines a tracepoint that nothing calls, as make UT=1 would tell.",
+        "No patch defines a tracepoint that nothing calls, as make UT=1 reports.",
         *("modules", _only(compiling.UNUSED)),
     ),
     "compiles_without_tracing": _Check(
         f"Without ftrace and tracepoints {_TOUCHED}.", "untraced", _either
     ),
     "compiles_tiny": _Check(
-        f"In a kernel without all that can be left out, {_TOUCHED}.", "tiny", _either
+        f"In a kernel without all that can be disabled, {_TOUCHED}.", "tiny", _either
     ),
     "compiles_without_options": _Check(
-        f"Without any one option that it hangs on, {_TOUCHED}.", "without-", _either
+        f"Without any one option that it depends on, {_TOUCHED}.", "without-", _either
     ),
     "compiles_built_in": _Check(
         f"With all modules built in, {_TOUCHED}.", "builtin", _either
@@ -107,23 +107,22 @@ CHECKS: Mapping[str, _Check] = {
     "compiles_with_clang": _Check(f"With clang, {_TOUCHED}.", "clang", _either),
     "compiles_for_arm64": _Check(f"For arm64, {_TOUCHED}.", "arm64", _either),
     "compiles_for_i386": _Check(
-        f"For 32-bit x86, {_TOUCHED}, or a division that only libgcc has.",
+        f"For 32-bit x86, {_TOUCHED} or a 64-bit division that needs libgcc.",
         *("i386", _also_linked),
     ),
     "compiles_at_random": _Check(
-        f"In random configurations that have it, by seeds that are named, {_TOUCHED}.",
+        f"In random configurations that include it, with named seeds, {_TOUCHED}.",
         *(variants.RANDOM, _either),
     ),
 }
 
 
-#: The check that tells what of the others was not compiled.
+#: The check that reports what none of the others compiled.
 LEFT_OUT = "no_source_is_left_out"
 
 
 def says_more(outcome: Outcome, base: Outcome) -> bool:
-    """Whether something is said of it that is not said of ``base``, and that a check of
-    a whole configuration counts."""
+    """Whether ``outcome`` has an error or a warning that ``base`` does not have."""
     return bool(
         patchcheck.new(
             _findings(base, _either, ""),
@@ -132,123 +131,138 @@ def says_more(outcome: Outcome, base: Outcome) -> bool:
     )
 
 
-def judge(series: Series, tried: Sequence[Tried]) -> tuple[Check, ...]:
-    """The checks of which there is a variant in ``tried``.
+def judge(series: Series, trials: Sequence[Tried]) -> tuple[Check, ...]:
+    """The checks that have a variant in ``trials``.
 
-    What could be compiled is compared, and passes or fails; what could not is for
-    `LEFT_OUT`, which is skipped if there is any.
+    What was compiled is compared, and passes or fails; what was not is reported by
+    `LEFT_OUT`, which is then skipped.
     """
     results = []
     for name, check in CHECKS.items():
-        mine = [one for one in tried if _is_one_of(one.name, check.variants)]
-        if mine:
-            judging = functools.partial(_judge, name, check, mine)
+        relevant = [trial for trial in trials if _matches(trial.name, check.variants)]
+        if relevant:
+            judging = functools.partial(_judge, name, check, relevant)
             result = run_check(name, "patch", check.claim, judging, series)
             if result.status in ("pass", "fail"):
-                result.detail = "; ".join(_told(mine))
+                result.detail = "; ".join(_details(relevant))
             results.append(result)
     claim = (
-        "Each configuration that is to be tried can be had, and each touched source is "
+        "Each configuration that is tried is possible, and each touched source is "
         "compiled in one of them."
     )
-    # Sparse reads what is compiled, and what is lacking has a skipped check already.
-    real = [one for one in tried if one.outcomes and one.name != compiling.SPARSE]
-    if real:
-        results.append(run_check(LEFT_OUT, "patch", claim, _left_out, real))
+    # Sparse reads the same sources; a variant without outcomes has a skipped check.
+    configurations = [
+        trial for trial in trials if trial.outcomes and trial.name != compiling.SPARSE
+    ]
+    if configurations:
+        results.append(run_check(LEFT_OUT, "patch", claim, _left_out, configurations))
     return tuple(results)
 
 
-def _left_out(tried: Sequence[Tried]) -> Verdict:
-    """That a source goes away with an option, or is of one architecture, is no gap: it
-    is one if no configuration has it."""
+def _left_out(trials: Sequence[Tried]) -> Verdict:
+    """A source that one configuration or architecture leaves out is no gap; one that
+    all leave out is."""
     verdict = Verdict()
     impossible = {
-        one.title: reason
-        for one in tried
-        for reason in [next(filter(None, (o.impossible for o in one.outcomes)), None)]
+        trial.title: reason
+        for trial in trials
+        for reason in [
+            next(filter(None, (outcome.impossible for outcome in trial.outcomes)), None)
+        ]
         if reason is not None
     }
-    last = [one.outcomes[-1] for one in tried if one.title not in impossible]
-    compiled = {path for one in last for path in one.compiled}
-    nowhere = sorted({path for one in last for path in one.left_out} - compiled)
+    outcomes = [trial.outcomes[-1] for trial in trials if trial.title not in impossible]
+    compiled = {path for outcome in outcomes for path in outcome.compiled}
+    uncompiled = sorted(
+        {path for outcome in outcomes for path in outcome.left_out} - compiled
+    )
     reasons = [f"{title}: {reason}" for title, reason in impossible.items()]
-    reasons += [f"{path}: in none of the configurations" for path in nowhere]
+    reasons += [f"{path}: in none of the configurations" for path in uncompiled]
     if reasons:
         verdict.skip("; ".join(reasons))
         return verdict
-    for one in tried:
-        outcome = one.outcomes[-1]
+    for trial in trials:
+        outcome = trial.outcomes[-1]
         without = ", ".join(outcome.left_out)
-        seen = f"{len(outcome.compiled)} sources"
-        seen += f", without {without}" if without else ""
-        verdict.true(f"{one.title}: can be had", True, seen)
+        summary = f"{len(outcome.compiled)} sources"
+        summary += f", without {without}" if without else ""
+        verdict.true(f"{trial.title}: is possible", True, summary)
     return verdict
 
 
-def _told(tried: Sequence[Tried]) -> Iterator[str]:
+def _details(trials: Sequence[Tried]) -> Iterator[str]:
     """The seeds, where there are any, and what was not compiled."""
-    seeds = [one.title for one in tried if one.name.startswith(variants.RANDOM)]
+    seeds = [trial.title for trial in trials if trial.name.startswith(variants.RANDOM)]
     if seeds:
         yield f"tried {', '.join(seeds)}"
-    yield from _limits(tried)
+    yield from _limits(trials)
 
 
-def _limits(tried: Sequence[Tried]) -> Iterator[str]:
+def _limits(trials: Sequence[Tried]) -> Iterator[str]:
     """What was not compiled."""
-    for one in tried:
-        if reason := _says_nothing(one):
-            yield f"{one.title}: {reason}"
-        elif out := one.outcomes[-1].left_out:
-            yield f"{one.title}: without {', '.join(out)}"
+    for trial in trials:
+        if reason := _no_verdict(trial):
+            yield f"{trial.title}: {reason}"
+        elif out := trial.outcomes[-1].left_out:
+            yield f"{trial.title}: without {', '.join(out)}"
 
 
-def _why_nothing(tried: Sequence[Tried]) -> str:
-    """Why none of the variants says anything.
+def _skip_reason(trials: Sequence[Tried]) -> str:
+    """Why none of the variants gives a verdict.
 
     Checks that lack the same thing give the same reason, so that views can group them.
     """
-    reasons = dict.fromkeys(reason for one in tried if (reason := _says_nothing(one)))
-    return next(iter(reasons)) if len(reasons) == 1 else "; ".join(_limits(tried))
+    reasons = dict.fromkeys(
+        reason for trial in trials if (reason := _no_verdict(trial))
+    )
+    return next(iter(reasons)) if len(reasons) == 1 else "; ".join(_limits(trials))
 
 
-def _is_one_of(name: str, wanted: str) -> bool:
-    return name.startswith(wanted) if wanted.endswith("-") else name == wanted
+def _matches(name: str, pattern: str) -> bool:
+    return name.startswith(pattern) if pattern.endswith("-") else name == pattern
 
 
-def _judge(name: str, check: _Check, tried: Sequence[Tried], series: Series) -> Verdict:
+def _judge(
+    name: str, check: _Check, trials: Sequence[Tried], series: Series
+) -> Verdict:
     findings: list[list[Finding]] = [[] for _ in series.patches]
     stray = check.counts is _fatal
-    useful = [one for one in tried if _says_nothing(one, stray=stray) is None]
+    useful = [trial for trial in trials if _no_verdict(trial, stray=stray) is None]
     if not useful:
         skipped = Verdict()
-        skipped.skip(_why_nothing(tried))
+        skipped.skip(_skip_reason(trials))
         return skipped
-    for one in useful:
-        where = f"{one.title}: " if check.variants.endswith("-") else ""
-        told = [_findings(outcome, check.counts, where) for outcome in one.outcomes]
-        for number, found in enumerate(findings):
-            # What a patch before this one has hidden may be the base's, too.
-            before = [*told[number], *patchcheck.new(told[number], told[0])]
-            found.extend(patchcheck.new(before, told[number + 1]))
+    for trial in useful:
+        where = f"{trial.title}: " if check.variants.endswith("-") else ""
+        by_state = [
+            _findings(outcome, check.counts, where) for outcome in trial.outcomes
+        ]
+        for number, patch_findings in enumerate(findings):
+            # A finding of the base that an earlier patch hid is not new either.
+            before = [*by_state[number], *patchcheck.new(by_state[number], by_state[0])]
+            patch_findings.extend(patchcheck.new(before, by_state[number + 1]))
             if stray:
                 touches = series.patches[number].touches
-                found.extend(_never_compiled(one.outcomes[number + 1], touches))
+                patch_findings.extend(
+                    _never_compiled(trial.outcomes[number + 1], touches)
+                )
     return patchcheck.verdict(name, findings, series)
 
 
-def _says_nothing(tried: Tried, *, stray: bool = False) -> str | None:
-    """Why a variant says nothing, if it does not.
+def _no_verdict(trial: Tried, *, stray: bool = False) -> str | None:
+    """Why this variant gives no verdict, or None.
 
-    If ``stray`` sources are told of, it does when it compiles none.
+    With ``stray``, sources that are not compiled are findings, so it gives one even if
+    it compiles none.
     """
-    if tried.lacking is not None:
-        return tried.lacking
-    for outcome in tried.outcomes:
+    if trial.lacking is not None:
+        return trial.lacking
+    for outcome in trial.outcomes:
         if outcome.impossible is not None:
             return outcome.impossible
-    if any(outcome.compiled for outcome in tried.outcomes):
+    if any(outcome.compiled for outcome in trial.outcomes):
         return None
-    if not any(outcome.left_out for outcome in tried.outcomes):
+    if not any(outcome.left_out for outcome in trial.outcomes):
         return "no code of the kernel is touched"
     return None if stray else "this configuration has none of the touched sources"
 
@@ -257,16 +271,16 @@ def _findings(
     outcome: Outcome, counts: Callable[[Said], bool], where: str
 ) -> list[Finding]:
     return [
-        Finding(one.file, one.line, one.kind, f"{where}{one.text}")
-        for one in outcome.said
-        if counts(one)
+        Finding(remark.file, remark.line, remark.kind, f"{where}{remark.text}")
+        for remark in outcome.said
+        if counts(remark)
     ]
 
 
 def _never_compiled(outcome: Outcome, touches: Collection[str]) -> list[Finding]:
-    """Touched sources that no series' fragment has compiled."""
+    """Touched sources that no series' fragment enables."""
     return [
-        Finding(path, 0, compiling.NOT_COMPILED, "no fragment has it compiled")
+        Finding(path, 0, compiling.NOT_COMPILED, "no fragment enables it")
         for path in outcome.left_out
         if path in touches
     ]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A few objects of a tree compiled in a variant, and all that is said of them.
+"""A few objects of a tree compiled in a variant, and all remarks about them.
 
-make says something of an object when it compiles it, and nothing when it is up to date.
-So what was said is kept beside the objects, in the output directory of the variant, and
-an object of which nobody knows what was said, or which is not as it was then, is
-compiled again.
+make prints remarks about an object when it compiles it, and nothing when it is up to
+date.  So they are saved beside the objects, in the output directory of the variant; an
+object without saved remarks, or one that changed since, is compiled again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from ..tree import AppliedTree
 from . import kbuild
 from .variants import Variant
 
-_KNOWN = "kstall-objects.json"
+_RECORDS = "kstall-objects.json"
 _MAKE_FAILED = 2
 _STEP = re.compile(r"^  (?P<what>[A-Z][A-Z0-9_]*)(?: \[M\])? +(?P<name>\S+)$")
 _LINE = re.compile(
@@ -36,13 +35,13 @@ _LINE = re.compile(
 _FAILED = re.compile(r"^make(?:\[\d+\])?: \*\*\* \[(?:[^\]]*: )?(?P<name>[^\]]+)\] ")
 _OBJTOOL = re.compile(r"^(?P<file>\S+\.o): (?:warning|error): objtool: (?P<text>.*)$")
 _FLAG = re.compile(r" \[-W(?:error[=,])?-?W?(?P<flag>[\w+=-]+)\]$")
-# What gcc calls for a division of 64 bits where the machine has none of that width, and
-# the kernel does not have: it shows when everything is linked.
+# What gcc calls for a 64-bit division where the machine has no instruction for it.  The
+# kernel does not have them, which shows only when everything is linked.
 _DIVISIONS = (
     *("__divdi3", "__moddi3", "__divmoddi4"),
     *("__udivdi3", "__umoddi3", "__udivmoddi4"),
 )
-# The section, which older trees have not.
+# The section, which older trees do not have.
 _CALLED = "__tracepoint_check"
 # As delay-objtool in scripts/Makefile.lib.
 _OBJTOOL_IS_LATE = ("LTO_CLANG", "X86_KERNEL_IBT", "KLP_BUILD")
@@ -60,7 +59,7 @@ UNUSED = "unused-tracepoint"
 @dataclass(frozen=True)
 class Said:
     """A remark about a ``file`` of the tree; ``kind`` is ``error``, the name of the
-    compiler's warning, or one of the words above."""
+    compiler's warning, or one of the constants above."""
 
     file: str
     line: int
@@ -70,11 +69,11 @@ class Said:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a state of a series in a variant.
+    """The outcome of a state of a series in a variant.
 
-    ``compiled`` are sources that it touches or that include what it touches,
-    ``left_out`` those that it touches and this configuration has not.  With
-    ``impossible``, there is no such configuration, and why.
+    ``compiled`` are sources that the series touches or that include what it touches,
+    ``left_out`` touched ones that this configuration does not have.  ``impossible``
+    says why there is no such configuration, if there is none.
     """
 
     compiled: tuple[str, ...] = ()
@@ -88,18 +87,18 @@ class Outcome:
 
     @classmethod
     def of_json(cls, raw: Mapping[str, Any]) -> Outcome:
-        """What `as_json` gave."""
-        said = tuple(Said(**one) for one in raw["said"])
+        """The outcome that `as_json` made this of."""
+        remarks = tuple(Said(**fields) for fields in raw["said"])
         lists = {name: tuple(raw[name]) for name in ("compiled", "left_out")}
-        return cls(**lists, said=said, impossible=raw["impossible"])
+        return cls(**lists, said=remarks, impossible=raw["impossible"])
 
 
 @dataclass(frozen=True)
 class Job:
     """The checked-out ``tree``, and what is to be compiled of it into ``output``.
 
-    ``touched`` are all files that any patch of the series touches and that there are,
-    ``users`` other sources that include them; ``output`` is by `outputs.apart`, and its
+    ``touched`` are all existing files that any patch of the series touches, ``users``
+    other sources that include them; ``output`` is from `outputs.apart`, and it is its
     turn.  ``parallel`` is how many compilers run at once.
     """
 
@@ -115,36 +114,37 @@ class Job:
 
 
 @dataclass
-class _Heard:
+class _Transcript:
     """What make printed, by object; "" is for what belongs to none.
 
-    ``made`` are the objects that it set about to make, ``failed`` what it did not.
+    ``started`` are the objects that it began to compile, ``failed`` the targets that it
+    could not make.
     """
 
-    said: dict[str, list[Said]] = field(default_factory=dict)
-    made: set[str] = field(default_factory=set)
+    remarks: dict[str, list[Said]] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 
     def has_error(self, *names: str) -> bool:
-        """Whether an error was told of one of these."""
-        said = (one for name in names for one in self.said.get(name, ()))
-        return any(one.kind == ERROR for one in said)
+        """Whether there is an error among the remarks about ``names``."""
+        remarks = (remark for name in names for remark in self.remarks.get(name, ()))
+        return any(remark.kind == ERROR for remark in remarks)
 
 
 @dataclass(frozen=True)
-class _Known:
-    """An object that was made: its ``digest``, and what was said of it then."""
+class _Record:
+    """A compiled object: its ``digest``, and the remarks when it was compiled."""
 
     digest: str
     said: tuple[Said, ...]
 
 
 def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outcome:
-    """Compile what the series touches, and who includes it.
+    """Compile what the series touches, and the sources that include it.
 
     With ``alone``, each touched header also by itself.  ``keep`` is a directory that
-    gets a copy of the objects.  Raises `KstallError` if make fails without a reason
-    that is in the sources.
+    gets a copy of the objects.  Raises `KstallError` if make fails for a reason that is
+    not in the sources.
     """
     sources = [path for path in job.touched if kbuild.is_compiled(path)]
     folders = {
@@ -155,29 +155,29 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
     listed = kbuild.listed(
         job.tree.path, job.config.file, job.variant.folder, folders, job.scratch
     )
-    wanted = (*sources, *job.users.chosen(listed.objects))
-    objects = {path: kbuild.object_of(path) for path in wanted}
-    targets = {path: one for path, one in objects.items() if one in listed.objects}
+    paths = (*sources, *job.users.chosen(listed.objects))
+    objects = {path: kbuild.object_of(path) for path in paths}
+    targets = {path: name for path, name in objects.items() if name in listed.objects}
     output = job.output
-    said = [
-        Said(name, 0, NO_SOURCE, "the Makefile wants it, and there is no source of it")
+    remarks = [
+        Said(name, 0, NO_SOURCE, "the Makefile lists it, but it has no source")
         for name in sorted(listed.no_source)
     ]
     if targets:
-        said += _make(job, output, sorted(targets.values()))
-        made = [one for one in targets.values() if (output / one).exists()]
-        said += _divisions(output, made)
-        if _tells_of_calls(job.tree.path):
-            said += _unused(output, made)
-        if alone and made:
+        remarks += _make(job, output, sorted(targets.values()))
+        built = [name for name in targets.values() if (output / name).exists()]
+        remarks += _divisions(output, built)
+        if _records_calls(job.tree.path):
+            remarks += _unused(output, built)
+        if alone and built:
             headers = [path for path in job.touched if kbuild.is_header(path)]
-            said += _alone(job, output, headers, made)
+            remarks += _headers_alone(job, output, headers, built)
         if keep is not None:
-            _copy(job, made, keep)
+            _copy(job, built, keep)
     return Outcome(
         compiled=tuple(sorted(targets)),
-        left_out=tuple(one for one in sources if not _is_among(job, one, targets)),
-        said=tuple(dict.fromkeys(said)),
+        left_out=tuple(path for path in sources if not _is_among(job, path, targets)),
+        said=tuple(dict.fromkeys(remarks)),
     )
 
 
@@ -191,86 +191,91 @@ def _is_among(job: Job, path: str, targets: Collection[str]) -> bool:
 def _copy(job: Job, objects: Iterable[str], target: Path) -> None:
     """Put the objects below ``target``, with static branches as the image has them."""
     symbols = kconfig.parse_config(job.config.file)
-    # kbuild then has objtool make NOPs of jumps only when all is linked.
+    # kbuild then has objtool turn jumps into NOPs only when everything is linked.
     late = any(name in symbols for name in _OBJTOOL_IS_LATE)
     for name in objects:
-        place = target / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes((job.output / name).read_bytes())
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((job.output / name).read_bytes())
         if late:
             tool = job.output / "tools/objtool/objtool"
-            process.run([tool, "--hacks=jump_label", place], log=job.log)
+            process.run([tool, "--hacks=jump_label", path], log=job.log)
 
 
 # -- make ----------------------------------------------------------------------------
 
 
 def _make(job: Job, output: Path, targets: Sequence[str]) -> list[Said]:
-    store = output / _KNOWN
-    known = _read(store)
+    store = output / _RECORDS
+    records = _read(store)
     for name in targets:
-        if name not in known or not _is_as_known(output / name, known[name]):
+        if name not in records or not _is_unchanged(output / name, records[name]):
             (output / name).unlink(missing_ok=True)
-    before = {name: known.pop(name).said for name in targets if name in known}
-    # Until make has ended nobody knows what is said of them: if we are killed, the next
-    # one has them compiled again.
-    _write(store, known)
-    heard = _run(job, output, targets)
-    said = list(heard.said.get("", ()))
+    before = {name: records.pop(name).said for name in targets if name in records}
+    # Their remarks are unknown until make has ended: if this run is killed, the next
+    # one compiles them again.
+    _write(store, records)
+    transcript = _run(job, output, targets)
+    remarks = list(transcript.remarks.get("", ()))
     for name in targets:
-        remade = name in heard.made
-        now = heard.said.get(name, ()) if remade else before.get(name, ())
+        remade = name in transcript.started
+        current = transcript.remarks.get(name, ()) if remade else before.get(name, ())
         if (output / name).exists():
-            known[name] = _Known(cache.file_digest(output / name), tuple(now))
-        said += now
-    _write(store, known)
-    return said
+            records[name] = _Record(cache.file_digest(output / name), tuple(current))
+        remarks += current
+    _write(store, records)
+    return remarks
 
 
-def _is_as_known(path: Path, known: _Known) -> bool:
-    return path.exists() and cache.file_digest(path) == known.digest
+def _is_unchanged(path: Path, record: _Record) -> bool:
+    return path.exists() and cache.file_digest(path) == record.digest
 
 
-def _read(store: Path) -> dict[str, _Known]:
+def _read(store: Path) -> dict[str, _Record]:
     return {
-        name: _Known(one["digest"], tuple(Said(**said) for said in one["said"]))
-        for name, one in (outputs.read(store, dict) or {}).items()
+        name: _Record(
+            entry["digest"], tuple(Said(**remark) for remark in entry["said"])
+        )
+        for name, entry in (outputs.read(store, dict) or {}).items()
     }
 
 
-def _write(store: Path, known: Mapping[str, _Known]) -> None:
-    cache.write_json(store, {name: asdict(one) for name, one in known.items()})
+def _write(store: Path, records: Mapping[str, _Record]) -> None:
+    cache.write_json(store, {name: asdict(record) for name, record in records.items()})
 
 
-def _run(job: Job, output: Path, targets: Sequence[str]) -> _Heard:
+def _run(job: Job, output: Path, targets: Sequence[str]) -> _Transcript:
     variant = job.variant
     argv = ["make", f"O={output}", *variant.tools.make, "W=1"]
     if variant.checker is not None:
         unlimited = "-fmax-errors=unlimited -fmax-warnings=unlimited"
         argv += ["C=1", f"CHECK={variant.checker.program}", f"CF={unlimited}"]
-    # A check of its own reads kernel-doc, and W=1 would start it once an object.
+    # kernel-doc has its own check; W=1 would start it once for each object.
     argv += ["cmd_checkdoc=", "--keep-going", "--output-sync=target"]
     argv += [f"-j{job.parallel}", *targets]
-    heard = _Heard()
-    hear = _hearer(job.tree, output, set(targets), heard)
+    transcript = _Transcript()
+    handle = _line_handler(job.tree, output, set(targets), transcript)
     env = {**dict(variant.tools.env), "LC_ALL": "C"}
     try:
-        process.run(argv, cwd=job.tree.path, env=env, log=job.log, on_line=hear)
+        process.run(argv, cwd=job.tree.path, env=env, log=job.log, on_line=handle)
     except process.CommandError as error:
-        failed = [name for name in targets if name in heard.failed]
-        untold = [name for name in failed if not heard.has_error(name, "")]
-        # With 2 make ends of itself; killed, it has not told of all.  A full disk
-        # shows itself as an error in a source, too.
-        whole = error.returncode == _MAKE_FAILED and heard.has_error(*heard.said)
-        if untold or space.missed(error, output) or not whole:
+        failed = [name for name in targets if name in transcript.failed]
+        unexplained = [name for name in failed if not transcript.has_error(name, "")]
+        # make exits with 2 by itself; killed, its output is incomplete.  A full
+        # disk may look like an error in a source, too.
+        complete = error.returncode == _MAKE_FAILED and transcript.has_error(
+            *transcript.remarks
+        )
+        if unexplained or space.missed(error, output) or not complete:
             reason = kernel.explain(error, job.log, output)
             if isinstance(reason, kernel.SpoiltOutput):
                 outputs.forget(output)
             elif isinstance(reason, kernel.BuildError):
-                # Of others: what would have been said of these, nobody knows.
-                lacking = ", ".join(untold[:3]) or "end to what make did"
+                # No `BuildError`, which blames the patches: what the compiler would
+                # have printed about these is unknown.
+                names = ", ".join(unexplained[:3]) or "all targets"
                 reason = KstallError(
-                    f"there is no {lacking}, and no error in a source tells why",
+                    f"make did not build {names}, and no error in a source says why",
                     log=job.log,
                     next="if a compiler was killed (memory?), run the same command "
                     "again",
@@ -279,19 +284,19 @@ def _run(job: Job, output: Path, targets: Sequence[str]) -> _Heard:
     else:
         if missing := [name for name in targets if not (output / name).exists()]:
             raise KstallError(
-                f"make is content, but there is no {', '.join(missing[:3])}",
+                f"make succeeded but produced no {', '.join(missing[:3])}",
                 log=job.log,
-                next=f"remove {output}, and run it again",
+                next=f"remove {output}, and run again",
             )
-    return heard
+    return transcript
 
 
-def _hearer(
-    tree: AppliedTree, output: Path, targets: Collection[str], heard: _Heard
+def _line_handler(
+    tree: AppliedTree, output: Path, targets: Collection[str], transcript: _Transcript
 ) -> Callable[[str], None]:
     current = ""
 
-    def hear(line: str) -> None:
+    def handle(line: str) -> None:
         nonlocal current
         if step := _STEP.match(line):
             name = step["name"]
@@ -299,21 +304,21 @@ def _hearer(
                 name = kbuild.object_of(name)
             current = name if name in targets else ""
             if current and step["what"] in ("CC", "AS"):
-                heard.made.add(current)
+                transcript.started.add(current)
             return
         if failed := _FAILED.match(line):
-            heard.failed.add(failed["name"].removeprefix(f"{output}/"))
+            transcript.failed.add(failed["name"].removeprefix(f"{output}/"))
             return
-        if (one := _heard(line, tree)) is None:
+        if (remark := _parse(line, tree)) is None:
             return
-        # Of what is compiled for the build itself only errors come again.
-        if current or one.kind == ERROR:
-            heard.said.setdefault(current, []).append(one)
+        # What is built for the build itself repeats only its errors on each run.
+        if current or remark.kind == ERROR:
+            transcript.remarks.setdefault(current, []).append(remark)
 
-    return hear
+    return handle
 
 
-def _heard(line: str, tree: AppliedTree) -> Said | None:
+def _parse(line: str, tree: AppliedTree) -> Said | None:
     if match := _OBJTOOL.match(line):
         return Said(match["file"], 0, OBJTOOL, match["text"])
     match = _LINE.match(line)
@@ -332,13 +337,13 @@ def _heard(line: str, tree: AppliedTree) -> Said | None:
     return Said(file, int(match["line"]), kind, text)
 
 
-# -- what no compiler says -----------------------------------------------------------
+# -- what no compiler reports --------------------------------------------------------
 
 
 def _divisions(output: Path, objects: Iterable[str]) -> list[Said]:
-    """The divisions of 64 bits that only a library has."""
+    """Calls of functions for 64-bit division, which only libgcc has."""
     return [
-        Said(name, 0, DIVISION, f"{symbol}() is called, which the kernel has not")
+        Said(name, 0, DIVISION, f"{symbol}() is called, which the kernel does not have")
         for name in objects
         for symbol in sorted(_undefined(output / name))
         if symbol in _DIVISIONS
@@ -349,19 +354,20 @@ def _undefined(path: Path) -> set[str]:
     with path.open("rb") as file:
         tables = ELFFile(file).iter_sections("SHT_SYMTAB")
         return {
-            one.name
+            symbol.name
             for table in tables
             if isinstance(table, SymbolTableSection)
-            for one in table.iter_symbols()
-            if one["st_shndx"] == "SHN_UNDEF" and one.name
+            for symbol in table.iter_symbols()
+            if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name
         }
 
 
 def _unused(output: Path, objects: Iterable[str]) -> list[Said]:
     """The tracepoints that are defined, and called nowhere in ``objects``.
 
-    As the tree's own ``make UT=1`` tells of a whole kernel: each call leaves the name
-    in a section, which no image has.  Of a tree whose calls leave none all are unused.
+    As the tree's own ``make UT=1`` reports for a whole kernel: each call leaves the
+    name in a section that no image has.  In a tree without that section all look
+    unused.
     """
     defined: dict[str, str] = {}
     called: set[str] = set()
@@ -377,54 +383,58 @@ def _unused(output: Path, objects: Iterable[str]) -> list[Said]:
     ]
 
 
-def _tells_of_calls(tree: Path) -> bool:
+def _records_calls(tree: Path) -> bool:
     """Whether a call of a tracepoint leaves its name in an object of ``tree``."""
     header = tree / "include/linux/tracepoint.h"
     return header.exists() and _CALLED.encode() in header.read_bytes()
 
 
 def _strings(elf: ELFFile, section: str) -> set[str]:
-    found = elf.get_section_by_name(section)
-    if found is None:
+    contents = elf.get_section_by_name(section)
+    if contents is None:
         return set()
-    return {part.decode() for part in found.data().split(b"\0") if part}
+    return {part.decode() for part in contents.data().split(b"\0") if part}
 
 
-def _alone(
+def _headers_alone(
     job: Job, output: Path, headers: Sequence[str], objects: Sequence[str]
 ) -> list[Said]:
-    """What is missing when a header is the first that a file includes."""
-    said = []
+    """The errors of each header when it is the first include of a file."""
+    remarks = []
     for header in headers:
-        near = max(objects, key=lambda one: len(os.path.commonpath([one, header])))
-        argv = _flags(output, near)
+        nearest = max(objects, key=lambda name: len(os.path.commonpath([name, header])))
+        argv = _flags(output, nearest)
         path = job.tree.path / header
-        done = process.run(
-            # Twice: a second time has to do no harm.
+        completed = process.run(
+            # Twice: including it again must do no harm.
             [*argv, *_ONLY_READ, "-include", path, "-include", path],
             cwd=output,
             env={**dict(job.variant.tools.env), "LC_ALL": "C"},
             log=job.log,
             check=False,
         )
-        if done.returncode != 0:
-            heard = (_heard(line, job.tree) for line in done.stdout.splitlines())
-            errors = [one for one in heard if one is not None and one.kind == ERROR]
-            said += [_told_of(header, one) for one in errors]
+        if completed.returncode != 0:
+            parsed = (_parse(line, job.tree) for line in completed.stdout.splitlines())
+            errors = [
+                remark
+                for remark in parsed
+                if remark is not None and remark.kind == ERROR
+            ]
+            remarks += [_header_error(header, error) for error in errors]
             if not errors:
-                # Such as one that was killed, which says nothing of the header.
+                # Such as a killed compiler, which says nothing about the header.
                 raise process.CommandError(
-                    done.argv,
-                    done.returncode,
-                    done.stdout,
+                    completed.argv,
+                    completed.returncode,
+                    completed.stdout,
                     log=job.log,
                     next="if the compiler was killed (memory?), run the same command "
                     "again",
                 )
-    return said
+    return remarks
 
 
-def _told_of(header: str, error: Said) -> Said:
+def _header_error(header: str, error: Said) -> Said:
     """An error in ``header`` or in what it includes, as a fault of ``header``."""
     if error.file == header:
         return Said(header, error.line, ALONE, error.text)
@@ -433,9 +443,9 @@ def _told_of(header: str, error: Said) -> Said:
 
 
 def _flags(output: Path, name: str) -> list[str]:
-    """What the compiler was called with for an object, but for its input and output."""
-    place = output / name
-    line = place.with_name(f".{place.name}.cmd").read_text().partition("\n")[0]
+    """The compiler's command line for an object, without its input and output."""
+    path = output / name
+    line = path.with_name(f".{path.name}.cmd").read_text().partition("\n")[0]
     command = line.partition(":= ")[2].replace("$$", "$").replace("\\#", "#")
     words = []
     skip = False

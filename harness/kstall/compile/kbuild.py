@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What kbuild compiles of a few directories under a configuration.
 
-Single objects can be asked for whatever the configuration says, and then fail for
-reasons that nobody has who configures as the Makefiles want it.  So the Makefiles are
-asked first.
+make compiles a single object whatever the configuration says, and may then fail for
+reasons that no real configuration has.  So the Makefiles are asked first which objects
+they build.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _LISTING = Path(__file__).parent / "objects.mk"
 _CODE = (".c", ".S")
 # Directories that have programs for the host or for user space, and no kernel code.
 _OUTSIDE = ("Documentation/", "tools/", "scripts/", "samples/", "usr/", "rust/")
-# Where a header is included by a path that leaves this much of its own out.
+# Include directories: headers in them are included by their path without this.
 _ROOTS = re.compile(r"^(?:include|arch/\w+/include)/(?:uapi/)?")
-# With more users than that a header is everybody's: those near the series count.
+# Of a header with more users than that, only those near the series are compiled.
 _MANY = 40
 _FEW = 6
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What kbuild makes of directories: ``objects`` by path, and those of them that
-    have ``no_source`` to be made of."""
+    """What kbuild builds in directories: the paths of ``objects``, and of those that
+    have ``no_source``."""
 
     objects: frozenset[str]
     no_source: frozenset[str]
@@ -43,33 +43,33 @@ def listed(
     """The objects of ``folders`` of ``tree`` under the file ``config``.
 
     ``arch`` is the name that the architecture's directory has; ``scratch`` is a
-    directory that the caller removes.  A folder that kbuild does not come to has none.
+    directory that the caller removes.  A folder that kbuild does not enter has none.
     """
-    place = scratch / "include/config"
-    place.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(config, place / "auto.conf")
-    wanted = {str(PurePosixPath(one)) for one in folders}
-    found: set[str] = set()
-    # The top Makefile goes to the libraries by itself.
+    config_dir = scratch / "include/config"
+    config_dir.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(config, config_dir / "auto.conf")
+    requested = {str(PurePosixPath(folder)) for folder in folders}
+    objects: set[str] = set()
+    # The top Makefile enters the libraries by itself.
     waiting = [".", "lib", f"arch/{arch}/lib"]
     seen = set(waiting)
     while waiting:
-        here = waiting.pop()
-        for line in _list(tree, arch, here, scratch):
+        folder = waiting.pop()
+        for line in _list(tree, arch, folder, scratch):
             kind, _, name = line.partition(" ")
             name = name.strip("/")
-            if kind == "object" and here in wanted and name.endswith(".o"):
-                found.add(name)
+            if kind == "object" and folder in requested and name.endswith(".o"):
+                objects.add(name)
             elif kind == "folder" and name not in seen:
                 seen.add(name)
-                if any(_is_in(one, name) for one in wanted):
+                if any(_is_in(target, name) for target in requested):
                     waiting.append(name)
     missing = {
         name
-        for name in found
+        for name in objects
         if not any((tree / name).with_suffix(end).exists() for end in _CODE)
     }
-    return Listed(frozenset(found - missing), frozenset(missing))
+    return Listed(frozenset(objects - missing), frozenset(missing))
 
 
 def _is_in(folder: str, top: str) -> bool:
@@ -77,7 +77,7 @@ def _is_in(folder: str, top: str) -> bool:
 
 
 def _list(tree: Path, arch: str, folder: str, scratch: Path) -> list[str]:
-    done = process.run(
+    completed = process.run(
         (
             *("make", "-rR", "-s", "-f", _LISTING, "kstall-objects"),
             *(f"srctree={tree}", f"srcroot={tree}", "objtree=.", f"obj={folder}"),
@@ -86,15 +86,15 @@ def _list(tree: Path, arch: str, folder: str, scratch: Path) -> list[str]:
         cwd=scratch,
         check=False,
     )
-    # A Makefile that is broken, which is 2, is a finding of whoever builds by it.
-    if done.returncode not in (0, 2):
+    # A broken Makefile, which is 2, is reported by the build that uses it.
+    if completed.returncode not in (0, 2):
         raise process.CommandError(
-            done.argv,
-            done.returncode,
-            done.stdout,
+            completed.argv,
+            completed.returncode,
+            completed.stdout,
             next="if make was killed (memory?), run the same command again",
         )
-    return done.stdout.splitlines()
+    return completed.stdout.splitlines()
 
 
 def object_of(source: str) -> str:
@@ -121,8 +121,8 @@ def is_prose(path: str) -> bool:
 class Users:
     """Other C files that include what a series touches, and have to be compiled.
 
-    All of ``always``, and of each of ``some`` the first few that are configured:
-    whoever includes it may stumble, and all is compiled when the kernel is built.
+    All of ``always``, and of each of ``some`` the first few that are configured: any
+    user may break, and the rest is compiled when the kernel is built.
     """
 
     always: tuple[str, ...] = ()
@@ -130,40 +130,42 @@ class Users:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Whatever may be chosen."""
+        """All that `chosen` may return."""
         return tuple(dict.fromkeys([*self.always, *itertools.chain(*self.some)]))
 
     def chosen(self, objects: Collection[str]) -> tuple[str, ...]:
         """Those to compile where ``objects`` are configured."""
-        found = dict.fromkeys(self.always)
+        paths = dict.fromkeys(self.always)
         for group in self.some:
-            there = [one for one in group if object_of(one) in objects]
-            found |= dict.fromkeys(there[:_FEW])
-        return tuple(found)
+            configured = [path for path in group if object_of(path) in objects]
+            paths |= dict.fromkeys(configured[:_FEW])
+        return tuple(paths)
 
 
 def users(tree: Path, touched: Collection[str]) -> Users:
-    """Those of ``tree`` that include a file which is ``touched``.
+    """The sources in ``tree`` that include a ``touched`` file.
 
-    Always compiled are those that include a C file, and those that make the tracepoints
-    of a header.
+    Always compiled are those that include a C file, and those that create the
+    tracepoints of a header.
     """
-    near = {str(PurePosixPath(one).parent) for one in touched if is_compiled(one)}
+    folders = {str(PurePosixPath(path).parent) for path in touched if is_compiled(path)}
     always: dict[str, None] = {}
     some = []
     for path in sorted(touched):
         if not (is_header(path) or is_compiled(path)):
             continue
-        others = [one for one in including(tree, path) if one not in touched]
+        others = [user for user in including(tree, path) if user not in touched]
         if is_compiled(path):
             always |= dict.fromkeys(others)
             continue
         if "trace" in path:
-            made = [one for one in others if _makes_tracepoints(tree / one)]
-            always |= dict.fromkeys(made)
+            makers = [user for user in others if _makes_tracepoints(tree / user)]
+            always |= dict.fromkeys(makers)
         if len(others) > _MANY:
-            others = [one for one in others if str(PurePosixPath(one).parent) in near]
-        others.sort(key=lambda one: _order(tree, one, near))
+            others = [
+                user for user in others if str(PurePosixPath(user).parent) in folders
+            ]
+        others.sort(key=lambda user: _order(tree, user, folders))
         some.append(tuple(others))
     return Users(tuple(always), tuple(some))
 
@@ -172,9 +174,9 @@ def _makes_tracepoints(path: Path) -> bool:
     return b"#define CREATE_TRACE_POINTS" in path.read_bytes()
 
 
-def _order(tree: Path, path: str, near: Collection[str]) -> tuple[bool, int, str]:
+def _order(tree: Path, path: str, folders: Collection[str]) -> tuple[bool, int, str]:
     """Near ones first, and of these small ones."""
-    far = str(PurePosixPath(path).parent) not in near
+    far = str(PurePosixPath(path).parent) not in folders
     return far, (tree / path).stat().st_size, path
 
 
@@ -185,17 +187,17 @@ def including(tree: Path, path: str) -> list[str]:
         name, where = _ROOTS.sub("", path), ["."]
         pattern = rf"^\s*#\s*include\s*<{_quoted(name)}>"
     else:
-        # A private one, from its own directory or from one below.
+        # A private header, from its own directory or from one below.
         name = _quoted(PurePosixPath(path).name)
         pattern = rf'^\s*#\s*include\s*"(\.\.?/)*{name}"'
         where = [home]
-    done = process.run(
+    completed = process.run(
         ["grep", "-rlE", "--include=*.c", "-e", pattern, "--", *where],
         cwd=tree,
         env={"LC_ALL": "C"},
-        check=False,  # 1 is for none
+        check=False,  # 1: no match
     )
-    names = (str(PurePosixPath(line)) for line in done.stdout.splitlines())
+    names = (str(PurePosixPath(line)) for line in completed.stdout.splitlines())
     return sorted(name for name in names if is_compiled(name))
 
 

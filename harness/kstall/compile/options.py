@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The options of the configuration that the code which a series touches hangs on.
+"""The kconfig options that the code touched by a series depends on.
 
-Found in the sources, so that nobody has to declare them: the conditions of the
-preprocessor around each changed line, what the lines next to it ask, and what the
-Makefile asks before it compiles the file.
+Found in the sources, so that nobody has to declare them: the preprocessor's conditions
+around each changed line, IS_ENABLED() and the like in the lines next to it, and the
+option by which a Makefile compiles the file.
 """
 
 from __future__ import annotations
@@ -28,38 +28,41 @@ _CONTEXT = 3
 
 def of(plan: tree.Plan) -> tuple[str, ...]:
     """The symbols, without ``CONFIG_``, sorted."""
-    found: set[str] = set()
+    options: set[str] = set()
     states = [dict(state) for state in plan.states]
     for before, after in itertools.pairwise(states):
         for path, new in after.items():
             if before[path] != new and (
                 kbuild.is_compiled(path) or kbuild.is_header(path)
             ):
-                found |= around(_text(before[path]), _text(new))
-    return tuple(sorted(found | compiling(plan)))
+                options |= around(_text(before[path]), _text(new))
+    return tuple(sorted(options | compiling(plan)))
 
 
 def around(old: str, new: str) -> set[str]:
-    """The symbols that what differs between two texts of a file hangs on."""
+    """The symbols that the changes between two texts of a file depend on."""
     ours, theirs = old.splitlines(), new.splitlines()
     changes = difflib.SequenceMatcher(None, ours, theirs).get_opcodes()
-    found: set[str] = set()
+    options: set[str] = set()
     for lines, ranges in (
-        (ours, [(one[1], one[2]) for one in changes if one[0] != "equal"]),
-        (theirs, [(one[3], one[4]) for one in changes if one[0] != "equal"]),
+        (ours, [(change[1], change[2]) for change in changes if change[0] != "equal"]),
+        (
+            theirs,
+            [(change[3], change[4]) for change in changes if change[0] != "equal"],
+        ),
     ):
-        near = {
+        context = {
             number
             for start, end in ranges
             for number in range(start - _CONTEXT, end + _CONTEXT)
         }
         for number, line in enumerate(lines):
-            if number in near:
-                found |= set(_ASKED.findall(line))
+            if number in context:
+                options |= set(_ASKED.findall(line))
         for start, end, symbols in _blocks(lines):
             if any(start < last and first <= end for first, last in ranges):
-                found |= symbols
-    return found
+                options |= symbols
+    return options
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[int, int, set[str]]]:
@@ -73,14 +76,14 @@ def _blocks(lines: list[str]) -> Iterator[tuple[int, int, set[str]]]:
         if kind.startswith("if"):
             open_.append((number, symbols))
         elif open_:
-            start, known = open_.pop()
-            yield start, number, known
+            start, conditions = open_.pop()
+            yield start, number, conditions
             if kind != "endif":
-                open_.append((number, known | symbols))
+                open_.append((number, conditions | symbols))
 
 
 def compiling(plan: tree.Plan) -> set[str]:
-    """The symbols by which Makefiles have touched sources compiled."""
+    """The symbols by which Makefiles compile touched sources."""
     sources = [path for path, _ in plan.states[-1] if kbuild.is_compiled(path)]
     folders = {
         str(folder)
@@ -90,18 +93,18 @@ def compiling(plan: tree.Plan) -> set[str]:
     names = [f"{folder}/{name}" for folder in folders for name in _MAKEFILES]
     untouched = [name for name in names if name not in plan.files]
     files = {**tree.pristine(plan.base, untouched), **plan.files}
-    found: set[str] = set()
+    options: set[str] = set()
     for path in sources:
-        made = PurePosixPath(kbuild.object_of(path))
+        target = PurePosixPath(kbuild.object_of(path))
         # It may be named in the Makefile of the directory above, too.
-        for folder in list(made.parents)[:2]:
-            wanted = str(made.relative_to(folder))
+        for folder in list(target.parents)[:2]:
+            relative = str(target.relative_to(folder))
             for name in _MAKEFILES:
                 text = _text(files.get(f"{folder}/{name}")).replace("\\\n", " ")
                 for symbol, objects in _RULE.findall(text):
-                    if wanted in objects.split():
-                        found.add(symbol)
-    return found
+                    if relative in objects.split():
+                        options.add(symbol)
+    return options
 
 
 def _text(file: File | None) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Random configurations that have the code which a series touches.
+"""Random configurations that include the code touched by a series.
 
 kconfig's own `make randconfig` draws them, by a seed that the report names.  What the
-touched code cannot be without is fixed; all else is as it comes.
+touched code needs is fixed; all else is random.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .variants import Variant
 COUNT = 6
 _SEEDS = 2**31
 _CONFIG = ".config"
-# A warning is to be told as one; and what needs programs that are not here, or takes
-# a compiler's time and says nothing, is off.
+# Warnings stay warnings; and what needs programs that may not be installed, or costs
+# compile time and finds nothing, is off.
 _OFF = ("WERROR", "GCC_PLUGINS", "RUST", "DEBUG_INFO_BTF", "GENDWARFKSYMS")
 _ALWAYS = {"64BIT": "y", "DEBUG_INFO_NONE": "y"}
 
 
 def of(series: Series) -> tuple[int, ...]:
-    """The seeds of ``series``: the same again as long as its patches are."""
-    patches = [cache.file_digest(one.path) for one in series.patches]
+    """The seeds of ``series``, which change only with its patches."""
+    patches = [cache.file_digest(patch.path) for patch in series.patches]
     return tuple(
         # kconfig takes 0 for none.
         1 + int(cache.digest("seed", patches, number)[:12], 16) % (_SEEDS - 1)
@@ -45,31 +45,31 @@ def needed(kconf: Any, symbols: Sequence[str]) -> dict[str, str]:
     That is what they depend on and what selects those that nobody can choose; where
     one of several would do, the first that is on.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     waiting = list(symbols)
     while waiting:
         symbol = kconf.syms.get(waiting.pop(0))
-        if symbol is None or symbol.is_constant or symbol.name in found:
+        if symbol is None or symbol.is_constant or symbol.name in values:
             continue
         if symbol.type not in (kconfiglib.BOOL, kconfiglib.TRISTATE):
             continue
         if not symbol.tri_value:
             continue
-        found[symbol.name] = symbol.str_value
+        values[symbol.name] = symbol.str_value
         waiting += _on(symbol.direct_dep)
         if not symbol.visibility:
             terms = kconfiglib.split_expr(symbol.rev_dep, kconfiglib.OR)
-            waiting += next((_on(one) for one in terms if _is_on(one)), [])
-    return found
+            waiting += next((_on(term) for term in terms if _is_on(term)), [])
+    return values
 
 
 def _on(expression: Any) -> list[str]:
-    """Symbols that are enough for ``expression`` to hold, which it does."""
+    """Symbols that suffice for ``expression``, which is true, to be so."""
     names: list[str] = []
     for part in kconfiglib.split_expr(expression, kconfiglib.AND):
         options = kconfiglib.split_expr(part, kconfiglib.OR)
         if len(options) > 1:
-            names += next((_on(one) for one in options if _is_on(one)), [])
+            names += next((_on(option) for option in options if _is_on(option)), [])
         elif isinstance(part, kconfiglib.Symbol):
             names.append(part.name)
     return names
@@ -82,7 +82,7 @@ def _is_on(expression: Any) -> bool:
 def configure(
     variant: Variant,
     applied: AppliedTree,
-    whole: Configured,
+    merged: Configured,
     symbols: Sequence[str],
     cache_dir: Path,
     *,
@@ -91,32 +91,35 @@ def configure(
 ) -> Configured:
     """The configuration that the seed of ``variant`` draws on ``applied``.
 
-    ``whole`` has ``symbols``, which are to be had, and what they need; ``key`` changes
-    with all that can change which symbols there are.
+    ``merged`` has ``symbols``, which stay on, and what they need; ``key`` changes with
+    all that can change which symbols exist.
     """
     assert variant.seed is not None
     key = cache.digest("random", key, variant.seed, sorted(symbols))
     entry = cache_dir / "configs" / key
     if not cache.kept(entry):
         variables = dict(word.split("=", 1) for word in variant.tools.make)
-        kconf = kconfig.load(applied.path, whole.file, variables)
+        kconf = kconfig.load(applied.path, merged.file, variables)
         fixed = needed(kconf, symbols) | _ALWAYS
-        with cache.keep(entry) as made:
-            asked = made / "asked.config"
-            cache.write_text(asked, "".join(_lines(fixed)))
-            output = made / "o"
+        with cache.keep(entry) as scratch:
+            allconfig = scratch / "asked.config"
+            cache.write_text(allconfig, "".join(_lines(fixed)))
+            output = scratch / "o"
             output.mkdir()
             process.run(
                 (
                     *("make", f"O={output}", *variant.tools.make),
-                    *(f"KCONFIG_SEED={variant.seed:#x}", f"KCONFIG_ALLCONFIG={asked}"),
+                    *(
+                        f"KCONFIG_SEED={variant.seed:#x}",
+                        f"KCONFIG_ALLCONFIG={allconfig}",
+                    ),
                     "randconfig",
                 ),
                 cwd=applied.path,
                 env=dict(variant.tools.env),
                 log=log,
             )
-            (output / _CONFIG).rename(made / _CONFIG)
+            (output / _CONFIG).rename(scratch / _CONFIG)
             cache.remove(output)
     return Configured(entry / _CONFIG, reused=True)
 

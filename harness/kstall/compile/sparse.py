@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""sparse, the kernel's own semantic checker, as new as the tree wants it.
+"""sparse, the kernel's own semantic checker, as new as the tree requires.
 
-Debian's releases have one that does not know what kernels of today are written in.  So
-where the host's is too old, the newest package is fetched, and runs with the C library
-of the guest's root, as pahole does.
+The sparse of Debian's releases is too old for current kernels.  So where the host's is
+too old, the newest package is fetched, and runs with the C library of the guest's root,
+as pahole does.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ root={root}
 exec "$root/{loader}" \\
 	--library-path "$root/usr/lib/{triplet}" "{program}" "$@"
 """
-# Each line is told from those of the compiler, which have the same form.  One that dies
-# has not looked at all of the file.
+# The prefix tells its lines from the compiler's, which have the same form.  If it dies
+# of a signal it has not read all of the file.
 _MARKED = """\
 #!/bin/sh
 said=$({program} "$@" 2>&1)
@@ -36,7 +36,7 @@ test $status -lt 128 || exit $status
 
 
 class NoChecker(KstallError):
-    """There is no sparse that knows this tree's language."""
+    """There is no sparse that is new enough for this tree."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def obtain(
 ) -> Checker:
     """The host's sparse if ``tree`` can be read by it, else Debian's newest.
 
-    Raises `NoChecker` with what can be done.
+    Raises `NoChecker` with a remedy.
     """
     home = cache_dir / "sparse"
     host = shutil.which("sparse")
@@ -66,7 +66,7 @@ def obtain(
                 process.run(["dpkg-deb", "-x", deb.path, scratch])
     except KstallError as error:
         raise NoChecker(
-            f"no sparse that knows this kernel: {error.what.splitlines()[0]}",
+            f"no sparse new enough for this kernel: {error.what.splitlines()[0]}",
             next=_HELP,
         ) from error
     borrowed = home / "borrowed"
@@ -79,21 +79,21 @@ def obtain(
     cache.write_text(borrowed, text, mode=0o755)
     if not _is_new_enough(tree, str(borrowed)):
         raise NoChecker(
-            f"sparse {deb.version} does not know what this kernel is written in",
+            f"sparse {deb.version} is too old for this kernel",
             next=_HELP,
         )
     return _marked(home, str(borrowed))
 
 
 def _is_new_enough(tree: Path, program: str) -> bool:
-    """Whether the tree's own test lets ``program`` pass; trees had none once."""
+    """Whether ``program`` passes the tree's own test, if the tree has one."""
     test = tree / "scripts/checker-valid.sh"
     if process.run([program, "--version"], check=False).returncode != 0:
         return False
     if not test.exists():
         return True
-    done = process.run(["sh", test, program, "-m64"], check=False)
-    return done.stdout.strip() == "1"
+    completed = process.run(["sh", test, program, "-m64"], check=False)
+    return completed.stdout.strip() == "1"
 
 
 def _marked(home: Path, program: str) -> Checker:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The configurations and compilers that touched code is compiled with.
 
-One merged configuration of all series, and of that what each variant changes, so that
-a variant has one output directory for all of them.  No variant has debug information,
-which nobody looks at and which takes half of a compiler's time.
+Each variant changes the merged configuration of all series, so that it has one output
+directory for all of them.  No variant has debug information, which is not read here and
+takes half of the compile time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LLVM = (
     *("ld.lld", "llvm-ar", "llvm-nm", "llvm-objcopy", "llvm-objdump", "llvm-readelf"),
     "llvm-strip",
 )
-# What changes the code of every function where it is on.
+# Options that change the code of every function.
 _GUARDS: Mapping[str, Mapping[str, str]] = {
     "x86": dict.fromkeys(
         (
@@ -44,11 +44,11 @@ RANDOM = "random-"
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to compile: ``title`` is what a reader calls it.
+    """A way to compile; ``title`` is for readers.
 
     ``place`` names the output directory.  ``asks`` are requests on top of those of the
     series; ``off`` has to be off, with all that selects it; ``builtin`` makes modules
-    part of the image; of a ``bare`` one nothing is asked, not even by the series.
+    part of the image; a ``bare`` variant ignores all requests, even the series' own.
     ``arch`` is the name of the architecture's directory, where it is not that of the
     kernels that are booted.  ``seed`` is that of a random configuration, see `seeds`.
     """
@@ -80,11 +80,11 @@ class Variant:
 
 
 class Lacking(KstallError):
-    """A program that a variant needs is not here; ``next`` says what to install."""
+    """A program that a variant needs is missing; ``next`` says what to install."""
 
 
 def modules(tools: Toolchain, checker: Checker | None) -> Variant:
-    """What is configured as a module is one."""
+    """The configuration as it is, with modules as modules."""
     return Variant(MODULES, "as configured", tools, MODULES, checker=checker)
 
 
@@ -107,12 +107,12 @@ def mitigated(tools: Toolchain) -> Variant:
 
 
 def tiny(tools: Toolchain) -> Variant:
-    """A kernel with nothing that can be left out; what is selected elsewhere is not."""
+    """A kernel without all that can be disabled; what is selected elsewhere stays."""
     return Variant("tiny", "allnoconfig", tools, "tiny", bare=True)
 
 
 def random(tools: Toolchain, seed: int) -> Variant:
-    """As chance has it; all such share a directory."""
+    """A random configuration; all such share a directory."""
     name = f"KCONFIG_SEED={seed:#x}"
     return Variant(f"{RANDOM}{seed:#x}", name, tools, "random", seed=seed)
 
@@ -127,96 +127,100 @@ def without(tools: Toolchain, symbol: str) -> Variant:
     return Variant(f"without-{symbol}", f"{symbol}=n", tools, "without", off=(symbol,))
 
 
-def clang(tree: Path, ours: Toolchain) -> Variant:
+def clang(tree: Path, guest_tools: Toolchain) -> Variant:
     """Compiled by the newest clang there is; raises `Lacking`."""
     name = "clang"
     script = tree / "scripts/min-tool-version.sh"
-    least = "0.0.0"
+    minimum = "0.0.0"
     if script.exists():
-        env = {"SRCARCH": ours.arch.kbuild}
-        least = process.run(["sh", script, "llvm"], env=env).stdout.strip()
-    wanted = tuple(map(int, least.split(".")))
+        env = {"SRCARCH": guest_tools.arch.kbuild}
+        minimum = process.run(["sh", script, "llvm"], env=env).stdout.strip()
+    required = tuple(map(int, minimum.split(".")))
     for suffix in _suffixes():
-        said = process.run([f"clang{suffix}", "--version"], check=False).stdout
-        found = _VERSION.search(said)
-        if found is None or tuple(map(int, found.groups())) < wanted:
+        output = process.run([f"clang{suffix}", "--version"], check=False).stdout
+        match = _VERSION.search(output)
+        if match is None or tuple(map(int, match.groups())) < required:
             continue
         if all(shutil.which(f"{tool}{suffix}") for tool in _LLVM):
             tools = Toolchain(
-                make=(*ours.arch.make, f"LLVM={suffix or 1}", _pahole(ours)),
-                compiler=said.splitlines()[0],
-                pahole=ours.pahole,
+                make=(
+                    *guest_tools.arch.make,
+                    f"LLVM={suffix or 1}",
+                    _pahole(guest_tools),
+                ),
+                compiler=output.splitlines()[0],
+                pahole=guest_tools.pahole,
                 ccache=False,
                 env=(),
-                arch=ours.arch,
+                arch=guest_tools.arch,
             )
             return Variant(name, tools.compiler, tools, name)
     raise Lacking(
-        f"no clang {least} or newer with lld and llvm",
+        f"no clang {minimum} or newer with lld and llvm",
         next="apt-get install clang-19 lld-19 llvm-19, or newer ones",
     )
 
 
 def _suffixes() -> list[str]:
-    """What stands behind the names of the clangs that there are, newest first."""
-    found = {
+    """The suffixes in the names of installed clangs, newest first."""
+    versions = {
         int(match[1])
         for folder in os.get_exec_path()
         for path in Path(folder).glob("clang-*")
         if (match := re.fullmatch(r"clang-(\d+)", path.name))
     }
     plain = [""] if shutil.which("clang") else []
-    return [*(f"-{number}" for number in sorted(found, reverse=True)), *plain]
+    return [*(f"-{number}" for number in sorted(versions, reverse=True)), *plain]
 
 
-def arm64(ours: Toolchain) -> Variant:
+def arm64(guest_tools: Toolchain) -> Variant:
     """For 64-bit Arm; raises `Lacking`."""
     other = arch.ARM64
     compiler = other.tool("gcc")
-    if ours.arch is other:
-        raise Lacking("the kernels that are booted are for it")
+    if guest_tools.arch is other:
+        raise Lacking("the booted kernels are for arm64 already")
     if shutil.which(compiler) is None:
         raise Lacking(
             f"no {compiler}, which compiles for arm64",
             next="apt-get install gcc-aarch64-linux-gnu",
         )
-    said = process.run([compiler, "--version"]).stdout.splitlines()[0]
+    version = process.run([compiler, "--version"]).stdout.splitlines()[0]
     tools = Toolchain(
-        make=(*other.make, _pahole(ours)),
-        compiler=said,
-        pahole=ours.pahole,
+        make=(*other.make, _pahole(guest_tools)),
+        compiler=version,
+        pahole=guest_tools.pahole,
         ccache=False,
         env=(),
     )
-    # What has ACPI there, and an IOMMU.
+    # So that it has ACPI, and an IOMMU.
     asks = {"EFI": "y", "ACPI": "y", "ARM_SMMU_V3": "y"}
     return Variant("arm64", "ARCH=arm64", tools, "arm64", arch="arm64", asks=asks)
 
 
 def _pahole(tools: Toolchain) -> str:
-    """The word for make that names pahole."""
+    """The argument of make that names pahole."""
     return next(word for word in tools.make if word.startswith("PAHOLE="))
 
 
 def i386(tools: Toolchain) -> Variant:
     """For 32-bit x86, by the same compiler; raises `Lacking`."""
     if tools.arch is not arch.X86_64:
-        raise Lacking("it goes with kernels for x86-64")
-    can = process.run(
+        raise Lacking("the booted kernels are not for x86-64")
+    probe = process.run(
         ["gcc", "-m32", "-c", "-x", "c", "/dev/null", "-o", "/dev/null"], check=False
     )
-    if can.returncode != 0:
+    if probe.returncode != 0:
         raise Lacking(
             "this gcc cannot compile for 32-bit x86", next="run it on an x86-64 host"
         )
-    ours = Toolchain(
+    toolchain = Toolchain(
         make=("ARCH=i386", *tools.make),
         compiler=f"{tools.compiler}, ARCH=i386",
         pahole=tools.pahole,
         ccache=tools.ccache,
         env=tools.env,
     )
-    return Variant("i386", "ARCH=i386", ours, "i386", asks={"64BIT": "n"})
+    return Variant("i386", "ARCH=i386", toolchain, "i386", asks={"64BIT": "n"})
 
 
 # -- configurations ------------------------------------------------------------------
@@ -233,57 +237,57 @@ def configure(
     *,
     log: Path,
 ) -> Configured:
-    """The configuration of ``variant`` for ``plan``, which ``applied`` is.
+    """The configuration of ``variant`` for ``plan``, checked out as ``applied``.
 
-    What of ``fragments`` this variant cannot have is left out.  ``tools`` are those of
-    the kernels that are booted: what those need on this tree a variant has as well.
+    Requests of ``fragments`` that this variant cannot have are left out.  ``tools`` are
+    those of the booted kernels: what these need on this tree a variant gets as well.
     ``scratch`` is a directory that the caller removes.  Raises `kconfig.CannotBeOff`.
     """
-    whole = kernel.configured(
+    merged = kernel.configured(
         plan, lambda: applied, fragments, tools, cache_dir, log=log, lenient=True
     )
-    wanted = {} if variant.bare else kconfig.combine(fragments, tools.arch)
-    asked = _asked(wanted, () if variant.bare else whole.added, variant)
+    requests = {} if variant.bare else kconfig.combine(fragments, tools.arch)
+    values = _values(requests, () if variant.bare else merged.added, variant)
     file = scratch / f"{variant.name}.config"
-    cache.write_text(file, _text(asked))
+    cache.write_text(file, _text(values))
     key = kernel.config_key(plan, [file], variant.tools)
 
     def configured(key: str) -> Configured:
         return kernel.configure(
-            applied, key, [file], variant.tools, cache_dir, log=log, absent=set(asked)
+            applied, key, [file], variant.tools, cache_dir, log=log, absent=set(values)
         )
 
     if not variant.off:
         return configured(key)
     key_off = cache.digest(key, sorted(variant.off))
-    if (found := kernel.find_config(key_off, cache_dir)) is not None:
-        return found  # reading all of Kconfig takes seconds
+    if (cached := kernel.find_config(key_off, cache_dir)) is not None:
+        return cached  # reading all of Kconfig takes seconds
     variables = dict(word.split("=", 1) for word in variant.tools.make if "=" in word)
     plain = configured(key)
     off = kconfig.without(applied.path, plain.file, variant.off, variables)
-    asked |= dict.fromkeys(off, "n")
-    cache.write_text(file, _text(asked))
-    made = configured(key_off)
-    symbols = kconfig.parse_config(made.file)
-    if left := [name for name in variant.off if name in symbols]:
-        raise kconfig.CannotBeOff(f"{', '.join(left)} cannot be off")
-    return made
+    values |= dict.fromkeys(off, "n")
+    cache.write_text(file, _text(values))
+    config = configured(key_off)
+    symbols = kconfig.parse_config(config.file)
+    if remaining := [name for name in variant.off if name in symbols]:
+        raise kconfig.CannotBeOff(f"{', '.join(remaining)} cannot be off")
+    return config
 
 
-def _asked(
+def _values(
     requests: Mapping[str, Setting], added: resolve.Values, variant: Variant
 ) -> dict[str, str]:
-    wanted = {name: one.value for name, one in requests.items()} | dict(added)
-    asked = {
+    values = {name: setting.value for name, setting in requests.items()} | dict(added)
+    chosen = {
         name: "y" if variant.builtin and value == "m" else value
-        for name, value in wanted.items()
+        for name, value in values.items()
         if not name.startswith("DEBUG_INFO")
     }
-    return {**asked, "DEBUG_INFO_NONE": "y", **variant.asks}
+    return {**chosen, "DEBUG_INFO_NONE": "y", **variant.asks}
 
 
-def _text(asked: Mapping[str, str]) -> str:
+def _text(values: Mapping[str, str]) -> str:
     return "".join(
         f"# CONFIG_{name} is not set\n" if value == "n" else f"CONFIG_{name}={value}\n"
-        for name, value in sorted(asked.items())
+        for name, value in sorted(values.items())
     )
