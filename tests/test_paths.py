@@ -81,9 +81,9 @@ def test_a_function_of_its_own_is_walked_into(code: Code) -> None:
 def test_a_site_behind_a_loop_is_on_the_path() -> None:
     """entry, condition, then the body and back, or on to the end."""
 
-    def found(nops: tuple[int, ...], *following: paths._Node) -> paths._Found:
+    def found(nops: tuple[int, ...], *following: paths._Node) -> paths._Match:
         none: Counter[str] = Counter()
-        return paths._Found(entry, 0, nops, none, none, (), (), following, True)
+        return paths._Match(entry, 0, nops, none, none, (), (), following, True)
 
     entry, condition, body, end = (paths._Node((at, ()), (at, ())) for at in range(4))
     graph = {

@@ -3,7 +3,7 @@
 
 The form of an instruction leaves out what a compiler may choose freely: which register
 of a size, where in the stack frame, at which address the linker has put what is named.
-What the kernel rewrites at run time is taken as it is while nothing is switched on.
+What the kernel rewrites at run time is taken as it is while nothing is enabled.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Kind = Literal[
 _JUMP_ENTRY = struct.Struct("<iiq")
 _CALL_SITE = struct.Struct("<ii")
 _WARNING = 1
-# What an indirect call is with retpolines: the register is the compiler's choice.
+# An indirect call with retpolines: the register is the compiler's choice.
 _THUNK = re.compile(r"(__x86_indirect\w*_thunk)_r\w+")
-# From objtool's list, those that inlined code calls; what follows them is no path.
+# Of objtool's list, those that inlined code calls; what follows them is no path.
 _NEVER_RETURN = (
     "__fortify_panic",
     "__kunit_abort",
@@ -50,7 +50,7 @@ _CLOCKS = (
     "read_tsc",
     "sched_clock",
 )
-_CLOCK = re.compile("|".join(f"(?:{one})" for one in isa.CLOCKS))
+_CLOCK = re.compile("|".join(f"(?:{clock})" for clock in isa.CLOCKS))
 _CONSTANT = re.compile(r"(?<!:)\b(0x[0-9a-f]+|\d+)\b")
 
 
@@ -60,9 +60,9 @@ class Instruction:
     the names of data, and of constants.
 
     ``condition`` is a branch's, of each two opposites always the same one; ``holds``
-    says whether it is the branch's own, and ``flagged`` whether flags decide that were
-    set before, by one with ``flags``.  ``target`` is where a jump, a call or a static
-    key that is switched on leads.
+    says whether it is the branch's own, and ``flagged`` whether flags decide that an
+    instruction with ``flags`` has set before.  ``target`` is where a jump, a call or an
+    enabled static key leads.
     """
 
     address: int
@@ -80,7 +80,7 @@ class Instruction:
 
     @property
     def end(self) -> int:
-        """The address behind it."""
+        """The address after it."""
         return self.address + self.size
 
 
@@ -95,7 +95,7 @@ class StaticBranch:
 
     @property
     def event(self) -> str | None:
-        """The tracepoint that it belongs to, if it is one's."""
+        """The tracepoint that it belongs to, if any."""
         if not self.key.startswith("__tracepoint_"):
             return None
         return self.key.removeprefix("__tracepoint_")
@@ -110,7 +110,7 @@ class CallSite:
 
 
 class Code:
-    """The instructions of a binary, decoded as they are asked for."""
+    """The instructions of a binary, decoded when needed."""
 
     def __init__(self, binary: Binary) -> None:
         self.binary = binary
@@ -122,14 +122,14 @@ class Code:
     def branches(self) -> dict[int, StaticBranch]:
         """Static branches by their address."""
         start, data = self.binary.table("__jump_table")
-        found = {}
-        for number, (code, target, key) in enumerate(_whole(_JUMP_ENTRY, data)):
+        branches = {}
+        for number, (code, target, key) in enumerate(_entries(_JUMP_ENTRY, data)):
             at = start + number * _JUMP_ENTRY.size
             where = at + 8 + (key & ~3)
             name, _, offset = self.binary.named(where) or ("", 0, 0)
-            one = StaticBranch(at + code, at + 4 + target, name, offset)
-            found[one.address] = one
-        return found
+            branch = StaticBranch(at + code, at + 4 + target, name, offset)
+            branches[branch.address] = branch
+        return branches
 
     @functools.cached_property
     def call_sites(self) -> tuple[CallSite, ...]:
@@ -137,12 +137,12 @@ class Code:
         start, data = self.binary.table("static_call_sites")
         if not data:
             start, data = self.binary.table(".static_call_sites")
-        found = []
-        for number, (code, key) in enumerate(_whole(_CALL_SITE, data)):
+        sites = []
+        for number, (code, key) in enumerate(_entries(_CALL_SITE, data)):
             at = start + number * _CALL_SITE.size
             name, _, _ = self.binary.named(at + 4 + (key & ~3)) or ("", 0, 0)
-            found.append(CallSite(at + code, name))
-        return tuple(found)
+            sites.append(CallSite(at + code, name))
+        return tuple(sites)
 
     @functools.cached_property
     def _warnings(self) -> frozenset[int]:
@@ -151,7 +151,7 @@ class Code:
         shape = self.isa.bug
         return frozenset(
             start + number * shape.size + entry[0]
-            for number, entry in enumerate(_whole(shape, data))
+            for number, entry in enumerate(_entries(shape, data))
             if entry[-1] & _WARNING
         )
 
@@ -165,11 +165,11 @@ class Code:
         """All of ``function``, in the order of addresses."""
         at = function.address
         while at < function.address + function.size:
-            one = self.at(at)
-            if one is None:
+            instruction = self.at(at)
+            if instruction is None:
                 return
-            yield one
-            at = one.end
+            yield instruction
+            at = instruction.end
 
     def is_nop(self, address: int) -> int:
         """The length of the NOP that a disabled static branch is, or 0."""
@@ -178,56 +178,59 @@ class Code:
                 return len(nop)
         return 0
 
-    def same_function(self, one: int, other: int) -> bool:
+    def same_function(self, address: int, target: int) -> bool:
         """Both addresses are of one function, its cold part included."""
-        first, second = self.binary.function_at(one), self.binary.function_at(other)
+        first, second = (
+            self.binary.function_at(address),
+            self.binary.function_at(target),
+        )
         if first is None or second is None:
             # A cold part that has no symbol.
-            section = self.binary.section_at(other)
+            section = self.binary.section_at(target)
             return section is not None and section.code
         return first is second or (
-            _whole_name(first.name) == _whole_name(second.name)
+            _parent_name(first.name) == _parent_name(second.name)
             and first.file == second.file
         )
 
     def _decode(self, address: int) -> Instruction | None:
-        found = self._raw(address)
-        if found is None:
+        insn = self._raw(address)
+        if insn is None:
             return None
-        step = self.isa.step(found)
+        step = self.isa.step(insn)
         kind, target, callee = self._kind(address, step)
-        name = found.mnemonic
+        name = insn.mnemonic
         shown = callee or (self._label(target) if target is not None else "")
-        text = f"{name} {shown or self._shown(found, self._label)}".strip()
+        text = f"{name} {shown or self._shown(insn, self._label)}".strip()
         return Instruction(
             address,
-            found.size,
+            insn.size,
             text,
-            self._form(found, kind, callee, self._label),
-            _CONSTANT.sub("N", self._form(found, kind, callee, lambda _: "@")),
+            self._form(insn, kind, callee, self._label),
+            _CONSTANT.sub("N", self._form(insn, kind, callee, lambda _: "@")),
             kind,
             target,
             step.condition if kind == "branch" else "",
             step.holds if kind == "branch" else True,
             step.flagged,
-            self.isa.sets_flags(found),
+            self.isa.sets_flags(insn),
             callee,
         )
 
     def _raw(self, address: int) -> Any:
-        """What the disassembler says of the place; None where there is no code."""
+        """The disassembler's instruction at ``address``; None if there is no code."""
         raw = self.binary.read(address, self.isa.longest)
         return next(self._decoder.disasm(raw, address, 1), None)
 
     def _before(self, address: int) -> Iterator[Any]:
-        """The instructions of its function before it, where all have one length."""
+        """The preceding instructions of the function, where all have one length."""
         function = self.binary.function_at(address)
         step = self.isa.longest
         at = address - step
         while function is not None and at >= function.address:
-            found = self._raw(at)
-            if found is not None:
-                yield found
+            insn = self._raw(at)
+            if insn is not None:
+                yield insn
             at -= step
 
     def _kind(self, address: int, step: Step) -> tuple[Kind, int | None, str]:
@@ -254,28 +257,28 @@ class Code:
         thunk = _THUNK.fullmatch(label)
         return thunk[1] if thunk else label
 
-    def _form(self, found: Any, kind: Kind, callee: str, label: Label) -> str:
+    def _form(self, insn: Any, kind: Kind, callee: str, label: Label) -> str:
         if kind == "branch":
             return "jcc"
         if kind in ("key", "jump"):
             return "jmp" if kind == "jump" else "static branch"
         if callee:
-            return f"{found.mnemonic} {callee}"
-        text = self.isa.form(found.mnemonic, self._shown(found, label))
-        return f"{found.mnemonic} {text}".strip()
+            return f"{insn.mnemonic} {callee}"
+        text = self.isa.form(insn.mnemonic, self._shown(insn, label))
+        return f"{insn.mnemonic} {text}".strip()
 
-    def _shown(self, found: Any, label: Label) -> str:
+    def _shown(self, insn: Any, label: Label) -> str:
         """The operands, with names for what is at a fixed address."""
         return self.isa.shown(
-            found, label, self.binary.known, lambda: self._before(found.address)
+            insn, label, self.binary.known, lambda: self._before(insn.address)
         )
 
 
-def _whole_name(name: str) -> str:
+def _parent_name(name: str) -> str:
     return re.sub(r"\.cold(\.\d+)?$", "", name)
 
 
-def _whole(shape: struct.Struct, data: bytes) -> Iterator[tuple[int, ...]]:
+def _entries(shape: struct.Struct, data: bytes) -> Iterator[tuple[int, ...]]:
     return shape.iter_unpack(data[: len(data) // shape.size * shape.size])
 
 
@@ -284,6 +287,6 @@ def is_clock(callee: str) -> bool:
     return callee.startswith(_CLOCKS)
 
 
-def reads_clock(one: Instruction) -> bool:
-    """Whether ``one`` reads a clock, or calls what does."""
-    return is_clock(one.callee) or _CLOCK.match(one.form) is not None
+def reads_clock(instruction: Instruction) -> bool:
+    """Whether ``instruction`` reads a clock, or calls what does."""
+    return is_clock(instruction.callee) or _CLOCK.match(instruction.form) is not None

@@ -31,7 +31,7 @@ class Site(_Model):
     offset: int = Field(description="bytes from the start of the function")
     nop: int = Field(description="bytes of the NOP that runs while off; 0: no NOP")
     out_of_line: bool = Field(
-        description="nothing behind it is on a path that runs while off"
+        description="none of the code behind it is on a path that runs while off"
     )
     cold_bytes: int = Field(
         description="bytes of the function that only the enabled event reaches"
@@ -62,7 +62,7 @@ class SectionSize(_Model):
 
 
 class Stretch(_Model):
-    """A stretch of code without a choice that is not what it was."""
+    """A changed stretch of straight-line code."""
 
     base: str = Field(description="where it begins, as function+offset")
     patched: str
@@ -73,7 +73,7 @@ class Stretch(_Model):
 
 
 class FunctionPaths(_Model):
-    """A function that changed, on the paths that run while the new events are off."""
+    """A changed function, on the paths that run while the new events are off."""
 
     binary: str
     name: str
@@ -123,7 +123,7 @@ class StructChange(_Model):
 
 
 class Prototype(_Model):
-    """A tracepoint whose arguments changed, or that is new; None where it is not."""
+    """A tracepoint whose arguments changed, or that is new or gone; None: not there."""
 
     binary: str
     event: str = Field(description="its symbol; that of a bare one ends in _tp")

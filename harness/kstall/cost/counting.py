@@ -53,13 +53,13 @@ _ICOUNT = ("-icount", "shift=0,sleep=off,align=off")
 _COUNTED = accel.Accel(
     "tcg", "instructions are counted under emulation, whatever the host can"
 )
-# Seconds of the host for a boot, and for each program and each bpftrace in it.
+# Host seconds for a boot, and for each bpftrace in it.
 _MARGIN = 120.0
 _PER_TRACER = 90.0
-# Guest seconds pass with instructions, and while it waits they pass at once.
+# Guest time passes with instructions, and at once while the guest waits.
 _FOREVER = 3600.0
-# Of what a reader misses nothing is counted here.
-_NO_MATTER = (errors.LostEvents.kind, errors.SkippedEvents.kind)
+# Events that a reader misses do not change the counts.
+_IGNORED = (errors.LostEvents.kind, errors.SkippedEvents.kind)
 
 
 class MeasureFailed(FailedCheck):
@@ -68,7 +68,7 @@ class MeasureFailed(FailedCheck):
 
 @dataclass(frozen=True)
 class Kernels:
-    """The two that are compared, and what they run on.
+    """The two kernels that are compared, and the root that they run on.
 
     ``beside`` are the events of other series that are in the patched one.
     """
@@ -90,7 +90,7 @@ class Boot:
     extra: Path | None
     name: str
     modes: tuple[Asked, ...]
-    # Whether it prints the formats of all trace events, when all is measured.
+    # Whether it prints the formats of all trace events after measuring.
     formats: bool = False
     beside: tuple[str, ...] = ()
 
@@ -101,36 +101,40 @@ class Boot:
 
     @property
     def failure(self) -> type[KstallError]:
-        """What it is if this boot fails: without patches they cannot be at fault."""
+        """The error if this boot fails: in the base the patches cannot be at fault."""
         return KstallError if self.modes == ("base",) else MeasureFailed
 
 
 def _boots(kernels: Kernels) -> tuple[Boot, ...]:
-    """Boots in the order in which they are made, both kernels taking turns."""
-    found = []
+    """The boots in their order, both kernels taking turns."""
+    boots = []
     for number in range(1, _BOOTS + 1):
         modes: tuple[Asked, ...] = ("off", "ftrace")
         if number == 1:
-            # Once is enough: what bpftrace costs is no verdict, and its start is slow.
+            # Once is enough: the cost of bpftrace is not judged, and it starts slowly.
             modes = (*modes, "beside", "bpftrace")
         base, patched = kernels.base_extra, kernels.patched_extra
         formats = number == 1
-        found += [
+        boots += [
             Boot(kernels.base, base, f"base-{number}", ("base",), formats),
             Boot(
                 *(kernels.patched, patched, f"patched-{number}", modes),
                 *(formats, kernels.beside),
             ),
         ]
-    return tuple(found)
+    return tuple(boots)
 
 
 def _inputs(project: Project, series: Series) -> tuple[Path, ...]:
     files = guestrun.agent_files(project)
-    for one in series.measures:
-        program = project.scripts / one.program
+    for workload in series.measures:
+        program = project.scripts / workload.program
         files |= {program, program.with_suffix(".c"), *program.parent.glob("*.h")}
-        files |= {project.scripts / name for name in (one.script, one.module) if name}
+        files |= {
+            project.scripts / name
+            for name in (workload.script, workload.module)
+            if name
+        }
     return tuple(sorted(path for path in files if path.is_file()))
 
 
@@ -150,8 +154,8 @@ def key_of(project: Project, series: Series, kernels: Kernels, side: str) -> str
         guest.kernel_parameters(_machine(series), kernels.root.arch),
         accel.version_of(kernels.root.arch),
         [
-            one.model_dump(exclude={"because", "nops", "more", "operation"})
-            for one in series.measures
+            workload.model_dump(exclude={"because", "nops", "more", "operation"})
+            for workload in series.measures
         ],
         [
             (str(path.relative_to(project.root)), cache.file_digest(path))
@@ -163,36 +167,36 @@ def key_of(project: Project, series: Series, kernels: Kernels, side: str) -> str
 def measure(
     context: Context, series: Series, kernels: Kernels, log: Path
 ) -> tuple[list[costs.Measurement], bool]:
-    """Boot both kernels several times and count; kept under a key, and used again.
+    """Boot both kernels several times and count, or take the counts from the cache.
 
-    Also returned is whether an earlier run has counted.
+    Also returned is whether all counts were cached.
     Raises `MeasureFailed` if a program fails or a kernel complains.
     """
-    kept = {side: _kept(context, series, kernels, side) for side in _SIDES}
+    entries = {side: _entry_of(context, series, kernels, side) for side in _SIDES}
     counts: list[dict[str, Any]] = []
     with contextlib.ExitStack() as turns:
-        for place in kept.values():
-            name = f"instructions-{place.name}"
+        for entry in entries.values():
+            name = f"instructions-{entry.name}"
             turns.enter_context(context.turn(name, "counts this very thing"))
-        there = {side: cache.kept(place) for side, place in kept.items()}
-        if not all(there.values()):
-            boots = [one for one in _boots(kernels) if not there[one.side]]
+        hits = {side: cache.kept(entry) for side, entry in entries.items()}
+        if not all(hits.values()):
+            boots = [boot for boot in _boots(kernels) if not hits[boot.side]]
             counts += _count(context, series, kernels, boots, log)
-        for side, place in kept.items():
-            if there[side]:
-                counts += json.loads((place / _COUNTS).read_text(encoding="utf-8"))
+        for side, entry in entries.items():
+            if hits[side]:
+                counts += json.loads((entry / _COUNTS).read_text(encoding="utf-8"))
                 continue
-            with cache.keep_if_possible(place) as scratch:
-                mine = [one for one in counts if one["boot"].startswith(f"{side}-")]
-                cache.write_json(scratch / _COUNTS, mine)
+            with cache.keep_if_possible(entry) as scratch:
+                rows = [row for row in counts if row["boot"].startswith(f"{side}-")]
+                cache.write_json(scratch / _COUNTS, rows)
                 out = context.out / series.name / "instructions"
                 traceabi.keep(out / f"{side}-1", scratch)
     cache.prune(context.cache / "instructions", keep=200)
-    found = [_measurement(one, counts) for one in series.measures]
-    return found, all(there.values())
+    measurements = [_measurement(workload, counts) for workload in series.measures]
+    return measurements, all(hits.values())
 
 
-def _kept(context: Context, series: Series, kernels: Kernels, side: str) -> Path:
+def _entry_of(context: Context, series: Series, kernels: Kernels, side: str) -> Path:
     key = key_of(context.project, series, kernels, side)
     return context.cache / "instructions" / key
 
@@ -200,16 +204,18 @@ def _kept(context: Context, series: Series, kernels: Kernels, side: str) -> Path
 def formats(context: Context, series: Series, kernels: Kernels) -> tuple[str, ...]:
     """The formats of all trace events of either kernel, as the guests printed them.
 
-    Empty if they were counted without, as they were before there was a use for it.
+    Empty if the cached counts are from an older version, which did not print them.
     """
-    texts = [traceabi.kept(_kept(context, series, kernels, side)) for side in _SIDES]
+    texts = [
+        traceabi.kept(_entry_of(context, series, kernels, side)) for side in _SIDES
+    ]
     return tuple(text for text in texts if text is not None) if all(texts) else ()
 
 
 def _machine(series: Series) -> guest.Machine:
     """The series' machine with one processor, for only that one can be counted."""
-    wanted = one_processor(series)
-    return dataclasses.replace(wanted, devices=(*wanted.devices, *_ICOUNT))
+    machine = one_processor(series)
+    return dataclasses.replace(machine, devices=(*machine.devices, *_ICOUNT))
 
 
 def one_processor(series: Series) -> guest.Machine:
@@ -234,7 +240,7 @@ def _count(
     speed, machine = _COUNTED, _machine(series)
     names: set[str] = set()
 
-    def done(name: str, counted: list[dict[str, Any]]) -> None:
+    def collect(name: str, counted: list[dict[str, Any]]) -> None:
         counts.extend(counted)
         names.add(name)
         context.ui.progress(len(names), len(boots), name)
@@ -249,8 +255,8 @@ def _count(
         )
         for boot in boots
     }
-    parallel.each(tasks, workers, done)
-    return sorted(counts, key=lambda one: (one["boot"], one["workload"], one["mode"]))
+    parallel.each(tasks, workers, collect)
+    return sorted(counts, key=lambda row: (row["boot"], row["workload"], row["mode"]))
 
 
 # -- elsewhere -----------------------------------------------------------------------
@@ -259,16 +265,21 @@ def _count(
 def _unit(
     context: Context, series: Series, kernels: Kernels, boot: Boot
 ) -> elsewhere.Unit:
-    copied = projects.keep(context.project, context.cache)
+    project_copy = projects.keep(context.project, context.cache)
     extra = None if boot.extra is None else f"extra/{boot.extra.name}"
-    entries = [copied, f"kernels/{boot.kernel.key}", f"roots/{kernels.root.key}", extra]
+    entries = [
+        project_copy,
+        f"kernels/{boot.kernel.key}",
+        f"roots/{kernels.root.key}",
+        extra,
+    ]
     side = key_of(context.project, series, kernels, boot.side)
     return elsewhere.Unit(
         kind="counting",
         key=cache.digest(side, boot.name, boot.formats),
         title=f"{boot.name} of what {series.name} costs",
         spec={
-            "project": copied,
+            "project": project_copy,
             "series": series.name,
             "kernel": boot.kernel.key,
             "extra": extra,
@@ -278,7 +289,7 @@ def _unit(
             "formats": boot.formats,
             "beside": list(boot.beside),
         },
-        entries=tuple(one for one in entries if one is not None),
+        entries=tuple(entry for entry in entries if entry is not None),
         needs=guestrun.needs_of(_machine(series), "tcg"),
         seconds=20.0 + 40.0 * ("bpftrace" in boot.modes),
     )
@@ -287,20 +298,20 @@ def _unit(
 def _run_away(
     away: elsewhere.Elsewhere, unit: elsewhere.Unit, out: Path
 ) -> list[dict[str, Any]]:
-    place = out / str(unit.spec["boot"])
-    outcome = away.do(unit, place)
+    directory = out / str(unit.spec["boot"])
+    outcome = away.do(unit, directory)
     outcome.tell()
     if outcome.error is not None:
         raise outcome.error
     counts: list[dict[str, Any]]
-    counts = json.loads((place / _COUNTS).read_text(encoding="utf-8"))
+    counts = json.loads((directory / _COUNTS).read_text(encoding="utf-8"))
     return counts
 
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
 ) -> elsewhere.Done:
-    """Count in the boot that `measure` of another process has asked for."""
+    """Count in one boot, for `measure` of another process."""
     project = projects.find(spec["project"], cache_dir)
     (series,) = project.load([spec["series"]])
     built = kernel.find(spec["kernel"], cache_dir)
@@ -314,17 +325,17 @@ def perform(
         tuple(spec["beside"]),
     )
     kernels = Kernels(built, built, root.find(spec["root"], cache_dir))
-    place = out / boot.name
+    directory = out / boot.name
     error: KstallError | None = None
     try:
-        compile_programs(project, series, out, place / "compile.log")
+        compile_programs(project, series, out, directory / "compile.log")
         machine = _machine(series)
         counts = run(project, series, kernels, boot, out, _COUNTED, machine)
-        cache.write_json(place / _COUNTS, counts)
-    except (FailedCheck, NotJudged) as stopped:
-        # All else is this worker's, and another one may be able to.
-        error = stopped
-    return elsewhere.Done(files=place, error=error)
+        cache.write_json(directory / _COUNTS, counts)
+    except (FailedCheck, NotJudged) as failure:
+        # All else is a problem of this worker; another may succeed.
+        error = failure
+    return elsewhere.Done(files=directory, error=error)
 
 
 def compile_programs(
@@ -335,11 +346,11 @@ def compile_programs(
     whose: Architecture = arch.X86_64,
 ) -> None:
     """Put the measured programs below ``out``, where `run` takes them from."""
-    # Also for scripts only, of which nothing is compiled.
+    # Also if there are only scripts, which are not compiled.
     (out / "programs").mkdir(parents=True, exist_ok=True)
-    for one in series.measures:
-        source = project.scripts / one.program
-        target = out / "programs" / one.program
+    for workload in series.measures:
+        source = project.scripts / workload.program
+        target = out / "programs" / workload.program
         guestrun.compile_program(source, target, log, whose)
 
 
@@ -352,7 +363,7 @@ def run(
     speed: accel.Accel,
     machine: guest.Machine,
 ) -> list[dict[str, Any]]:
-    """Boot once and measure: a row each workload and mode, what `parse` gives in it.
+    """Boot once and measure: a row for each workload and mode, with `parse`'s values.
 
     Raises `MeasureFailed` if a program fails or the kernel complains.
     """
@@ -360,9 +371,9 @@ def run(
     share = folder / "share"
     (share / "results").mkdir(parents=True)
     shutil.copytree(out / "programs", share / "scripts", dirs_exist_ok=True)
-    # No part of the key: it runs when all is measured.
-    more = (project.root / traceabi.PROGRAM,) if boot.formats else ()
-    for path in (*_inputs(project, series), *more):
+    # Not part of the key: it runs after the measurements.
+    format_files = (project.root / traceabi.PROGRAM,) if boot.formats else ()
+    for path in (*_inputs(project, series), *format_files):
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
@@ -374,7 +385,7 @@ def run(
         process.run(["depmod", "-b", share / "modules", boot.kernel.release])
     cache.write_json(share / "job.json", _job(series, boot))
     try:
-        ran = guest.boot(
+        guest_run = guest.boot(
             boot.kernel.image,
             kernels.root,
             speed,
@@ -386,7 +397,7 @@ def run(
             say=lambda _: None,
             scripts=project.scripts,
         )
-        _refuse(ran, boot)
+        _refuse(guest_run, boot)
         return list(_counted(series, boot, share / "results"))
     finally:
         shutil.copytree(share / "results", folder / "results", dirs_exist_ok=True)
@@ -395,23 +406,25 @@ def run(
 
 def _deadline(series: Series, boot: Boot) -> float:
     seconds = _MARGIN
-    for one in series.measures:
-        seconds += one.deadline_s * len(boot.modes)
-        seconds += _PER_TRACER * ("bpftrace" in boot.modes and one.script is not None)
+    for workload in series.measures:
+        seconds += workload.deadline_s * len(boot.modes)
+        seconds += _PER_TRACER * (
+            "bpftrace" in boot.modes and workload.script is not None
+        )
     return seconds
 
 
 def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, Asked]]:
-    """What is run in a boot: first all that is untraced, so that nothing is warm."""
+    """The runs of a boot, untraced ones first, before tracing has warmed anything."""
     for mode in boot.modes:
-        for one in series.measures:
-            if mode == "ftrace" and not one.events:
+        for workload in series.measures:
+            if mode == "ftrace" and not workload.events:
                 continue
-            if mode == "bpftrace" and one.script is None:
+            if mode == "bpftrace" and workload.script is None:
                 continue
             if mode == "beside" and not boot.beside:
                 continue
-            yield one, mode
+            yield workload, mode
 
 
 def _job(series: Series, boot: Boot) -> dict[str, Any]:
@@ -421,74 +434,83 @@ def _job(series: Series, boot: Boot) -> dict[str, Any]:
         boot.kernel.build_id,
         [
             jobs.workload(
-                f"{one.name}-{mode}",
-                [str(jobs.SCRIPTS / one.program), *one.args],
+                f"{workload.name}-{mode}",
+                [str(jobs.SCRIPTS / workload.program), *workload.args],
                 _FOREVER,
-                modules=_modules(one),
-                events=one.events if mode == "ftrace" else (),
+                modules=_modules(workload),
+                events=workload.events if mode == "ftrace" else (),
                 beside=list(boot.beside) if mode == "beside" else [],
-                scripts=[one.script] if mode == "bpftrace" and one.script else (),
-                # Counts are all that is looked at, and text over 9p is slow.
+                scripts=[workload.script]
+                if mode == "bpftrace" and workload.script
+                else (),
+                # Only counts are used, and text over 9p is slow.
                 buffer_kb=64,
-                # As a reader waits for 9p, the guest's time passes at once.
+                # While a reader waits for 9p, guest time passes at once.
                 attach_s=_FOREVER,
             )
-            for one, mode in _runs(series, boot)
+            for workload, mode in _runs(series, boot)
         ]
         + last,
     )
 
 
-def _modules(one: Measure) -> list[str]:
-    ours = [Path(one.module).stem] if one.module is not None else []
-    return [*one.modules, *ours]
+def _modules(workload: Measure) -> list[str]:
+    own_modules = [Path(workload.module).stem] if workload.module is not None else []
+    return [*workload.modules, *own_modules]
 
 
-def _refuse(ran: guest.GuestRun, boot: Boot) -> None:
+def _refuse(guest_run: guest.GuestRun, boot: Boot) -> None:
     limits = hosttime.thresholds(boot.kernel.config)
-    said = guestrun.meant(ran, limits)
-    if not said:
+    complaints = guestrun.meant(guest_run, limits)
+    if not complaints:
         try:
-            guestrun.require_witness(ran)
+            guestrun.require_witness(guest_run)
         except KstallError as error:
             raise KstallError(
                 f"boot {boot.name}: {error.what}", log=error.log, next=error.next
             ) from error
-    if ran.status == "completed" and ran.exit_status == 0 and not ran.splats:
+    if (
+        guest_run.status == "completed"
+        and guest_run.exit_status == 0
+        and not guest_run.splats
+    ):
         return
-    guilty = bool(said) or ran.status == "panic"
+    guilty = bool(complaints) or guest_run.status == "panic"
     if not guilty:
-        guestrun.require_time(ran, ran.console.parent / "results", limits)
-    excerpt = said[0].excerpt if said else ""
-    # An agent that could not do its job, or a log with a gap, is not the kernel's word.
+        guestrun.require_time(guest_run, guest_run.console.parent / "results", limits)
+    excerpt = complaints[0].excerpt if complaints else ""
+    # A failed agent, or a log with a gap, is not the kernel's fault.
     raise (boot.failure if guilty else KstallError)(
-        f"boot {boot.name} ended as {ran.status}, exit {ran.exit_status}\n{excerpt}",
-        log=ran.console,
+        f"boot {boot.name} ended as {guest_run.status}, "
+        f"exit {guest_run.exit_status}\n{excerpt}",
+        log=guest_run.console,
     )
 
 
 def _counted(series: Series, boot: Boot, results: Path) -> Iterator[dict[str, Any]]:
     agent = json.loads((results / "agent.json").read_text(encoding="utf-8"))
-    facts = {one["name"]: one for one in agent["workloads"]}
-    for one, mode in _runs(series, boot):
-        name = f"{one.name}-{mode}"
-        here = facts.get(name, {})
-        # A full buffer goes on to be written to, which is all that is wanted here.
-        found = [e for e in here.get("errors", []) if e["kind"] not in _NO_MATTER]
-        if found or here.get("exit_status") != 0:
-            printed = results / name / "stderr"
-            # Without a tracer the program is not even begun.
-            said = printed.exists() and printed.read_text(errors="replace").strip()
-            ours = any(errors.fault_of(one) == "apparatus" for one in found)
-            raise (KstallError if ours else boot.failure)(
-                f"boot {boot.name}: {name} {here.get('status')}, exit "
-                f"{here.get('exit_status')}: {here.get('error') or said}"
+    facts = {record["name"]: record for record in agent["workloads"]}
+    for workload, mode in _runs(series, boot):
+        name = f"{workload.name}-{mode}"
+        record = facts.get(name, {})
+        # A full buffer is still written to, which is all that counts here.
+        faults = [
+            fault for fault in record.get("errors", []) if fault["kind"] not in _IGNORED
+        ]
+        if faults or record.get("exit_status") != 0:
+            stderr = results / name / "stderr"
+            # The program is not started if its tracer fails.
+            message = stderr.exists() and stderr.read_text(errors="replace").strip()
+            apparatus = any(errors.fault_of(fault) == "apparatus" for fault in faults)
+            raise (KstallError if apparatus else boot.failure)(
+                f"boot {boot.name}: {name} {record.get('status')}, exit "
+                f"{record.get('exit_status')}: {record.get('error') or message}"
             )
         operations, taken = parse((results / name / "stdout").read_text())
-        trace = here.get("trace") or {}
+        trace = record.get("trace") or {}
         yield {
             "boot": boot.name,
-            "workload": one.name,
+            "workload": workload.name,
             "mode": mode,
             "operations": operations,
             "taken": taken,
@@ -506,31 +528,33 @@ def parse(text: str) -> tuple[int, list[int]]:
     return int(lines[0].split()[1]), [int(line) for line in lines[1:] if line]
 
 
-def _measurement(one: Measure, counts: Sequence[dict[str, Any]]) -> costs.Measurement:
-    mine = [count for count in counts if count["workload"] == one.name]
+def _measurement(
+    workload: Measure, counts: Sequence[dict[str, Any]]
+) -> costs.Measurement:
+    rows = [row for row in counts if row["workload"] == workload.name]
     modes: tuple[costs.Mode, ...] = ("base", "off", "ftrace", "bpftrace")
     samples = [
         _sample(mode, chosen)
         for mode in modes
-        if (chosen := [count for count in mine if count["mode"] == mode])
+        if (chosen := [row for row in rows if row["mode"] == mode])
     ]
     by_mode = {sample.mode: sample for sample in samples}
-    # Each that fires did so at one site, which is one NOP while it is off.  What is
-    # crossed without firing is not seen so: then less is predicted than there is.
-    beside = [count for count in mine if count["mode"] == "beside"]
-    made = costs.Measurement(
-        workload=one.name,
-        operation=one.operation,
-        events=list(one.events),
+    # Each event fired at one site, which is one NOP while it is off.  Sites that are
+    # crossed without firing are not seen: the prediction is then too low.
+    beside = [row for row in rows if row["mode"] == "beside"]
+    measurement = costs.Measurement(
+        workload=workload.name,
+        operation=workload.operation,
+        events=list(workload.events),
         resolution=by_mode["base"].spread,
         samples=samples,
         difference=by_mode["off"].median - by_mode["base"].median,
-        predicted=one.nops + one.more,
+        predicted=workload.nops + workload.more,
         others=_hits(beside) if beside else 0,
-        because=one.because,
+        because=workload.because,
     )
-    made.visible = gate.visible(made)
-    return made
+    measurement.visible = gate.visible(measurement)
+    return measurement
 
 
 def _sample(mode: costs.Mode, counts: Sequence[dict[str, Any]]) -> costs.Sample:
@@ -556,7 +580,7 @@ def _sample(mode: costs.Mode, counts: Sequence[dict[str, Any]]) -> costs.Sample:
 
 
 def _hits(counts: Sequence[dict[str, Any]]) -> float:
-    """Events per operation; the repetitions that the program runs first count, too."""
+    """Events per operation; the warm-up repetitions of the program count, too."""
     count = counts[0]
     operations = int(count["operations"]) * (len(count["taken"]) + 2)
     return int(count["events"]) / operations

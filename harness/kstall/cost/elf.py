@@ -2,7 +2,7 @@
 """Linked kernels and modules under one view: bytes, functions and names by address.
 
 A module is relocatable.  Its sections are laid out here as a loader would, and its
-relocations applied, so that whoever reads code needs not to know the difference.
+relocations applied, so that code is read the same way from either.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Shape:
 
 @dataclass(frozen=True)
 class _Kind:
-    """An architecture, where a module of it is put here, and what it names outside:
+    """An architecture; where its modules are placed here, and the symbols outside:
     both in reach of a branch, or of a signed 32-bit address."""
 
     arch: Architecture
@@ -113,7 +113,7 @@ _MARKS = ("__pfx_", "__start_", "__stop_", "__UNIQUE_ID_", ".L", "$x", "$d")
 
 
 class ElfError(KstallError):
-    """A file that is no ELF file of a known architecture, or that cannot be read."""
+    """A file that cannot be read, or is not ELF of a known architecture."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Function:
 class Binary:
     """A kernel or a module; ``functions`` are sorted by address.
 
-    ``linked``: it is where it will be, as a kernel is and a module is not.
+    ``linked``: its addresses are final, as in a kernel but not in a module.
     """
 
     path: Path
@@ -161,35 +161,39 @@ class Binary:
 
     @functools.cached_property
     def _function_starts(self) -> list[int]:
-        return [one.address for one in self.functions]
+        return [function.address for function in self.functions]
 
     def section_at(self, address: int) -> Section | None:
         """The section that ``address`` lies in."""
-        for one in self.sections:
-            if one.address <= address < one.address + one.size:
-                return one
+        for section in self.sections:
+            if section.address <= address < section.address + section.size:
+                return section
         return None
 
     def known(self, address: int) -> bool:
-        """Whether ``address`` is one of this file, or of something that it names."""
-        found = self.named(address)
-        inside = found is not None and found[2] < found[1]
+        """Whether ``address`` is in this file, or in something that it names."""
+        symbol = self.named(address)
+        inside = symbol is not None and symbol[2] < symbol[1]
         low, high = self._bounds
         return inside or low <= address <= high
 
     @functools.cached_property
     def _bounds(self) -> tuple[int, int]:
         return (
-            min((one.address for one in self.sections), default=0),
-            max((one.address + one.size for one in self.sections), default=0),
+            min((section.address for section in self.sections), default=0),
+            max(
+                (section.address + section.size for section in self.sections), default=0
+            ),
         )
 
     def section(self, name: str) -> Section | None:
         """The section called ``name``."""
-        return next((one for one in self.sections if one.name == name), None)
+        return next(
+            (section for section in self.sections if section.name == name), None
+        )
 
     def read(self, address: int, size: int) -> bytes:
-        """``size`` bytes at ``address``, or what there is of them."""
+        """``size`` bytes at ``address``, or as many as there are."""
         section = self.section_at(address)
         if section is None:
             return b""
@@ -201,10 +205,10 @@ class Binary:
         index = bisect.bisect_right(self._function_starts, address) - 1
         # Aliases begin at one address: any whose body reaches this far will do.
         while index >= 0:
-            one = self.functions[index]
-            if one.address <= address < one.address + max(one.size, 1):
-                return one
-            if address - one.address > 0x100000:
+            function = self.functions[index]
+            if function.address <= address < function.address + max(function.size, 1):
+                return function
+            if address - function.address > 0x100000:
                 break
             index -= 1
         return None
@@ -218,15 +222,15 @@ class Binary:
         return name, size, address - start
 
     def label(self, address: int) -> str:
-        """What is at ``address``, in words that another build shares.
+        """What is at ``address``, by a label that is the same in another build.
 
         Numbers that only count are left out, a string is known by its text, and other
         data without a name of its own, such as the tables that the linker puts
         together, by its section.
         """
-        found = self.named(address)
-        if found is not None:
-            name, size, distance = found
+        symbol = self.named(address)
+        if symbol is not None:
+            name, size, distance = symbol
             if distance < size or (distance == 0 and self._is_code(address)):
                 name = _NUMBER.sub("", name)
                 return f"{name}+{distance:#x}" if distance else name
@@ -236,8 +240,8 @@ class Binary:
         text = self.read(address, 200).partition(b"\0")[0]
         if text and all(32 <= byte < 127 or byte in b"\n\t\r\1" for byte in text):
             return repr(text.decode())
-        if not section.data and found is not None:
-            return _NUMBER.sub("", found[0])
+        if not section.data and symbol is not None:
+            return _NUMBER.sub("", symbol[0])
         return f"<{section.name}>"
 
     def _is_code(self, address: int) -> bool:
@@ -263,8 +267,10 @@ def load(path: Path) -> Binary:
             elf = ELFFile(file)
             kind = _KINDS.get(elf.get_machine_arch())
             if kind is None:
-                known = " nor ".join(one.arch.name for one in _KINDS.values())
-                raise ElfError(f"{path}: for neither {known}")
+                names = " nor ".join(
+                    candidate.arch.name for candidate in _KINDS.values()
+                )
+                raise ElfError(f"{path}: for neither {names}")
             return _read(path, elf, kind)
     except (OSError, ELFError) as error:
         raise ElfError(f"{path}: {error}") from error
@@ -286,8 +292,8 @@ def _read(path: Path, elf: ELFFile, kind: _Kind) -> Binary:
     addresses, content = _lay_out(elf, kind.modules if relocatable else None)
     symbols = list(_symbols(elf))
     places = [
-        _place(index, one, kind.outside, addresses if relocatable else None)
-        for index, one in enumerate(symbols)
+        _place(index, symbol, kind.outside, addresses if relocatable else None)
+        for index, symbol in enumerate(symbols)
     ]
     if relocatable:
         _relocate(elf, addresses, content, places, kind.relocations)
@@ -304,19 +310,23 @@ def _read(path: Path, elf: ELFFile, kind: _Kind) -> Binary:
     )
     code = {index for index in addresses if headers[index]["sh_flags"] & 4}
     functions = [
-        Function(one.name, one.file, place, one.size, headers[one.section].name)
-        for one, place in zip(symbols, places, strict=True)
-        if one.kind == _FUNC and one.section in code and not _is_mark(one.name)
+        Function(
+            symbol.name, symbol.file, place, symbol.size, headers[symbol.section].name
+        )
+        for symbol, place in zip(symbols, places, strict=True)
+        if symbol.kind == _FUNC and symbol.section in code and not _is_mark(symbol.name)
     ]
     names = sorted(_best_names(symbols, places), key=lambda item: item[1])
     return Binary(
         path,
         sections,
-        tuple(sorted(functions, key=lambda one: (one.address, one.size))),
+        tuple(
+            sorted(functions, key=lambda function: (function.address, function.size))
+        ),
         {
-            one.name: place
-            for one, place in zip(symbols, places, strict=True)
-            if one.name and one.section != _UNDEFINED
+            symbol.name: place
+            for symbol, place in zip(symbols, places, strict=True)
+            if symbol.name and symbol.section != _UNDEFINED
         },
         kind.arch,
         not relocatable,
@@ -362,13 +372,13 @@ def _symbols(elf: ELFFile) -> Iterator[_Symbol]:
 
 
 def _place(
-    index: int, one: _Symbol, outside: int, addresses: Mapping[int, int] | None
+    index: int, symbol: _Symbol, outside: int, addresses: Mapping[int, int] | None
 ) -> int:
-    if addresses is None or one.section == _ABSOLUTE:
-        return one.value
-    if one.section == _UNDEFINED:
+    if addresses is None or symbol.section == _ABSOLUTE:
+        return symbol.value
+    if symbol.section == _UNDEFINED:
         return outside + index * _EXTERNAL
-    return addresses.get(one.section, 0) + one.value
+    return addresses.get(symbol.section, 0) + symbol.value
 
 
 def _is_mark(name: str) -> bool:
@@ -380,15 +390,15 @@ def _best_names(
 ) -> Iterator[tuple[str, int, int]]:
     """One name an address: functions and objects before labels, then by spelling."""
     best: dict[int, tuple[tuple[int, int, str], str, int]] = {}
-    for one, place in zip(symbols, places, strict=True):
-        if one.kind in (_SECTION, _FILE) or _is_mark(one.name):
+    for symbol, place in zip(symbols, places, strict=True):
+        if symbol.kind in (_SECTION, _FILE) or _is_mark(symbol.name):
             continue
-        if one.section == _ABSOLUTE:
+        if symbol.section == _ABSOLUTE:
             continue
-        order = (one.kind not in (_FUNC, _OBJECT), one.bound == 0, one.name)
-        size = one.size if one.section != _UNDEFINED else _EXTERNAL
+        order = (symbol.kind not in (_FUNC, _OBJECT), symbol.bound == 0, symbol.name)
+        size = symbol.size if symbol.section != _UNDEFINED else _EXTERNAL
         if place not in best or order < best[place][0]:
-            best[place] = (order, one.name, size)
+            best[place] = (order, symbol.name, size)
     for place, (_, name, size) in best.items():
         yield name, place, size
 

@@ -45,54 +45,58 @@ class Wanted:
         return frozenset(self.functions)
 
 
-def key_of(base: Kernel, patched: Kernel, wanted: Wanted) -> str:
+def key_of(base: Kernel, patched: Kernel, declaration: Wanted) -> str:
     """Changes with the kernels, what is looked for, and this analysis."""
     return cache.digest(
         sources.digest("kstall.evidence", "kstall.cost"),
         base.key,
         patched.key,
-        {event: list(names) for event, names in wanted.functions.items()},
-        sorted(wanted.hot),
+        {event: list(names) for event, names in declaration.functions.items()},
+        sorted(declaration.hot),
     )
 
 
 def obtain(
-    base: Kernel, patched: Kernel, wanted: Wanted, cache_dir: Path
+    base: Kernel, patched: Kernel, declaration: Wanted, cache_dir: Path
 ) -> tuple[costs.Footprint, bool]:
-    """What `compare` finds, and whether an earlier run has found it."""
-    key = key_of(base, patched, wanted)
-    kept = cache_dir / "footprints" / key / "footprint.json"
-    if cache.kept(kept.parent):
-        text = kept.read_text(encoding="utf-8")
+    """The footprint by `compare`, and whether it was cached."""
+    key = key_of(base, patched, declaration)
+    path = cache_dir / "footprints" / key / "footprint.json"
+    if cache.kept(path.parent):
+        text = path.read_text(encoding="utf-8")
         return costs.Footprint.model_validate_json(text), True
-    found = compare(base, patched, wanted)
-    with cache.keep_if_possible(kept.parent) as scratch:
-        cache.write_text(scratch / kept.name, found.model_dump_json(indent=1))
+    footprint = compare(base, patched, declaration)
+    with cache.keep_if_possible(path.parent) as scratch:
+        cache.write_text(scratch / path.name, footprint.model_dump_json(indent=1))
     cache.prune(cache_dir / "footprints", keep=200)
-    return found, False
+    return footprint, False
 
 
-def compare(base: Kernel, patched: Kernel, wanted: Wanted) -> costs.Footprint:
-    """Hold all binaries of ``patched`` against those of ``base``."""
-    found = costs.Footprint()
+def compare(base: Kernel, patched: Kernel, declaration: Wanted) -> costs.Footprint:
+    """Compare all binaries of ``patched`` with those of ``base``."""
+    footprint = costs.Footprint()
     common = []
     for name, ours, theirs in _binaries(base, patched):
         if ours is None or theirs is None:
-            there = "patched" if ours is None else "base"
-            found.limits.append(f"{name} is only in the {there} kernel")
+            side = "patched" if ours is None else "base"
+            footprint.limits.append(f"{name} is only in the {side} kernel")
             continue
         common.append((name, ours, theirs))
         if ours.read_bytes() != theirs.read_bytes():
-            add(found, binaries(name, ours, theirs, wanted))
-    structs.add(found, structs.types(common))
-    for event in sorted(wanted.events - {site.event for site in found.sites}):
-        found.limits.append(f"no site of {event} in any binary")
-    return found
+            add(footprint, binaries(name, ours, theirs, declaration))
+    structs.add(footprint, structs.types(common))
+    for event in sorted(declaration.events - {site.event for site in footprint.sites}):
+        footprint.limits.append(f"no site of {event} in any binary")
+    return footprint
 
 
-def binaries(name: str, base: Path, patched: Path, wanted: Wanted) -> costs.Footprint:
+def binaries(
+    name: str, base: Path, patched: Path, declaration: Wanted
+) -> costs.Footprint:
     """`compare` for one kernel, module or object file; no structs."""
-    return _Pair(name, Code(elf.load(base)), Code(elf.load(patched)), wanted).compare()
+    return _Pair(
+        name, Code(elf.load(base)), Code(elf.load(patched)), declaration
+    ).compare()
 
 
 def sizes(name: str, base: Binary, patched: Binary) -> Iterator[costs.FunctionSize]:
@@ -106,10 +110,10 @@ def _sizes(
     name: str, ours: Mapping[Key, Function], theirs: Mapping[Key, Function]
 ) -> Iterator[costs.FunctionSize]:
     for key in sorted({*ours, *theirs}):
-        one, other = ours.get(key), theirs.get(key)
-        either = other or one
+        before, after = ours.get(key), theirs.get(key)
+        either = after or before
         assert either is not None
-        bytes_ = [function.size if function else None for function in (one, other)]
+        bytes_ = [function.size if function else None for function in (before, after)]
         if bytes_[0] != bytes_[1]:
             yield costs.FunctionSize(
                 binary=name,
@@ -121,16 +125,16 @@ def _sizes(
             )
 
 
-def add(whole: costs.Footprint, part: costs.Footprint) -> None:
-    """Make ``part``, what one binary has, a part of ``whole``."""
-    whole.nops = part.nops
-    whole.sites += part.sites
-    whole.functions += part.functions
-    whole.sections += part.sections
-    whole.paths += part.paths
-    whole.same_paths += part.same_paths
-    whole.unchanged += part.unchanged
-    whole.limits += part.limits
+def add(footprint: costs.Footprint, part: costs.Footprint) -> None:
+    """Add ``part``, the footprint of one binary, to ``footprint``."""
+    footprint.nops = part.nops
+    footprint.sites += part.sites
+    footprint.functions += part.functions
+    footprint.sections += part.sections
+    footprint.paths += part.paths
+    footprint.same_paths += part.same_paths
+    footprint.unchanged += part.unchanged
+    footprint.limits += part.limits
 
 
 def _binaries(
@@ -146,20 +150,22 @@ def _binaries(
 
 
 class _Pair:
-    """A binary and what the patches made of it."""
+    """A binary of the base, and the same one of the patched kernel."""
 
-    def __init__(self, name: str, base: Code, patched: Code, wanted: Wanted) -> None:
+    def __init__(
+        self, name: str, base: Code, patched: Code, declaration: Wanted
+    ) -> None:
         self.name = name
         self.base = base
         self.patched = patched
-        self.wanted = wanted
+        self.declaration = declaration
         self._ours = _by_key(base.binary)
         self._theirs = _by_key(patched.binary)
         _rejoin(self._ours, self._theirs)
         common = set(self._ours) & set(self._theirs)
         self._known = {self._ours[key].address for key in common}
         self._known_patched = {self._theirs[key].address for key in common}
-        self._off = Side(patched, wanted.events, self._only_patched)
+        self._off = Side(patched, declaration.events, self._only_patched)
         self._walk = Walk(self._off)
         self._comparer = Comparer(Side(base, frozenset(), self._only_base), self._off)
 
@@ -172,28 +178,32 @@ class _Pair:
 
     def compare(self) -> costs.Footprint:
         changed = list(self._changed())
-        found = costs.Footprint(
+        footprint = costs.Footprint(
             nops=[len(nop) for nop in self.patched.isa.nops],
             sites=list(self._sites()),
             functions=list(_sizes(self.name, self._ours, self._theirs)),
             sections=list(self._sections()),
         )
-        found.unchanged = len(set(self._ours) & set(self._theirs)) - len(changed)
-        hot = {site.function for site in found.sites if site.hot} | self.wanted.hot
-        sited = {site.function for site in found.sites}
+        footprint.unchanged = len(set(self._ours) & set(self._theirs)) - len(changed)
+        hot = {
+            site.function for site in footprint.sites if site.hot
+        } | self.declaration.hot
+        sited = {site.function for site in footprint.sites}
         for key in changed:
             paths = self._paths(key, hot)
             if paths.proven and not paths.stretches and paths.name not in sited | hot:
-                found.same_paths += 1
+                footprint.same_paths += 1
             else:
-                found.paths.append(paths)
-        return found
+                footprint.paths.append(paths)
+        return footprint
 
     def _changed(self) -> Iterator[Key]:
-        """Functions of both that are not the same but for addresses."""
+        """Functions of both that differ in more than addresses."""
         unmoved = {
-            key: same(self.base.binary, self.patched.binary, one, self._theirs[key])
-            for key, one in self._ours.items()
+            key: same(
+                self.base.binary, self.patched.binary, function, self._theirs[key]
+            )
+            for key, function in self._ours.items()
             if key in self._theirs
         }
         for key, unchanged in unmoved.items():
@@ -209,127 +219,136 @@ class _Pair:
 
     def _sites(self) -> Iterator[costs.Site]:
         branches = [
-            one
-            for one in self.patched.branches.values()
-            if one.event in self.wanted.events
+            branch
+            for branch in self.patched.branches.values()
+            if branch.event in self.declaration.events
         ]
-        inlined = _inlined(self.patched.binary, [one.address for one in branches])
-        for one in branches:
-            function = self.patched.binary.function_at(one.address)
-            if function is None or one.event is None:
+        inlined = _inlined(self.patched.binary, [branch.address for branch in branches])
+        for branch in branches:
+            function = self.patched.binary.function_at(branch.address)
+            if function is None or branch.event is None:
                 continue
-            chain = inlined.get(one.address, [])
+            chain = inlined.get(branch.address, [])
             names = (*chain, function.plain)
-            known = self.wanted.functions[one.event]
-            declared = next((name for name in names if name in known), None)
-            cold = self._cold(function, one)
+            functions = self.declaration.functions[branch.event]
+            declared = next((name for name in names if name in functions), None)
+            cold = self._cold(function, branch)
             yield costs.Site(
-                event=one.event,
+                event=branch.event,
                 binary=self.name,
                 function=function.name,
                 inlined=chain,
                 declared=declared,
-                hot=declared in self.wanted.hot,
-                offset=one.address - function.address,
-                nop=self.patched.is_nop(one.address),
-                out_of_line=self._out_of_line(function, one),
-                cold_bytes=sum(item.size for item in cold),
-                cold_code=[item.text for item in cold[:_LISTED]],
+                hot=declared in self.declaration.hot,
+                offset=branch.address - function.address,
+                nop=self.patched.is_nop(branch.address),
+                out_of_line=self._out_of_line(function, branch),
+                cold_bytes=sum(instruction.size for instruction in cold),
+                cold_code=[instruction.text for instruction in cold[:_LISTED]],
             )
 
     def _off_addresses(self, function: Function) -> set[int]:
         start = _entry(self.patched, function)
         return {
-            item.address
+            instruction.address
             for stretch in self._walk.reach((start, ())).values()
-            for item in stretch.instructions
+            for instruction in stretch.instructions
         }
 
-    def _out_of_line(self, function: Function, one: StaticBranch) -> bool:
-        return one.target not in self._off_addresses(function)
+    def _out_of_line(self, function: Function, branch: StaticBranch) -> bool:
+        return branch.target not in self._off_addresses(function)
 
-    def _cold(self, function: Function, one: StaticBranch) -> list[Instruction]:
-        """What only ``one`` leads to, if nothing else is switched on."""
+    def _cold(self, function: Function, branch: StaticBranch) -> list[Instruction]:
+        """The code that only ``branch`` leads to, if nothing else is enabled."""
         off = self._off_addresses(function)
-        stay = Side(self.patched, frozenset(), lambda _: False)
-        found: dict[int, Instruction] = {}
-        waiting = [one.target]
-        walk = Walk(stay)
+        side = Side(self.patched, frozenset(), lambda _: False)
+        instructions: dict[int, Instruction] = {}
+        waiting = [branch.target]
+        walk = Walk(side)
         while waiting:
             at = waiting.pop()
-            if at in off or at in found:
+            if at in off or at in instructions:
                 continue
             stretch = walk.at((at, ()))
-            for item in stretch.instructions:
-                if item.address in off or item.address in found:
+            for instruction in stretch.instructions:
+                if instruction.address in off or instruction.address in instructions:
                     break
-                found[item.address] = item
+                instructions[instruction.address] = instruction
             else:
                 waiting.extend(state[0] for state in stretch.next)
-        return [found[at] for at in sorted(found)]
+        return [instructions[at] for at in sorted(instructions)]
 
     # -- paths -------------------------------------------------------------------------
 
     def _paths(self, key: Key, hot: set[str]) -> costs.FunctionPaths:
         ours, theirs = self._ours[key], self._theirs[key]
-        found = self._comparer.compare(ours.address, theirs.address)
-        added = _added(found)
+        comparison = self._comparer.compare(ours.address, theirs.address)
+        added = _added(comparison)
         return costs.FunctionPaths(
             binary=self.name,
             name=theirs.name,
             hot=theirs.name in hot or theirs.plain in hot,
-            proven=found.proven,
-            most=found.most if found.proven else len(found.added),
-            work=found.work
-            if found.proven
-            else sum(one.kind != "jump" for one in found.added),
-            least=found.least if found.proven else 0,
-            nops=found.nops,
-            sites=len(found.sites),
+            proven=comparison.proven,
+            most=comparison.most if comparison.proven else len(comparison.added),
+            work=comparison.work
+            if comparison.proven
+            else sum(instruction.kind != "jump" for instruction in comparison.added),
+            least=comparison.least if comparison.proven else 0,
+            nops=comparison.nops,
+            sites=len(comparison.sites),
             stretches=[
                 costs.Stretch(
-                    base=_where(self.base.binary, one.base),
-                    patched=_where(self.patched.binary, one.patched),
-                    added=[self._shown(item) for item in one.added],
-                    removed=[item.text for item in one.removed],
-                    net=one.net,
-                    repeats=one.looped,
+                    base=_where(self.base.binary, difference.base),
+                    patched=_where(self.patched.binary, difference.patched),
+                    added=[
+                        self._shown(instruction) for instruction in difference.added
+                    ],
+                    removed=[instruction.text for instruction in difference.removed],
+                    net=difference.net,
+                    repeats=difference.looped,
                 )
-                for one in self._unlike(found)
+                for difference in self._unlike(comparison)
             ],
-            clock_reads=[self._shown(one) for one in added if reads_clock(one)],
+            clock_reads=[
+                self._shown(instruction)
+                for instruction in added
+                if reads_clock(instruction)
+            ],
             calls=[
-                self._shown(one)
-                for one in added
-                if one.kind in ("call", "tail")
-                and not reads_clock(one)
-                # Each function begins with it.
-                and one.callee != "__fentry__"
+                self._shown(instruction)
+                for instruction in added
+                if instruction.kind in ("call", "tail")
+                and not reads_clock(instruction)
+                # The first call of each function.
+                and instruction.callee != "__fentry__"
             ],
             unproven=[
                 f"{_where(self.base.binary, base)} and "
                 f"{_where(self.patched.binary, patched)}"
-                for base, patched in found.unmatched
+                for base, patched in comparison.unmatched
             ],
-            added=[] if found.proven else [self._shown(one) for one in found.added],
+            added=[]
+            if comparison.proven
+            else [self._shown(instruction) for instruction in comparison.added],
         )
 
-    def _unlike(self, found: PathsCompared) -> Iterator[Difference]:
+    def _unlike(self, comparison: PathsCompared) -> Iterator[Difference]:
         """The stretches that differ in more than constants, such as the offset of a
-        member behind one that is new."""
-        for one in found.differences:
+        member after a new one."""
+        for difference in comparison.differences:
             added, removed = (
-                sorted(item.shape for item in part) for part in (one.added, one.removed)
+                sorted(instruction.shape for instruction in part)
+                for part in (difference.added, difference.removed)
             )
             if added != removed:
-                yield one
+                yield difference
 
-    def _shown(self, one: Instruction) -> str:
-        return f"{_where(self.patched.binary, one.address)}: {one.text}"
+    def _shown(self, instruction: Instruction) -> str:
+        return f"{_where(self.patched.binary, instruction.address)}: {instruction.text}"
 
     def _sections(self) -> Iterator[costs.SectionSize]:
         ours, theirs = (
-            {one.name: one.size for one in code.binary.sections}
+            {section.name: section.size for section in code.binary.sections}
             for code in (self.base, self.patched)
         )
         for name in dict.fromkeys([*ours, *theirs]):
@@ -340,20 +359,24 @@ class _Pair:
                 )
 
 
-def _added(found: PathsCompared) -> list[Instruction]:
-    """Instructions of stretches that they were not in, and that went from no other."""
-    if not found.proven:
-        return list(found.added)
-    gone = [one.form for item in found.differences for one in item.removed]
-    left = []
-    for item in found.differences:
-        for one in item.added:
-            # Moved to another stretch: it was run before, too.
-            if one.form in gone:
-                gone.remove(one.form)
+def _added(comparison: PathsCompared) -> list[Instruction]:
+    """Instructions added to a stretch, and not moved there from another one."""
+    if not comparison.proven:
+        return list(comparison.added)
+    removed = [
+        instruction.form
+        for difference in comparison.differences
+        for instruction in difference.removed
+    ]
+    added = []
+    for difference in comparison.differences:
+        for instruction in difference.added:
+            # Moved to another stretch: the base runs it, too.
+            if instruction.form in removed:
+                removed.remove(instruction.form)
             else:
-                left.append(one)
-    return list({one.address: one for one in left}.values())
+                added.append(instruction)
+    return list({instruction.address: instruction for instruction in added}.values())
 
 
 def _where(binary: Binary, address: int) -> str:
@@ -367,11 +390,11 @@ def _entry(code: Code, function: Function) -> int:
     """The start of the function that a cold part belongs to."""
     if ".cold" not in function.name:
         return function.address
-    for one in code.binary.functions:
-        if ".cold" not in one.name and code.same_function(
-            one.address, function.address
+    for candidate in code.binary.functions:
+        if ".cold" not in candidate.name and code.same_function(
+            candidate.address, function.address
         ):
-            return one.address
+            return candidate.address
     return function.address
 
 
@@ -380,24 +403,26 @@ Key = tuple[str, str, int]
 
 def _by_key(binary: Binary) -> dict[Key, Function]:
     """Functions by file, name without numbers, and which of those it is."""
-    found: dict[Key, Function] = {}
-    for one in binary.functions:
+    functions: dict[Key, Function] = {}
+    for function in binary.functions:
         number = 0
-        while (key := (one.file, _NUMBER.sub("", one.name), number)) in found:
+        while (
+            key := (function.file, _NUMBER.sub("", function.name), number)
+        ) in functions:
             number += 1
-        found[key] = one
-    return found
+        functions[key] = function
+    return functions
 
 
 def _rejoin(ours: dict[Key, Function], theirs: dict[Key, Function]) -> None:
-    """Give a function that the compiler now makes in another way its old key.
+    """Give a function that the compiler now names differently its old key.
 
-    Such as ``f`` that has become ``f.isra.0``, because an argument is not used.
+    Such as ``f`` that became ``f.isra.0``, because an argument is not used.
     """
     lone = {_plain(key): key for key in theirs if key not in ours}
     for key in [key for key in ours if key not in theirs]:
-        if ".cold" not in key[1] and (other := lone.get(_plain(key))) is not None:
-            theirs[key] = theirs.pop(other)
+        if ".cold" not in key[1] and (partner := lone.get(_plain(key))) is not None:
+            theirs[key] = theirs.pop(partner)
             del lone[_plain(key)]
 
 
@@ -418,22 +443,22 @@ def _inlined(binary: Binary, addresses: list[int]) -> dict[int, list[str]]:
 
     Empty where the file has no debug information, as installed modules have none.
     """
-    found: dict[int, list[str]] = {}
+    chains: dict[int, list[str]] = {}
     if not addresses or not binary.linked:
-        return found
+        return chains
     program = binary.arch.tool("addr2line")
-    done = process.run(
+    completed = process.run(
         [program, "-a", "-f", "-i", "-e", binary.path, *map(hex, addresses)],
         check=False,
     )
-    lines = done.stdout.splitlines()
+    lines = completed.stdout.splitlines()
     current: list[str] = []
     names = iter(lines)
     for line in names:
         if re.fullmatch(r"0x[0-9a-f]+", line):
-            current = found.setdefault(int(line, 16), [])
+            current = chains.setdefault(int(line, 16), [])
         else:
             if line != "??":
                 current.append(line)
             next(names, None)
-    return found
+    return chains

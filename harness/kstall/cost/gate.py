@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The verdict on what a series costs: one NOP a site while off, and nothing else.
 
-What is more than that a series has to declare, with a reason, in ``[overhead]``.
-Judging is pure: it reads what was found and measured before.
+Any cost beyond that a series has to declare, with a reason, in ``[overhead]``.  Judging
+is pure: it reads an `Overhead`.
 """
 
 from __future__ import annotations
@@ -40,51 +40,53 @@ def hot(series: Series) -> frozenset[str]:
     )
 
 
-def judge(series: Series, found: Overhead) -> tuple[Check, ...]:
-    """All checks of what a series costs, as far as that is known."""
+def judge(series: Series, overhead: Overhead) -> tuple[Check, ...]:
+    """The checks of what a series costs, for what ``overhead`` has."""
     return tuple(
         run_check(
             function.__name__,
             "overhead",
             " ".join((function.__doc__ or "").split()),
             functools.partial(function, series),
-            found,
+            overhead,
         )
-        for function in _checks_for(series, found)
+        for function in _checks_for(series, overhead)
     )
 
 
-def _checks_for(series: Series, found: Overhead) -> Iterator[_Check]:
-    if found.footprint is not None:
-        # A series of fixes has no event, and this one nothing to compare.
+def _checks_for(series: Series, overhead: Overhead) -> Iterator[_Check]:
+    if overhead.footprint is not None:
+        # A series of fixes has no event, so there is nothing to compare.
         if series.spec.tracepoint:
             yield off_is_a_nop
         yield disabled_path_unchanged
         yield structs_do_not_grow
-    if found.mitigated is not None:
+    if overhead.mitigated is not None:
         yield mitigations_add_nothing
-    if found.measurements:
+    if overhead.measurements:
         yield off_costs_what_is_predicted
-        if any(one.nops for one in series.measures):
+        if any(workload.nops for workload in series.measures):
             yield measured_operations_cross_sites
 
 
-def off_is_a_nop(series: Series, found: Overhead) -> Verdict:
+def off_is_a_nop(series: Series, overhead: Overhead) -> Verdict:
     """Each new event is compiled into the declared functions only, as one NOP while
     off, with its code out of line."""
     verdict = Verdict()
-    sites, nops = _footprint(found).sites, _footprint(found).nops
+    sites, nops = _footprint(overhead).sites, _footprint(overhead).nops
     for event, functions in tracepoints(series).items():
-        here = [site for site in sites if site.event == event]
-        names = sorted({site.declared or f"{site.function} (!)" for site in here})
+        event_sites = [site for site in sites if site.event == event]
+        names = sorted(
+            {site.declared or f"{site.function} (!)" for site in event_sites}
+        )
         if series.spec.discovered:
-            # Where they are was read in sources, in which macros hide things.
-            verdict.at_least(f"{event}: sites", len(here), 1)
+            # Their functions were read from sources, in which macros may hide some.
+            verdict.at_least(f"{event}: sites", len(event_sites), 1)
         else:
             verdict.equal(
                 f"{event}: functions with a site", _few(names), _few(sorted(functions))
             )
-        for site in here:
+        for site in event_sites:
             _judge_site(verdict, site, nops)
     return verdict
 
@@ -100,98 +102,101 @@ def _judge_site(verdict: Verdict, site: Site, nops: Collection[int]) -> None:
     verdict.true(f"{place}: the rest is out of line", site.out_of_line)
 
 
-def disabled_path_unchanged(series: Series, found: Overhead) -> Verdict:
+def disabled_path_unchanged(series: Series, overhead: Overhead) -> Verdict:
     """While the events are disabled, no path of an existing function runs more
     instructions than before, other than the NOPs of its sites, unless declared."""
     verdict = Verdict()
-    footprint = _footprint(found)
+    footprint = _footprint(overhead)
     for path in footprint.paths:
         exempt = _exemption(series, function=path.name)
         _judge_path(verdict, path, exempt)
     count = footprint.same_paths
-    verdict.true(f"{count} other functions changed and run what they did", True)
+    verdict.true(f"{count} other changed functions run the same instructions", True)
     verdict.true(f"{footprint.unchanged} functions are the same", True)
-    return _of_somebody_else(series, verdict)
+    return _unless_received(series, verdict)
 
 
-def mitigations_add_nothing(series: Series, found: Overhead) -> Verdict:
-    """In touched objects that are compiled with what distributions guard branches and
-    returns by, an event that is off is a NOP as well, and no path has more instructions
-    than is declared for kernels without."""
+def mitigations_add_nothing(series: Series, overhead: Overhead) -> Verdict:
+    """In touched objects that are compiled with the mitigations that distributions
+    enable, a disabled event is a NOP as well, and no path has more instructions than
+    are declared for kernels without them."""
     verdict = Verdict()
-    mitigated = found.mitigated
+    mitigated = overhead.mitigated
     assert mitigated is not None
     for event in tracepoints(series):
-        here = [site for site in mitigated.sites if site.event == event]
-        verdict.at_least(f"{event}: sites", len(here), 1)
-        for site in here:
+        event_sites = [site for site in mitigated.sites if site.event == event]
+        verdict.at_least(f"{event}: sites", len(event_sites), 1)
+        for site in event_sites:
             _judge_site(verdict, site, mitigated.nops)
     for path in mitigated.paths:
         _judge_path(verdict, path, _exemption(series, function=path.name))
     count = mitigated.same_paths
-    verdict.true(f"{count} other functions changed and run what they did", True)
+    verdict.true(f"{count} other changed functions run the same instructions", True)
     verdict.true(f"{mitigated.unchanged} functions are the same", True)
-    return _of_somebody_else(series, verdict)
+    return _unless_received(series, verdict)
 
 
-def _of_somebody_else(series: Series, verdict: Verdict) -> Verdict:
-    """``verdict``, unless its findings cannot be argued for.
+def _unless_received(series: Series, verdict: Verdict) -> Verdict:
+    """``verdict``; for a received series with extra cost a skip that reports it.
 
-    Who only receives a series cannot argue for it: what it costs beyond its NOPs is
-    told, as the reason why the check decides nothing and compares nothing.
+    A received series cannot declare exemptions.
     """
-    told = [
-        f"{one.label}: {one.detail or one.observed}"
-        for one in verdict.comparisons
-        if not one.ok
+    excesses = [
+        f"{comparison.label}: {comparison.detail or comparison.observed}"
+        for comparison in verdict.comparisons
+        if not comparison.ok
     ]
-    if not (series.spec.discovered and told):
+    if not (series.spec.discovered and excesses):
         return verdict
-    others = len(verdict.comparisons) - len(told)
+    others = len(verdict.comparisons) - len(excesses)
     if others:
-        told.append(f"with nothing to tell: {others} more comparisons")
+        excesses.append(f"{others} more comparisons hold")
     skipped = Verdict()
-    skipped.skip(f"somebody else's patches: {'; '.join(told)}")
+    skipped.skip(f"somebody else's patches: {'; '.join(excesses)}")
     return skipped
 
 
-def judge_prototypes(series: Series, found: Footprint) -> Check:
-    """The check of what became of tracepoints that programs attach to; pure."""
+def judge_prototypes(series: Series, footprint: Footprint) -> Check:
+    """The check of prototypes of tracepoints that programs attach to; pure."""
     return run_check(
         existing_prototypes_are_kept.__name__,
         "abi",
         " ".join((existing_prototypes_are_kept.__doc__ or "").split()),
         functools.partial(existing_prototypes_are_kept, series),
-        found,
+        footprint,
     )
 
 
-def existing_prototypes_are_kept(series: Series, found: Footprint) -> Verdict:
-    """Existing tracepoints have the arguments that they had, by position, and get new
-    ones at the end only; new tracepoints are declared."""
+def existing_prototypes_are_kept(series: Series, footprint: Footprint) -> Verdict:
+    """Existing tracepoints keep their arguments, by position, and get new ones only at
+    the end; new tracepoints are declared."""
     verdict = Verdict()
-    if not found.same_prototypes + sum(
-        one.base is not None for one in found.prototypes
+    if not footprint.same_prototypes + sum(
+        prototype.base is not None for prototype in footprint.prototypes
     ):
         verdict.skip(
             "the types of the base kernel name no prototype of a tracepoint "
             "(CONFIG_BPF_EVENTS?), so there is nothing to compare"
         )
         return verdict
-    verdict.true(
-        f"{found.same_prototypes} tracepoints have the arguments they had", True
-    )
+    verdict.true(f"{footprint.same_prototypes} tracepoints keep their arguments", True)
     declared = tracepoints(series)
-    for one in found.prototypes:
-        if one.base is None:
-            shown = _arguments(one.patched or [])
-            verdict.true(f"{one.event} is declared", one.event in declared, shown)
-        elif one.patched is None:
-            verdict.true(f"{one.event} can be attached to as before", False, "is gone")
+    for prototype in footprint.prototypes:
+        if prototype.base is None:
+            shown = _arguments(prototype.patched or [])
+            verdict.true(
+                f"{prototype.event} is declared", prototype.event in declared, shown
+            )
+        elif prototype.patched is None:
+            verdict.true(
+                f"{prototype.event} can be attached to as before", False, "is gone"
+            )
         else:
-            ok = one.patched[: len(one.base)] == one.base
-            became = f"{_arguments(one.base)} became {_arguments(one.patched)}"
-            verdict.true(f"{one.event} can be attached to as before", ok, became)
+            ok = prototype.patched[: len(prototype.base)] == prototype.base
+            became = (
+                f"{_arguments(prototype.base)} became {_arguments(prototype.patched)}"
+            )
+            verdict.true(f"{prototype.event} can be attached to as before", ok, became)
     return verdict
 
 
@@ -210,22 +215,24 @@ def _judge_path(
     allowed = exempt.calls if exempt else ()
     calls = [line for line in path.calls if line.split()[-1] not in allowed]
     verdict.equal(f"{name}: calls while off", _few(calls) or "none", "none")
-    # The order of blocks changes with anything; on a hot path even that counts.
+    # The order of blocks changes with any edit; on a hot path even that counts.
     most = path.most if path.hot else path.work
     how = "more on a path" if path.proven else "that were not reached before"
     limit = exempt.instructions if exempt else 0
     verdict.at_most(f"{name}: instructions {how} while off", most, limit)
     if most > limit:
-        added = [line for one in path.stretches for line in one.added] + path.added
+        added = [
+            line for stretch in path.stretches for line in stretch.added
+        ] + path.added
         shown = "; ".join(list(dict.fromkeys(added))[:_LINES])
         verdict.true(f"{name}: nothing is added", False, shown)
 
 
-def structs_do_not_grow(series: Series, found: Overhead) -> Verdict:
-    """No struct that was there before grows, and no new record has a hole."""
+def structs_do_not_grow(series: Series, overhead: Overhead) -> Verdict:
+    """No existing struct grows, unless declared, and no new record has a hole."""
     verdict = Verdict()
     grown = 0
-    for change in _footprint(found).structs:
+    for change in _footprint(overhead).structs:
         if change.base is not None and change.patched is not None:
             exempt = _exemption(series, struct=change.name)
             limit = change.base + (exempt.bytes_ if exempt else 0)
@@ -234,65 +241,83 @@ def structs_do_not_grow(series: Series, found: Overhead) -> Verdict:
             grown += 1
         elif change.record:
             verdict.equal(f"{change.name}: bytes in holes", change.patched_holes, 0)
-    verdict.true(f"{grown} structs of before changed", True)
-    return _of_somebody_else(series, verdict)
+    verdict.true(f"{grown} existing structs changed", True)
+    return _unless_received(series, verdict)
 
 
-def off_costs_what_is_predicted(series: Series, found: Overhead) -> Verdict:
-    """A measured operation runs no more instructions than the series says, and a NOP
-    for each event of another series in the kernel that it makes fire, as far as boots
-    of one kernel agree."""
+def off_costs_what_is_predicted(series: Series, overhead: Overhead) -> Verdict:
+    """A measured operation runs no more instructions than the series predicts, and a
+    NOP for each event of another series in the kernel that it makes fire, within what
+    boots of one kernel differ by."""
     verdict = Verdict()
-    for one in found.measurements:
-        if one.difference is None:
+    for measurement in overhead.measurements:
+        if measurement.difference is None:
             continue
         verdict.at_most(
-            f"{one.workload}: instructions per {one.operation} added while off",
-            round(one.difference, 3) if one.visible else 0,
-            round(one.predicted + one.others + one.resolution, 3),
+            f"{measurement.workload}: instructions per {measurement.operation} added "
+            "while off",
+            round(measurement.difference, 3) if measurement.visible else 0,
+            round(
+                measurement.predicted + measurement.others + measurement.resolution, 3
+            ),
         )
     return verdict
 
 
-def measured_operations_cross_sites(series: Series, found: Overhead) -> Verdict:
-    """An operation that is said to cross sites of the events does: they fire when they
-    are on, or more instructions are counted while they are off."""
+def measured_operations_cross_sites(series: Series, overhead: Overhead) -> Verdict:
+    """An operation that is declared to cross sites of the events does: they fire when
+    they are on, or more instructions are counted while they are off."""
     verdict = Verdict()
-    crossing = {one.name for one in series.measures if one.nops}
-    for one in found.measurements:
-        if one.workload in crossing:
-            hits = next((s.hits for s in one.samples if s.hits is not None), 0)
-            more = one.difference - one.others if one.visible and one.difference else 0
+    crossing = {workload.name for workload in series.measures if workload.nops}
+    for measurement in overhead.measurements:
+        if measurement.workload in crossing:
+            hits = next(
+                (
+                    sample.hits
+                    for sample in measurement.samples
+                    if sample.hits is not None
+                ),
+                0,
+            )
+            more = (
+                measurement.difference - measurement.others
+                if measurement.visible and measurement.difference
+                else 0
+            )
             verdict.true(
-                f"{one.workload}: crosses a site",
+                f"{measurement.workload}: crosses a site",
                 hits > 0 or more > 0,
                 f"{hits:.3g} events when on, {more:+.3g} instructions while off",
             )
     return verdict
 
 
-def visible(one: Measurement) -> bool:
+def visible(measurement: Measurement) -> bool:
     """Whether patched and base differ by more than boots of one kernel do."""
     spread = max(
-        [one.resolution]
-        + [sample.spread for sample in one.samples if sample.mode in ("base", "off")]
+        [measurement.resolution]
+        + [
+            sample.spread
+            for sample in measurement.samples
+            if sample.mode in ("base", "off")
+        ]
     )
-    return one.difference is not None and abs(one.difference) > spread
+    return measurement.difference is not None and abs(measurement.difference) > spread
 
 
-def _footprint(found: Overhead) -> Footprint:
-    assert found.footprint is not None
-    return found.footprint
+def _footprint(overhead: Overhead) -> Footprint:
+    assert overhead.footprint is not None
+    return overhead.footprint
 
 
 def _exemption(
     series: Series, *, function: str = "", struct: str = ""
 ) -> Exemption | None:
-    for one in series.exemptions:
-        if function and one.function == function.partition(".")[0]:
-            return one
-        if struct and one.struct == struct:
-            return one
+    for exemption in series.exemptions:
+        if function and exemption.function == function.partition(".")[0]:
+            return exemption
+        if struct and exemption.struct == struct:
+            return exemption
     return None
 
 

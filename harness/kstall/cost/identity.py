@@ -14,13 +14,13 @@ from .elf import Binary, Function
 _RUN = re.compile(rb"[^\0]+")
 
 
-def same(base: Binary, patched: Binary, one: Function, other: Function) -> bool:
+def same(base: Binary, patched: Binary, before: Function, after: Function) -> bool:
     """Whether both have the same bytes, but for addresses of the same things."""
-    if one.size != other.size:
+    if before.size != after.size:
         return False
     ours, theirs = (
         binary.read(function.address, function.size)
-        for binary, function in ((base, one), (patched, other))
+        for binary, function in ((base, before), (patched, after))
     )
     if ours == theirs:
         return True
@@ -31,7 +31,7 @@ def same(base: Binary, patched: Binary, one: Function, other: Function) -> bool:
     for run in _RUN.finditer(number.to_bytes(len(ours), "big")):
         at = max(run.start(), explained)
         while at < run.end():
-            end = _address_field(base, patched, (one, other), (ours, theirs), at)
+            end = _address_field(base, patched, (before, after), (ours, theirs), at)
             if end is None:
                 return False
             at = explained = end
@@ -67,12 +67,14 @@ def _address_field(
     return None
 
 
-def _mean_the_same(base: Binary, patched: Binary, one: int, other: int) -> bool:
-    ours, theirs = base.named(one), patched.named(other)
+def _mean_the_same(
+    base: Binary, patched: Binary, base_address: int, patched_address: int
+) -> bool:
+    ours, theirs = base.named(base_address), patched.named(patched_address)
     if ours is None or theirs is None:
         return False
     if ours[0] == theirs[0] and ours[2] == theirs[2] < max(theirs[1], 1):
         return True
-    if not (base.known(one) and patched.known(other)):
+    if not (base.known(base_address) and patched.known(patched_address)):
         return False
-    return base.label(one) == patched.label(other)
+    return base.label(base_address) == patched.label(patched_address)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What of machine code is a matter of the architecture.
+"""The part of reading machine code that depends on the architecture.
 
-An `Isa` takes capstone's instructions apart; what they are about in a kernel, such as
-whose a jump's target is, `code` finds in the binary.
+An `Isa` interprets capstone's instructions; what they mean in a kernel, such as which
+function a jump's target is in, `code` finds in the binary.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from capstone import x86_const as x86
 
 from ..base import Architecture, arch
 
-#: What an instruction does to the flow, as far as it alone tells.
+#: The effect of an instruction on control flow, as far as it alone shows.
 Flow = Literal["plain", "call", "jump", "branch", "indirect", "return", "trap", "stop"]
-#: Says what is at an address.
+#: Names what is at an address.
 Label = Callable[[int], str]
 #: Whether an address is one that the binary has a name for.
 Known = Callable[[int], bool]
@@ -36,8 +36,8 @@ class Step:
     """An instruction by itself: ``target`` is where it leads, if it says so.
 
     ``condition`` is a branch's, of each two opposites always the same one, as x86 calls
-    it; ``holds``
-    says whether it is the branch's own, and ``flagged`` whether flags decide.
+    it; ``holds`` says whether it is the branch's own, and ``flagged`` whether flags
+    decide.
     """
 
     flow: Flow
@@ -59,21 +59,21 @@ class Isa(Protocol):
     def decoder(self) -> Any:
         """A disassembler that gives details."""
 
-    def step(self, found: Any) -> Step:
-        """What ``found`` does to the flow."""
+    def step(self, insn: Any) -> Step:
+        """The effect of ``insn`` on control flow."""
 
-    def sets_flags(self, found: Any) -> bool:
-        """Whether it has a say in what a later branch does."""
+    def sets_flags(self, insn: Any) -> bool:
+        """Whether a later branch may depend on the flags that it sets."""
 
     def shown(
         self,
-        found: Any,
+        insn: Any,
         label: Label,
         known: Known,
         before: Callable[[], Iterator[Any]],
     ) -> str:
-        """The operands, with names for what is at a fixed address; ``before`` has the
-        instructions of the function before it, the nearest first."""
+        """The operands, with names for what is at a fixed address; ``before`` yields
+        the preceding instructions of the function, the nearest first."""
 
     def form(self, mnemonic: str, shown: str) -> str:
         """Operands without what a compiler may choose freely."""
@@ -81,8 +81,8 @@ class Isa(Protocol):
 
 def of(whose: Architecture) -> Isa:
     """The instruction set of an architecture."""
-    made: Isa = _A64() if whose is arch.ARM64 else _X86()
-    return made
+    isa: Isa = _A64() if whose is arch.ARM64 else _X86()
+    return isa
 
 
 # -- x86-64 ---------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class _X86:
         "|".join(rf"\b(?P<{size}>{names})\b" for size, names in _names.items())
     )
     _on_stack = re.compile(r"\[rsp(?: [+-] \w+)?\]")
-    # An array at a fixed address is indexed by a negative offset, as it looks.
+    # An array at a fixed address looks as if indexed by a negative offset.
     _address = re.compile(r"(?:- ?)?\b0x(?P<digits>[0-9a-f]+)\b")
     _from_here = re.compile(r"rip (?P<sign>[+-]) (?P<distance>\w+)")
     # Condition codes come in pairs of opposites.
@@ -121,37 +121,37 @@ class _X86:
     }
 
     def decoder(self) -> Any:
-        made = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-        made.detail = True
-        return made
+        decoder = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+        decoder.detail = True
+        return decoder
 
-    def step(self, found: Any) -> Step:
+    def step(self, insn: Any) -> Step:
         target = None
-        if found.operands and found.operands[0].type == x86.X86_OP_IMM:
-            target = found.operands[0].imm & _MASK
-        if found.group(capstone.CS_GRP_RET):
+        if insn.operands and insn.operands[0].type == x86.X86_OP_IMM:
+            target = insn.operands[0].imm & _MASK
+        if insn.group(capstone.CS_GRP_RET):
             return Step("return")
-        if found.group(capstone.CS_GRP_CALL):
+        if insn.group(capstone.CS_GRP_CALL):
             return Step("call", target)
-        if found.group(capstone.CS_GRP_JUMP):
+        if insn.group(capstone.CS_GRP_JUMP):
             if target is None:
                 return Step("indirect")
-            if found.id == x86.X86_INS_JMP:
+            if insn.id == x86.X86_INS_JMP:
                 return Step("jump", target)
-            condition = found.mnemonic.removeprefix("j")
+            condition = insn.mnemonic.removeprefix("j")
             holds = condition not in self._opposite
             condition = self._opposite.get(condition, condition)
             return Step("branch", target, condition, holds)
-        if found.id == x86.X86_INS_UD2:
+        if insn.id == x86.X86_INS_UD2:
             return Step("trap")
-        return Step("stop" if found.id == x86.X86_INS_INT3 else "plain")
+        return Step("stop" if insn.id == x86.X86_INS_INT3 else "plain")
 
-    def sets_flags(self, found: Any) -> bool:
-        return bool(found.eflags)
+    def sets_flags(self, insn: Any) -> bool:
+        return bool(insn.eflags)
 
     def shown(
         self,
-        found: Any,
+        insn: Any,
         label: Label,
         known: Known,
         before: Callable[[], Iterator[Any]],
@@ -160,7 +160,7 @@ class _X86:
             distance = int(match["distance"], 0)
             if match["sign"] == "-":
                 distance = -distance
-            return label(found.address + found.size + distance)
+            return label(insn.address + insn.size + distance)
 
         def constant(match: re.Match[str]) -> str:
             value = int(match["digits"], 16)
@@ -173,7 +173,7 @@ class _X86:
                 return match[0]
             return ("+ " if match[0].startswith("- ") else "") + label(full)
 
-        return self._address.sub(constant, self._from_here.sub(place, found.op_str))
+        return self._address.sub(constant, self._from_here.sub(place, insn.op_str))
 
     def form(self, mnemonic: str, shown: str) -> str:
         text = self._on_stack.sub("[rsp + N]", shown)
@@ -223,15 +223,15 @@ class _A64:
     _compare = ("cmp", "cmn", "tst", "ccmp", "ccmn", "fcmp", "fcmpe")
 
     def decoder(self) -> Any:
-        made = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
-        made.detail = True
-        return made
+        decoder = capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
+        decoder.detail = True
+        return decoder
 
-    def step(self, found: Any) -> Step:
-        name = found.mnemonic
+    def step(self, insn: Any) -> Step:
+        name = insn.mnemonic
         if name == "ret":
             return Step("return")
-        last = found.operands[-1] if found.operands else None
+        last = insn.operands[-1] if insn.operands else None
         target = None
         if last is not None and last.type == a64.ARM64_OP_IMM:
             target = last.imm & _MASK
@@ -248,67 +248,67 @@ class _A64:
                 "branch", target, both[condition], condition in self._conditions
             )
         if name in ("cbz", "cbnz"):
-            size = found.op_str[0]
+            size = insn.op_str[0]
             return Step("branch", target, f"zero {size}", name == "cbz", flagged=False)
         if name in ("tbz", "tbnz"):
-            bit = found.operands[1].imm
+            bit = insn.operands[1].imm
             return Step("branch", target, f"bit {bit}", name == "tbz", flagged=False)
         if name == "brk":
             return Step("trap")
         return Step("stop" if name in ("udf", "eret", "hlt") else "plain")
 
-    def sets_flags(self, found: Any) -> bool:
-        return bool(found.update_flags) or found.mnemonic in self._compare
+    def sets_flags(self, insn: Any) -> bool:
+        return bool(insn.update_flags) or insn.mnemonic in self._compare
 
     def shown(
         self,
-        found: Any,
+        insn: Any,
         label: Label,
         known: Known,
         before: Callable[[], Iterator[Any]],
     ) -> str:
-        text = str(found.op_str)
-        if found.mnemonic == "adrp":
-            # Where a page begins is the linker's to choose; what it is for says the
-            # instruction that adds the rest.
+        text = str(insn.op_str)
+        if insn.mnemonic == "adrp":
+            # The page is the linker's choice; the instruction that adds the rest shows
+            # what it is for.
             return f"{text.partition(',')[0]}, PAGE"
-        if found.mnemonic == "adr":
-            return f"{text.partition(',')[0]}, {label(found.operands[1].imm & _MASK)}"
-        base, low = self._low_half(found)
+        if insn.mnemonic == "adr":
+            return f"{text.partition(',')[0]}, {label(insn.operands[1].imm & _MASK)}"
+        base, low = self._low_half(insn)
         if base is None:
             return text
         page = self._page(base, before)
         if page is None or not known(page + low):
             return text
-        if found.mnemonic == "add":
+        if insn.mnemonic == "add":
             return self._number.sub(label(page + low), text)
         return re.sub(r"\[[^]]*\]", f"[{label(page + low)}]", text)
 
-    def _low_half(self, found: Any) -> tuple[int | None, int]:
-        """The register and the number that make an address, if ``found`` has such."""
-        operands = found.operands
-        if found.mnemonic == "add" and len(operands) == 3:
+    def _low_half(self, insn: Any) -> tuple[int | None, int]:
+        """The register and the offset that make an address, if ``insn`` has them."""
+        operands = insn.operands
+        if insn.mnemonic == "add" and len(operands) == 3:
             _, base, number = operands
             if base.type == a64.ARM64_OP_REG and number.type == a64.ARM64_OP_IMM:
                 return base.reg, number.imm
-        for one in operands:
+        for operand in operands:
             if (
-                one.type == a64.ARM64_OP_MEM
-                and not one.mem.index
-                and not found.writeback
+                operand.type == a64.ARM64_OP_MEM
+                and not operand.mem.index
+                and not insn.writeback
             ):
-                return one.mem.base, one.mem.disp
+                return operand.mem.base, operand.mem.disp
         return None, 0
 
     def _page(self, base: int, before: Callable[[], Iterator[Any]]) -> int | None:
-        """What an adrp before has put into the register, if that is still there."""
-        for count, one in enumerate(before()):
+        """The page that an earlier adrp put into register ``base``, if still there."""
+        for count, insn in enumerate(before()):
             if count == self._near:
                 return None
-            written = one.regs_access()[1]
+            written = insn.regs_access()[1]
             if base in written:
-                if one.mnemonic == "adrp":
-                    return int(one.operands[1].imm & _MASK)
+                if insn.mnemonic == "adrp":
+                    return int(insn.operands[1].imm & _MASK)
                 return None
         return None
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What single objects tell of kernels that nobody builds.
+"""What single objects show about kernels that are not built.
 
 Without ``CONFIG_JUMP_LABEL`` a tracepoint that is off is no NOP: its site loads a key,
-tests it and branches, so the code grows.  With what distributions guard branches and
-returns by, compilers make other code of all functions: whether an event that is off is
-a NOP there as well, and nothing else, is seen as in a kernel.
+tests it and branches, so the code grows.  With the mitigations that distributions
+enable, compilers generate other code for all functions: that a disabled event is a NOP
+there as well, and nothing else, is checked as in a kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pairs = Mapping[str, tuple[Path, Path]]
 
 @dataclass(frozen=True)
 class Told:
-    """What an `Overhead` gets of objects, under the same names."""
+    """The fields of an `Overhead` that come from objects, under the same names."""
 
     worst: list[costs.FunctionSize]
     mitigated: costs.Footprint
@@ -29,30 +29,30 @@ class Told:
 
 def pairs(base: Path, patched: Path) -> Pairs:
     """The objects that both directories have."""
-    found = {}
+    objects = {}
     for ours in sorted(base.rglob("*.o")):
         theirs = patched / ours.relative_to(base)
         if theirs.exists():
-            found[str(ours.relative_to(base))] = (ours, theirs)
-    return found
+            objects[str(ours.relative_to(base))] = (ours, theirs)
+    return objects
 
 
 def sizes(objects: Pairs) -> list[costs.FunctionSize]:
     """The functions whose size changed, in bytes of code; ``binary`` is the object."""
     return [
-        one
+        size
         for name, (ours, theirs) in _changed(objects).items()
-        for one in footprint.sizes(name, elf.load(ours), elf.load(theirs))
+        for size in footprint.sizes(name, elf.load(ours), elf.load(theirs))
     ]
 
 
-def compare(objects: Pairs, wanted: footprint.Wanted) -> costs.Footprint:
+def compare(objects: Pairs, declaration: footprint.Wanted) -> costs.Footprint:
     """As `footprint.compare` for kernels, but for structs and prototypes; ``binary`` is
     the object."""
-    found = costs.Footprint()
+    total = costs.Footprint()
     for name, (ours, theirs) in _changed(objects).items():
-        footprint.add(found, footprint.binaries(name, ours, theirs, wanted))
-    return found
+        footprint.add(total, footprint.binaries(name, ours, theirs, declaration))
+    return total
 
 
 def _changed(objects: Pairs) -> Pairs:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a function executes while events are off, held path by path against its base.
+"""What a function executes while events are off, compared path by path with its base.
 
-Both versions are walked at once from their entries.  A stretch of code without a choice
-is compared as a bag of instructions; where both versions then choose by the same
+Both versions are walked at once from their entries.  A stretch of straight-line code is
+compared as a multiset of instructions; where both versions then choose by the same
 condition, the walk goes on in both directions.  Where that holds to the end, every path
-of the patched function has one of the base, and the difference of each stretch is known
-exactly.  Where it does not, the walk says so, and only what can be reached is
-compared.
+of the patched function has a counterpart in the base, and the difference of each
+stretch is known exactly.  Where it does not, nothing is proven, and only the reachable
+instructions are compared.
 
-A disabled static branch of a new event is a NOP here: what lies behind is not walked.
+A disabled static branch of a new event is a NOP here: its target is not walked.
 A function that only one side has is walked as if it were inlined.
 """
 
@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Code without a choice, and the choice it ends with.
+    """Straight-line code, and the choice it ends with.
 
     ``nops`` are the addresses of the disabled sites that it crosses.
     """
@@ -60,7 +60,9 @@ class Stretch:
     def forms(self) -> Counter[str]:
         """What it executes, the NOPs of disabled sites left out."""
         return Counter(
-            one.form for one in self.instructions if one.address not in self.nops
+            instruction.form
+            for instruction in self.instructions
+            if instruction.address not in self.nops
         )
 
 
@@ -78,15 +80,15 @@ class Walk:
         return self._known[state]
 
     def reach(self, start: State) -> dict[State, Stretch]:
-        """All stretches that can be come to from ``start``."""
-        found: dict[State, Stretch] = {}
+        """All stretches that can be reached from ``start``."""
+        stretches: dict[State, Stretch] = {}
         waiting = [start]
-        while waiting and len(found) < _LIMIT:
+        while waiting and len(stretches) < _LIMIT:
             state = waiting.pop()
-            if state not in found:
-                found[state] = self.at(state)
-                waiting.extend(found[state].next)
-        return found
+            if state not in stretches:
+                stretches[state] = self.at(state)
+                waiting.extend(stretches[state].next)
+        return stretches
 
     def _walk(self, state: State) -> Stretch:
         at, stack = state
@@ -96,52 +98,69 @@ class Walk:
         setter = ""
         while (at, stack) not in seen:
             seen.add((at, stack))
-            one = self.side.code.at(at)
-            if one is None:
+            instruction = self.side.code.at(at)
+            if instruction is None:
                 return Stretch(tuple(passed), tuple(nops), "stop")
-            passed.append(one)
-            if one.kind == "key":
+            passed.append(instruction)
+            if instruction.kind == "key":
                 branch = self.side.code.branches[at]
                 if branch.event not in self.side.off:
-                    states = ((one.end, stack), (branch.target, stack))
+                    states = ((instruction.end, stack), (branch.target, stack))
                     end = f"{branch.key}+{branch.offset}"
                     return Stretch(tuple(passed), tuple(nops), "key", end, "", states)
                 nops.append(at)
-                at = one.end
-            elif one.kind == "jump" and one.target is not None:
-                at = one.target
-            elif one.kind == "branch" and one.target is not None:
-                taken, other = (one.target, stack), (one.end, stack)
-                states = (taken, other) if one.holds else (other, taken)
-                decided = setter if one.flagged else ""
-                return Stretch(
-                    tuple(passed), tuple(nops), "branch", one.condition, decided, states
+                at = instruction.end
+            elif instruction.kind == "jump" and instruction.target is not None:
+                at = instruction.target
+            elif instruction.kind == "branch" and instruction.target is not None:
+                taken, fallthrough = (
+                    (instruction.target, stack),
+                    (instruction.end, stack),
                 )
-            elif one.kind in ("call", "tail") and (inside := self._inlined(one, stack)):
+                states = (
+                    (taken, fallthrough) if instruction.holds else (fallthrough, taken)
+                )
+                decider = setter if instruction.flagged else ""
+                return Stretch(
+                    tuple(passed),
+                    tuple(nops),
+                    "branch",
+                    instruction.condition,
+                    decider,
+                    states,
+                )
+            elif instruction.kind in ("call", "tail") and (
+                inside := self._inlined(instruction, stack)
+            ):
                 at, stack = inside
-            elif one.kind == "return" and stack:
+            elif instruction.kind == "return" and stack:
                 at, stack = stack[-1], stack[:-1]
-            elif one.kind in _ENDS:
-                named = one.callee if one.kind == "tail" else ""
-                return Stretch(tuple(passed), tuple(nops), one.kind, named)
+            elif instruction.kind in _ENDS:
+                callee = instruction.callee if instruction.kind == "tail" else ""
+                return Stretch(tuple(passed), tuple(nops), instruction.kind, callee)
             else:
-                at = one.end
-            if one.flags and one.kind == "plain":
-                setter = one.shape
+                at = instruction.end
+            if instruction.flags and instruction.kind == "plain":
+                setter = instruction.shape
         return Stretch(tuple(passed), tuple(nops), "loop")
 
-    def _inlined(self, one: Instruction, stack: tuple[int, ...]) -> State | None:
-        if one.target is None or len(stack) >= _DEPTH:
+    def _inlined(
+        self, instruction: Instruction, stack: tuple[int, ...]
+    ) -> State | None:
+        if instruction.target is None or len(stack) >= _DEPTH:
             return None
-        function = self.side.code.binary.function_at(one.target)
+        function = self.side.code.binary.function_at(instruction.target)
         if function is None or not self.side.inlines(function):
             return None
-        return one.target, (*stack, one.end) if one.kind == "call" else stack
+        return instruction.target, (
+            *stack,
+            instruction.end,
+        ) if instruction.kind == "call" else stack
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A stretch that differs; ``added`` and ``removed`` are instructions as text.
+    """A stretch that differs, by the instructions ``added`` and ``removed``.
 
     ``net`` counts instructions, the NOPs of sites left out.
     """
@@ -161,8 +180,8 @@ class PathsCompared:
     ``proven``: every path has its counterpart.  ``most`` and ``least`` are then the
     instructions that a path has more than its counterpart, without the NOPs of sites;
     ``work`` is ``most`` without unconditional jumps, which are a matter of layout.
-    ``nops`` is the most of these that one path crosses, once each: a loop comes by
-    again.  ``unmatched`` are places where the versions choose differently.
+    ``nops`` is the most of these that one path crosses, once each: a loop repeats
+    them.  ``unmatched`` are places where the versions choose differently.
     """
 
     proven: bool
@@ -190,14 +209,14 @@ class _Node:
 
 
 @dataclass
-class _Found:
+class _Match:
     node: _Node
     net: int
     nops: tuple[int, ...]
     added: Counter[str]
     removed: Counter[str]
-    here: tuple[Instruction, ...]
-    gone: tuple[Instruction, ...]
+    patched: tuple[Instruction, ...]
+    base: tuple[Instruction, ...]
     next: tuple[_Node, ...]
     matched: bool
 
@@ -211,42 +230,44 @@ class Comparer:
         self._met: dict[tuple[State, State, int], bool] = {}
 
     def compare(self, base: int, patched: int) -> PathsCompared:
-        """Hold the function at ``patched`` against the one at ``base``."""
+        """Compare the function at ``patched`` with the one at ``base``."""
         start = _Node((base, ()), (patched, ()))
-        found: dict[_Node, _Found] = {}
+        matches: dict[_Node, _Match] = {}
         waiting = [start]
-        while waiting and len(found) < _LIMIT:
+        while waiting and len(matches) < _LIMIT:
             node = waiting.pop()
-            if node not in found:
-                found[node] = self._match(node)
-                waiting.extend(found[node].next)
-        whole = not waiting
-        looped = _in_cycles(found)
+            if node not in matches:
+                matches[node] = self._match(node)
+                waiting.extend(matches[node].next)
+        complete = not waiting
+        looped = _in_cycles(matches)
         differences = tuple(
             Difference(
                 node.base[0],
                 node.patched[0],
-                _those(one.here, one.added),
-                _those(one.gone, one.removed),
-                one.net,
+                _those(match.patched, match.added),
+                _those(match.base, match.removed),
+                match.net,
                 node in looped,
             )
-            for node, one in found.items()
-            if one.added or one.removed
+            for node, match in matches.items()
+            if match.added or match.removed
         )
         unmatched = tuple(
             (node.base[0], node.patched[0])
-            for node, one in found.items()
-            if not one.matched
+            for node, match in matches.items()
+            if not match.matched
         )
         added, removed = self._overall(start)
         return PathsCompared(
-            proven=whole and not unmatched,
-            most=_extreme(found, start, lambda one: one.net),
-            work=_extreme(found, start, _work),
-            least=-_extreme(found, start, lambda one: -one.net),
-            nops=_most_sites(found, start),
-            sites=tuple(sorted({at for one in found.values() for at in one.nops})),
+            proven=complete and not unmatched,
+            most=_extreme(matches, start, lambda match: match.net),
+            work=_extreme(matches, start, _work),
+            least=-_extreme(matches, start, lambda match: -match.net),
+            nops=_most_sites(matches, start),
+            sites=tuple(
+                sorted({at for match in matches.values() for at in match.nops})
+            ),
             differences=differences,
             unmatched=unmatched,
             added=added,
@@ -254,214 +275,233 @@ class Comparer:
         )
 
     def _overall(self, start: _Node) -> tuple[tuple[Instruction, ...], tuple[str, ...]]:
-        """What can be reached on one side and not on the other, each place once."""
+        """What can be reached on one side only, each place once."""
         base = _places(self._base.reach(start.base))
         patched = _places(self._patched.reach(start.patched))
-        ours = Counter(one.form for one in patched.values())
-        theirs = Counter(one.form for one in base.values())
+        ours = Counter(instruction.form for instruction in patched.values())
+        theirs = Counter(instruction.form for instruction in base.values())
         return (
             _those(tuple(patched.values()), ours - theirs),
             tuple(sorted((theirs - ours).elements())),
         )
 
-    def _match(self, node: _Node) -> _Found:
-        one, other = self._base.at(node.base), self._patched.at(node.patched)
+    def _match(self, node: _Node) -> _Match:
+        base, patched = self._base.at(node.base), self._patched.at(node.patched)
         for strict in (True, False):
-            pairs = _pairs(one, other, strict)
+            pairs = _pairs(base, patched, strict)
             if pairs is not None and (
                 strict or all(self._meets(*pair, 1) for pair in pairs)
             ):
                 nodes = tuple(_Node(*pair) for pair in pairs)
-                return _found(node, one, other, nodes, True)
+                return _compared(node, base, patched, nodes, True)
             if strict:
-                nodes = self._skip(node, one, other)
+                nodes = self._skip(node, base, patched)
                 if nodes:
-                    return _Found(
+                    return _Match(
                         node, 0, (), Counter(), Counter(), (), (), nodes, True
                     )
-        return _found(node, one, other, (), False)
+        return _compared(node, base, patched, (), False)
 
-    def _skip(self, node: _Node, one: Stretch, other: Stretch) -> tuple[_Node, ...]:
-        """Take one side's choice for an additional one, if then both meet again."""
+    def _skip(self, node: _Node, base: Stretch, patched: Stretch) -> tuple[_Node, ...]:
+        """Treat one side's choice as an additional one, if both then meet again."""
         if node.skipped >= _EXTRAS:
             return ()
         skipped = node.skipped + 1
-        if len(other.next) == 2 and all(
-            self._meets(node.base, state, _EXTRA) for state in other.next
+        if len(patched.next) == 2 and all(
+            self._meets(node.base, state, _EXTRA) for state in patched.next
         ):
-            carry = (*node.patched_carry, *_without(other))
-            nops = (*node.nops, *other.nops)
+            carry = (*node.patched_carry, *_without(patched))
+            nops = (*node.nops, *patched.nops)
             return tuple(
                 _Node(node.base, state, node.base_carry, carry, nops, skipped)
-                for state in other.next
+                for state in patched.next
             )
-        if len(one.next) == 2 and all(
-            self._meets(state, node.patched, _EXTRA) for state in one.next
+        if len(base.next) == 2 and all(
+            self._meets(state, node.patched, _EXTRA) for state in base.next
         ):
-            carry = (*node.base_carry, *_without(one))
+            carry = (*node.base_carry, *_without(base))
             return tuple(
                 _Node(
                     state, node.patched, carry, node.patched_carry, node.nops, skipped
                 )
-                for state in one.next
+                for state in base.next
             )
         return ()
 
     def _meets(self, base: State, patched: State, more: int) -> bool:
-        """Whether both sides choose alike, after ``more`` choices of one at most."""
+        """Whether both sides choose alike, after at most ``more`` choices of one."""
         key = (base, patched, more)
         if key not in self._met:
             self._met[key] = self._try_to_meet(base, patched, more)
         return self._met[key]
 
     def _try_to_meet(self, base: State, patched: State, more: int) -> bool:
-        one, other = self._base.at(base), self._patched.at(patched)
-        if _pairs(one, other, True) is not None:
+        base_stretch, patched_stretch = self._base.at(base), self._patched.at(patched)
+        if _pairs(base_stretch, patched_stretch, True) is not None:
             return True
         if not more:
             return False
         return (
-            len(other.next) == 2
-            and all(self._meets(base, state, more - 1) for state in other.next)
+            len(patched_stretch.next) == 2
+            and all(
+                self._meets(base, state, more - 1) for state in patched_stretch.next
+            )
         ) or (
-            len(one.next) == 2
-            and all(self._meets(state, patched, more - 1) for state in one.next)
+            len(base_stretch.next) == 2
+            and all(
+                self._meets(state, patched, more - 1) for state in base_stretch.next
+            )
         )
 
 
 def _pairs(
-    one: Stretch, other: Stretch, strict: bool
+    base: Stretch, patched: Stretch, strict: bool
 ) -> tuple[tuple[State, State], ...] | None:
     """The states that both choices lead to; None if they are not the same choice."""
-    if one.end != other.end:
+    if base.end != patched.end:
         return None
-    if one.end != "branch" or one.condition == other.condition:
-        if one.condition != other.condition:
+    if base.end != "branch" or base.condition == patched.condition:
+        if base.condition != patched.condition:
             return None
-        if strict and one.setter != other.setter:
+        if strict and base.setter != patched.setter:
             return None
-        return tuple(zip(one.next, other.next, strict=True))
-    if not strict and _MIRRORED.get(one.condition) == other.condition:
+        return tuple(zip(base.next, patched.next, strict=True))
+    if not strict and _MIRRORED.get(base.condition) == patched.condition:
         # x < y is not (y <= x): the compiler has swapped what it compares.
-        return (one.next[0], other.next[1]), (one.next[1], other.next[0])
+        return (base.next[0], patched.next[1]), (base.next[1], patched.next[0])
     return None
 
 
 def _without(stretch: Stretch) -> tuple[Instruction, ...]:
-    return tuple(one for one in stretch.instructions if one.address not in stretch.nops)
+    return tuple(
+        instruction
+        for instruction in stretch.instructions
+        if instruction.address not in stretch.nops
+    )
 
 
-def _found(
+def _compared(
     node: _Node,
-    one: Stretch,
-    other: Stretch,
+    base: Stretch,
+    patched: Stretch,
     nodes: tuple[_Node, ...],
     matched: bool,
-) -> _Found:
-    gone = (*node.base_carry, *_without(one))
-    here = (*node.patched_carry, *_without(other))
-    ours, theirs = (Counter(item.form for item in part) for part in (here, gone))
-    return _Found(
+) -> _Match:
+    base_instructions = (*node.base_carry, *_without(base))
+    patched_instructions = (*node.patched_carry, *_without(patched))
+    ours, theirs = (
+        Counter(instruction.form for instruction in part)
+        for part in (patched_instructions, base_instructions)
+    )
+    return _Match(
         node,
-        len(here) - len(gone),
-        (*node.nops, *other.nops),
+        len(patched_instructions) - len(base_instructions),
+        (*node.nops, *patched.nops),
         ours - theirs,
         theirs - ours,
-        here,
-        gone,
+        patched_instructions,
+        base_instructions,
         nodes,
         matched,
     )
 
 
-def _work(one: _Found) -> int:
-    jumps = sum(item.kind == "jump" for item in one.here)
-    return one.net - jumps + sum(item.kind == "jump" for item in one.gone)
+def _work(match: _Match) -> int:
+    jumps = sum(instruction.kind == "jump" for instruction in match.patched)
+    return (
+        match.net
+        - jumps
+        + sum(instruction.kind == "jump" for instruction in match.base)
+    )
 
 
 def _those(
     instructions: tuple[Instruction, ...], forms: Counter[str]
 ) -> tuple[Instruction, ...]:
     """As many of ``instructions`` of each form as ``forms`` counts, the last ones."""
-    left = Counter(forms)
+    remaining = Counter(forms)
     chosen = []
-    for one in reversed(instructions):
-        if left[one.form] > 0:
-            left[one.form] -= 1
-            chosen.append(one)
+    for instruction in reversed(instructions):
+        if remaining[instruction.form] > 0:
+            remaining[instruction.form] -= 1
+            chosen.append(instruction)
     return tuple(reversed(chosen))
 
 
 def _places(stretches: dict[State, Stretch]) -> dict[int, Instruction]:
     return {
-        one.address: one
+        instruction.address: instruction
         for stretch in stretches.values()
-        for one in stretch.instructions
-        if one.address not in stretch.nops
+        for instruction in stretch.instructions
+        if instruction.address not in stretch.nops
     }
 
 
 def _extreme(
-    found: dict[_Node, _Found], start: _Node, cost: Callable[[_Found], int]
+    matches: dict[_Node, _Match], start: _Node, cost: Callable[[_Match], int]
 ) -> int:
-    """The dearest path from ``start`` that comes to no place twice."""
+    """The greatest cost of a path from ``start`` that visits no node twice."""
     best: dict[_Node, int] = {}
-    for node in _postorder(found, start):
-        following = [best[after] for after in found[node].next if after in best]
-        best[node] = cost(found[node]) + max(following, default=0)
+    for node in _postorder(matches, start):
+        following = [best[after] for after in matches[node].next if after in best]
+        best[node] = cost(matches[node]) + max(following, default=0)
     return best[start]
 
 
-def _most_sites(found: dict[_Node, _Found], start: _Node) -> int:
+def _most_sites(matches: dict[_Node, _Match], start: _Node) -> int:
     """The most different sites that a path from ``start`` crosses."""
-    order = list(_postorder(found, start))
+    order = list(_postorder(matches, start))
     crossed = {node: set[frozenset[int]]() for node in order}
-    # Until nothing changes: what follows a loop is found along the edge back only.
+    # Until nothing changes: what follows a loop is found along its back edge only.
     changed = True
     while changed:
         changed = False
         for node in order:
-            own = frozenset(found[node].nops)
+            own = frozenset(matches[node].nops)
             sets = {own} | {
                 own | sites
-                for after in found[node].next
+                for after in matches[node].next
                 for sites in crossed.get(after, ())
             }
-            most = {one for one in sets if not any(one < other for other in sets)}
+            most = {
+                candidate
+                for candidate in sets
+                if not any(candidate < other for other in sets)
+            }
             changed |= most != crossed[node]
             crossed[node] = most
     return max(map(len, crossed[start]))
 
 
-def _postorder(found: dict[_Node, _Found], start: _Node) -> Iterator[_Node]:
-    """Each node after all that it leads to, edges back left out."""
+def _postorder(matches: dict[_Node, _Match], start: _Node) -> Iterator[_Node]:
+    """Each node after its successors, back edges left out."""
     entered = {start}
-    stack = [(start, iter(found[start].next))]
+    stack = [(start, iter(matches[start].next))]
     while stack:
         node, following = stack[-1]
         for after in following:
-            if after in found and after not in entered:
+            if after in matches and after not in entered:
                 entered.add(after)
-                stack.append((after, iter(found[after].next)))
+                stack.append((after, iter(matches[after].next)))
                 break
         else:
             yield node
             stack.pop()
 
 
-def _in_cycles(found: dict[_Node, _Found]) -> set[_Node]:
-    """The nodes that can be come to from themselves."""
+def _in_cycles(matches: dict[_Node, _Match]) -> set[_Node]:
+    """The nodes with a net difference that are in a cycle."""
 
-    def comes_back(node: _Node) -> bool:
+    def is_in_cycle(node: _Node) -> bool:
         seen: set[_Node] = set()
-        waiting = list(found[node].next)
+        waiting = list(matches[node].next)
         while waiting:
             after = waiting.pop()
             if after == node:
                 return True
-            if after in found and after not in seen:
+            if after in matches and after not in seen:
                 seen.add(after)
-                waiting.extend(found[after].next)
+                waiting.extend(matches[after].next)
         return False
 
-    return {node for node, one in found.items() if one.net and comes_back(node)}
+    return {node for node, match in matches.items() if match.net and is_in_cycle(node)}

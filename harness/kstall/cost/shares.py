@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one series has in the footprint of several that are in one kernel.
+"""The share of one series in the footprint of several that are in one kernel.
 
-Nothing is left out: what cannot be told to be somebody's is everybody's, and is judged
-as each one's.
+Nothing is left out: what cannot be attributed to any series is attributed to all, and
+judged for each of them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NO_SITE = re.compile(r"no site of (\w+) in any binary")
 
 @dataclass(frozen=True)
 class Part:
-    """What a series has to do with, by name: a reason why a change is its own.
+    """The names by which a change is attributed to a series.
 
-    ``events`` maps the symbol of a tracepoint to functions with a site.  ``functions``
-    of source files are not as in the base, or call such a one in a file that the series
-    changes; ``words`` are in lines that it adds.  What it asks an exemption for is in
-    ``exempt``, functions and structs alike.
+    ``events`` maps the symbol of a tracepoint to functions with a site.  The source of
+    ``functions`` differs from the base, or they call such a function in a file that the
+    series changes; ``words`` are in lines that it adds.  ``exempt`` are functions and
+    structs that it declares exemptions for.
     """
 
     name: str
@@ -42,81 +42,89 @@ class Shares:
     _of: dict[str, Part] = field(default_factory=dict, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._of.update((one.name, one) for one in self.parts)
+        self._of.update((part.name, part) for part in self.parts)
 
     @property
     def events(self) -> dict[str, tuple[str, ...]]:
         """The functions with a site, by the symbol of the tracepoint, of all."""
         return {
-            event: names for one in self.parts for event, names in one.events.items()
+            event: names for part in self.parts for event, names in part.events.items()
         }
 
     @property
     def hot(self) -> frozenset[str]:
-        """The functions that any of them calls hot."""
-        return frozenset(name for one in self.parts for name in one.hot)
+        """The functions that any of them declares hot."""
+        return frozenset(name for part in self.parts for name in part.hot)
 
-    def of(self, series: str, whole: costs.Footprint) -> costs.Footprint:
-        """What is the part of ``series`` in ``whole``, or may be."""
-        mine = self._of[series]
-        sited = _sited(whole.sites)
-        owners = _Owners(self.parts, sited, whole)
+    def of(self, series: str, footprint: costs.Footprint) -> costs.Footprint:
+        """The share of ``series`` in ``footprint``: all that is its own, or may be."""
+        part = self._of[series]
+        sited = _sited(footprint.sites)
+        owners = _Owners(self.parts, sited, footprint)
 
-        def is_ours(one: costs.FunctionPaths) -> bool:
-            return series in owners.of_function(one.name, one.binary)
+        def is_ours(paths: costs.FunctionPaths) -> bool:
+            return series in owners.of_function(paths.name, paths.binary)
 
-        functions = [one for one in whole.functions if series in owners.of_symbol(one)]
+        functions = [
+            size for size in footprint.functions if series in owners.of_symbol(size)
+        ]
         return costs.Footprint(
-            nops=whole.nops,
-            sites=[one for one in whole.sites if one.event in mine.events],
+            nops=footprint.nops,
+            sites=[site for site in footprint.sites if site.event in part.events],
             functions=functions,
             sections=list(
-                _sections(whole, functions, self._alone(whole, owners, series))
+                _sections(footprint, functions, self._alone(footprint, owners, series))
             ),
-            paths=[one for one in whole.paths if is_ours(one)],
-            same_paths=whole.same_paths,
-            unchanged=whole.unchanged,
-            structs=[one for one in whole.structs if series in owners.of_struct(one)],
-            prototypes=[
-                one
-                for one in whole.prototypes
-                # What became of one that was there before is everybody's.
-                if one.base is not None
-                or one.event in mine.events
-                or one.event not in self.events
+            paths=[paths for paths in footprint.paths if is_ours(paths)],
+            same_paths=footprint.same_paths,
+            unchanged=footprint.unchanged,
+            structs=[
+                change
+                for change in footprint.structs
+                if series in owners.of_struct(change)
             ],
-            same_prototypes=whole.same_prototypes,
-            limits=[*self._limits(mine, whole)],
+            prototypes=[
+                prototype
+                for prototype in footprint.prototypes
+                # A change of an existing prototype is attributed to all.
+                if prototype.base is not None
+                or prototype.event in part.events
+                or prototype.event not in self.events
+            ],
+            same_prototypes=footprint.same_prototypes,
+            limits=[*self._limits(part, footprint)],
         )
 
-    def _limits(self, mine: Part, whole: costs.Footprint) -> Iterator[str]:
-        for text in whole.limits:
+    def _limits(self, part: Part, footprint: costs.Footprint) -> Iterator[str]:
+        for text in footprint.limits:
             match = _NO_SITE.fullmatch(text)
-            if match is None or match[1] in mine.events:
+            if match is None or match[1] in part.events:
                 yield text
-        others = ", ".join(one.name for one in self.parts if one.name != mine.name)
+        others = ", ".join(
+            other.name for other in self.parts if other.name != part.name
+        )
         yield (
             f"{others} are in the same kernel: of a binary that they change as well, "
-            "sizes are those of functions that are told to be of this series"
+            "sizes are those of functions that are attributed to this series"
         )
 
     def _alone(
-        self, whole: costs.Footprint, owners: _Owners, series: str
+        self, footprint: costs.Footprint, owners: _Owners, series: str
     ) -> frozenset[str]:
         """The binaries that only ``series`` changes."""
         changed: dict[str, set[str]] = {}
-        for one in whole.functions:
-            found = changed.setdefault(one.binary, set())
-            found |= owners.of_symbol(one)
-        return frozenset(name for name, found in changed.items() if found == {series})
+        for size in footprint.functions:
+            names = changed.setdefault(size.binary, set())
+            names |= owners.of_symbol(size)
+        return frozenset(name for name, names in changed.items() if names == {series})
 
 
 def _sited(sites: Iterable[costs.Site]) -> dict[str, set[str]]:
     """The events with a site in a function, by its name in the source."""
-    found: dict[str, set[str]] = {}
-    for one in sites:
-        found.setdefault(_plain(one.function), set()).add(one.event)
-    return found
+    events: dict[str, set[str]] = {}
+    for site in sites:
+        events.setdefault(_plain(site.function), set()).add(site.event)
+    return events
 
 
 def _plain(name: str) -> str:
@@ -124,92 +132,97 @@ def _plain(name: str) -> str:
 
 
 def _sections(
-    whole: costs.Footprint,
+    footprint: costs.Footprint,
     functions: Sequence[costs.FunctionSize],
     alone: frozenset[str],
 ) -> Iterator[costs.SectionSize]:
-    """Of binaries of several, what functions of one make of the section."""
-    for one in whole.sections:
-        if one.binary in alone:
-            yield one
+    """The sections; if several series change a binary, the sums of ``functions``."""
+    for section in footprint.sections:
+        if section.binary in alone:
+            yield section
             continue
-        here = [
-            each
-            for each in functions
-            if (each.binary, each.section) == (one.binary, one.section)
+        members = [
+            function
+            for function in functions
+            if (function.binary, function.section) == (section.binary, section.section)
         ]
         base, patched = (
             sum(size or 0 for size in sizes)
             for sizes in (
-                [each.base for each in here],
-                [each.patched for each in here],
+                [function.base for function in members],
+                [function.patched for function in members],
             )
         )
         if base != patched:
             yield costs.SectionSize(
-                binary=one.binary, section=one.section, base=base, patched=patched
+                binary=section.binary,
+                section=section.section,
+                base=base,
+                patched=patched,
             )
 
 
 class _Owners:
-    """Whose a change is; names of series."""
+    """The owners of changes, as names of series."""
 
     def __init__(
         self,
         parts: Sequence[Part],
         sited: Mapping[str, set[str]],
-        whole: costs.Footprint,
+        footprint: costs.Footprint,
     ) -> None:
         self._parts = parts
         self._sited = sited
-        self._every = frozenset(one.name for one in parts)
-        # Whose functions are in a module, as far as they are told to be somebody's.
+        self._every = frozenset(part.name for part in parts)
+        # The series that changes in a module are attributed to, if to any.
         self._in_module: dict[str, frozenset[str]] = {}
-        changed = {(one.binary, one.name) for one in whole.paths}
-        changed |= {(one.binary, one.name) for one in whole.functions}
+        changed = {(paths.binary, paths.name) for paths in footprint.paths}
+        changed |= {(size.binary, size.name) for size in footprint.functions}
         for binary, name in changed:
             if binary != "vmlinux":
-                known = self._in_module.get(binary, frozenset())
-                self._in_module[binary] = known | self._told(name)
+                series = self._in_module.get(binary, frozenset())
+                self._in_module[binary] = series | self._attributed(name)
 
     def of_function(self, symbol: str, binary: str) -> frozenset[str]:
-        """Whose source changed, or whose event it has; else who argues for it, or
-        changes others of its module."""
+        """Series that change its source or have an event in it; else those that exempt
+        it, or those that change other functions of its module."""
         name = _plain(symbol)
-        argued = frozenset(one.name for one in self._parts if name in one.exempt)
-        beside = self._in_module.get(binary)
-        return self._told(symbol) or argued or beside or self._every
+        exempting = frozenset(part.name for part in self._parts if name in part.exempt)
+        neighbours = self._in_module.get(binary)
+        return self._attributed(symbol) or exempting or neighbours or self._every
 
-    def _told(self, symbol: str) -> frozenset[str]:
+    def _attributed(self, symbol: str) -> frozenset[str]:
         name = _plain(symbol)
         events = self._sited.get(name, set())
         return frozenset(
-            one.name
-            for one in self._parts
-            if name in one.functions or events & one.events.keys()
+            part.name
+            for part in self._parts
+            if name in part.functions or events & part.events.keys()
         )
 
     def of_symbol(self, size: costs.FunctionSize) -> frozenset[str]:
-        """As `of_function`; what TRACE_EVENT() makes is its event's."""
+        """As `of_function`; code generated by TRACE_EVENT() belongs to its event."""
         if size.part == "event":
             name = _plain(size.name)
             owners = frozenset(
-                one.name
-                for one in self._parts
-                if any(name.endswith(f"_{event}") for event in one.events)
+                part.name
+                for part in self._parts
+                if any(name.endswith(f"_{event}") for event in part.events)
             )
             return owners or self._every
         return self.of_function(size.name, size.binary)
 
     def of_struct(self, change: costs.StructChange) -> frozenset[str]:
-        """Who makes it, argues for it, or names a member that came or went."""
+        """Series that create or exempt it, or name a member that is new or gone."""
         names = {member[1:] for member in change.members} or {change.name}
         if change.record:
             names = {change.name.removeprefix("trace_event_raw_")}
-            made = frozenset(
-                one.name for one in self._parts if names & one.events.keys()
+            makers = frozenset(
+                part.name for part in self._parts if names & part.events.keys()
             )
-            return made or self._every
-        argued = frozenset(one.name for one in self._parts if change.name in one.exempt)
-        told = frozenset(one.name for one in self._parts if names & one.words)
-        return argued or told or self._every
+            return makers or self._every
+        exempting = frozenset(
+            part.name for part in self._parts if change.name in part.exempt
+        )
+        naming = frozenset(part.name for part in self._parts if names & part.words)
+        return exempting or naming or self._every

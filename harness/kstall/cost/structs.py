@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What became of structs, and of the prototypes of tracepoints, between two kernels."""
+"""Changes of structs, and of prototypes of tracepoints, between two kernels."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ Pair = tuple[str, btf.Types, btf.Types]
 def types(binaries: Iterable[tuple[str, Path, Path]]) -> Iterator[Pair]:
     """The types of binaries, as name, base, patched; the kernel itself is first."""
     kernels: tuple[btf.Types, btf.Types] | None = None
-    for name, one, other in binaries:
+    for name, base, patched in binaries:
         if kernels is None:
-            before, after = kernels = btf.read(one), btf.read(other)
+            before, after = kernels = btf.read(base), btf.read(patched)
         else:
             try:
-                before = btf.read(one, kernels[0])
-                after = btf.read(other, kernels[1])
+                before = btf.read(base, kernels[0])
+                after = btf.read(patched, kernels[1])
             except KstallError:
                 continue  # a module without types of its own
         yield name, before, after
 
 
-def add(found: costs.Footprint, pairs: Iterable[Pair]) -> None:
-    """Add to ``found`` what changed or is new, each once, where it is first."""
+def add(footprint: costs.Footprint, pairs: Iterable[Pair]) -> None:
+    """Add what changed or is new to ``footprint``, each once, for its first binary."""
     reported: set[str] = set()
     for name, before, after in pairs:
         for change in compare(name, before, after):
             if change.name not in reported:
                 reported.add(change.name)
-                found.structs.append(change)
+                footprint.structs.append(change)
         ours, theirs = before.prototypes(), after.prototypes()
-        found.prototypes += prototypes(name, ours, theirs)
-        found.same_prototypes += sum(theirs.get(key) == ours[key] for key in ours)
+        footprint.prototypes += prototypes(name, ours, theirs)
+        footprint.same_prototypes += sum(theirs.get(key) == ours[key] for key in ours)
 
 
 def prototypes(
@@ -51,7 +51,7 @@ def prototypes(
     base: Mapping[str, tuple[str, ...]],
     patched: Mapping[str, tuple[str, ...]],
 ) -> Iterator[costs.Prototype]:
-    """The tracepoints whose arguments are not what they were."""
+    """The tracepoints whose arguments changed."""
     for event in sorted({*base, *patched}):
         before, after = base.get(event), patched.get(event)
         if before != after:
@@ -66,24 +66,30 @@ def prototypes(
 def compare(
     binary: str, base: btf.Types, patched: btf.Types
 ) -> Iterator[costs.StructChange]:
-    """What became of the structs of ``base``; those of one name are held together."""
+    """The structs that changed; those of one name are compared as a set."""
     ours, theirs = _layouts(base), _layouts(patched)
     for name in sorted({*ours, *theirs}):
         before, after = ours.get(name, set()), theirs.get(name, set())
         if before == after or name.startswith(_NO_RECORD):
             continue
-        one = max(before - after, key=_order, default=None)
-        other = max(after - before, key=_order, default=None)
-        if one is None and before:
-            continue  # one of several with this name went or came
-        moved, members = _moves(one, other) if one and other else ([], [])
+        old_layout = max(before - after, key=_order, default=None)
+        new_layout = max(after - before, key=_order, default=None)
+        if old_layout is None and before:
+            continue  # another struct of this name was added
+        moved, members = (
+            _moves(old_layout, new_layout) if old_layout and new_layout else ([], [])
+        )
         yield costs.StructChange(
             binary=binary,
             name=name,
-            base=one.size if one else None,
-            patched=other.size if other else None,
-            base_holes=sum(hole.size for hole in one.holes) if one else None,
-            patched_holes=sum(hole.size for hole in other.holes) if other else None,
+            base=old_layout.size if old_layout else None,
+            patched=new_layout.size if new_layout else None,
+            base_holes=sum(hole.size for hole in old_layout.holes)
+            if old_layout
+            else None,
+            patched_holes=sum(hole.size for hole in new_layout.holes)
+            if new_layout
+            else None,
             moved=moved,
             members=members,
             record=name.startswith(_RECORD),
@@ -95,15 +101,15 @@ def _order(layout: btf.Layout) -> tuple[int, int]:
 
 
 def _layouts(types: btf.Types) -> dict[str, set[btf.Layout]]:
-    found: dict[str, set[btf.Layout]] = {}
-    for one in types.layouts():
-        found.setdefault(one.name, set()).add(one)
-    return found
+    layouts: dict[str, set[btf.Layout]] = {}
+    for layout in types.layouts():
+        layouts.setdefault(layout.name, set()).add(layout)
+    return layouts
 
 
-def _moves(one: btf.Layout, other: btf.Layout) -> tuple[list[str], list[str]]:
-    ours = {member.name: member for member in one.members if member.name}
-    theirs = {member.name: member for member in other.members if member.name}
+def _moves(base: btf.Layout, patched: btf.Layout) -> tuple[list[str], list[str]]:
+    ours = {member.name: member for member in base.members if member.name}
+    theirs = {member.name: member for member in patched.members if member.name}
     moved = [
         f"{name}: {ours[name].offset // 8} -> {theirs[name].offset // 8}"
         for name in ours
