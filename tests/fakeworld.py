@@ -66,7 +66,9 @@ $(O)/vmlinux: $(OBJECTS)
 \t@gcc -nostdlib -shared -Wl,--build-id -o $@ $^
 \t@objcopy --add-section .BTF=$(S)btf $@
 \t@echo "cmd" >$(O)/.vmlinux.cmd
-$(O)/%.o: $(S)%.c $(O)/.config
+$(O)/tools/objtool/objtool:
+\t@mkdir -p $(@D) && echo '#!/bin/sh' >$@ && chmod +x $@
+$(O)/%.o: $(S)%.c $(O)/.config | $(O)/tools/objtool/objtool
 \t@echo "  CC      $*.o"
 \t@$(CC) -Wall -O1 -fPIC -c -o $@ $<
 \t@$(if $(C),echo "  CHECK   $*.c"; $(CHECK) $<)
