@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What every package stands on: processes, the cache, errors.
+"""What every package builds on: processes, the cache, errors.
 
-In come a command or a key; out come its output, or a directory that is whole.  It
-knows nothing of kernels, series or guests, and needs only the standard library, as it
-is used where nothing is installed yet.
+In come a command or a key; out come its output, or a complete directory.  It knows
+nothing of kernels, series or guests, and needs only the standard library, because it
+also runs where nothing is installed yet.
 """
 
 from . import (

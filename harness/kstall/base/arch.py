@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is otherwise on another architecture: the one place that says so.
+"""Whatever depends on the architecture, in one place.
 
-Whoever builds, boots or counts asks an `Architecture` for what it needs, and does not
-look at its name.  How machine code is read says `kstall.cost`, by the file's own word.
+Code that builds, boots or counts asks an `Architecture` for what it needs and does not
+look at its name.  Only machine code is read elsewhere, in `kstall.cost`, by what the
+file's own header says.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from .errors import KstallError
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture that kernels can be built for, and guests be of.
+    """An architecture to build kernels for and to boot guests of.
 
-    ``name`` is what ``--arch`` takes, ``machine`` what uname(1) says, ``kbuild`` make's
-    ARCH and the directory below ``arch/``, ``debian`` what its packages are for and
-    ``triplet`` what its cross tools and library directories are called.  ``loader`` is
-    the dynamic loader in a root.
+    ``name`` is what ``--arch`` takes, ``machine`` what uname(1) prints, ``kbuild``
+    make's ARCH and the directory below ``arch/``, ``debian`` the architecture of its
+    packages and ``triplet`` the name of its cross tools and library directories.
+    ``loader`` is the dynamic loader in a root.
 
     ``target`` has make build ``image``, a path in the output directory.  ``qemu`` is
-    the emulator, ``hardware`` what it is told of every machine, and ``parameters`` what
-    every kernel is.  ``vng`` is its name for virtme-ng.  ``counter`` says whether there
-    is a counter that counts the host's time under emulation, and what the kernel may be
-    told of it: a parameter without its value, in kHz.
+    the emulator, ``hardware`` its arguments for every machine, and ``parameters`` the
+    command line of every kernel.  ``vng`` is virtme-ng's name for it.  ``counter`` is
+    the kernel parameter, without its value in kHz, that gives the frequency of a
+    counter which counts the host's time under emulation; None if there is none.
 
-    ``packages`` are those of Debian that bring compiler and emulator.
+    ``packages`` are the Debian packages of compiler and emulator.
     """
 
     name: str
@@ -49,43 +50,43 @@ class Architecture:
 
     @property
     def native(self) -> bool:
-        """Whether this machine is of it."""
+        """Whether this machine has this architecture."""
         return platform.machine() == self.machine
 
     @property
     def prefix(self) -> str:
-        """What stands before the names of binutils and gcc; empty if it is native."""
+        """The prefix of the names of binutils and gcc; empty if it is native."""
         return "" if self.native else f"{self.triplet}-"
 
     def tool(self, name: str) -> str:
-        """The program ``name`` of binutils or gcc that works for it."""
+        """The program ``name`` of binutils or gcc for this architecture."""
         return f"{self.prefix}{name}"
 
     @property
     def make(self) -> tuple[str, ...]:
-        """The variables by which make builds for it; none where that goes without."""
+        """The variables of make for a cross build; none for a native one."""
         if self.native:
             return ()
         return (f"ARCH={self.kbuild}", f"CROSS_COMPILE={self.prefix}")
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Its part in keys of the cache: results for x86-64 are older than others, and
-        have none."""
+        """Its part in keys of the cache; empty for x86-64, whose keys are older than
+        the choice of an architecture."""
         return () if self is X86_64 else (self.name,)
 
     def place(self, name: str) -> str:
-        """The directory of the cache that has what is called ``name`` for it."""
+        """The name of the cache's directory ``name`` for this architecture."""
         return "-".join((name, *self.key))
 
     def require(self) -> None:
-        """Raise `KstallError` if what compiles or emulates it is not here."""
+        """Raise `KstallError` if its compiler or its emulator is not installed."""
         programs = {self.tool("gcc"): "compiles for", self.qemu: "emulates"}
-        lacking = [name for name in programs if shutil.which(name) is None]
-        if lacking:
-            what = ", ".join(f"{name}, which {programs[name]} it" for name in lacking)
+        missing = [name for name in programs if shutil.which(name) is None]
+        if missing:
+            tools = ", ".join(f"{name}, which {programs[name]} it" for name in missing)
             raise KstallError(
-                f"--arch {self.name}: no {what}",
+                f"--arch {self.name}: no {tools}",
                 next=f"apt-get install {' '.join(self.packages)}, or as root: "
                 f"make setup ARCH={self.name}",
             )
@@ -108,9 +109,8 @@ X86_64 = Architecture(
         # The check counts timer ticks in a busy loop, and panics when a busy host does
         # not let an emulated CPU run in time.
         "no_timer_check",
-        # Nor let two of them compare their clocks: the clocksource watchdog limits that
-        # by the very clock it doubts, and on a busy host was seen to spin there for
-        # minutes.
+        # The clocksource watchdog limits its comparison of two CPUs by the very clock
+        # that it doubts, and on a busy host was seen to spin there for minutes.
         "tsc=reliable",
     ),
     counter="tsc_early_khz",
@@ -127,24 +127,27 @@ ARM64 = Architecture(
     image="arch/arm64/boot/Image",
     qemu="qemu-system-aarch64",
     vng="arm64",
-    # virtme-ng takes a processor of 2012 with a GICv2.  This one has atomic
-    # instructions, and a counter of those that were executed.
+    # virtme-ng's default is a processor of 2012 with a GICv2.  This one has atomic
+    # instructions, and counts the instructions that it executes.
     hardware=("-machine", "gic-version=3", "-cpu", "neoverse-n1"),
     parameters=("earlycon=pl011,0x9000000",),
-    # The architected timer tells its own frequency.
+    # The architected timer reports its own frequency.
     counter=None,
     packages=("gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-system-arm"),
 )
 
-_KNOWN = {one.name: one for one in (X86_64, ARM64)}
-NAMES = tuple(_KNOWN)
+_ARCHITECTURES = {architecture.name: architecture for architecture in (X86_64, ARM64)}
+NAMES = tuple(_ARCHITECTURES)
 
 
 def named(name: str) -> Architecture:
     """The architecture that is called ``name``, one of `NAMES`."""
-    return _KNOWN[name]
+    return _ARCHITECTURES[name]
 
 
 def host() -> Architecture:
-    """Whatever the machine is of; x86-64 where that is none of these."""
-    return next((one for one in _KNOWN.values() if one.native), X86_64)
+    """The machine's own architecture; x86-64 where that is none of these."""
+    for architecture in _ARCHITECTURES.values():
+        if architecture.native:
+            return architecture
+    return X86_64

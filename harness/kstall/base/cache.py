@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where work that is done is kept, and how it gets there whole.
+"""The cache: results are written atomically, and verified before they are used again.
 
-An entry is made in a temporary sibling and renamed into place, so what a name leads
-to is always complete.  One `flock` per thing that changes keeps two runs apart; the
-kernel drops it when its holder dies, however it dies.
+An entry is made in a temporary sibling and renamed into place, so an entry that exists
+is complete.  One `flock` per thing that changes keeps two runs apart; the kernel drops
+it when its holder dies, however it dies.
 
-Complete is not yet undamaged: disks fill up, lose power and rot.  So an entry that is
-to be used again has a list of what is in it, and one that is not as listed is as good
-as none (`keep`, `kept`).
+A complete entry may still be damaged: disks fill up, lose power and rot.  So an entry
+that is to be used again lists its content, and counts as missing if that has changed
+(`keep`, `kept`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import Any, Literal
 
 from .errors import cause
 
-#: What lists the content of an entry, in the entry.
+#: The file that lists the content of the entry it is in.
 LIST = "kstall-entry.json"
-# Of a larger file only so much of both ends is read: a kernel has hundreds of
-# megabytes, and what is cut short or was never written out shows at the end.
+# Of a larger file only this much of both ends is read: a kernel has hundreds of
+# megabytes, and a file that was cut short or never written out shows it at the end.
 _END = 2**15
-_NO_KEEPING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _remarks: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
     "remarks", default=None
@@ -42,8 +42,8 @@ _remarks: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def remarked() -> Iterator[list[str]]:
-    """What there is to say of the cache while the block runs: entries that were found
-    damaged, and those that could not be kept."""
+    """The remarks on the cache while the block runs: entries that were damaged, and
+    results that could not be kept."""
     remarks: list[str] = []
     token = _remarks.set(remarks)
     try:
@@ -53,7 +53,7 @@ def remarked() -> Iterator[list[str]]:
 
 
 def remark(text: str) -> None:
-    """Have ``text`` said to whoever listens with `remarked`."""
+    """Add ``text`` to the remarks of the enclosing `remarked` block."""
     if (remarks := _remarks.get()) is not None and text not in remarks:
         remarks.append(text)
 
@@ -84,8 +84,8 @@ def used() -> Iterator[Used]:
 
 def default_dir() -> Path:
     """``$KSTALL_CACHE``, else ``kstall`` below the user's cache directory."""
-    if chosen := os.environ.get("KSTALL_CACHE"):
-        return Path(chosen).absolute()
+    if path := os.environ.get("KSTALL_CACHE"):
+        return Path(path).absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base).absolute() / "kstall"
 
@@ -104,14 +104,14 @@ def file_digest(path: Path) -> str:
 
 @contextlib.contextmanager
 def publish(target: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes ``target`` when the block ends well.
+    """A directory to fill, which becomes ``target`` when the block succeeds.
 
     Left-overs of earlier, killed attempts at the same target are removed first; the
     caller holds the lock that keeps a second attempt away.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    for stale in target.parent.glob(f".{target.name}.tmp-*"):
-        remove(stale)
+    for leftover in target.parent.glob(f".{target.name}.tmp-*"):
+        remove(leftover)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.tmp-", dir=target.parent))
     scratch.chmod(0o755)
     try:
@@ -126,10 +126,10 @@ def publish(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def keep(target: Path) -> Iterator[Path]:
-    """As `publish`, with a list of what is in it, by which `kept` knows it again."""
+    """As `publish`, with a list of the content for `kept` to verify."""
     with publish(target) as scratch:
         yield scratch
-        write_json(scratch / LIST, _listed(scratch))
+        write_json(scratch / LIST, _listing(scratch))
     if (entries := _used.get()) is not None:
         entries.every.add(target)
         entries.made.add(target)
@@ -137,71 +137,72 @@ def keep(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def keep_if_possible(target: Path) -> Iterator[Path]:
-    """As `keep`, for a result that counts without being kept.
+    """As `keep`, for a result that is valid even if it cannot be kept.
 
-    A disk that is full or read-only costs the entry, with a `remark`, and no more.
+    A disk that is full or read-only costs only the entry, with a `remark`.
     """
     try:
         with keep(target) as scratch:
             yield scratch
     except OSError as error:
         number = cause(error)
-        if number not in _NO_KEEPING:
+        if number not in _UNWRITABLE:
             raise
         remark(
-            f"{target} could not be kept ({os.strerror(number)}): this result counts, "
-            "but the next run has to find it out again"
+            f"{target} could not be kept ({os.strerror(number)}): this result is "
+            "valid, but the next run has to compute it again"
         )
 
 
 def kept(target: Path) -> bool:
     """Whether ``target`` is an entry as `keep` left it.
 
-    One that is damaged counts as none, with a `remark`; whoever makes it anew replaces
-    it.  One without a list is from before there were any, and gets one as it is.
+    A damaged one counts as missing, with a `remark`; making it again replaces it.  One
+    without a list predates the lists, and gets one as it is.
     """
-    if not _is_kept(target):
+    if not _is_intact(target):
         return False
     if (entries := _used.get()) is not None:
         entries.every.add(target)
     return True
 
 
-def _is_kept(target: Path) -> bool:
+def _is_intact(target: Path) -> bool:
     if not target.is_dir():
         return False
     try:
-        wanted = json.loads((target / LIST).read_text(encoding="utf-8"))
+        record = json.loads((target / LIST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         with contextlib.suppress(OSError):
-            write_json(target / LIST, _listed(target))
+            write_json(target / LIST, _listing(target))
         return True
     except (OSError, ValueError):
         return damaged(target, f"{LIST} cannot be read")
     try:
-        found = _listed(target)
+        listing = _listing(target)
     except OSError as error:
         return damaged(target, f"{error.filename} cannot be read")
-    if found == wanted:
+    if listing == record:
         return True
-    if not isinstance(wanted, dict):
+    if not isinstance(record, dict):
         return damaged(target, f"{LIST} cannot be read")
-    strange = min(dict(found.items() ^ wanted.items()))
-    return damaged(target, f"{strange} is not what it was")
+    name = min(dict(listing.items() ^ record.items()))
+    return damaged(target, f"{name} is not what it was")
 
 
-def damaged(target: Path, how: str) -> Literal[False]:
-    """Have said that ``target`` is damaged; the answer is that it is no entry."""
-    remark(f"{target} is damaged ({how}): it is not used, but made anew")
+def damaged(target: Path, reason: str) -> Literal[False]:
+    """Remark that ``target`` is damaged, and return False for the caller to return."""
+    remark(f"{target} is damaged ({reason}): it is not used, but made anew")
     return False
 
 
-def _listed(top: Path) -> dict[str, str]:
-    """What each file and link below ``top`` is, by path; the list itself is left out.
+def _listing(top: Path) -> dict[str, str]:
+    """Each file and link below ``top`` by path, without the list itself.
 
-    Sizes, digests of what is small, and of both ends of what is not.
+    A link is listed with its target, a file with its size and a digest, which for a
+    large file covers only both ends.
     """
-    found = {}
+    listing = {}
     pending = [os.fspath(top)]
     start = len(pending[0]) + 1
     while pending:
@@ -211,13 +212,13 @@ def _listed(top: Path) -> dict[str, str]:
                 if item.is_dir(follow_symlinks=False):
                     pending.append(item.path)
                 elif item.is_symlink():
-                    found[name] = f"-> {os.readlink(item.path)}"  # noqa: PTH115
+                    listing[name] = f"-> {os.readlink(item.path)}"  # noqa: PTH115
                 elif not name.removeprefix(".").startswith(LIST):
-                    found[name] = _print_of(Path(item.path))
-    return found
+                    listing[name] = _fingerprint(Path(item.path))
+    return listing
 
 
-def _print_of(path: Path) -> str:
+def _fingerprint(path: Path) -> str:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         text = file.read(2 * _END if size <= 2 * _END else _END)
@@ -278,7 +279,7 @@ def prune(directory: Path, *, keep: int) -> None:
 
 @contextlib.contextmanager
 def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold ``path`` exclusively; ``waiting`` is told who has it if we must wait."""
+    """Hold ``path`` exclusively; if we must wait, ``waiting`` is told the holder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Work that may be done by another process, on this machine or another one.
 
-A package that makes something says what it is as a `Unit`, and beside that how a unit
-is done.  Whoever hands units out (an `Elsewhere`) knows neither kernels nor guests: it
-brings the entries of the cache that a unit needs to where it is done, and what came of
-it back.  Where there is nobody to hand out to, everything is made here.
+A package describes a piece of its work as a `Unit`, and has a `Performer` for such
+units.  The dispatcher (an `Elsewhere`) knows neither kernels nor guests: it transfers
+the cache entries that a unit needs to a worker, and the results back.  Without a
+dispatcher everything is done in this process.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from . import cache
 from .errors import KstallError
 from .stage import Figure, figure
 
-#: As an amount of slots: as many as a worker that can do it has.
+#: As an amount of slots: all that the worker has.
 ALL = float("inf")
 
 
 class CannotHere(KstallError):
-    """What keeps this worker from a unit, and another one perhaps not."""
+    """A worker cannot do a unit, and another one perhaps can."""
 
 
 @dataclass(frozen=True)
 class Unit:
     """A piece of work: ``kind`` says how it is done, ``spec`` (JSON) with what.
 
-    ``key`` is that under which the cache has what comes of it, or made of such keys:
-    who asks for the same is given the same.  ``entries`` are those of the cache that it
-    needs, as "kernels/<key>".  ``needs`` are amounts that it takes up while it runs
-    (slots, GB of memory) and properties, of which it takes up nothing.  ``seconds`` is
-    a guess, by which what takes long is begun first.  ``fresh``: nothing of before
-    counts.
+    ``key`` is the cache key of the result, or made of such keys: units of one key share
+    one result.  ``entries`` are the cache entries that it needs, as "kernels/<key>".
+    ``needs`` are resources that it occupies while it runs (slots, GB of memory) and
+    properties of the worker, which it does not use up.  ``seconds`` is an estimate:
+    long units are started first.  ``fresh``: no earlier result is used.
     """
 
     kind: str
@@ -51,10 +50,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Done:
-    """What a worker made: a few words that are ``told``, and ``entries`` of its cache,
-    of which it had not all before (``made``); with ``files``, what a run keeps of it.
+    """The result of a worker: facts that are ``told``, ``entries`` of its cache, of
+    which those in ``made`` are new, and the directory ``files`` that the run keeps.
 
-    An ``error`` is what the unit came to, such as a kernel that panicked.
+    ``error`` is how the unit itself failed, such as a kernel that panicked.
     """
 
     told: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +65,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a unit, and is here now: entries in the cache, files in their place.
+    """The result of a unit, transferred: entries are in the cache, files in place.
 
     ``worker`` needed ``seconds`` for it.  ``made`` are entries that it had to make.
     """
@@ -78,36 +77,36 @@ class Outcome:
     error: KstallError | None = None
 
     def tell(self) -> None:
-        """Have the figures that were measured told here, and whose they are."""
-        for one in self.told.get("figures", ()):
-            figure(*one)
+        """Report the worker's figures, and its time, in this process."""
+        for values in self.told.get("figures", ()):
+            figure(*values)
         figure(f"work of {self.worker}", self.seconds, "s")
 
 
 class Elsewhere(Protocol):
-    """Who hands units out, from any thread."""
+    """A dispatcher of units, which may be called from any thread."""
 
     def ahead(self, unit: Unit) -> None:
-        """Have ``unit`` begun; `do` is told what came of it."""
+        """Start ``unit``; `do` waits for its outcome."""
 
     def do(self, unit: Unit, place: Path | None = None) -> Outcome:
         """Wait for ``unit``; its files go to ``place``, which gets nothing else.
 
-        Raises `KstallError` if nobody could do it; what a unit itself came to is the
-        outcome's ``error``.
+        Raises `KstallError` if no worker could do it; a failure of the unit itself is
+        the outcome's ``error``.
         """
 
     def forget(self, unit: Unit) -> None:
-        """What came of ``unit`` is not to be found again."""
+        """Drop the result of ``unit``, so that it is not used again."""
 
     def describe(self) -> str:
-        """Who may be asked, in a line."""
+        """The workers, in a line."""
 
 
 class Kind:
-    """How a kind of entries is told to be there, and packed: as `cache.keep` left it.
+    """How entries of a kind are verified and packed: here, those of `cache.keep`.
 
-    Others are of a class of their own.
+    Other kinds have a subclass.
     """
 
     def is_there(self, place: Path) -> bool:
@@ -116,20 +115,19 @@ class Kind:
 
     @contextlib.contextmanager
     def packed(self, place: Path) -> Iterator[Sequence[str]]:
-        """The names below ``place`` that make it up, unchanged for as long as the block
-        lasts."""
+        """The names below ``place`` to pack, unchanged while the block runs."""
         yield sorted(path.name for path in place.iterdir())
 
 
-#: How units of a kind are done: with the cache and ``out`` of a worker, from a spec.
+#: Does units of a kind, given the cache and ``out`` of a worker, and the spec.
 Performer = Callable[[Path, Path, Mapping[str, Any]], Done]
 
 
 def as_json(error: KstallError, top: Path) -> dict[str, Any]:
-    """``error`` for another process; its log is told relative to ``top``."""
+    """``error`` for another process, with its log relative to ``top``."""
     log = error.log
     return {
-        "classes": [one.__qualname__ for one in type(error).__mro__],
+        "classes": [ancestor.__qualname__ for ancestor in type(error).__mro__],
         "what": error.what,
         "next": error.next,
         "log": str(log.relative_to(top)) if log and log.is_relative_to(top) else None,
@@ -137,9 +135,11 @@ def as_json(error: KstallError, top: Path) -> dict[str, Any]:
 
 
 def of_json(raw: Mapping[str, Any], top: Path) -> KstallError:
-    """What `as_json` was given, or its nearest class that is known here."""
-    known = {one.__qualname__: one for one in _classes(KstallError)}
-    kind = next((known[name] for name in raw["classes"] if name in known), KstallError)
+    """The error that `as_json` was given, as the nearest class that is known here."""
+    classes = {subclass.__qualname__: subclass for subclass in _classes(KstallError)}
+    kind = next(
+        (classes[name] for name in raw["classes"] if name in classes), KstallError
+    )
     error = kind.__new__(kind)
     log = top / raw["log"] if raw["log"] else None
     KstallError.__init__(error, raw["what"], log=log, next=raw["next"])
@@ -148,10 +148,10 @@ def of_json(raw: Mapping[str, Any], top: Path) -> KstallError:
 
 def _classes(top: type[KstallError]) -> Iterator[type[KstallError]]:
     yield top
-    for one in top.__subclasses__():
-        yield from _classes(one)
+    for subclass in top.__subclasses__():
+        yield from _classes(subclass)
 
 
-def figures_of(measured: Sequence[Figure]) -> list[list[Any]]:
+def figures_of(measurements: Sequence[Figure]) -> list[list[Any]]:
     """Figures as JSON, for `Outcome.tell`."""
-    return [list(one) for one in measured]
+    return [list(measurement) for measurement in measurements]

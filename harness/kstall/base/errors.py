@@ -42,7 +42,7 @@ class FailedCheck(KstallError):
 
 
 class NotJudged(KstallError):
-    """The apparatus failed in a way in which it need not fail if it is tried again."""
+    """The apparatus failed in a way that need not recur: trying again may help."""
 
 
 class DoesNotApply(KstallError):
@@ -54,34 +54,35 @@ class DoesNotApply(KstallError):
 
 
 def explain(error: KstallError | OSError) -> str:
-    """What happened and what to do next, also where the system says only the first."""
+    """What happened and what to do next, also for errors of the operating system."""
     if isinstance(error, KstallError):
         return str(error)
     number = cause(error)
-    where = error.filename or "the cache or the run directory"
+    place = error.filename or "the cache or the run directory"
     if number in (errno.ENOSPC, errno.EDQUOT):
         return (
-            f"no space left on the device that holds {where}\n"
+            f"no space left on the device that holds {place}\n"
             "  next: free some, or point KSTALL_CACHE and --out at a larger disk"
         )
     if number in (errno.EROFS, errno.EACCES, errno.EPERM):
         return (
-            f"{where}: {os.strerror(number)}\n"
+            f"{place}: {os.strerror(number)}\n"
             "  next: point KSTALL_CACHE and --out to where you may write"
         )
     if number == errno.EIO:
-        return f"{where}: {os.strerror(number)}\n  next: look after that disk (`dmesg`)"
+        return f"{place}: {os.strerror(number)}\n  next: check that disk (`dmesg`)"
     return str(error)
 
 
 def cause(error: OSError) -> int:
     """The errno of ``error``; 0 where there is none.
 
-    What copies a whole directory raises one error for all of its files, and has only
-    texts of theirs.
+    `shutil.copytree` raises one error for all files, which has only their messages.
     """
     if isinstance(error, shutil.Error) and error.errno is None:
-        texts = [str(one[-1]) for one in error.args[0] if isinstance(one, tuple)]
+        texts = [
+            str(failure[-1]) for failure in error.args[0] if isinstance(failure, tuple)
+        ]
         for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
             if any(os.strerror(number) in text for text in texts):
                 return number

@@ -15,12 +15,12 @@ V = TypeVar("V")
 
 
 def each(
-    tasks: Mapping[K, Callable[[], V]], workers: int, done: Callable[[K, V], None]
+    tasks: Mapping[K, Callable[[], V]], workers: int, on_result: Callable[[K, V], None]
 ) -> None:
-    """Call all ``tasks``, ``workers`` at once, and ``done`` here as they come back.
+    """Call all ``tasks``, ``workers`` at once, and ``on_result`` here as they return.
 
-    Whatever is raised, by a task, by ``done`` or by Ctrl-C, ends the others' children
-    before it goes on: a pool waits for its threads when it is left, and they for their
+    Any exception, of a task, of ``on_result`` or by Ctrl-C, first ends the children of
+    the other tasks: a pool waits for its threads when it is left, and they for their
     children.
     """
     with (
@@ -30,12 +30,12 @@ def each(
         try:
             # The first one runs before the last one is handed out.
             waiting = {
-                # A thread begins with no context of ours.
+                # A new thread has an empty context.
                 pool.submit(contextvars.copy_context().run, task): key
                 for key, task in tasks.items()
             }
             for future in concurrent.futures.as_completed(waiting):
-                done(waiting[future], future.result())
+                on_result(waiting[future], future.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             children.end()

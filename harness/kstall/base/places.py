@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Places for what keeps a processor busy, so that no more runs at once than there are.
+"""A limit on how much that keeps a processor busy runs at once.
 
-Where nobody has said how many there are, nobody waits.
+Without `limited` nothing waits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _places: contextvars.ContextVar[threading.Semaphore | None] = contextvars.Contex
 
 @contextlib.contextmanager
 def limited(count: int) -> Iterator[None]:
-    """While the block runs, in this context and copies of it, ``count`` places."""
+    """Have ``count`` places in this context and its copies while the block runs."""
     token = _places.set(threading.Semaphore(count))
     try:
         yield
@@ -28,12 +28,12 @@ def limited(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def taken() -> Iterator[None]:
-    """One place; whoever has one needs no other for what it does."""
-    found = _places.get()
-    if found is None:
+    """Hold one place while the block runs; code inside it takes no second one."""
+    semaphore = _places.get()
+    if semaphore is None:
         yield
         return
-    with found:
+    with semaphore:
         token = _places.set(None)
         try:
             yield

@@ -82,17 +82,17 @@ def recorded() -> Iterator[list[Completed]]:
 
 
 class Ended(KstallError):
-    """A child was not started, for those that it belongs to have been ended."""
+    """A child was not started, because its group has been ended."""
 
 
 class Children:
     """Children of several threads that are ended together."""
 
     def __init__(self) -> None:
-        # Held while a child is born, lest it be missed by `end`.
+        # Held while a child is started, lest `end` miss it.
         self._lock = threading.Lock()
         self._alive: set[subprocess.Popen[bytes]] = set()
-        # Those of threads that ours have begun.
+        # Groups that threads of ours have begun.
         self._inner: set[Children] = set()
         self._ended = False
 
@@ -100,7 +100,8 @@ class Children:
     def born(
         self, make: Callable[[], subprocess.Popen[bytes]]
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """What ``make`` starts, ended with the others; raises `Ended` after `end`."""
+        """The child that ``make`` starts, ended with the others; raises `Ended` after
+        `end`."""
         with self._lock:
             if self._ended:
                 raise Ended("not started, as the run is ending")
@@ -115,11 +116,11 @@ class Children:
 
     @property
     def ended(self) -> bool:
-        """Whether none is started any more."""
+        """Whether no more children are started."""
         return self._ended
 
     def end(self) -> None:
-        """Kill all that run; from now on none is started."""
+        """Kill all children; from now on none is started."""
         with self._lock:
             self._ended = True
             for child in self._alive:
@@ -129,7 +130,7 @@ class Children:
 
     @contextlib.contextmanager
     def around(self, inner: Children) -> Iterator[None]:
-        """While the block runs, those of ``inner`` end with ours."""
+        """While the block runs, the children of ``inner`` end with ours."""
         with self._lock:
             self._inner.add(inner)
             if self._ended:
@@ -163,8 +164,8 @@ def together() -> Iterator[Children]:
 
 
 def require_going() -> None:
-    """Raise `Ended` in a context whose children have been ended: for what waits for
-    something else than a child."""
+    """Raise `Ended` in a context whose children have been ended: for code that waits
+    for something other than a child."""
     if (children := _children.get()) is not None and children.ended:
         raise Ended("given up, as the run is ending")
 
@@ -185,8 +186,8 @@ def _namespaces() -> tuple[str, ...]:
     user = () if os.geteuid() == 0 else ("--user", "--map-current-user")
     prefix = (*base, *unshare, *user)
     with contextlib.suppress(OSError):
-        tried = subprocess.run([*prefix, "true"], capture_output=True, check=False)
-        if tried.returncode == 0:
+        probe = subprocess.run([*prefix, "true"], capture_output=True, check=False)
+        if probe.returncode == 0:
             return prefix
     return base
 
@@ -198,12 +199,12 @@ def contained(argv: Sequence[str | Path], *, namespace: bool = True) -> list[str
     """
     if not (prefix := _namespaces()):
         return [*map(str, argv)]
-    # Who was killed before the child asked to be told of it is not told of.
-    us = str(os.getpid())
+    # The signal does not come if we died before setpriv asked for it: sh looks.
+    pid = str(os.getpid())
     if namespace and len(prefix) > 3:
-        alive = ("sh", "-c", _IF_PARENT_LIVES + 'exec "$@"', us)
+        alive = ("sh", "-c", _IF_PARENT_LIVES + 'exec "$@"', pid)
         return [*prefix[:3], *alive, *prefix[3:], *map(str, argv)]
-    group = ("sh", "-c", _IF_PARENT_LIVES + _ITS_GROUP, us)
+    group = ("sh", "-c", _IF_PARENT_LIVES + _ITS_GROUP, pid)
     return ["setpriv", "--pdeathsig", "TERM", *group, *map(str, argv)]
 
 
@@ -241,7 +242,7 @@ def start(
         with (_children.get() or Children()).born(make) as child:
             yield child
     finally:
-        # One that was not born has not ended.
+        # A child that did not start has not ended.
         if child is not None and (commands := _record.get()) is not None:
             words = tuple(map(str, argv))
             seconds = time.monotonic() - began
@@ -286,7 +287,7 @@ def run(
         sink = None
         if log is not None:
             log.parent.mkdir(parents=True, exist_ok=True)
-            # With the bytes of a name that is no text: the command can be pasted.
+            # A file name need not be UTF-8, and the command is there to be pasted.
             sink = stack.enter_context(
                 log.open("a", encoding="utf-8", errors="surrogateescape")
             )
@@ -302,11 +303,11 @@ def run(
             )
         )
         assert child.stdout is not None
-        late = threading.Event()
+        expired = threading.Event()
         if timeout is not None:
 
             def expire() -> None:
-                late.set()
+                expired.set()
                 end(child)
 
             timer = threading.Timer(timeout, expire)
@@ -336,7 +337,7 @@ def run(
                 on_line(line.rstrip("\n"))
         returncode = child.wait()
     output = "".join(lines)
-    if late.is_set():
+    if expired.is_set():
         raise Deadline(f"`{shlex.join(words)}` ran longer than {timeout:g} s", log=log)
     if check and returncode != 0:
         raise CommandError(words, returncode, output, log=log)

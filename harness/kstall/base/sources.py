@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Our own source as a part of what a result was made from."""
+"""Our own source code as a part of the cache keys of what it makes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def digest(*packages: str) -> str:
     """Changes with any module or data file of ``packages``, such as ``kstall.build``.
 
     For the key of what they make: another version of them may make something else.
-    Those belong there that have a say in it beyond what they put into the key.
+    Name the packages that affect the result beyond what they put into the key.
     """
     return _digest(_HARNESS, packages)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Room on the disk that holds the cache: asked for before, and missed after; memory."""
+"""Space on the disk of the cache, checked before and diagnosed after; free memory."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .errors import KstallError, cause
 from .process import CommandError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# In the C locale, which whoever runs a program inside `guarded` has to set.
+# In the C locale, so programs have to be run in it inside `guarded`.
 _MESSAGES = ("No space left on device", "Disk quota exceeded")
-_NOTHING = 2**22
+_FULL_BELOW = 2**22
 
 
 class NoSpace(KstallError):
     """The disk of the cache is too small for what was to be written there."""
 
-    def __init__(self, what: str, needed: int, cache: Path) -> None:
+    def __init__(self, purpose: str, needed: int, cache: Path) -> None:
         free = available(cache)
         super().__init__(
-            f"no room for {what}: it needs about {size(needed)}, and {cache} has "
+            f"no room for {purpose}: it needs about {size(needed)}, and {cache} has "
             f"{size(free)} free",
             next="free some space, or use a larger disk: KSTALL_CACHE names the cache, "
             "and --out the place for runs",
@@ -33,32 +33,32 @@ class NoSpace(KstallError):
         self.free = free
 
 
-def require(cache: Path, needed: int, what: str) -> None:
+def require(cache: Path, needed: int, purpose: str) -> None:
     """Raise `NoSpace` unless ``needed`` bytes are free where ``cache`` is."""
     if available(cache) < needed:
-        raise NoSpace(what, needed, cache)
+        raise NoSpace(purpose, needed, cache)
 
 
 @contextlib.contextmanager
-def guarded(cache: Path, needed: int, what: str) -> Iterator[None]:
-    """Turn the ways in which a full disk shows itself into one `NoSpace`."""
+def guarded(cache: Path, needed: int, purpose: str) -> Iterator[None]:
+    """Turn every error that a full disk causes into `NoSpace`."""
     try:
         yield
     except OSError as error:
         if cause(error) in _FULL:
-            raise NoSpace(what, needed, cache) from error
+            raise NoSpace(purpose, needed, cache) from error
         raise
     except CommandError as error:
         # Git says "unable to write file", and not why.
         if missed(error, cache):
-            raise NoSpace(what, needed, cache) from error
+            raise NoSpace(purpose, needed, cache) from error
         raise
 
 
 def missed(error: CommandError, place: Path | None = None) -> bool:
-    """Whether a program that failed says that it had no room, or has none at ``place``:
-    a shell that writes there says "I/O error"."""
-    if place is not None and available(place) < _NOTHING:
+    """Whether a program failed for want of space: it says so, or ``place`` has none,
+    where a shell that writes there says "I/O error"."""
+    if place is not None and available(place) < _FULL_BELOW:
         return True
     return any(message in error.output for message in _MESSAGES)
 
@@ -80,5 +80,5 @@ def size(count: int) -> str:
 def memory() -> int:
     """The bytes of memory that a new program can have without swapping."""
     text = Path("/proc/meminfo").read_text(encoding="ascii")
-    (line,) = (one for one in text.splitlines() if one.startswith("MemAvailable:"))
+    (line,) = (line for line in text.splitlines() if line.startswith("MemAvailable:"))
     return int(line.split()[1]) * 1024

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is told of a stage while it is under way: progress, and figures."""
+"""What a stage reports while it runs: progress and figures."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import contextvars
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, Protocol
 
-#: Of a stage or a series; error: it could not be judged.  A check never has the last.
+#: Of a stage or a series; error: it could not be judged.  The last is of no check.
 Status = Literal["pass", "fail", "skip", "error", "does-not-apply"]
 
 
 class Sink(Protocol):
-    """Who hears how a stage goes, such as a terminal."""
+    """Where a stage reports to, such as a terminal."""
 
     def say(self, text: str) -> None:
         """Something worth a line, such as waiting for another run."""
@@ -37,16 +37,16 @@ _figures: contextvars.ContextVar[list[Figure] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def figures() -> Iterator[list[Figure]]:
-    """What is measured while the block runs, also if that fails in the end."""
-    found: list[Figure] = []
-    token = _figures.set(found)
+    """The figures that are reported while the block runs, also if it fails."""
+    measurements: list[Figure] = []
+    token = _figures.set(measurements)
     try:
-        yield found
+        yield measurements
     finally:
         _figures.reset(token)
 
 
 def figure(name: str, value: float, unit: str) -> None:
-    """Have a number that was measured told to whoever listens with `figures`."""
-    if (found := _figures.get()) is not None:
-        found.append(Figure(name, value, unit))
+    """Report a measured number to the enclosing `figures` block."""
+    if (measurements := _figures.get()) is not None:
+        measurements.append(Figure(name, value, unit))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Directories for a while, which the next run removes if this one is killed."""
+"""Temporary directories; those of a killed run are deleted by the next one."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from pathlib import Path
 
 from . import cache, process
 
-# Only what has it is ours to remove, whatever it is called.
+# Only a directory with this file is ours to delete, whatever its name.
 _MARK = ".kstall-scratch"
 
 
 @contextlib.contextmanager
 def directory(purpose: str, base: Path | None = None) -> Iterator[Path]:
     """A directory ``kstall-<purpose>-...`` below ``base`` (default: that for temporary
-    files), removed with all that is in it.
+    files), deleted with its content when the block ends.
 
-    It is locked while its process lives.  Those that nobody holds any more are removed
-    first.
+    It is locked while its process lives.  Earlier ones that nobody holds any more are
+    deleted first.
     """
     base = base or Path(tempfile.gettempdir())
     _sweep(base)
-    made = Path(tempfile.mkdtemp(prefix=f"kstall-{purpose}-", dir=base))
-    with _open(made) as descriptor:
+    path = Path(tempfile.mkdtemp(prefix=f"kstall-{purpose}-", dir=base))
+    with _open(path) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # After it is locked: before, others could take it for left behind.
-        (made / _MARK).touch()
+        # After it is locked: before, another run could take it for abandoned.
+        (path / _MARK).touch()
         try:
-            yield made
+            yield path
         finally:
-            # What is being killed may write for a moment yet; then the next one sweeps.
+            # A process being killed may still write; then the next run sweeps.
             with contextlib.suppress(OSError):
-                _remove(made)
+                _remove(path)
 
 
 def _sweep(base: Path) -> None:
     for path in base.glob("kstall-*"):
-        # Of somebody else, or gone meanwhile: not ours to care for.
+        # Another user's, or gone meanwhile.
         with contextlib.suppress(OSError):
             if (path / _MARK).lstat().st_uid != os.geteuid():
                 continue
@@ -51,14 +51,14 @@ def _sweep(base: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Delete ``path``, the mark last: without it nobody would do what is left to do."""
+    """Delete ``path``, the mark last: without it no later run would finish the job."""
     try:
-        for one in path.iterdir():
-            if one.name != _MARK:
-                cache.remove(one)
+        for entry in path.iterdir():
+            if entry.name != _MARK:
+                cache.remove(entry)
     except PermissionError:
-        # As root in a namespace with all ids that are ours: whose mmdebstrap is killed
-        # is left with files of those ids, and not of their own.
+        # A killed mmdebstrap leaves files that belong to our subordinate ids: delete
+        # them as root of a user namespace that maps these.
         ids = ("unshare", "--map-root-user", "--map-auto")
         rm = ("rm", "-rf", "--one-file-system", path)
         process.run([*ids, *rm], check=False, namespace=False)
