@@ -173,9 +173,9 @@ def test_a_tree_that_renames_hides_and_removes_what_is_asked_for(
         assert made.config[name] == "y", name
     assert set(made.remarks) == {
         "KPROBE_EVENTS is called KPROBE_TRACING now",
-        "KUNIT_DEBUGFS by KUNIT_FILES, for it cannot be chosen itself",
+        "KUNIT_DEBUGFS through KUNIT_FILES, as it has no prompt",
         "WQ_WATCHDOG with WATCHDOGS, which it depends on",
-        "cannot be had here, and not needed: EPOLL, FAILSLAB",
+        "not available in this tree, and not needed: EPOLL, FAILSLAB",
     }
     # All others are what they were.
     others = set(asked) - {"KPROBE_EVENTS", "EPOLL", "FAILSLAB"}

@@ -160,7 +160,7 @@ def test_one_of_the_base_stops_all_unless_it_can_be_done_without(world: World) -
     config = next(
         one for one in _entry(ran.report, "demo").stages if one.name == "config"
     )
-    assert config.summary == "cannot be had here, and not needed: GONE"
+    assert config.summary == "not available in this tree, and not needed: GONE"
 
 
 def test_a_symbol_of_its_own_that_the_tree_does_not_take_is_its_failure(

@@ -188,7 +188,7 @@ config BED
 """
     made = tree.configure(text, "CONFIG_NAP=y\n")
     assert (made.config["NAP"], made.config["BED"]) == ("y", "y")
-    assert made.remarks == ("NAP by BED, for it cannot be chosen itself",)
+    assert made.remarks == ("NAP through BED, as it has no prompt",)
 
 
 def test_a_hidden_symbol_comes_by_the_condition_of_its_default(tree: Tree) -> None:
@@ -335,7 +335,7 @@ def test_it_stops_only_the_series_that_needs_it(tree: Tree) -> None:
     text = 'config BED\n\tbool "beds"\n'
     made = tree.configure(text, base, "CONFIG_BED=y\n")
     assert made.config["BED"] == "y"
-    assert made.remarks == ("cannot be had here, and not needed: NAP",)
+    assert made.remarks == ("not available in this tree, and not needed: NAP",)
     with pytest.raises(UnmetSymbols) as caught:
         tree.configure(text, base, "# why\nCONFIG_NAP=y\n")
     # And names the fragment of that series, not the one that could do without.
@@ -346,7 +346,7 @@ def test_a_symbol_that_is_needed_where_it_is_known(tree: Tree) -> None:
     asked = "# if known: always there, else\nCONFIG_NAP=y\nCONFIG_BED=y\n"
     made = tree.configure(_PLAIN, asked)
     assert made.config["NAP"] == "y"
-    assert made.remarks == ("cannot be had here, and not needed: BED",)
+    assert made.remarks == ("not available in this tree, and not needed: BED",)
     text = "config NAP\n\tbool\n" + 'config BED\n\tbool "beds"\n'
     with pytest.raises(UnmetSymbols) as caught:
         tree.configure(text, asked)
@@ -374,7 +374,7 @@ config NEVER
     )
     assert made.added == ()
     assert made.config == {"MODULES": "y"}
-    assert made.remarks == ("cannot be had here, and not needed: NAP, DREAM",)
+    assert made.remarks == ("not available in this tree, and not needed: NAP, DREAM",)
 
 
 def test_a_number_is_not_made_up(tree: Tree) -> None:
@@ -439,7 +439,7 @@ config BED
 """
     made = tree.configure(text, "CONFIG_NAP=y\nCONFIG_GONE=y\n", lenient=True)
     assert made.added == (("BED", "y"),)
-    assert made.remarks[-1] == "cannot be had here, and not needed: GONE"
+    assert made.remarks[-1] == "not available in this tree, and not needed: GONE"
 
 
 # -- a tree of tomorrow --------------------------------------------------------------
@@ -468,7 +468,7 @@ def test_of_a_tree_that_cannot_be_read_only_what_is_named_is_tried(
         ("# or: B=y (named so once)\nCONFIG_A=y\n", "f:1: not of the form"),
         ("# or: CONFIG_B=y ( )\nCONFIG_A=y\n", "f:1: not of the form"),
         ("# or: CONFIG_B=y (once)\n\nCONFIG_A=y\n", "f:2: `# or:` has no assignment"),
-        ("# or: CONFIG_B=y (once)\n", "f: ends with"),
+        ("# or: CONFIG_B=y (once)\n", "f: the last `# or:` has no"),
     ],
 )
 def test_an_alternative_is_read_strictly(tmp_path: Path, text: str, why: str) -> None:

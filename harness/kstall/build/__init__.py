@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kernels: a configuration resolved, an image with its modules, programs of the tree.
+"""Builds: a configuration resolved, an image with its modules, programs of the tree.
 
 In come a `Plan`, fragments of a configuration and a `Toolchain`; out come `Configured`
-and `Kernel`, kept under keys of all that went in.  A `BuildError` is what the compiler
-held against the tree, any other error is not the tree's.  It boots nothing.
+and `Kernel`, cached under keys of all inputs.  A `BuildError` is the tree's fault, any
+other error is not.  It boots nothing.
 """
 
 from . import extra, kconfig, kernel, outputs, programs, resolve

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Modules of ours that measure inside the kernel, one build for each kernel.
+"""Our own modules for measurements inside the kernel, built for each kernel.
 
-Some paths cannot be entered from user space without a device.  What drives them there
-is no part of the trees that are compared, so it is compiled outside, against the build
-directory of the kernel that it is to be loaded into.
+Some paths cannot be entered from user space without a device.  The module that drives
+them is no part of the trees that are compared, so it is compiled out of tree, against
+the build directory of the kernel that is to load it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..base import FailedCheck, KstallError, cache, process, space
-from ..base import sources as ours
+from ..base import sources as own_sources
 from ..tree import AppliedTree
 from . import kernel
 from .kernel import Configured, Kernel, Toolchain
@@ -23,9 +23,9 @@ _BYTES = 10**8
 
 def key_of(built: Kernel, modules: Sequence[Path]) -> str:
     """Changes with the kernel, the sources and the headers beside them."""
-    headers = {path for one in modules for path in one.parent.glob("*.h")}
+    headers = {path for module in modules for path in module.parent.glob("*.h")}
     return cache.digest(
-        ours.digest("kstall.build"),
+        own_sources.digest("kstall.build"),
         built.key,
         [(path.name, cache.file_digest(path)) for path in sorted({*modules, *headers})],
     )
@@ -45,8 +45,8 @@ def obtain(
     """The directory with a ``.ko`` for each of ``sources``, which are C files.
 
     ``slot`` is the output directory that ``built`` was built in.  ``checkout`` is
-    called only if there is something to compile.  Raises
-    `FailedCheck` with the compiler's words.
+    called only if there is something to compile.  Raises `FailedCheck` with the
+    compiler's messages.
     """
     target = cache_dir / "extra" / key_of(built, sources)
     if not cache.kept(target):
@@ -69,33 +69,33 @@ def _compile(
     strip = tools.arch.tool("strip")
     work = scratch / "work"
     work.mkdir()
-    for folder in {one.parent for one in sources}:
+    for folder in {source.parent for source in sources}:
         for header in folder.glob("*.h"):
             shutil.copy2(header, work)
-    for one in sources:
-        shutil.copy2(one, work)
-    objects = " ".join(f"{one.stem}.o" for one in sources)
+    for source in sources:
+        shutil.copy2(source, work)
+    objects = " ".join(f"{source.stem}.o" for source in sources)
     (work / "Kbuild").write_text(f"obj-m := {objects}\n", encoding="utf-8")
     env = {**dict(tools.env), "LC_ALL": "C"}
     try:
-        with space.guarded(scratch, _BYTES, "a module that measures"):
-            # What is built there may be another series, or nothing at all yet.
+        with space.guarded(scratch, _BYTES, "a module for measurements"):
+            # The directory may hold another series' build, or none yet.
             process.run([*command, "modules_prepare"], cwd=tree.path, env=env, log=log)
             process.run(
-                # Symbols of modules are looked up when ours is loaded.
+                # Symbols of other modules are resolved when ours is loaded.
                 [*command, f"M={work}", "KBUILD_MODPOST_WARN=1", "modules"],
                 cwd=tree.path,
                 env=env,
                 log=log,
             )
     except process.CommandError as error:
-        failed = FailedCheck if kernel.refused(error) else KstallError
-        raise failed(
-            f"a module that measures does not compile:\n{error.what}", log=log
+        error_type = FailedCheck if kernel.refused(error) else KstallError
+        raise error_type(
+            f"a module for measurements does not compile:\n{error.what}", log=log
         ) from error
-    for one in sources:
-        built = work / f"{one.stem}.ko"
-        # The types of whatever kernel lies in the build directory are not ours.
+    for source in sources:
+        built = work / f"{source.stem}.ko"
+        # The build directory may hold another kernel, with other types.
         process.run([strip, "--strip-debug", "--remove-section=.BTF*", built])
         built.rename(scratch / built.name)
     cache.remove(work)

@@ -2,20 +2,19 @@
 """Kernel configuration: what fragments ask for, and what a tree's Kconfig says of it.
 
 A fragment is a piece of a ``.config``.  Comments directly above an assignment, each
-in a line of its own, say how far it is meant for trees of all versions:
+in a line of its own, say on which trees it is needed and what may replace it:
 
 ``# or: CONFIG_OLD=y CONFIG_OTHER=n (before 7.3: why)``
-    what does as well, for the next assignment, where the tree cannot have it.
+    an alternative to the next assignment, for trees that cannot have that.
 ``# optional: why``
-    wanted, not needed, for all assignments up to the next comment or empty line.
+    wanted but not needed, for all assignments up to the next comment or empty line.
 ``# if known: why``
     needed where the tree has such a symbol; likewise for a block of assignments.
 ``# only NAME: why``
-    all assignments up to the next comment or empty line are for kernels of that
-    architecture, as ``--arch`` calls it, and others do without; it may stand above one
-    of the others.
+    all assignments up to the next comment or empty line are only for kernels of that
+    architecture, as ``--arch`` calls it; it may stand above one of the others.
 ``# override: FRAGMENT``
-    the next assignment stands instead of what fragments before it ask for.
+    the next assignment replaces those of earlier fragments.
 
 All others are needed.  `resolve` makes a ``.config`` of them.
 """
@@ -56,12 +55,12 @@ class KconfigError(KstallError):
 
 
 class CannotBeOff(KstallError):
-    """A symbol that this architecture, or what nobody can choose, keeps on."""
+    """A symbol that the architecture, or a symbol without a prompt, keeps on."""
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """Assignments that do where another is not to be had, and ``why``."""
+    """Assignments that replace one that the tree cannot have, and ``why``."""
 
     values: tuple[tuple[str, str], ...]
     why: str
@@ -71,9 +70,9 @@ class Alternative:
 class Setting:
     """One line of a fragment: ``value`` is as in ``.config``, with ``n`` for unset.
 
-    ``overrides``: it stands instead of what fragments before it ask for.
-    ``alternatives`` are in the order in which they are tried; ``only`` is the one
-    architecture that it is for, if not all.
+    ``overrides``: it replaces those of earlier fragments.  ``alternatives`` are in the
+    order in which they are tried; ``only`` is the one architecture that it is for, if
+    not all.
     """
 
     symbol: str
@@ -90,7 +89,7 @@ class Setting:
 
     @property
     def line_of_config(self) -> str:
-        """It as a line of a ``.config``."""
+        """The setting as a line of a ``.config``."""
         if self.value == "n":
             return f"# CONFIG_{self.symbol} is not set"
         return f"CONFIG_{self.symbol}={self.value}"
@@ -102,15 +101,15 @@ def parse_fragment(path: Path) -> tuple[Setting, ...]:
     above = _Above()
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         line = text.strip()
-        if not (found := _SET.match(line) or _UNSET.match(line)):
+        if not (match := _SET.match(line) or _UNSET.match(line)):
             if line and not line.startswith("#"):
                 raise KconfigError(f"{path}:{number}: not a kconfig assignment: {line}")
             above = above.followed_by(line, f"{path}:{number}")
             continue
-        value = found[2] if found.re is _SET else "n"
+        value = match[2] if match.re is _SET else "n"
         requests.append(
             Setting(
-                found[1],
+                match[1],
                 value,
                 path,
                 number,
@@ -122,7 +121,7 @@ def parse_fragment(path: Path) -> tuple[Setting, ...]:
         )
         above = _Above(need=above.need, only=above.only, closed=True)
     if above.alternatives:
-        raise KconfigError(f"{path}: ends with what `{_OR}` is to stand instead of")
+        raise KconfigError(f"{path}: the last `{_OR}` has no assignment below it")
     return tuple(requests)
 
 
@@ -136,53 +135,51 @@ class _Above:
     only: str | None = None
     closed: bool = False
 
-    def followed_by(self, line: str, where: str) -> _Above:
+    def followed_by(self, line: str, place: str) -> _Above:
         """With one more line that is no assignment."""
         if not line:
             if self.alternatives:
-                raise KconfigError(f"{where}: `{_OR}` has no assignment below it")
+                raise KconfigError(f"{place}: `{_OR}` has no assignment below it")
             return _Above()
-        before = _Above() if self.closed else self
+        previous = _Above() if self.closed else self
         if line.startswith(_OR):
             match = _ALTERNATIVE.fullmatch(line)
             if match is None:
                 raise KconfigError(
-                    f"{where}: not of the form `{_OR} CONFIG_A=y (reason)`: {line}"
+                    f"{place}: not of the form `{_OR} CONFIG_A=y (reason)`: {line}"
                 )
             pairs = (word[7:].partition("=") for word in match[1].split())
             values = tuple((name, value) for name, _, value in pairs)
-            alternatives = (*before.alternatives, Alternative(values, match[2]))
-            return replace(before, alternatives=alternatives)
+            alternatives = (*previous.alternatives, Alternative(values, match[2]))
+            return replace(previous, alternatives=alternatives)
         if line.startswith("# only "):
-            named = _ONLY.match(line)
-            if named is None or named[1] not in arch.NAMES:
+            name_match = _ONLY.match(line)
+            if name_match is None or name_match[1] not in arch.NAMES:
                 raise KconfigError(
-                    f"{where}: not of the form `# only NAME: why`, with NAME one of "
+                    f"{place}: not of the form `# only NAME: why`, with NAME one of "
                     f"{', '.join(arch.NAMES)}: {line}"
                 )
-            return replace(before, only=named[1])
-        need = before.need
+            return replace(previous, only=name_match[1])
+        need = previous.need
         if line.startswith(_OPTIONAL):
             need = "optional"
         elif line.startswith(_IF_KNOWN):
             need = "if-known"
-        return replace(before, need=need, overrides=line.startswith(_OVERRIDE))
+        return replace(previous, need=need, overrides=line.startswith(_OVERRIDE))
 
 
 def combine(
-    fragments: Sequence[Path], whose: Architecture = arch.X86_64
+    fragments: Sequence[Path], architecture: Architecture = arch.X86_64
 ) -> dict[str, Setting]:
-    """All requests by symbol that are for kernels of ``whose`` architecture.
+    """All requests for kernels of ``architecture``, by symbol.
 
-    Two that differ raise `KconfigError` naming both.
-
-    The later one may say that it overrides the other.  What several ask for is needed
-    if one of them needs it, and is then that one's.
+    Two that differ raise `KconfigError` naming both, unless the later one overrides the
+    other.  Of several that agree the strictest counts, with the alternatives of all.
     """
     combined: dict[str, Setting] = {}
     for path in fragments:
         for request in parse_fragment(path):
-            if request.only not in (None, whose.name):
+            if request.only not in (None, architecture.name):
                 continue
             earlier = combined.setdefault(request.symbol, request)
             if request.overrides:
@@ -190,20 +187,20 @@ def combine(
             elif earlier.value != request.value:
                 raise KconfigError(f"{request} contradicts {earlier}")
             else:
-                combined[request.symbol] = _both(earlier, request)
+                combined[request.symbol] = _merge(earlier, request)
     return combined
 
 
-def _both(earlier: Setting, later: Setting) -> Setting:
-    strict = max(earlier, later, key=lambda one: _STRICTNESS.index(one.need))
-    every = dict.fromkeys((*earlier.alternatives, *later.alternatives))
-    return replace(strict, alternatives=tuple(every))
+def _merge(earlier: Setting, later: Setting) -> Setting:
+    strict = max(earlier, later, key=lambda setting: _STRICTNESS.index(setting.need))
+    alternatives = dict.fromkeys((*earlier.alternatives, *later.alternatives))
+    return replace(strict, alternatives=tuple(alternatives))
 
 
 def parse_config(path: Path) -> dict[str, str]:
     """A ``.config`` as symbol -> value; symbols that are not set are absent."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    return {found[1]: found[2] for line in lines if (found := _SET.match(line))}
+    return {match[1]: match[2] for line in lines if (match := _SET.match(line))}
 
 
 def missing(
@@ -226,7 +223,7 @@ def defined(text: str) -> set[str]:
 
 
 class _Kconfig(kconfiglib.Kconfig):  # type: ignore[misc]
-    """kconfiglib 14.1 with three pieces of syntax that kconfig learnt after it.
+    """kconfiglib 14.1 with three pieces of syntax that kconfig gained later.
 
     ``transitional`` are the old names of symbols that were renamed: a tree has those
     for a while, so that the new ones can take their defaults from them.
@@ -253,10 +250,10 @@ class _Kconfig(kconfiglib.Kconfig):  # type: ignore[misc]
 def without(
     tree: Path, config: Path, symbols: Sequence[str], variables: Mapping[str, str]
 ) -> frozenset[str]:
-    """All that has to be off for ``symbols`` to be off, as they are among it.
+    """All symbols that have to be off for ``symbols`` to be off, these included.
 
     That is whatever selects them, and so on.  ``config`` is a ``.config`` of ``tree``.
-    Raises `CannotBeOff`, and `KconfigError` for files of a syntax that is not known.
+    Raises `CannotBeOff`, and `KconfigError` for files with unknown syntax.
     """
     try:
         kconf = load(tree, config, variables)
@@ -284,39 +281,39 @@ def without(
 def _keepers(symbol: Any) -> list[str]:
     """The symbols that keep ``symbol`` on: those that select it, and its defaults."""
     terms = kconfiglib.split_expr(symbol.rev_dep, kconfiglib.OR)
-    selecting = [
+    selectors = [
         kconfiglib.split_expr(term, kconfiglib.AND)[0]
         for term in terms
         if kconfiglib.expr_value(term)
     ]
-    if not selecting and all(node.prompt is None for node in symbol.nodes):
-        selecting = [
-            one
+    if not selectors and all(node.prompt is None for node in symbol.nodes):
+        selectors = [
+            selector
             for value, condition in symbol.defaults
             if kconfiglib.expr_value(condition)
-            for one in kconfiglib.expr_items(value)
+            for selector in kconfiglib.expr_items(value)
         ]
     return [
-        one.name
-        for one in selecting
-        if isinstance(one, kconfiglib.Symbol) and not one.is_constant
+        selector.name
+        for selector in selectors
+        if isinstance(selector, kconfiglib.Symbol) and not selector.is_constant
     ]
 
 
 def explain(
     tree: Path,
     config: Path,
-    lost: Sequence[Setting],
+    requests: Sequence[Setting],
     variables: Mapping[str, str],
 ) -> Iterator[str]:
-    """Why each of ``lost`` did not stick, by the tree's own Kconfig files."""
+    """Why each of ``requests`` did not stick, by the tree's own Kconfig files."""
     try:
         kconf = load(tree, config, variables)
     except Exception as error:  # any failure here only costs the explanation
-        for _ in lost:
+        for _ in requests:
             yield f"its Kconfig could not be read to say why ({error})"
         return
-    for request in lost:
+    for request in requests:
         yield _explain(kconf, request)
 
 
@@ -327,11 +324,11 @@ def load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
     """
     # What the top Makefile exports before it runs scripts/kconfig/conf.
     prefix = variables.get("CROSS_COMPILE", "")
-    named = variables.get("ARCH", arch.host().kbuild)
+    arch_name = variables.get("ARCH", arch.host().kbuild)
     defaults = {
         "srctree": str(tree),
-        "ARCH": named,
-        "SRCARCH": {"i386": "x86"}.get(named, named),
+        "ARCH": arch_name,
+        "SRCARCH": {"i386": "x86"}.get(arch_name, arch_name),
         "CC": f"{prefix}gcc",
         "LD": f"{prefix}ld",
         "AR": f"{prefix}ar",

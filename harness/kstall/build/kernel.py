@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An applied tree and a configuration in, a kernel that a guest can boot out.
+"""Build a kernel that a guest can boot, from an applied tree and a configuration.
 
-make runs in the output directory of the series (see `outputs`), and compiles again
-only what changed since it last did.  What comes out is copied to ``kernels/<key>``
-under a key of everything that went in.
+make runs in the output directory of the series (see `outputs`), and compiles only what
+changed since it last ran there.  The result is copied to ``kernels/<key>``, with a key
+of all inputs.
 """
 
 from __future__ import annotations
@@ -42,10 +42,9 @@ _ERROR = re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)? (?:fatal )?erro
 _KERNEL_BYTES = 5 * 10**8
 _CONFIG_BYTES = 10**7
 _RESOLVED = "resolved.json"
-# What has a say in a configuration; another version may find something else.
 # What make says when files are newer than the present.
 _SKEWED = "Clock skew detected"
-# What binutils say of an object that is cut short or overwritten.
+# What binutils say of an object that is truncated or overwritten.
 _DAMAGED = re.compile(
     r"\.[oa]\b.*: file (?:(?:format )?not recognized|truncated|too short|"
     r"in wrong format)"
@@ -67,7 +66,7 @@ class BuildError(FailedCheck):
 
 
 class BaseDoesNotBuild(KstallError):
-    """The compiler refused the tree as it is without any patch."""
+    """The compiler refused the tree without any patch."""
 
 
 class TouchedFileWarns(FailedCheck):
@@ -75,23 +74,23 @@ class TouchedFileWarns(FailedCheck):
 
 
 class SpoiltOutput(KstallError):
-    """What make left from before is not what make goes by: it has to begin anew."""
+    """The output directory is inconsistent and has to be rebuilt."""
 
     def __init__(self, what: str, log: Path, first: str = "") -> None:
         super().__init__(
             what,
             log=log,
-            next=f"{first}run the same command again: it begins from nothing, with the "
-            "help of ccache where that is installed",
+            next=f"{first}run the same command again: it builds from scratch, with "
+            "ccache where that is installed",
         )
 
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What compiles, and ``arch``, what for.
+    """The tools that compile, and the ``arch`` that they compile for.
 
-    ``make`` are the variables that every make gets; ``libraries`` has gcc find those
-    of the guest, where this machine's are not for it.
+    ``make`` are the variables that every make gets; ``libraries`` are options for gcc
+    to find the guest's libraries, where this machine's are of another architecture.
     """
 
     make: tuple[str, ...]
@@ -149,9 +148,9 @@ class Progress:
     step: str
 
 
-# In depend mode, ccache knows of a source what the compiler names as read, and what an
-# assembler includes is not among it.  piggy.S has the compressed kernel in it, by name:
-# of a kernel of the same size, ccache gave the object with another one's.
+# In depend mode, ccache hashes the files that the compiler lists as dependencies, and
+# what .incbin includes is not among them.  piggy.S includes the compressed kernel: for
+# another kernel of the same size, ccache returned the object with the old one.
 _CC = """\
 #!/bin/sh
 for word; do
@@ -168,34 +167,34 @@ def toolchain(pahole: Path, cache_dir: Path, root: Root | None = None) -> Toolch
 
     It compiles for guests with ``root``.
     """
-    whose = arch.X86_64 if root is None else root.arch
-    gcc = whose.tool("gcc")
+    architecture = arch.X86_64 if root is None else root.arch
+    gcc = architecture.tool("gcc")
     ccache = shutil.which("ccache") is not None
-    through = cache_dir / whose.place("cc")
+    wrapper = cache_dir / architecture.place("cc")
     text = _CC.format(gcc=gcc)
-    if ccache and not (os.access(through, os.X_OK) and through.read_text() == text):
-        cache.write_text(through, text, mode=0o755)
-    said = process.run([gcc, "--version"]).stdout.splitlines()[0]
+    if ccache and not (os.access(wrapper, os.X_OK) and wrapper.read_text() == text):
+        cache.write_text(wrapper, text, mode=0o755)
+    compiler = process.run([gcc, "--version"]).stdout.splitlines()[0]
     version = process.run([pahole, "--version"]).stdout.strip()
-    named = f"CC={through}" if ccache else f"CC={gcc}"
+    cc = f"CC={wrapper}" if ccache else f"CC={gcc}"
     return Toolchain(
-        make=(*whose.make, named, f"PAHOLE={pahole}"),
-        compiler=said,
+        make=(*architecture.make, cc, f"PAHOLE={pahole}"),
+        compiler=compiler,
         pahole=version,
         ccache=ccache,
         env=(
             ("CCACHE_DIR", str(cache_dir / "ccache")),
-            # Without, every miss runs the preprocessor twice, a third more.
+            # Without it every miss runs the preprocessor twice, a third more time.
             ("CCACHE_DEPEND", "1"),
-            # Without, every file hashes its 700 headers anew, a tenth more.
+            # Without it every file hashes its 700 headers again, a tenth more time.
             ("CCACHE_INODECACHE", "1"),
         ),
-        arch=whose,
+        arch=architecture,
         libraries=()
-        if root is None or whose.native
+        if root is None or architecture.native
         else (
             f"-idirafter{root.tree}/usr/include",
-            f"-L{root.tree}/usr/lib/{whose.triplet}",
+            f"-L{root.tree}/usr/lib/{architecture.triplet}",
         ),
     )
 
@@ -213,7 +212,7 @@ class Configured:
 def config_key(
     plan: Plan, fragments: Sequence[Path], tools: Toolchain, *, lenient: bool = False
 ) -> str:
-    """Changes with all that can change which symbols there are and are set."""
+    """Changes with everything that decides which symbols there are and are set."""
     kconfigs = [
         (path, None if file is None else file.facts())
         for path, file in sorted(plan.files.items())
@@ -248,9 +247,9 @@ def find_config(key: str, cache_dir: Path) -> Configured | None:
     entry = cache_dir / "configs" / key
     if not cache.kept(entry):
         return None
-    kept = json.loads((entry / _RESOLVED).read_text(encoding="utf-8"))
-    added = tuple((name, value) for name, value in kept["added"])
-    return Configured(entry / ".config", True, added, tuple(kept["remarks"]))
+    facts = json.loads((entry / _RESOLVED).read_text(encoding="utf-8"))
+    added = tuple((name, value) for name, value in facts["added"])
+    return Configured(entry / ".config", True, added, tuple(facts["remarks"]))
 
 
 def configured(
@@ -294,19 +293,19 @@ def configure(
     own: Collection[str] = (),
     lenient: bool = False,
 ) -> Configured:
-    """Configure ``applied``, which the caller has checked out, and keep the outcome.
+    """Configure ``applied``, which the caller has checked out, and cache the result.
 
     For the last three, and what is raised, see `resolve.configure`.
     """
-    if (found := find_config(key, cache_dir)) is not None:
-        return found  # another run made it while we waited for the tree
+    if (config := find_config(key, cache_dir)) is not None:
+        return config  # another run made it while we waited for the tree
     target = cache_dir / "configs" / key
     with (
         space.guarded(target.parent, _CONFIG_BYTES, "a configuration"),
         cache.keep(target) as scratch,
     ):
         output = scratch / "o"
-        made = resolve.configure(
+        resolved = resolve.configure(
             applied.path,
             output,
             fragments,
@@ -319,9 +318,9 @@ def configure(
         )
         (output / ".config").rename(scratch / ".config")
         cache.remove(output)
-        kept = {"added": made.added, "remarks": made.remarks}
-        cache.write_json(scratch / _RESOLVED, kept)
-    return Configured(target / ".config", False, made.added, made.remarks)
+        facts = {"added": resolved.added, "remarks": resolved.remarks}
+        cache.write_json(scratch / _RESOLVED, facts)
+    return Configured(target / ".config", False, resolved.added, resolved.remarks)
 
 
 def key_of(content: str, config: Configured, tools: Toolchain) -> str:
@@ -338,8 +337,8 @@ def find(key: str, cache_dir: Path) -> Kernel | None:
         return None
     facts = json.loads((path / "kernel.json").read_text(encoding="utf-8"))
     os.utime(path)  # `prune` drops what was not used for longest
-    whose = arch.named(facts.get("arch", arch.X86_64.name))
-    return Kernel(key, path, facts["release"], facts["build_id"], True, whose)
+    architecture = arch.named(facts.get("arch", arch.X86_64.name))
+    return Kernel(key, path, facts["release"], facts["build_id"], True, architecture)
 
 
 def built(
@@ -383,13 +382,13 @@ def build(
 ) -> Kernel:
     """Build image and modules of ``applied``, which the caller has checked out.
 
-    ``slot`` names the output directory; builds of one slot profit from each other.
-    Raises `BuildError` with the compiler's first error, `BaseDoesNotBuild` if no patch
-    is there to have made it, or, if it is ``strict``, `TouchedFileWarns`.
+    ``slot`` names the output directory; builds in one slot are incremental.  Raises
+    `BuildError` with the compiler's first error, `BaseDoesNotBuild` if there is no
+    patch to blame for it, or, if it is ``strict``, `TouchedFileWarns`.
     """
     key = key_of(applied.content, config, tools)
-    if (found := find(key, cache_dir)) is not None:
-        return found  # another run built it while we waited for the tree
+    if (existing := find(key, cache_dir)) is not None:
+        return existing  # another run built it while we waited for the tree
     output = outputs.use(applied, slot, config.file, cache_dir, tools.arch)
     outputs.unjudged(output, applied)
     try:
@@ -402,7 +401,7 @@ def build(
             "the compiler warns about a file that the series touches:\n"
             + "\n".join(warnings[:10]),
             log=log,
-            next="mend the patch",
+            next="fix the patch",
         )
     _require_own_image(output, tools.arch, log)
     with space.guarded(cache_dir / "kernels", _KERNEL_BYTES, "a kernel"):
@@ -422,18 +421,18 @@ def _make(
     """Run make; the warnings about touched files come back."""
     count = output / "kstall-steps.json"
     total = _expected_steps(count, output / ".config")
-    done = 0
+    steps = 0
     skewed = False
     warnings: list[str] = []
 
     def on_line(line: str) -> None:
-        nonlocal done, skewed
+        nonlocal steps, skewed
         skewed = skewed or _SKEWED in line
         if _STEP.match(line):
-            done += 1
-            progress(Progress(done, max(total, done), line.rsplit(maxsplit=1)[-1]))
-        elif (found := _WARNING.match(line)) and inside(
-            found["file"], applied
+            steps += 1
+            progress(Progress(steps, max(total, steps), line.rsplit(maxsplit=1)[-1]))
+        elif (match := _WARNING.match(line)) and inside(
+            match["file"], applied
         ) in applied.touched:
             warnings.append(line)
 
@@ -462,21 +461,24 @@ def _make(
         raise reason from error
     if skewed:
         raise SpoiltOutput(
-            "the clock went back during the build, and make goes by time",
+            "the clock went back during the build, and make compares time stamps",
             log,
             "set the clock, if it is wrong now (`date`); then ",
         )
-    cache.write_json(count, max(done, total))
+    cache.write_json(count, max(steps, total))
     return warnings
 
 
 def _drop_mapped(tools: Toolchain, log: Path) -> None:
-    """Delete what ccache maps into memory, and raise; it dies of that if it is cut."""
+    """Delete the index that ccache maps into memory, if any, and raise.
+
+    ccache dies of a bus error if that file is truncated.
+    """
     place = dict(tools.env).get("CCACHE_DIR")
     for path in Path(place).rglob("inode-cache*") if place is not None else ():
         path.unlink()
         raise KstallError(
-            f"what ccache knows of files, {path}, is damaged and was removed",
+            f"ccache's index of files, {path}, is damaged and was removed",
             log=log,
             next="run the same command again",
         )
@@ -493,7 +495,7 @@ def prepare_make(
     config: Configured,
     tools: Toolchain,
 ) -> list[str]:
-    """Get the output directory ``slot`` ready, and what calls make in it."""
+    """Get the output directory ``slot`` ready; the command that calls make in it."""
     output = outputs.use(applied, slot, config.file, cache_dir, tools.arch)
     return _make_argv(output, tools)
 
@@ -514,7 +516,7 @@ def inside(file: str, applied: AppliedTree) -> str:
 
 
 def refused(error: process.CommandError) -> bool:
-    """Whether a compiler or linker found fault with a source: it was not killed."""
+    """Whether a compiler or linker rejected a source, and was not killed, say."""
     return any(map(_is_refusal, error.output.splitlines()))
 
 
@@ -530,9 +532,9 @@ def _is_refusal(line: str) -> bool:
 def explain(
     error: process.CommandError, log: Path, output: Path | None = None
 ) -> KstallError:
-    """What a make that failed, and wrote to ``output``, has failed of."""
+    """Why a make that wrote to ``output`` failed."""
     if space.missed(error, output):
-        # First, for the compiler says so as of an error in the source.
+        # First, for the compiler reports that like an error in the source.
         return KstallError(
             "no space left while building",
             log=log,
@@ -541,15 +543,15 @@ def explain(
     lines = error.output.splitlines()
     for line in lines:
         if _DAMAGED.search(line):
-            return SpoiltOutput(f"what was built before is damaged: {line}", log)
+            return SpoiltOutput(f"an object built earlier is damaged: {line}", log)
     for number, line in enumerate(lines):
         if _is_refusal(line):
             excerpt = "\n".join(lines[number : number + 6])
-            refused = BuildError(f"the tree does not build:\n{excerpt}", log=log)
-            named = _ERROR.match(line)
-            refused.file = None if named is None else named["file"]
-            return refused
-    return KstallError(error.what, log=log, next="the log's end says what make needed")
+            failure = BuildError(f"the tree does not build:\n{excerpt}", log=log)
+            match = _ERROR.match(line)
+            failure.file = None if match is None else match["file"]
+            return failure
+    return KstallError(error.what, log=log, next="see why make failed at the log's end")
 
 
 def _collect(
@@ -582,20 +584,26 @@ def _collect(
             "arch": tools.arch.name,
         }
         cache.write_json(scratch / "kernel.json", facts)
-    found = facts["release"], facts["build_id"]
-    return Kernel(key, target, *found, reused=False, arch=tools.arch)
+    return Kernel(
+        key,
+        target,
+        facts["release"],
+        facts["build_id"],
+        reused=False,
+        arch=tools.arch,
+    )
 
 
-def _require_own_image(output: Path, whose: Architecture, log: Path) -> None:
-    """Raise `KstallError` if what boots is another kernel than the one beside it."""
-    image = output / whose.image
+def _require_own_image(output: Path, architecture: Architecture, log: Path) -> None:
+    """Raise `KstallError` if the image that boots is not of the vmlinux beside it."""
+    image = output / architecture.image
     unpacked, packed = image, [image]
-    # One that unpacks itself has the kernel from there.
+    # A self-extracting image takes the kernel from there.
     if (folder := image.parent / "compressed").is_dir():
         unpacked, packed = folder / "vmlinux.bin", [*folder.glob("vmlinux.bin.*")]
     same = bytes.fromhex(build_id(output / "vmlinux")) in unpacked.read_bytes()
-    whole = image.read_bytes()
-    if not same or not any(one.read_bytes() in whole for one in packed):
+    content = image.read_bytes()
+    if not same or not any(path.read_bytes() in content for path in packed):
         raise KstallError(
             f"{output}: {image.name} holds another kernel than vmlinux",
             log=log,

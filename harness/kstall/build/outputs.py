@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """make's output directories: one for each series, so that none undoes another's work.
 
-Two series with other configurations, or one that touches a header that everything
-includes, would have each other's objects compiled anew at every turn.  So each keeps
+Two series with different configurations, or one that touches a header that everything
+includes, would have each other's objects compiled again at every turn.  So each keeps
 its own output directory.  Only one is in use at a time, under a path that is the same
 for all: the compiler writes that path into objects, and ccache into its keys.  The
-others lie aside::
+others are set aside::
 
     builds/<base id>                    in use; kstall-slot.json says whose it is
     builds/.aside/<base id>/<slot>      the others
 
-make goes by time stamps, and the sources are shared.  So an output directory knows
+make compares time stamps, and the sources are shared.  So an output directory records
 what content it last saw in each file that series touch, and with which time stamp:
 the same content gets that time stamp back, any other one gets the present time.
 
-A new one begins as a copy of the one of which most can be kept: kbuild finds for
-itself what a changed symbol of the configuration has to have compiled again.
+A new one begins as a copy of the one with the most objects to reuse: kbuild itself
+finds what has to be compiled again for a changed symbol of the configuration.
 
 Directories for a few objects only, of kernels that nobody boots, are no such copies.
 They are small, all series share them, and each has a path of its own::
 
     variants/<base id>/<name>
 
-Those of another architecture than x86-64 have all that apart: ``builds-arm64``.
+Other architectures than x86-64 have separate directories: ``builds-arm64``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ from ..base import Architecture, arch, cache, process, space
 from ..tree import AppliedTree, Ever
 from . import kconfig
 
-# That of all series together, and those of the two kernels that watch themselves.  The
-# ones used longest ago make room; what comes back is begun from its nearest neighbour.
+# That of all series together, and those of the two debug kernels (KASAN + lockdep;
+# KCSAN).  The least recently used one makes room; if it is needed again, it begins as
+# a copy of its nearest neighbour.
 _KEEP = 3
 # A new directory, and what a build adds to one that is there: measured 1.9 and 0.3 GB.
 _NEW_BYTES = 25 * 10**8
@@ -60,26 +61,26 @@ def use(
     slot: str,
     config: Path,
     cache_dir: Path,
-    whose: Architecture = arch.X86_64,
+    architecture: Architecture = arch.X86_64,
 ) -> Path:
     """The output directory ``slot``, ready for make, with ``config`` as its .config.
 
     The caller has ``applied`` checked out.  Raises `space.NoSpace`.
     """
-    builds = cache_dir / whose.place("builds")
+    builds = cache_dir / architecture.place("builds")
     active = builds / applied.base.id
     aside = builds / ".aside" / applied.base.id
     _drop_orphans(builds, cache_dir / "trees")
     _set_aside(active, aside, slot, applied)
-    known = active.exists() or _is_ours(aside / slot, applied)
-    needed = _MORE_BYTES if known else _NEW_BYTES
+    reusable = active.exists() or _is_ours(aside / slot, applied)
+    needed = _MORE_BYTES if reusable else _NEW_BYTES
     _make_room(cache_dir, aside, slot, needed)
     with space.guarded(cache_dir, needed, "a build"):
         if not active.exists():
-            if not known:
+            if not reusable:
                 _seed(aside / slot, config, applied)
             (aside / slot).rename(active)
-        os.utime(active)  # `_make_room` drops what was not used for longest
+        os.utime(active)  # `_make_room` drops the least recently used
         _get_ready(active, slot, applied, config)
         _stamp(applied, [active])
     return active
@@ -89,13 +90,13 @@ def apart(
     applied: AppliedTree,
     name: str,
     cache_dir: Path,
-    whose: Architecture = arch.X86_64,
+    architecture: Architecture = arch.X86_64,
 ) -> Path:
     """The output directory ``name`` for a few objects, which `turns` make ready.
 
     As `use`, but it begins empty, has its own path, and stays as long as its base.
     """
-    variants = cache_dir / whose.place("variants")
+    variants = cache_dir / architecture.place("variants")
     output = variants / applied.base.id / name
     _drop_orphans(variants, cache_dir / "trees")
     space.require(cache_dir, _FEW_BYTES, "a build of a few objects")
@@ -105,33 +106,33 @@ def apart(
     return output
 
 
-def turns(applied: AppliedTree, made: Mapping[Path, Path]) -> Iterator[list[Path]]:
-    """Output directories by `apart`, each with a .config for it, made ready for make.
+def turns(applied: AppliedTree, configs: Mapping[Path, Path]) -> Iterator[list[Path]]:
+    """Get output directories of `apart` ready for make, with their .config.
 
-    They share the sources' time stamps, so make can be run at once in those that last
-    saw the same files with the same stamps: these come together, and the others when
-    the next ones are asked for.
+    They share the sources' time stamps, so make can run at the same time only in those
+    that last saw the same files with the same stamps.  Each list has such ones, which
+    are ready until the next list is asked for.
     """
     alike: dict[str, list[Path]] = {}
-    for output in made:
+    for output in configs:
         seen = read(output / _SEEN, dict) or {}
-        ours = [(path, seen.get(path)) for path in sorted(applied.ever)]
-        alike.setdefault(cache.digest(ours), []).append(output)
+        state = [(path, seen.get(path)) for path in sorted(applied.ever)]
+        alike.setdefault(cache.digest(state), []).append(output)
     for turn in alike.values():
         with space.guarded(turn[0], 0, "a build of a few objects"):
             for output in turn:
-                _get_ready(output, output.name, applied, made[output])
+                _get_ready(output, output.name, applied, configs[output])
             _stamp(applied, turn)
         yield turn
 
 
 def _get_ready(output: Path, slot: str, applied: AppliedTree, config: Path) -> None:
-    """Have only what is whole in ``output``, and ``config``."""
+    """Remove incomplete targets from ``output``, and install ``config``."""
     if _drop_torn(output) > _outwait_the_clock(output / _SLOT):
-        # What changes now would look older than what was made of it before.
+        # A source that changes now would look older than its object.
         cache.remark(
-            f"the clock went back since {output} was last built in: nothing that is "
-            "there is used"
+            f"the clock went back since {output} was last built in: it is rebuilt "
+            "from scratch"
         )
         _begin_anew(output, slot, applied)
     _install_config(config, output / ".config")
@@ -143,7 +144,7 @@ def forget(output: Path) -> None:
 
 
 def unjudged(output: Path, applied: AppliedTree) -> None:
-    """From here on the compiler may say something of a touched file.
+    """Record that from here on the compiler may warn about a touched file unseen.
 
     Until `judged`, a build that only warned, or was killed, would leave objects that
     make skips, and the warning would never come back.
@@ -152,7 +153,7 @@ def unjudged(output: Path, applied: AppliedTree) -> None:
 
 
 def judged(output: Path) -> None:
-    """What the compiler said of the touched files has been read, to the end."""
+    """Record that all warnings about touched files have been read."""
     (output / _UNJUDGED).unlink()
 
 
@@ -161,8 +162,8 @@ def judged(output: Path) -> None:
 
 def _tree_mark(applied: AppliedTree) -> str:
     """Tells a tree from one that was removed and made anew, with other time stamps."""
-    made = (applied.path.parent / "files").stat()
-    return f"{made.st_ino}-{made.st_mtime_ns}"
+    status = (applied.path.parent / "files").stat()
+    return f"{status.st_ino}-{status.st_mtime_ns}"
 
 
 def _slot_of(output: Path, applied: AppliedTree) -> str | None:
@@ -180,22 +181,22 @@ def _is_ours(output: Path, applied: AppliedTree) -> bool:
 
 
 def read(path: Path, kind: type[_Kind]) -> _Kind | None:
-    """What the JSON in ``path`` says; None if there is none, half of it, or another
-    ``kind`` of it."""
+    """The JSON value in ``path``; None if it is missing, truncated or not of type
+    ``kind``."""
     with contextlib.suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found if isinstance(found, kind) else None
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return value if isinstance(value, kind) else None
     return None
 
 
 def _discard(output: Path) -> None:
-    """Delete ``output``; what is left of it, if we are killed, is nobody's."""
+    """Delete ``output``, its owner first: if we are killed, nothing uses the rest."""
     (output / _SLOT).unlink(missing_ok=True)
     cache.remove(output)
 
 
 def _set_aside(active: Path, aside: Path, slot: str, applied: AppliedTree) -> None:
-    """Put what is in use aside, unless it is ``slot``."""
+    """Set the active directory aside, unless it is ``slot``."""
     owner = _slot_of(active, applied)
     if owner is None:
         _discard(active)
@@ -206,9 +207,9 @@ def _set_aside(active: Path, aside: Path, slot: str, applied: AppliedTree) -> No
 
 
 def _make_room(cache_dir: Path, aside: Path, slot: str, needed: int) -> None:
-    """Remove what was used longest ago until there is room for a build."""
-    for half in aside.glob(".*"):
-        cache.remove(half)  # of a run that was killed: the tree's lock is ours
+    """Remove the least recently used until there is room for a build."""
+    for leftover in aside.glob(".*"):
+        cache.remove(leftover)  # of a run that was killed: the tree's lock is ours
     others = [path for path in aside.glob("*") if path.name != slot]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     while others and (len(others) >= _KEEP or space.available(cache_dir) < needed):
@@ -226,24 +227,26 @@ def _drop_orphans(builds: Path, trees: Path) -> None:
 # -- what is in it -------------------------------------------------------------------
 
 
-def _seed(wanted: Path, config: Path, applied: AppliedTree) -> None:
+def _seed(target: Path, config: Path, applied: AppliedTree) -> None:
     """Begin ``wanted`` with the objects of its nearest neighbour, if there is one."""
     neighbours = [
         path
-        for path in wanted.parent.glob("[!.]*")
+        for path in target.parent.glob("[!.]*")
         if _is_ours(path, applied) and (path / ".config").exists()
     ]
-    with cache.publish(wanted) as scratch:
+    with cache.publish(target) as scratch:
         if neighbours:
             symbols = kconfig.parse_config(config)
-            nearest = min(neighbours, key=lambda one: _stale(one, symbols, applied))
+            nearest = min(
+                neighbours, key=lambda neighbour: _stale(neighbour, symbols, applied)
+            )
             process.run(
                 ["cp", "-a", "--reflink=auto", f"{nearest}/.", str(scratch)],
                 env={"LC_ALL": "C"},
             )
         else:
             cache.write_json(scratch / _SEEN, {})
-        _claim(scratch, wanted.name, applied)
+        _claim(scratch, target.name, applied)
 
 
 def _begin_anew(active: Path, slot: str, applied: AppliedTree) -> None:
@@ -274,12 +277,12 @@ def _stale(output: Path, symbols: Mapping[str, str], applied: AppliedTree) -> in
     if not changed:
         return 0
     grep = ["grep", "--recursive", "--files-with-matches", "--fixed-strings"]
-    found = process.run(
+    completed = process.run(
         [*grep, "--file=-", "--include=.*.o.cmd", output],
         input="\n".join(changed).encode(),
         check=False,  # 1 is for none
     )
-    return len(found.stdout.splitlines())
+    return len(completed.stdout.splitlines())
 
 
 def _seen_blob(seen: Mapping[str, Any], path: str, file: Ever) -> str | None:
@@ -289,23 +292,23 @@ def _seen_blob(seen: Mapping[str, Any], path: str, file: Ever) -> str | None:
 
 
 def _drop_torn(output: Path) -> int:
-    """Remove targets that a killed make may have left half made, such as without ORC.
+    """Remove targets that a killed make may have left incomplete, say without ORC.
 
-    kbuild writes a target's .cmd after it: an older one is of the make before.  Only
-    modules are newer by right, as their types are added later.  Objects that are cut
-    short go as well, for a linker takes an empty one without a word.  Returns the time
-    stamp of the newest .cmd in ns, that is of what was built last.
+    kbuild writes a target's .cmd after the target: an older one is of an earlier make.
+    Only modules may be newer, as their BTF is added later.  Truncated objects are
+    removed as well, for a linker accepts an empty one silently.  Returns the time stamp
+    of the newest .cmd in ns, that is of what was built last.
     """
     killed = (output / _UNJUDGED).exists()
     newest = 0
     for command in output.rglob(".*.cmd"):
         target = command.with_name(command.name[1:-4])
         with contextlib.suppress(FileNotFoundError):
-            made = command.stat().st_mtime_ns
-            newest = max(newest, made)
+            built_ns = command.stat().st_mtime_ns
+            newest = max(newest, built_ns)
             if target.suffix == ".ko" and not killed:
                 continue
-            torn = target.stat().st_mtime_ns > made
+            torn = target.stat().st_mtime_ns > built_ns
             if torn or (target.suffix == ".o" and not _is_whole(target)):
                 target.unlink()
     return newest
@@ -320,52 +323,55 @@ def _is_whole(target: Path) -> bool:
         return False
     wide = head[4] == 2
     (start,) = struct.unpack_from("<Q" if wide else "<I", head, 40 if wide else 32)
-    each, count = struct.unpack_from("<HH", head, 58 if wide else 46)
-    return bool(start + each * count <= size)
+    entry_size, count = struct.unpack_from("<HH", head, 58 if wide else 46)
+    return bool(start + entry_size * count <= size)
 
 
-def _stamp(applied: AppliedTree, made: Sequence[Path]) -> None:
-    """Give each file that series touch the time stamp that make has to see in ``made``.
+def _stamp(applied: AppliedTree, outputs: Sequence[Path]) -> None:
+    """Give each file that series touch the time stamp that make in ``outputs`` needs.
 
     A file that a build may have warned about without anyone reading it counts as
     changed.
     """
-    histories = [_History.of(output, applied) for output in made]
-    now = max(_outwait_the_clock(output / _SLOT) for output in made)
+    histories = [_History.of(output, applied) for output in outputs]
+    now = max(_outwait_the_clock(output / _SLOT) for output in outputs)
     stamps: dict[str, tuple[str | None, int]] = {}
     for path, file in applied.ever.items():
-        before = [one.stamp(path, file) for one in histories]
-        # Of several the latest, if they differ after all: an earlier one would hide
-        # from make what was compiled before it, of other content, and not again since.
-        known = [one for one in before if one is not None]
-        stamp = max(known) if len(known) == len(before) else now
+        earlier = [history.stamp(path, file) for history in histories]
+        # The latest, if they differ after all: an earlier one would hide from make an
+        # object that was compiled before it, from other content.
+        known = [stamp for stamp in earlier if stamp is not None]
+        stamp = max(known) if len(known) == len(earlier) else now
         stamps[path] = (file.blob, stamp)
         if file.blob is not None:
             os.utime(applied.path / path, ns=(now, stamp))
-    for output in made:
+    for output in outputs:
         cache.write_json(output / _SEEN, stamps)
 
 
 @dataclass(frozen=True)
 class _History:
-    """What an output directory has ``seen`` last, and what of it counts as changed."""
+    """What an output directory has ``seen`` last.
+
+    ``unread`` are files with warnings that nobody may have read: they count as changed.
+    """
 
     seen: Mapping[str, Any]
-    again: frozenset[str]
+    unread: frozenset[str]
 
     @classmethod
     def of(cls, output: Path, applied: AppliedTree) -> _History:
         """That of ``output``."""
-        again: frozenset[str] = frozenset()
-        if (unread := output / _UNJUDGED).exists():
-            known = read(unread, list)
-            again = frozenset(applied.ever if known is None else known)
-        return cls(read(output / _SEEN, dict) or {}, again)
+        unread: frozenset[str] = frozenset()
+        if (file := output / _UNJUDGED).exists():
+            paths = read(file, list)
+            unread = frozenset(applied.ever if paths is None else paths)
+        return cls(read(output / _SEEN, dict) or {}, unread)
 
     def stamp(self, path: str, file: Ever) -> int | None:
         """The time stamp in ns that the content had when it was last seen; None if
         what was last seen is something else."""
-        if path in self.again or _seen_blob(self.seen, path, file) != file.blob:
+        if path in self.unread or _seen_blob(self.seen, path, file) != file.blob:
             return None
         stamp: int = self.seen[path][1] if path in self.seen else file.base_mtime_ns
         return stamp

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test programs that the tree under test brings along, compiled for the guest.
+"""Test programs of the tree under test, compiled for the guest.
 
 Kernel selftests belong to the tree: a series may change them, and those of another
 version test something else.  Their makefiles build all or nothing and write into the
-sources, so each program is one call of the compiler, told by ``[workload.from-tree]``.
+sources, so each program is one compiler call, described by ``[workload.from-tree]``.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ def obtain(
     log: Path,
 ) -> tuple[Program, ...]:
     """Every program that ``series`` has from its tree, each compiled once.
-    ``checkout`` is called only if there is something to compile.  Raises
-    `FailedCheck` with the compiler's words.
+
+    ``checkout`` is called only if there is something to compile.  Raises `FailedCheck`
+    with the compiler's messages.
     """
-    found: dict[str, Program] = {}
+    programs: dict[str, Program] = {}
     for load in series.spec.workload:
-        if load.from_tree is not None and load.program not in found:
+        if load.from_tree is not None and load.program not in programs:
             key = cache.digest(
                 sources.digest("kstall.build"),
                 plan.content,
@@ -57,15 +58,15 @@ def obtain(
             reused = cache.kept(target)
             if not reused:
                 _compile(load, checkout(), tools, target, log)
-            found[load.program] = Program(load.program, target / "program", reused)
-    return tuple(found.values())
+            programs[load.program] = Program(load.program, target / "program", reused)
+    return tuple(programs.values())
 
 
 def _compile(
     load: Workload, tree: AppliedTree, tools: Toolchain, target: Path, log: Path
 ) -> None:
-    wanted = load.from_tree
-    assert wanted is not None
+    recipe = load.from_tree
+    assert recipe is not None
     with cache.keep(target) as scratch:
         try:
             with space.guarded(target.parent, _BYTES, "a test program"):
@@ -74,16 +75,16 @@ def _compile(
                     [tools.arch.tool("gcc"), "-O2", "-static", "-pthread"]
                     + ["-D_GNU_SOURCE=", *tools.libraries]
                     + ["-U_FORTIFY_SOURCE", "-w", "-o", str(scratch / "program")]
-                    + [f"-I{folder}" for folder in wanted.include]
-                    + list(wanted.sources)
-                    + [f"-l{library}" for library in wanted.libraries],
+                    + [f"-I{folder}" for folder in recipe.include]
+                    + list(recipe.sources)
+                    + [f"-l{library}" for library in recipe.libraries],
                     cwd=tree.path,
                     env={"LC_ALL": "C"},
                     log=log,
                 )
         except process.CommandError as error:
-            failed = FailedCheck if kernel.refused(error) else KstallError
-            raise failed(
+            error_type = FailedCheck if kernel.refused(error) else KstallError
+            raise error_type(
                 f"workload {load.name} does not compile from the tree:\n{error.what}",
                 log=log,
             ) from error

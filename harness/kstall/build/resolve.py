@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fragments in, a ``.config`` out that has what they need, on trees of many versions.
+"""Resolve fragments to a ``.config`` that meets them, on trees of many versions.
 
-Kernels spell, hide and select one option differently.  What a request does not get as
-it is written is asked for in other ways, in this order:
+Kernel versions name, hide and select an option differently.  A request that is not met
+as it is written is tried in other ways, in this order:
 
-* by what the fragment names in its place (``# or:``);
+* as the alternative that the fragment names (``# or:``);
 * by its new name, where the tree keeps the old one for a transition;
 * as ``y`` instead of ``m``, where it has become a bool;
-* with what it depends on, as far as that is no choice between several;
-* through what brings it, where it has no prompt and there is one such symbol.
+* with its dependencies, as far as these leave no choice;
+* through the symbol that turns it on, where it has no prompt and there is only one.
 
-A needed symbol that cannot be had in any way is no verdict on a patch: nothing can be
-judged on that tree.  Only a symbol that the patches define themselves, and that the
-tree with them does not take, is their fault.
+A needed symbol that cannot be set in any way is no verdict on a patch: nothing can be
+judged on that tree.  Only a symbol that the patches define themselves, and that cannot
+be set with them applied, is their fault.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from ..base import Architecture, FailedCheck, KstallError, arch, process
 from . import kconfig
 from .kconfig import Alternative, Setting
 
-# Enough for a symbol, what brings that, what this depends on, and so on.
+# Enough for a symbol, what selects it, the dependencies of that, and so on.
 _ROUNDS = 12
 _SWITCH = ("y", "m")
 Values = tuple[tuple[str, str], ...]
 
 
 class UnmetSymbols(KstallError):
-    """Needed symbols that this tree cannot have: nothing is said of a patch."""
+    """Needed symbols that this tree cannot have: no verdict on a patch."""
 
 
 class OwnSymbolsUnmet(FailedCheck):
-    """Symbols that the patches define, and that the tree with them does not take."""
+    """Symbols that the patches define, and that cannot be set with them applied."""
 
 
 @dataclass(frozen=True)
 class Resolved:
     """A configuration, as symbol -> value without those that are not set.
 
-    ``added`` are assignments that are in no fragment; ``remarks`` say what is otherwise
-    than it was asked for, and why.
+    ``added`` are assignments that are in no fragment; ``remarks`` say what differs from
+    the requests, and why.
     """
 
     config: Mapping[str, str]
@@ -59,7 +59,7 @@ class Resolved:
 class _Step:
     """Assignments to try for a request.
 
-    ``instead``: they are as good as the request, which need not hold then.
+    ``instead``: they replace the request, which need not hold then.
     """
 
     values: Values
@@ -79,59 +79,61 @@ def configure(
     lenient: bool = False,
     whose: Architecture = arch.X86_64,
 ) -> Resolved:
-    """Merge ``fragments`` into ``build/.config``, and say what came of it.
+    """Merge ``fragments`` into ``build/.config``, and return what it resolved to.
 
-    What nobody asks for is off.  ``make`` holds the variables that the build will use,
-    because the toolchain decides which symbols there are.  ``absent`` are those that
-    this tree need not have, and for which nothing is tried; ``own`` are those that its
-    patches define.  ``lenient``: all are tried for, and none is needed.  Raises
-    `UnmetSymbols` or `OwnSymbolsUnmet` with the reason for each symbol.
+    Symbols that nobody requests are off.  ``make`` holds the variables that the build
+    will use, because the toolchain decides which symbols there are.  ``absent`` are
+    those that this tree need not have, and for which nothing is tried; ``own`` are
+    those that its patches define.  ``lenient``: all are tried and none is needed.
+    Raises `UnmetSymbols` or `OwnSymbolsUnmet` with the reason for each symbol.
     """
-    asked = kconfig.combine(fragments, whose)
-    search = _Search(tree, build, asked, make, log, frozenset(absent))
+    requests = kconfig.combine(fragments, whose)
+    search = _Search(tree, build, requests, make, log, frozenset(absent))
     search.run()
-    spared = [one for one in search.lost() if lenient or not search.needs(one)]
+    spared = [
+        request for request in search.unmet() if lenient or not search.needs(request)
+    ]
     search.give_up(spared)
-    if left := [one for one in search.lost() if one not in spared]:
-        raise _error(search, left, own, log)
+    if unmet := [request for request in search.unmet() if request not in spared]:
+        raise _error(search, unmet, own, log)
     remarks = search.remarks()
     if spared:
-        names = ", ".join(one.symbol for one in spared)
-        remarks.append(f"cannot be had here, and not needed: {names}")
+        names = ", ".join(request.symbol for request in spared)
+        remarks.append(f"not available in this tree, and not needed: {names}")
     return Resolved(search.config, search.added(), tuple(remarks))
 
 
 def _error(
-    search: _Search, left: Sequence[Setting], own: Collection[str], log: Path
+    search: _Search, unmet: Sequence[Setting], own: Collection[str], log: Path
 ) -> KstallError:
     text = "\n".join(
-        f"{one} did not stick (is {search.value(one.symbol)}): {why}"
-        for one, why in zip(left, search.explain(left), strict=True)
+        f"{request} did not stick (is {search.value(request.symbol)}): {reason}"
+        for request, reason in zip(unmet, search.explain(unmet), strict=True)
     )
-    # If another is lacking as well, one of its own may lack just that.
-    if all(one.symbol in own for one in left):
+    # If another is unmet as well, the patches' own symbol may only depend on that.
+    if all(request.symbol in own for request in unmet):
         return OwnSymbolsUnmet(
             text,
             log=log,
-            next="the patches define it: mend what it depends on, or add that to the "
+            next="the patches define it: fix its dependencies, or add them to the "
             "fragment",
         )
     return UnmetSymbols(
-        f"this tree cannot be configured as it is needed:\n{text}",
+        f"this tree cannot be configured as needed:\n{text}",
         log=log,
-        next="if this version has something else that does, name it above that line: "
+        next="if this version has an alternative, name it above that line: "
         "`# or: CONFIG_OTHER=y (reason)`",
     )
 
 
 class _Search:
-    """Assignments that are tried until all requests are met, or none is left."""
+    """A search for assignments that meet all requests, or as many as possible."""
 
     def __init__(
         self,
         tree: Path,
         build: Path,
-        asked: Mapping[str, Setting],
+        requests: Mapping[str, Setting],
         make: Sequence[str],
         log: Path,
         absent: frozenset[str],
@@ -141,27 +143,29 @@ class _Search:
         self._build = build
         self._make = make
         self._log = log
-        self._asked = asked
+        self._settings = requests
         self._requests = {
-            name: one for name, one in self._asked.items() if name not in absent
+            name: request
+            for name, request in self._settings.items()
+            if name not in absent
         }
         self._added: dict[str, Setting] = {}
-        # For which of the requests something was added, by its name.
+        # The requests that each added symbol is for.
         self._roots: dict[str, set[str]] = {}
         self._tried: dict[str, list[_Step]] = {}
         self._file = build / ".config"
         self._kconf: Any = None
 
     def run(self) -> None:
-        """Add what brings the requests, until they are met or nothing is left."""
+        """Add assignments until the requests are met or nothing is left to try."""
         self._allnoconfig()
         for _ in range(_ROUNDS):
-            lost = [*self._lost_of({**self._added, **self._requests})]
-            if not lost:
+            unmet = [*self._unmet_of({**self._added, **self._requests})]
+            if not unmet:
                 return
             self._read()
             # All of them, before make is run again.
-            if True not in [self._try(one) for one in lost]:
+            if True not in [self._try(request) for request in unmet]:
                 return
             self._allnoconfig()
 
@@ -169,52 +173,54 @@ class _Search:
         """What ``symbol`` is, with ``n`` for unset."""
         return self.config.get(symbol, "n")
 
-    def lost(self) -> list[Setting]:
-        """The requests that are not met, in no way."""
-        return [*self._lost_of(self._requests)]
+    def unmet(self) -> list[Setting]:
+        """The requests that are met in no way."""
+        return [*self._unmet_of(self._requests)]
 
     def needs(self, request: Setting) -> bool:
-        """Whether nothing can be judged without it."""
+        """Whether ``request`` has to be met."""
         if request.need == "if-known" and self._kconf is not None:
             return self._symbol(request.symbol) is not None
         return request.need != "optional"
 
     def give_up(self, requests: Iterable[Setting]) -> None:
-        """Take back what was added for nothing but ``requests``."""
-        names = {one.symbol for one in requests}
-        vain = [name for name, roots in self._roots.items() if roots <= names]
-        for name in vain:
+        """Remove what was added for nothing but ``requests``."""
+        names = {request.symbol for request in requests}
+        obsolete = [name for name, roots in self._roots.items() if roots <= names]
+        for name in obsolete:
             del self._added[name], self._roots[name]
-        if vain:
+        if obsolete:
             self._allnoconfig()
 
     def added(self) -> Values:
-        """What no fragment asks for in this form."""
-        return tuple((one.symbol, one.value) for one in self._added.values())
+        """The assignments that are in no fragment."""
+        return tuple(
+            (setting.symbol, setting.value) for setting in self._added.values()
+        )
 
     def remarks(self) -> list[str]:
-        """How requests were met that were not met as they are written."""
-        every = {**self._added, **self._requests}
-        met = set(every) - {one.symbol for one in self._lost_of(every)}
-        said = [
+        """How requests were met other than as they are written."""
+        requests = {**self._added, **self._requests}
+        met = set(requests) - {request.symbol for request in self._unmet_of(requests)}
+        remarks = [
             step.remark
             for name, steps in self._tried.items()
             for step in steps
             if name in met and self._holds(step.values)
         ]
-        for name, one in self._requests.items():
-            if self.value(name) == one.value or name not in met:
+        for name, request in self._requests.items():
+            if self.value(name) == request.value or name not in met:
                 continue
-            if alternative := next(filter(self._does, one.alternatives), None):
-                said.append(_instead(one, alternative))
-            elif one.value == "m" and name not in self._added:
-                said.append(f"{name} is part of the image, not a module")
-        return list(dict.fromkeys(said))
+            if alternative := next(filter(self._stands_in, request.alternatives), None):
+                remarks.append(_instead(request, alternative))
+            elif request.value == "m" and name not in self._added:
+                remarks.append(f"{name} is part of the image, not a module")
+        return list(dict.fromkeys(remarks))
 
     def _holds(self, values: Values) -> bool:
         return all(self.value(name) == value for name, value in values)
 
-    def _does(self, alternative: Alternative) -> bool:
+    def _stands_in(self, alternative: Alternative) -> bool:
         return self._holds(alternative.values)
 
     def explain(self, requests: Sequence[Setting]) -> Iterator[str]:
@@ -225,77 +231,87 @@ class _Search:
         return dict(word.split("=", 1) for word in self._make if "=" in word)
 
     def _allnoconfig(self) -> None:
-        asked = {**self._asked, **self._added}
+        settings = {**self._settings, **self._added}
         self._build.mkdir(parents=True, exist_ok=True)
         merged = self._build / "merged.config"
-        merged.write_text("".join(f"{one.line_of_config}\n" for one in asked.values()))
+        merged.write_text(
+            "".join(f"{setting.line_of_config}\n" for setting in settings.values())
+        )
         # Not olddefconfig: that takes the default of every symbol that the fragments
         # make visible, and CONFIG_NET alone brings IPv6 and wireless with it.
-        wanted = (f"KCONFIG_ALLCONFIG={merged}", "allnoconfig")
+        arguments = (f"KCONFIG_ALLCONFIG={merged}", "allnoconfig")
         process.run(
-            ["make", "-s", f"O={self._build}", *self._make, *wanted],
+            ["make", "-s", f"O={self._build}", *self._make, *arguments],
             cwd=self._tree,
             log=self._log,
         )
         self.config = kconfig.parse_config(self._file)
 
     def _read(self) -> None:
-        """Have what the tree's Kconfig says of the configuration of now.
+        """Load the tree's Kconfig with the present configuration.
 
-        A tree of tomorrow may have a syntax that cannot be read; then only what the
-        fragments name is tried.
+        A later tree may have a syntax that cannot be read; then only the alternatives
+        of the fragments are tried.
         """
         try:
             if self._kconf is None:
                 self._kconf = kconfig.load(self._tree, self._file, self._variables())
             else:
                 self._kconf.load_config(str(self._file))
-        except Exception:  # what of, `explain` says
+        except Exception:  # `explain` says why
             self._kconf = None
 
-    def _lost_of(self, requests: Mapping[str, Setting]) -> Iterator[Setting]:
-        for one in requests.values():
-            value = self.value(one.symbol)
+    def _unmet_of(self, requests: Mapping[str, Setting]) -> Iterator[Setting]:
+        for request in requests.values():
+            value = self.value(request.symbol)
             # What is part of the image need not be loaded.
-            if value == one.value or (one.value, value) == ("m", "y"):
+            if value == request.value or (request.value, value) == ("m", "y"):
                 continue
-            steps = (step for step in self._tried.get(one.symbol, ()) if step.instead)
+            steps = (
+                step for step in self._tried.get(request.symbol, ()) if step.instead
+            )
             ways = [step.values for step in steps]
-            ways += [alternative.values for alternative in one.alternatives]
+            ways += [alternative.values for alternative in request.alternatives]
             if not any(map(self._holds, ways)):
-                yield one
+                yield request
 
     # -- what can be tried -----------------------------------------------------------
 
     def _try(self, request: Setting) -> bool:
         """Add what the next step for ``request`` asks for; False if there is none."""
         tried = self._tried.setdefault(request.symbol, [])
-        known = [step.values for step in tried]
+        attempts = [step.values for step in tried]
         for step in self._steps(request):
-            new = [pair for pair in step.values if not self._is_asked(request, *pair)]
-            # What is asked for already brings it, or never will.
-            if not new or step.values in known or self._contradicts(request, new):
+            additions = [
+                pair for pair in step.values if not self._is_requested(request, *pair)
+            ]
+            # What is set already meets it, or never will.
+            if (
+                not additions
+                or step.values in attempts
+                or self._contradicts(request, additions)
+            ):
                 continue
             tried.append(step)
             roots = self._roots.get(request.symbol, {request.symbol})
-            for name, value in new:
+            for name, value in additions:
                 if name not in self._added or value == "y":
                     self._added[name] = Setting(name, value, request.file, request.line)
                 self._roots.setdefault(name, set()).update(roots)
             return True
         return False
 
-    def _is_asked(self, request: Setting, name: str, value: str) -> bool:
-        one = self._asked.get(name)
-        return one is not None and one.value == value and name != request.symbol
+    def _is_requested(self, request: Setting, name: str, value: str) -> bool:
+        setting = self._settings.get(name)
+        return setting is not None and setting.value == value and name != request.symbol
 
     def _contradicts(self, request: Setting, values: Iterable[tuple[str, str]]) -> bool:
         """Whether a fragment, or a step before, asks for something else."""
         return any(
             (
                 name != request.symbol
-                and name in self._asked
-                and self._asked[name].value != value
+                and name in self._settings
+                and self._settings[name].value != value
             )
             or (
                 name in self._added
@@ -312,21 +328,23 @@ class _Search:
     def _steps(self, request: Setting) -> Iterator[_Step]:
         """What could be tried for ``request``, likeliest first."""
         name = request.symbol
-        for one in request.alternatives:
+        for alternative in request.alternatives:
             if self._kconf is None or all(
                 self._symbol(other) is not None or value == "n"
-                for other, value in one.values
+                for other, value in alternative.values
             ):
-                yield _Step(one.values, _instead(request, one), instead=True)
+                yield _Step(
+                    alternative.values, _instead(request, alternative), instead=True
+                )
         symbol = self._symbol(name)
         if symbol is None:
             return
         if name in self._kconf.transitional:
             successors = self._successors(symbol)
             if len(successors) == 1:
-                (new,) = successors
-                text = f"{name} is called {new} now"
-                yield _Step(((new, request.value),), text, instead=True)
+                (successor,) = successors
+                text = f"{name} is called {successor} now"
+                yield _Step(((successor, request.value),), text, instead=True)
             return
         if request.value not in _SWITCH:
             return
@@ -337,41 +355,44 @@ class _Search:
             yield _Step(lacks, f"{name} with {_names(lacks)}, which it depends on")
         ways = self._ways(symbol, request.value)
         if len(ways) == 1:
-            text = f"{name} by {_names(ways[0])}, for it cannot be chosen itself"
+            text = f"{name} through {_names(ways[0])}, as it has no prompt"
             yield _Step(ways[0], text)
 
     def _successors(self, symbol: Any) -> list[str]:
         """The symbols that take their default from an old name of theirs."""
         return [
-            one.name
-            for one in self._kconf.unique_defined_syms
-            if any(symbol in kconfiglib.expr_items(value) for value, _ in one.defaults)
+            successor.name
+            for successor in self._kconf.unique_defined_syms
+            if any(
+                symbol in kconfiglib.expr_items(value)
+                for value, _ in successor.defaults
+            )
         ]
 
     def _lacks(self, symbol: Any, value: str) -> Values | None:
-        """What has to be set for ``symbol`` to be visible, if that is one thing."""
+        """What has to be set for ``symbol`` to be visible, if there is one way."""
         lacks = self._missing(symbol.direct_dep, value)
         if lacks != ():
             return lacks
         prompts = [node.prompt[1] for node in symbol.nodes if node.prompt is not None]
-        # The condition has that of the symbol in it, which holds.
+        # The condition includes the symbol's dependency, which holds.
         return self._missing(prompts[0], value) if len(prompts) == 1 else None
 
     def _missing(self, expression: Any, value: str) -> Values | None:
         """Assignments that make ``expression`` at least ``value``.
 
-        None if there is no way, or no way that is the only one.
+        None if there is no way, or more than one.
         """
         least = kconfiglib.STR_TO_TRI[value]
-        found: dict[str, str] = {}
+        assignments: dict[str, str] = {}
         for part in kconfiglib.split_expr(expression, kconfiglib.AND):
             if kconfiglib.expr_value(part) >= least:
                 continue
             values = self._missing_part(part, value)
             if values is None:
                 return None
-            found.update(values)
-        return tuple(found.items())
+            assignments.update(values)
+        return tuple(assignments.items())
 
     def _missing_part(self, part: Any, value: str) -> Values | None:
         if isinstance(part, kconfiglib.Symbol):
@@ -384,9 +405,9 @@ class _Search:
         if isinstance(part, tuple) and part[0] == kconfiglib.OR:
             ways = [
                 values
-                for one in kconfiglib.split_expr(part, kconfiglib.OR)
-                if (values := self._missing(one, value)) is not None
-                and not self._asked_off(values)
+                for operand in kconfiglib.split_expr(part, kconfiglib.OR)
+                if (values := self._missing(operand, value)) is not None
+                and not self._requested_off(values)
             ]
             return ways[0] if len(ways) == 1 else None
         if isinstance(part, tuple) and part[0] == kconfiglib.EQUAL:
@@ -395,12 +416,14 @@ class _Search:
                 return ((left.name, right.name),)
         return None
 
-    def _asked_off(self, values: Values) -> bool:
-        asked = {**self._asked, **self._added}
-        return any(name in asked and asked[name].value == "n" for name, _ in values)
+    def _requested_off(self, values: Values) -> bool:
+        settings = {**self._settings, **self._added}
+        return any(
+            name in settings and settings[name].value == "n" for name, _ in values
+        )
 
     def _ways(self, symbol: Any, value: str) -> list[Values]:
-        """What would bring ``symbol`` without a prompt: a selector, or a default."""
+        """What would turn on ``symbol`` without a prompt: a selector, or a default."""
         if symbol.visibility:
             return []
         ways: dict[Values, None] = {}
@@ -409,15 +432,17 @@ class _Search:
             if (
                 isinstance(selector, kconfiglib.Symbol)
                 and selector.visibility
-                and all(kconfiglib.expr_value(one) for one in conditions)
+                and all(kconfiglib.expr_value(condition) for condition in conditions)
             ):
-                kept = value if selector.orig_type == kconfiglib.TRISTATE else "y"
-                ways[((selector.name, kept),)] = None
+                selector_value = (
+                    value if selector.orig_type == kconfiglib.TRISTATE else "y"
+                )
+                ways[((selector.name, selector_value),)] = None
         for default, condition in symbol.defaults:
-            both = (kconfiglib.AND, default, condition)
-            if values := self._missing(both, value):
+            expression = (kconfiglib.AND, default, condition)
+            if values := self._missing(expression, value):
                 ways[values] = None
-        return [one for one in ways if not self._asked_off(one)]
+        return [way for way in ways if not self._requested_off(way)]
 
 
 def _instead(request: Setting, alternative: Alternative) -> str:
