@@ -128,7 +128,7 @@ def test_one_that_was_cut_short_is_fetched_again(archive: Archive) -> None:
         assert archive.newest(60) == known
     assert known.path.read_text() == "7.3.4-1\n"
     assert archive.asked() == 2
-    assert said[0].startswith(f"{known.path} is damaged (3 bytes, and had 8)")
+    assert said[0].startswith(f"{known.path} is damaged (3 bytes instead of 8)")
 
 
 @pytest.mark.fault("clock", "it goes back a day after the mirror was asked")

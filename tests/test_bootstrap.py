@@ -37,9 +37,9 @@ NOBODY = 65534
         ("E: /root/tmp is not accessible by the user mmdebstrap\n", "chmod o+x"),
         (
             "Err:1 http://m trixie InRelease\n  Could not connect to m\n",
-            "whether apt reaches its mirror",
+            "that apt reaches its mirror",
         ),
-        ("E: something else\n", "the log has all that it said"),
+        ("E: something else\n", "see its output in the log"),
     ],
 )
 def test_advice_fits_the_reason(tmp_path: Path, said: str, next: str) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A package out of a Debian suite that this machine does not use itself.
+"""Fetch a package from a Debian suite that this machine does not use itself.
 
-It comes through an apt of our own, whose state lies in the cache and which shares
-with the system's apt only the way to the network; apt verifies what it fetches.
+That takes a private apt, whose state is in the cache and which shares with the system's
+apt only the way to the network; apt verifies what it fetches.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from ..base import KstallError, cache, process, space
 from .debian import APT_ETC, keyring, mirror_for
 
-# Where a linux-source of the wanted version may be; the first that has one is taken.
-# A stable release comes last: it has older kernels, some of which only it still has.
+# Where a linux-source of some version may be; the first suite that has one is used.
+# The stable release is last: it has older kernels, some of which only it still has.
 _KERNEL_SUITES = ("trixie-backports", "sid", "trixie")
 _RECHECK_S = 24 * 3600.0
 _RETRY_S = 3600.0  # a network that swallows packets costs half a minute to find out
@@ -50,29 +50,29 @@ def newest(
     """The newest ``package`` that Debian has, kept in ``store`` once fetched.
 
     The mirror is asked at most once a day (``now`` is seconds since the epoch), and
-    whenever what comes out differs from what was used last, ``say`` says so.  Where no
-    mirror answers, the last one fetched is used.
+    ``say`` reports a version other than the one used last.  If no mirror answers, the
+    last one fetched is used.
     """
-    known, checked = _recall(package, store)
-    if known is not None and 0 <= now - checked < _RECHECK_S:
-        return known
+    previous, checked = _recall(package, store)
+    if previous is not None and 0 <= now - checked < _RECHECK_S:
+        return previous
     with cache.lock(store / f"{package}.lock", waiting=_wait(say, package)):
-        known, checked = _recall(package, store)
-        if known is not None and 0 <= now - checked < _RECHECK_S:
-            return known
+        previous, checked = _recall(package, store)
+        if previous is not None and 0 <= now - checked < _RECHECK_S:
+            return previous
         try:
-            deb = _fetch(package, store, known, say, etc)
+            deb = _fetch(package, store, previous, say, etc)
         except KstallError as error:
-            if known is None:
+            if previous is None:
                 raise
-            why = error.what.splitlines()[0]
-            say(f"using {package} {known.version}, fetched before: {why}")
-            _remember(known, store, now - _RECHECK_S + _RETRY_S)
-            return known
-        if known is not None and deb != known:
+            reason = error.what.splitlines()[0]
+            say(f"using {package} {previous.version}, fetched before: {reason}")
+            _remember(previous, store, now - _RECHECK_S + _RETRY_S)
+            return previous
+        if previous is not None and deb != previous:
             say(
                 f"Debian now has {package} {deb.version}: this run uses it instead of "
-                f"{known.version} (KERNEL={known.path} stays with the old one)"
+                f"{previous.version} (KERNEL={previous.path} stays with the old one)"
             )
         _remember(deb, store, now)
     return deb
@@ -85,52 +85,56 @@ def _wait(say: Callable[[str], None], package: str) -> Callable[[str], None]:
 def _recall(package: str, store: Path) -> tuple[Deb | None, float]:
     """The package used last, if it is still there, and when the mirror was asked."""
     try:
-        kept = json.loads((store / f"{package}.json").read_text(encoding="utf-8"))
-        deb = Deb(package, kept["version"], store / kept["file"])
+        record = json.loads((store / f"{package}.json").read_text(encoding="utf-8"))
+        deb = Deb(package, record["version"], store / record["file"])
         size = deb.path.stat().st_size
-        if size != kept.get("bytes", size):
-            cache.damaged(deb.path, f"{size} bytes, and had {kept['bytes']}")
+        if size != record.get("bytes", size):
+            cache.damaged(deb.path, f"{size} bytes instead of {record['bytes']}")
             return None, 0.0
-        return deb, float(kept["checked"])
+        return deb, float(record["checked"])
     except (OSError, ValueError, KeyError, TypeError):
         return None, 0.0
 
 
 def _remember(deb: Deb, store: Path, now: float) -> None:
-    kept = {
+    record = {
         "version": deb.version,
         "file": deb.path.name,
         "bytes": deb.path.stat().st_size,
         "checked": now,
     }
-    cache.write_json(store / f"{deb.package}.json", kept)
+    cache.write_json(store / f"{deb.package}.json", record)
     older = sorted(store.glob(f"{deb.package}_*.deb"), key=lambda p: p.stat().st_mtime)
     for path in [path for path in older if path != deb.path][: -(_KEPT - 1)]:
         path.unlink()
 
 
 def _fetch(
-    package: str, store: Path, known: Deb | None, say: Callable[[str], None], etc: Path
+    package: str,
+    store: Path,
+    previous: Deb | None,
+    say: Callable[[str], None],
+    etc: Path,
 ) -> Deb:
     """Ask each suite in turn, and download unless ``known`` is the answer."""
     if shutil.which("apt-get") is None:
         raise KstallError(
-            f"without apt {package} cannot be fetched",
+            f"{package} cannot be fetched without apt",
             next="give KERNEL= a kernel checkout, source directory or tarball",
         )
     store.mkdir(parents=True, exist_ok=True)
-    for stale in store.glob(".apt-*"):
-        cache.remove(stale)
+    for leftover in store.glob(".apt-*"):
+        cache.remove(leftover)
     private = Path(tempfile.mkdtemp(prefix=".apt-", dir=store))
     try:
         for suite in _KERNEL_SUITES:
             apt = _Apt.prepare(private / suite, suite, mirror_for(suite, etc))
-            apt.update(patient=known is None)
-            if (found := apt.candidate(package)) is None:
+            apt.update(patient=previous is None)
+            if (candidate := apt.candidate(package)) is None:
                 continue
-            name, version, bytes_ = found
-            if known is not None and known.path.name == name:
-                return known
+            name, version, bytes_ = candidate
+            if previous is not None and previous.path.name == name:
+                return previous
             space.require(store, bytes_, package)
             say(f"fetching {package} {version} from {suite} ({bytes_ / 1e6:.0f} MB)")
             downloaded = apt.download(package)
@@ -149,8 +153,8 @@ def _fetch(
 class _Apt:
     """An apt that knows one suite and keeps all its state in ``place``.
 
-    It reads and writes nothing of the system's apt but how to reach the network: the
-    Acquire settings (a proxy, say) and the credentials below /etc/apt.
+    Of the system's apt it uses only how to reach the network: the Acquire settings (a
+    proxy, say) and the credentials below /etc/apt.
     """
 
     place: Path
@@ -163,12 +167,12 @@ class _Apt:
         (place / "status").touch()
         line = f"deb [signed-by={keyring()}] {uri} {suite} main\n"
         (place / "sources.list").write_text(line)
-        reaching = [
+        acquire = [
             line
             for line in process.run(["apt-config", "dump"]).stdout.splitlines()
             if line.startswith("Acquire")
         ]
-        ours = {
+        options = {
             # Drops the hooks and clean-up commands of the system's own apt.
             "Dir::Etc::Main": "/dev/null",
             "Dir::Etc::Parts": "/dev/null",
@@ -186,10 +190,10 @@ class _Apt:
             "APT::Update::Error-Mode": "any",
             "Acquire::Languages": "none",
         }
-        settings = [f'{key} "{value}";' for key, value in ours.items()]
+        settings = [f'{key} "{value}";' for key, value in options.items()]
         config = place / "apt.conf"
         config.touch(mode=0o600)  # a proxy's password may be in it
-        config.write_text("\n".join([*reaching, *settings, ""]))
+        config.write_text("\n".join([*acquire, *settings, ""]))
         return cls(place, suite)
 
     def _run(self, *argv: str, timeout: float) -> str:
@@ -216,18 +220,18 @@ class _Apt:
     def candidate(self, package: str) -> tuple[str, str, int] | None:
         """File name, version and bytes of what `download` would fetch."""
         try:
-            said = self._run(
+            output = self._run(
                 *("apt-get", "download", "--print-uris", package), timeout=60
             )
         except process.CommandError:
             return None
-        match = re.search(r"^'\S+' (\S+_(\S+)_\S+\.deb) (\d+) ", said, re.MULTILINE)
+        match = re.search(r"^'\S+' (\S+_(\S+)_\S+\.deb) (\d+) ", output, re.MULTILINE)
         if match is None:
             return None
         return match[1], match[2].replace("%3a", ":"), int(match[3])
 
     def download(self, package: str) -> Path:
-        """Fetch and verify ``package``; the file that came."""
+        """Fetch and verify ``package``; returns its file."""
         try:
             self._run("apt-get", "-q", "download", package, timeout=1800)
         except (process.CommandError, process.Deadline) as error:
@@ -235,8 +239,8 @@ class _Apt:
                 f"{package} could not be fetched: {_complaint(error)}",
                 next="give KERNEL= a kernel checkout, source directory or tarball",
             ) from error
-        (found,) = (self.place / "download").glob("*.deb")
-        return found
+        (path,) = (self.place / "download").glob("*.deb")
+        return path
 
 
 def _complaint(error: KstallError) -> str:

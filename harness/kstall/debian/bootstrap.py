@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What mmdebstrap needs of the machine, and what to do where it is missing.
 
-Run by root it needs nothing.  Anybody else has it work in a user namespace, with a
-range of user ids that are theirs: a program that is setuid root (uidmap) maps it, and
-/etc/subuid says whose it is.
+Run by root it needs nothing.  For any other user it works in a user namespace with a
+range of subordinate ids: /etc/subuid says whose they are, and a program that is setuid
+root (uidmap) maps them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 from ..base import KstallError, space
 
-# Beside the archive that comes out: the root as a directory, and its packages.
+# Besides the finished archive: the root as a directory, and its packages.
 _ROOM = 2**30
-# Who does not get at least this many has no id for nobody (65534).
+# With fewer ids there is none for nobody (65534).
 _RANGE = 65536
 _FIRST = 100000
-#: What forbids user namespaces: file below /proc/sys, the value that does, what allows.
+#: What forbids user namespaces: file below /proc/sys, forbidding value, what allows.
 _SWITCHES = (
     ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
     ("user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
@@ -33,7 +33,7 @@ _SWITCHES = (
 
 
 def mode() -> str:
-    """How mmdebstrap is to work; left to choose, it does not say what is missing."""
+    """The mode for mmdebstrap; left to choose, it does not say what is missing."""
     return "root" if os.geteuid() == 0 else "unshare"
 
 
@@ -57,7 +57,7 @@ def require(temporary: Path) -> None:
 def advice(
     output: str, *, proc: Path = Path("/proc/sys"), etc: Path = Path("/etc")
 ) -> str:
-    """What to do about what mmdebstrap said when it failed."""
+    """What to do about a failure of mmdebstrap with that ``output``."""
     if re.search(r"cannot find new[ug]idmap", output):
         return "sudo apt-get install uidmap"
     if re.search(r"\bsub[ug]id\b", output):
@@ -77,12 +77,12 @@ def advice(
     if re.search(
         r"apt-get update|Failed to fetch|Could not (connect|resolve)|\bErr:", output
     ):
-        return "see whether apt reaches its mirror (`apt-get update`)"
-    return "the log has all that it said"
+        return "check that apt reaches its mirror (`apt-get update`)"
+    return "see its output in the log"
 
 
 def _give_range(etc: Path) -> str:
-    """The command that gives the user a range that nobody has."""
+    """The command that gives the user an unused range of ids."""
     user = _user()
     words = [f"sudo usermod {user}"]
     for option, name in (("uid", "subuid"), ("gid", "subgid")):
@@ -92,14 +92,14 @@ def _give_range(etc: Path) -> str:
         except OSError:
             lines = []
         entries = [line.split(":") for line in lines if line.count(":") == 2]
-        if any(user == whose for whose, _, _ in entries):
+        if any(user == owner for owner, _, _ in entries):
             continue
         for _, begin, count in entries:
             if begin.isdigit() and count.isdigit():
                 first = max(first, int(begin) + int(count))
         words.append(f"--add-sub{option}s {first}-{first + _RANGE - 1}")
     if len(words) == 1:
-        return f"see which ranges {user} has: grep {user} /etc/subuid /etc/subgid"
+        return f"check the ranges of {user}: grep {user} /etc/subuid /etc/subgid"
     return " ".join(words)
 
 

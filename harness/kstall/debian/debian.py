@@ -129,8 +129,8 @@ def _one_line(text: str) -> Iterator[_Entry]:
 
 def _deb822(text: str) -> Iterator[_Entry]:
     """Stanzas of ``Field: value``; an indented line continues the field above it."""
-    kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    for stanza in re.split(r"\n[ \t]*\n", kept):
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    for stanza in re.split(r"\n[ \t]*\n", body):
         fields: dict[str, str] = {}
         name = ""
         for line in stanza.splitlines():
@@ -152,14 +152,14 @@ def _deb822(text: str) -> Iterator[_Entry]:
 
 def _resolve(uris: tuple[str, ...]) -> tuple[str, ...]:
     """``uris`` with apt's ``mirror+file:`` lists (Debian's cloud images) opened."""
-    found: list[str] = []
+    resolved: list[str] = []
     for uri in uris:
         scheme, _, rest = uri.partition(":")
         if scheme == "mirror+file":
             listing = Path("/" + rest.lstrip("/"))
             if listing.is_file():
                 lines = listing.read_text(encoding="utf-8").splitlines()
-                found += [words[0] for words in map(str.split, lines) if words]
+                resolved += [words[0] for words in map(str.split, lines) if words]
         elif scheme not in ("cdrom", "mirror"):
-            found.append(uri)
-    return tuple(uri for uri in found if not uri.startswith("#"))
+            resolved.append(uri)
+    return tuple(uri for uri in resolved if not uri.startswith("#"))

@@ -26,7 +26,7 @@ from . import bootstrap, debian
 SUITE = "trixie"
 # Raise when the recipe below changes what a root contains.
 _RECIPE = 2
-# What virtme-ng's init needs and Debian does not hold for essential.
+# What virtme-ng's init needs and is not essential in Debian.
 _ALWAYS = ("mount",)
 _LEFT_OUT = (
     "/usr/share/doc/*",
@@ -35,8 +35,8 @@ _LEFT_OUT = (
     "/usr/share/man/*",
     "/usr/share/zoneinfo/*",
 )
-# Programs of another architecture do not run here, so that its packages are unpacked
-# and never configured.  dpkg, which knows nothing of them then, is told.
+# Programs of another architecture do not run here, so its packages are unpacked and
+# never configured.  dpkg does not know them then, so they are added to its status.
 _REGISTER = """\
 for deb in "$1"/var/cache/apt/archives/*.deb; do
 	echo "Status: install ok installed"
@@ -44,13 +44,13 @@ for deb in "$1"/var/cache/apt/archives/*.deb; do
 	echo
 done >>"$1/var/lib/dpkg/status"
 """
-# What scripts of theirs would have made, as far as guests need it.
+# Links that their maintainer scripts would have made, as far as guests need them.
 _LINKS = {"bin/awk": "mawk", "bin/which": "which.debianutils"}
-# What Python compiles is the same everywhere.  Without, each program of a guest would
+# Python's bytecode is the same everywhere.  Without it each program of a guest would
 # compile what it imports, which takes an emulated processor many seconds.
 _COMPILE = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
 _PYTHON = ("usr/lib/python3", "usr/lib/python3.*")
-# virtme-ng's own init has one; the one in bash, which foreign guests get, calls it.
+# virtme-ng's own init powers off itself; its bash script, for foreign guests, calls it.
 _POWER_OFF = """\
 #!/bin/sh
 sync
@@ -88,13 +88,15 @@ class Root:
         return self.path / "bin/pahole"
 
 
-def packages_for(folder: Path, whose: Architecture) -> tuple[str, ...]:
-    """The names in ``folder`` of all packages in a guest's root, see `packages`.
+def packages_for(folder: Path, architecture: Architecture) -> tuple[str, ...]:
+    """The names of all packages in a guest's root, from the lists in ``folder``.
 
-    What is in one of another architecture as well has a list of its own.
+    What another architecture needs in addition has a list of its own.
     """
-    listings = dict.fromkeys(("guest-packages", whose.place("guest-packages")))
-    return tuple(name for one in listings for name in packages(folder / f"{one}.txt"))
+    listings = dict.fromkeys(("guest-packages", architecture.place("guest-packages")))
+    return tuple(
+        name for listing in listings for name in packages(folder / f"{listing}.txt")
+    )
 
 
 def packages(listing: Path) -> tuple[str, ...]:
@@ -109,23 +111,23 @@ def packages(listing: Path) -> tuple[str, ...]:
 
 
 def key_of(
-    wanted: Sequence[str], suite: str = SUITE, whose: Architecture = arch.X86_64
+    names: Sequence[str], suite: str = SUITE, whose: Architecture = arch.X86_64
 ) -> str:
     """Changes with the package list and the recipe, not with the list's order."""
-    made: tuple[object, ...] = ()
+    foreign: tuple[object, ...] = ()
     if not whose.native:
-        made = (_REGISTER, sorted(_LINKS.items()), _POWER_OFF, _COMPILE, _PYTHON)
+        foreign = (_REGISTER, sorted(_LINKS.items()), _POWER_OFF, _COMPILE, _PYTHON)
     return cache.digest(
-        _RECIPE, suite, sorted({*wanted, *_ALWAYS}), _left_out(whose), *made
+        _RECIPE, suite, sorted({*names, *_ALWAYS}), _left_out(whose), *foreign
     )
 
 
-def _left_out(whose: Architecture) -> tuple[str, ...]:
-    return (*_LEFT_OUT, f"/usr/lib/{whose.triplet}/gconv/*")
+def _left_out(architecture: Architecture) -> tuple[str, ...]:
+    return (*_LEFT_OUT, f"/usr/lib/{architecture.triplet}/gconv/*")
 
 
 def obtain(
-    wanted: Sequence[str],
+    names: Sequence[str],
     cache_dir: Path,
     say: Callable[[str], None],
     *,
@@ -134,43 +136,45 @@ def obtain(
     whose: Architecture = arch.X86_64,
     lending: Root | None = None,
 ) -> Root:
-    """The root with the packages ``wanted``; made now if it is not in the cache.
+    """The root with the packages ``names``; made now if it is not in the cache.
 
     ``whose`` is the architecture that it is for.  Where that is not this machine's,
-    ``lending`` is a root of its own, whose Python compiles for the other one.
+    ``lending`` is a root for this machine, whose Python compiles the modules.
     """
-    key = key_of(wanted, suite, whose)
+    key = key_of(names, suite, whose)
     target = cache_dir / "roots" / key
     with cache.lock(
         cache_dir / "roots" / f"{key}.lock",
-        waiting=lambda holder: say(f"waiting for {holder}, which makes the same root"),
+        waiting=lambda holder: say(f"waiting for {holder}, which is making this root"),
     ):
         if reused := cache.kept(target):
             os.utime(target)
         else:
             with cache.keep(target) as scratch:
-                every = tuple(sorted({*wanted, *_ALWAYS}))
-                _make(every, suite, whose, scratch, say, log, lending)
+                complete = tuple(sorted({*names, *_ALWAYS}))
+                _make(complete, suite, whose, scratch, say, log, lending)
     return find(key, cache_dir, whose, reused=reused)
 
 
 def find(
     key: str,
     cache_dir: Path,
-    whose: Architecture = arch.X86_64,
+    architecture: Architecture = arch.X86_64,
     *,
     reused: bool = True,
 ) -> Root:
-    """The root of that key, which is in the cache; ``whose`` architecture it is of."""
+    """The root of that key, for ``architecture``, which is in the cache."""
     target = cache_dir / "roots" / key
     facts = json.loads((target / "root.json").read_text(encoding="utf-8"))
-    return Root(key, target, tuple(facts["packages"]), facts["versions"], reused, whose)
+    return Root(
+        key, target, tuple(facts["packages"]), facts["versions"], reused, architecture
+    )
 
 
 def _make(
-    wanted: tuple[str, ...],
+    names: tuple[str, ...],
     suite: str,
-    whose: Architecture,
+    architecture: Architecture,
     scratch: Path,
     say: Callable[[str], None],
     log: Path,
@@ -179,18 +183,20 @@ def _make(
     archive = scratch / "root.tar"
     bootstrap.require(Path(tempfile.gettempdir()))
     uri = debian.mirror_for(suite)
-    said = "" if whose.native else f" for {whose.name}"
-    say(f"making a {suite} root{said} with {', '.join(wanted)}")
+    suffix = "" if architecture.native else f" for {architecture.name}"
+    say(f"making a {suite} root{suffix} with {', '.join(names)}")
     try:
         with temporary.directory("root") as place:
-            # Without root it works there as somebody else.
+            # Without root mmdebstrap works there under another id.
             place.chmod(0o711)
             process.run(
-                mmdebstrap_argv(wanted, suite, uri, debian.keyring(), archive, whose),
+                mmdebstrap_argv(
+                    names, suite, uri, debian.keyring(), archive, architecture
+                ),
                 env={"TMPDIR": str(place)},
                 log=log,
-                # Without root it maps a range of user ids, which our own user
-                # namespace, with the one id it has, would not let it.
+                # Without root it maps a range of ids, which is not possible in our
+                # own user namespace, as that has only one.
                 namespace=os.geteuid() == 0,
                 on_line=lambda line: say(line[3:]) if line.startswith("I: ") else None,
             )
@@ -202,8 +208,8 @@ def _make(
         ) from error
     tree = scratch / "tree"
     tree.mkdir()
-    # An archive in between, because the modes of mmdebstrap that need no root leave a
-    # directory whose owners are not ours to delete.
+    # An archive in between, because without root mmdebstrap would leave a directory
+    # with owners whose files we may not delete.
     extract = ("tar", "--extract", "--no-same-owner", "--delay-directory-restore")
     process.run(
         [*extract, "--exclude=./dev/*", f"--directory={tree}", f"--file={archive}"],
@@ -211,7 +217,7 @@ def _make(
     )
     archive.unlink()
     _complete(tree)
-    if not whose.native:
+    if not architecture.native:
         _configure(tree)
         if lending is not None:
             _compile(tree, lending, log)
@@ -219,43 +225,46 @@ def _make(
         ["mkfs.erofs", "-T0", "--all-root", scratch / "root.erofs", tree], log=log
     )
     # It is for this machine: a foreign one does not run here.
-    if whose.native and (tree / "usr/bin/pahole").exists():
+    if architecture.native and (tree / "usr/bin/pahole").exists():
         (scratch / "bin").mkdir()
         text = _TOOLS.read_text(encoding="utf-8")
-        for word, value in (("@loader@", whose.loader), ("@triplet@", whose.triplet)):
+        for word, value in (
+            ("@loader@", architecture.loader),
+            ("@triplet@", architecture.triplet),
+        ):
             text = text.replace(word, value)
         cache.write_text(scratch / "bin/pahole", text, mode=0o755)
     cache.write_json(
         scratch / "root.json",
-        {"suite": suite, "packages": wanted, "versions": versions(tree)},
+        {"suite": suite, "packages": names, "versions": versions(tree)},
     )
 
 
 def mmdebstrap_argv(
-    wanted: Sequence[str],
+    names: Sequence[str],
     suite: str,
     uri: str,
     keyring: Path,
     archive: Path,
-    whose: Architecture = arch.X86_64,
+    architecture: Architecture = arch.X86_64,
 ) -> list[str]:
     """The command that makes the root as a tar archive."""
-    how: tuple[str, ...] = ("--variant=essential",)
-    if not whose.native:
-        # With `extract`, what is essential is not there by itself.
-        how = (
+    variant: tuple[str, ...] = ("--variant=essential",)
+    if not architecture.native:
+        # `extract` does not include essential packages by itself.
+        variant = (
             "--variant=extract",
-            f"--architectures={whose.debian}",
+            f"--architectures={architecture.debian}",
             "--include=?essential",
             f"--extract-hook={_REGISTER}",
         )
     return [
         "mmdebstrap",
         f"--mode={bootstrap.mode()}",
-        *how,
-        f"--include={','.join(wanted)}",
+        *variant,
+        f"--include={','.join(names)}",
         f"--keyring={keyring}",
-        *(f"--dpkgopt=path-exclude={pattern}" for pattern in _left_out(whose)),
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in _left_out(architecture)),
         suite,
         str(archive),
         f"deb {uri} {suite} main",
@@ -271,7 +280,7 @@ def _complete(tree: Path) -> None:
 
 
 def _configure(tree: Path) -> None:
-    """What maintainers' scripts would have made of unpacked packages, for guests."""
+    """Do for unpacked packages what maintainer scripts would, as far as guests need."""
     for name, target in _LINKS.items():
         link = tree / name
         if not link.is_symlink() and (link.parent / target).exists():
@@ -280,9 +289,9 @@ def _configure(tree: Path) -> None:
         master = tree / "usr/share/base-passwd" / f"{name}.master"
         if not (tree / "etc" / name).exists():
             shutil.copyfile(master, tree / "etc" / name)
-    off = tree / "usr/sbin/poweroff"
-    if not off.exists():
-        cache.write_text(off, _POWER_OFF, mode=0o755)
+    poweroff = tree / "usr/sbin/poweroff"
+    if not poweroff.exists():
+        cache.write_text(poweroff, _POWER_OFF, mode=0o755)
 
 
 def _compile(tree: Path, lending: Root, log: Path) -> None:
@@ -306,7 +315,7 @@ def _compile(tree: Path, lending: Root, log: Path) -> None:
 def versions(tree: Path) -> dict[str, str]:
     """Package name to version, as dpkg recorded them below ``tree``."""
     status = (tree / "var/lib/dpkg/status").read_text(encoding="utf-8")
-    found = {}
+    installed = {}
     for stanza in status.split("\n\n"):
         fields = dict(
             line.split(": ", 1)
@@ -314,8 +323,8 @@ def versions(tree: Path) -> dict[str, str]:
             if ": " in line and not line.startswith(" ")
         )
         if fields.get("Status", "").endswith(" installed"):
-            found[fields["Package"]] = fields["Version"]
-    return found
+            installed[fields["Package"]] = fields["Version"]
+    return installed
 
 
 def _last_words(output: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What ftrace keeps of an event: its format file, its pages, its records.
+"""The data of ftrace: format files, pages of the ring buffer, records.
 
 In come format files and raw pages of the ring buffer; out come `Event` objects.  The
 evidence of a guest and the recording of an operator's node are read by the same code,

@@ -22,7 +22,7 @@ class Malformed(KstallError):
 
 
 def parse_layout(text: str, system: str) -> Layout:
-    """Read a format file of ``system``.  Raises `Malformed` when it is none."""
+    """Read a format file of ``system``.  Raises `Malformed` if it is not one."""
     try:
         return formats.parse(text, system)
     except ValueError as error:

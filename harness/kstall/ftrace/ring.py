@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""ftrace's ring buffer as it is in memory: the bytes that nobody has printed yet.
+"""Read records from raw pages of ftrace's ring buffer.
 
-The layout of a page and of the entries in it is what tracefs says in
+The layout of a page and of the entries in it is described by tracefs in
 ``events/header_page`` and ``events/header_event``, on 64-bit little endian kernels; it
 has been the same since Linux 2.6.31, and time stamps of type 31 came with 4.16.
 """
@@ -17,11 +17,11 @@ from .event import Event, Field, Layout, Malformed, Member
 PAGE = 4096
 _HEAD = struct.Struct("<QQ")
 _WORD = struct.Struct("<I")
-# Above the length, the commit word tells of events that were lost before this page.
+# Above the length, the commit word has flags for events lost before this page.
 _LENGTH = (1 << 20) - 1
 _MISSED, _MISSED_STORED = 1 << 31, 1 << 30
 _PADDING, _EXTEND, _STAMP = 29, 30, 31
-# A time stamp has 59 bits; the upper ones are those of the page's own.
+# An absolute time stamp has 59 bits; the upper ones are those of the page's own.
 _STAMPED = (1 << 59) - 1
 
 
@@ -29,7 +29,7 @@ def records(pages: bytes, cpu: int, layouts: Iterable[Layout]) -> Iterator[Event
     """The records in ``pages`` of ``cpu``'s buffer, in the order they were reserved.
 
     Each is an `Event` without a task's name and without text; ``ts_ns`` is exact.
-    Raises `Malformed` on pages that are cut off, and on a record of no known layout.
+    Raises `Malformed` on truncated pages, and on a record without a layout.
     """
     for _, event in placed(pages, cpu, layouts):
         yield event
@@ -39,13 +39,13 @@ def placed(
     pages: bytes, cpu: int, layouts: Iterable[Layout]
 ) -> Iterator[tuple[int, Event]]:
     """As `records`, each with the offset in ``pages`` at which it stands."""
-    known = {layout.id: layout for layout in layouts}
+    formats = {layout.id: layout for layout in layouts}
     if len(pages) % PAGE:
         raise Malformed(f"cpu{cpu}: {len(pages)} bytes are no whole pages")
     for start in range(0, len(pages), PAGE):
         for at, when, data in _entries(pages[start : start + PAGE], cpu):
             number = int.from_bytes(data[:2], "little")
-            layout = known.get(number)
+            layout = formats.get(number)
             if layout is None:
                 raise Malformed(
                     f"cpu{cpu}: a record of event {number}, which has no format"
@@ -99,19 +99,19 @@ def _entries(page: bytes, cpu: int) -> Iterator[tuple[int, int, bytes]]:
         kind, delta = word & 31, word >> 5
         at += _WORD.size
         # All but a short record have another word: a length, or the rest of a time.
-        more = _WORD.unpack_from(page, at)[0] if not 0 < kind < _PADDING else 0
+        extra = _WORD.unpack_from(page, at)[0] if not 0 < kind < _PADDING else 0
         if kind == _PADDING:
             if delta == 0:
                 return
-            # An entry that was reserved and thrown away; its length counts itself.
-            now, at = now + delta, at + more
+            # An entry that was reserved and discarded; its length counts itself.
+            now, at = now + delta, at + extra
         elif kind == _EXTEND:
-            now, at = now + (more << 27) + delta, at + _WORD.size
+            now, at = now + (extra << 27) + delta, at + _WORD.size
         elif kind == _STAMP:
-            now, at = (now & ~_STAMPED) | ((more << 27) + delta), at + _WORD.size
+            now, at = (now & ~_STAMPED) | ((extra << 27) + delta), at + _WORD.size
         else:
             now += delta
-            size = kind * 4 if kind else more - _WORD.size
+            size = kind * 4 if kind else extra - _WORD.size
             at += 0 if kind else _WORD.size
             if size < _WORD.size or at + size > end:
                 raise Malformed(f"cpu{cpu}: a record that is cut off")
@@ -140,7 +140,7 @@ def _member(layout: Layout, field: Field, record: bytes) -> Member:
 
 
 def _array(field: Field, data: bytes) -> Member:
-    """Text up to its end, or numbers; of a length that no format says: single bytes."""
+    """Text up to its NUL, or numbers; single bytes if the format gives no length."""
     if "char" in field.ctype.split("[")[0].split():
         return data.partition(b"\0")[0].decode("utf-8", "replace")
     length = re.search(r"\[(\d+)\]", field.ctype)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a check says: comparisons, and the verdict that follows from them.
+"""Checks: comparisons, and the verdict that follows from them.
 
-A check is a function of whatever it judges that returns a `Verdict`: a list of
-comparisons, each with what was expected and what was observed.  An empty list is an
-error, because it would prove nothing.
+A check is a function of its evidence that returns a `Verdict`: a list of comparisons,
+each with what was expected and what was observed.  An empty list is an error, because
+it would prove nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Status = Literal["pass", "fail", "skip", "error"]
 
 
 class Tainted(KstallError):
-    """What is to be judged is not whole, because the apparatus failed."""
+    """The evidence is incomplete, because the apparatus failed."""
 
 
 class _Model(BaseModel):
@@ -44,7 +44,7 @@ class Excerpt(_Model):
 
     title: str
     file: str | None = Field(
-        default=None, description="they are from there, a path in the run directory"
+        default=None, description="where they are from, a path in the run directory"
     )
     lines: list[str]
 
@@ -54,7 +54,7 @@ class Explanation(_Model):
 
     excerpts: list[Excerpt] = []
     files: list[str] = Field(
-        default=[], description="they show more, paths in the run directory"
+        default=[], description="files that show more, paths in the run directory"
     )
     again: list[str] = Field(default=[], description="commands that try again")
 
@@ -71,15 +71,15 @@ class Comparison(_Model):
 
     label: str
     relation: Relation = Field(
-        description="what observed has to be to expected; in: between its two numbers"
+        description="of observed to expected; in: between its two numbers"
     )
     expected: Value | tuple[Value, Value]
     observed: Value
     ok: bool
     unit: str = Field(default="", description="of expected and observed")
     detail: str = Field(default="", description="what else was seen")
-    workload: str = Field(default="", description="the only one that it is about")
-    # It says what it says whatever the readers of that workload lost.
+    workload: str = Field(default="", description="if it is about one only")
+    # It holds whatever the readers of that workload lost.
     firm: bool = Field(default=False, exclude=True)
 
     @property
@@ -125,7 +125,7 @@ Kind = Literal[
 class Check(_Model):
     """A claim about the series and how it was judged.
 
-    One that is skipped has no comparisons, in whatever way it became so.
+    One that is skipped has no comparisons.
     """
 
     model_config = ConfigDict(
@@ -156,7 +156,7 @@ class Check(_Model):
 
     @model_validator(mode="after")
     def _skipped_is_not_compared(self) -> Check:
-        # Reports of earlier versions have some, which would look like what holds.
+        # Reports of earlier versions have some, which would look like passes.
         if self.status == "skip":
             self.__dict__["comparisons"] = []
         return self
@@ -206,17 +206,17 @@ class Verdict:
         self._add(label, "holds", True, bool(holds), bool(holds), detail=detail)
 
     def skip(self, reason: str) -> None:
-        """Say that this check cannot be made here; ``reason`` says why.
+        """Skip this check, because it cannot be made here; ``reason`` says why.
 
-        It then compares nothing: what was seen all the same belongs in ``reason``, and
-        a part that can be judged alone is a check of its own.
+        It then compares nothing: other observations belong in ``reason``, and a part
+        that can be judged alone is a check of its own.
         """
         if not reason:
             raise ValueError("a skip needs a reason")
         self.skipped = reason
 
     def undecide(self, reason: str) -> None:
-        """What was compared says nothing without what ``reason`` says is missing."""
+        """Give no verdict, as ``reason`` says what is missing for one."""
         if not reason:
             raise ValueError("no verdict needs a reason")
         self.undecided = reason
@@ -250,26 +250,26 @@ def _plain(value: object) -> Value:
     return value if isinstance(value, int | float | str) else str(value)
 
 
-_Saved = TypeVar("_Saved")
+_Evidence = TypeVar("_Evidence")
 
 
 def run_check(
     name: str,
     kind: Kind,
     claim: str,
-    function: Callable[[_Saved], Verdict],
-    saved: _Saved,
+    function: Callable[[_Evidence], Verdict],
+    evidence: _Evidence,
 ) -> Check:
     """Judge one check; whatever it raises is an error of this check only."""
     check = Check(name=name, kind=kind, claim=claim, status="error")
     status: Status = "error"
     try:
-        verdict = function(saved)
+        verdict = function(evidence)
         if not isinstance(verdict, Verdict):
             raise TypeError(f"{name} returned no Verdict but {verdict!r}")
         if verdict.skipped is not None:
             if verdict.comparisons:
-                # Each would be shown as something that holds.
+                # Each would be reported as a pass.
                 raise ValueError(
                     f"{name} is skipped ({verdict.skipped}) and has compared "
                     f"{verdict.comparisons[0].label!r}"
@@ -278,7 +278,7 @@ def run_check(
         elif not verdict.comparisons:
             raise ValueError(f"{name} compared nothing, so it proves nothing")
         elif verdict.undecided is None:
-            good = all(item.ok for item in verdict.comparisons)
+            good = all(comparison.ok for comparison in verdict.comparisons)
             status = "pass" if good else "fail"
         check.detail = verdict.skipped or verdict.undecided or ""
         check.comparisons = verdict.comparisons
