@@ -57,7 +57,7 @@ def test_without_a_file_there_is_none(project_copy: Project) -> None:
         ({"patch": '"0009-x.patch"'}, "no such patch: 0009-x.patch"),
         ({"left_out": ""}, "either old and new, or left-out"),
         ({"old": '"a"', "new": '"b"'}, "either old and new, or left-out"),
-        ({"left_out": "", "old": '"no such line"', "new": '"x"'}, "stands 0 times in"),
+        ({"left_out": "", "old": '"no such line"', "new": '"x"'}, "occurs 0 times in"),
         (
             {"left_out": "", "old": '"+++ b/drivers"', "new": '"+++ b/drivers\\n+\\n"'},
             "the hunk's line counts would be wrong",

@@ -104,7 +104,7 @@ def test_its_patch_applies(project_copy: Project, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "Toy", "1toy", "-toy", "a/b", "..", "toy\n", "ü"])
 def test_a_bad_name_is_refused(project_copy: Project, name: str) -> None:
     before = _files(project_copy.root)
-    with pytest.raises(new.NewError, match="no name of a series"):
+    with pytest.raises(new.NewError, match="not a valid name for a series"):
         new.write(project_copy, name)
     assert _files(project_copy.root) == before
 

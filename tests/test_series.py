@@ -346,7 +346,7 @@ def test_locate_counts_nested_tables() -> None:
 def test_patches_that_nothing_describes_are_an_error(project: Project) -> None:
     (project.patches / NAME / "series.toml").unlink()
     assert project.names() == (NAME,)
-    with pytest.raises(SeriesError, match=r"series\.toml: not there"):
+    with pytest.raises(SeriesError, match=r"series\.toml does not exist"):
         project.load()
 
 
@@ -476,7 +476,7 @@ def test_mail_tables_come_last(project: Project) -> None:
         (
             '["other"]',
             'debugged-with = "other"\n',
-            "there is no not-debugged that it could put an end to",
+            "it has no effect without not-debugged",
         ),
     ],
 )

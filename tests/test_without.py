@@ -261,7 +261,7 @@ def test_a_complaint_with_the_patches_is_a_failure(tmp_path: Path) -> None:
         (SHOWN.replace('"dozes"', '"naps"'), r"no \[\[check\]\] called naps"),
         (SHOWN + SHOWN, "dozes is shown twice"),
         (SHOWN.replace('["said"]', "[]"), "neither fails nor complaint"),
-        (COMPLAINS.replace("WARNING: .* at nap", "(WARNING)?"), "in any complaint"),
+        (COMPLAINS.replace("WARNING: .* at nap", "(WARNING)?"), "any complaint"),
         (COMPLAINS.replace("WARNING: .* at nap", "("), "no regular expression"),
     ],
 )

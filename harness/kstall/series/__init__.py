@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is to be proven: a directory of `patches/`, read and held against its schema.
+"""Patch series, as directories of `patches/`: read and validated.
 
 In comes the path of a project or a series; out come `Project` and `Series`, or an error
 with file and line.  It reads no kernel, and knows nothing of how anything is proven.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What every stage of a run is told."""
+"""The context that every stage of a run gets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Level = Literal["quick", "full", "deep"]
 
 @dataclass(frozen=True)
 class Context:
-    """Whose checkout it is, where things are kept, and who listens.
+    """The checkout and directories of a run, its level, and where it reports to.
 
     ``out`` is the directory of the run, with one for each series.  At ``level`` quick
-    costs are left out; deep adds what takes long and seldom finds anything.  ``seeds``
-    are those of random configurations to try, whatever the level.  What may be done
-    ``away`` is, if there is somebody to hand it out.
+    costs are left out; deep adds checks that take long and seldom find anything.
+    ``seeds`` are those of random configurations to try, whatever the level.  ``away``
+    dispatches work to other processes, if there are any.
     """
 
     project: Project
@@ -33,8 +33,8 @@ class Context:
     away: elsewhere.Elsewhere | None = None
 
     def turn(self, name: str, doing: str) -> AbstractContextManager[None]:
-        """What no other run does meanwhile; who is waited for is said as ``doing``."""
+        """Hold the lock ``name``; while waiting, say what its holder is ``doing``."""
         return cache.lock(
             self.cache / "locks" / name,
-            waiting=lambda who: self.ui.say(f"waiting: {who} {doing}"),
+            waiting=lambda holder: self.ui.say(f"waiting: {holder} {doing}"),
         )

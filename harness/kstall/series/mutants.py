@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Patches that are broken on purpose: ``patches/<name>/mutants.toml``.
 
-Each names the checks that have to notice.  That they do takes a boot, which is the
-tests' business; here mutants are read, held against their series, and made.
+Each names the checks that have to catch it.  Only the tests boot mutants; here they are
+read, validated against their series, and made.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Falsified(Table):
 class Mutant(Table):
     """A broken ``patch``, and the checks that it is ``caught_by``.
 
-    ``old`` are lines of the patch, or parts of lines, that stand there once; they
-    become ``new``, of as many removed and added lines.  Or the patch is ``left_out``.
-    ``falsifies`` says which falsified record looks the same to a check.
+    ``old`` are lines of the patch, or parts of lines, that occur there once; they are
+    replaced with ``new``, of as many removed and added lines.  Or the patch is
+    ``left_out``.  ``falsifies`` says which falsified record looks the same to a check.
     """
 
     name: Text
@@ -71,18 +71,18 @@ def load(series: Series) -> tuple[Mutant, ...]:
     """
     path = series.dir / FILE
     try:
-        found, text = tables.read(path, File, SeriesError, path.stem)
+        file, text = tables.read(path, File, SeriesError, path.stem)
     except FileNotFoundError:
         return ()
-    if faults := list(_contradictions(series, found.mutant)):
+    if faults := list(_contradictions(series, file.mutant)):
         raise tables.mistakes(path, text, faults, SeriesError, path.stem)
-    return found.mutant
+    return file.mutant
 
 
 def make(folder: Path, mutant: Mutant) -> None:
     """Break the patches in ``folder``, a copy of the series' directory.
 
-    What later patches show of a changed line, as context of theirs, is changed too.
+    Where a changed line is context of a later patch, it is changed there, too.
     """
     if mutant.left_out:
         _leave_out(folder, mutant.patch)
@@ -92,17 +92,17 @@ def make(folder: Path, mutant: Mutant) -> None:
     patch = folder / mutant.patch
     patch.write_text(patch.read_text().replace(mutant.old, mutant.new))
     before, after = mutant.old.splitlines(), mutant.new.splitlines()
-    # What is only moved is what it was.
+    # A line that is only moved stays the same.
     added = [
-        (was[1:], becomes[1:])
-        for was, becomes in zip(before, after, strict=False)
-        if was not in after and was[0] == becomes[0] == "+"
+        (old[1:], new[1:])
+        for old, new in zip(before, after, strict=False)
+        if old not in after and old[0] == new[0] == "+"
     ]
     for later in folder.glob("*.patch"):
         if later.name > mutant.patch:
             text = later.read_text()
-            for was, becomes in added:
-                text = text.replace(f"\n {was}\n", f"\n {becomes}\n")
+            for old, new in added:
+                text = text.replace(f"\n {old}\n", f"\n {new}\n")
             later.write_text(text)
 
 
@@ -110,9 +110,9 @@ def _leave_out(folder: Path, patch: str) -> None:
     (folder / patch).unlink()
     toml = folder / "series.toml"
     lines = toml.read_text().splitlines(keepends=True)
-    kept = [line for line in lines if line.strip() != f'"{patch}",']
-    assert len(kept) == len(lines) - 1
-    toml.write_text("".join(kept))
+    remaining = [line for line in lines if line.strip() != f'"{patch}",']
+    assert len(remaining) == len(lines) - 1
+    toml.write_text("".join(remaining))
 
 
 def _contradictions(series: Series, mutants: tuple[Mutant, ...]) -> Iterator[Fault]:
@@ -120,26 +120,31 @@ def _contradictions(series: Series, mutants: tuple[Mutant, ...]) -> Iterator[Fau
     fields = {point.event: point.fields for point in series.spec.tracepoint}
     names: set[str] = set()
     for position, mutant in enumerate(mutants):
-        here = ("mutant", position)
+        place = ("mutant", position)
         if mutant.name in names:
-            yield (*here, "name"), f"second mutant called {mutant.name}"
+            yield (*place, "name"), f"second mutant called {mutant.name}"
         names.add(mutant.name)
         for check in mutant.caught_by:
             if check not in checks:
-                yield (*here, "caught-by"), f"no [[check]] called {check}"
-        false = mutant.falsifies
-        if false is not None and false.field not in fields.get(false.event, {}):
-            yield (*here, "falsifies"), f"no field {false.field} in {false.event}"
+                yield (*place, "caught-by"), f"no [[check]] called {check}"
+        falsified = mutant.falsifies
+        if falsified is not None and falsified.field not in fields.get(
+            falsified.event, {}
+        ):
+            yield (
+                (*place, "falsifies"),
+                f"no field {falsified.field} in {falsified.event}",
+            )
         if mutant.patch not in series.spec.patches:
-            yield (*here, "patch"), f"no such patch: {mutant.patch}"
+            yield (*place, "patch"), f"no such patch: {mutant.patch}"
         elif mutant.old is not None and mutant.new is not None:
             text = (series.dir / mutant.patch).read_text()
             if (count := text.count(mutant.old)) != 1:
-                yield (*here, "old"), f"stands {count} times in {mutant.patch}"
+                yield (*place, "old"), f"occurs {count} times in {mutant.patch}"
             if _lines(mutant.old) != _lines(mutant.new):
-                yield (*here, "new"), "the hunk's line counts would be wrong"
+                yield (*place, "new"), "the hunk's line counts would be wrong"
             if mutant.old == mutant.new:
-                yield (*here, "new"), "changes nothing"
+                yield (*place, "new"), "changes nothing"
 
 
 def _lines(hunk: str) -> tuple[int, int]:

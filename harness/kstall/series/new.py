@@ -2,7 +2,7 @@
 """A new series: an example that is proven as it stands, to be replaced piece by piece.
 
 Its files are `templates/new/`.  They trace changes of a task's personality, which any
-program can cause, and nearly none does.
+program can cause and hardly any does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 class NewError(KstallError):
-    """A series that cannot be begun under that name."""
+    """A series that cannot be created under that name."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class _Target:
 def write(project: Project, name: str) -> tuple[Path, ...]:
     """Write the example as series ``name`` and return its files.
 
-    Raises `NewError` if the name is none, or anything is there already.  Either all
+    Raises `NewError` if the name is invalid, or any file exists already.  Either all
     files are written or none.
     """
     if not _NAME.fullmatch(name):
         raise NewError(
-            f"{name!r} is no name of a series",
+            f"{name!r} is not a valid name for a series",
             next="begin with a letter; a-z, 0-9, - and _ may follow",
         )
     if not (project.kconfigs / "base.config").is_file():
@@ -63,9 +63,9 @@ def write(project: Project, name: str) -> tuple[Path, ...]:
             f"{project.root} is no checkout of kstall: no kconfigs/base.config",
             next="run kstall in its checkout, or name that with --project",
         )
-    if taken := _taken(project, name):
+    if obstacles := _taken(project, name):
         raise NewError(
-            f"{name}: there already: {', '.join(taken)}",
+            f"{name}: there already: {', '.join(obstacles)}",
             next="choose another name; nothing was written",
         )
     targets = _targets(project, name)
@@ -73,7 +73,7 @@ def write(project: Project, name: str) -> tuple[Path, ...]:
     try:
         for target in targets:
             target.path.parent.mkdir(parents=True, exist_ok=True)
-            # Whoever came in between is not overwritten, either.
+            # A file that was made meanwhile is not overwritten, either.
             with target.path.open("x", encoding="utf-8") as file:
                 written.append(target.path)
                 file.write(target.text)
@@ -114,16 +114,16 @@ def _targets(project: Project, name: str) -> list[_Target]:
 
 
 def _taken(project: Project, name: str) -> list[str]:
-    """What is in the way: the series' own directories, and its other files."""
+    """The paths that exist: of the series' own directories, and of its other files."""
     own = ("patches/{name}", "scripts/workloads/{name}")
     files = (place for _, place, _ in _FILES if not place.startswith(own))
     places = [place.format(name=name) for place in (*own, *files)]
-    # A link that leads nowhere is in the way, too.
+    # A dangling link is in the way, too.
     return [place for place in places if os.path.lexists(project.root / place)]
 
 
 def _remove(written: list[Path]) -> None:
-    """Take back what was written, and the directories that are empty without it."""
+    """Delete what was written, and the directories that are empty without it."""
     for path in reversed(written):
         path.unlink(missing_ok=True)
     for parent in {path.parent for path in written}:

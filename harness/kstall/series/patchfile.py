@@ -25,7 +25,7 @@ _REGULAR = ("100644", "100755")
 
 
 class Unmailable(KstallError):
-    """A patch that cannot go to a list as it is."""
+    """A patch that cannot be mailed as it is."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class NotAPatch(KstallError):
     """A file that should be a patch mail and is not: ``path:line`` and why."""
 
     def __init__(self, path: Path, line: int | None, why: str) -> None:
-        where = f"{path}:{line}" if line is not None else str(path)
+        place = f"{path}:{line}" if line is not None else str(path)
         super().__init__(
-            f"{where}: {why}", next="write patches with `git format-patch`"
+            f"{place}: {why}", next="write patches with `git format-patch`"
         )
         self.path = path
         self.line = line
@@ -97,7 +97,7 @@ def parse(path: Path) -> Patch:
 
 
 class _Refused(Exception):
-    """A file in the diff that no series has business with; ``line`` of the diff."""
+    """A file in the diff that no series may change; ``line`` of the diff."""
 
     def __init__(self, file: PatchedFile, why: str) -> None:
         super().__init__(why)
@@ -105,7 +105,7 @@ class _Refused(Exception):
 
 
 class _Lines:
-    """Lines that know how many were taken, because unidiff's errors do not say."""
+    """Lines that count how many were read, because unidiff's errors have no line."""
 
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
@@ -137,7 +137,7 @@ def _is_plain(mail: EmailMessage) -> bool:
 
 
 def _header_lines(raw: bytes) -> int:
-    """How many lines stand before the body, the empty one included."""
+    """How many lines come before the body, the empty one included."""
     head = re.split(rb"\r?\n\r?\n", raw, maxsplit=1)[0]
     return head.count(b"\n") + 2
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checkout's parts as an entry of the cache, for processes elsewhere.
 
-What is edited here is proven there as it stands: the entry is named by its content.
+The entry is named by its content, so edited files are proven there as they are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PARTS = ("patches", "kconfigs", "scripts", "harness/kstall_guest")
 
 
 def keep(project: Project, cache_dir: Path) -> str:
-    """Have ``project`` as it is now in the cache; the entry's name comes back."""
+    """Copy ``project`` as it is now to the cache; returns the entry's name."""
     entry = f"projects/{_digest(project)}"
     target = cache_dir / entry
     with cache.lock(cache_dir / "locks" / "projects"):

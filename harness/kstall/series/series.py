@@ -57,10 +57,10 @@ _RELEASE = re.compile(r"(\d+(?:\.\d+)*)(?:-rc(\d+))?")
 
 
 def _release(version: str) -> str:
-    found = _RELEASE.match(version)
-    if found is None:
+    match = _RELEASE.match(version)
+    if match is None:
         return "0"
-    return found[1] + (f"rc{found[2]}" if found[2] else "")
+    return match[1] + (f"rc{match[2]}" if match[2] else "")
 
 
 def _expression(text: str) -> str:
@@ -72,9 +72,9 @@ def _expression(text: str) -> str:
 
 
 Expression = Annotated[str, AfterValidator(_expression)]
-# Where the tables begin that have no say in a proof, with the comment above them.
+# Where the tables begin that do not affect a proof, with the comment above them.
 _BESIDE = re.compile(rb"(?m)^(?:\n|#.*\n)*\[\[?(?:applies|mail)\b")
-# The kind of a series, read without all that it has to be.
+# The kind of a series, read without validating the rest.
 _OF_FIXES = re.compile(r'(?m)^kind\s*=\s*"fix"\s*(#.*)?$')
 TreePath = Annotated[str, StringConstraints(pattern=r"^(\.|\w[\w.-]*(/\w[\w.-]*)*)$")]
 
@@ -122,8 +122,8 @@ class Machine(Table):
 class Skipped(Table):
     """What an architecture cannot have, and why.
 
-    A check goes with the first of its workloads that cannot be run.  ``measures`` are
-    those of ``[[overhead.workload]]``.
+    A check is skipped with any of its workloads.  ``measures`` are those of
+    ``[[overhead.workload]]``.
     """
 
     workloads: tuple[Name, ...] = ()
@@ -133,9 +133,9 @@ class Skipped(Table):
 
 
 class On(Table):
-    """What is otherwise on another architecture than x86-64.
+    """What differs on another architecture than x86-64.
 
-    ``append`` and ``devices`` stand in the place of those of ``[machine]``.
+    ``append`` and ``devices`` replace those of ``[machine]``.
     """
 
     append: tuple[Word, ...] | None = None
@@ -219,16 +219,16 @@ class Inject(Table):
 
 
 class Workload(Table):
-    """A program that makes events fire, and what watches it meanwhile.
+    """A program that makes events fire, and how it is observed.
 
     ``program`` is a path below ``scripts/``: a script, or, where only ``<program>.c``
     is there, a C program that is compiled on the host.  With ``from_tree`` it is the
     path that the tree's own program gets.  With ``decode`` perf and trace-cmd print
     the records of new events, too; that takes seconds, and one workload for each event
     will do.  ``inject`` are the steps that it may ask for by `kstall_guest.monitor`.
-    ``not_debugged`` says why it is not run on kernels that watch themselves, and
-    ``debugged_with`` names the fix, one of those that the series needs, that has it run
-    there if it is in the kernel.
+    ``not_debugged`` says why it is not run on debug kernels (KASAN + lockdep; KCSAN),
+    and ``debugged_with`` names a fix, one of those that the series needs, with which
+    it is.
     """
 
     name: Name
@@ -314,12 +314,12 @@ class Overhead(Table):
 
 
 class PatchExemption(Table):
-    """What a check of the patches finds and the series does not follow, and why.
+    """A finding of a check of the patches that the series does not follow, and why.
 
-    ``kinds`` are the words that the finding is called by (checkpatch's own, in
-    capitals), ``files`` those of the tree that it may be in, or "message"; without them
-    it may be anywhere.  Where a kind is broad, ``saying`` is a regular expression that
-    what is found has to have.
+    ``kinds`` are the names of such findings (checkpatch's own, in capitals), ``files``
+    those of the tree that they may be in, or "message"; without them that may be
+    anywhere.  Where a kind is broad, ``saying`` is a regular expression that a finding
+    has to match.
     """
 
     check: Literal[
@@ -403,7 +403,7 @@ class Omission(Table):
 
 
 class Change(Table):
-    """What a ``version`` has that the one before had not: an item each, wrapped."""
+    """What changed in a ``version`` since the one before: an item each, wrapped."""
 
     version: Annotated[int, Field(ge=2)]
     items: Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -412,8 +412,8 @@ class Change(Table):
 class Mail(Table):
     """What only the mails need.
 
-    It stands at the end of ``series.toml`` and is no part of the series' digest:
-    who is told of a series has no say in what is proven of it.
+    It is at the end of ``series.toml`` and no part of the series' digest, because
+    recipients do not affect what is proven.
     """
 
     cc: tuple[Cc, ...] = ()
@@ -422,14 +422,14 @@ class Mail(Table):
 
 
 class Applies(Table):
-    """On which trees the series is expected to apply.
+    """The trees that the series is expected to apply to.
 
     ``trees`` are conditions on the tree's version, of which one has to hold: ">=7.3",
     "==7.2.*" or ">=6.12,<6.15", as in Python packages.  Before a release come its
     candidates, as 7.3rc2.  ``because`` says why it is not expected on others.
 
-    It stands at the end of ``series.toml``, before mails, and is no part of the
-    series' digest: what is expected has no say in what is proven.
+    It is at the end of ``series.toml``, before ``[mail]``, and no part of the series'
+    digest, because expectations do not affect what is proven.
     """
 
     trees: Annotated[tuple[Condition, ...], Field(min_length=1)]
@@ -437,18 +437,18 @@ class Applies(Table):
 
     def to(self, version: str) -> bool:
         """Whether it is expected on a tree of ``version``, as `make kernelversion`
-        says it; what follows numbers and candidate is passed over."""
-        found = _release(version)
+        prints it; what follows numbers and candidate is ignored."""
+        release = _release(version)
         return any(
-            specifiers.SpecifierSet(one).contains(found, prereleases=True)
-            for one in self.trees
+            specifiers.SpecifierSet(condition).contains(release, prereleases=True)
+            for condition in self.trees
         )
 
 
 class Conflict(Table):
-    """Another ``series`` that what is proven here does not hold beside, and why.
+    """Another ``series`` that invalidates what is proven here, and why.
 
-    Of the two, one is proven on a kernel of its own.
+    One of the two is then proven on a kernel of its own.
     """
 
     series: Name
@@ -459,9 +459,9 @@ class Shown(Table):
     """A bug that ``check`` shows: it fails on the base, and passes with the patches.
 
     ``fails`` are the labels of the comparisons that do not hold on the base; all others
-    do, so that what is amiss there is the bug and not the workload.  ``complaint`` is
-    found in a report of the kernel there, as are all that belong to the bug; if one
-    ends the kernel, nothing else is compared.  ``looks`` says how that looks.
+    do, so that the bug is at fault there and not the workload.  ``complaint`` matches
+    the kernel's reports of the bug, of which there has to be one; if one ends the
+    kernel, nothing else is compared.  ``looks`` describes the symptom.
     """
 
     check: Identifier
@@ -474,10 +474,10 @@ class Spec(Table):
     """``series.toml``, typed.
 
     A series of ``kind`` fix has no tracepoint: it was not ordered, belongs to no trace
-    system, and shows its bugs.  One that was ``discovered`` is somebody else's, of
-    whose events only names and places are known.  What it ``needs`` are series of fixes
-    that are put into kernels that watch themselves with it; all else that is proven of
-    it is so without them.
+    system, and shows its bugs.  One that was ``discovered`` is somebody else's: only
+    names and places of its events are known.  ``needs`` are series of fixes that are
+    applied with it in debug kernels (KASAN + lockdep; KCSAN); all else is proven
+    without them.
     """
 
     schema_: Literal[1]
@@ -519,17 +519,17 @@ class Series:
     patches: tuple[patchfile.Patch, ...]
     skipped: tuple[tuple[Check, str], ...] = ()
 
-    def on(self, whose: Architecture) -> Series:
+    def on(self, architecture: Architecture) -> Series:
         """The series as it is proven on ``whose`` architecture."""
-        other = self.spec.on.get(whose.name)  # type: ignore[call-overload]
-        if other is None:
+        deviation = self.spec.on.get(architecture.name)  # type: ignore[call-overload]
+        if deviation is None:
             return self
-        spec, gone = _without(self.spec, other)
-        return dataclasses.replace(self, spec=spec, skipped=(*self.skipped, *gone))
+        spec, skipped = _without(self.spec, deviation)
+        return dataclasses.replace(self, spec=spec, skipped=(*self.skipped, *skipped))
 
     @property
     def is_fix(self) -> bool:
-        """Whether it mends what runs, rather than tracing it."""
+        """Whether it fixes bugs, rather than adding events."""
         return self.spec.kind == "fix"
 
     @property
@@ -559,40 +559,51 @@ class Series:
         )
 
 
-def _without(spec: Spec, other: On) -> tuple[Spec, tuple[tuple[Check, str], ...]]:
+def _without(spec: Spec, deviation: On) -> tuple[Spec, tuple[tuple[Check, str], ...]]:
     """``spec`` on an architecture, and the checks that it cannot have there."""
     reasons: dict[tuple[str, str], str] = {}
-    for one in other.skipped:
+    for skip in deviation.skipped:
         for kind in ("workloads", "checks", "measures"):
-            for name in getattr(one, kind):
-                reasons.setdefault((kind, name), one.because)
+            for name in getattr(skip, kind):
+                reasons.setdefault((kind, name), skip.because)
 
     def reason(check: Check) -> str | None:
-        keys = [("checks", check.name), *(("workloads", x) for x in check.workloads)]
+        keys = [
+            ("checks", check.name),
+            *(("workloads", workload) for workload in check.workloads),
+        ]
         return next((reasons[key] for key in keys if key in reasons), None)
 
-    gone = tuple((one, why) for one in spec.check if (why := reason(one)) is not None)
-    names = {one.name for one, _ in gone}
+    skipped = tuple(
+        (check, text) for check in spec.check if (text := reason(check)) is not None
+    )
+    names = {check.name for check, _ in skipped}
     overhead = spec.overhead
     if overhead is not None:
-        left = [x for x in overhead.workload if ("measures", x.name) not in reasons]
-        overhead = overhead.model_copy(update={"workload": tuple(left)})
+        measures = [
+            measure
+            for measure in overhead.workload
+            if ("measures", measure.name) not in reasons
+        ]
+        overhead = overhead.model_copy(update={"workload": tuple(measures)})
     machine = {
         key: value
         for key in ("append", "devices")
-        if (value := getattr(other, key)) is not None
+        if (value := getattr(deviation, key)) is not None
     }
     return spec.model_copy(
         update={
             "machine": spec.machine.model_copy(update=machine),
             "workload": tuple(
-                one for one in spec.workload if ("workloads", one.name) not in reasons
+                workload
+                for workload in spec.workload
+                if ("workloads", workload.name) not in reasons
             ),
-            "check": tuple(one for one in spec.check if one.name not in names),
-            "shown": tuple(one for one in spec.shown if one.check not in names),
+            "check": tuple(check for check in spec.check if check.name not in names),
+            "shown": tuple(bug for bug in spec.shown if bug.check not in names),
             "overhead": overhead,
         }
-    ), gone
+    ), skipped
 
 
 @dataclass(frozen=True)
@@ -624,23 +635,23 @@ class Project:
     def names(self) -> tuple[str, ...]:
         """The series there are, sorted."""
         # Patches alone are a series, too: one that cannot be loaded, and says why.
-        found = [*self.patches.glob("*/series.toml"), *self.patches.glob("*/*.patch")]
-        return tuple(sorted({path.parent.name for path in found}))
+        paths = [*self.patches.glob("*/series.toml"), *self.patches.glob("*/*.patch")]
+        return tuple(sorted({path.parent.name for path in paths}))
 
     def load(self, names: Sequence[str] = ()) -> tuple[Series, ...]:
         """The named series, or all of them; unknown names are one error."""
-        known = self.names()
-        if unknown := [name for name in names if name not in known]:
+        available = self.names()
+        if unknown := [name for name in names if name not in available]:
             raise SeriesError(
                 f"no such series: {', '.join(unknown)}",
-                next=f"choose from: {', '.join(known) or '(patches/ is empty)'}",
+                next=f"choose from: {', '.join(available) or '(patches/ is empty)'}",
             )
-        if not known:
+        if not available:
             raise SeriesError(
                 f"no series below {self.patches}",
                 next="run kstall in its checkout, or name that with --project",
             )
-        return tuple(load(self, name) for name in dict.fromkeys(names or known))
+        return tuple(load(self, name) for name in dict.fromkeys(names or available))
 
 
 def load(project: Project, name: str) -> Series:
@@ -650,8 +661,8 @@ def load(project: Project, name: str) -> Series:
         spec, text = tables.read(path, Spec, SeriesError, "series")
     except FileNotFoundError as error:
         raise SeriesError(
-            f"{path}: not there, so nothing says what the patches are",
-            next="write it; `kstall schema series` says what it holds",
+            f"{path} does not exist, and has to describe the patches",
+            next="write it; `kstall schema series` lists its keys",
         ) from error
     faults = list(_contradictions(project, path.parent, spec))
     patches = []
@@ -670,7 +681,7 @@ def load(project: Project, name: str) -> Series:
 def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
     project: Project, dir: Path, spec: Spec
 ) -> Iterator[Fault]:
-    """What the metadata says about files and about itself that is not so."""
+    """Contradictions of the metadata with the series' files and with itself."""
     listed = set(spec.patches)
     for extra in sorted({p.name for p in dir.glob("*.patch")} - listed):
         yield ("patches",), f"{extra} lies in {dir.name}/ but is not listed"
@@ -702,21 +713,21 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
             yield ("tracepoint", position, "reads"), "only bare tracepoints have reads"
     scripts = {script.file for script in spec.script}
     for position, workload in enumerate(spec.workload):
-        here = ("workload", position)
+        table = ("workload", position)
         for event in sorted(bare.intersection(workload.events)):
-            yield (*here, "events"), f"{event} is bare: ftrace has no such event"
+            yield (*table, "events"), f"{event} is bare: ftrace has no such event"
         if workload.decode and not formatted.intersection(workload.events):
-            yield (*here, "decode"), "none of its events is new"
+            yield (*table, "decode"), "none of its events is new"
         program = project.scripts / workload.program
         files = (program, program.with_suffix(".c"))
         if workload.from_tree is None and not any(map(Path.is_file, files)):
-            yield (*here, "program"), f"no such file: scripts/{workload.program}[.c]"
-        steps = [one.step for one in workload.inject]
+            yield (*table, "program"), f"no such file: scripts/{workload.program}[.c]"
+        steps = [injection.step for injection in workload.inject]
         for name in sorted({name for name in steps if steps.count(name) > 1}):
-            yield (*here, "inject"), f"second step called {name}"
+            yield (*table, "inject"), f"second step called {name}"
         for file in workload.scripts:
             if file not in scripts:
-                yield (*here, "scripts"), f"{file} is not declared as a [[script]]"
+                yield (*table, "scripts"), f"{file} is not declared as a [[script]]"
     measures = spec.overhead.workload if spec.overhead else ()
     for position, measure in enumerate(measures):
         place = ("overhead", "workload", position)
@@ -740,27 +751,27 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
 
 def _on_contradictions(spec: Spec) -> Iterator[Fault]:
     measures = spec.overhead.workload if spec.overhead else ()
-    known = {
-        "workloads": {one.name for one in spec.workload},
-        "checks": {one.name for one in spec.check},
-        "measures": {one.name for one in measures},
+    declared = {
+        "workloads": {workload.name for workload in spec.workload},
+        "checks": {check.name for check in spec.check},
+        "measures": {measure.name for measure in measures},
     }
-    for name, other in spec.on.items():
-        for position, one in enumerate(other.skipped):
-            here = ("on", name, "skipped", position)
+    for name, deviation in spec.on.items():
+        for position, skip in enumerate(deviation.skipped):
+            table = ("on", name, "skipped", position)
             named = False
-            for kind, names in known.items():
-                for each in getattr(one, kind):
+            for kind, names in declared.items():
+                for entry in getattr(skip, kind):
                     named = True
-                    if each not in names:
-                        yield (*here, kind), f"no {kind[:-1]} called {each}"
+                    if entry not in names:
+                        yield (*table, kind), f"no {kind[:-1]} called {entry}"
             if not named:
-                yield here, "it names nothing that is skipped"
+                yield table, "it names nothing that is skipped"
 
 
 def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
-    after = _BESIDE.split((dir / "series.toml").read_bytes(), maxsplit=1)[1:]
-    if after and re.search(rb"(?m)^\[\[?(?!\[|(?:applies|mail)\b)", after[0]):
+    tail = _BESIDE.split((dir / "series.toml").read_bytes(), maxsplit=1)[1:]
+    if tail and re.search(rb"(?m)^\[\[?(?!\[|(?:applies|mail)\b)", tail[0]):
         key = "mail" if spec.applies is None else "applies"
         yield (key,), "stands before other tables; it has to be the last"
     for position, cc in enumerate(spec.mail.cc):
@@ -769,7 +780,7 @@ def _mail_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
                 yield ("mail", "cc", position, "patches"), f"no such patch: {file}"
     versions = [change.version for change in spec.mail.change]
     if versions != sorted(set(versions)):
-        yield ("mail", "change"), "not one for each version, in their order"
+        yield ("mail", "change"), "versions have to be different, and in order"
 
 
 def _need_contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fault]:
@@ -782,28 +793,30 @@ def _need_contradictions(project: Project, dir: Path, spec: Spec) -> Iterator[Fa
         elif not _OF_FIXES.search(path.read_text(encoding="utf-8", errors="replace")):
             yield ("needs", position), f"{name} is no series of fixes (kind)"
     for position, load in enumerate(spec.workload):
-        here = ("workload", position, "debugged-with")
+        place = ("workload", position, "debugged-with")
         if load.debugged_with is None:
             continue
         if load.debugged_with not in spec.needs:
-            yield here, f"{load.debugged_with} is not among what the series needs"
+            yield place, f"{load.debugged_with} is not among what the series needs"
         if load.not_debugged is None:
-            yield here, "there is no not-debugged that it could put an end to"
+            yield place, "it has no effect without not-debugged"
 
 
 def _unproven_contradictions(spec: Spec) -> Iterator[Fault]:
     fields = {point.event: point.fields for point in spec.tracepoint}
     argued: set[tuple[str, str | None, str]] = set()
-    for position, one in enumerate(spec.unproven):
-        here = ("unproven", position)
-        if one.event not in fields:
-            yield (*here, "event"), f"{one.event} is not one of the new events"
-        elif one.field is not None and one.field not in fields[one.event]:
-            yield (*here, "field"), f"{one.event} has no field {one.field}"
-        for name in one.operators:
-            if (one.event, one.field, name) in argued:
-                yield (*here, "operators"), f"{name} is argued twice"
-            argued.add((one.event, one.field, name))
+    for position, unproven in enumerate(spec.unproven):
+        table = ("unproven", position)
+        if unproven.event not in fields:
+            yield (*table, "event"), f"{unproven.event} is not one of the new events"
+        elif (
+            unproven.field is not None and unproven.field not in fields[unproven.event]
+        ):
+            yield (*table, "field"), f"{unproven.event} has no field {unproven.field}"
+        for name in unproven.operators:
+            if (unproven.event, unproven.field, name) in argued:
+                yield (*table, "operators"), f"{name} is argued twice"
+            argued.add((unproven.event, unproven.field, name))
 
 
 def _shown_contradictions(spec: Spec) -> Iterator[Fault]:
@@ -813,18 +826,18 @@ def _shown_contradictions(spec: Spec) -> Iterator[Fault]:
         yield ("kind",), "a fix, but no [[shown]] says what fails without it"
     checks = [check.name for check in spec.check]
     seen: set[str] = set()
-    for position, one in enumerate(spec.shown):
+    for position, bug in enumerate(spec.shown):
         if spec.kind != "fix":
             yield ("shown", position), "only of a series of fixes (kind)"
-        if one.check not in checks:
-            yield ("shown", position, "check"), f"no [[check]] called {one.check}"
-        if one.check in seen:
-            yield ("shown", position, "check"), f"{one.check} is shown twice"
-        if not one.fails and one.complaint is None:
-            yield ("shown", position), "neither fails nor complaint says what is amiss"
-        if one.complaint is not None and re.search(one.complaint, ""):
-            yield ("shown", position, "complaint"), "it is found in any complaint"
-        seen.add(one.check)
+        if bug.check not in checks:
+            yield ("shown", position, "check"), f"no [[check]] called {bug.check}"
+        if bug.check in seen:
+            yield ("shown", position, "check"), f"{bug.check} is shown twice"
+        if not bug.fails and bug.complaint is None:
+            yield ("shown", position), "neither fails nor complaint says what is wrong"
+        if bug.complaint is not None and re.search(bug.complaint, ""):
+            yield ("shown", position, "complaint"), "it matches any complaint"
+        seen.add(bug.check)
 
 
 def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
@@ -861,19 +874,19 @@ def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
 def _patch_contradictions(
     spec: Spec, patches: Sequence[patchfile.Patch]
 ) -> Iterator[Fault]:
-    """What the metadata says about the patches that they do not do."""
+    """Contradictions of the metadata with the patches."""
     touches = {path for patch in patches for path in patch.touches}
     for position, point in enumerate(spec.tracepoint):
-        here = ("tracepoint", position)
+        table = ("tracepoint", position)
         if point.patch not in spec.patches:
-            yield (*here, "patch"), f"{point.patch} is not one of the patches"
+            yield (*table, "patch"), f"{point.patch} is not one of the patches"
             continue
         patch = patches[spec.patches.index(point.patch)]
         if point.header not in patch.touches:
-            yield (*here, "header"), f"{point.patch} does not touch {point.header}"
+            yield (*table, "header"), f"{point.patch} does not touch {point.header}"
         added = patch.path.read_text(encoding="utf-8", errors="replace")
         if not re.search(rf"(?m)^\+.*\b{point.name}\b", added):
-            yield (*here, "name"), f"{point.patch} does not add {point.name}"
+            yield (*table, "name"), f"{point.patch} does not add {point.name}"
         for number, site in enumerate(point.site):
             if site.file not in touches:
-                yield (*here, "site", number, "file"), f"no patch touches {site.file}"
+                yield (*table, "site", number, "file"), f"no patch touches {site.file}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """KUnit suites that a series adds, run many times in one guest.
 
-A test that fails once in a hundred runs for want of time is a reason to refuse the
-series that brings it, and nobody sees it in one run.
+A test that fails once in a hundred runs for want of time is a reason to reject the
+series that adds it, and does not show in a single run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def added(series: Series) -> tuple[str, ...]:
 def repeated(series: Series, suite: str, runs: int) -> Series:
     """``series`` with one workload, which runs ``suite`` that often.
 
-    Raises `KstallError` if no workload tells which module has the suite.
+    Raises `KstallError` if no workload names the module of the suite.
     """
     loads = [load for load in series.spec.workload if suite in load.args]
     if not loads:
@@ -74,8 +74,8 @@ def read(results: Path) -> Count:
     """What the workload counted.  Raises `KstallError` if it did not end."""
     folder = results / _WORKLOAD
     lines = (folder / "stdout").read_text(encoding="utf-8").splitlines()
-    said: list[dict[str, Any]] = [json.loads(line) for line in lines]
-    totals = [line for line in said if line["what"] == "total"]
+    records: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    totals = [line for line in records if line["what"] == "total"]
     if not totals:
         raise KstallError(
             "the KUnit suite was not run as often as it should have been",
@@ -83,7 +83,7 @@ def read(results: Path) -> Count:
         )
     complaints = tuple(
         f"run {line['number']}: {line['what']}: {'; '.join(line['lines'])}"
-        for line in said
+        for line in records
         if line["what"] != "total"
     )
     (total,) = totals

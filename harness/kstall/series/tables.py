@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""TOML files with a schema, of which each mistake has its file and line."""
+"""TOML files with a schema, whose mistakes are reported with file and line."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def read(
     try:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text)
-    except UnicodeDecodeError as wrong:
-        raise error(f"{path}: not UTF-8 ({wrong.reason})") from wrong
-    except tomllib.TOMLDecodeError as wrong:
-        found = re.search(r"line (\d+)", str(wrong))
-        line = int(found[1]) if found else len(text.splitlines())
-        raise error(f"{path}:{line}: {wrong}", next="mend the TOML") from wrong
+    except UnicodeDecodeError as cause:
+        raise error(f"{path}: not UTF-8 ({cause.reason})") from cause
+    except tomllib.TOMLDecodeError as cause:
+        match = re.search(r"line (\d+)", str(cause))
+        line = int(match[1]) if match else len(text.splitlines())
+        raise error(f"{path}:{line}: {cause}", next="fix the TOML") from cause
     try:
         return model.model_validate(raw), text
-    except ValidationError as wrong:
-        faults = [(one["loc"], _plain(one)) for one in wrong.errors()]
-        raise mistakes(path, text, faults, error, schema) from wrong
+    except ValidationError as cause:
+        faults = [(detail["loc"], _plain(detail)) for detail in cause.errors()]
+        raise mistakes(path, text, faults, error, schema) from cause
 
 
 def mistakes(
@@ -65,8 +65,10 @@ def mistakes(
     schema: str,
 ) -> TableError:
     """An ``error`` that lists ``faults`` of the file at ``path``, with their lines."""
-    lines = [f"{path}:{locate(text, where)}: {what}" for where, what in faults]
-    advice = f"mend it; `kstall schema {schema}` lists the keys"
+    lines = [
+        f"{path}:{locate(text, location)}: {message}" for location, message in faults
+    ]
+    advice = f"fix it; `kstall schema {schema}` lists the keys"
     return error("\n".join(lines), next=advice)
 
 
@@ -79,12 +81,12 @@ def _plain(error: Any) -> str:
     return f"`{key}`: {error['msg']}"
 
 
-def locate(text: str, where: tuple[int | str, ...]) -> int:
-    """The line (from 1) of the key or table that ``where`` leads to, or the nearest
-    one above it that exists.
+def locate(text: str, location: tuple[int | str, ...]) -> int:
+    """The line (from 1) of the key or table at ``location``, or of the nearest one
+    above it that exists.
 
-    ``where`` is pydantic's location: keys, and indices into arrays of tables.
-    `tomllib` keeps no positions, so the header lines are counted again here.
+    ``location`` is pydantic's: keys, and indices into arrays of tables.  `tomllib`
+    keeps no positions, so the header lines are counted again here.
     """
     best, line_of_best = 0, 1
     table: list[int | str] = []
@@ -95,25 +97,25 @@ def locate(text: str, where: tuple[int | str, ...]) -> int:
             if header[1] == "[[":
                 seen[tuple(keys)] = seen.get(tuple(keys), -1) + 1
                 # Arrays of tables below this one begin anew.
-                for other in [k for k in seen if k[:-1] and k[: len(keys)] == (*keys,)]:
-                    if len(other) > len(keys):
-                        del seen[other]
+                for array in list(seen):
+                    if len(array) > len(keys) and array[: len(keys)] == (*keys,):
+                        del seen[array]
             table = []
             for depth in range(len(keys)):
                 table.append(keys[depth])
                 if (index := seen.get(tuple(keys[: depth + 1]))) is not None:
                     table.append(index)
-            here = tuple(table)
+            current = tuple(table)
         elif key := re.match(r"\s*([\w-]+)\s*=", line):
-            here = (*table, key[1])
+            current = (*table, key[1])
         else:
             continue
-        same = 0
-        for ours, theirs in zip(here, where, strict=False):
+        shared = 0
+        for ours, theirs in zip(current, location, strict=False):
             if ours != theirs:
                 break
-            same += 1
-        # A longer shared start wins; one that goes astray after it does not.
-        if same == len(here) and same > best:
-            best, line_of_best = same, number
+            shared += 1
+        # The longest key that ``location`` begins with wins.
+        if shared == len(current) and shared > best:
+            best, line_of_best = shared, number
     return line_of_best
