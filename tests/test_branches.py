@@ -128,7 +128,7 @@ def test_what_no_branch_can_be_called_is_no_option_of_git_s(
     upstream: Path, cache: Path, branch: str
 ) -> None:
     for place in (str(upstream), url(upstream)):
-        with pytest.raises(KstallError, match=r"name of no branch|has no branch"):
+        with pytest.raises(KstallError, match=r"valid name of a branch|has no branch"):
             obtain(f"{place}#{branch}", cache)
 
 
@@ -154,7 +154,7 @@ def test_what_is_no_repository(tmp_path: Path, cache: Path) -> None:
         obtain(f"{tmp_path}/gone#master", cache)
     with pytest.raises(KstallError, match=r"git cannot read file://.*/gone") as caught:
         obtain(f"file://{tmp_path}/gone#master", cache)
-    assert "is the address right" in str(caught.value)
+    assert "check the address" in str(caught.value)
 
 
 # -- elsewhere -----------------------------------------------------------------------

@@ -317,12 +317,12 @@ def test_trees_are_committed_once_and_old_ones_go(
 ) -> None:
     top = _new(world, MOVED + DEMO)
     first = _rebase(world, "--no-compile")
-    assert first.said.count("committing 7.3.4 to a repository") == 2
+    assert first.said.count("importing 7.3.4 into a repository") == 2
     store = remote.repository(world.cache)
     assert len(list(store.glob("held/*"))) == 1
     (top / "other.c").write_text("int another;\n")
     second = _rebase(world, "--no-compile")
-    assert second.said.count("committing 7.3.4 to a repository") == 1
+    assert second.said.count("importing 7.3.4 into a repository") == 1
     # What is fetched has the same content as what was copied.
     names = git(store, "for-each-ref", "--format=%(refname)", "refs/kstall/bases")
     for name in names.split():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel's source: where a base comes from, and what patches make of it.
+"""Kernel sources: bases, and patches applied to them.
 
 In come ``KERNEL=`` and `Patch` mails; out come a `Base`, a `Plan` (each state that the
 patches lead through, by content) and a private copy with a state checked out.  It

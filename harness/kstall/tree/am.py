@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`git am`, on nothing but the files that a series touches.
 
-A repository with a kernel's 95,000 files takes minutes to make; git wants only the
-files that a patch names, and says the same about them.
+A repository with a kernel's 95,000 files takes minutes to make; git needs only the
+files that a patch names, and its verdict is the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IDENTITY = {
     "GIT_AUTHOR_EMAIL": "kstall@localhost",
     "GIT_COMMITTER_NAME": "kstall",
     "GIT_COMMITTER_EMAIL": "kstall@localhost",
-    # What the user has set up must not decide whether a patch applies.
+    # The user's configuration must not decide whether a patch applies.
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
 }
@@ -51,7 +51,7 @@ class File:
     executable: bool
 
     def facts(self) -> tuple[str, bool]:
-        """What tells this file from another, in a form that JSON takes."""
+        """A digest of the content, and the mode, in a form that JSON takes."""
         return hashlib.sha256(self.data).hexdigest(), self.executable
 
 
@@ -74,7 +74,7 @@ class ApplyError(DoesNotApply):
 
     Names the patch, the file of the kernel and, for a conflict, the hunk (its number
     in that file, and the line it looks at).  ``applied``: the tree has this patch.
-    ``said`` is what git says of all hunks.
+    ``said`` is git's output about all hunks.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class ApplyError(DoesNotApply):
         said: str = "",
     ) -> None:
         place = file if line is None else f"{file}:{line}"
-        again = (
+        advice = (
             "leave the patch out, or name a tree that lacks it with KERNEL="
             if applied
             else "name a tree that the patch was made for with KERNEL=, or rebase it"
         )
-        super().__init__(f"{patch.name}, {place}: {why}", next=again)
+        super().__init__(f"{patch.name}, {place}: {why}", next=advice)
         self.patch = patch
         self.file = file
         self.line = line
@@ -104,7 +104,7 @@ class ApplyError(DoesNotApply):
 
 
 class BadPatch(FailedCheck):
-    """A patch that fits, and that `git am` refuses or that does more than it says."""
+    """A patch that fits, but that `git am` refuses or that changes unnamed files."""
 
 
 State = dict[str, File | None]
@@ -197,18 +197,18 @@ def _am(patch: Patch, work: Path) -> None:
 
 
 def _require_announced(patches: Sequence[Patch], work: Path) -> None:
-    """The states hold only what the patches said they touch: it must be all."""
+    """Raise `BadPatch` for files that no diff names: the states do not have them."""
     listed = _git(work, "ls-tree", "-r", "--name-only", "-z", "HEAD")
     announced = {path for patch in patches for path in patch.touches}
-    if strange := set(listed.split("\0")[:-1]) - announced:
+    if unannounced := set(listed.split("\0")[:-1]) - announced:
         raise BadPatch(
-            f"{', '.join(str(patch.path) for patch in patches)}: make "
-            f"{', '.join(sorted(strange))}, which no diff in them names"
+            f"{', '.join(str(patch.path) for patch in patches)}: create "
+            f"{', '.join(sorted(unannounced))}, which no diff in them names"
         )
 
 
-def _conflict(patch: Patch, said: str, work: Path, diff: Path) -> DoesNotApply:
-    """What is wrong with ``patch``, from git's complaint about it."""
+def _conflict(patch: Patch, output: str, work: Path, diff: Path) -> DoesNotApply:
+    """Why ``patch`` does not apply, from git's ``output`` about it."""
     first = patch.hunks[0] if patch.hunks else None
     try:
         _apply(work, "--check", "--index", "--reverse", diff)
@@ -221,31 +221,31 @@ def _conflict(patch: Patch, said: str, work: Path, diff: Path) -> DoesNotApply:
             "the kernel already has this patch",
             line=None if first is None else first.new[0],
             applied=True,
-            said=said,
+            said=output,
         )
-    if match := _FAILED.search(said):
+    if match := _FAILED.search(output):
         file, line = match[1], int(match[2])
         # Git stops at the first hunk that fails, and names the line it should be at.
         hunk = next(
             (h for h in patch.hunks if h.file == file and h.old[0] == line), None
         )
-        which = f"hunk {hunk.number}" if hunk is not None else "a hunk"
+        label = f"hunk {hunk.number}" if hunk is not None else "a hunk"
         return ApplyError(
             patch.path,
             file,
-            f"{which} does not fit: the kernel's lines are not those that the patch "
+            f"{label} does not fit: the kernel's lines are not those that the patch "
             "expects",
             line=line,
             hunk=hunk,
             said=_every_hunk(work, diff),
         )
-    if match := _OTHER.search(said):
+    if match := _OTHER.search(output):
         why = match[2].replace("does not exist in index", "the kernel has no such file")
         why = why.replace("already exists in index", "the kernel already has this file")
         hunk = next((h for h in patch.hunks if h.file == match[1]), None)
         at = None if hunk is None else hunk.old[0] or hunk.new[0]
-        return ApplyError(patch.path, match[1], why, line=at, hunk=hunk, said=said)
-    return ApplyError(patch.path, patch.touches[0], _first_line(said), said=said)
+        return ApplyError(patch.path, match[1], why, line=at, hunk=hunk, said=output)
+    return ApplyError(patch.path, patch.touches[0], _first_line(output), said=output)
 
 
 def _every_hunk(work: Path, diff: Path) -> str:

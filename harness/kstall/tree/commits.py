@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Plans as commits of a small repository, for what git tells of commits only.
+"""Plans as commits of a small repository, for git commands that need commits.
 
 It has just the files that the series touch, with their content in the base, so that
 diffstats, patch ids and range-diffs are those of the whole tree.
@@ -33,7 +33,7 @@ _SETTINGS = {
 }
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
 _NOTHING = "0" * 40
-#: Columns of what is made for a mail.
+#: Columns of text for a mail.
 _WIDTH = 72
 
 
@@ -71,22 +71,22 @@ class Repository:
 
         ``others`` are paths of another plan that it is to be compared with.
         """
-        more = tree.pristine(plan.base, others)
+        extra = tree.pristine(plan.base, others)
         ids: list[str] = []
         for number, state in enumerate(plan.states):
-            files = {**more, **dict(state)}
+            files = {**extra, **dict(state)}
             written = self._tree(files)
-            parents = [word for one in ids[-1:] for word in ("-p", one)]
+            parents = [word for parent in ids[-1:] for word in ("-p", parent)]
             text = "base" if number == 0 else messages[number - 1]
-            made = self._git("commit-tree", written, *parents, input=text.encode())
-            ids.append(made.strip())
+            commit = self._git("commit-tree", written, *parents, input=text.encode())
+            ids.append(commit.strip())
         return Line(tuple(ids))
 
     def _tree(self, files: dict[str, File | None]) -> str:
         """The id of a tree of ``files``."""
         self._git("read-tree", "--empty")
-        listed = index_info(files, self._store)
-        self._git("update-index", "-z", "--index-info", input=listed)
+        entries = index_info(files, self._store)
+        self._git("update-index", "-z", "--index-info", input=entries)
         return self._git("write-tree").strip()
 
     def _store(self, data: bytes) -> str:
@@ -98,25 +98,25 @@ class Repository:
         return self._git(*words, line.ids[-1]).rstrip("\n")
 
     def range_diff(self, old: Line, new: Line) -> str:
-        """What became of the patches of ``old`` in ``new``, as git prints it."""
+        """How the patches of ``old`` changed in ``new``, as git prints it."""
         words = ("range-diff", "--no-color", "--no-notes", old.range, new.range)
         return self._git(*words).rstrip("\n")
 
     def patch_ids(self, line: Line) -> tuple[str, ...]:
-        """What stays the same of each patch when its place in the files changes."""
-        found = []
+        """git's id of each patch, which does not depend on its place in the files."""
+        ids = []
         for before, after in zip(line.ids, line.ids[1:], strict=False):
             diff = self._git("diff-tree", "-p", before, after)
-            said = self._git("patch-id", "--stable", input=diff.encode())
-            found.append(said.split()[0] if said.split() else "")
-        return tuple(found)
+            output = self._git("patch-id", "--stable", input=diff.encode())
+            ids.append(output.split()[0] if output.split() else "")
+        return tuple(ids)
 
 
 def index_info(
     files: Mapping[str, File | None], store: Callable[[bytes], str]
 ) -> bytes:
-    """What `git update-index -z --index-info` takes to have ``files``, and not those
-    that are None; ``store`` keeps a content and returns its id."""
+    """Input for `git update-index -z --index-info` that adds ``files``, and removes
+    those that are None; ``store`` stores a content and returns its id."""
     entries = []
     for path, file in files.items():
         if file is None:

@@ -37,7 +37,7 @@ _SETTINGS = {
     "protocol.allow": "never",
     "gc.auto": "0",
 }
-# Attributes can rewrite lines, ids and whole files on the way out: want exact blobs.
+# Attributes can rewrite lines, ids and whole files on checkout: we want exact blobs.
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
 _DESCRIBE_S = 20.0
 _HEARD_S = 1.0
@@ -77,15 +77,18 @@ def git(
 ) -> bytes:
     """Run git, apart from the GIT_* of our own environment, and return its stdout.
 
-    ``settings`` are added to configuration for this one command.  ``heard`` is given,
-    every second, the end of what git has said so far; ``fed`` is its input where that
-    is too much to be held at once.  Raises `GitError`.
+    ``settings`` are added to configuration for this one command.  ``heard`` is called
+    every second with the end of git's stderr so far; ``fed`` is its input where that is
+    too much to be held at once.  Raises `GitError`.
     """
-    chosen = {**_SETTINGS, **(settings or {})}
-    ours = {
-        "GIT_CONFIG_COUNT": str(len(chosen)),
-        **{f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(chosen)},
-        **{f"GIT_CONFIG_VALUE_{n}": value for n, value in enumerate(chosen.values())},
+    configuration = {**_SETTINGS, **(settings or {})}
+    environment = {
+        "GIT_CONFIG_COUNT": str(len(configuration)),
+        **{f"GIT_CONFIG_KEY_{n}": key for n, key in enumerate(configuration)},
+        **{
+            f"GIT_CONFIG_VALUE_{n}": value
+            for n, value in enumerate(configuration.values())
+        },
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_NO_REPLACE_OBJECTS": "1",
@@ -96,14 +99,16 @@ def git(
     }
     # We may run from a hook or a rebase, whose GIT_DIR is another repository's.
     inherited = [name for name in os.environ if name.startswith("GIT_")]
-    unset = [word for name in inherited if name not in ours for word in ("-u", name)]
+    unset = [
+        word for name in inherited if name not in environment for word in ("-u", name)
+    ]
     argv = ("env", *unset, "git", *map(str, words))
     with (
         tempfile.TemporaryFile() as errors,
         process.start(
             argv,
             cwd=cwd,
-            env=ours,
+            env=environment,
             stdin=subprocess.PIPE if input is not None or fed else subprocess.DEVNULL,
             stderr=subprocess.STDOUT if merge_stderr else errors.fileno(),
         ) as child,
@@ -121,15 +126,15 @@ def git(
                 break
             except subprocess.TimeoutExpired as late:
                 if heard is None:
-                    what = f"git {words[0]} ran over {timeout:g} s"
-                    raise process.Deadline(what) from late
+                    text = f"git {words[0]} ran over {timeout:g} s"
+                    raise process.Deadline(text) from late
                 end = os.fstat(errors.fileno()).st_size
                 start = max(0, end - _TAIL)
                 heard(os.pread(errors.fileno(), end - start, start))
         if child.returncode != 0:
             errors.seek(0)
-            said = (output + errors.read()).decode("utf-8", "replace")
-            raise GitError(("git", *map(str, words)), child.returncode, said)
+            message = (output + errors.read()).decode("utf-8", "replace")
+            raise GitError(("git", *map(str, words)), child.returncode, message)
     return output
 
 
@@ -144,16 +149,18 @@ def read(top: Path) -> Checkout:
         )
         head = git("rev-parse", "HEAD^{commit}", "HEAD^{tree}", cwd=top)
     except GitError as error:
-        reason = error.output.strip().splitlines() or ["no reason given"]
+        lines = error.output.strip().splitlines() or ["no reason given"]
         unborn = "ambiguous argument 'HEAD" in error.output
-        why = "it has no commit" if unborn else reason[0]
+        reason = "it has no commit" if unborn else lines[0]
         raise KstallError(
-            f"{top}: has a .git, but git cannot read its HEAD: {why}",
+            f"{top}: has a .git, but git cannot read its HEAD: {reason}",
             next="give KERNEL= a checkout that `git log` works in, or remove its .git",
         ) from error
-    found, kind, objects, index = os.fsdecode(answer).splitlines()
-    if Path(found).resolve() != top.resolve():
-        raise KstallError(f"{top}: is part of the git work tree {found}, not its top")
+    toplevel, kind, objects, index = os.fsdecode(answer).splitlines()
+    if Path(toplevel).resolve() != top.resolve():
+        raise KstallError(
+            f"{top}: is part of the git work tree {toplevel}, not its top"
+        )
     commit, tree = head.decode().split()
     return Checkout(top, top / objects, top / index, commit, tree, kind)
 
@@ -180,7 +187,7 @@ def describe(checkout: Checkout) -> str:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit with its whole ``id``; ``ancestor``: what is looked at comes from it."""
+    """A commit with its full ``id``; ``ancestor``: the history in question has it."""
 
     id: str
     subject: str
@@ -194,7 +201,7 @@ def is_shallow(top: Path) -> bool:
 
 
 def resolve(top: Path, name: str) -> str | None:
-    """The whole id of the one commit that ``name``, digits of an id, is of."""
+    """The full id of the commit with the abbreviated id ``name``, if it is unique."""
     try:
         answer = git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=top)
     except GitError:
@@ -203,20 +210,20 @@ def resolve(top: Path, name: str) -> str | None:
 
 
 def commit(top: Path, name: str, head: str) -> Commit | None:
-    """The commit that ``name`` is of, as seen from ``head``; see `resolve`."""
-    whole = resolve(top, name)
-    if whole is None:
+    """The commit ``name``, as seen from ``head``; see `resolve`."""
+    full_id = resolve(top, name)
+    if full_id is None:
         return None
-    said = git("show", "--no-patch", "--format=%s", whole, cwd=top)
+    subject = git("show", "--no-patch", "--format=%s", full_id, cwd=top)
     try:
-        git("merge-base", "--is-ancestor", whole, head, cwd=top)
+        git("merge-base", "--is-ancestor", full_id, head, cwd=top)
     except GitError as error:
         if error.returncode != 1:
             raise
         ancestor = False
     else:
         ancestor = True
-    return Commit(whole, said.decode("utf-8", "replace").strip(), ancestor)
+    return Commit(full_id, subject.decode("utf-8", "replace").strip(), ancestor)
 
 
 def changes(checkout: Checkout, keep: Path) -> tuple[str, ...]:
@@ -252,7 +259,7 @@ def changes(checkout: Checkout, keep: Path) -> tuple[str, ...]:
 def sizes(checkout: Checkout) -> dict[str, tuple[str, int]]:
     """Blob id and size in bytes of every file at HEAD."""
     answer = git("ls-tree", "-r", "-l", "-z", checkout.tree, cwd=checkout.top)
-    found = {}
+    files = {}
     for line in os.fsdecode(answer).split("\0")[:-1]:
         facts, _, path = line.partition("\t")
         _, kind, blob, length = facts.split()
@@ -260,8 +267,8 @@ def sizes(checkout: Checkout) -> dict[str, tuple[str, int]]:
             continue
         if not length.isdigit():
             raise _incomplete(checkout, path)
-        found[path] = (blob, int(length))
-    return found
+        files[path] = (blob, int(length))
+    return files
 
 
 def export(checkout: Checkout, target: Path, scratch: Path) -> None:
@@ -318,8 +325,8 @@ def _copy_index(checkout: Checkout, repository: Path) -> None:
     if not source.exists():
         (repository / "index").unlink(missing_ok=True)
         return
-    found = source.stat()
-    state = f"{source} {found.st_size} {found.st_mtime_ns} {found.st_ino}\n"
+    status = source.stat()
+    state = f"{source} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n"
     if mark.exists() and mark.read_text() == state:
         return
     mark.unlink(missing_ok=True)
@@ -331,9 +338,9 @@ def _copy_index(checkout: Checkout, repository: Path) -> None:
 
 def _comparing(checkout: Checkout) -> dict[str, str]:
     answer = os.fsdecode(git("config", "--list", "-z", cwd=checkout.top))
-    found = {}
+    settings = {}
     for line in answer.split("\0")[:-1]:
         key, _, value = line.partition("\n")
         if key in _COMPARING:
-            found[key] = value or "true"
-    return found
+            settings[key] = value or "true"
+    return settings

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What files a source tree holds: by stat, cheaply, and by content, as git names it.
+"""The files of a source tree: by stat, cheaply, and by content, as git names it.
 
-A kernel has 95,000 files, so a second's work decides whether a tree is the one we
-know: only a tree that looks different is read.
+A kernel has 95,000 files, so their stat data, a second's work, decide whether a tree is
+known: only one that looks different is read.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Entry(NamedTuple):
 def scan(top: Path) -> tuple[Entry, ...]:
     """Every file and link below ``top``, sorted by path; links are not followed.
 
-    Raises `KstallError` for what can be in no source tree (a socket, a device) and for
-    a directory that may not be read.
+    Raises `KstallError` for what no source tree has (a socket, a device) and for a
+    directory that may not be read.
     """
     try:
         return tuple(sorted(_walk(os.fspath(top))))
@@ -57,15 +57,15 @@ def _walk(top: str) -> Iterator[Entry]:
                 if item.is_dir(follow_symlinks=False):
                     pending.append(item.path)
                     continue
-                found = item.stat(follow_symlinks=False)
-                if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+                status = item.stat(follow_symlinks=False)
+                if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
                     raise KstallError(f"{item.path}: neither a file nor a link")
                 yield Entry(
                     item.path[start:],
-                    found.st_mode,
-                    found.st_size,
-                    found.st_mtime_ns,
-                    found.st_ctime_ns,
+                    status.st_mode,
+                    status.st_size,
+                    status.st_mtime_ns,
+                    status.st_ctime_ns,
                 )
 
 
@@ -81,7 +81,7 @@ def disk_bytes(entries: Iterable[Entry]) -> int:
 
 def blobs(top: Path, entries: Iterable[Entry]) -> dict[str, str]:
     """The git blob id (SHA-1) of each of ``entries``, read from below ``top``."""
-    found = {}
+    ids = {}
     for entry in entries:
         path = os.path.join(top, entry.path)  # noqa: PTH118 - 95,000 times
         if stat.S_ISLNK(entry.mode):
@@ -89,8 +89,8 @@ def blobs(top: Path, entries: Iterable[Entry]) -> dict[str, str]:
         else:
             with open(path, "rb") as file:  # noqa: PTH123
                 content = file.read()
-        found[entry.path] = blob_id(content)
-    return found
+        ids[entry.path] = blob_id(content)
+    return ids
 
 
 def _sha1(content: bytes) -> str:
@@ -165,14 +165,14 @@ def load(path: Path) -> dict[str, Record]:
 
 def differing(entries: Iterable[Entry], records: Mapping[str, Record]) -> list[str]:
     """Paths that were added, removed or written to since the records were made."""
-    left = dict(records)
+    removed = dict(records)
     changed = []
     for entry in entries:
-        record = left.pop(entry.path, None)
+        record = removed.pop(entry.path, None)
         if record is None or (entry.git_mode, entry.size, entry.mtime_ns) != (
             record.git_mode,
             record.size,
             record.mtime_ns,
         ):
             changed.append(entry.path)
-    return sorted([*changed, *left])
+    return sorted([*changed, *removed])

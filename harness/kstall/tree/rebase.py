@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A series carried over from the tree that it was made for to another one.
 
-Patches alone say too little for a three-way merge: the files that they were made of are
-in no repository.  So both trees are commits in our repository in the cache, the series
-is committed onto the first, and git picks its commits onto the second.
+Patches alone are not enough for a three-way merge: no repository has the files that
+they were made from.  So both trees are commits in our repository in the cache, the
+series is committed onto the first, and git cherry-picks its commits onto the second.
 
-That happens in a repository of its own, for a person may have to go on there::
+That happens in a repository of its own, where a person may have to resolve conflicts::
 
     tree/           the work tree: only the directories that the series touches
-    state.json      what it was begun from
-    patches/        what came out, once nothing is left to do
-    range-diff.txt  what became of each patch
+    state.json      the series and the trees that it was begun with
+    patches/        the result, once no conflict is left
+    range-diff.txt  how each patch changed
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SETTINGS = {
     "advice.mergeConflict": "false",
     "merge.renames": "true",
     "merge.conflictStyle": "zdiff3",
-    # All files may have been renamed, and few did.
+    # All files could be renamed ones, and few are.
     "merge.renameLimit": "20000",
 }
 _IDENTITY = {
@@ -55,23 +55,23 @@ _IDENTITY = {
     "GIT_COMMITTER_EMAIL": "noreply@kstall.invalid",
     "GIT_AUTHOR_NAME": "kstall",
     "GIT_AUTHOR_EMAIL": "noreply@kstall.invalid",
-    # What the user has set up must not decide what comes out.
+    # The user's configuration must not affect the result.
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_EDITOR": "true",
 }
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
-# Of a small patch little stays the same elsewhere: it is the same one for all that.
+# Most of a small patch may change on another tree, and it is the same patch still.
 _RANGE_DIFF = ("range-diff", "--no-color", "--no-notes", "--creation-factor=95")
 _MARK = re.compile(rb"(?m)^<<<<<<< ")
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """A patch of which git could not tell where it belongs.
+    """A patch that git could not merge.
 
-    ``places`` are ``file:line`` where both trees differ, or a file and what became of
-    it.  ``resolved``: somebody has settled that, and has to go on only.
+    ``places`` are ``file:line`` of each conflict, or a file and what became of it.
+    ``resolved``: no conflict is left, and git has only to go on.
     """
 
     patch: Patch
@@ -82,9 +82,9 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Carried:
-    """What became of a series: a `conflict`, or ``patches``, in their order.
+    """The result for a series: a `conflict`, or ``patches``, in their order.
 
-    ``gone`` are those that the new tree has already.  ``range_diff`` is what git says.
+    ``gone`` are those that the new tree has already.  ``range_diff`` is git's.
     """
 
     directory: Path
@@ -99,8 +99,8 @@ class Carried:
         """The work tree."""
         return self.directory / "tree"
 
-    def commands(self, again: Sequence[str]) -> list[str]:
-        """What a person types to go on after a conflict; ``again`` is the command that
+    def commands(self, command: Sequence[str]) -> list[str]:
+        """What a person types to go on after a conflict; ``command`` is the one that
         ended with it."""
         assert self.conflict is not None
         place = shlex.quote(str(self.tree))
@@ -114,7 +114,7 @@ class Carried:
         return [
             *settle,
             "git cherry-pick --continue   # until nothing is left to pick",
-            shlex.join(again),
+            shlex.join(command),
         ]
 
 
@@ -123,7 +123,7 @@ def carry(
 ) -> Carried:
     """Carry ``series`` over from ``old`` to ``new``, in ``directory``.
 
-    One that was begun there goes on, with whatever a person has settled meanwhile.
+    One that was begun there goes on, with the conflicts that were resolved meanwhile.
     Raises `DoesNotApply` if the series does not even apply to ``old``, and
     `KstallError` for a directory that was begun from something else.
     """
@@ -152,10 +152,10 @@ def _require_outside(directory: Path, new: Base) -> None:
 
 def _require_same(directory: Path, state: dict[str, str]) -> None:
     try:
-        before = json.loads((directory / _STATE).read_text(encoding="utf-8"))
+        earlier = json.loads((directory / _STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise KstallError(
-            f"{directory} is there, and no series was carried over in it",
+            f"{directory} exists, and no series was carried over in it",
             next="name another place with --out, or remove it",
         ) from error
     words = {
@@ -164,12 +164,12 @@ def _require_same(directory: Path, state: dict[str, str]) -> None:
         "old": "from another tree",
         "new": "onto another tree",
     }
-    other = [words[key] for key in words if before.get(key) != state[key]]
-    if other:
+    differences = [words[key] for key in words if earlier.get(key) != state[key]]
+    if differences:
         raise KstallError(
-            f"{directory} was begun {' and '.join(other)}",
-            next="what is in it is yours: remove it once it is not needed, and run "
-            "this again",
+            f"{directory} was begun {' and '.join(differences)}",
+            next="its content is yours: remove it once it is not needed, and run this "
+            "again",
         )
 
 
@@ -187,7 +187,7 @@ def _begin(
 ) -> None:
     directory.parent.mkdir(parents=True, exist_ok=True)
     with cache.publish(directory) as scratch:
-        # Both say why, if it is so: a patch that does not apply is no conflict.
+        # A patch that does not apply to its own tree is an error, and no conflict.
         plan = tree.plan(old, series.patches, scratch / "plan")
         cache.remove(scratch / "plan")
         with remote.locked(cache_dir, say) as store:
@@ -210,7 +210,7 @@ def _commit(
     (work / ".git" / "info" / "attributes").write_text(_ATTRIBUTES)
     if shallow := _shallow(store):
         (work / ".git" / "shallow").write_text(shallow)
-    # The person who goes on there has no need of another setup.
+    # For the person who goes on there, too.
     for name in ("rerere.enabled", "merge.conflictStyle", "merge.renameLimit"):
         _git(work, "config", name, _SETTINGS[name])
     if not _has_identity(work):
@@ -248,29 +248,29 @@ def _git(work: Path, *words: str | Path) -> str:
 
 
 def _imported(base: Base, store: Path, cache_dir: Path, say: Say) -> str:
-    """The commit that ``base`` is in our repository: the true one, if that has it."""
+    """The commit of ``base`` in our repository: the original one, if that has it."""
     ref = f"refs/kstall/bases/{base.id}"
-    if (known := _resolved(store, ref)) is not None:
-        return known
+    if (commit := _resolved(store, ref)) is not None:
+        return commit
     if base.commit is not None and _resolved(store, base.commit) is not None:
         git.git("update-ref", ref, base.commit, cwd=store)
         return base.commit
-    say(f"committing {base.version} to a repository of kstall's, once")
-    what = f"a commit of {base.version}"
-    space.require(cache_dir, _IMPORT_BYTES, what)
-    with space.guarded(cache_dir, _IMPORT_BYTES, what):
+    say(f"importing {base.version} into a repository of kstall's, once")
+    purpose = f"a commit of {base.version}"
+    space.require(cache_dir, _IMPORT_BYTES, purpose)
+    with space.guarded(cache_dir, _IMPORT_BYTES, purpose):
         git.git(
             *("fast-import", "--quiet", "--depth=0", "--force"),
             cwd=store,
             settings={"core.compression": "1", "fastimport.unpackLimit": "0"},
             fed=_stream(base, ref, say),
         )
-    made = _resolved(store, ref)
-    found = _resolved(store, f"{ref}^{{tree}}", "tree")
-    if made is None or found is None:
-        raise KstallError(f"{store}: git did not keep {base.version}")
+    commit = _resolved(store, ref)
+    tree_id = _resolved(store, f"{ref}^{{tree}}", "tree")
+    if commit is None or tree_id is None:
+        raise KstallError(f"{store}: git did not store {base.version}")
     _forget(store, ref)
-    return made
+    return commit
 
 
 def _resolved(store: Path, name: str, kind: str = "commit") -> str | None:
@@ -281,7 +281,7 @@ def _resolved(store: Path, name: str, kind: str = "commit") -> str | None:
 
 
 def _stream(base: Base, ref: str, say: Say) -> Iterator[bytes]:
-    """What `git fast-import` makes one commit of."""
+    """Input for `git fast-import` that makes one commit of ``base``."""
     text = f"Linux {base.version}\n\n{base.describe}, {base.origin}\n".encode(
         "utf-8", "replace"
     )
@@ -301,20 +301,20 @@ def _stream(base: Base, ref: str, say: Say) -> Iterator[bytes]:
             say(f"{number} of about {_FILES} files")
 
 
-def _forget(store: Path, kept: str) -> None:
-    """Drop the oldest trees but a few; what a person works on is held."""
+def _forget(store: Path, newest: str) -> None:
+    """Delete all but the newest trees; those that a person works on are held."""
     words = ("for-each-ref", "--sort=-committerdate", "--format=%(refname)")
     refs = os.fsdecode(git.git(*words, "refs/kstall/bases", cwd=store)).split()
     for ref in refs[_BASES:]:
-        if ref != kept:
+        if ref != newest:
             git.git("update-ref", "-d", ref, cwd=store)
 
 
 def _hold(store: Path, directory: Path, commits: Sequence[str]) -> None:
     """Keep ``commits`` for as long as ``directory`` is there."""
-    held = store / "held"
-    held.mkdir(exist_ok=True)
-    for path in held.iterdir():
+    holds = store / "held"
+    holds.mkdir(exist_ok=True)
+    for path in holds.iterdir():
         # Another run may be about to make the directory that it has named.
         idle = time.time() - path.stat().st_mtime > _IDLE_S
         if idle and not Path(os.fsdecode(path.read_bytes())).exists():
@@ -323,7 +323,7 @@ def _hold(store: Path, directory: Path, commits: Sequence[str]) -> None:
                 git.git("update-ref", "-d", ref, cwd=store)
             path.unlink()
     key = cache.digest(str(directory.absolute()))
-    (held / key).write_bytes(os.fsencode(directory.absolute()))
+    (holds / key).write_bytes(os.fsencode(directory.absolute()))
     for side, commit in zip((OLD, NEW), commits, strict=True):
         git.git("update-ref", f"refs/kstall/held/{key}/{side}", commit, cwd=store)
 
@@ -342,7 +342,7 @@ def _go_on(series: Series, directory: Path) -> Carried:
     waiting = (work / ".git" / "sequencer").exists()
     if not begun and not stopped and not waiting:
         _pick(work, "cherry-pick", f"{OLD}..{SERIES}")
-    _skip_what_is_there(work)
+    _skip_applied(work)
     picked = _picked(work)
     if (conflict := _conflict(series, work)) is not None:
         return Carried(directory, picked, conflict)
@@ -359,7 +359,7 @@ def _pick(work: Path, *words: str) -> None:
             raise KstallError(f"{work}: git cannot pick the series: {first}") from error
 
 
-def _skip_what_is_there(work: Path) -> None:
+def _skip_applied(work: Path) -> None:
     """Leave out patches that the new tree has: git stops at each."""
     while (
         _resolved(work, "CHERRY_PICK_HEAD") is not None
@@ -382,8 +382,8 @@ def _conflict(series: Series, work: Path) -> Conflict | None:
     if head is None:
         if (work / ".git" / "sequencer").exists():
             # The person has committed by hand; the next patch is to be picked.
-            left = (work / ".git/sequencer/todo").read_text().split()
-            head = _resolved(work, left[1]) if len(left) > 1 else None
+            todo = (work / ".git/sequencer/todo").read_text().split()
+            head = _resolved(work, todo[1]) if len(todo) > 1 else None
         if head is None:
             return None
     order = _git(work, "rev-list", "--reverse", f"{OLD}..{SERIES}").split()
@@ -395,17 +395,19 @@ def _conflict(series: Series, work: Path) -> Conflict | None:
 def _places(work: Path, path: str) -> Iterator[str]:
     file = work / path
     content = file.read_bytes() if file.is_file() else b""
-    marks = [content.count(b"\n", 0, x.start()) + 1 for x in _MARK.finditer(content)]
+    marks = [
+        content.count(b"\n", 0, mark.start()) + 1 for mark in _MARK.finditer(content)
+    ]
     for line in marks:
         yield f"{path}:{line}"
     if not marks:
         stages = _git(work, "ls-files", "--unmerged", "--", path)
-        ours = re.search(r" 2\t", stages) is not None
-        yield f"{path} ({'settled, not added' if ours else 'not in the new tree'})"
+        settled = re.search(r" 2\t", stages) is not None
+        yield f"{path} ({'settled, not added' if settled else 'not in the new tree'})"
 
 
 def _require_whole(work: Path) -> None:
-    """Raise `KstallError` if what is there cannot be what the person wants carried."""
+    """Raise `KstallError` if the work tree is in no state to take patches from."""
     if _git(work, "status", "--porcelain", "--untracked-files=no").strip():
         raise KstallError(
             f"{work} has changes that are not committed",
@@ -425,26 +427,28 @@ def _require_whole(work: Path) -> None:
 def _finished(series: Series, directory: Path) -> Carried:
     work = directory / "tree"
     count = _picked(work)
-    made = directory / "patches"
+    folder = directory / "patches"
     if count:
-        with cache.publish(made) as scratch:
+        with cache.publish(folder) as scratch:
             words = ("format-patch", "-q", "--zero-commit", "--no-signature")
             numbered = "-n" if count > 1 else "-N"
             span = f"{NEW}..HEAD"
             _git(work, *words, numbered, "-o", scratch.absolute(), span)
     else:
-        cache.remove(made)
+        cache.remove(folder)
     spans = (f"{OLD}..{SERIES}", f"{NEW}..HEAD")
-    said = _git(work, *_RANGE_DIFF, *spans).rstrip("\n")
-    cache.write_text(directory / "range-diff.txt", said + "\n")
-    files = sorted(made.glob("*.patch")) if count else []
+    range_diff = _git(work, *_RANGE_DIFF, *spans).rstrip("\n")
+    cache.write_text(directory / "range-diff.txt", range_diff + "\n")
+    files = sorted(folder.glob("*.patch")) if count else []
     patches = tuple(patchfile.parse(path) for path in files)
     # What git pairs with nothing: "2:  abcdef < -:  ------- subject".
-    lost = {int(n) for n in re.findall(r"(?m)^ *(\d+): +[0-9a-f]+ < +-:", said)}
+    unpaired = {
+        int(n) for n in re.findall(r"(?m)^ *(\d+): +[0-9a-f]+ < +-:", range_diff)
+    }
     subjects = {patch.subject for patch in patches}
     gone = tuple(
         patch
         for number, patch in enumerate(series.patches, 1)
-        if number in lost and patch.subject not in subjects
+        if number in unpaired and patch.subject not in subjects
     )
-    return Carried(directory, count, None, gone, patches, said)
+    return Carried(directory, count, None, gone, patches, range_diff)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Branches of git repositories, named as ``REPO#BRANCH``.
 
-One on this machine is read where it is.  What another machine has is fetched, without
-its history, into a repository of ours in the cache: `sources/git`.
+A repository on this machine is read in place.  From another machine the branch is
+fetched, without its history, into a repository of ours in the cache: `sources/git`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..base import KstallError, cache, process, space
 from . import git
 
 Say = Callable[[str], None]
-# A path takes // for /, and no other scheme begins with one slash only.
+# A Path collapses // to /, and no other scheme begins with one slash only.
 _URL = re.compile(r"(https?|git|ssh|file):/+(.*)", re.DOTALL)
 # As scp and git take it, but for debian:7.3.
 _HOST = re.compile(r"(?!debian:)[\w.-]+@?[\w.-]*:(?!/?/).+", re.DOTALL)
@@ -34,16 +34,19 @@ _QUIET_S = 20.0
 _PERCENT = re.compile(rb"(Receiving objects|Resolving deltas): +(\d+)%")
 _FETCHING = {
     "protocol.allow": "never",
-    **{f"protocol.{one}.allow": "always" for one in ("https", "http", "git", "ssh")},
+    **{
+        f"protocol.{scheme}.allow": "always"
+        for scheme in ("https", "http", "git", "ssh")
+    },
     "protocol.file.allow": "always",
     "fetch.writeCommitGraph": "false",
     "maintenance.auto": "false",
-    # A connection that is as good as dead is to end, not to be waited for.
+    # End a stalled connection rather than wait for it.
     "http.lowSpeedLimit": "1000",
     "http.lowSpeedTime": "60",
 }
 _FETCH_ENV = {
-    # Nobody is there who could type a password.
+    # Nobody can type a password.
     "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oConnectTimeout=30",
     "GIT_NO_LAZY_FETCH": "0",
 }
@@ -70,16 +73,16 @@ class Branch:
 def named(kernel: Path) -> Branch | None:
     """The branch that ``kernel`` names; None for any other path.
 
-    A file or directory of that very name comes first.  An address without a branch is
-    that of what it has as HEAD.
+    An existing file or directory of that name takes precedence.  An address without a
+    branch stands for the HEAD there.
     """
     text = str(kernel)
     repository, mark, branch = text.rpartition("#")
     if not mark:
         repository, branch = text, "HEAD"
-    if found := _URL.fullmatch(repository):
-        slashes = ":///" if found[1] == "file" else "://"
-        return Branch(branch, url=f"{found[1]}{slashes}{found[2]}")
+    if match := _URL.fullmatch(repository):
+        slashes = ":///" if match[1] == "file" else "://"
+        return Branch(branch, url=f"{match[1]}{slashes}{match[2]}")
     if os.path.lexists(kernel.expanduser()):
         return None
     if _HOST.fullmatch(repository) and not os.path.lexists(repository):
@@ -89,45 +92,45 @@ def named(kernel: Path) -> Branch | None:
     return Branch(branch, path=Path(repository or ".").expanduser().absolute())
 
 
-def read(wanted: Branch, cache_dir: Path, say: Say) -> git.Checkout:
-    """What ``wanted`` is now.  Raises `KstallError` if there is no such branch, or no
-    such repository, or if it cannot be reached."""
-    if wanted.branch != "HEAD" and not _NAME.fullmatch(wanted.branch):
+def read(branch: Branch, cache_dir: Path, say: Say) -> git.Checkout:
+    """The present commit of ``branch``.  Raises `KstallError` if there is no such
+    branch or repository, or if it cannot be reached."""
+    if branch.branch != "HEAD" and not _NAME.fullmatch(branch.branch):
         raise KstallError(
-            f"{wanted}: {wanted.branch!r} can be the name of no branch",
+            f"{branch}: {branch.branch!r} is not a valid name of a branch",
             next="name a tree as REPO#BRANCH",
         )
-    if wanted.path is not None:
-        return _read_here(wanted, wanted.path)
-    assert wanted.url is not None
-    return _fetched(wanted, wanted.url, cache_dir, say)
+    if branch.path is not None:
+        return _read_here(branch, branch.path)
+    assert branch.url is not None
+    return _fetched(branch, branch.url, cache_dir, say)
 
 
 # -- on this machine -----------------------------------------------------------------
 
 
-def _read_here(wanted: Branch, path: Path) -> git.Checkout:
+def _read_here(branch: Branch, path: Path) -> git.Checkout:
     if not path.exists():
         raise KstallError(
-            f"{wanted}: there is no {path}", next="name a tree as REPO#BRANCH"
+            f"{branch}: there is no {path}", next="name a tree as REPO#BRANCH"
         )
     try:
-        objects = git.git(
+        answer = git.git(
             "rev-parse", "--show-object-format", "--git-path", "objects", cwd=path
         )
     except (git.GitError, NotADirectoryError) as error:
         raise KstallError(
-            f"{wanted}: {path} is no git repository",
+            f"{branch}: {path} is no git repository",
             next="name a directory or a tarball without #BRANCH",
         ) from error
-    kind, where = os.fsdecode(objects).splitlines()
+    kind, objects = os.fsdecode(answer).splitlines()
     try:
         words = ("rev-parse", "--verify", "--end-of-options")
-        commit = os.fsdecode(git.git(*words, f"{wanted.branch}^{{commit}}", cwd=path))
+        commit = os.fsdecode(git.git(*words, f"{branch.branch}^{{commit}}", cwd=path))
         tree = os.fsdecode(git.git(*words, f"{commit.strip()}^{{tree}}", cwd=path))
     except git.GitError as error:
-        raise _unknown(wanted, _names_here(path)) from error
-    place = path / where
+        raise _unknown(branch, _names_here(path)) from error
+    place = path / objects
     return git.Checkout(
         path, place, place.parent / "index", commit.strip(), tree.strip(), kind
     )
@@ -139,12 +142,12 @@ def _names_here(path: Path) -> list[str]:
     return os.fsdecode(answer).split()
 
 
-def _unknown(wanted: Branch, names: Sequence[str]) -> KstallError:
-    alike = difflib.get_close_matches(wanted.branch, names, _ALIKE, 0.5)
-    # Without any that is alike, the first ones tell at least what names look like.
+def _unknown(branch: Branch, names: Sequence[str]) -> KstallError:
+    alike = difflib.get_close_matches(branch.branch, names, _ALIKE, 0.5)
+    # Without any similar name, the first ones at least show what names look like.
     shown = ", ".join(alike or list(names)[:_ALIKE]) or "none at all"
     return KstallError(
-        f"{wanted.repository} has no branch, tag or commit {wanted.branch!r}",
+        f"{branch.repository} has no branch, tag or commit {branch.branch!r}",
         next=f"it has {'such as ' if not alike else ''}{shown}",
     )
 
@@ -159,7 +162,7 @@ def repository(cache_dir: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(cache_dir: Path, say: Say) -> Iterator[Path]:
-    """Our repository, for as long as only we write to it."""
+    """Our repository, locked so that only we write to it."""
     place = repository(cache_dir)
 
     def waiting(holder: str) -> None:
@@ -171,25 +174,25 @@ def locked(cache_dir: Path, say: Say) -> Iterator[Path]:
             with cache.publish(place) as scratch:
                 git.git("init", "-q", "--bare", "--template=", scratch)
         # Of runs that were killed: nobody else may write here now.
-        for stale in (
+        for leftover in (
             *place.glob("*.lock"),
             *place.glob("refs/**/*.lock"),
             *place.glob("objects/pack/tmp_*"),
             *place.glob("objects/pack/.tmp-*"),
             *place.glob("fast_import_crash_*"),
         ):
-            cache.remove(stale)
+            cache.remove(leftover)
         yield place
 
 
-def _fetched(wanted: Branch, url: str, cache_dir: Path, say: Say) -> git.Checkout:
+def _fetched(branch: Branch, url: str, cache_dir: Path, say: Say) -> git.Checkout:
     with locked(cache_dir, say) as place:
-        name, commit = _asked(wanted, url, place)
+        name, commit = _look_up(branch, url, place)
         if not _has(place, commit):
-            say(f"fetching {wanted}, without its history")
-            with space.guarded(cache_dir, _FETCH_BYTES, f"a fetch of {wanted}"):
-                space.require(cache_dir, _FETCH_BYTES, f"a fetch of {wanted}")
-                commit = _fetch(wanted, url, name, place, say)
+            say(f"fetching {branch}, without its history")
+            with space.guarded(cache_dir, _FETCH_BYTES, f"a fetch of {branch}"):
+                space.require(cache_dir, _FETCH_BYTES, f"a fetch of {branch}")
+                commit = _fetch(branch, url, name, place, say)
         words = ("rev-parse", "--verify", "--end-of-options")
         commit = os.fsdecode(git.git(*words, f"{commit}^{{commit}}", cwd=place)).strip()
         tree = os.fsdecode(git.git(*words, f"{commit}^{{tree}}", cwd=place)).strip()
@@ -197,26 +200,28 @@ def _fetched(wanted: Branch, url: str, cache_dir: Path, say: Say) -> git.Checkou
     return git.Checkout(place, place / "objects", place / "index", commit, tree, "sha1")
 
 
-def _asked(wanted: Branch, url: str, place: Path) -> tuple[str, str]:
-    """What the other side calls ``wanted``, and the commit that this is there."""
-    if _ID.fullmatch(wanted.branch):
-        return wanted.branch, wanted.branch
-    branch = wanted.branch
-    found = _refs(wanted, url, place)
-    for name in (f"refs/heads/{branch}", branch, f"refs/tags/{branch}"):
-        if name in found:
-            return name, found.get(f"{name}^{{}}", found[name])
-    short = [re.sub(r"^refs/(heads|tags)/", "", one) for one in found]
-    raise _unknown(wanted, [one for one in short if "^" not in one])
+def _look_up(branch: Branch, url: str, place: Path) -> tuple[str, str]:
+    """The full name of ``branch`` in the other repository, and its commit there."""
+    name = branch.branch
+    if _ID.fullmatch(name):
+        return name, name
+    refs = _refs(branch, url, place)
+    for ref in (f"refs/heads/{name}", name, f"refs/tags/{name}"):
+        if ref in refs:
+            return ref, refs.get(f"{ref}^{{}}", refs[ref])
+    names = [re.sub(r"^refs/(heads|tags)/", "", ref) for ref in refs]
+    raise _unknown(branch, [name for name in names if "^" not in name])
 
 
-def _refs(wanted: Branch, url: str, place: Path) -> dict[str, str]:
+def _refs(branch: Branch, url: str, place: Path) -> dict[str, str]:
     try:
         answer = _remote(url, ("ls-remote", "-q"), (), place)
     except git.GitError as error:
-        raise _unreachable(wanted, error) from error
+        raise _unreachable(branch, error) from error
     lines = os.fsdecode(answer).splitlines()
-    return {name: commit for commit, _, name in (one.partition("\t") for one in lines)}
+    return {
+        name: commit for commit, _, name in (line.partition("\t") for line in lines)
+    }
 
 
 def _has(place: Path, commit: str) -> bool:
@@ -226,15 +231,15 @@ def _has(place: Path, commit: str) -> bool:
     return False
 
 
-def _fetch(wanted: Branch, url: str, name: str, place: Path, say: Say) -> str:
+def _fetch(branch: Branch, url: str, name: str, place: Path, say: Say) -> str:
     # Flat: one side's sched and another's sched/core cannot both be names here.
-    kept = f"refs/kstall/branches/{cache.digest(url, wanted.branch)}"
+    ref = f"refs/kstall/branches/{cache.digest(url, branch.branch)}"
     words = ("fetch", "--depth=1", "--no-tags", "--no-write-fetch-head", "--progress")
     try:
-        _remote(url, words, (f"+{name}:{kept}",), place, say)
+        _remote(url, words, (f"+{name}:{ref}",), place, say)
     except git.GitError as error:
-        raise _unreachable(wanted, error) from error
-    return kept
+        raise _unreachable(branch, error) from error
+    return ref
 
 
 def _remote(
@@ -244,13 +249,13 @@ def _remote(
     place: Path,
     say: Say | None = None,
 ) -> bytes:
-    """Run a command of git's that asks ``url``."""
-    there: tuple[str, ...] = ()
+    """Run a git command on the repository at ``url``."""
+    options: tuple[str, ...] = ()
     if url.startswith("file:"):
-        # Root may read other people's repositories; nothing of them is run.
-        there = ("--upload-pack=git -c safe.directory=* upload-pack",)
+        # Root may read other people's repositories; nothing in them is run.
+        options = ("--upload-pack=git -c safe.directory=* upload-pack",)
     return git.git(
-        *(*words, *there, "--", url, *refs),
+        *(*words, *options, "--", url, *refs),
         cwd=place,
         env=_FETCH_ENV,
         settings=_FETCHING,
@@ -259,33 +264,33 @@ def _remote(
 
 
 class _Progress:
-    """What git says of its progress, as a line now and then."""
+    """Reports git's progress as a line now and then."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._spoke = time.monotonic()
 
     def __call__(self, text: bytes) -> None:
-        found = _PERCENT.findall(text)
-        if found and time.monotonic() - self._spoke >= _QUIET_S:
+        matches = _PERCENT.findall(text)
+        if matches and time.monotonic() - self._spoke >= _QUIET_S:
             self._spoke = time.monotonic()
-            what, share = found[-1]
-            self._say(f"{what.decode()}: {share.decode()}%")
+            step, share = matches[-1]
+            self._say(f"{step.decode()}: {share.decode()}%")
 
 
-def _unreachable(wanted: Branch, error: process.CommandError) -> KstallError:
+def _unreachable(branch: Branch, error: process.CommandError) -> KstallError:
     lines = [line for line in error.output.strip().splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "ssh:"))]
     reason = (telling or lines or ["no reason given"])[0]
     return KstallError(
-        f"{wanted}: git cannot read {wanted.repository}: {reason}",
-        next="is the address right, and is the network there?  No password can be "
-        "asked for: let a key or a credential helper have it",
+        f"{branch}: git cannot read {branch.repository}: {reason}",
+        next="check the address and the network; passwords cannot be typed: use a key "
+        "or a credential helper",
     )
 
 
 def _tidy(place: Path, say: Say) -> None:
-    """Drop what branches were weeks ago, now and then: each fetch adds a pack."""
+    """Delete old commits of branches now and then: each fetch adds a pack."""
     if len(list(place.glob("objects/pack/*.pack"))) > _PACKS:
         say("tidying up fetched kernel sources")
         git.git("gc", "-q", "--prune=2.weeks.ago", cwd=place)

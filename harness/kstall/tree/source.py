@@ -34,9 +34,9 @@ Kind = Literal["git", "directory", "tarball", "debian"]
 # it, makes a tenth; and 95,000 files leave half a block unused each.
 _GROWTH = {".tar": 1.25, ".gz": 8, ".tgz": 8}
 _MOST_GROWTH = 12
-# What `make mrproper` would only delete again, of which a built tree has gigabytes.
+# Products of a build, gigabytes, which `make mrproper` would only delete again.
 _PRODUCTS = re.compile(r"(.*\.(o|ko|a|dwo)|\..*\.cmd|vmlinux|vmlinux\.unstripped)")
-# What checkpatch.pl remembers; with it, the same sources would be another base.
+# A cache of checkpatch.pl's; with it, the same sources would be another base.
 _MEMORY = re.compile(r"\.checkpatch-camelcase\..*")
 
 
@@ -59,12 +59,12 @@ class Base:
     dirty: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, str]:
-        """What another process has to know of it, but for its place."""
+        """The base for another process, without its path."""
         return {"id": self.id, "version": self.version, "describe": self.describe}
 
     @staticmethod
     def of_json(raw: Mapping[str, str], cache_dir: Path) -> Base:
-        """The base that `as_json` tells of, of which the cache there has a copy."""
+        """The base that `as_json` was called on, of which this cache has a copy."""
         version = store.use(raw["id"], cache_dir)
         path = store.place(raw["id"], cache_dir) / "src"
         return Base(raw["id"], path, "directory", version, raw["id"], raw["describe"])
@@ -96,24 +96,24 @@ def _obtain(kernel: Path | None, cache_dir: Path, say: Say) -> Base:
         store.prepare(cache_dir)
         return _from_debian(f"linux-source-{version}", cache_dir, say)
     branch = remote.named(kernel)
-    named = kernel.expanduser().absolute()
+    origin = kernel.expanduser().absolute()
     if branch is not None:
         if branch.path is not None:
             _require_outside(branch.path, cache_dir)
         store.prepare(cache_dir)
         checkout = remote.read(branch, cache_dir, say)
         return _from_branch(branch, checkout, cache_dir, say)
-    if not named.exists():
-        raise NotAKernel(named, "there is no such file or directory")
-    _require_outside(named, cache_dir)
+    if not origin.exists():
+        raise NotAKernel(origin, "there is no such file or directory")
+    _require_outside(origin, cache_dir)
     store.prepare(cache_dir)
-    if (own := store.owner(named.resolve(), cache_dir)) is not None:
-        return _base(own, cache_dir, "directory", str(named), own)
-    if named.is_file():
-        return _from_tarball(named, cache_dir, say)
-    if os.path.lexists(named / ".git"):
-        return _from_git(named, cache_dir, say)
-    return _from_directory(named, cache_dir, say)
+    if (base := store.owner(origin.resolve(), cache_dir)) is not None:
+        return _base(base, cache_dir, "directory", str(origin), base)
+    if origin.is_file():
+        return _from_tarball(origin, cache_dir, say)
+    if os.path.lexists(origin / ".git"):
+        return _from_git(origin, cache_dir, say)
+    return _from_directory(origin, cache_dir, say)
 
 
 def _require_outside(tree: Path, cache_dir: Path) -> None:
@@ -126,8 +126,8 @@ def _require_outside(tree: Path, cache_dir: Path) -> None:
 
 def debian_version(kernel: Path) -> str | None:
     """The version in ``debian:7.2``; None for any other path."""
-    named = _OF_DEBIAN.fullmatch(str(kernel))
-    return named[1] if named else None
+    match = _OF_DEBIAN.fullmatch(str(kernel))
+    return match[1] if match else None
 
 
 # -- the four places that sources come from --------------------------------------
@@ -137,67 +137,67 @@ def _from_debian(package: str, cache_dir: Path, say: Say) -> Base:
     with space.guarded(cache_dir, _PACKAGE_BYTES, package):
         debs = cache_dir / "sources"
         deb = apt.newest(package, debs, say, now=time.time())
-    found = _archive(deb.path, cache_dir, say)
-    return _base(found, cache_dir, "debian", deb.package, deb.version)
+    base = _archive(deb.path, cache_dir, say)
+    return _base(base, cache_dir, "debian", deb.package, deb.version)
 
 
-def _from_tarball(named: Path, cache_dir: Path, say: Say) -> Base:
-    found = _archive(named, cache_dir, say)
-    return _base(found, cache_dir, "tarball", str(named), named.name)
+def _from_tarball(origin: Path, cache_dir: Path, say: Say) -> Base:
+    base = _archive(origin, cache_dir, say)
+    return _base(base, cache_dir, "tarball", str(origin), origin.name)
 
 
-def _from_directory(named: Path, cache_dir: Path, say: Say) -> Base:
-    store.require_kernel(named, named)
-    key = cache.digest("directory", str(named.resolve()))
-    entries = listing.scan(named)
+def _from_directory(origin: Path, cache_dir: Path, say: Say) -> Base:
+    store.require_kernel(origin, origin)
+    key = cache.digest("directory", str(origin.resolve()))
+    entries = listing.scan(origin)
     state = listing.fingerprint(entries)
-    wanted = _without_products(named, entries)
+    files = _without_products(origin, entries)
 
-    def found() -> str | None:
+    def lookup() -> str | None:
         memory = store.recall(cache_dir, key)
         return memory.get("base") if memory.get("state") == state else None
 
     def fill(scratch: Path) -> Mapping[str, str]:
-        if left := len(entries) - len(wanted):
-            say(f"{named}: leaving out {left} files that its own tools made")
+        if count := len(entries) - len(files):
+            say(f"{origin}: leaving out {count} files that its own tools made")
         with ThreadPoolExecutor(1) as pool:
             # At the same time, so that the disk reads each file once for both.
-            ids = pool.submit(listing.blobs, named, wanted)
-            _copy(named, [entry.path for entry in wanted], scratch / "src")
-        if listing.fingerprint(listing.scan(named)) != state:
+            ids = pool.submit(listing.blobs, origin, files)
+            _copy(origin, [entry.path for entry in files], scratch / "src")
+        if listing.fingerprint(listing.scan(origin)) != state:
             raise KstallError(
-                f"{named} changed while it was being copied", next="run it again"
+                f"{origin} changed while it was being copied", next="run it again"
             )
         return ids.result()
 
-    def made(base: str) -> None:
-        facts = {"state": state, "base": base, "origin": str(named)}
+    def record(base: str) -> None:
+        facts = {"state": state, "base": base, "origin": str(origin)}
         store.remember(cache_dir, key, facts)
 
-    needed = listing.disk_bytes(wanted)
-    base = store.obtain(store.Job(named, needed, fill, found, made), cache_dir, say)
-    return _base(base, cache_dir, "directory", str(named), f"files {state[:12]}")
+    needed = listing.disk_bytes(files)
+    base = store.obtain(store.Job(origin, needed, fill, lookup, record), cache_dir, say)
+    return _base(base, cache_dir, "directory", str(origin), f"files {state[:12]}")
 
 
-def _from_git(named: Path, cache_dir: Path, say: Say) -> Base:
-    checkout = git.read(named)
-    base = _committed(named, "HEAD", checkout, cache_dir, say)
-    key = cache.digest("git", str(named.resolve()))
+def _from_git(origin: Path, cache_dir: Path, say: Say) -> Base:
+    checkout = git.read(origin)
+    base = _committed(origin, "HEAD", checkout, cache_dir, say)
+    key = cache.digest("git", str(origin.resolve()))
     keep = cache_dir / "sources" / "checkouts" / key
     with cache.lock(keep / "lock"):
         dirty = git.changes(checkout, keep)
     if dirty:
         shown = ", ".join(dirty[:3]) + (", ..." if len(dirty) > 3 else "")
         say(
-            f"{named} has {len(dirty)} changed files that are not committed ({shown}): "
-            f"what is proven is its HEAD, {checkout.commit[:12]}"
+            f"{origin} has {len(dirty)} changed files that are not committed "
+            f"({shown}): what is proven is its HEAD, {checkout.commit[:12]}"
         )
     memory = store.recall(cache_dir, key)
     if memory.get("commit") != checkout.commit:
         memory = {"commit": checkout.commit, "describe": git.describe(checkout)}
         store.remember(cache_dir, key, memory)
     return _base(
-        base, cache_dir, "git", str(named), memory["describe"], checkout.commit, dirty
+        base, cache_dir, "git", str(origin), memory["describe"], checkout.commit, dirty
     )
 
 
@@ -214,51 +214,51 @@ def _from_branch(
 
 
 def _committed(
-    named: Path, revision: str, checkout: git.Checkout, cache_dir: Path, say: Say
+    origin: Path, revision: str, checkout: git.Checkout, cache_dir: Path, say: Say
 ) -> str:
     """The id of the base that the commit of ``checkout`` is."""
     makefile = git.show(checkout, "Makefile")
     version = store.version_of((makefile or b"").decode("utf-8", "replace"))
     if version is None or git.show(checkout, "Kbuild") is None:
-        where = f"its {revision} {checkout.commit[:12]}"
-        raise NotAKernel(named, f"{where} has no Makefile with VERSION, or no Kbuild")
+        place = f"its {revision} {checkout.commit[:12]}"
+        raise NotAKernel(origin, f"{place} has no Makefile with VERSION, or no Kbuild")
     base = store.name(version, checkout.tree)
 
-    def found() -> str | None:
+    def lookup() -> str | None:
         return base if store.is_there(base, cache_dir) else None
 
     def fill(scratch: Path) -> Mapping[str, str]:
         git.export(checkout, scratch / "src", scratch)
         return {path: blob for path, (blob, _) in files.items()}
 
-    files = {} if found() else git.sizes(checkout)
+    files = {} if lookup() else git.sizes(checkout)
     needed = sum(size // 4096 * 4096 + 4096 for _, size in files.values())
-    job = store.Job(named, needed, fill, found, tree=checkout.tree)
+    job = store.Job(origin, needed, fill, lookup, tree=checkout.tree)
     return store.obtain(job, cache_dir, say)
 
 
 def _archive(path: Path, cache_dir: Path, say: Say) -> str:
     """The id of the base that a tarball, or a Debian package of one, unpacks to."""
     key = cache.digest("file", str(path.resolve()))
-    found_stat = path.stat()
-    state = [found_stat.st_size, found_stat.st_mtime_ns, found_stat.st_ctime_ns]
+    status = path.stat()
+    state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     memory = store.recall(cache_dir, key)
     if memory.get("state") != state:
         memory = {"state": state, "sha256": cache.file_digest(path)}
         store.remember(cache_dir, key, memory)
     content = cache.digest("content", memory["sha256"])
 
-    def found() -> str | None:
+    def lookup() -> str | None:
         return store.recall(cache_dir, content).get("base")
 
     def fill(scratch: Path) -> None:
         _unpack(path, scratch)
 
-    def made(base: str) -> None:
+    def record(base: str) -> None:
         store.remember(cache_dir, content, {"base": base, "origin": str(path)})
 
-    needed = int(found_stat.st_size * _GROWTH.get(path.suffix, _MOST_GROWTH))
-    job = store.Job(path, needed, fill, found, made)
+    needed = int(status.st_size * _GROWTH.get(path.suffix, _MOST_GROWTH))
+    job = store.Job(path, needed, fill, lookup, record)
     return store.obtain(job, cache_dir, say)
 
 
@@ -266,25 +266,27 @@ def _archive(path: Path, cache_dir: Path, say: Say) -> str:
 
 
 def _without_products(
-    named: Path, entries: Sequence[listing.Entry]
+    tree: Path, entries: Sequence[listing.Entry]
 ) -> tuple[listing.Entry, ...]:
-    """``entries`` but for what tools of the tree left in it.
+    """``entries`` without the files that tools of the tree left in it.
 
-    That is the bulk of what an in-tree build made, if there was one.
+    These are most of the products of an in-tree build, if there was one.
     """
-    left = [_MEMORY, *([_PRODUCTS] if store.is_built(named) else [])]
+    patterns = [_MEMORY, *([_PRODUCTS] if store.is_built(tree) else [])]
     return tuple(
         entry
         for entry in entries
-        if not any(one.fullmatch(entry.path.rpartition("/")[2]) for one in left)
+        if not any(
+            pattern.fullmatch(entry.path.rpartition("/")[2]) for pattern in patterns
+        )
     )
 
 
-def _copy(named: Path, wanted: Sequence[str], target: Path) -> None:
-    """Copy the files ``wanted`` from below ``named`` to below ``target``."""
-    for folder in sorted({os.path.dirname(path) for path in wanted}):  # noqa: PTH120
+def _copy(tree: Path, paths: Sequence[str], target: Path) -> None:
+    """Copy the files ``paths`` from below ``tree`` to below ``target``."""
+    for folder in sorted({os.path.dirname(path) for path in paths}):  # noqa: PTH120
         (target / folder).mkdir(parents=True, exist_ok=True)
-    names = b"".join(os.fsencode(path) + b"\0" for path in wanted)
+    names = b"".join(os.fsencode(path) + b"\0" for path in paths)
     # Two at a time: the time goes into opening 95,000 files, not into the disk.
     process.run(
         (
@@ -292,7 +294,7 @@ def _copy(named: Path, wanted: Sequence[str], target: Path) -> None:
             *("cp", "--parents", "--no-dereference", "--preserve=timestamps"),
             *("--reflink=auto", "-t", target, "--"),
         ),
-        cwd=named,
+        cwd=tree,
         env={"LC_ALL": "C"},
         input=names,
     )
@@ -319,10 +321,10 @@ def _unpack(path: Path, scratch: Path) -> None:
         raise NotAKernel(path, "the package has no linux-source tarball") from error
     cache.remove(scratch / "deb")
     tops = [inside, *(item for item in inside.iterdir() if item.is_dir())]
-    found = next((top for top in tops if (top / "Makefile").is_file()), None)
-    if found is None or (len(tops) > 2 and found != inside):
+    source = next((top for top in tops if (top / "Makefile").is_file()), None)
+    if source is None or (len(tops) > 2 and source != inside):
         raise NotAKernel(path, "it does not unpack to one directory with a Makefile")
-    found.rename(scratch / "src")
+    source.rename(scratch / "src")
 
 
 def _base(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The private copies of kernel sources in the cache, each made once and shared.
 
-One is a directory ``trees/<id>/``, published whole::
+A copy is a directory ``trees/<id>/``, published atomically::
 
     src/        the sources; `tree` applies series here and takes them off again
     files       what each file was when it was made: mode, blob id, size, mtime
@@ -43,9 +43,9 @@ _BUILT = (".config", "include/config", "include/generated")
 class NotAKernel(KstallError):
     """What ``KERNEL=`` names holds no kernel sources."""
 
-    def __init__(self, where: Path, why: str) -> None:
+    def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
-            f"{where} is no Linux source tree: {why}",
+            f"{path} is no Linux source tree: {reason}",
             next="give KERNEL= the top of a kernel checkout, a source directory or a "
             "tarball (.tar, .tar.gz, .tar.xz, .tar.zst), or nothing for Debian's",
         )
@@ -56,8 +56,8 @@ class Job:
     """How to make one copy: ``fill`` puts ``src`` into the directory it is given.
 
     It returns the blob ids by path where it knows them.  ``needed`` is in bytes.
-    ``found`` says which copy it would be, if that is known; ``made`` is told once it
-    is.  ``tree`` is the git tree id, if known.
+    ``found`` returns the copy's id, if that is known; ``made`` is called with it once
+    the copy is there.  ``tree`` is the git tree id, if known.
     """
 
     named: Path
@@ -70,8 +70,8 @@ class Job:
 
 @contextlib.contextmanager
 def keeping(count: int) -> Iterator[None]:
-    """While the block runs, so many copies stay when a new one is made: those of all
-    trees that are asked for in turn, lest each make room by the next one's."""
+    """Have ``count`` copies stay when a new one is made while the block runs: as many
+    as trees are used in turn, lest each remove the copy of the next one."""
     token = _keep.set(max(count, KEPT))
     try:
         yield
@@ -85,9 +85,9 @@ def prepare(cache_dir: Path) -> None:
     with space.guarded(cache_dir, 0, "the cache"):
         trees.mkdir(parents=True, exist_ok=True)
     if _leftovers(trees):
-        with _try_lock(trees / ".lock") as ours:
-            for stale in _leftovers(trees) if ours else ():
-                cache.remove(stale)
+        with _try_lock(trees / ".lock") as locked:
+            for leftover in _leftovers(trees) if locked else ():
+                cache.remove(leftover)
 
 
 def obtain(job: Job, cache_dir: Path, say: Say) -> str:
@@ -110,17 +110,17 @@ def obtain(job: Job, cache_dir: Path, say: Say) -> str:
     with cache.lock(trees / ".lock", waiting=waiting):
         if (base := present()) is not None:
             return base
-        for stale in _leftovers(trees):
-            cache.remove(stale)
-        what = f"a private copy of {job.named}"
-        space.require(cache_dir, job.needed, what)
-        say(f"making {what} (about {space.size(job.needed)}, once)")
+        for leftover in _leftovers(trees):
+            cache.remove(leftover)
+        purpose = f"a private copy of {job.named}"
+        space.require(cache_dir, job.needed, purpose)
+        say(f"making {purpose} (about {space.size(job.needed)}, once)")
         scratch = Path(tempfile.mkdtemp(prefix=".import-", dir=trees))
         try:
-            with space.guarded(cache_dir, job.needed, what):
+            with space.guarded(cache_dir, job.needed, purpose):
                 base = _make(job, scratch, cache_dir)
         except process.CommandError as error:
-            raise _named(job, error) from error
+            raise _copy_error(job, error) from error
         finally:
             cache.remove(scratch)
         # Under the lock, so that a run that waits for it finds what we made.
@@ -136,26 +136,26 @@ def _make(job: Job, scratch: Path, cache_dir: Path) -> str:
     if job.tree is None and is_built(source):
         _clean(source)
     entries = listing.scan(source)
-    if _brought_to_present(source, entries):
+    if _clamp_mtimes(source, entries):
         entries = listing.scan(source)
     if blobs is None:
         blobs = listing.blobs(source, entries)
     base = name(version, job.tree or listing.tree_id(entries, blobs))
     if not is_there(base, cache_dir):
-        made = scratch / "made"
-        made.mkdir()
-        made.chmod(0o755)
-        source.rename(made / "src")
-        listing.save(made / "files", entries, blobs)
-        facts = {"version": version, "files": cache.file_digest(made / "files")}
-        cache.write_json(made / "base.json", facts)
+        copy = scratch / "made"
+        copy.mkdir()
+        copy.chmod(0o755)
+        source.rename(copy / "src")
+        listing.save(copy / "files", entries, blobs)
+        facts = {"version": version, "files": cache.file_digest(copy / "files")}
+        cache.write_json(copy / "base.json", facts)
         _drop_damaged(base, cache_dir)
-        made.rename(place(base, cache_dir))
+        copy.rename(place(base, cache_dir))
     return base
 
 
-def _brought_to_present(source: Path, entries: Iterable[listing.Entry]) -> bool:
-    """Take time stamps of the future from files of ours, by which make would go."""
+def _clamp_mtimes(source: Path, entries: Iterable[listing.Entry]) -> bool:
+    """Clamp mtimes that lie in the future, which make would misjudge."""
     now = time.time_ns()
     ahead = [entry.path for entry in entries if entry.mtime_ns > now]
     for path in ahead:
@@ -164,12 +164,12 @@ def _brought_to_present(source: Path, entries: Iterable[listing.Entry]) -> bool:
 
 
 def _drop_damaged(base: str, cache_dir: Path) -> None:
-    """Remove a copy that `is_there` does not take for one."""
+    """Remove a copy that `is_there` rejects."""
     home = place(base, cache_dir)
     if not home.exists():
         return
-    with _try_lock(home / "lock") as ours:
-        if not ours:
+    with _try_lock(home / "lock") as locked:
+        if not locked:
             raise KstallError(
                 f"{home} is damaged, and another run is using it",
                 next="run it again when that one has ended",
@@ -179,12 +179,12 @@ def _drop_damaged(base: str, cache_dir: Path) -> None:
         cache.remove(doomed)
 
 
-def _named(job: Job, error: process.CommandError) -> KstallError:
+def _copy_error(job: Job, error: process.CommandError) -> KstallError:
     """``error`` in terms of what the user gave."""
     lines = error.output.strip().splitlines() or [error.what]
     return KstallError(
         f"{job.named} could not be copied: {lines[0]}",
-        next="is it whole, and may all of it be read?",
+        next="check that it is complete, and that all of it may be read",
     )
 
 
@@ -199,7 +199,7 @@ def _clean(source: Path) -> None:
 
 def is_built(source: Path) -> bool:
     """Whether `make` was run in ``source`` itself, without O=."""
-    return any(os.path.lexists(source / made) for made in _BUILT)
+    return any(os.path.lexists(source / path) for path in _BUILT)
 
 
 def require_kernel(source: Path, named: Path) -> str:
@@ -219,17 +219,21 @@ def require_kernel(source: Path, named: Path) -> str:
 
 def version_of(makefile: str) -> str | None:
     """What `make kernelversion` says, from the text of the top Makefile."""
-    found: dict[str, str] = dict(
+    variables: dict[str, str] = dict(
         re.findall(
             r"^(VERSION|PATCHLEVEL|SUBLEVEL|EXTRAVERSION)[ \t]*=[ \t]*(\S*)",
             makefile,
             re.MULTILINE,
         )
     )
-    if not found.get("VERSION") or not found.get("PATCHLEVEL"):
+    if not variables.get("VERSION") or not variables.get("PATCHLEVEL"):
         return None
-    numbers = [found["VERSION"], found["PATCHLEVEL"], found.get("SUBLEVEL", "")]
-    return ".".join(filter(None, numbers)) + found.get("EXTRAVERSION", "")
+    numbers = [
+        variables["VERSION"],
+        variables["PATCHLEVEL"],
+        variables.get("SUBLEVEL", ""),
+    ]
+    return ".".join(filter(None, numbers)) + variables.get("EXTRAVERSION", "")
 
 
 def name(version: str, tree: str) -> str:
@@ -243,23 +247,23 @@ def place(base: str, cache_dir: Path) -> Path:
 
 
 def is_there(base: str, cache_dir: Path) -> bool:
-    """Whether the copy called ``base`` has been made, and what is known of it is whole.
+    """Whether the copy called ``base`` exists, and its metadata is intact.
 
-    Its ``src`` is looked at by who uses it: it is compared with ``files``.
+    Its ``src`` is compared with ``files`` only when it is used.
     """
     home = place(base, cache_dir)
     if not home.is_dir():
         return False
     try:
         facts = _facts(home)
-        for other in home.glob("*.json"):
-            json.loads(other.read_text(encoding="utf-8"))
+        for path in home.glob("*.json"):
+            json.loads(path.read_text(encoding="utf-8"))
         # Older copies have no digest there.
-        wanted = facts.get("files", "")
-        whole = not wanted or cache.file_digest(home / "files") == wanted
+        digest = facts.get("files", "")
+        intact = not digest or cache.file_digest(home / "files") == digest
     except (OSError, ValueError, TypeError, KeyError) as error:
         return cache.damaged(home, str(error))
-    return whole or cache.damaged(home, "files is not what it was")
+    return intact or cache.damaged(home, "files is not what it was")
 
 
 def _facts(home: Path) -> dict[str, str]:
@@ -289,14 +293,14 @@ def recall(cache_dir: Path, key: str) -> dict[str, Any]:
     """What `remember` was given for ``key``, or nothing."""
     path = cache_dir / "sources" / "seen" / f"{key}.json"
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return kept if isinstance(kept, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def remember(cache_dir: Path, key: str, facts: Mapping[str, Any]) -> None:
-    """Keep ``facts`` that are cheap to have but not to find out again."""
+    """Store ``facts`` that are small, and expensive to determine again."""
     cache.write_json(cache_dir / "sources" / "seen" / f"{key}.json", dict(facts))
 
 
@@ -306,16 +310,16 @@ def _prune(cache_dir: Path, newest: str, say: Say) -> None:
     One that was used minutes ago, or whose lock is held, may belong to another run.
     """
     trees = _trees(cache_dir)
-    known = sorted(
+    copies = sorted(
         ((path.stat().st_mtime, path.parent) for path in trees.glob("*/base.json")),
         reverse=True,
     )
-    for used, base in known[_keep.get() or KEPT :]:
+    for used, base in copies[_keep.get() or KEPT :]:
         if base.name == newest or time.time() - used < _IDLE_S:
             continue
-        with _try_lock(base / "lock") as ours:
-            if ours:
-                say(f"removing the private copy {base.name}, the one least used")
+        with _try_lock(base / "lock") as locked:
+            if locked:
+                say(f"removing the private copy {base.name}, the least recently used")
                 doomed = trees / f".removed-{base.name}"
                 base.rename(doomed)
                 cache.remove(doomed)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A series on a base: planned beside it, then put into the one workspace it has.
+"""Apply a series to a base: first to copies, then in the base's one workspace.
 
 `plan` lets git apply the patches to copies of the few files they touch.  `checkout`
-then makes the base's own ``src`` look like the result.  There is one workspace a base,
+then makes the base's own ``src`` match the result.  There is one workspace a base,
 and not one a series, because then source paths, and with them the keys of the compiler
 cache, stay the same for all series (for objects see `outputs`).
 
-Before a file is first changed, its pristine content is kept aside and its name written
-down, and that never goes away.  So whatever a killed run left behind, the next
-checkout knows every file that may be wrong, and what it should be::
+Before a file is first changed, its pristine content and then its name are saved for
+good.  So whatever a killed run left behind, the next checkout knows every file that may
+be wrong, and what it should be::
 
     trees/<id>/pristine/...      the content of each file ever touched
     trees/<id>/pristine.json     their modes; null for a file that the base lacks
@@ -75,15 +75,15 @@ class Plan:
         """The plan for the first ``count`` patches; 0 is the bare base."""
         if not 0 <= count <= len(self.patches):
             raise ValueError(f"{count} of {len(self.patches)} patches")
-        kept = self.patches[:count]
-        names = {patch.path for patch in kept}
-        offsets = tuple(found for found in self.offsets if found.patch in names)
-        return Plan(self.base, kept, self.states[: count + 1], offsets)
+        patches = self.patches[:count]
+        paths = {patch.path for patch in patches}
+        offsets = tuple(offset for offset in self.offsets if offset.patch in paths)
+        return Plan(self.base, patches, self.states[: count + 1], offsets)
 
 
 @dataclass(frozen=True)
 class Ever:
-    """A file that this or another series touched: git's ids of what it is and was.
+    """A file that this or another series touched: git's ids of it now and in the base.
 
     None where there is no file; ``base_mtime_ns`` is the time stamp it began with.
     """
@@ -158,8 +158,8 @@ def workspace(
 ) -> Iterator[Callable[[Plan], AppliedTree]]:
     """The workspace of ``base``, ours for as long as the block lasts.
 
-    What is yielded puts a plan into it, one after the other, as `checkout` does.  That
-    nobody else wrote there is looked at before the first one.
+    The function that is yielded checks out a plan, one after the other.  Before the
+    first it verifies that nobody else wrote to the workspace.
     """
     home = base.path.parent
 
@@ -169,9 +169,9 @@ def workspace(
     @functools.cache
     def records() -> dict[str, listing.Record]:
         # Once is enough as long as the lock is ours: it takes a second.
-        found = listing.load(home / "files")
-        _require_untouched(base, found)
-        return found
+        recorded = listing.load(home / "files")
+        _require_untouched(base, recorded)
+        return recorded
 
     def put(plan: Plan) -> AppliedTree:
         with space.guarded(home, _MARGIN, "a patched file"):
@@ -188,7 +188,7 @@ def workspace(
 
 
 class Trees(elsewhere.Kind):
-    """The copies of sources, of which the workspace is packed as the base has it."""
+    """The copies of sources, whose workspace is packed without any patch."""
 
     def is_there(self, place: Path) -> bool:
         """Whether the copy at ``place`` is whole."""
@@ -199,8 +199,7 @@ class Trees(elsewhere.Kind):
         """The sources without any patch, which nobody else uses meanwhile."""
         base = Base(place.name, place / "src", "directory", "", "", "")
         with workspace(base, lambda _: None) as put:
-            nothing = Plan(base, (), ((),), ())
-            put(nothing)
+            put(Plan(base, (), ((),), ()))
             yield ("src", "files", "base.json")
 
 
@@ -213,15 +212,15 @@ def _sync(
 ) -> dict[str, Ever]:
     home = plan.base.path.parent
     _keep_pristine(plan.base, plan.files, records)
-    # By content: what is aside may have been damaged there.
-    kept = _read_pristine(plan.base, _kept_modes(home), records)
-    wanted = {**kept, **plan.files}
+    # By content: a file that is kept aside may be damaged.
+    originals = _read_pristine(plan.base, _kept_modes(home), records)
+    files = {**originals, **plan.files}
     # Deletions first: one series' file may be where another has a directory.
-    order = sorted(wanted, key=lambda path: (wanted[path] is not None, path))
-    changed = [path for path in order if _write(home, path, wanted[path])]
+    order = sorted(files, key=lambda path: (files[path] is not None, path))
+    changed = [path for path in order if _write(home, path, files[path])]
     if changed:
         say(f"{len(changed)} source files changed in the workspace")
-    return {path: _ever(file, records.get(path)) for path, file in wanted.items()}
+    return {path: _ever(file, records.get(path)) for path, file in files.items()}
 
 
 def _ever(file: File | None, record: listing.Record | None) -> Ever:
@@ -237,14 +236,14 @@ def _require_untouched(base: Base, records: Mapping[str, listing.Record]) -> Non
 
     Files that series touch are left out: those are compared by content anyway.
     """
-    ours = _kept_modes(base.path.parent)
-    strange = [
+    touched = _kept_modes(base.path.parent)
+    changed = [
         path
         for path in listing.differing(listing.scan(base.path), records)
-        if path not in ours
+        if path not in touched
     ]
-    if strange:
-        raise _meddled(base, strange)
+    if changed:
+        raise _meddled(base, changed)
 
 
 def _meddled(base: Base, paths: Sequence[str]) -> KstallError:
@@ -276,11 +275,11 @@ def contents(base: Base) -> Iterator[tuple[str, str, bytes]]:
         raise _gone(base)
     home = base.path.parent
     for path, record in listing.load(home / "files").items():
-        kept, there = home / "pristine" / path, base.path / path
+        aside, current = home / "pristine" / path, base.path / path
         if record.git_mode == "120000":
-            content: bytes | None = os.fsencode(there.readlink())
+            content: bytes | None = os.fsencode(current.readlink())
         else:
-            content = _first_that_is(record.blob, (kept, there, kept))
+            content = _first_that_is(record.blob, (aside, current, aside))
         if content is None:
             raise _meddled(base, [path])
         yield path, record.git_mode, content
@@ -291,7 +290,9 @@ def regular(base: Base) -> tuple[str, ...]:
     if not base.path.is_dir():
         raise _gone(base)
     records = listing.load(base.path.parent / "files")
-    return tuple(path for path, one in records.items() if one.git_mode in _REGULAR)
+    return tuple(
+        path for path, record in records.items() if record.git_mode in _REGULAR
+    )
 
 
 # -- pristine content ----------------------------------------------------------------
@@ -301,8 +302,8 @@ def _kept_modes(home: Path) -> dict[str, str | None]:
     path = home / "pristine.json"
     if not path.exists():
         return {}
-    kept: dict[str, str | None] = json.loads(path.read_text(encoding="utf-8"))
-    return kept
+    modes: dict[str, str | None] = json.loads(path.read_text(encoding="utf-8"))
+    return modes
 
 
 def _read_pristine(
@@ -310,18 +311,18 @@ def _read_pristine(
 ) -> dict[str, File | None]:
     """The content that ``paths`` have in the base, whatever is applied to it now."""
     home = base.path.parent
-    found: dict[str, File | None] = {}
+    files: dict[str, File | None] = {}
     for path in paths:
         record = records.get(path)
         if record is None:
-            found[path] = None
+            files[path] = None
             continue
-        kept = home / "pristine" / path
-        content = _first_that_is(record.blob, (kept, base.path / path, kept))
+        aside = home / "pristine" / path
+        content = _first_that_is(record.blob, (aside, base.path / path, aside))
         if content is None:
             raise _meddled(base, [path])
-        found[path] = File(content, record.git_mode == "100755")
-    return found
+        files[path] = File(content, record.git_mode == "100755")
+    return files
 
 
 def _first_that_is(blob: str, places: Sequence[Path]) -> bytes | None:
@@ -353,35 +354,35 @@ def _require_no_link(
 def _keep_pristine(
     base: Base, paths: Iterable[str], records: Mapping[str, listing.Record]
 ) -> None:
-    """Keep aside what ``paths`` are in the base, and then write down their names."""
+    """Save the content that ``paths`` have in the base, and then their names."""
     home = base.path.parent
-    kept = _kept_modes(home)
-    new = [path for path in paths if path not in kept]
-    if not new:
+    modes = _kept_modes(home)
+    missing = [path for path in paths if path not in modes]
+    if not missing:
         return
-    for path, file in _read_pristine(base, new, records).items():
+    for path, file in _read_pristine(base, missing, records).items():
         if file is not None:
             _replace(home, home / "pristine" / path, file)
-        kept[path] = None if file is None else records[path].git_mode
-    cache.write_json(home / "pristine.json", kept)
+        modes[path] = None if file is None else records[path].git_mode
+    cache.write_json(home / "pristine.json", modes)
 
 
 # -- the workspace -------------------------------------------------------------------
 
 
-def _write(home: Path, path: str, wanted: File | None) -> bool:
-    """Make the workspace's ``path`` what is ``wanted``; False if it was already."""
+def _write(home: Path, path: str, file: File | None) -> bool:
+    """Make the workspace's ``path`` match ``file``; False if it did already."""
     target = home / "src" / path
     if target.is_symlink():
         target.unlink()
-    changed = am.read(target) != wanted
-    if wanted is None:
+    changed = am.read(target) != file
+    if file is None:
         if changed:
             target.unlink()
         # Also when nothing changed: a killed run may have come no further than that.
         _drop_empty(target.parent, home / "src")
     elif changed:
-        _replace(home, target, wanted)
+        _replace(home, target, file)
     return changed
 
 
