@@ -145,10 +145,10 @@ def test_what_the_base_says_as_well_is_not_but_is_told() -> None:
     checks = judged(series, both, both)
     assert failing(checks) == {}
     labels = [one.label for one in checks["no_new_splats"].comparisons]
-    assert sum("the base's own: " in one for one in labels) == 2
+    assert sum("reported by the base: " in one for one in labels) == 2
     assert sum("possible circular locking" in one for one in labels) == 2
     leaks = [one.label for one in checks["no_leaks"].comparisons]
-    assert "debug: the base's own: leak: 64 bytes: lose" in leaks
+    assert "debug: reported by the base: leak: 64 bytes: lose" in leaks
 
 
 def test_a_base_that_was_not_asked_excuses_nothing() -> None:
@@ -158,7 +158,7 @@ def test_a_base_that_was_not_asked_excuses_nothing() -> None:
     checks = {one.name: one for one in debugcheck.judge(series, saved)}
     assert failing(checks) == {}
     details = [one.detail for one in checks["no_new_splats"].comparisons]
-    assert "0 of this kernel, and the base was not asked" in details
+    assert "0 of this kernel, and the base was not run" in details
 
 
 def test_a_race_elsewhere_is_told_and_one_of_ours_is_held() -> None:
@@ -427,7 +427,7 @@ def test_without_the_answer_of_the_base_there_is_no_verdict() -> None:
         found = checks(**change)
         assert list(failing(found)) == [check]
         assert found[check].status == "error"
-        assert "is the base's own: debug: " in found[check].detail
+        assert "the base reports it, too: debug: " in found[check].detail
         assert found[check].detail.endswith(": the base is gone")
         assert not all(one.ok for one in found[check].comparisons)
         assert checks("", **change)[check].status == "fail"
@@ -516,7 +516,7 @@ def test_a_file_that_is_not_watched_is_told_with_the_reason() -> None:
     pair = debugcheck.Pair(watched(series), None, frozenset())
     found = debugcheck.judge(series, debugcheck.Saved({"debug": pair}, code))
     (check,) = (one for one in found if one.name == "no_file_is_left_out")
-    others = f"left out are none of {', '.join(labels[1:])}"
+    others = f"not left out: {', '.join(labels[1:])}"
     assert (check.status, check.detail) == ("skip", f"{first}: so it says; {others}")
     assert check.comparisons == []
 
@@ -563,7 +563,7 @@ static int UVERBS_HANDLER(UVERBS_METHOD_CQ_CREATE)(
     ("flavour", "facts", "said"),
     [
         ("debug", {"lockdep": None}, "lockdep watched to the end"),
-        ("debug", {"counters": {}}, "dma-errors that were counted: False no word"),
+        ("debug", {"counters": {}}, "dma-errors that were counted: False unknown"),
         ("debug", {"dma-errors": 2}, "dma-errors that were counted: False 2, and 0"),
         ("debug", {"object-warnings": 9}, "object-warnings that were counted: False 9"),
         ("debug", {"dma-disabled": 1}, "DMA debugging gave up: 1"),

@@ -442,7 +442,7 @@ def test_the_base_is_asked_about_what_a_kernel_says(stages: Stages) -> None:
     assert stages.built[2:] == [("debug", "base")]
     assert checks["no_new_splats"].status == "pass"
     labels = [one.label for one in checks["no_new_splats"].comparisons]
-    assert sum("the base's own: " in one for one in labels) == 2
+    assert sum("reported by the base: " in one for one in labels) == 2
 
 
 def test_what_the_base_has_said_once_it_is_not_asked_again(

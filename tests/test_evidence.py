@@ -249,7 +249,7 @@ def test_what_only_a_kernel_could_evaluate(tmp_path: Path) -> None:
     _write_results(tmp_path, **{"formats/demo/demo_nap": text})
     result = _status("text_is_the_record", _series(), evidence.load(tmp_path))
     (wrong,) = [str(item.observed) for item in result.comparisons if not item.ok]
-    assert wrong.startswith("cannot be told: ") and "1 more" in wrong
+    assert wrong.startswith("cannot be evaluated: ") and "1 more" in wrong
 
 
 def test_nothing_is_read_of_what_has_no_format(tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_what_ftrace_tells_of_a_skip_is_not_lost(tmp_path: Path) -> None:
         for check in ("nothing_lost", "readers_agree")
         for one in results[check].comparisons
     }
-    assert ("doze: bpftrace record: missed, and told by ftrace", 1) in said
+    assert ("doze: bpftrace record: missed, and recorded by ftrace", 1) in said
     assert ("doze: demo_nap: records, and 1 that it skipped", 2) in said
     # What counts the recorder's records cannot be judged, what counts ftrace's can.
     assert _judge(saved, _doze, "doze").status == "pass"
@@ -507,8 +507,8 @@ def test_what_ftrace_tells_of_a_skip_is_not_lost(tmp_path: Path) -> None:
         return verdict
 
     result = _judge(saved, counts, "doze")
-    assert result.status == "error" and "has not all demo_nap" in result.detail
-    with pytest.raises(evidence.Incomplete, match="has not all events"):
+    assert result.status == "error" and "missed some demo_nap" in result.detail
+    with pytest.raises(evidence.Incomplete, match="missed some events"):
         load.record()
     assert len(load.record("demo_nap", partly=True)) == 1
 
@@ -546,7 +546,7 @@ def test_perf_does_not_get_what_the_kernel_skipped(tmp_path: Path) -> None:
     perf.write_text(good.replace(first, ""))
     result = _status("decoded_by_perf", _series(), evidence.load(tmp_path))
     assert (result.status, result.tainted) == ("error", True)
-    assert result.detail.startswith("could not judge: workload doze: perf has not all")
+    assert result.detail.startswith("could not judge: workload doze: perf missed some")
     # More than was skipped, or a value that nobody recorded, is another matter.
     for bad in (
         good.replace(first, "").replace(second, ""),
@@ -582,7 +582,7 @@ def test_names_of_records_that_were_skipped(tmp_path: Path) -> None:
 
 def test_a_record_that_only_bpftrace_lacks_without_a_word(tmp_path: Path) -> None:
     saved = _skips(tmp_path, [1], status="exited", tracers={}, errors=[])
-    assert "1 records of demo_nap that ftrace has" in saved.impaired["doze"]
+    assert "1 records of demo_nap are missing" in saved.impaired["doze"]
     assert _status("readers_agree", _series(), saved).status == "error"
     # One that only bpftrace has is another matter.
     (tmp_path / "doze/trace.txt").write_text(NO_EVENT)

@@ -118,7 +118,7 @@ def test_a_suite_that_passed_and_a_case_that_never_ended() -> None:
     assert kunit.failures("") == ()
     cut = LOG[: LOG.index("[   25.198211]")]
     (found,) = kunit.failures(cut)
-    assert (found.case, found.lines[-1]) == ("nap_long", "(and no result of it)")
+    assert (found.case, found.lines[-1]) == ("nap_long", "(no result)")
     # One that failed without a word, and a suite that did so before its first case.
     (bare,) = kunit.failures("    # Subtest: s\n    not ok 1 c\nnot ok 1 s\n")
     assert (bare.suite, bare.case, bare.lines) == ("s", "c", ("not ok 1 c",))

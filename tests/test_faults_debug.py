@@ -441,7 +441,7 @@ if load["name"] == "doze":
     deep.prepare.clear()
     require_proven(again)
     assert _booted(deep, start) == ["demo/debug-patched"]
-    assert "the base's own: warning: WARNING: lost and found" in str(again.report)
+    assert "reported by the base: warning: WARNING: lost and found" in str(again.report)
     require_proven(deep.validate())
 
 

@@ -221,7 +221,7 @@ def test_a_print_fmt_that_only_the_kernel_can_evaluate(
     for reader in ("decoded_by_perf", "decoded_by_trace_cmd"):
         assert "[FAILED TO PARSE]" in found.failed()[reader]
     assert (
-        "cannot be told: ktime_to_ns(REC->dep_ns)"
+        "cannot be evaluated: ktime_to_ns(REC->dep_ns)"
         in found.failed()["text_is_the_record"]
     )
 

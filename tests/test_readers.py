@@ -106,8 +106,8 @@ def test_a_decoder_that_does_not_understand(
     assert any("[FAILED TO PARSE]" in said for said in wrong(check, series, results))
     path.write_text(good.replace("credit_limit=1", "credit_limit=0"))
     assert [said.partition(": (")[0] for said in wrong(check, series, results)] == [
-        "credits: drm_sched_job_no_credits: not there",
-        "credits: drm_sched_job_no_credits: nobody else's",
+        "credits: drm_sched_job_no_credits: missing",
+        "credits: drm_sched_job_no_credits: not in ftrace",
     ]
     path.write_text("\n".join(good.splitlines()[:-1]) if "perf" in file else "")
     assert wrong(check, series, results)

@@ -195,7 +195,7 @@ def test_a_new_name_that_another_system_has(kernels: Kernels) -> None:
     kernels.add("demo:sched_stat_throttled", THROTTLED)
     verdict = kernels.judge("demo:sched_stat_throttled")
     assert _wrong(verdict) == [
-        "demo:sched_stat_throttled has a name of its own: "
+        "demo:sched_stat_throttled has a unique name: "
         "sched:sched_stat_throttled has the same name"
     ]
 

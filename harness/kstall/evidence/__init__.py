@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a guest brought back, and the checks that judge it.
+"""The results of a guest, and the checks that judge them.
 
 In comes a directory of results; out come `Evidence` and verdicts on it.  Judging is
 pure: it boots nothing, so that an old run can be judged again.  The ``checks.py`` of a

@@ -37,8 +37,8 @@ _MORE = {
     _ENUM64: (0, 12),
 }
 _POINTER = 8
-# What bpf_probe.h names the type of a tracepoint's probe; its first argument is the
-# probe's own.
+# bpf_probe.h's typedef of a tracepoint's probe, whose first argument is the probe's
+# private data.
 _PROBE = "btf_trace_"
 _SIGNED, _BOOL = 1, 4
 
@@ -54,7 +54,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Hole:
-    """``size`` bytes of nothing before the member ``before``, or at the end."""
+    """``size`` bytes of padding before the member ``before``, or at the end."""
 
     before: str
     size: int
@@ -73,16 +73,16 @@ class Layout:
     def holes(self) -> tuple[Hole, ...]:
         """Whole bytes between members, and behind the last one.
 
-        None are behind an array without a length: what it has begins where it does.
+        There is none behind a flexible array: its elements begin where it does.
         """
         return () if self.union else tuple(self._holes())
 
     def _holes(self) -> Iterator[Hole]:
         end = 0
-        for one in self.members:
-            if one.offset - end >= 8:
-                yield Hole(one.name, (one.offset - end) // 8)
-            end = max(end, one.offset + one.size)
+        for member in self.members:
+            if member.offset - end >= 8:
+                yield Hole(member.name, (member.offset - end) // 8)
+            end = max(end, member.offset + member.size)
         flexible = bool(self.members) and self.members[-1].size == 0
         if self.size * 8 - end >= 8 and not flexible:
             yield Hole("the end", self.size - -(-end // 8))
@@ -99,7 +99,10 @@ class _Type:
 
 @dataclass(frozen=True)
 class Types:
-    """All types of a kernel, or of one and one of its modules."""
+    """All types of a kernel, or of a kernel and one of its modules.
+
+    ``own`` is the index of the first type that is not the base's.
+    """
 
     types: tuple[_Type, ...]
     strings: bytes
@@ -107,10 +110,10 @@ class Types:
 
     def layouts(self) -> Iterator[Layout]:
         """The structs and unions with a name, without those of the base."""
-        for one in self.types[self.own :]:
-            if one.kind in (_STRUCT, _UNION) and one.name:
-                members = tuple(self._members(one))
-                yield Layout(one.name, one.kind == _UNION, one.number, members)
+        for entry in self.types[self.own :]:
+            if entry.kind in (_STRUCT, _UNION) and entry.name:
+                members = tuple(self._members(entry))
+                yield Layout(entry.name, entry.kind == _UNION, entry.number, members)
 
     def prototypes(self) -> dict[str, tuple[str, ...]]:
         """The arguments of each tracepoint by its symbol, without those of the base.
@@ -118,48 +121,48 @@ class Types:
         As BPF programs get them: without typedefs and qualifiers, numbers by their
         width and sign.
         """
-        found = {}
-        for one in self.types[self.own :]:
-            if one.kind == _TYPEDEF and one.name.startswith(_PROBE):
-                probe = self._plain(one.number)
+        prototypes = {}
+        for entry in self.types[self.own :]:
+            if entry.kind == _TYPEDEF and entry.name.startswith(_PROBE):
+                probe = self._plain(entry.number)
                 proto = self._plain(probe.number) if probe is not None else None
                 if proto is not None and proto.kind == _PROTO:
                     arguments = tuple(self._named(kind) for _, kind, _ in proto.parts)
-                    found[one.name.removeprefix(_PROBE)] = arguments[1:]
-        return found
+                    prototypes[entry.name.removeprefix(_PROBE)] = arguments[1:]
+        return prototypes
 
     def _plain(self, number: int) -> _Type | None:
-        """A type without names for it and qualifiers; None is void."""
+        """The type behind typedefs and qualifiers; None is void."""
         while number:
-            one = self.types[number - 1]
-            if one.kind not in _ALIASES:
-                return one
-            number = one.number
+            entry = self.types[number - 1]
+            if entry.kind not in _ALIASES:
+                return entry
+            number = entry.number
         return None
 
     def _named(self, number: int) -> str:
-        one = self._plain(number)
-        if one is None:
+        entry = self._plain(number)
+        if entry is None:
             return "void"
-        if one.kind == _PTR:
-            return f"{self._named(one.number)} *".replace("* *", "**")
-        if one.kind == _ARRAY_KIND:
-            element, _, many = one.parts[0]
-            return f"{self._named(element)}[{many}]"
-        if one.kind == _INT:
-            encoding = one.parts[0][0] >> 24
+        if entry.kind == _PTR:
+            return f"{self._named(entry.number)} *".replace("* *", "**")
+        if entry.kind == _ARRAY_KIND:
+            element, _, length = entry.parts[0]
+            return f"{self._named(element)}[{length}]"
+        if entry.kind == _INT:
+            encoding = entry.parts[0][0] >> 24
             sign = "s" if encoding & _SIGNED else "u"
-            return "bool" if encoding & _BOOL else f"{sign}{one.number * 8}"
+            return "bool" if encoding & _BOOL else f"{sign}{entry.number * 8}"
         words = {_UNION: "union", _ENUM: "enum", _ENUM64: "enum", _PROTO: "function"}
-        what = words.get(one.kind, "struct")
-        if one.kind == _FWD and one.bitfields:
-            what = "union"
-        return f"{what} {one.name}".rstrip()
+        keyword = words.get(entry.kind, "struct")
+        if entry.kind == _FWD and entry.bitfields:
+            keyword = "union"
+        return f"{keyword} {entry.name}".rstrip()
 
-    def _members(self, one: _Type) -> Iterator[Member]:
-        for name, kind, place in one.parts:
+    def _members(self, entry: _Type) -> Iterator[Member]:
+        for name, kind, place in entry.parts:
             width, offset = 0, place
-            if one.bitfields:
+            if entry.bitfields:
                 width, offset = place >> 24, place & 0xFFFFFF
             text = _string(self.strings, name)
             yield Member(text, offset, width or self._size(kind) * 8)
@@ -170,16 +173,16 @@ class Types:
         for _ in range(64):
             if number == 0:
                 return 0
-            one = self.types[number - 1]
-            if one.kind == _PTR:
+            entry = self.types[number - 1]
+            if entry.kind == _PTR:
                 return count * _POINTER
-            if one.kind == _ARRAY_KIND:
-                number, _, many = one.parts[0]
-                count *= many
-            elif one.kind in _ALIASES:
-                number = one.number
+            if entry.kind == _ARRAY_KIND:
+                number, _, length = entry.parts[0]
+                count *= length
+            elif entry.kind in _ALIASES:
+                number = entry.number
             else:
-                return count * one.number if one.kind in _SIZED else 0
+                return count * entry.number if entry.kind in _SIZED else 0
         return 0
 
 
@@ -188,7 +191,7 @@ def _string(strings: bytes, offset: int) -> str:
 
 
 def read(path: Path, base: Types | None = None) -> Types:
-    """The BTF of an ELF file; a module's goes on where its kernel's ended.
+    """The BTF of an ELF file; a module's type ids continue those of ``base``.
 
     Raises `KstallError` if there is none.
     """
@@ -205,7 +208,7 @@ def parse(data: bytes, base: Types | None = None) -> Types:
         _HEADER.unpack_from(data)
     )
     if magic != 0xEB9F:
-        raise KstallError("not BTF, or not of this machine")
+        raise KstallError("not BTF, or BTF of the other byte order")
     text = data[length + strings_at : length + strings_at + strings_size]
     strings = base.strings + text if base else text
     raw = data[length + types_at : length + types_at + types_size]
@@ -214,22 +217,22 @@ def parse(data: bytes, base: Types | None = None) -> Types:
 
 
 def _types(raw: bytes, strings: bytes) -> Iterator[_Type]:
-    at = 0
-    while at < len(raw):
-        name, info, number = _TYPE.unpack_from(raw, at)
-        at += _TYPE.size
+    offset = 0
+    while offset < len(raw):
+        name, info, number = _TYPE.unpack_from(raw, offset)
+        offset += _TYPE.size
         kind, count = info >> 24 & 0x1F, info & 0xFFFF
-        fixed, each = _MORE.get(kind, (0, 0))
+        fixed, part_size = _MORE.get(kind, (0, 0))
         parts: tuple[tuple[int, int, int], ...] = ()
         if kind in (_STRUCT, _UNION):
             # In BTF the member's name, its type, its offset.
-            parts = tuple(_MEMBER.iter_unpack(raw[at : at + each * count]))
+            parts = tuple(_MEMBER.iter_unpack(raw[offset : offset + part_size * count]))
         elif kind == _ARRAY_KIND:
-            parts = (_ARRAY.unpack_from(raw, at),)
+            parts = (_ARRAY.unpack_from(raw, offset),)
         elif kind == _INT:
-            parts = ((*_INT_DATA.unpack_from(raw, at), 0, 0),)
+            parts = ((*_INT_DATA.unpack_from(raw, offset), 0, 0),)
         elif kind == _PROTO:
-            pairs = _PARAMETER.iter_unpack(raw[at : at + each * count])
+            pairs = _PARAMETER.iter_unpack(raw[offset : offset + part_size * count])
             parts = tuple((name, number, 0) for name, number in pairs)
-        at += fixed + each * count
+        offset += fixed + part_size * count
         yield _Type(_string(strings, name), kind, number, parts, bool(info >> 31))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""C expressions over a record's members, as a print fmt has them for arguments."""
+"""C expressions over a record's members, such as the arguments of a print fmt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pycparser import c_ast, c_parser
 
 from ..ftrace import Member
 
-# Types that casts name; the width says what a cast leaves of a value.
+# Types that casts name, with the width in bits to which a cast truncates.
 _WIDTHS = {
     **{f"{sign}{bits}": bits for sign in "us" for bits in (8, 16, 32, 64)},
     **{f"__{sign}{bits}": bits for sign in "us" for bits in (8, 16, 32, 64)},
@@ -48,8 +48,8 @@ class Unknown(ValueError):
 def evaluate(text: str, members: Mapping[str, Member]) -> int | str:
     """The value of ``text``, in which ``REC->x`` is ``members["x"]``.
 
-    Numbers are not cut to a width but by casts: the caller knows how many bits count.
-    Raises `Unknown` on calls, on what is no C, and on members that are not there.
+    Only casts truncate numbers: the caller knows how many bits count.  Raises
+    `Unknown` on calls, on text that is not C, and on missing members.
     """
     try:
         return _value(_parsed(text), members)
@@ -71,14 +71,14 @@ def _value(node: Any, members: Mapping[str, Member]) -> int | str:
     match node:
         case c_ast.Constant(type="string"):
             return str(node.value[1:-1])
-        case c_ast.Constant() if found := _INTEGER.fullmatch(node.value):
-            octal = re.fullmatch(r"0[0-7]+", found[1])
-            return int(found[1], 8 if octal else 0)
+        case c_ast.Constant() if literal := _INTEGER.fullmatch(node.value):
+            octal = re.fullmatch(r"0[0-7]+", literal[1])
+            return int(literal[1], 8 if octal else 0)
         case c_ast.StructRef(name=c_ast.ID(name="REC"), field=c_ast.ID(name=name)):
             value = members.get(name)
             if isinstance(value, int | str):
                 return value
-            raise Unknown(f"REC->{name}: no number and no string")
+            raise Unknown(f"REC->{name}: neither a number nor a string")
         case c_ast.Cast():
             return _cast(node.to_type.type, _value(node.expr, members))
         case c_ast.UnaryOp(op=op) if op in _UNARY:
@@ -89,25 +89,25 @@ def _value(node: Any, members: Mapping[str, Member]) -> int | str:
         case c_ast.TernaryOp():
             chosen = node.iftrue if _number(node.cond, members) else node.iffalse
             return _value(chosen, members)
-    raise Unknown(f"{type(node).__name__} cannot be evaluated here")
+    raise Unknown(f"{type(node).__name__} cannot be evaluated without the kernel")
 
 
 def _number(node: Any, members: Mapping[str, Member]) -> int:
     value = _value(node, members)
     if isinstance(value, str):
-        raise Unknown("a string among numbers")
+        raise Unknown("a string where a number is needed")
     return value
 
 
 def _cast(to: Any, value: int | str) -> int | str:
     if isinstance(value, str) or not isinstance(to, c_ast.TypeDecl):
-        # To a pointer: all of its bits stay.
+        # A cast to a pointer keeps all bits.
         return value
     names = to.type.names if isinstance(to.type, c_ast.IdentifierType) else ["int"]
     widths = [_WIDTHS.get(name) or _BUILT_IN.get(name) for name in names]
-    # "unsigned" alone is an int, and "short int" as wide as its short.
-    known = [width for width in widths if width] or [32]
-    bits = min(known) if "short" in names else max(known)
+    # "unsigned" alone is an int, and "short int" is as wide as a short.
+    candidates = [width for width in widths if width] or [32]
+    bits = min(candidates) if "short" in names else max(candidates)
     signed = "unsigned" not in names and not re.match(r"(__)?u\d|bool|size_t", names[0])
     value &= (1 << bits) - 1
     return value - (1 << bits) if signed and value >> (bits - 1) else value

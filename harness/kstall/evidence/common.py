@@ -21,8 +21,8 @@ _Check = Callable[[Series, Evidence], Verdict]
 def judge(series: Series, saved: Evidence) -> tuple[Check, ...]:
     """All common checks, in the order in which a reader would ask.
 
-    Of a series that adds no tracepoint, only those that are about its workloads, and
-    about events that these record.
+    For a series that adds no tracepoint, only the checks of its workloads and of the
+    events that these record.
     """
     return tuple(
         judge_check(
@@ -44,7 +44,7 @@ def _checks_for(series: Series) -> Iterator[_Check]:
     twice = any(set(load.events) & set(load.record) for load in loads)
     formatted = any(point.kind != "bare" for point in series.spec.tracepoint)
     for check in _CHECKS:
-        # Of a discovered series nobody knows what should be in a record, or fire it.
+        # A discovered series does not declare what its records hold or what fires them.
         unknown = fixes or series.spec.discovered
         if unknown and check in (record_layout, events_fire):
             continue
@@ -65,17 +65,17 @@ def booted_kernel(series: Series, saved: Evidence) -> Verdict:
     verdict = Verdict()
     verdict.equal("agent", saved.agent.get("status"), "completed")
     for load in series.spec.workload:
-        ran = saved.workload(load.name)
-        unknown = [error for error in ran.errors if not ran.is_known(error)]
+        workload = saved.workload(load.name)
+        unknown = [error for error in workload.errors if not workload.is_known(error)]
         with verdict.about(load.name):
-            seen = str(ran.facts.get("status"))
+            status = str(workload.facts.get("status"))
             if unknown:
-                seen += f": {unknown[0].get('message')}"
-            elif ran.errors and ran.exit_status is not None:
-                # What the recorder missed ftrace has.
-                seen = "exited"
-            verdict.equal(f"{load.name}", seen, "exited")
-            verdict.equal(f"{load.name}: exit status", ran.exit_status, 0)
+                status += f": {unknown[0].get('message')}"
+            elif workload.errors and workload.exit_status is not None:
+                # ftrace has the events that the recorder missed.
+                status = "exited"
+            verdict.equal(f"{load.name}", status, "exited")
+            verdict.equal(f"{load.name}: exit status", workload.exit_status, 0)
         for error in unknown:
             if errors.fault_of(error) == "series":
                 with verdict.about(load.name, firm=True):
@@ -91,10 +91,10 @@ def record_layout(series: Series, saved: Evidence) -> Verdict:
         if point.kind == "bare":
             continue
         layout = saved.layout(point.event)
-        found = [(field.name, _plain(field.ctype)) for field in layout.fields]
-        wanted = [(name, _plain(kind)) for name, kind in point.fields.items()]
-        verdict.equal(f"{point.name}: fields", _shown(found), _shown(wanted))
-        holes = [f"{h.size} bytes before {h.before}" for h in layout.holes()]
+        fields = [(field.name, _plain(field.ctype)) for field in layout.fields]
+        expected = [(name, _plain(kind)) for name, kind in point.fields.items()]
+        verdict.equal(f"{point.name}: fields", _shown(fields), _shown(expected))
+        holes = [f"{hole.size} bytes before {hole.before}" for hole in layout.holes()]
         verdict.equal(f"{point.name}: holes", ", ".join(holes) or "none", "none")
     return verdict
 
@@ -108,18 +108,18 @@ def events_fire(series: Series, saved: Evidence) -> Verdict:
             if point.event in load.events:
                 count += len(saved.workload(load.name).events(point.name))
             elif point.kind == "bare" and point.event in load.record:
-                ran = saved.workload(load.name)
-                count += len(ran.record(point.name, partly=True))
+                workload = saved.workload(load.name)
+                count += len(workload.record(point.name, partly=True))
         verdict.at_least(f"{point.name}", count, 1, "events")
     return verdict
 
 
 def nothing_lost(series: Series, saved: Evidence) -> Verdict:
-    """No reader lost an event, so that counts are counts; or it is known which."""
+    """No reader lost an event, or it is known which, so that counts are exact."""
     verdict = Verdict()
     for load in series.spec.workload:
-        ran = saved.workload(load.name)
-        facts = ran.facts
+        workload = saved.workload(load.name)
+        facts = workload.facts
         with verdict.about(load.name):
             if load.events:
                 verdict.equal(
@@ -130,14 +130,18 @@ def nothing_lost(series: Series, saved: Evidence) -> Verdict:
                 "record",
             ]:
                 if name != "record" or load.record:
-                    lost = ran.bpftrace(name).lost
+                    lost = workload.bpftrace(name).lost
                     verdict.equal(f"{load.name}: bpftrace {name}", lost, 0)
-                    # Those that fired while their CPU ran another BPF program.
+                    # Events that fired while their CPU ran another BPF program.
                     missed = facts.get("tracers", {}).get(name, {}).get("missed", 0)
-                    known = sum((ran.skipped or {}).values()) if name == "record" else 0
+                    skipped = (
+                        sum((workload.skipped or {}).values())
+                        if name == "record"
+                        else 0
+                    )
                     label = f"{load.name}: bpftrace {name}: missed"
-                    label += ", and told by ftrace" if known else ""
-                    verdict.equal(label, missed, known)
+                    label += ", and recorded by ftrace" if skipped else ""
+                    verdict.equal(label, missed, skipped)
     return verdict
 
 
@@ -148,48 +152,53 @@ def readers_agree(series: Series, saved: Evidence) -> Verdict:
     for load in series.spec.workload:
         for event in sorted(set(load.events) & set(load.record)):
             with verdict.about(load.name):
-                compared[event] += _readers(verdict, saved.workload(load.name), event)
+                compared[event] += _compare_readers(
+                    verdict, saved.workload(load.name), event
+                )
     for point in series.spec.tracepoint:
         if point.kind != "bare" and not series.spec.discovered:
             verdict.at_least(f"{point.name}: both", compared[point.event], 1, "records")
     return verdict
 
 
-def _readers(verdict: Verdict, ran: WorkloadResult, event: str) -> int:
-    """Hold ftrace's records of one event against bpftrace's; how many these are.
+def _compare_readers(verdict: Verdict, workload: WorkloadResult, event: str) -> int:
+    """Compare ftrace's records of one event with bpftrace's; returns how many the
+    latter are.
 
-    Those that the recorder is known to have skipped are only in ftrace's, and those of
-    before or after the workload may be only in the recorder's: the rest has to be the
-    same.
+    Records that the recorder is known to have skipped are only in ftrace's, and those
+    from before or after the workload may be only in the recorder's: all others have to
+    be the same.
     """
     name = event.partition(":")[2]
-    held = ran.agreement(name)
-    one, two = ran.events(name), held.kept
-    skipped = (ran.skipped or {}).get(name, 0)
-    more = f", and {skipped} that it skipped" if skipped else ""
-    if held.outside:
-        more += f", but for {held.outside} of before or after"
-    label = f"{ran.name}: {name}"
-    verdict.equal(f"{label}: records{more}", len(two) + skipped, len(one))
-    if one and two:
-        verdict.true(f"{label}: both tell a field", bool(held.common))
-    differing = (held.recorded - held.traced).total()
+    agreement = workload.agreement(name)
+    traced, recorded = workload.events(name), agreement.kept
+    skipped = (workload.skipped or {}).get(name, 0)
+    remark = f", and {skipped} that it skipped" if skipped else ""
+    if agreement.outside:
+        remark += f", without {agreement.outside} from before or after"
+    label = f"{workload.name}: {name}"
+    verdict.equal(f"{label}: records{remark}", len(recorded) + skipped, len(traced))
+    if traced and recorded:
+        verdict.true(f"{label}: a field in both", bool(agreement.common))
+    differing = (agreement.recorded - agreement.traced).total()
     if not skipped:
-        differing = max(differing, (held.traced - held.recorded).total())
+        differing = max(differing, (agreement.traced - agreement.recorded).total())
     verdict.equal(f"{label}: differing", differing, 0)
-    # How often each name, or its number, is there must still agree.
-    for key in sorted(held.named):
+    # The counts of each name, or its number, must still agree.
+    for key in sorted(agreement.named):
         left, right = (
-            sorted(Counter(one.fields[key] for one in side).values(), reverse=True)
-            for side in (one, two)
+            sorted(
+                Counter(record.fields[key] for record in side).values(), reverse=True
+            )
+            for side in (traced, recorded)
         )
         if skipped and len(right) <= len(left):
-            # Each may be there as much less often as records were skipped.
+            # Skipped records may be missing from any of the counts.
             padded = right + [0] * (len(left) - len(right))
             if all(a >= b for a, b in zip(left, padded, strict=True)):
                 right = left
         verdict.equal(f"{label}: {key}", right, left)
-    return len(two)
+    return len(recorded)
 
 
 _READERS: tuple[_Check, ...] = (
@@ -209,7 +218,7 @@ _CHECKS: tuple[_Check, ...] = (
 
 
 def _plain(ctype: str) -> str:
-    """A C type as series.toml and tracefs both may spell it."""
+    """A C type in a spelling that series.toml and tracefs have in common."""
     return re.sub(r"\s+", " ", ctype.replace("__data_loc ", "")).strip()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a guest brought back, and the checks that judge it.
+"""The results of a guest, and the checks that judge them.
 
 Judging is pure: it reads saved results and boots nothing, so an old run can be judged
 again by a new check.  A check is a function ``(Evidence) -> Verdict`` in a series'
@@ -31,7 +31,7 @@ from . import records
 
 
 class EvidenceError(KstallError):
-    """Results that are not there or cannot be read."""
+    """Results that are missing or cannot be read."""
 
 
 class Incomplete(EvidenceError, Tainted):
@@ -40,7 +40,7 @@ class Incomplete(EvidenceError, Tainted):
 
 @dataclass(frozen=True)
 class WorkloadResult:
-    """What one workload left in its directory."""
+    """The results of one workload, in its directory."""
 
     name: str
     dir: Path
@@ -49,7 +49,7 @@ class WorkloadResult:
 
     @property
     def exit_status(self) -> int | None:
-        """The program's own exit status, or None if it did not come to one."""
+        """The program's own exit status, or None if it did not exit."""
         value = self.facts.get("exit_status")
         return None if value is None else int(value)
 
@@ -60,7 +60,7 @@ class WorkloadResult:
 
     @property
     def stdout(self) -> str:
-        """All that the program printed."""
+        """The program's output."""
         return self._text("stdout")
 
     @property
@@ -87,7 +87,7 @@ class WorkloadResult:
     def record(
         self, name: str | None = None, *, partly: bool = False
     ) -> tuple[records.Event, ...]:
-        """What the bpftrace recorder read, in time order, to the nanosecond.
+        """What the bpftrace recorder read, in time order (``ts_ns``: exact).
 
         Raises `Incomplete` if it is known to have missed some, unless ``partly``.
         """
@@ -97,145 +97,145 @@ class WorkloadResult:
         if missing is not None:
             missing = {**missing, **self.unexplained}
             names = missing if name is None else (name,)
-            short = any(missing.get(one, 0) for one in names)
+            short = any(missing.get(event, 0) for event in names)
         if missing is None or short:
-            what = "events" if name is None else name
+            subject = "events" if name is None else name
             raise Incomplete(
-                f"workload {self.name}: bpftrace's recorder has not all {what}"
+                f"workload {self.name}: bpftrace's recorder missed some {subject}"
             )
         return _named(self._recorded, name)
 
     @property
     def errors(self) -> tuple[Mapping[str, Any], ...]:
-        """What the agent had to complain about, as in agent.json."""
+        """The agent's errors, as in agent.json."""
         first = self.facts.get("error")
         return tuple(self.facts.get("errors") or ([first] if first else []))
 
     @functools.cached_property
     def skipped(self) -> Mapping[str, int] | None:
         """How many of each event, by name, bpftrace's recorder did not get; None if
-        that cannot be told.
+        that is unknown.
 
         The kernel does not run a program for an event that fires while the CPU runs
-        another, and counts it.  ftrace keeps all, so that the difference of both is
-        what was skipped, and it is known which.  That needs a complete ftrace, each
-        record of bpftrace among ftrace's, and no more and no fewer left over than the
-        kernel counted.  Bare tracepoints have no second reader.
+        another, and counts it.  ftrace records all, so the difference of both is what
+        was skipped.  That takes a complete ftrace, each record of bpftrace among
+        ftrace's, and a difference of exactly as many as the kernel counted.  Bare
+        tracepoints have no second reader.
         """
         facts = self.facts
         tracer = facts.get("tracers", {}).get("record", {})
         missed = int(tracer.get("missed", 0))
         if not missed:
             return {}
-        whole = (facts.get("trace") or {}).get("lost") == 0 and not tracer.get("lost")
-        if facts.get("bare") or set(facts.get("record", ())) - set(self._twice):
+        lost = (facts.get("trace") or {}).get("lost"), tracer.get("lost") or 0
+        if facts.get("bare") or set(facts.get("record", ())) - set(self._common_events):
             return None
-        found = self._fewer
-        if not whole or found is None or sum(found.values()) != missed:
+        counts = self._shortfall
+        if lost != (0, 0) or counts is None or sum(counts.values()) != missed:
             return None
-        return found
+        return counts
 
     @functools.cached_property
     def unexplained(self) -> Mapping[str, int]:
-        """How many records of each event, by name, ftrace has and bpftrace has not,
-        though the kernel says that it skipped none.
+        """How many records of each event, by name, only ftrace has, though the kernel
+        says that it skipped none.
 
         All that bpftrace has is in ftrace.  perf, by which the kernel runs the
         programs, drops an event that fires while it handles another, without a count.
         """
         if self.facts.get("tracers", {}).get("record", {}).get("missed"):
             return {}
-        return {name: count for name, count in (self._fewer or {}).items() if count}
+        return {name: count for name, count in (self._shortfall or {}).items() if count}
 
     @property
-    def _twice(self) -> tuple[str, ...]:
+    def _common_events(self) -> tuple[str, ...]:
         """The events that both ftrace and bpftrace's recorder watched."""
         traced = self.facts.get("events", ())
-        return tuple(one for one in self.facts.get("record", ()) if one in traced)
+        return tuple(event for event in self.facts.get("record", ()) if event in traced)
 
     @functools.cached_property
-    def _fewer(self) -> Mapping[str, int] | None:
+    def _shortfall(self) -> Mapping[str, int] | None:
         """How many records of each event are only in ftrace; None if one is only in
-        bpftrace's, or there are no records to be compared."""
-        found = {}
-        for event in self._twice:
+        bpftrace, or if there are no records to compare."""
+        counts = {}
+        for event in self._common_events:
             name = event.partition(":")[2]
             try:
-                held = self.agreement(name)
+                agreement = self.agreement(name)
             except (EvidenceError, records.Malformed):
                 return None
-            if held.recorded - held.traced:
+            if agreement.recorded - agreement.traced:
                 return None
-            found[name] = (held.traced - held.recorded).total()
-        return found
+            counts[name] = (agreement.traced - agreement.recorded).total()
+        return counts
 
     @functools.cached_property
     def _agreements(self) -> dict[str, Agreement]:
         return {}
 
     def agreement(self, name: str) -> Agreement:
-        """Both readers' records of an event, in a form that can be compared."""
+        """Both readers' records of an event, ready to be compared."""
         if name not in self._agreements:
             traced, recorded = self.events(name), self.record(name, partly=True)
-            held = _agreement(traced, recorded)
-            if outside := self._outside(held, recorded):
+            agreement = _agreement(traced, recorded)
+            if outside := self._outside(agreement, recorded):
                 left_out = set(map(id, outside))
-                inside = tuple(one for one in recorded if id(one) not in left_out)
-                held = _agreement(traced, inside, len(outside))
-            self._agreements[name] = held
+                inside = tuple(event for event in recorded if id(event) not in left_out)
+                agreement = _agreement(traced, inside, len(outside))
+            self._agreements[name] = agreement
         return self._agreements[name]
 
     def _outside(
-        self, held: Agreement, recorded: Sequence[records.Event]
+        self, agreement: Agreement, recorded: Sequence[records.Event]
     ) -> list[records.Event]:
-        """What only bpftrace has, of before the program began or after it ended.
+        """The records that only bpftrace has, from before the program began or after
+        it ended.
 
-        bpftrace is attached before ftrace is switched on, and goes on when that is off
-        again, while ftrace is on for all the time that the program runs: what anybody
-        else did before or after that may be in one of them.
+        ftrace is on for as long as the program runs; bpftrace is attached earlier and
+        detached later, so it may have seen what others did before or after that.
         """
-        began, ended = (self.facts.get(one) for one in ("began_ns", "ended_ns"))
-        surplus = held.recorded - held.traced
-        found: list[records.Event] = []
+        began, ended = (self.facts.get(fact) for fact in ("began_ns", "ended_ns"))
+        surplus = agreement.recorded - agreement.traced
+        outside: list[records.Event] = []
         if began is None or ended is None or not surplus:
-            return found
+            return outside
         for event in recorded:
-            key = held.key(event)
+            key = agreement.key(event)
             if not began <= event.ts_ns <= ended and surplus[key] > 0:
                 surplus[key] -= 1
-                found.append(event)
-        return found
+                outside.append(event)
+        return outside
 
     @functools.cached_property
     def troubles(self) -> tuple[str, ...]:
-        """What of the apparatus failed this workload, so that it proves nothing."""
-        found = [
+        """Failures of the apparatus, because of which this workload proves nothing."""
+        troubles = [
             str(error.get("message", error.get("kind"))).partition("\n")[0].rstrip(":")
             for error in self.errors
             if errors.fault_of(error) == "apparatus" and not self.is_known(error)
         ]
-        if found:
-            return tuple(dict.fromkeys(found))
-        # Of which the agent makes errors as well, but these are the facts.
+        if troubles:
+            return tuple(dict.fromkeys(troubles))
+        # The agent makes errors of these as well, but these are the facts.
         if lost := (self.facts.get("trace") or {}).get("lost"):
-            found.append(f"ftrace: {lost} events lost")
+            troubles.append(f"ftrace: {lost} events lost")
         for name, tracer in self.facts.get("tracers", {}).items():
             if lost := tracer.get("lost"):
-                found.append(f"bpftrace {name}: {lost} events lost")
+                troubles.append(f"bpftrace {name}: {lost} events lost")
             missed = tracer.get("missed")
             if missed and not (name == "record" and self.skipped is not None):
-                found.append(f"bpftrace {name}: {missed} events skipped")
+                troubles.append(f"bpftrace {name}: {missed} events skipped")
         for name, count in self.unexplained.items():
-            found.append(
-                f"bpftrace record: {count} records of {name} that ftrace has are not "
-                "there, and the kernel does not know why"
+            troubles.append(
+                f"bpftrace record: {count} records of {name} are missing that ftrace "
+                "has, and the kernel counted none as skipped"
             )
-        if self.facts.get("status") == "timeout" and not found:
-            found.append("it did not end in time")
-        return tuple(dict.fromkeys(found))
+        if self.facts.get("status") == "timeout" and not troubles:
+            troubles.append("it did not end in time")
+        return tuple(dict.fromkeys(troubles))
 
     def is_known(self, error: Mapping[str, Any]) -> bool:
-        """Whether ``error`` is about events that another reader is known to have."""
+        """Whether ``error`` is about events that ftrace is known to have."""
         return (
             error.get("kind") == errors.SkippedEvents.kind
             and error.get("tracer") == "record"
@@ -258,15 +258,15 @@ class WorkloadResult:
         )
 
     def raw(self, name: str | None = None) -> tuple[records.Event, ...]:
-        """What `events` holds as it stood in memory, CPU by CPU, in time order."""
+        """The records of `events` as they were in memory, CPU by CPU, in time order."""
         return _named(self._raw, name)
 
     def older(self, *new: str) -> tuple[records.Event, ...]:
-        """What `events` holds but for those called ``new``."""
+        """The records of `events` except those called ``new``."""
         return tuple(event for event in self.events() if event.name not in new)
 
     def decoded(self, file: str) -> str:
-        """What a decoder of its own printed of the records, as text."""
+        """What another decoder (perf, trace-cmd) printed of the records."""
         return self._text(file)
 
     def bpftrace(self, script: str) -> records.Output:
@@ -275,7 +275,7 @@ class WorkloadResult:
 
     @functools.cached_property
     def injected(self) -> tuple[records.Injected, ...]:
-        """What QEMU's monitor did because the program asked, in that order."""
+        """What QEMU's monitor did at the program's request, in order."""
         if not (self.dir / "injected.json").exists():
             return ()
         return records.injected(self._text("injected.json"))
@@ -290,11 +290,11 @@ class WorkloadResult:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The records of ftrace and of bpftrace as far as both tell the same of them.
+    """The records of ftrace and of bpftrace, as far as they can be compared.
 
-    ``common`` are the fields that both tell; of these ``named`` ones are printed as a
-    name by ftrace, so they are not part of what is compared.  ``outside`` of what
-    bpftrace recorded are left out, as ftrace may have been off then.
+    ``common`` are the fields that both have; ftrace prints the ``named`` ones of them
+    as names, so these are not compared.  ``kept`` are bpftrace's records, without
+    ``outside`` ones from when ftrace may have been off.
     """
 
     common: frozenset[str]
@@ -305,8 +305,8 @@ class Agreement:
     outside: int = 0
 
     def key(self, event: records.Event) -> str:
-        """What of ``event`` is compared."""
-        return str([event.fields[one] for one in sorted(self.common - self.named)])
+        """The values of ``event`` that are compared."""
+        return str([event.fields[name] for name in sorted(self.common - self.named)])
 
 
 def _agreement(
@@ -314,20 +314,25 @@ def _agreement(
     recorded: Sequence[records.Event],
     outside: int = 0,
 ) -> Agreement:
-    one = [event.fields for event in traced]
-    two = [event.fields for event in recorded]
-    common = frozenset(one[0]) & frozenset(two[0]) if one and two else frozenset()
+    traced_fields = [event.fields for event in traced]
+    recorded_fields = [event.fields for event in recorded]
+    common = (
+        frozenset(traced_fields[0]) & frozenset(recorded_fields[0])
+        if traced_fields and recorded_fields
+        else frozenset()
+    )
     # ftrace prints an enum or a function by name.
     named = frozenset(
         key
         for key in common
-        if isinstance(one[0][key], str) and isinstance(two[0][key], int)
+        if isinstance(traced_fields[0][key], str)
+        and isinstance(recorded_fields[0][key], int)
     )
     keys = sorted(common - named)
-    # Events of two CPUs within one microsecond may stand in either order.
+    # Events of two CPUs within one microsecond may be in either order.
     left, right = (
         Counter(str([fields[key] for key in keys]) for fields in side)
-        for side in (one, two)
+        for side in (traced_fields, recorded_fields)
     )
     return Agreement(common, named, left, right, tuple(recorded), outside)
 
@@ -342,7 +347,7 @@ def _named(
 class Evidence:
     """The results of one guest, by workload.
 
-    ``unreadable`` says of events whose format is none that can be read why not.
+    ``unreadable`` has events whose format cannot be read, each with the reason.
     """
 
     dir: Path
@@ -364,7 +369,7 @@ class Evidence:
 
     @functools.cached_property
     def impaired(self) -> Mapping[str, str]:
-        """Workloads that the apparatus failed, by name, each with the reason."""
+        """Workloads that a failure of the apparatus spoilt, each with the reason."""
         return {
             name: f"workload {name}: {'; '.join(load.troubles)}"
             for name, load in self.workloads.items()
@@ -381,7 +386,7 @@ class Evidence:
     def layout(self, event: str) -> records.Layout:
         """The record of ``system:name`` as the kernel declared it.
 
-        Raises `EvidenceError` if it did not, or in a way that cannot be read.
+        Raises `EvidenceError` if it did not, or if its format cannot be read.
         """
         if event in self.unreadable:
             raise EvidenceError(self.unreadable[event])
@@ -391,9 +396,9 @@ class Evidence:
 
 
 def load(directory: Path) -> Evidence:
-    """Read the results of a guest; raises `EvidenceError` if they are not whole.
+    """Read the results of a guest; raises `EvidenceError` if they are incomplete.
 
-    A format that cannot be read is the business of the checks that need it.
+    A format that cannot be read only matters to the checks that need it.
     """
     path = directory / "agent.json"
     try:
@@ -427,17 +432,17 @@ Function = Callable[[Evidence], Verdict]
 def judge(series: Series, saved: Evidence) -> tuple[Check, ...]:
     """Judge every check that ``series`` declares, in that order.
 
-    One of which a workload was failed by the apparatus is not decided, whether its
-    comparisons hold or not: what should not happen may only not have been seen.  Those
-    that the guests' architecture cannot have are skipped.
+    A check with a workload that a failure of the apparatus spoilt is not decided,
+    whether its comparisons hold or not: what should not happen may merely have gone
+    unseen.  Checks that the guests' architecture cannot have are skipped.
     """
-    found = functions(series)
+    by_name = functions(series)
     judged = tuple(
         judge_check(
             check.name,
             check.kind,
             check.claim,
-            found[check.name],
+            by_name[check.name],
             saved,
             check.workloads,
         )
@@ -450,13 +455,13 @@ def _skipped(series: Series) -> Iterator[Check]:
     for check, because in series.skipped:
         verdict = Verdict()
         verdict.skip(because)
-        made = run_check(
+        outcome = run_check(
             *(check.name, check.kind, check.claim),
             lambda verdict: verdict,
             verdict,
         )
-        made.workloads = list(check.workloads)
-        yield made
+        outcome.workloads = list(check.workloads)
+        yield outcome
 
 
 def functions(series: Series) -> dict[str, Function]:
@@ -475,48 +480,48 @@ def judge_check(
 ) -> Check:
     """Judge one check of a guest, as far as its workloads allow it.
 
-    Those are ``workloads``, and all that it looks at.
+    Its workloads are ``workloads``, and all that it looks at.
     """
     if not saved.impaired:
-        result = run_check(name, kind, claim, function, saved)
-        result.workloads = list(workloads)
-        return result
-    seen = _Seen(saved.workloads)
-    watched = dataclasses.replace(saved, workloads=seen)
-    result = run_check(name, kind, claim, function, watched)
-    result.workloads = list(workloads)
+        check = run_check(name, kind, claim, function, saved)
+        check.workloads = list(workloads)
+        return check
+    loads = _Tracked(saved.workloads)
+    watched = dataclasses.replace(saved, workloads=loads)
+    check = run_check(name, kind, claim, function, watched)
+    check.workloads = list(workloads)
     causes = [
-        why
-        for load, why in saved.impaired.items()
-        if load in workloads or load in seen.names
+        cause
+        for load, cause in saved.impaired.items()
+        if load in workloads or load in loads.names
     ]
-    if not causes or result.status == "skip":
-        return result
-    if any(_decides(one, saved.impaired) for one in result.comparisons):
-        return result
-    result.status, result.tainted = "error", True
-    result.detail = f"could not judge: {'; '.join(causes)}"
-    return result
+    if not causes or check.status == "skip":
+        return check
+    if any(_decides(comparison, saved.impaired) for comparison in check.comparisons):
+        return check
+    check.status, check.tainted = "error", True
+    check.detail = f"could not judge: {'; '.join(causes)}"
+    return check
 
 
-def _decides(one: Comparison, impaired: Mapping[str, str]) -> bool:
-    """Whether this comparison fails for a reason that has nothing to do with those."""
-    if one.ok or not one.workload:
+def _decides(comparison: Comparison, impaired: Mapping[str, str]) -> bool:
+    """Whether this comparison fails for another reason than ``impaired`` workloads."""
+    if comparison.ok or not comparison.workload:
         return False
-    return one.firm or one.workload not in impaired
+    return comparison.firm or comparison.workload not in impaired
 
 
-class _Seen(Mapping[str, WorkloadResult]):
-    """Workloads, and the ``names`` of those that were looked at."""
+class _Tracked(Mapping[str, WorkloadResult]):
+    """A mapping of workloads that notes the ``names`` of those that were looked up."""
 
     def __init__(self, loads: Mapping[str, WorkloadResult]) -> None:
         self._loads = loads
         self.names: set[str] = set()
 
     def __getitem__(self, name: str) -> WorkloadResult:
-        found = self._loads[name]
+        workload = self._loads[name]
         self.names.add(name)
-        return found
+        return workload
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._loads)
@@ -529,15 +534,15 @@ def _checks_module(series: Series) -> ModuleType:
     """The series' ``checks.py``, without leaving byte code in the checkout."""
     path = series.dir / "checks.py"
     name = f"kstall_checks_{series.name.replace('-', '_')}"
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
     # A dataclass looks its module up here when it is defined.
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        spec.loader.exec_module(module)
     except Exception as error:
         raise KstallError(f"{path} cannot be loaded: {error}") from error
     finally:

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Evidence with one thing made false, as a wrong patch would have shown it.
+"""Mutants: evidence with one thing made false, as a wrong patch would have shown it.
 
-A patch that puts a wrong value into an event shows it to whoever reads the event:
+A patch that puts a wrong value into an event shows it to all readers of the event:
 ftrace's text is printed from the record, the raw pages hold the record, and bpftrace
-reads the same record or, of a bare tracepoint, the same arguments.  So a record is
-falsified in all readings at once, which is what the kernel would have done; nothing
-else in the evidence depends on the new event's value, with two exceptions.  What the
-scripts of `scripts/` and the decoders printed would be false as well: it is withheld.
-And what the workloads' own programs and the kernel's own tests say is kept: where they
-read the event themselves they would only have noticed more.  What the recorder reads
+reads the same record or, for a bare tracepoint, the same arguments.  So a record is
+falsified in all readings at once, as the kernel would have done.  Nothing else in the
+evidence depends on the new event's value, with two exceptions.  The output of the
+scripts of `scripts/` and of the decoders would be false as well: it is withheld.  The
+output of the workloads' programs and of the kernel's own tests is kept: if they read
+the event themselves, they could only have noticed more.  What the recorder reads
 through an argument of a bare tracepoint follows the argument.
 
 Readings are matched by order: each reader sees the events of a CPU in the order in
 which they fired there.  So the n-th record of a CPU is the same event in every reading,
 however exact the reader's time stamps are.  But where SRCU guards the readers of a
-tracepoint, as in 7.2, a thread can be moved from CPU to CPU between one and the next:
-then values and the thread tell.
+tracepoint, as in 7.2, a thread can move from CPU to CPU between one reader and the
+next: then records are matched by their values and thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ADDRESS = 16
 Kind = Literal["number", "pointer", "text", "truth"]
 Reading = Literal["text", "raw", "read"]
 _READINGS: tuple[Reading, ...] = ("text", "raw", "read")
-#: The nearest to the bytes first, and so to the event's own time.
+#: The reading nearest to the bytes, and so to the event's own time, first.
 _NEAREST: tuple[Reading, ...] = ("raw", "read", "text")
 #: Sizes in bytes of what C calls a type, and whether it has a sign.
 _TYPES = {
@@ -56,12 +56,12 @@ _TYPES = {
 }
 
 Values = dict[str, Member]
-#: A CPU, and as its how manieth a record was made.
+#: A CPU, and a record's number on that CPU, from 0.
 _Key = tuple[int, int]
 
 
 class Withheld(EvidenceError):
-    """What a mutant's evidence does not have: output that would be false as well."""
+    """Output that a mutant's evidence lacks, because it would be false as well."""
 
 
 class Unmatched(KstallError):
@@ -72,8 +72,8 @@ class Unmatched(KstallError):
 class Mutant:
     """One thing made false: ``operator`` applied to ``field`` of all of ``event``.
 
-    Events that have the same fields can be of one class, whose assignments are written
-    once: ``system:one+other`` is both at once.
+    Events with the same fields can be of one class, which assigns them in one place:
+    ``system:one+other`` falsifies both at once.
     """
 
     event: str
@@ -94,7 +94,7 @@ def split(event: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Type:
-    """What a field is, as far as that says what can be wrong with it."""
+    """A field's type, as far as it decides what can be wrong with its values."""
 
     kind: Kind
     size: int
@@ -117,10 +117,10 @@ class _Type:
 
 @dataclass(frozen=True)
 class _Record:
-    """One time that an event fired.
+    """One firing of an event.
 
-    ``at`` is when, in ns; ``readings`` what each reader has of it, and ``places`` where
-    among all of its records that stands.
+    ``at`` is its time in ns, ``readings`` each reader's record of it, and ``places``
+    the index of that record among all of the reader's.
     """
 
     at: int
@@ -133,7 +133,7 @@ class _Record:
         for reading in _NEAREST:
             if reading in self.readings:
                 return self.readings[reading].fields
-        raise AssertionError("a record that nobody has read")
+        raise AssertionError("a record without a reading")
 
 
 def mutants(series: Series, saved: Evidence) -> Iterator[Mutant]:
@@ -141,7 +141,7 @@ def mutants(series: Series, saved: Evidence) -> Iterator[Mutant]:
     for point in series.spec.tracepoint:
         types = _types(point, saved)
         yield from _of_fields(point.event, types)
-        for name in _OF_RECORDS:
+        for name in _RECORD_OPERATORS:
             yield Mutant(point.event, RECORDS, name)
     for event, point in _classes(series):
         yield from _of_fields(event, _types(point, saved))
@@ -155,7 +155,7 @@ def _of_fields(event: str, types: Mapping[str, _Type]) -> Iterator[Mutant]:
             if name != field and other.alike == kind.alike
         ]
         names = [*_operators(kind), *(f"from {name}" for name in others)]
-        # Both ways it is the same.
+        # A swap is symmetric: one of the two is enough.
         behind = [*types][[*types].index(field) :]
         names += [f"swapped with {name}" for name in others if name in behind]
         for name in names:
@@ -163,27 +163,27 @@ def _of_fields(event: str, types: Mapping[str, _Type]) -> Iterator[Mutant]:
 
 
 def _classes(series: Series) -> Iterator[tuple[str, Tracepoint]]:
-    """Events that can share what assigns their fields, and one of them."""
-    alike: dict[str, list[Tracepoint]] = defaultdict(list)
+    """Events that can be of one class, and one of them."""
+    groups: dict[str, list[Tracepoint]] = defaultdict(list)
     for point in series.spec.tracepoint:
         if point.kind == "event":
-            alike[f"{point.system} {[*point.fields.items()]}"].append(point)
-    for points in alike.values():
+            groups[f"{point.system} {[*point.fields.items()]}"].append(point)
+    for points in groups.values():
         if len(points) > 1:
             names = "+".join(point.name for point in points)
             yield f"{points[0].system}:{names}", points[0]
 
 
 def _types(point: Tracepoint, saved: Evidence) -> dict[str, _Type]:
-    """The declared fields; of what has a record, as the booted kernel says."""
+    """Types of the declared fields; the booted kernel's, if the event has a record."""
     layout = saved.layouts.get(point.event)
     symbols: dict[str | None, tuple[int, ...]] = {}
     if layout is not None:
         symbols = {
             value.name: value.symbols for value in compile_fmt(layout.print_fmt).values
         }
-    sizes = {one.name: one for one in layout.fields} if layout is not None else {}
-    found = {}
+    sizes = {field.name: field for field in layout.fields} if layout is not None else {}
+    types = {}
     for name, ctype in point.fields.items():
         plain = re.sub(r"\bconst\b|__data_loc|\s+", " ", ctype).strip()
         size, signed = _TYPES.get(plain, (8, False))
@@ -196,12 +196,12 @@ def _types(point: Tracepoint, saved: Evidence) -> dict[str, _Type]:
             kind, size, signed = "pointer", 8, False
         elif plain == "bool":
             kind = "truth"
-        found[name] = _Type(kind, size, signed, symbols.get(name, ()))
-    return found
+        types[name] = _Type(kind, size, signed, symbols.get(name, ()))
+    return types
 
 
 def _operators(kind: _Type) -> tuple[str, ...]:
-    """Names of what can be done to a field of this kind without looking at others."""
+    """The operators for a field of this kind that involve no other field."""
     match kind.kind:
         case "text":
             return ("empty", "another string", "cut short", "stale")
@@ -224,7 +224,7 @@ def _numbers(column: _Column) -> list[int]:
 
 
 def _fixed(column: _Column, kind: _Type) -> Member:
-    """A value of the field's kind that no record has, and near to those that it has."""
+    """A value of the field's kind that no record has, but close to those that occur."""
     seen = set(_numbers(column))
     step = 0x1000 if kind.kind == "pointer" else 1
     return next(
@@ -235,18 +235,18 @@ def _fixed(column: _Column, kind: _Type) -> Member:
 
 
 def _another_symbol(value: int, kind: _Type) -> int:
-    """The symbol after that of ``value``, round and round."""
+    """The symbol after that of ``value``, or the first."""
     after = sorted(kind.symbols)
-    return next((one for one in after if one > value), after[0])
+    return next((symbol for symbol in after if symbol > value), after[0])
 
 
 def _stale(column: _Column) -> list[Member]:
-    """What the record before had; the first one has nothing before it."""
+    """The value of the record before; the first record keeps its own."""
     return [*column[:1], *column[:-1]]
 
 
-_One = Callable[[int, _Type], int]
-_OF_NUMBERS: Mapping[str, _One] = {
+_Change = Callable[[int, _Type], int]
+_NUMBER_OPERATORS: Mapping[str, _Change] = {
     "zero": lambda value, kind: 0,
     "one more": lambda value, kind: value + 1,
     "one less": lambda value, kind: value - 1,
@@ -259,7 +259,7 @@ _OF_NUMBERS: Mapping[str, _One] = {
     "inverted": lambda value, kind: int(not value),
     "another enum value": _another_symbol,
 }
-_OF_TEXTS: Mapping[str, Callable[[str], str]] = {
+_TEXT_OPERATORS: Mapping[str, Callable[[str], str]] = {
     "empty": lambda text: "",
     "another string": lambda text: _FOREIGN,
     "cut short": lambda text: text[:-1],
@@ -269,53 +269,53 @@ _OF_TEXTS: Mapping[str, Callable[[str], str]] = {
 def _changed(
     mutant: Mutant, rows: Sequence[Mapping[str, Member]], kind: _Type
 ) -> list[Values]:
-    """What ``mutant`` makes of each of ``rows``: the values that become others."""
+    """The values that ``mutant`` changes in each of ``rows``."""
     field, operator = mutant.field, mutant.operator
     column = [row[field] for row in rows]
-    how, _, other = operator.rpartition(" ")
-    if how == "from":
-        made = [{field: row[other]} for row in rows]
-    elif how == "swapped with":
-        made = [{field: row[other], other: row[field]} for row in rows]
+    action, _, source = operator.rpartition(" ")
+    if action == "from":
+        changes = [{field: row[source]} for row in rows]
+    elif action == "swapped with":
+        changes = [{field: row[source], source: row[field]} for row in rows]
     elif operator == "stale":
-        made = [{field: value} for value in _stale(column)]
+        changes = [{field: value} for value in _stale(column)]
     elif operator == "fixed":
         value = _fixed(column, kind)
-        made = [{field: value} for _ in rows]
+        changes = [{field: value} for _ in rows]
     elif kind.kind == "text":
-        change = _OF_TEXTS[operator]
-        made = [{field: change(str(value))} for value in column]
+        change = _TEXT_OPERATORS[operator]
+        changes = [{field: change(str(value))} for value in column]
     else:
-        one = _OF_NUMBERS[operator]
-        made = [
-            {field: kind.cut(one(value, kind)) if isinstance(value, int) else value}
+        alter = _NUMBER_OPERATORS[operator]
+        changes = [
+            {field: kind.cut(alter(value, kind)) if isinstance(value, int) else value}
             for value in column
         ]
     return [
         {name: value for name, value in change.items() if row[name] != value}
-        for row, change in zip(rows, made, strict=True)
+        for row, change in zip(rows, changes, strict=True)
     ]
 
 
-def _led_to(
+def _follow_pointers(
     mutant: Mutant,
     reads: Mapping[str, str],
     rows: Sequence[Mapping[str, Member]],
-    made: list[Values],
+    changes: list[Values],
 ) -> list[Values]:
-    """``made``, with what the recorder would have read through a false pointer.
+    """``changes``, with what the recorder would have read through a false pointer.
 
-    ``reads`` are C expressions by name, as of a bare tracepoint.  Another record's
-    pointer leads to what that record read; any other one to nothing, which bpftrace
-    reads as 0.
+    ``reads`` are a bare tracepoint's C expressions by name.  Another record's pointer
+    leads to what that record read; any other pointer is invalid, which bpftrace reads
+    as 0.
     """
     names = [name for name, text in reads.items() if _root(text) == mutant.field]
     if not names:
-        return made
+        return changes
     if mutant.operator == "fixed":
-        made = _other_object(mutant.field, rows)
-    led: list[Values] = []
-    for place, change in enumerate(made):
+        changes = _other_object(mutant.field, rows)
+    linked: list[Values] = []
+    for place, change in enumerate(changes):
         nowhere = mutant.operator not in ("stale", "fixed")
         source = (
             place - 1
@@ -323,12 +323,12 @@ def _led_to(
             else _nearest(change.get(mutant.field), mutant.field, rows, place)
         )
         if not change:
-            led.append({})
+            linked.append({})
         elif nowhere or source is None:
-            led.append({**change, **dict.fromkeys(names, 0)})
+            linked.append({**change, **dict.fromkeys(names, 0)})
         else:
-            led.append({**change, **{name: rows[source][name] for name in names}})
-    return led
+            linked.append({**change, **{name: rows[source][name] for name in names}})
+    return linked
 
 
 def _root(expression: str) -> str:
@@ -336,84 +336,88 @@ def _root(expression: str) -> str:
 
 
 def _other_object(field: str, rows: Sequence[Mapping[str, Member]]) -> list[Values]:
-    """All records tell of one object, that which the fewest of them told of."""
-    seen = Counter(row[field] for row in rows)
-    value = min(seen, key=lambda one: (seen[one], str(one)))
-    if len(seen) == 1:
-        value = _fixed([*seen], _Type("pointer", 8, False))
+    """Make all records refer to one object, that of the fewest records."""
+    counts = Counter(row[field] for row in rows)
+    value = min(counts, key=lambda pointer: (counts[pointer], str(pointer)))
+    if len(counts) == 1:
+        value = _fixed([*counts], _Type("pointer", 8, False))
     return [{} if row[field] == value else {field: value} for row in rows]
 
 
 def _nearest(
     value: Member | None, field: str, rows: Sequence[Mapping[str, Member]], place: int
 ) -> int | None:
-    """Which record with this pointer is the nearest to that at ``place``."""
-    for away in range(1, len(rows)):
-        for other in (place - away, place + away):
+    """The index of the record with this pointer that is nearest to ``place``."""
+    for distance in range(1, len(rows)):
+        for other in (place - distance, place + distance):
             if 0 <= other < len(rows) and rows[other][field] == value:
                 return other
     return None
 
 
-def _moved(by: int) -> Callable[[list[_Record]], list[_Record]]:
-    def move(found: list[_Record]) -> list[_Record]:
+def _moved(offset_ns: int) -> Callable[[list[_Record]], list[_Record]]:
+    def move(firings: list[_Record]) -> list[_Record]:
         return [
             replace(
                 record,
-                at=record.at + by,
+                at=record.at + offset_ns,
                 readings={
-                    name: replace(event, ts_ns=event.ts_ns + by)
+                    name: replace(event, ts_ns=event.ts_ns + offset_ns)
                     for name, event in record.readings.items()
                 },
             )
-            for record in found
+            for record in firings
         ]
 
     return move
 
 
-def _swapped(found: list[_Record]) -> list[_Record]:
-    """Two neighbours, of one thread if there are such, tell what the other one did.
+def _swapped(firings: list[_Record]) -> list[_Record]:
+    """Swap the values of two neighbours, of one thread if possible.
 
-    The two that differ most: what tells apart two that are alike but for less than the
-    instrument resolves is chance.
+    Of all such pairs the one that differs most: a difference below what the instrument
+    resolves would only be noticed by chance.
     """
     pairs = [
-        (one, one + 1)
-        for one in range(len(found) - 1)
-        if found[one].values != found[one + 1].values
+        (index, index + 1)
+        for index in range(len(firings) - 1)
+        if firings[index].values != firings[index + 1].values
     ]
-    # From the middle on, as what begins and what ends is often special.
-    pairs.sort(key=lambda pair: abs(pair[0] - len(found) // 2))
-    pairs.sort(key=lambda pair: -_difference(*(found[one].values for one in pair)))
-    pairs.sort(key=lambda pair: len({_thread(found[one]) for one in pair}))
-    for one, other in pairs[:1]:
-        first, second = found[one], found[other]
+    # From the middle on, as the first and last records are often special.
+    pairs.sort(key=lambda pair: abs(pair[0] - len(firings) // 2))
+    pairs.sort(
+        key=lambda pair: -_difference(*(firings[index].values for index in pair))
+    )
+    pairs.sort(key=lambda pair: len({_thread(firings[index]) for index in pair}))
+    for left, right in pairs[:1]:
+        first, second = firings[left], firings[right]
         if first.readings.keys() == second.readings.keys():
-            found = [*found]
-            found[one] = _telling(first, second)
-            found[other] = _telling(second, first)
-    return found
+            firings = [*firings]
+            firings[left] = _with_values_of(first, second)
+            firings[right] = _with_values_of(second, first)
+    return firings
 
 
-def _difference(one: Mapping[str, Member], other: Mapping[str, Member]) -> float:
-    """How far apart two records are: at most 1 a field, of numbers their ratio."""
-    apart = 0.0
-    for name, value in one.items():
-        beside = other.get(name)
-        if isinstance(value, int) and isinstance(beside, int):
-            apart += min(1, abs(value - beside) / max(abs(value), abs(beside), 1))
+def _difference(left: Mapping[str, Member], right: Mapping[str, Member]) -> float:
+    """How far apart two records are: at most 1 a field; for numbers, relative."""
+    total = 0.0
+    for name, value in left.items():
+        counterpart = right.get(name)
+        if isinstance(value, int) and isinstance(counterpart, int):
+            total += min(
+                1, abs(value - counterpart) / max(abs(value), abs(counterpart), 1)
+            )
         else:
-            apart += value != beside
-    return apart
+            total += value != counterpart
+    return total
 
 
 def _thread(record: _Record) -> int:
     return next(iter(record.readings.values())).pid
 
 
-def _telling(record: _Record, other: _Record) -> _Record:
-    """``record``'s place and time with what ``other`` tells."""
+def _with_values_of(record: _Record, other: _Record) -> _Record:
+    """``record``'s place and time with the values of ``other``."""
     readings = {
         name: replace(
             event, fields=other.readings[name].fields, text=other.readings[name].text
@@ -423,51 +427,53 @@ def _telling(record: _Record, other: _Record) -> _Record:
     return replace(record, readings=readings)
 
 
-def _third_dropped(found: list[_Record]) -> list[_Record]:
-    return [record for place, record in enumerate(found, 1) if place % 3]
+def _third_dropped(firings: list[_Record]) -> list[_Record]:
+    return [record for place, record in enumerate(firings, 1) if place % 3]
 
 
-def _doubled(found: list[_Record]) -> list[_Record]:
-    middle = len(found) // 2
-    return [*found[: middle + 1], *found[middle:]]
+def _doubled(firings: list[_Record]) -> list[_Record]:
+    middle = len(firings) // 2
+    return [*firings[: middle + 1], *firings[middle:]]
 
 
-_OF_RECORDS: Mapping[str, Callable[[list[_Record]], list[_Record]]] = {
-    "first dropped": lambda found: found[1:],
-    "last dropped": lambda found: found[:-1],
+_RECORD_OPERATORS: Mapping[str, Callable[[list[_Record]], list[_Record]]] = {
+    "first dropped": lambda firings: firings[1:],
+    "last dropped": lambda firings: firings[:-1],
     "every third dropped": _third_dropped,
     "one doubled": _doubled,
     "two swapped": _swapped,
     "1 ms later": _moved(MS),
     "1 ms earlier": _moved(-MS),
 }
-# The same by more, for evidence in which what an event is held against is further away:
-# how far depends on the host, and on what else it does.
-_COARSER: Mapping[str, Mapping[str, Callable[[list[_Record]], list[_Record]]]] = {
+# Coarser variants, for evidence in which the reference for an event's time is further
+# away: how far depends on the host and its load.
+_COARSER_OPERATORS: Mapping[
+    str, Mapping[str, Callable[[list[_Record]], list[_Record]]]
+] = {
     f"1 ms {to}": {f"{by} ms {to}": _moved(sign * by * MS) for by in (10, 100)}
     for to, sign in (("later", 1), ("earlier", -1))
 }
 
 
 def coarser(mutant: Mutant) -> Iterator[Mutant]:
-    """The same mutant, each time by more, where there is such a thing."""
-    for name in _COARSER.get(mutant.operator, ()):
+    """Coarser variants of a mutant, each by more than the last, if there are any."""
+    for name in _COARSER_OPERATORS.get(mutant.operator, ()):
         yield replace(mutant, operator=name)
 
 
 def _of_records(operator: str) -> Callable[[list[_Record]], list[_Record]]:
-    for operators in (_OF_RECORDS, *_COARSER.values()):
+    for operators in (_RECORD_OPERATORS, *_COARSER_OPERATORS.values()):
         if operator in operators:
             return operators[operator]
     raise KeyError(operator)
 
 
 class Genuine:
-    """A run's evidence, read once, of which mutants keep what they do not touch."""
+    """A run's evidence, read once; mutants share what they do not change."""
 
     def __init__(self, series: Series, saved: Evidence) -> None:
         self._saved = saved
-        #: What was asked for and withheld, newest last.
+        #: Output that was asked for and withheld, newest last.
         self.refused: list[str] = []
         self._types = {
             point.event: _types(point, saved) for point in series.spec.tracepoint
@@ -479,19 +485,19 @@ class Genuine:
 
     @functools.cached_property
     def withheld(self) -> Evidence:
-        """As it is, but for what no mutant's evidence has either."""
+        """The genuine evidence, without what is withheld from mutants."""
         return self._evidence({})
 
     def fires_in(self, event: str) -> frozenset[str]:
-        """The workloads of whose records some are of ``event``."""
+        """The workloads that have records of ``event``."""
         return frozenset(
             name for name, load in self._loads.items() if load.records(event)
         )
 
     def falsified(self, mutant: Mutant) -> tuple[Evidence, frozenset[str]]:
-        """The evidence that ``mutant`` makes, and the workloads in which it differs.
+        """The evidence of ``mutant``, and the workloads in which it differs.
 
-        No workload: there is nothing that it would make false.
+        There is none if the mutant changes nothing.
         """
         changes: dict[str, _Readings] = {}
         for name, load in self._loads.items():
@@ -519,11 +525,11 @@ class Genuine:
             return load.falsified(event, after)
         kind = self._types[event][mutant.field]
         rows = [record.values for record in before]
-        made = _changed(mutant, rows, kind)
-        made = _led_to(mutant, self._reads[event], rows, made)
-        if not any(made):
+        changes = _changed(mutant, rows, kind)
+        changes = _follow_pointers(mutant, self._reads[event], rows, changes)
+        if not any(changes):
             return readings
-        return load.changed(event, before, made, readings)
+        return load.changed(event, before, changes, readings)
 
     def _evidence(self, changes: Mapping[str, _Readings]) -> Evidence:
         return Evidence(
@@ -531,7 +537,12 @@ class Genuine:
             self._saved.agent,
             {
                 name: _Result(
-                    *(load.ran.name, load.ran.dir, load.ran.layouts, load.ran.facts),
+                    *(
+                        load.workload.name,
+                        load.workload.dir,
+                        load.workload.layouts,
+                        load.workload.facts,
+                    ),
                     load=load,
                     false=changes.get(name) or load.genuine,
                     refused=self.refused,
@@ -544,34 +555,36 @@ class Genuine:
 
 
 class _Readings:
-    """The three readings of a workload; each is made when it is asked for."""
+    """The three readings of a workload, each made when it is first used."""
 
     def __init__(self, make: Callable[[Reading], tuple[Event, ...]]) -> None:
         self._make = make
-        self._made: dict[tuple[Reading, str | None], tuple[Event, ...]] = {}
+        self._cache: dict[tuple[Reading, str | None], tuple[Event, ...]] = {}
         self._older: dict[tuple[str, ...], tuple[Event, ...]] = {}
 
     def get(self, reading: Reading, name: str | None) -> tuple[Event, ...]:
         """The records called ``name``, or all; the same object each time."""
         key = (reading, name)
-        if key not in self._made:
+        if key not in self._cache:
             if name is None:
-                self._made[key] = self._make(reading)
+                self._cache[key] = self._make(reading)
             else:
-                whole = self.get(reading, None)
-                self._made[key] = tuple(one for one in whole if one.name == name)
-        return self._made[key]
+                events = self.get(reading, None)
+                self._cache[key] = tuple(
+                    event for event in events if event.name == name
+                )
+        return self._cache[key]
 
     def older(self, new: tuple[str, ...]) -> tuple[Event, ...]:
-        """The text's records but for those called ``new``; the same object."""
+        """The text's records except those called ``new``; the same object each time."""
         if new not in self._older:
-            whole = self.get("text", None)
-            self._older[new] = tuple(one for one in whole if one.name not in new)
+            events = self.get("text", None)
+            self._older[new] = tuple(event for event in events if event.name not in new)
         return self._older[new]
 
 
 class _False(_Readings):
-    """Readings in which one event's records are others; the rest is `genuine`'s."""
+    """Readings with other records of one event; the rest is ``genuine``'s."""
 
     def __init__(
         self,
@@ -595,15 +608,15 @@ class _False(_Readings):
 
 
 class _Load:
-    """What one workload left, read once."""
+    """The results of one workload, read once."""
 
-    def __init__(self, ran: WorkloadResult) -> None:
-        self.ran = ran
+    def __init__(self, workload: WorkloadResult) -> None:
+        self.workload = workload
         self.texts: dict[str, str] = {}
         ways: Mapping[Reading, Callable[[], tuple[Event, ...]]] = {
-            "text": ran.events,
-            "raw": ran.raw,
-            "read": lambda: ran._recorded,
+            "text": workload.events,
+            "raw": workload.raw,
+            "read": lambda: workload._recorded,
         }
         self.genuine = _Readings(lambda reading: ways[reading]())
         self._records: dict[str, list[_Record]] = {}
@@ -611,7 +624,7 @@ class _Load:
 
     def _has(self, reading: Reading) -> bool:
         file = {"text": "trace.txt", "raw": "pages", "read": "record.jsonl"}[reading]
-        return (self.ran.dir / file).exists()
+        return (self.workload.dir / file).exists()
 
     def records(self, event: str) -> list[_Record]:
         """The records of ``event``, in the order in which they fired."""
@@ -627,30 +640,38 @@ class _Load:
         for reading in _READINGS:
             if not self._has(reading):
                 continue
-            found = [
-                (place, one)
-                for place, one in enumerate(self.genuine.get(reading, None))
-                if (one.system, one.name) == (system, name)
+            slots = [
+                (place, entry)
+                for place, entry in enumerate(self.genuine.get(reading, None))
+                if (entry.system, entry.name) == (system, name)
             ]
-            raw = {key: one["raw"] for key, one in joined.items() if "raw" in one}
-            keys = _keys([one for _, one in found], raw if reading == "read" else {})
-            for key, (place, one) in zip(keys, found, strict=True):
-                joined[key][reading], places[key][reading] = one, place
-            if found and len({*keys} - raw.keys()):
+            raw = {
+                key: readings["raw"]
+                for key, readings in joined.items()
+                if "raw" in readings
+            }
+            keys = _keys(
+                [entry for _, entry in slots], raw if reading == "read" else {}
+            )
+            for key, (place, entry) in zip(keys, slots, strict=True):
+                joined[key][reading], places[key][reading] = entry, place
+            if slots and len({*keys} - raw.keys()):
                 counts[reading] = dict(sorted(Counter(cpu for cpu, _ in keys).items()))
         if len({str(count) for count in counts.values()}) > 1:
             raise Unmatched(
-                f"{self.ran.name}: the readers of {event} do not have the same "
-                f"records, by CPU: {counts}",
+                f"{self.workload.name}: the readers of {event} have different numbers "
+                f"of records, by CPU: {counts}",
                 next="see what nothing_lost and readers_agree say of this run",
             )
-        made = [
+        firings = [
             _Record(
-                next(one[way].ts_ns for way in _NEAREST if way in one), one, places[key]
+                next(readings[way].ts_ns for way in _NEAREST if way in readings),
+                readings,
+                places[key],
             )
-            for key, one in joined.items()
+            for key, readings in joined.items()
         ]
-        return sorted(made, key=lambda record: record.at)
+        return sorted(firings, key=lambda record: record.at)
 
     def changed(
         self,
@@ -662,107 +683,113 @@ class _Load:
         """``readings`` with ``changes`` made to the fields of the records."""
 
         def make(reading: Reading) -> tuple[Event, ...]:
-            whole = [*readings.get(reading, None)]
+            events = [*readings.get(reading, None)]
             for record, change in zip(before, changes, strict=True):
                 if change and reading in record.readings:
-                    whole[record.places[reading]] = self._changed(
+                    events[record.places[reading]] = self._changed(
                         record, reading, change, names
                     )
-            return tuple(whole)
+            return tuple(events)
 
         if event not in self._names:
-            self._names[event] = _Names(before, self.ran.layouts.get(event))
+            self._names[event] = _Names(before, self.workload.layouts.get(event))
         names = self._names[event]
         return _False(readings, event.partition(":")[2], make)
 
     def _changed(
         self, record: _Record, reading: Reading, change: Values, names: _Names
     ) -> Event:
-        one = record.readings[reading]
+        event = record.readings[reading]
         if reading == "text" and names.printed is not None:
             return names.reprinted(record, change)
-        return replace(one, fields={**one.fields, **change})
+        return replace(event, fields={**event.fields, **change})
 
     def falsified(self, event: str, after: Sequence[_Record]) -> _Readings:
         """The readings with ``after`` in the place of the event's records."""
         system, _, name = event.partition(":")
 
         def make(reading: Reading) -> tuple[Event, ...]:
-            whole = [
-                (place, one)
-                for place, one in enumerate(self.genuine.get(reading, None))
-                if (one.system, one.name) != (system, name)
+            slots = [
+                (place, entry)
+                for place, entry in enumerate(self.genuine.get(reading, None))
+                if (entry.system, entry.name) != (system, name)
             ]
-            whole += [
+            slots += [
                 (record.places[reading], record.readings[reading])
                 for record in after
                 if reading in record.readings
             ]
             # Raw records are CPU by CPU.
-            whole.sort(
-                key=lambda one: (reading == "raw" and one[1].cpu, one[1].ts_ns, one[0])
+            slots.sort(
+                key=lambda slot: (
+                    reading == "raw" and slot[1].cpu,
+                    slot[1].ts_ns,
+                    slot[0],
+                )
             )
-            return tuple(one for _, one in whole)
+            return tuple(entry for _, entry in slots)
 
         return _False(self.genuine, name, make)
 
 
-def _keys(found: Sequence[Event], raw: Mapping[_Key, Event]) -> list[_Key]:
-    """By which CPU, and as its how manieth, each of ``found`` was recorded.
+def _keys(entries: Sequence[Event], raw: Mapping[_Key, Event]) -> list[_Key]:
+    """The CPU of each of ``entries``, and its number on that CPU.
 
-    A recorder can have skipped some of the ``raw`` records, and a thread that is moved
-    between two readers has its record on another CPU in each: where that is seen, a
-    record is the next one of its thread with its values.
+    The recorder may have skipped some of the ``raw`` records, and a thread that moves
+    between two readers has its record on a different CPU in each: in that case a record
+    is matched with the next one of its thread that has its values.
     """
-    every: dict[int, int] = defaultdict(int)
+    counts: dict[int, int] = defaultdict(int)
     ordered = []
-    for one in found:
-        ordered.append((one.cpu, every[one.cpu]))
-        every[one.cpu] += 1
+    for entry in entries:
+        ordered.append((entry.cpu, counts[entry.cpu]))
+        counts[entry.cpu] += 1
     if not raw or all(
-        key in raw and raw[key].fields == one.fields
-        for key, one in zip(ordered, found, strict=True)
+        key in raw and raw[key].fields == entry.fields
+        for key, entry in zip(ordered, entries, strict=True)
     ):
         return ordered
-    if (by_thread := _by_thread(found, raw)) is not None:
+    if (by_thread := _by_thread(entries, raw)) is not None:
         return by_thread
     return ordered
 
 
-def _by_thread(found: Sequence[Event], raw: Mapping[_Key, Event]) -> list[_Key] | None:
-    """The records of ``raw`` that those of ``found`` are, in the order of each thread;
-    None if one is nowhere."""
+def _by_thread(
+    entries: Sequence[Event], raw: Mapping[_Key, Event]
+) -> list[_Key] | None:
+    """The keys in ``raw`` of ``entries``, matched in the order of each thread; None if
+    one has no match."""
     left: dict[tuple[int, str], list[_Key]] = defaultdict(list)
-    for key, one in sorted(raw.items(), key=lambda item: item[1].ts_ns):
-        left[one.pid, _values(one)].append(key)
+    for key, entry in sorted(raw.items(), key=lambda item: item[1].ts_ns):
+        left[entry.pid, _values(entry)].append(key)
     keys = []
-    for one in found:
-        alike = left[one.pid, _values(one)]
-        if not alike:
+    for entry in entries:
+        candidates = left[entry.pid, _values(entry)]
+        if not candidates:
             return None
-        here = [key for key in alike if key[0] == one.cpu]
-        keys.append((here or alike)[0])
-        alike.remove(keys[-1])
+        same_cpu = [key for key in candidates if key[0] == entry.cpu]
+        keys.append((same_cpu or candidates)[0])
+        candidates.remove(keys[-1])
     return keys
 
 
-def _values(one: Event) -> str:
-    return str(sorted(one.fields.items()))
+def _values(entry: Event) -> str:
+    return str(sorted(entry.fields.items()))
 
 
 class _Names:
-    """How the kernel prints an event's values, as far as its records show it."""
+    """How the kernel prints an event's values, as far as its records show."""
 
-    def __init__(self, found: Sequence[_Record], layout: Layout | None) -> None:
+    def __init__(self, firings: Sequence[_Record], layout: Layout | None) -> None:
         self.printed = compile_fmt(layout.print_fmt) if layout is not None else None
-        # What functions are called stands nowhere but in text.
+        # Only the text has the names of functions.
         self._functions: dict[Member, str] = {}
         functions = [
             (place, value)
             for place, value in enumerate(self.printed.values if self.printed else ())
             if value.function
         ]
-        for record in found if functions else ():
+        for record in firings if functions else ():
             if {"text", "raw"} <= record.readings.keys():
                 text = record.readings["text"].text
                 spans = self._spans(text)
@@ -780,51 +807,55 @@ class _Names:
         return spans
 
     def reprinted(self, record: _Record, change: Values) -> Event:
-        """The text of ``record`` as the kernel had printed it with ``change``."""
+        """The text of ``record`` as the kernel would print it with ``change``."""
         assert self.printed is not None
         event = record.readings["text"]
         before = record.values
         after = {**before, **change}
         fields, body = dict(event.fields), event.text
         spans = self._spans(body)
-        # From the end on, as what is replaced may be longer than it was.
+        # From the end on, as a replacement may have another length.
         for place, value in reversed([*enumerate(self.printed.values)]):
             if value.members.isdisjoint(change):
                 continue
             try:
-                now = value.of(after)
-                if now == value.of(before):
+                new_value = value.of(after)
+                if new_value == value.of(before):
                     continue
             except Unknown:
-                now = str(change.get(value.name or "", ""))
+                new_value = str(change.get(value.name or "", ""))
             begin, end = spans[place]
-            text = self._text(value, now, after, event.text[begin:end])
+            text = self._text(value, new_value, after, event.text[begin:end])
             body = body[:begin] + text + body[end:]
             if value.name is not None:
                 fields[value.name] = value.parse(text)
         return replace(event, fields=fields, text=body)
 
     def _text(
-        self, value: Value, now: int | str, after: Mapping[str, Member], was: str
+        self,
+        value: Value,
+        new_value: int | str,
+        after: Mapping[str, Member],
+        old_text: str,
     ) -> str:
-        """What is printed of ``now`` where ``was`` stands."""
-        if isinstance(now, str):
-            return now
+        """How ``new_value`` is printed in the place of ``old_text``."""
+        if isinstance(new_value, str):
+            return new_value
         if value.function:
-            return self._functions.get(now, f"0x{now:x}")
+            return self._functions.get(new_value, f"0x{new_value:x}")
         own = after.get(value.name or "")
         if value.base == _DECIMAL:
-            return str(own if isinstance(own, int) and own < 0 else now)
-        digits = was.removeprefix("0x")
-        # Zeros before it, or as long as an address is: then it is filled up.
+            return str(own if isinstance(own, int) and own < 0 else new_value)
+        digits = old_text.removeprefix("0x")
+        # Leading zeros, or the length of an address: then the number is padded.
         filled = digits.startswith("0") or len(digits) == _ADDRESS
-        text = f"{now:x}".zfill(len(digits) if filled else 0)
-        return f"0x{text}" if was.startswith("0x") else text
+        text = f"{new_value:x}".zfill(len(digits) if filled else 0)
+        return f"0x{text}" if old_text.startswith("0x") else text
 
 
 @dataclass(frozen=True)
 class _Result(WorkloadResult):
-    """What a workload left, with the event's records as the mutant has them."""
+    """The results of a workload, with the event's records as the mutant has them."""
 
     load: _Load
     false: _Readings
@@ -832,28 +863,28 @@ class _Result(WorkloadResult):
 
     @property
     def kmsg(self) -> str:
-        """As it is: read once for all mutants."""
+        """The genuine log, read once for all mutants."""
         return self._text("kmsg.txt")
 
     def events(self, name: str | None = None) -> tuple[Event, ...]:
-        """As ftrace would have printed them."""
+        """The mutant's records, as ftrace would have printed them."""
         return self.false.get("text", name)
 
     def older(self, *new: str) -> tuple[Event, ...]:
-        """As they are, unless one of them is the false one."""
+        """The genuine records, unless one of these events is the false one."""
         return self.false.older(new)
 
     def raw(self, name: str | None = None) -> tuple[Event, ...]:
-        """As they would have stood in memory."""
+        """The mutant's records, as they would have been in memory."""
         return self.false.get("raw", name)
 
     def record(
         self, name: str | None = None, *, partly: bool = False
     ) -> tuple[Event, ...]:
-        """As the recorder would have read them."""
+        """The mutant's records, as the recorder would have read them."""
         if not partly:
-            # It may refuse: then it does so of what is false as well.
-            self.load.ran.record(name)
+            # Raises `Incomplete` for a mutant as for the genuine records.
+            self.load.workload.record(name)
         return self.false.get("read", name)
 
     @property
@@ -861,15 +892,15 @@ class _Result(WorkloadResult):
         return self.record()
 
     def decoded(self, file: str) -> str:
-        """Nothing: it was printed from true records."""
+        """Refused: it was printed from genuine records."""
         self.refused.append(file)
-        raise Withheld(f"{file} was made from the records, and is no witness of them")
+        raise Withheld(f"{file} was printed from the records, so it cannot prove them")
 
     def bpftrace(self, script: str) -> records.Output:
-        """Nothing but the recorder's own account: scripts read the events."""
+        """Only the recorder's own output: scripts read the events."""
         if script != "record":
             self.refused.append(script)
-            raise Withheld(f"{script} reads the events, and is no witness of them")
+            raise Withheld(f"{script} reads the events, so it cannot prove them")
         return super().bpftrace(script)
 
     def _text(self, name: str) -> str:

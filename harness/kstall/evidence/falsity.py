@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What became of falsified evidence, as data: part of ``report.json``."""
+"""The outcomes of mutants, as data: part of ``report.json``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RefutedArgument(_Model):
 
 @dataclass(frozen=True)
 class Row:
-    """The outcomes of one field, grouped for reading; operators by what they met."""
+    """The outcomes of one field, for reading: operators by the check or argument."""
 
     event: str
     field: str
@@ -85,27 +85,27 @@ class Mutation(_Model):
     )
 
     def count(self, outcome: Outcome) -> int:
-        """How many mutants ended so."""
-        return sum(one.outcome == outcome for one in self.mutants)
+        """The number of mutants with this outcome."""
+        return sum(mutant.outcome == outcome for mutant in self.mutants)
 
     def rows(self) -> list[Row]:
         """A row for each field, and for the records, of each event."""
         rows: dict[tuple[str, str], Row] = {}
-        for one in self.mutants:
-            key = one.event, one.field
+        for mutant in self.mutants:
+            key = mutant.event, mutant.field
             row = rows.setdefault(key, Row(*key, {}, {}, [], []))
-            match one.outcome:
+            match mutant.outcome:
                 case "caught":
-                    row.caught.setdefault(one.check, []).append(one.operator)
+                    row.caught.setdefault(mutant.check, []).append(mutant.operator)
                 case "argued":
-                    reason = one.because
-                    if one.resolution:
-                        reason += f" (resolution: {one.resolution})"
-                    row.argued.setdefault(reason, []).append(one.operator)
+                    reason = mutant.because
+                    if mutant.resolution:
+                        reason += f" (resolution: {mutant.resolution})"
+                    row.argued.setdefault(reason, []).append(mutant.operator)
                 case "escaped":
-                    row.escaped.append(one.operator)
+                    row.escaped.append(mutant.operator)
                 case _:
-                    row.idle.append(one.operator)
+                    row.idle.append(mutant.operator)
         return [*rows.values()]
 
     def unproven(self) -> list[str]:

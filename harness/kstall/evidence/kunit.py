@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What KUnit says of cases that fail: in what debugfs or the kernel's log has of it."""
+"""KUnit cases that fail, from KUnit's results in debugfs or in the kernel's log."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# Before each record, in the kernel's log.
+# Precedes each record of the kernel's log.
 _STAMP = re.compile(r"\[ *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ")
 _RESULT = re.compile(r"(?P<indent> *)(?P<state>ok|not ok) \d+ (?P<name>[^#\n]*)")
 _SUITE = re.compile(r" *# Subtest: (?P<name>\S+)")
 _WRONG = re.compile(r" *# (?P<case>\S+): (?:EXPECTATION|ASSERTION) FAILED at ")
-# What is KUnit's, so that it ends what an expectation has to say.
+# A line of KUnit's own, which ends the message of an expectation.
 _KTAP = re.compile(r" *(?:# |KTAP version |\d+\.\.\d+$|ok \d|not ok \d)")
-# A console has a time stamp before each line of a message, and KUnit's stand in.
+# A console has a time stamp before each line of a message, and KUnit indents its lines.
 _MORE = " " * 4
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A case that failed, of a ``suite``, and what of it did not hold, line by line."""
+    """A case of a ``suite`` that failed; ``lines`` are the expectations that failed."""
 
     suite: str
     case: str
@@ -31,53 +31,55 @@ class Failure:
 def failures(text: str) -> tuple[Failure, ...]:
     """The failed cases in ``text``, KTAP as KUnit prints it or a log that has it.
 
-    A suite, or a case with parameters, of which parts failed is not there by itself.
-    A case that has no result, as the kernel died in it, is there with what it said.
+    A suite, or a case with parameters, of which only parts failed is not listed itself.
+    A case without a result, because the kernel died in it, is listed with its messages.
     """
     return tuple(_failures(text))
 
 
 def _failures(text: str) -> Iterator[Failure]:
-    said: list[str] = []
-    saying = False
+    lines: list[str] = []
+    collecting = False
     suite = ""
-    # How far the last failed result stood in; one that stands further out and has
-    # nothing to say of its own only sums it up.
+    # The indentation of the last failed result; a result that is indented less and has
+    # no message of its own only sums it up.
     deeper = -1
     case = ""
     for line, stamped in _lines(text):
-        if found := _WRONG.match(line):
-            saying, case = True, found["case"]
-            said.append(line.rstrip())
+        if match := _WRONG.match(line):
+            collecting, case = True, match["case"]
+            lines.append(line.rstrip())
             continue
-        if found := _SUITE.match(line):
-            suite = found["name"]
-        if found := _RESULT.match(line):
-            saying = False
-            depth = len(found["indent"])
-            name = found["name"].strip()
-            if found["state"] == "not ok":
-                if said or depth >= deeper:
-                    yield Failure(suite, name, _margin([*said, line.rstrip()]))
+        if match := _SUITE.match(line):
+            suite = match["name"]
+        if match := _RESULT.match(line):
+            collecting = False
+            depth = len(match["indent"])
+            name = match["name"].strip()
+            if match["state"] == "not ok":
+                if lines or depth >= deeper:
+                    yield Failure(suite, name, _margin([*lines, line.rstrip()]))
                 deeper = depth
             elif depth < deeper:
                 deeper = -1
-            said, case = [], ""
-        elif saying and (_KTAP.match(line) or (stamped and not line.startswith(_MORE))):
-            saying = False
-        elif saying and line.strip():
-            said.append(line.rstrip())
-    if said:
-        yield Failure(suite, case, (*_margin(said), "(and no result of it)"))
+            lines, case = [], ""
+        elif collecting and (
+            _KTAP.match(line) or (stamped and not line.startswith(_MORE))
+        ):
+            collecting = False
+        elif collecting and line.strip():
+            lines.append(line.rstrip())
+    if lines:
+        yield Failure(suite, case, (*_margin(lines), "(no result)"))
 
 
 def _margin(lines: list[str]) -> tuple[str, ...]:
-    """``lines``, of which one stands at the margin."""
+    """``lines`` without their common indentation."""
     return tuple(textwrap.dedent("\n".join(lines)).splitlines())
 
 
 def _lines(text: str) -> Iterator[tuple[str, bool]]:
     """The lines without their time stamps, and whether they had any."""
     for line in text.splitlines():
-        found = _STAMP.match(line)
-        yield (line[found.end() :], True) if found else (line, False)
+        match = _STAMP.match(line)
+        yield (line[match.end() :], True) if match else (line, False)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a series' checks notice when an event tells something false.
+"""Mutation testing of a series' checks: whether they notice wrong values of an event.
 
-Checks that pass say that the values are right only if they would fail on wrong ones.
-So every value of every new event is made false in each way that a wrong patch could
+Checks that pass prove the values right only if they would fail on wrong ones.  So
+every value of every new event is falsified in each way that a wrong patch could
 (`falsify`), in a copy of a run's evidence, and the series' own checks judge that.
-What none of them notices is argued in ``[[unproven]]`` of series.toml, or is a failed
-check.  Nothing is booted.
+A mutant that escapes them all has an argument in ``[[unproven]]`` of series.toml, or is
+a failed check.  Nothing is booted.
 
-Only a check that says no has noticed: one that cannot judge a mutant has not, and
+Only a check that fails has caught a mutant: one that cannot judge it has not, and
 neither has one that needs what the events' own scripts printed.
 """
 
@@ -33,26 +33,26 @@ from .evidence import Evidence
 from .falsify import RECORDS, Genuine, Mutant
 from .falsity import MutantOutcome, Mutation, RefutedArgument
 
-# What has a say in what the mutants and the checks of them are.
+# Modules that decide what the mutants are, and what the checks say of them.
 _ENGINE = (
     *("kstall.base", "kstall.verdict", "kstall.series", "kstall.evidence"),
     "kstall_guest",
 )
 NAME = "every_value_is_falsifiable"
-#: Seconds of processor time that one check may take for one mutant: a false value can
-#: make it count to a number that no true one reaches.
+#: Seconds of processor time that one check may take for one mutant: a false value may
+#: make it loop far longer than a genuine one.
 _LIMIT = 20.0
 _PR_SET_PDEATHSIG = 1
 _SHOWN = 8
 
 
 class NotProven(KstallError):
-    """Evidence that is not accepted as it is, so that nothing follows from mutants."""
+    """Genuine evidence that a check does not accept, so that mutants prove nothing."""
 
 
 @dataclass(frozen=True)
 class _Witness:
-    """A check that can notice something: it reads these workloads."""
+    """A check that can catch mutants of the ``workloads`` that it reads."""
 
     name: str
     judge: Callable[[Evidence], Check]
@@ -60,40 +60,41 @@ class _Witness:
 
 
 def concerns(series: Series) -> bool:
-    """Whether the series adds events, and says which: else nothing can be false."""
+    """Whether the series adds events, and says which: else there are no mutants."""
     return bool(series.spec.tracepoint) and not series.spec.discovered
 
 
 def mutation(
     series: Series, results: Path, cache_dir: Path, workers: int
 ) -> tuple[Mutation, bool]:
-    """What becomes of every mutant of the evidence in ``results``, and if it was kept.
+    """The outcomes of all mutants of the evidence in ``results``, and whether they
+    come from the cache.
 
-    Raises `NotProven` if the evidence is not accepted as it is.
+    Raises `NotProven` if a check does not accept the genuine evidence.
     """
     key = digest(series, results)
-    kept = cache_dir / "mutations" / f"{key}.json"
+    path = cache_dir / "mutations" / f"{key}.json"
     try:
-        found = Mutation.model_validate_json(kept.read_text(encoding="utf-8"))
+        report = Mutation.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = judged(series, evidence.load(results), key, workers)
+        report = judged(series, evidence.load(results), key, workers)
         try:
-            cache.write_text(kept, found.model_dump_json(indent=2) + "\n")
+            cache.write_text(path, report.model_dump_json(indent=2) + "\n")
         except OSError as error:
-            cache.remark(f"{kept} could not be kept: {error.strerror}")
-        return argued(series, found), False
-    return argued(series, found), True
+            cache.remark(f"{path} could not be written: {error.strerror}")
+        return argued(series, report), False
+    return argued(series, report), True
 
 
 def digest(series: Series, results: Path) -> str:
-    """Changes with the evidence, the checks, what is declared, and this engine."""
+    """A digest of the evidence, the checks, the declarations and this engine."""
     declared = series.spec.model_dump(
         mode="json", include={"tracepoint", "workload", "check"}
     )
     files = sorted(path for path in results.rglob("*") if path.is_file())
     checks = series.dir / "checks.py"
     return cache.digest(
-        [(str(one.relative_to(results)), cache.file_digest(one)) for one in files],
+        [(str(file.relative_to(results)), cache.file_digest(file)) for file in files],
         cache.file_digest(checks) if checks.is_file() else None,
         declared,
         sources.digest(*_ENGINE),
@@ -110,11 +111,11 @@ def judged(
     groups: dict[tuple[str, str], list[Mutant]] = {}
     for mutant in falsify.mutants(series, saved):
         groups.setdefault((mutant.event, mutant.field), []).append(mutant)
-    outcomes = _all(_Bench(genuine, witnesses), [*groups.values()], workers)
+    outcomes = _judge_all(_Bench(genuine, witnesses), [*groups.values()], workers)
     return Mutation(
         digest=key,
         seconds=round(time.monotonic() - began, 3),
-        witnesses=[one.name for one in witnesses],
+        witnesses=[witness.name for witness in witnesses],
         silent=silent,
         mutants=outcomes,
     )
@@ -123,14 +124,15 @@ def judged(
 def _witnesses(
     series: Series, genuine: Genuine
 ) -> tuple[tuple[_Witness, ...], list[str]]:
-    """Who is asked, and who is not as it reads what scripts print.
+    """The checks that judge mutants, and those that cannot, as they read what scripts
+    print.
 
-    Readers that are held against each other are not asked: they agree on what is
-    false.  Raises `NotProven` where a check does not pass to begin with.
+    Checks that compare readers with each other are no witnesses: all readers agree on
+    a false value.  Raises `NotProven` if a check does not pass on genuine evidence.
     """
-    every = frozenset(load.name for load in series.spec.workload)
+    all_names = frozenset(load.name for load in series.spec.workload)
     functions = evidence.functions(series)
-    asked = [
+    candidates = [
         _Witness(
             check.name,
             functools.partial(
@@ -140,43 +142,43 @@ def _witnesses(
         )
         for check in series.spec.check
     ]
-    # The last, as it wants all records of all workloads.
+    # Last, as it needs all records of all workloads.
     fire = functools.partial(common.events_fire, series)
-    asked.append(
+    candidates.append(
         _Witness(
             "events_fire",
             functools.partial(run_check, "events_fire", "harness", "", fire),
-            every,
+            all_names,
         )
     )
-    good, silent, bad = [], [], []
-    for witness in asked:
+    witnesses, silent, failures = [], [], []
+    for witness in candidates:
         genuine.refused.clear()
-        found = witness.judge(genuine.withheld)
+        outcome = witness.judge(genuine.withheld)
         if genuine.refused:
             silent.append(witness.name)
-        elif found.status == "pass":
-            good.append(witness)
-        elif found.status != "skip":
-            bad.append(f"{witness.name}: {found.status}")
-    if bad:
+        elif outcome.status == "pass":
+            witnesses.append(witness)
+        elif outcome.status != "skip":
+            failures.append(f"{witness.name}: {outcome.status}")
+    if failures:
         raise NotProven(
-            f"{series.name}: this evidence is not accepted as it is "
-            f"({', '.join(bad)}), so nothing follows from what is made of it",
+            f"{series.name}: checks do not accept the genuine evidence "
+            f"({', '.join(failures)}), so mutants of it prove nothing",
             next="see what these checks say: `kstall judge RUN`",
         )
-    return tuple(good), silent
+    return tuple(witnesses), silent
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """The evidence, and who judges what is made of it."""
+    """The evidence, and the checks that judge its mutants."""
 
     genuine: Genuine
     witnesses: Sequence[_Witness]
 
     def judge(self, mutants: Sequence[Mutant]) -> list[MutantOutcome]:
-        """Judge mutants of one field: who noticed one of them may notice the next."""
+        """Judge mutants of one field; the check that caught the last one goes first."""
         order = [*self.witnesses]
         outcomes = []
         for mutant in mutants:
@@ -184,12 +186,12 @@ class _Bench:
             if outcome.outcome == "escaped":
                 outcome.noticed = self._coarser(mutant, order)
             outcomes.append(outcome)
-            first = [one for one in order if one.name == outcome.check]
-            order = [*first, *(one for one in order if one not in first)]
+            first = [witness for witness in order if witness.name == outcome.check]
+            order = [*first, *(witness for witness in order if witness not in first)]
         return outcomes
 
     def _coarser(self, mutant: Mutant, order: Sequence[_Witness]) -> str:
-        """From where on something like ``mutant`` is noticed; empty if never."""
+        """The first coarser variant of ``mutant`` that is caught; empty if none is."""
         for worse in falsify.coarser(mutant):
             outcome = self._judge(worse, order)
             if outcome.outcome == "caught":
@@ -197,22 +199,22 @@ class _Bench:
         return ""
 
     def _judge(self, mutant: Mutant, order: Sequence[_Witness]) -> MutantOutcome:
-        made = MutantOutcome(**vars(mutant), outcome="not-applicable")
-        saved, where = self.genuine.falsified(mutant)
-        if not where:
-            return made
-        made.outcome = "escaped"
+        outcome = MutantOutcome(**vars(mutant), outcome="not-applicable")
+        saved, workloads = self.genuine.falsified(mutant)
+        if not workloads:
+            return outcome
+        outcome.outcome = "escaped"
         for witness in order:
-            if witness.workloads & where:
+            if witness.workloads & workloads:
                 with _Limited():
-                    found = witness.judge(saved)
-                if found.status == "fail":
-                    made.outcome, made.check = "caught", witness.name
-                    made.broke = []
-                    return made
-                if found.status != "pass":
-                    made.broke.append(f"{witness.name}: {_last_line(found.detail)}")
-        return made
+                    check = witness.judge(saved)
+                if check.status == "fail":
+                    outcome.outcome, outcome.check = "caught", witness.name
+                    outcome.broke = []
+                    return outcome
+                if check.status != "pass":
+                    outcome.broke.append(f"{witness.name}: {_last_line(check.detail)}")
+        return outcome
 
 
 def _last_line(text: str) -> str:
@@ -220,7 +222,7 @@ def _last_line(text: str) -> str:
 
 
 class _Limited:
-    """Ends what takes too much processor time, with an exception in it."""
+    """Raises `TimeoutError` in a block that takes too much processor time."""
 
     def __enter__(self) -> None:
         self._before = signal.signal(signal.SIGVTALRM, _too_long)
@@ -235,29 +237,33 @@ def _too_long(number: int, frame: FrameType | None) -> None:
     raise TimeoutError(f"more than {_LIMIT:.0f} s of processor time")
 
 
-# What a forked worker judges with: too much to be sent to it.
+# The bench of forked workers, which inherit it: it is too large to be sent to them.
 _bench: _Bench | None = None
 
 
-def _all(
+def _judge_all(
     bench: _Bench, groups: Sequence[Sequence[Mutant]], workers: int
 ) -> list[MutantOutcome]:
     """The outcomes of all ``groups``, in their order."""
     if workers < 2 or len(groups) < 2:
-        return [one for group in groups for one in bench.judge(group)]
-    global _bench  # noqa: PLW0603 - what forked processes find there
+        return [outcome for group in groups for outcome in bench.judge(group)]
+    global _bench  # noqa: PLW0603 - inherited by forked processes
     _bench = bench
     try:
         with concurrent.futures.ProcessPoolExecutor(
             workers,
             multiprocessing.get_context("fork"),
-            _die_with,
+            _end_with,
             (os.getpid(),),
         ) as pool:
-            return [one for found in pool.map(_judge_group, groups) for one in found]
+            return [
+                outcome
+                for outcomes in pool.map(_judge_group, groups)
+                for outcome in outcomes
+            ]
     except concurrent.futures.process.BrokenProcessPool as error:
         raise KstallError(
-            "a process that judged falsified evidence went away",
+            "a process that judged mutants ended unexpectedly",
             next="if it was killed (memory?), run the same command again",
         ) from error
     finally:
@@ -269,8 +275,8 @@ def _judge_group(group: Sequence[Mutant]) -> list[MutantOutcome]:
     return _bench.judge(group)
 
 
-def _die_with(parent: int) -> None:
-    """Leave nothing behind: a worker ends with its parent, and Ctrl-C is for that."""
+def _end_with(parent: int) -> None:
+    """End a worker with its parent, which is also the one that handles Ctrl-C."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -278,43 +284,48 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def argued(series: Series, found: Mutation) -> Mutation:
-    """``found``, with what series.toml argues of it today."""
+def argued(series: Series, report: Mutation) -> Mutation:
+    """``report``, with the current arguments of series.toml."""
     arguments = dict(_arguments(series.spec.unproven))
     outcomes = []
     used = set()
-    for mutant in found.mutants:
-        one = mutant.model_copy(update={"because": "", "resolution": ""})
+    for mutant in report.mutants:
+        outcome = mutant.model_copy(update={"because": "", "resolution": ""})
         keys = [
             key
-            for event in falsify.split(one.event)
-            if (key := (event, one.field, one.operator)) in arguments
+            for event in falsify.split(outcome.event)
+            if (key := (event, outcome.field, outcome.operator)) in arguments
         ]
-        if one.outcome == "argued":
-            one.outcome = "escaped"
-        if one.outcome == "escaped" and keys:
+        if outcome.outcome == "argued":
+            outcome.outcome = "escaped"
+        if outcome.outcome == "escaped" and keys:
             used.update(keys)
-            one.outcome = "argued"
-            one.because = " ".join(arguments[keys[0]].because.split())
-            one.resolution = arguments[keys[0]].resolution or ""
-        elif one.outcome == "escaped" and one.noticed:
-            one.outcome = "argued"
-            one.because = "nearer than this run can tell, which depends on its host"
-            one.resolution = one.noticed
-        outcomes.append(one)
-    known = {(one.event, one.field, one.operator): one for one in outcomes}
+            outcome.outcome = "argued"
+            outcome.because = " ".join(arguments[keys[0]].because.split())
+            outcome.resolution = arguments[keys[0]].resolution or ""
+        elif outcome.outcome == "escaped" and outcome.noticed:
+            outcome.outcome = "argued"
+            outcome.because = (
+                "closer than this run can resolve, which depends on its host"
+            )
+            outcome.resolution = outcome.noticed
+        outcomes.append(outcome)
+    by_key = {
+        (outcome.event, outcome.field, outcome.operator): outcome
+        for outcome in outcomes
+    }
     stale, spare = [], []
     for key in arguments:
         event, field, operator = key
         refuted = functools.partial(
             RefutedArgument, event=event, field=field, operator=operator
         )
-        other = known.get(key)
+        other = by_key.get(key)
         if other is None:
-            stale.append(refuted(why="there is no such operator on it"))
+            stale.append(refuted(why="there is no such operator for it"))
         elif key not in used and other.outcome == "caught":
             spare.append(refuted(why=f"caught by {other.check}"))
-    return found.model_copy(
+    return report.model_copy(
         update={"mutants": outcomes, "stale": stale, "spare": spare}
     )
 
@@ -322,67 +333,77 @@ def argued(series: Series, found: Mutation) -> Mutation:
 def _arguments(
     unproven: Iterable[Unproven],
 ) -> Iterator[tuple[tuple[str, str, str], Unproven]]:
-    for one in unproven:
-        for operator in one.operators:
-            yield (one.event, one.field or RECORDS, operator), one
+    for argument in unproven:
+        for operator in argument.operators:
+            yield (argument.event, argument.field or RECORDS, operator), argument
 
 
-def judge(series: Series, found: Mutation) -> Check:
+def judge(series: Series, report: Mutation) -> Check:
     """The check that every value of the new events is falsifiable."""
     return run_check(
         NAME,
         "harness",
         (every_value_is_falsifiable.__doc__ or "").strip(),
         every_value_is_falsifiable,
-        argued(series, found),
+        argued(series, report),
     )
 
 
-def every_value_is_falsifiable(found: Mutation) -> Verdict:
-    """A wrong value of a new event fails a check, or it is argued why it cannot."""
+def every_value_is_falsifiable(report: Mutation) -> Verdict:
+    """Wrong values of new events fail a check, or it is argued why none can."""
     verdict = Verdict()
     fields: dict[tuple[str, str], list[MutantOutcome]] = {}
-    for one in found.mutants:
-        fields.setdefault((one.event, one.field), []).append(one)
+    for outcome in report.mutants:
+        fields.setdefault((outcome.event, outcome.field), []).append(outcome)
     for (event, field), outcomes in fields.items():
-        escaped = [one for one in outcomes if one.outcome == "escaped"]
+        escaped = [outcome for outcome in outcomes if outcome.outcome == "escaped"]
         label = f"{event.partition(':')[2]}: {field}"
         verdict.equal(f"{label}: escaped", _named(escaped), "none")
-        caught = sum(one.outcome == "caught" for one in outcomes)
-        noticed = caught or any(one.outcome == "argued" for one in outcomes)
+        caught = sum(outcome.outcome == "caught" for outcome in outcomes)
+        noticed = caught or any(outcome.outcome == "argued" for outcome in outcomes)
         verdict.true(
-            f"{label}: something is noticed", bool(noticed), f"{caught} caught"
+            f"{label}: any caught or argued", bool(noticed), f"{caught} caught"
         )
     stale = [
-        f"{one.event} {one.field}: {one.operator}: {one.why}" for one in found.stale
+        f"{argument.event} {argument.field}: {argument.operator}: {argument.why}"
+        for argument in report.stale
     ]
     verdict.equal(
-        "arguments of [[unproven]] about what is not there", _shown(stale), "none"
+        "arguments of [[unproven]] about mutants that do not exist",
+        _shown(stale),
+        "none",
     )
     return verdict
 
 
 def _named(outcomes: Sequence[MutantOutcome]) -> str:
     return _shown(
-        [one.operator + (f" ({one.broke[0]})" if one.broke else "") for one in outcomes]
+        [
+            outcome.operator + (f" ({outcome.broke[0]})" if outcome.broke else "")
+            for outcome in outcomes
+        ]
     )
 
 
-def _shown(found: Sequence[str]) -> str:
-    rest = len(found) - _SHOWN
-    text = ", ".join(found[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+def _shown(names: Sequence[str]) -> str:
+    rest = len(names) - _SHOWN
+    text = ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
     return text or "none"
 
 
-def summary(found: Mutation) -> str:
+def summary(report: Mutation) -> str:
     """How many mutants had which outcome, in one line."""
     numbers = {
-        "caught": found.count("caught"),
-        "argued": found.count("argued"),
-        "escaped": found.count("escaped"),
-        "not applicable": found.count("not-applicable"),
+        "caught": report.count("caught"),
+        "argued": report.count("argued"),
+        "escaped": report.count("escaped"),
+        "not applicable": report.count("not-applicable"),
     }
-    fields = {(one.event, one.field) for one in found.mutants if one.field != RECORDS}
+    fields = {
+        (mutant.event, mutant.field)
+        for mutant in report.mutants
+        if mutant.field != RECORDS
+    }
     return f"{len(fields)} fields: " + ", ".join(
         f"{number} {name}" for name, number in numbers.items() if number
     )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Reading a printed event back, exactly as its TP_printk wrote it.
 
-The kernel publishes each event's format string and arguments.  Turned into a pattern
-they say where a value ends far better than any rule about "key=value" could: names
-with spaces, commas and equal signs in them stay whole.  And the arguments, evaluated
-over a record's members, say what has to be printed.
+The kernel publishes each event's format string and arguments.  A pattern made from them
+finds the end of a value far better than any rule about "key=value" could: names with
+spaces, commas and equal signs in them stay whole.  And the arguments, evaluated over a
+record's members, give what has to be printed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.S)
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "0": "\0"}
 
 
-# How to read a value that is no number in some base.
+# In the place of a base, for values that are no numbers.
 _TEXT, _PADDED, _POINTER = 0, -1, 1
 _FUNCTIONS = ("ps", "pS", "psR", "pSR", "pB", "psb", "pSb")
 
@@ -48,15 +48,15 @@ class Unreadable(KstallError):
 
 
 class TooFewArguments(Unreadable):
-    """A print fmt that prints more than it has: what, nobody knows."""
+    """A print fmt with more conversions than arguments: it prints garbage."""
 
 
 @dataclass(frozen=True)
 class Value:
     """One value that is printed, from the C expression ``argument``.
 
-    ``name`` is the member or printed key that it goes by, ``base`` a number's base or
-    one of the above, ``bits`` how wide it is.  ``function``: the name of an address.
+    ``name`` is its member or printed key, ``base`` a number's base or one of the above,
+    ``bits`` its width.  ``function``: an address that is printed as a name.
     """
 
     name: str | None
@@ -66,27 +66,28 @@ class Value:
     function: bool = False
 
     def read(self, text: str) -> int | str:
-        """What ``text``, as it was printed, says that the value is."""
+        """The value in ``text``, as it was printed."""
         value = _value(text, self.base)
         if isinstance(value, int):
             return value & ((1 << self.bits) - 1)
-        # The kernel adds the module that a function is from, other readers do not.
+        # The kernel appends the module of a function, other readers do not.
         return _MODULE.sub("", value) if self.function else value
 
     def of(self, members: Mapping[str, Member]) -> int | str:
-        """What a record with ``members`` has printed; of ``function``: the address.
+        """The value that a record with ``members`` prints; of a ``function``, the
+        address.
 
-        Raises `cexpr.Unknown` where only the kernel could say.
+        Raises `cexpr.Unknown` where only the kernel could compute it.
         """
-        if found := _STRING.fullmatch(self.argument):
-            value = members.get(found[1])
+        if match := _STRING.fullmatch(self.argument):
+            value = members.get(match[1])
             if isinstance(value, str):
                 return value
             raise Unknown(f"{self.argument}: the record has no such string")
-        if found := _SYMBOLIC.fullmatch(self.argument):
-            return _symbol(found[1], members)
-        if found := _FLAGS.fullmatch(self.argument):
-            return _flags(found[1], members)
+        if match := _SYMBOLIC.fullmatch(self.argument):
+            return _symbol(match[1], members)
+        if match := _FLAGS.fullmatch(self.argument):
+            return _flags(match[1], members)
         computed = cexpr.evaluate(self.argument, members)
         if isinstance(computed, str):
             return computed
@@ -96,18 +97,18 @@ class Value:
 
     @functools.cached_property
     def members(self) -> frozenset[str]:
-        """The record's members that it is made from."""
+        """The record's members that it is computed from."""
         return frozenset(_named(self.argument))
 
     def parse(self, text: str) -> int | str:
-        """What a reader of the text takes ``text`` for, as `Printed.match` does."""
+        """The value in ``text`` for a reader of text alone, as in `Printed.match`."""
         return _value(text, self.base)
 
     @property
     def symbols(self) -> tuple[int, ...]:
-        """The numbers that a `__print_symbolic` has a name for; else none."""
-        found = _SYMBOLIC.fullmatch(self.argument)
-        entries = _split(found[1])[1:] if found else ()
+        """The numbers for which a `__print_symbolic` has names; else none."""
+        match = _SYMBOLIC.fullmatch(self.argument)
+        entries = _split(match[1])[1:] if match else ()
         keys = (entry.strip("{} ").partition(",")[0] for entry in entries)
         return tuple(int(cexpr.evaluate(key, {})) for key in keys)
 
@@ -122,28 +123,28 @@ class Printed:
 
     def match(self, body: str) -> dict[str, int | str] | None:
         """The members in ``body``, the text after "name: ", or None if it differs."""
-        found = self.pattern.fullmatch(body)
-        if found is None:
+        match = self.pattern.fullmatch(body)
+        if match is None:
             return None
         fields: dict[str, int | str] = {}
-        for value, text in zip(self.values, found.groups(), strict=True):
+        for value, text in zip(self.values, match.groups(), strict=True):
             if value.name is not None:
                 fields.setdefault(value.name, _value(text, value.base))
         return fields
 
     def spans(self, body: str) -> tuple[tuple[int, int], ...] | None:
-        """Where in ``body`` each of ``values`` stands; None if it is not of this."""
-        found = self.pattern.fullmatch(body)
-        if found is None:
+        """The span of each of ``values`` in ``body``; None if the format differs."""
+        match = self.pattern.fullmatch(body)
+        if match is None:
             return None
-        return tuple(found.span(place + 1) for place in range(len(self.values)))
+        return tuple(match.span(place + 1) for place in range(len(self.values)))
 
     def read(self, body: str) -> tuple[int | str, ...] | None:
-        """All ``values`` in ``body``, or None if it is not what this prints."""
-        found = self.pattern.fullmatch(body)
-        if found is None:
+        """All ``values`` in ``body``, or None if the format differs."""
+        match = self.pattern.fullmatch(body)
+        if match is None:
             return None
-        pairs = zip(self.values, found.groups(), strict=True)
+        pairs = zip(self.values, match.groups(), strict=True)
         return tuple(value.read(text) for value, text in pairs)
 
 
@@ -171,13 +172,13 @@ def compile_fmt(print_fmt: str) -> Printed:
             continue
         for star in (spec["width"], spec["precision"]):
             if star == "*" and not spec["kind"].startswith("p"):
-                _taken(arguments, print_fmt)
-        argument = _taken(arguments, print_fmt)
+                _next_argument(arguments, print_fmt)
+        argument = _next_argument(arguments, print_fmt)
         shape, base = _shape(spec)
         if open_text and base in (_TEXT, _PADDED) and not before:
             # "%s%s": nothing tells where the first ends, so the first takes both.
-            whole = f"{values[-1].argument}, {argument}"
-            values[-1] = replace(values[-1], argument=whole)
+            expression = f"{values[-1].argument}, {argument}"
+            values[-1] = replace(values[-1], argument=expression)
             continue
         open_text = base in (_TEXT, _PADDED) and spec["kind"] != "c"
         pattern.append(f"({shape})")
@@ -197,16 +198,16 @@ def compile_fmt(print_fmt: str) -> Printed:
     )
 
 
-def _taken(arguments: list[str], print_fmt: str) -> str:
-    """The next of ``arguments``, which is taken away."""
+def _next_argument(arguments: list[str], print_fmt: str) -> str:
+    """Remove and return the first of ``arguments``."""
     if not arguments:
         raise TooFewArguments(f"more conversions than arguments: {print_fmt!r}")
     return arguments.pop(0)
 
 
 def _named(argument: str) -> set[str]:
-    """The members of the record that ``argument`` is made from."""
-    return {one or other for one, other in _MEMBER.findall(argument)}
+    """The members of the record that ``argument`` is computed from."""
+    return {direct or dynamic for direct, dynamic in _MEMBER.findall(argument)}
 
 
 def _bits(spec: re.Match[str]) -> int:
@@ -267,12 +268,12 @@ def _shape(spec: re.Match[str]) -> tuple[str, int]:
 
 
 def _name(argument: str, before: str) -> str | None:
-    if found := _BARE.fullmatch(argument):
-        return found[1]
-    if found := _HELPER.match(argument.lstrip("( ")):
-        return found[1]
-    if found := _PRINTED_KEY.search(before):
-        return found[1]
+    if match := _BARE.fullmatch(argument):
+        return match[1]
+    if match := _HELPER.match(argument.lstrip("( ")):
+        return match[1]
+    if match := _PRINTED_KEY.search(before):
+        return match[1]
     return None
 
 
@@ -282,7 +283,7 @@ def _value(text: str, base: int) -> int | str:
     if base == _PADDED:
         return text.strip(" ")
     if base == _POINTER:
-        # "(null)" and "(____ptrval____)" are no addresses; the first one has a value.
+        # "(null)" and "(____ptrval____)" are no addresses; only the first has a value.
         if text.strip() == "(null)":
             return 0
         try:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Whether every reader of a new event gets what its record holds.
 
-The kernel's own text is held against the bytes in ftrace's buffer, record by record.
+The kernel's own text is compared with the bytes in ftrace's buffer, record by record.
 perf and trace-cmd never ask the kernel for text: they evaluate the print fmt over the
 bytes themselves, by libtraceevent, which does not know all that a TP_printk may call.
-What they print is held against the kernel's text.
+Their output is compared with the kernel's text.
 
-Bare tracepoints have no record and no print fmt, so nothing of this is about them.
+Bare tracepoints have no record and no print fmt, so none of this concerns them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .records import Event
 _PERF = re.compile(
     r"\[(?P<cpu>\d+)\] +(?P<s>\d+)\.(?P<ns>\d{9}): +(?P<event>\w+:\w+): *(?P<body>.*)"
 )
-# A task's name may hold anything, but what follows it here is hardly part of one.
+# A task's name may hold anything, but hardly what follows it here.
 _TRACE_CMD = re.compile(
     r".*-\d+ +\[(?P<cpu>\d+)\] +(?:\S+ +)?(?P<s>\d+)\.(?P<ns>\d{9}): "
     r"+(?P<event>\w+): *(?P<body>.*)"
@@ -60,9 +60,9 @@ def text_is_the_record(series: Series, saved: Evidence) -> Verdict:
         compared = 0
         for load in series.spec.workload:
             if point.event in load.events:
-                ran = saved.workload(load.name)
+                workload = saved.workload(load.name)
                 with verdict.about(load.name):
-                    compared += _compare(verdict, ran, point.name, printed)
+                    compared += _compare_raw(verdict, workload, point.name, printed)
         verdict.at_least(f"{point.name}: records compared", compared, 1, "records")
         hidden = [
             field.name
@@ -108,44 +108,46 @@ def _events(series: Series) -> Iterator[Tracepoint]:
     return (point for point in series.spec.tracepoint if point.kind != "bare")
 
 
-def _compare(verdict: Verdict, ran: WorkloadResult, name: str, printed: Printed) -> int:
-    """Hold one workload's text against its raw records; how many of these there are."""
-    texts, raws = _by_cpu(ran.events(name)), _by_cpu(ran.raw(name))
-    found: list[str] = []
+def _compare_raw(
+    verdict: Verdict, workload: WorkloadResult, name: str, printed: Printed
+) -> int:
+    """Compare one workload's text with its raw records; returns their number."""
+    texts, raws = _by_cpu(workload.events(name)), _by_cpu(workload.raw(name))
+    differences: list[str] = []
     names: set[tuple[int | str, int | str]] = set()
     for cpu in sorted({*texts, *raws}):
         for text, raw in zip_longest(texts.get(cpu, ()), raws.get(cpu, ())):
-            found += _differences(text, raw, printed, names)
-    label = f"{ran.name}: {name}"
+            differences += _differences(text, raw, printed, names)
+    label = f"{workload.name}: {name}"
     count = sum(map(len, raws.values()))
-    if count or found:
-        verdict.equal(f"{label}: unlike the record", _first(found), _NONE)
+    if count or differences:
+        verdict.equal(f"{label}: unlike the record", _first(differences), _NONE)
     if names:
-        # Only the kernel knows what it calls an address, but it has one name for each.
+        # Only the kernel knows the name of an address, but it has one name for each.
         unclear = [
-            f"{one}: {', '.join(map(str, sorted(others, key=str)))}"
+            f"{key}: {', '.join(map(str, sorted(others, key=str)))}"
             for pairs in (names, {(address, name) for name, address in names})
-            for one, others in _grouped(pairs).items()
+            for key, others in _grouped(pairs).items()
             if len(others) > 1
         ]
-        verdict.equal(f"{label}: names not for one address", _first(unclear), _NONE)
+        verdict.equal(f"{label}: ambiguous names", _first(unclear), _NONE)
     return count
 
 
 def _grouped(
     pairs: Iterable[tuple[int | str, int | str]],
 ) -> dict[int | str, set[int | str]]:
-    found: dict[int | str, set[int | str]] = defaultdict(set)
-    for one, other in pairs:
-        found[one].add(other)
-    return found
+    groups: dict[int | str, set[int | str]] = defaultdict(set)
+    for key, value in pairs:
+        groups[key].add(value)
+    return groups
 
 
 def _by_cpu(events: Iterable[Event]) -> dict[int, list[Event]]:
-    found: dict[int, list[Event]] = defaultdict(list)
+    groups: dict[int, list[Event]] = defaultdict(list)
     for event in events:
-        found[event.cpu].append(event)
-    return found
+        groups[event.cpu].append(event)
+    return groups
 
 
 def _differences(
@@ -154,7 +156,8 @@ def _differences(
     printed: Printed,
     names: set[tuple[int | str, int | str]],
 ) -> Iterator[str]:
-    """What ``text`` says otherwise than ``raw``; the names of functions go to names."""
+    """The differences of ``text`` from ``raw``; adds the names of functions to
+    ``names``."""
     if text is None or raw is None:
         yield f"text without a record: {text}" if text else f"no text for {raw}"
         return
@@ -163,22 +166,25 @@ def _differences(
     if values is None or abs(text.ts_ns - raw.ts_ns) > 1000 or text.pid != raw.pid:
         yield f"{text.text!r} at {text.ts_ns} for a record of {raw.ts_ns}"
         return
-    for value, said in zip(printed.values, values, strict=True):
+    for value, printed_value in zip(printed.values, values, strict=True):
         try:
-            held = value.of(raw.fields)
+            recorded_value = value.of(raw.fields)
         except Unknown as error:
-            yield f"cannot be told: {error}"
+            yield f"cannot be evaluated: {error}"
             continue
         if value.function:
-            names.add((said, held))
-        elif said != held:
-            yield f"{value.argument}: printed {said!r}, recorded {held!r}"
+            names.add((printed_value, recorded_value))
+        elif printed_value != recorded_value:
+            yield (
+                f"{value.argument}: printed {printed_value!r}, "
+                f"recorded {recorded_value!r}"
+            )
 
 
 def _decoded(
     series: Series, saved: Evidence, file: str, pattern: re.Pattern[str]
 ) -> Verdict:
-    """Raises `Incomplete` if perf could not get all, and nothing else is wrong."""
+    """Raises `Incomplete` if perf could not get all, and nothing else fails."""
     verdict = Verdict()
     short: list[Incomplete] = []
     for point in _events(series):
@@ -188,21 +194,21 @@ def _decoded(
         for load in series.spec.workload:
             if not load.decode or point.event not in load.events:
                 continue
-            ran = saved.workload(load.name)
-            # trace-cmd leaves the system out, so that one name is all there is.
+            workload = saved.workload(load.name)
+            # trace-cmd prints the event's name without its system.
             lines = [
                 line
-                for line in _lines(ran.decoded(file), pattern)
+                for line in _lines(workload.decoded(file), pattern)
                 if line.event.rpartition(":")[2] == point.name
                 and line.event in (point.event, point.name)
             ]
-            # trace-cmd reads the pages of ftrace, which has all.
-            skipped = (ran.skipped or {}) if file == decoders.PERF else {}
+            # trace-cmd reads the pages of ftrace, which is complete.
+            skipped = (workload.skipped or {}) if file == decoders.PERF else {}
             with verdict.about(load.name):
                 try:
-                    total += _agree(
+                    total += _compare_decoded(
                         verdict,
-                        ran,
+                        workload,
                         point.name,
                         printed,
                         lines,
@@ -212,79 +218,79 @@ def _decoded(
                     short.append(error)
         if len(short) == before:
             verdict.at_least(f"{point.name}: decoded", total, 1, "records")
-    if short and all(one.ok for one in verdict.comparisons):
+    if short and all(comparison.ok for comparison in verdict.comparisons):
         raise short[0]
     return verdict
 
 
-def _agree(
+def _compare_decoded(
     verdict: Verdict,
-    ran: WorkloadResult,
+    workload: WorkloadResult,
     name: str,
     printed: Printed,
     lines: Sequence[_Line],
     skipped: int,
 ) -> int:
-    """Hold ``lines`` against ftrace's text; how many were read.
+    """Compare ``lines`` with ftrace's text; returns how many were read.
 
     An event that fires while its CPU runs a BPF program goes neither to the programs
-    that wait for it nor to perf: raises `Incomplete` if no more are missing than the
-    ``skipped`` ones that bpftrace's recorder did not get, and no more is wrong.
+    attached to it nor to perf: raises `Incomplete` if no more are missing than the
+    ``skipped`` ones that bpftrace's recorder did not get, and nothing else fails.
     """
-    label = f"{ran.name}: {name}"
-    wanted = Counter(printed.read(event.text) for event in ran.events(name))
-    if not wanted and not lines:
+    label = f"{workload.name}: {name}"
+    expected = Counter(printed.read(event.text) for event in workload.events(name))
+    if not expected and not lines:
         return 0
-    names = _names(ran, name, printed)
-    found: Counter[_Values | None] = Counter()
+    names = _names(workload, name, printed)
+    decoded: Counter[_Values | None] = Counter()
     outside: Counter[_Values | None] = Counter()
-    unread = []
+    undecoded = []
     for line in lines:
         values = printed.read(line.body)
         if values is None:
-            unread.append(line.body)
+            undecoded.append(line.body)
             continue
-        inside = _within(ran, line.ts_ns)
+        inside = _while_running(workload, line.ts_ns)
         values = tuple(names.get(value, value) for value in values)
-        (found if inside else outside)[values] += 1
-    verdict.equal(f"{label}: not decoded", _first(unread), _NONE)
-    # perf watches a little longer, so what it saw before and after may be there.
-    missing = wanted - found - outside
-    surplus = found - wanted
-    if 0 < missing.total() <= skipped and not unread and not surplus:
+        (decoded if inside else outside)[values] += 1
+    verdict.equal(f"{label}: not decoded", _first(undecoded), _NONE)
+    # perf records a little longer, so it may have seen events from before and after.
+    missing = expected - decoded - outside
+    surplus = decoded - expected
+    if 0 < missing.total() <= skipped and not undecoded and not surplus:
         raise Incomplete(
-            f"workload {ran.name}: perf has not all {name}, of which the kernel "
+            f"workload {workload.name}: perf missed some {name}, of which the kernel "
             f"withheld {skipped} from bpftrace's recorder"
         )
-    verdict.equal(f"{label}: not there", _first(map(str, missing.elements())), _NONE)
+    verdict.equal(f"{label}: missing", _first(map(str, missing.elements())), _NONE)
     verdict.equal(
-        f"{label}: nobody else's", _first(map(str, surplus.elements())), _NONE
+        f"{label}: not in ftrace", _first(map(str, surplus.elements())), _NONE
     )
-    return found.total()
+    return decoded.total()
 
 
 def _names(
-    ran: WorkloadResult, name: str, printed: Printed
+    workload: WorkloadResult, name: str, printed: Printed
 ) -> dict[int | str, int | str]:
-    """What the kernel calls the functions that it prints, by address as in text.
+    """The names of the functions that the kernel prints, by address as in text.
 
-    perf looks symbols up when it begins, and prints the address of a function in a
-    module that was loaded later: that is what the record holds.
+    perf looks symbols up when it starts, so for a function of a module that was loaded
+    later it prints the address that the record holds.
     """
-    texts, raws = _by_cpu(ran.events(name)), _by_cpu(ran.raw(name))
+    texts, raws = _by_cpu(workload.events(name)), _by_cpu(workload.raw(name))
     names: set[tuple[int | str, int | str]] = set()
     for cpu in sorted({*texts, *raws}):
         for text, raw in zip_longest(texts.get(cpu, ()), raws.get(cpu, ())):
             for _ in _differences(text, raw, printed, names):
                 pass
     return {
-        f"{address:#x}": said for said, address in names if isinstance(address, int)
+        f"{address:#x}": symbol for symbol, address in names if isinstance(address, int)
     }
 
 
-def _within(ran: WorkloadResult, ts_ns: int) -> bool:
-    """Whether the workload's program ran then."""
-    return bool(ran.facts["began_ns"] <= ts_ns <= ran.facts["ended_ns"])
+def _while_running(workload: WorkloadResult, ts_ns: int) -> bool:
+    """Whether the workload's program ran at ``ts_ns``."""
+    return bool(workload.facts["began_ns"] <= ts_ns <= workload.facts["ended_ns"])
 
 
 def _lines(text: str, pattern: re.Pattern[str]) -> Iterator[_Line]:
@@ -297,9 +303,9 @@ def _lines(text: str, pattern: re.Pattern[str]) -> Iterator[_Line]:
             )
 
 
-def _first(found: Iterable[str]) -> str:
-    """The first of what is wrong, and how many more there are."""
-    every = list(found)
-    if not every:
+def _first(problems: Iterable[str]) -> str:
+    """The first of ``problems``, and how many more there are."""
+    lines = list(problems)
+    if not lines:
         return _NONE
-    return every[0] + (f" (and {len(every) - 1} more)" if len(every) > 1 else "")
+    return lines[0] + (f" (and {len(lines) - 1} more)" if len(lines) > 1 else "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Guest results, read back: trace text, recorder lines, bpftrace output, losses.
+"""Parsers of guest results: trace text, recorder lines, bpftrace output, losses.
 
 Pure: text in, values out, so that saved results can be judged again.  Two readers
 give the same `Event`: `trace` (ftrace's text: time rounded to the nearest
@@ -59,30 +59,32 @@ _STARTED = re.compile(r"#+ CPU \d+ buffer started #+")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_KEPT = 128
+_CACHED = 128
 
 
 def computed_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """``function``, which depends on its arguments alone, computed once for each.
+    """Cache the results of ``function``, which depends on its arguments alone.
 
     Tuples of records are compared by identity, as comparing their contents would take
     as long as computing the result.  That works because a falsified run shares the
     objects of all records that it does not change.  Other arguments are compared by
     value.  The result is shared, so callers must not modify it.
     """
-    known: OrderedDict[tuple[Hashable, ...], tuple[object, _R]] = OrderedDict()
+    cache: OrderedDict[tuple[Hashable, ...], tuple[object, _R]] = OrderedDict()
 
     @functools.wraps(function)
     def once(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        given = (*args, *sorted(kwargs.items()))
-        key = tuple(id(one) if _recorded(one) else one for one in given)
-        if key not in known:
-            # Held, so that no other object gets its id.
-            known[key] = given, function(*args, **kwargs)
-            if len(known) > _KEPT:
-                known.popitem(last=False)
-        known.move_to_end(key)
-        return known[key][1]
+        arguments = (*args, *sorted(kwargs.items()))
+        key = tuple(
+            id(argument) if _recorded(argument) else argument for argument in arguments
+        )
+        if key not in cache:
+            # The arguments are kept, so that no other object gets their ids.
+            cache[key] = arguments, function(*args, **kwargs)
+            if len(cache) > _CACHED:
+                cache.popitem(last=False)
+        cache.move_to_end(key)
+        return cache[key][1]
 
     return once
 
@@ -105,16 +107,16 @@ def trace(text: str, layouts: Iterable[Layout]) -> Trace:
     Raises `Malformed`, with the line, on an event without a format, on one whose print
     fmt cannot be read, and on text that its print fmt cannot have produced.
     """
-    known: dict[str, list[tuple[Layout, Printed]]] = {}
+    formats: dict[str, list[tuple[Layout, Printed]]] = {}
     unreadable: dict[str, Unreadable] = {}
     for layout in layouts:
         try:
             entry = (layout, compile_fmt(layout.print_fmt))
         except Unreadable as error:
-            # Of no concern to whoever reads other events.
+            # Other events can still be read.
             unreadable[layout.name] = error
             continue
-        known.setdefault(layout.name, []).append(entry)
+        formats.setdefault(layout.name, []).append(entry)
     events: list[Event] = []
     lost = 0
     for number, line in _records(text):
@@ -127,51 +129,51 @@ def trace(text: str, layouts: Iterable[Layout]) -> Trace:
         if match is None:
             raise Malformed(f"trace line {number}: not an event: {line!r}")
         name = match["name"]
-        if name in unreadable and name not in known:
-            why = unreadable[name]
-            raise Malformed(f"trace line {number}: {name}: {why}") from why
-        events.append(_event(match, known.get(name, []), number))
+        if name in unreadable and name not in formats:
+            cause = unreadable[name]
+            raise Malformed(f"trace line {number}: {name}: {cause}") from cause
+        events.append(_event(match, formats.get(name, []), number))
     return Trace(tuple(events), lost)
 
 
 def _records(text: str) -> list[tuple[int, str]]:
     """(line number, text) of each record; names and values may hold line ends."""
-    found: list[tuple[int, str]] = []
+    records: list[tuple[int, str]] = []
     pending = ""
     for number, line in enumerate(text.split("\n"), 1):
         if line.startswith("#") and not pending and not _STARTED.fullmatch(line):
             continue
         candidate = f"{pending}\n{line}" if pending else line
-        if any(p.fullmatch(candidate) for p in (_LINE, _LOST, _STARTED)):
-            found.append((number, candidate))
+        if any(pattern.fullmatch(candidate) for pattern in (_LINE, _LOST, _STARTED)):
+            records.append((number, candidate))
             pending = ""
         elif _LINE.fullmatch(line):
             # What was pending belongs to the event before it.
-            _append(found, pending, number)
-            found.append((number, line))
+            _append_to_last(records, pending, number)
+            records.append((number, line))
             pending = ""
         else:
             pending = candidate
-    _append(found, pending, 0)
-    return found
+    _append_to_last(records, pending, 0)
+    return records
 
 
-def _append(found: list[tuple[int, str]], pending: str, number: int) -> None:
+def _append_to_last(records: list[tuple[int, str]], pending: str, number: int) -> None:
     if not pending.strip("\n"):
         return
-    if not found:
+    if not records:
         raise Malformed(f"trace line {number}: not an event: {pending!r}")
-    at, line = found[-1]
-    found[-1] = (at, f"{line}\n{pending}")
+    at, line = records[-1]
+    records[-1] = (at, f"{line}\n{pending}")
 
 
 def _event(
-    match: re.Match[str], known: Sequence[tuple[Layout, Printed]], number: int
+    match: re.Match[str], formats: Sequence[tuple[Layout, Printed]], number: int
 ) -> Event:
-    if not known:
+    if not formats:
         raise Malformed(f"trace line {number}: no format for event {match['name']}")
     body = match["body"].rstrip("\n")
-    for layout, printed in known:
+    for layout, printed in formats:
         fields = printed.match(body)
         if fields is not None:
             return Event(
@@ -233,7 +235,10 @@ def injected(text: str) -> tuple[Injected, ...]:
             Injected(
                 entry["step"],
                 entry["error"],
-                tuple((a["command"], a["reply"], a["error"]) for a in entry["answers"]),
+                tuple(
+                    (answer["command"], answer["reply"], answer["error"])
+                    for answer in entry["answers"]
+                ),
             )
             for entry in json.loads(text)
         )
@@ -348,7 +353,10 @@ def _keyed(entry: Any) -> dict[str, Any]:
 
 def _histogram(entry: Any) -> dict[str, tuple[Bucket, ...]]:
     return {
-        key: tuple(Bucket(b.get("min"), b.get("max"), b["count"]) for b in buckets)
+        key: tuple(
+            Bucket(bucket.get("min"), bucket.get("max"), bucket["count"])
+            for bucket in buckets
+        )
         for key, buckets in _keyed(entry).items()
     }
 
