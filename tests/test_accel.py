@@ -66,12 +66,12 @@ def test_a_device_of_somebody_else_says_who_may(
     status = SimpleNamespace(st_gid=group.gr_gid, st_mode=0o20660)
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr(accel, "version_of", lambda *_: "QEMU emulator version 10.0.2")
-    assert probe(tmp_path).why == f"{device} is not ours to open"
+    assert probe(tmp_path).why == f"{device} cannot be opened"
     monkeypatch.setattr(Path, "stat", lambda _: status)
     user = pwd.getpwuid(os.getuid()).pw_name
     monkeypatch.setattr(Path, "exists", lambda _: True)
     assert probe(tmp_path).why == (
-        f"{device} is not ours to open (`sudo usermod -aG {group.gr_name} {user}`, "
+        f"{device} cannot be opened (`sudo usermod -aG {group.gr_name} {user}`, "
         "and a new login, changes that)"
     )
 
@@ -132,8 +132,8 @@ def test_working_guest_means_kvm_and_is_remembered(
 @pytest.mark.parametrize(
     ("status", "exit_status", "why"),
     [
-        ("lost", None, "QEMU gives up under KVM (error: failed to set MSR 0x10a)"),
-        ("hang", None, "a guest under KVM got nowhere in 20 s"),
+        ("lost", None, "QEMU exits under KVM (error: failed to set MSR 0x10a)"),
+        ("hang", None, "a guest under KVM did not finish in 20 s"),
         ("panic", None, "a guest's kernel panics under KVM"),
         ("completed", 139, "`true` exited 139 in a guest under KVM"),
     ],

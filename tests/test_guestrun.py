@@ -281,7 +281,7 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
         (
             {"status": "hang", "deadline": 2.0},
             NotJudged,
-            "did not end in workload credits in the 2 s that it may take (this host "
+            "did not end in workload credits in the 2 s of its deadline (this host "
             "does not tell how long it kept the guest waiting",
         ),
         # Nothing excuses what time has no part in.
@@ -300,7 +300,7 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
         (
             {"status": "hang", "deadline": 2.0, "host": _busy(0.0)},
             NotJudged,
-            "did not end in workload credits in the 2 s that it may take (of 3 s it "
+            "did not end in workload credits in the 2 s of its deadline (of 3 s it "
             "waited 0 s for a processor or a disk), and its kernel did not say why",
         ),
         (

@@ -63,7 +63,7 @@ def test_what_fails_is_named_and_the_rest_is_done(place: Path) -> None:
             qemu.path, [Command("stop"), INJECT, Command("nmi"), Command("cont")]
         )
     assert answers[1].error == (
-        "it said 'error: device not found', not 'OK id: ep0 .*'"
+        "it printed 'error: device not found', not 'OK id: ep0 .*'"
     )
     assert answers[2].error == "no NMI"
     assert qemu.told[-1] == "cont"

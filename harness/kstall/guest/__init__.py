@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A booted kernel: what is asked of it, and how it ended.
+"""A booted kernel: its job, and how it ended.
 
 In come a `Kernel`, a root, a `Machine` and a series' job; out comes a directory of
-results, or an error that says whether the kernel is to blame (`GuestFailed`) or nothing
-can be said (`NotJudged`).  It judges no result.
+results, or an error that says whether the kernel failed (`GuestFailed`) or nothing can
+be concluded (`NotJudged`).  Results are not judged here.
 """
 
 from . import accel, debugguest, guest, guestrun, hosttime, jobs

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether guests run under KVM here, found out by running one.
+"""Whether guests run under KVM on this host, found out by running one.
 
 That `/dev/kvm` opens proves little: there are hosts where it creates a VM and then no
-guest gets through its firmware.  Whoever trusts the device waits for ever there.
+guest gets through its firmware, so that waiting for it never ends.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .guest import Accel, Machine, boot
 
 __all__ = ["Accel", "probe"]
 
-# Before, a processor can go on with the breakpoint that the kernel puts where it
-# rewrites code, when another processor has long finished with that: "Oops: int3".
+# Before, a processor can still hit the breakpoint that the kernel sets while it
+# rewrites code, when another processor has long finished that: "Oops: int3".
 _THREADS_SINCE = (8, 1)
-# A guest under KVM has run `true` and powered off after two.
+# Seconds; a guest under KVM has run `true` and powered off after two.
 _PATIENCE = 20.0
 
 
@@ -40,38 +40,42 @@ def probe(
 ) -> Accel:
     """KVM if a guest runs under it, else TCG; a guest is tried once per machine.
 
-    ``$KSTALL_ACCEL`` overrides.  The answer is kept in ``accel.json`` for as long as
+    ``$KSTALL_ACCEL`` overrides.  The answer is cached in ``accel.json`` for as long as
     host kernel, CPU and QEMU stay the same; delete the file to try again.
     """
-    whose = root.arch
-    if not whose.native:
-        return _tcg(f"guests for {whose.name} are emulated on this machine", whose)
+    architecture = root.arch
+    if not architecture.native:
+        return _tcg(
+            f"guests for {architecture.name} are emulated on this machine", architecture
+        )
     if chosen := environment.get("KSTALL_ACCEL"):
         if chosen == "kvm":
-            return Accel("kvm", "KSTALL_ACCEL says so")
+            return Accel("kvm", "KSTALL_ACCEL is set")
         if chosen == "tcg":
-            return _tcg("KSTALL_ACCEL says so", whose)
+            return _tcg("KSTALL_ACCEL is set", architecture)
         raise KstallError(f"KSTALL_ACCEL={chosen}: neither kvm nor tcg")
-    # Not remembered: a look is free, and permissions change.
+    # Not cached: checking is free, and permissions change.
     if not device.exists():
-        return _tcg(f"there is no {device}", whose)
+        return _tcg(f"there is no {device}", architecture)
     if not os.access(device, os.R_OK | os.W_OK):
-        return _tcg(f"{device} is not ours to open{_who_may(device)}", whose)
+        return _tcg(
+            f"{device} cannot be opened{_permission_hint(device)}", architecture
+        )
     answers = cache_dir / "accel.json"
     with cache.lock(cache_dir / "accel.lock"):
-        key = machine_key(whose)
-        known = _read(answers)
-        if key not in known:
+        key = machine_key(architecture)
+        reasons = _read(answers)
+        if key not in reasons:
             say(f"trying a guest under KVM, for {_PATIENCE:g} s at most")
-            known = {**known, key: _why_not(cache_dir, image, root)}
-            cache.write_json(answers, known)
-    if reason := known[key]:
-        return _tcg(reason, whose)
+            reasons = {**reasons, key: _trial(cache_dir, image, root)}
+            cache.write_json(answers, reasons)
+    if reason := reasons[key]:
+        return _tcg(reason, architecture)
     return Accel("kvm", "a guest has run under it")
 
 
-def _who_may(device: Path) -> str:
-    """What gives the user the right to open ``device``, where membership does."""
+def _permission_hint(device: Path) -> str:
+    """How the user can get access to ``device``, if membership in a group gives it."""
     status = device.stat()
     try:
         group = grp.getgrgid(status.st_gid).gr_name
@@ -83,44 +87,44 @@ def _who_may(device: Path) -> str:
     return f" (`sudo usermod -aG {group} {user}`, and a new login, changes that)"
 
 
-def machine_key(whose: Architecture = arch.X86_64) -> str:
-    """Changes with whatever could change the answer."""
-    return cache.digest(platform.release(), _cpu(), version_of(whose))
+def machine_key(architecture: Architecture = arch.X86_64) -> str:
+    """A digest of all that the answer depends on."""
+    return cache.digest(platform.release(), _cpu(), version_of(architecture))
 
 
-def version_of(whose: Architecture) -> str:
-    """What QEMU for guests of ``whose`` says its version is."""
-    return process.run([whose.qemu, "--version"]).stdout.splitlines()[0]
+def version_of(architecture: Architecture) -> str:
+    """The version that QEMU for guests of ``architecture`` prints."""
+    return process.run([architecture.qemu, "--version"]).stdout.splitlines()[0]
 
 
-def _tcg(why: str, whose: Architecture) -> Accel:
-    """Emulation: each processor in a thread of its own where QEMU is up to that."""
-    version = re.search(r"version (\d+)\.(\d+)", version_of(whose))
+def _tcg(reason: str, architecture: Architecture) -> Accel:
+    """Emulation, with a thread for each processor where QEMU supports that."""
+    version = re.search(r"version (\d+)\.(\d+)", version_of(architecture))
     if version and tuple(map(int, version.groups())) < _THREADS_SINCE:
-        old = f"in one thread, as QEMU {version[1]}.{version[2]} needs it"
-        return Accel("tcg", f"{why}; {old}", one_thread=True)
-    return Accel("tcg", why)
+        old = f"in one thread, which QEMU {version[1]}.{version[2]} requires"
+        return Accel("tcg", f"{reason}; {old}", one_thread=True)
+    return Accel("tcg", reason)
 
 
 def _cpu() -> str:
     cpuinfo = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    # Model and flags; the clock that is there as well changes all the time.
-    kept = ("model name", "microcode", "flags")
-    lines = [line for line in cpuinfo.splitlines() if line.startswith(kept)]
+    # Model and flags; the clock rate, which is there as well, changes all the time.
+    prefixes = ("model name", "microcode", "flags")
+    lines = [line for line in cpuinfo.splitlines() if line.startswith(prefixes)]
     return "\n".join(dict.fromkeys(lines))
 
 
 def _read(answers: Path) -> dict[str, str]:
     try:
-        known = json.loads(answers.read_text(encoding="utf-8"))
+        reasons = json.loads(answers.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(known, dict):
+    if not isinstance(reasons, dict):
         return {}
-    return {key: why for key, why in known.items() if isinstance(why, str)}
+    return {key: reason for key, reason in reasons.items() if isinstance(reason, str)}
 
 
-def _why_not(cache_dir: Path, image: Path, root: Root) -> str:
+def _trial(cache_dir: Path, image: Path, root: Root) -> str:
     """Run ``true`` under KVM; empty if it ran, else what happened instead."""
     out = cache_dir / "accel"
     run = boot(
@@ -139,13 +143,13 @@ def _why_not(cache_dir: Path, image: Path, root: Root) -> str:
     words = {
         "completed": f"`true` exited {run.exit_status} in a guest under KVM",
         "panic": "a guest's kernel panics under KVM",
-        "hang": f"a guest under KVM got nowhere in {_PATIENCE:g} s",
-        "lost": "QEMU gives up under KVM",
+        "hang": f"a guest under KVM did not finish in {_PATIENCE:g} s",
+        "lost": "QEMU exits under KVM",
     }
-    return f"{words[run.status]}{_last_word(out / 'guest.log')}"
+    return f"{words[run.status]}{_last_error(out / 'guest.log')}"
 
 
-def _last_word(log: Path) -> str:
+def _last_error(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    said = [line for line in lines if "error" in line.lower()]
-    return f" ({said[-1].strip()})" if said else ""
+    errors = [line for line in lines if "error" in line.lower()]
+    return f" ({errors[-1].strip()})" if errors else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reports of trouble in a kernel's console, found in its text.
+"""The kernel's bug reports, found in the text of its console.
 
-Only lines that carry printk's time stamp are read, and its own word of lines that it
-lost: what a program prints cannot be taken for the kernel's word.  Shapes are those of
+Only lines with printk's time stamp are read, and printk's notes about lost lines, so
+that the output of a program is not taken for the kernel's.  The formats are those of
 5.15 to 7.3.
 """
 
@@ -32,7 +32,7 @@ Kind = Literal[
     "warning",
 ]
 
-# User space may leave the cursor in mid-line, so a stamp is looked for everywhere.
+# User space may leave the cursor in mid-line, so a stamp may be anywhere in a line.
 _STAMPED = re.compile(r"\[\s*\d+\.\d{6}\](?:\[\s*[TC]\d+\])? (?P<text>.*)$")
 
 _LOST = re.compile(r"\*\* \d+ printk messages dropped \*\*")
@@ -64,10 +64,10 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     # SLUB writes `BUG kmalloc-64 (Not tainted): Redzone overwritten`.
     ("bug", r"BUG(?::| \S+ \()"),
     ("ubsan", r"UBSAN: "),
-    # printk's own words for a WARN, and what drivers give as much weight.
+    # WARN prints this, and drivers that consider a message as serious.
     ("warning", r"WARNING: "),
     ("warning", r"kmemleak: \d+ new suspected memory leaks"),
-    # What watched no longer does, so that silence proves nothing from here on.
+    # A debugging feature gave up, so that silence proves nothing from here on.
     ("warning", r"ODEBUG: Out of memory\. ODEBUG disabled"),
     ("warning", r"kmemleak: Kernel memory leak detector disabled"),
     ("warning", r"DMA-API: (?:debugging out of memory|cacheline tracking ENOMEM)"),
@@ -75,8 +75,8 @@ _FIRST_LINES: tuple[tuple[Kind, str], ...] = (
     ("warning", r"unregister_netdevice: waiting for "),
 )
 _ANY_FIRST_LINE = re.compile("|".join(pattern for _, pattern in _FIRST_LINES))
-# A stack that belongs to none of them is a report whose words are not known here, but
-# for those of memory that was refused and of dumps that somebody asked for.
+# A stack that belongs to none of them is an unknown kind of report, except after failed
+# allocations and in dumps that were requested.
 _STACK = "Call Trace:"
 _NO_REPORT = re.compile(
     r"FAULT_INJECTION: |.*(?:page allocation failure|vmalloc error|invoked oom-killer)"
@@ -84,34 +84,35 @@ _NO_REPORT = re.compile(
 )
 _LINES_TO_STACK = 25
 _LAST_LINE = re.compile(r"---\[ end (?:trace|Kernel panic)")
-# Sanitizers end with it, and lockdep begins with it: one more report is under way.
+# Sanitizers end a report with it, and lockdep begins one.
 _RULE = re.compile(r"={20,}")
 # These kinds end with a stack and have no line of their own for the end.
 _END_WITH_STACK: frozenset[Kind] = frozenset(("hung-task", "lockdep", "lockup"))
-# What a WARN or a BUG has to say comes before the line that names it.
+# The message of a WARN or a BUG comes before the line that names it.
 _CUT_HERE = "[ cut here ]"
 _LINES_TO_CUT = 8
-# What may follow a first line without being a second incident: the CPU reports the
-# same fault as `BUG: ...` and then as `Oops: ...`.
+# Kinds that may follow a first line without being a second incident: the CPU reports
+# the same fault as `BUG: ...` and then as `Oops: ...`.
 _SAME_INCIDENT: dict[Kind, frozenset[Kind]] = {
     "oops": frozenset(("oops",)),
     "bug": frozenset(("oops",)),
     "kasan": frozenset(("kasan",)),
 }
 _MOST_LINES = 60
-# A chain of locks has a stack for each, and memory one for who got and who freed it.
+# A chain of locks has a stack for each; memory has one for its allocation and one for
+# its release.
 _MOST_LINES_OF: dict[Kind, int] = {"lockdep": 250, "kasan": 150, "kcsan": 150}
-# Of what a guest prints without end; no report is longer, and no line of one.
+# Limits for a guest that prints without end; no report and no line of one is longer.
 _LONGEST_REPORT = max(_MOST_LINES, *_MOST_LINES_OF.values())
 _LONGEST_LINE = 2**12
 _MOST_REPORTS = 1000
 _MOST_SEEN = 10**5
 _FIGURES = re.compile(r"[0-9a-f]{8,}|\d+")
-# Bytes, as a million lines may be short or long.
+# In bytes, as lines may be short or long.
 _AT_ONCE = 2**21
 _ABRIDGED = 2**22
-# There was nothing to start: that is the word of a root image, or of who gave it to the
-# guest, and no more of this kernel than its configuration.
+# There was nothing to start: the fault of the root image, of how the guest got it, or
+# at most of the kernel's configuration.
 _ROOTLESS = re.compile(
     r"Kernel panic - not syncing: (?:VFS: Unable to mount root fs|No working init found"
     r"|Requested init )"
@@ -125,8 +126,8 @@ _SHOWN_VICTIMS = 3
 class Splat:
     """One report.
 
-    ``headline`` is the line that names it, without its time stamp, and ``line`` that
-    line's number, from 1; ``excerpt`` is all of it, as it was printed.
+    ``headline`` is the line that names it, without its time stamp, ``line`` that line's
+    number, from 1, and ``excerpt`` the whole report, as printed.
     """
 
     kind: Kind
@@ -142,17 +143,17 @@ def scan(text: str) -> tuple[Splat, ...]:
 
 
 def scan_file(path: Path) -> tuple[Splat, ...]:
-    """As `scan`, of a file of any size: a guest may print without end.
+    """`scan` for a file of any size: a guest may print without end.
 
-    Of more than a thousand reports only those are added that begin like none before,
-    up to a thousand, and a panic.
+    After the first thousand reports, only those with a new headline are added, up to a
+    thousand, and a panic.
     """
     with path.open("rb") as file:
-        found = tuple(itertools.islice(_streamed(file), _MOST_REPORTS))
-        if len(found) < _MOST_REPORTS or panicked(found):
-            return found
+        splats = tuple(itertools.islice(_streamed(file), _MOST_REPORTS))
+        if len(splats) < _MOST_REPORTS or panicked(splats):
+            return splats
         file.seek(0)
-        return (*found, *_others(file, {one.headline for one in found}))
+        return (*splats, *_new_reports(file, {splat.headline for splat in splats}))
 
 
 def _streamed(file: BinaryIO) -> Iterator[Splat]:
@@ -160,31 +161,31 @@ def _streamed(file: BinaryIO) -> Iterator[Splat]:
     before = 0  # lines of the file that are no longer in ``lines``
     begin = 0
     while True:
-        more = [_text(raw) for raw in _piece(file)]
-        lines += more
-        # A report that may go on in what is not read yet is left for then.
-        settled = len(lines) - (_LONGEST_REPORT if more else 0)
+        chunk = [_text(raw) for raw in _next_lines(file)]
+        lines += chunk
+        # A report that may continue in the next lines waits for them.
+        settled = len(lines) - (_LONGEST_REPORT if chunk else 0)
         for splat, end in _reports(lines, begin):
             if splat.line > settled:
                 break
             begin = end
             yield dataclasses.replace(splat, line=before + splat.line)
-        if not more:
+        if not chunk:
             return
         begin = max(begin, settled)
-        done = max(0, begin - _LINES_TO_CUT)
-        del lines[:done]
-        before, begin = before + done, begin - done
+        consumed = max(0, begin - _LINES_TO_CUT)
+        del lines[:consumed]
+        before, begin = before + consumed, begin - consumed
 
 
-def _others(file: BinaryIO, headlines: set[str]) -> Iterator[Splat]:
-    """Reports that begin like none of ``headlines``, to the first panic.
+def _new_reports(file: BinaryIO, headlines: set[str]) -> Iterator[Splat]:
+    """Reports with none of the ``headlines``, apart from figures, to the first panic.
 
-    Of a million lines most are looked at once: what they say was seen before.
+    Texts that were seen before are skipped at once, as there may be a million lines.
     """
-    known = {_FIGURES.sub("", one) for one in headlines}
+    beginnings = {_FIGURES.sub("", headline) for headline in headlines}
     seen = headlines
-    most = len(known) + _MOST_REPORTS
+    most = len(beginnings) + _MOST_REPORTS
     rest = enumerate(_raw(file))
     for number, raw in rest:
         text = _message(_text(raw))
@@ -192,21 +193,23 @@ def _others(file: BinaryIO, headlines: set[str]) -> Iterator[Splat]:
             continue
         if len(seen) < _MOST_SEEN:
             seen.add(text)
-        if _FIGURES.sub("", text) in known:
+        if _FIGURES.sub("", text) in beginnings:
             continue
-        more = itertools.islice(rest, _LONGEST_REPORT)
-        lines = [_text(raw), *(_text(one) for _, one in more)]
+        following = itertools.islice(rest, _LONGEST_REPORT)
+        lines = [_text(raw), *(_text(line) for _, line in following)]
         for splat, _ in _reports(lines):
             begins = _FIGURES.sub("", splat.headline)
-            if splat.kind == "panic" or (begins not in known and len(known) < most):
-                known.add(begins)
+            if splat.kind == "panic" or (
+                begins not in beginnings and len(beginnings) < most
+            ):
+                beginnings.add(begins)
                 yield dataclasses.replace(splat, line=number + splat.line)
             if splat.kind == "panic":
                 return
 
 
-def _piece(file: BinaryIO) -> Iterator[bytes]:
-    """The next lines, until they are two megabytes together."""
+def _next_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The next lines, two megabytes of them."""
     size = 0
     for raw in _raw(file):
         yield raw
@@ -225,51 +228,51 @@ def _text(raw: bytes) -> str:
 
 
 def offsets(path: Path, lines: Sequence[int]) -> dict[int, int]:
-    """How many bytes stand before each of these ``lines``, which are from 1."""
-    found = {}
-    wanted = frozenset(lines)
+    """The offset in bytes of each of these ``lines``, which are numbered from 1."""
+    positions = {}
+    numbers = frozenset(lines)
     place = 0
     with path.open("rb") as file:
-        for number, raw in enumerate(_raw(file) if wanted else (), 1):
-            if number in wanted:
-                found[number] = place
-                if len(found) == len(wanted):
+        for number, raw in enumerate(_raw(file) if numbers else (), 1):
+            if number in numbers:
+                positions[number] = place
+                if len(positions) == len(numbers):
                     break
             place += len(raw)
-    return found
+    return positions
 
 
 def victims(path: Path) -> tuple[str, ...]:
-    """What the kernel killed because memory had run out, by name; the first few.
+    """Names of the first few processes that the kernel killed for want of memory.
 
-    That of a control group, which a workload may want, is none of these.
+    Those of a control group with a limit do not count: a workload may intend that.
     """
     with path.open("rb") as file:
         killed = (_VICTIM.search(raw) for raw in _raw(file) if _STARVED in raw)
-        names = (found[1].decode("utf-8", "replace") for found in killed if found)
+        names = (match[1].decode("utf-8", "replace") for match in killed if match)
         return tuple(itertools.islice(names, _SHOWN_VICTIMS))
 
 
 def abridge(console: Path, target: Path) -> None:
-    """Copy ``console``; of a very long one its beginning and its end."""
+    """Copy ``console``; only the beginning and the end of a very long one."""
     size = console.stat().st_size
     if size <= 2 * _ABRIDGED:
         shutil.copy2(console, target)
         return
-    with console.open("rb") as whole, target.open("wb") as file:
-        file.write(whole.read(_ABRIDGED))
+    with console.open("rb") as source, target.open("wb") as file:
+        file.write(source.read(_ABRIDGED))
         file.write(b"\n[kstall: %d bytes are left out here]\n" % (size - 2 * _ABRIDGED))
-        whole.seek(-_ABRIDGED, os.SEEK_END)
-        file.write(whole.read())
+        source.seek(-_ABRIDGED, os.SEEK_END)
+        file.write(source.read())
 
 
-def is_abridged(kept: Path) -> bool:
-    """Whether `abridge` left something out of what it made."""
-    return kept.stat().st_size > 2 * _ABRIDGED
+def is_abridged(path: Path) -> bool:
+    """Whether `abridge` left something out when it wrote ``path``."""
+    return path.stat().st_size > 2 * _ABRIDGED
 
 
 def is_loss(splat: Splat) -> bool:
-    """Whether it only says that the kernel's log lost messages."""
+    """Whether the report only says that the kernel's log lost messages."""
     return _LOST.match(splat.headline) is not None
 
 
@@ -288,7 +291,7 @@ def _reports(lines: Sequence[str], start: int = 0) -> Iterator[tuple[Splat, int]
     while start < len(lines):
         text = _message(lines[start])
         kind = _kind(text) if text is not None else None
-        if text == _STACK and not _is_asked_for(lines, start):
+        if text == _STACK and not _was_requested(lines, start):
             kind = "warning"
         if text is None or kind is None:
             start += 1
@@ -299,8 +302,8 @@ def _reports(lines: Sequence[str], start: int = 0) -> Iterator[tuple[Splat, int]
         start = end
 
 
-def _is_asked_for(lines: Sequence[str], stack: int) -> bool:
-    """Whether the stack is no report's, by what stands before it."""
+def _was_requested(lines: Sequence[str], stack: int) -> bool:
+    """Whether the stack belongs to no report, by the lines before it."""
     before = map(_message, lines[max(0, stack - _LINES_TO_STACK) : stack])
     return any(text and _NO_REPORT.match(text) for text in before)
 
@@ -317,17 +320,19 @@ def _end(lines: Sequence[str], start: int, kind: Kind) -> int:
             return number + 1
         if ends_with_stack and text.strip() == "</TASK>":
             return number + 1
-        other = _kind(text)
-        if other is not None and other not in _SAME_INCIDENT.get(kind, frozenset()):
+        next_kind = _kind(text)
+        if next_kind is not None and next_kind not in _SAME_INCIDENT.get(
+            kind, frozenset()
+        ):
             return number
         if _CUT_HERE in text or _RULE.fullmatch(text.strip()):
-            # A BUG has its cut before it, and so has what comes next.
+            # This cut is the next report's: that of a BUG comes before it.
             return number
     return most
 
 
 def _cut(lines: Sequence[str], start: int) -> int:
-    """Where the report whose headline is at ``start`` was cut from, if nearby."""
+    """The line of the cut mark before the headline at ``start``, if it is nearby."""
     for number in range(start - 1, max(-1, start - _LINES_TO_CUT), -1):
         if _CUT_HERE in lines[number]:
             return number
@@ -335,10 +340,10 @@ def _cut(lines: Sequence[str], start: int) -> int:
 
 
 def _message(line: str) -> str | None:
-    found = _STAMPED.search(line)
-    if found is None:
+    match = _STAMPED.search(line)
+    if match is None:
         return line if _LOST.match(line) else None
-    return found["text"]
+    return match["text"]
 
 
 def _kind(text: str) -> Kind | None:

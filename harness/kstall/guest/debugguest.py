@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A guest whose kernel watches itself: what it is put through, and what it said.
+"""A guest with a debug kernel: its job, and its reports.
 
-The same guest as of a full run, but that nothing is recorded: while the workloads run,
+It is the guest of a full run, except that nothing is recorded: while the workloads run,
 their events are switched on and off all the time (see ``kstall_guest/stress.py``), and
-complaints do not end it, for they are what is asked for.
+reports do not end it, because they are its result.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from .splats import Complaint
 #: Two builds, because KASAN and KCSAN cannot be in one.
 Flavour = Literal["debug", "kcsan"]
 Side = Literal["patched", "base"]
-#: How often each event has to be switched by all readers together, and how many of that
-#: at least by each: in these kernels a turn can take seconds.  And how often each
-#: processor and module goes.
+#: How often each event has to be switched by all readers together, and at least by each
+#: of them: in these kernels a turn can take seconds.  And how often each processor goes
+#: offline, and each module is unloaded.
 TOGGLES = 200
 SHARE = TOGGLES // 8
 CYCLES = 20
 RELOADS = 5
 _TOGGLE = "workloads/debug/toggle"
-# An emulated kernel under KASAN and lockdep takes so many times as long as without.
+# An emulated kernel takes so many times as long with KASAN and lockdep as without.
 _SLOWER = 5
-# Boot, processors, modules, what is done until all was switched often enough, leaks.
+# Seconds for boot, processors, modules, switching all events often enough, and leaks.
 _MARGIN = 1500.0
 _MEMORY_MB = 3072
 _APPEND = (
-    # Else the first bug is the last one that is told.
+    # Else KASAN reports only the first bug.
     "kasan_multi_shot",
-    # While identify_cpu() has the processor's features at nought, five levels of page
-    # tables seem to be four, and KASAN takes any access of an interrupt for a wild one;
+    # While identify_cpu() has cleared the processor's features, five levels of page
+    # tables seem to be four, and KASAN reports any access of an interrupt as wild;
     # printing that takes until the next interrupt, and so on for ever.
     "no5lvl",
-    # Else what lockdep says when it gives up is not printed.
+    # Else lockdep's message when it gives up is not printed.
     "loglevel=8",
-    # What takes long here takes long because it is emulated.
+    # Long delays are due to emulation.
     "watchdog_thresh=60",
     "workqueue.watchdog_thresh=180",
     "sysctl.kernel.hung_task_timeout_secs=300",
@@ -58,9 +58,9 @@ _FACTS = "debug.json"
 
 @dataclass(frozen=True)
 class Watched:
-    """What became of a guest; ``facts`` are those of ``kstall_guest.stress.run``.
+    """The outcome of a guest; ``facts`` are those of ``kstall_guest.stress.run``.
 
-    ``lockdep`` and ``leaked`` are None if this kernel does not look for that.
+    ``leaked`` is None if this kernel does not look for leaks.
     """
 
     status: str
@@ -71,25 +71,26 @@ class Watched:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What was done to the kernel; empty if it did not come to that."""
-        found: Mapping[str, Any] = self.agent.get("stress", {})
-        return found
+        """What was done to the kernel; empty if the guest ended before that."""
+        facts: Mapping[str, Any] = self.agent.get("stress", {})
+        return facts
 
     @property
     def signatures(self) -> frozenset[str]:
-        """Of all complaints, and of all that leaked."""
+        """The signatures of all reports and leaks."""
         return frozenset(
-            one.signature for one in (*self.complaints, *(self.leaked or ()))
+            complaint.signature
+            for complaint in (*self.complaints, *(self.leaked or ()))
         )
 
 
 def machine_for(series: Series) -> guest.Machine:
-    """The machine of ``series`` with a processor to take away, and room for shadows."""
+    """The machine of ``series``, with at least two processors and memory for KASAN."""
     usual = guestrun.machine_for(series)
     unit = {"M": 1, "G": 1024}[usual.memory[-1]]
     memory = max(int(usual.memory[:-1]) * unit, _MEMORY_MB)
-    # Here all processors are for all that runs.
-    append = [one for one in usual.append if not one.startswith("isolcpus=")]
+    # No processor is reserved in these guests.
+    append = [word for word in usual.append if not word.startswith("isolcpus=")]
     return dataclasses.replace(
         usual,
         cpus=max(usual.cpus, 2),
@@ -101,23 +102,27 @@ def machine_for(series: Series) -> guest.Machine:
 def job_for(
     series: Series, built: kernel.Kernel, side: Side, *, triggers: bool = False
 ) -> dict[str, Any]:
-    """The job: all workloads, nothing recorded, and what is done meanwhile.
+    """The job: all workloads, nothing recorded, and the stress meanwhile.
 
-    The base has not the new events, so that others that the workloads are about are
-    switched there.  With ``triggers`` they have some also while modules go.
+    The base lacks the new events, so the workloads' other events are switched there.
+    With ``triggers`` events have some also while modules are unloaded.
     """
     job = guestrun.job_for(series, built)
     loads = [load for load in series.spec.workload if load.not_debugged is None]
     run = {load.name for load in loads}
-    job["workloads"] = [one for one in job["workloads"] if one["name"] in run]
+    job["workloads"] = [
+        workload for workload in job["workloads"] if workload["name"] in run
+    ]
     points = series.spec.tracepoint
-    ours = [one.event for one in points]
-    theirs = [event for load in loads for event in load.events if event not in ours]
+    own_events = [point.event for point in points]
+    other_events = [
+        event for load in loads for event in load.events if event not in own_events
+    ]
     if side == "patched" and points:
-        events = [one.event for one in points if one.kind == "event"]
-        bare = [one.event for one in points if one.kind == "bare"]
+        events = [point.event for point in points if point.kind == "event"]
+        bare = [point.event for point in points if point.kind == "bare"]
     else:
-        events, bare = list(dict.fromkeys(theirs)), []
+        events, bare = list(dict.fromkeys(other_events)), []
     modules = list(dict.fromkeys(name for load in loads for name in load.modules))
     for load in job["workloads"]:
         load.update(events=[], record=[], bare=[], bpftrace=[], decode=[])
@@ -128,7 +133,7 @@ def job_for(
         "options": ["triggers"] if triggers else [],
         "events": events,
         "bare": bare,
-        # The last one loaded is the first that nothing needs.
+        # Unload in reverse order of loading: nothing depends on the last.
         "reload": modules[::-1],
         "toggles": TOGGLES,
         "cycles": CYCLES,
@@ -137,9 +142,9 @@ def job_for(
     return job
 
 
-def _key(project: Project, series: Series, where: Guest, job: Mapping[str, Any]) -> str:
+def _key(project: Project, series: Series, vm: Guest, job: Mapping[str, Any]) -> str:
     return cache.digest(
-        guestrun.key_of(project, series, where),
+        guestrun.key_of(project, series, vm),
         job,
         cache.file_digest((project.scripts / _TOGGLE).with_suffix(".c")),
         cache.file_digest(project.root / guestrun.STRESS),
@@ -149,7 +154,7 @@ def _key(project: Project, series: Series, where: Guest, job: Mapping[str, Any])
 def run(
     context: Context,
     series: Series,
-    where: Guest,
+    vm: Guest,
     side: Side,
     out: Path,
     log: Path,
@@ -157,92 +162,94 @@ def run(
     keep: Callable[[Watched], bool],
     triggers: bool = False,
 ) -> tuple[Watched, Booted]:
-    """Boot ``where``, which has the machine of `machine_for`, and do it all.
+    """Boot ``vm``, which has the machine of `machine_for`, and run the whole job.
 
-    ``triggers`` may be set while modules go, see `job_for`.
-    ``out`` gets the console, and in ``results`` what the guest brought back.  A guest
-    that came to its end and is one to ``keep`` is not run again.  Raises
-    `KstallError` if it ended in a way that says nothing of its kernel.
+    ``out`` gets the console, and the guest's files in ``results``.  The results of a
+    guest that came to its end are cached if ``keep`` accepts them.  For ``triggers``
+    see `job_for`.  Raises `KstallError` if the guest's end says nothing about its
+    kernel.
     """
-    job = job_for(series, where.kernel, side, triggers=triggers)
-    kept = context.cache / "watched" / _key(context.project, series, where, job)
+    job = job_for(series, vm.kernel, side, triggers=triggers)
+    entry = context.cache / "watched" / _key(context.project, series, vm, job)
     results = out / "results"
-    with context.turn(f"watched-{kept.name}", guestrun.RUNS_IT):
-        if reused := cache.kept(kept):
-            shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
+    with context.turn(f"watched-{entry.name}", guestrun.RUNS_IT):
+        if reused := cache.kept(entry):
+            shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
         else:
-            _boot(context, series, where, job, out, log)
-        found = load(results)
-        if not reused and found.exit_status == 0 and keep(found):
-            with cache.keep_if_possible(kept) as scratch:
+            _boot(context, series, vm, job, out, log)
+        watched = load(results)
+        if not reused and watched.exit_status == 0 and keep(watched):
+            with cache.keep_if_possible(entry) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
     cache.prune(context.cache / "watched", keep=100)
     seconds = json.loads((results / _FACTS).read_text())["seconds"]
-    return found, Booted(results, reused, _summed_up(found, seconds))
+    return watched, Booted(results, reused, _summary(watched, seconds))
 
 
 def _boot(
     context: Context,
     series: Series,
-    where: Guest,
+    vm: Guest,
     job: Mapping[str, Any],
     out: Path,
     log: Path,
 ) -> None:
     share, project = out / "share", context.project
-    guestrun.fill(share, project, series, where, job, log)
+    guestrun.fill(share, project, series, vm, job, log)
     shutil.copy2(project.root / guestrun.STRESS, share / guestrun.STRESS)
     guestrun.compile_program(
         project.scripts / _TOGGLE, share / "scripts" / _TOGGLE, log
     )
     deadline = _MARGIN + sum(load["deadline_s"] for load in job["workloads"])
     try:
-        ran = guestrun.start(series, where, share, out, deadline, context.ui)
+        guest_run = guestrun.start(series, vm, share, out, deadline, context.ui)
     finally:
         (share / "results").rename(out / "results")
         cache.remove(share)
-    guestrun.require_witness(ran)
-    limits = guestrun.limits_for(where)
-    if not guestrun.meant(ran, limits):
-        guestrun.require_time(ran, out / "results", limits)
-    console.abridge(ran.console, out / "results/console.txt")
+    guestrun.require_witness(guest_run)
+    limits = guestrun.limits_for(vm)
+    if not guestrun.meant(guest_run, limits):
+        guestrun.require_time(guest_run, out / "results", limits)
+    console.abridge(guest_run.console, out / "results/console.txt")
     facts = {
-        "status": ran.status,
-        "exit_status": ran.exit_status,
-        "seconds": round(ran.seconds, 1),
-        # Of all that was printed: what is kept of it may be without its middle.
-        "reports": [dataclasses.asdict(one) for one in ran.splats],
-        # Those that follow from a host that was busy, by their lines.
-        "excused": [ran.splats[number].line for number in ran.excused(limits)],
+        "status": guest_run.status,
+        "exit_status": guest_run.exit_status,
+        "seconds": round(guest_run.seconds, 1),
+        # Found in the whole console, as the saved one may lack its middle.
+        "reports": [dataclasses.asdict(splat) for splat in guest_run.splats],
+        # Reports that a busy host explains, by their lines.
+        "excused": [
+            guest_run.splats[number].line for number in guest_run.excused(limits)
+        ],
     }
     cache.write_json(out / "results" / _FACTS, facts)
 
 
-def _summed_up(found: Watched, seconds: float) -> str:
+def _summary(watched: Watched, seconds: float) -> str:
     turns = sum(
-        one["toggles"]
-        for reader in found.facts.get("readers", {}).values()
-        for one in reader.values()
+        counts["toggles"]
+        for reader in watched.facts.get("readers", {}).values()
+        for counts in reader.values()
     )
-    leaked = "" if found.leaked is None else f", {len(found.leaked)} leaks"
+    leaked = "" if watched.leaked is None else f", {len(watched.leaked)} leaks"
     figure("guest", seconds, "s")
     figure("toggles", turns, "")
-    for name, value in found.facts.get("seconds", {}).items():
+    for name, value in watched.facts.get("seconds", {}).items():
         figure(f"guest: {name}", value, "s")
     return (
-        f"{found.status} after {seconds:.0f} s, {turns} toggles, "
-        f"{len(found.complaints)} reports{leaked}"
+        f"{watched.status} after {seconds:.0f} s, {turns} toggles, "
+        f"{len(watched.complaints)} reports{leaked}"
     )
 
 
 def load(results: Path) -> Watched:
-    """What a guest left in ``results``; raises `KstallError` if that is not whole."""
+    """Load a guest's ``results``; raises `KstallError` if they are incomplete."""
     try:
         facts = json.loads((results / _FACTS).read_text(encoding="utf-8"))
         text = results / "console.txt"
-        # A whole one is read again: we may know more words than we did then.
+        # A complete console is read again: `scan_file` may know more reports by now.
         reports = (
-            tuple(console.Splat(**one) for one in facts["reports"])
+            tuple(console.Splat(**report) for report in facts["reports"])
             if console.is_abridged(text)
             else console.scan_file(text)
         )
@@ -256,9 +263,9 @@ def load(results: Path) -> Watched:
         facts["exit_status"],
         guestrun.agent(results),
         tuple(
-            splats.complaint(one)
-            for one in reports
-            if one.line not in facts.get("excused", ())
+            splats.complaint(report)
+            for report in reports
+            if report.line not in facts.get("excused", ())
         ),
         leaked,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a hung guest can still tell."""
+"""Dumps of a hung guest: its tasks, or its registers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from . import monitor
 
-# Blocked tasks, what runs on each CPU, then every task; and how each begins.
+# SysRq keys for blocked tasks, what runs on each CPU, and all tasks; and the first line
+# of each answer.
 _KEYS = {
     "w": b"sysrq: Show Blocked State",
     "l": b"sysrq: Show backtrace of all active CPUs",
@@ -21,9 +22,9 @@ _KEYS = {
 _BREAK = monitor.Command("chardev-send-break", {"id": "console"})
 _REGISTERS = monitor.Command("info registers -a", human=True, reply=".*")
 _POLL = 0.05
-# Seconds of the guest's for an answer to begin, to go on, and to end.
+# Guest seconds for an answer to begin, to pause, and to end.
 _BEGIN, _QUIET, _END = 3.0, 1.0, 15.0
-# On no host anything of this takes so many times as long.
+# Host seconds for a guest second, at most.
 _PATIENCE = 10
 
 
@@ -37,8 +38,8 @@ def tasks(
     """Have a hung kernel print its tasks; if it cannot, ask QEMU for registers.
 
     The kernel is asked by SysRq over its serial console, whose socket is
-    ``serial_path``; what it says goes to ``console``, as all else.  ``spent`` is a
-    clock in seconds that stands still while the host keeps the guest waiting.
+    ``serial_path``; its answer goes to ``console``, like all its output.  ``spent`` is
+    a clock in seconds that stands still while the host keeps the guest waiting.
     """
     with (
         contextlib.suppress(OSError, monitor.MonitorError),
@@ -49,15 +50,15 @@ def tasks(
         for key, headline in _KEYS.items():
             size = _size(console)
             monitor.perform(qmp, [_BREAK])
-            # The guest has to take the break before the key.
+            # The guest has to handle the break before the key.
             time.sleep(0.2)
             serial.sendall(key.encode())
             if not _answered(console, size, headline, spent):
                 break
             _settle(console, spent)
         if _size(console) == before:
-            (said,) = monitor.perform(qmp, [_REGISTERS])
-            registers.write_text(str(said.reply), encoding="utf-8")
+            (answer,) = monitor.perform(qmp, [_REGISTERS])
+            registers.write_text(str(answer.reply), encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -67,12 +68,12 @@ def _connected(path: Path) -> Iterator[socket.socket]:
         try:
             yield connection
         finally:
-            # Closed it would still be open for who waits for what it says.
+            # close() alone would not wake up the thread that waits in recv().
             connection.shutdown(socket.SHUT_RDWR)
 
 
 def _drain(connection: socket.socket) -> None:
-    """Throw away what comes in: QEMU waits for a client that does not read."""
+    """Discard all input: QEMU waits for a client that does not read."""
     with contextlib.suppress(OSError):
         while connection.recv(65536):
             pass
@@ -81,7 +82,7 @@ def _drain(connection: socket.socket) -> None:
 def _answered(
     console: Path, before: int, headline: bytes, spent: Callable[[], float]
 ) -> bool:
-    """Wait until ``headline`` stands on the console after ``before`` bytes, if ever."""
+    """Wait for ``headline`` on the console behind ``before`` bytes; False if late."""
     for _ in _while(lambda since: since < _BEGIN, spent, _BEGIN):
         if _size(console) > before:
             with console.open("rb") as file:
@@ -108,7 +109,7 @@ def _settle(console: Path, spent: Callable[[], float]) -> None:
 def _while(
     condition: Callable[[float], bool], spent: Callable[[], float], most: float
 ) -> Iterator[None]:
-    """Once in a while, as long as ``condition`` of the seconds ``spent`` here holds."""
+    """Poll as long as ``condition`` holds for the seconds ``spent`` since the start."""
     began, limit = spent(), time.monotonic() + most * _PATIENCE
     while condition(spent() - began) and time.monotonic() < limit:
         yield

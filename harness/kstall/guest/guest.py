@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Boot a kernel in QEMU, run one command in it, and say what became of it.
+"""Boot a kernel in QEMU, run one command in it, and return how it ended.
 
 Everything that knows virtme-ng is here.  Control and console are separate: the
 command's status comes back as a file, and QEMU itself writes the whole console to
@@ -38,26 +38,26 @@ from . import console as console_text
 from . import dump, hostclock, hosttime, monitor
 from .console import Splat
 
-# Where the job's own script and its two status files are in the guest.
+# The directory of the job's script and its status files in the guest.
 _CONTROL = "/run/kstall-control"
 _JOB = Path(__file__).parent / "guest-job.sh"
 _POLL = 0.05
-# A host that is busy without end must not keep us for ever: so many times a deadline.
+# The most that a busy host can extend a deadline, as a factor.
 _PATIENCE = 6.0
-# After its job a guest powers off by itself; one that does not is ended.
+# Seconds for a guest to power off after its job, before it is killed.
 _GRACE = 20.0
-# The kernel silently cuts its command line here, and the end is what starts init.
+# The kernel silently truncates its command line, whose end starts init, to this.
 _COMMAND_LINE_SIZE = 2048
-# What virtme-ng adds by itself, and for each mount beside its path, with some room.
-_THEIRS = 875
-_THEIRS_PER_MOUNT = 100
+# Bytes that virtme-ng adds by itself, and for each mount beside its path, rounded up.
+_VNG_BYTES = 875
+_VNG_BYTES_PER_MOUNT = 100
 _KERNEL = (
-    # virtme-ng adds `quiet`; the last one wins.  Before the console, which throws away
-    # what the level at its start does not let through.
+    # virtme-ng adds `quiet`; the last one wins.  Before the console's parameter, as the
+    # console discards what the level at its start suppresses.
     "loglevel=7",
 )
-_KERNEL_TOO = (
-    # A kernel that has oopsed is no witness; panic=-1 then ends the guest at once.
+_KERNEL_LATER = (
+    # After an oops nothing can be trusted; panic=-1 then ends the guest at once.
     "oops=panic",
     "nokaslr",
     "kunit.autorun=0",
@@ -91,7 +91,7 @@ class Machine:
 
     @property
     def bytes_of_memory(self) -> int:
-        """Its memory, which is as series.toml has it."""
+        """``memory``, in the notation of series.toml, in bytes."""
         return int(self.memory[:-1]) << {"M": 20, "G": 30}[self.memory[-1]]
 
 
@@ -106,17 +106,17 @@ class Share:
 
 @dataclass(frozen=True)
 class GuestRun:
-    """What became of a guest.
+    """How a guest ended, and what it printed.
 
-    ``completed``: the command ended, with ``exit_status``.  ``panic``: the kernel
-    did.  ``hang``: neither did before the deadline; the console ends with a dump of
-    the tasks.  ``lost``: QEMU ended and nothing tells why.  ``first_line_seconds`` is
-    from QEMU's start to the command's, or None if it never started.
-    ``performed`` is what the monitor did on the guest's request.  ``lost`` seconds of
-    all the host ran something else while the busiest of the guest's processors was
-    runnable, or had QEMU wait for a disk; ``host`` has the details.  ``deadline`` is
-    in seconds without those.  Reports of which `excused` tells why are no word about
-    the kernel; ``splats`` are all that were printed before tasks were dumped.
+    ``status`` is ``completed`` if the command ended, with ``exit_status``, ``panic`` if
+    the kernel did, ``hang`` if neither did before the deadline, and ``lost`` if QEMU
+    ended for an unknown reason.  The console of a hung guest ends with a dump of its
+    tasks.  ``first_line_seconds`` is from QEMU's start to the command's, or None if it
+    never started.  ``performed`` is what the monitor did on the guest's request.
+    ``lost`` are the seconds in which the host ran something else while the busiest of
+    the guest's processors was runnable, or had QEMU wait for a disk; ``host`` has the
+    details.  ``deadline`` is in seconds without those.  ``splats`` are all reports that
+    were printed before tasks were dumped; `excused` ones say nothing about the kernel.
     """
 
     status: Literal["completed", "panic", "hang", "lost"]
@@ -127,7 +127,7 @@ class GuestRun:
     splats: tuple[Splat, ...]
     argv: tuple[str, ...]
     performed: tuple[monitor.Performed, ...] = ()
-    # What the kernel killed for want of memory.
+    # Processes that the kernel killed for want of memory.
     victims: tuple[str, ...] = ()
     host: hosttime.Host = field(default_factory=hosttime.Host)
     lost: float = 0.0
@@ -137,7 +137,7 @@ class GuestRun:
     def ahead(self) -> str | None:
         """How far the guest's clock was ahead of the host's, if it was.
 
-        With icount it is no clock, but counts instructions.
+        None with icount, with which the guest's clock counts instructions.
         """
         if any("-icount" in word for word in self.argv):
             return None
@@ -150,10 +150,12 @@ class GuestRun:
         if not log.exists():
             return ""
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return next((x for x in reversed(lines) if x.strip() and x[:2] != "$ "), "")
+        return next(
+            (line for line in reversed(lines) if line.strip() and line[:2] != "$ "), ""
+        )
 
     def excused(self, limits: hosttime.Thresholds) -> dict[int, str]:
-        """Reports that follow from a host that was busy: number in ``splats``, why."""
+        """Reports that a busy host explains: index in ``splats``, and the reason."""
         stalls = {
             number: splat
             for number, splat in enumerate(self.splats)
@@ -162,14 +164,14 @@ class GuestRun:
         if ahead := self.ahead:
             return dict.fromkeys(stalls, ahead)
         offsets = console_text.offsets(
-            self.console, [one.line for one in stalls.values()]
+            self.console, [splat.line for splat in stalls.values()]
         )
-        found = {}
+        excuses = {}
         for number, splat in stalls.items():
             at = self.host.printed(offsets.get(splat.line, 0))
-            if why := hosttime.excuse(splat, at, self.host, limits):
-                found[number] = why
-        return found
+            if reason := hosttime.excuse(splat, at, self.host, limits):
+                excuses[number] = reason
+        return excuses
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ class _Desk:
     """A short-named directory for one run's sockets and links.
 
     virtme-ng hands its arguments to a shell, and a socket's path may have 107 bytes;
-    links from here keep both from minding what the user's directories are called.
+    links from here make both independent of the names of the user's directories.
     """
 
     path: Path
@@ -209,7 +211,7 @@ class _Desk:
         return link
 
 
-def boot(  # noqa: PLR0913 - what makes a guest, each by its name
+def boot(  # noqa: PLR0913 - all parts of a guest, each by its name
     image: Path,
     root: Root,
     accel: Accel,
@@ -224,14 +226,14 @@ def boot(  # noqa: PLR0913 - what makes a guest, each by its name
     scripts: Path | None = None,
 ) -> GuestRun:
     """Run ``command`` in a guest; ``deadline`` is in seconds that the guest can use:
-    those in which the host let it wait, for a processor or a disk, are not counted.
+    those in which it waited for a processor or a disk of the host do not count.
 
     ``steps`` are what the guest may ask QEMU's monitor for, see `kstall_guest.monitor`;
     ``scripts`` is what ``{scripts}`` in the machine's devices stands for.
 
-    ``out`` gets ``console.log``, ``job.log`` (what the command printed), ``guest.log``
-    (what virtme-ng and QEMU did), ``host.json`` (see `hosttime`) and ``registers.txt``
-    if a hung kernel answers no key.
+    ``out`` gets ``console.log``, ``job.log`` (the command's output), ``guest.log``
+    (that of virtme-ng and QEMU), ``host.json`` (see `hosttime`) and, if a hung kernel
+    does not respond to SysRq, ``registers.txt``.
     """
     out.mkdir(parents=True, exist_ok=True)
     console = out / "console.log"
@@ -265,11 +267,11 @@ def boot(  # noqa: PLR0913 - what makes a guest, each by its name
                 times = hosttime.Watch(child.pid, console, desk.control / hosttime.LOST)
                 with times.watching():
                     watch = _wait(child, desk, began, deadline, times, say)
-                    # On a full disk there is worse to tell than that.
+                    # A full disk causes worse errors, which are raised later.
                     with contextlib.suppress(OSError):
                         cache.write_json(out / hosttime.FILE, times.host.as_json())
                     if watch.hung:
-                        say(f"no end after {deadline:g} s: dumping the guest's tasks")
+                        say(f"timeout after {deadline:g} s: dumping the guest's tasks")
                         registers = out / "registers.txt"
                         dump.tasks(
                             desk.serial,
@@ -287,9 +289,9 @@ def boot(  # noqa: PLR0913 - what makes a guest, each by its name
             )
         if (printed := desk.control / "output").exists():
             shutil.copyfile(printed, out / "job.log")
-        ran = _judge(desk, console, argv, seconds, watch, tuple(performed))
+        run = _judge(desk, console, argv, seconds, watch, tuple(performed))
         return dataclasses.replace(
-            ran, host=times.host, lost=times.lost, deadline=deadline
+            run, host=times.host, lost=times.lost, deadline=deadline
         )
 
 
@@ -304,7 +306,7 @@ def vng_argv(
     desk: _Desk,
     console: Path,
 ) -> tuple[str, ...]:
-    """The one place where a virtme-ng command line is made."""
+    """The virtme-ng command line, which is only built here."""
     job = ["sh", f"{_CONTROL}/{_JOB.name}", *command]
     mounts = [Share(_CONTROL, desk.control, writable=True), *shares]
     _check_length(machine, mounts, job, root.arch)
@@ -338,36 +340,43 @@ def vng_argv(
 
 
 def kernel_parameters(
-    machine: Machine, whose: Architecture = arch.X86_64
+    machine: Machine, architecture: Architecture = arch.X86_64
 ) -> tuple[str, ...]:
-    """What the guest's kernel is told beside what virtme-ng tells it by itself."""
-    return (*_KERNEL, *whose.parameters, *_KERNEL_TOO, *machine.append)
+    """The guest's kernel parameters, without those that virtme-ng adds."""
+    return (*_KERNEL, *architecture.parameters, *_KERNEL_LATER, *machine.append)
 
 
 def _clock(
-    accel: Accel, machine: Machine, whose: Architecture = arch.X86_64
+    accel: Accel, machine: Machine, architecture: Architecture = arch.X86_64
 ) -> tuple[str, ...]:
-    """What an emulated kernel is told so that it need not measure it, see `hostclock`.
+    """The clock rate for an emulated kernel, so that it need not measure it; see
+    `hostclock`.
 
-    No part of `kernel_parameters`, which have a say in what a guest's results are: it
-    is another number on another host, and should have been found just so.  With icount
-    the counter is the guest's own, and nothing comes in between.
+    It is not among `kernel_parameters`, which are part of the key of a guest's results:
+    it differs between hosts, and should equal what the kernel would have measured.
+    With icount the counter is the guest's own, and its measurement cannot be disturbed.
     """
-    if accel.kind != "tcg" or "-icount" in machine.devices or whose.counter is None:
+    if (
+        accel.kind != "tcg"
+        or "-icount" in machine.devices
+        or architecture.counter is None
+    ):
         return ()
     khz = hostclock.khz()
-    return () if khz is None else (f"{whose.counter}={khz}",)
+    return () if khz is None else (f"{architecture.counter}={khz}",)
 
 
 def _check_length(
     machine: Machine,
     mounts: Sequence[Share],
     job: Sequence[str],
-    whose: Architecture = arch.X86_64,
+    architecture: Architecture = arch.X86_64,
 ) -> None:
-    length = _THEIRS + sum(len(word) + 1 for word in kernel_parameters(machine, whose))
-    length += sum(_THEIRS_PER_MOUNT + len(mount.guest) for mount in mounts)
-    # virtme-ng passes the command there, too, in base64.
+    length = _VNG_BYTES + sum(
+        len(word) + 1 for word in kernel_parameters(machine, architecture)
+    )
+    length += sum(_VNG_BYTES_PER_MOUNT + len(mount.guest) for mount in mounts)
+    # virtme-ng puts the command there, too, in base64.
     length += len(shlex.join(job)) * 4 // 3
     if length > _COMMAND_LINE_SIZE:
         raise GuestError(
@@ -377,13 +386,13 @@ def _check_length(
 
 
 def _environment(desk: _Desk) -> dict[str, str]:
-    # vng finds its other half, virtme-run, by PATH.
+    # vng finds its helper virtme-run by PATH.
     path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     return {"HOME": str(desk.home), "PATH": path, "TMPDIR": str(desk.path)}
 
 
 def _qemu_argv(desk: _Desk, out: Path) -> tuple[str, ...]:
-    # virtme-ng sends the serial console nowhere.  A second port would not do: of two
+    # virtme-ng discards the serial console.  A second port would not help: of two
     # `console=ttyS*` the kernel takes the first.  So this alters virtme-ng's own.
     console = {
         "backend": "socket",
@@ -393,7 +402,7 @@ def _qemu_argv(desk: _Desk, out: Path) -> tuple[str, ...]:
         "logfile": out / "console.log",
     }
     argv = ["-qmp", f"unix:{desk.monitor},server=on,wait=off"]
-    # So that it can be told which threads are the guest's processors.
+    # Names the threads, which identifies those of the guest's processors.
     argv += ["-name", "debug-threads=on"]
     for name, value in console.items():
         argv += ["-set", f"chardev.console.{name}={value}"]
@@ -401,7 +410,7 @@ def _qemu_argv(desk: _Desk, out: Path) -> tuple[str, ...]:
 
 
 def _with_files(machine: Machine, scripts: Path) -> Machine:
-    """``machine`` with devices that find their files."""
+    """``machine`` with ``{scripts}`` replaced in its devices."""
     devices = (word.replace("{scripts}", str(scripts)) for word in machine.devices)
     return dataclasses.replace(machine, devices=tuple(devices))
 
@@ -429,7 +438,7 @@ def _desk() -> Iterator[_Desk]:
         desk.home.mkdir()
         desk.control.mkdir()
         shutil.copy2(_JOB, desk.control / _JOB.name)
-        # The first configuration found wins: nobody else's shall choose our options.
+        # The first configuration found wins: no other one may set options.
         config = desk.home / ".config/virtme-ng"
         config.mkdir(parents=True)
         (config / "virtme-ng.conf").write_text("{}\n", encoding="utf-8")
@@ -437,7 +446,8 @@ def _desk() -> Iterator[_Desk]:
 
 
 def _pump(child: subprocess.Popen[bytes], log: BinaryIO) -> None:
-    """Copy what ``child`` prints: QEMU opens its outputs anew, and would truncate."""
+    """Copy the output of ``child`` to ``log``: QEMU reopens its outputs, and would
+    truncate the file."""
     assert child.stdout is not None
     for line in child.stdout:
         log.write(line)
@@ -446,8 +456,8 @@ def _pump(child: subprocess.Popen[bytes], log: BinaryIO) -> None:
 
 @dataclass(frozen=True)
 class _Watch:
-    """What was seen of a guest from outside; ``first_line`` as in `GuestRun`, and how
-    many bytes a hung one had ``printed``."""
+    """What was seen of a guest from outside; ``first_line`` is as in `GuestRun`, and
+    ``printed`` the bytes on the console at the end."""
 
     hung: bool
     first_line: float | None
@@ -462,10 +472,10 @@ def _wait(
     times: hosttime.Watch,
     say: Callable[[str], None],
 ) -> _Watch:
-    """Watch until the guest came to an end, or had ``deadline`` seconds since
-    ``began`` on the monotonic clock."""
-    # When QEMU made its socket, and when the command began.  As seen by us: files have
-    # the time of a clock that may be set meanwhile.
+    """Watch until the guest ends, or has had ``deadline`` seconds since ``began`` on
+    the monotonic clock."""
+    # When QEMU made its socket, and when the command began.  By our own clock: mtimes
+    # are of a clock that may be set meanwhile.
     started = first = None
     hung = False
     while child.poll() is None and not hung:
@@ -495,9 +505,9 @@ def _judge(
 ) -> GuestRun:
     splats = console_text.scan_file(console)
     if watch.hung and watch.printed is not None:
-        # Not what the dump of the tasks printed, which may overrun the kernel's log.
-        offsets = console_text.offsets(console, [one.line for one in splats])
-        splats = tuple(one for one in splats if offsets[one.line] < watch.printed)
+        # Without the dump of the tasks, which may overrun the kernel's log.
+        offsets = console_text.offsets(console, [splat.line for splat in splats])
+        splats = tuple(splat for splat in splats if offsets[splat.line] < watch.printed)
     exit_status = None
     if (file := desk.control / "status").exists():
         status: Literal["completed", "panic", "hang", "lost"] = "completed"

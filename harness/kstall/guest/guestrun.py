@@ -2,7 +2,7 @@
 """One series in one guest: the job that goes in, the results that come out.
 
 Everything goes through one shared directory: each further share costs a mount in the
-guest, and what the guest may write to is then a copy and never the project.
+guest, and the guest can only write to this copy and never to the project.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..debian import root
 from ..series import Context, Project, Series, projects
 from . import accel, console, guest, hosttime, jobs, monitor
 
-#: The agent's part that only guests of `debugguest` need, below the project.
+#: The part of the agent that only guests of `debugguest` need, below the project.
 STRESS = "harness/kstall_guest/stress.py"
 #: Seconds of a guest beyond its workloads' deadlines: boot, and bpftrace's start-up,
 #: which takes seconds a script under emulation.
@@ -42,22 +42,22 @@ _MARGIN = 60.0
 _PER_TRACER = 30.0
 _PROGRAM_BYTES = 10**7
 _EMULATOR = "qemu-system-x86_64"
-#: What another run does that is waited for.
+#: What another run does while this one waits.
 RUNS_IT = "runs this very guest"
 _CFLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
 class GuestFailed(FailedCheck):
-    """The kernel under test panicked, hung, or complained."""
+    """The kernel under test panicked, hung, or reported a bug."""
 
 
 class GuestEnded(GuestFailed):
-    """It panicked of what it was expected to complain of, and of nothing else."""
+    """An expected report ended the kernel, and it reported nothing else."""
 
 
 @dataclass(frozen=True)
 class Guest:
-    """A kernel and what it takes to run it."""
+    """A kernel, and what is needed to run it."""
 
     kernel: kernel.Kernel
     root: root.Root
@@ -68,7 +68,7 @@ class Guest:
 
 @dataclass(frozen=True)
 class Booted:
-    """A guest that came to its end: its results, and whether they were kept before."""
+    """A guest that came to its end: its results, and whether they were cached."""
 
     results: Path
     reused: bool
@@ -76,15 +76,15 @@ class Booted:
 
 
 def machine_for(series: Series) -> guest.Machine:
-    """The machine that ``series`` asks for."""
-    wanted = series.spec.machine
-    return guest.Machine(wanted.cpus, wanted.memory, wanted.append, wanted.devices)
+    """The machine that ``series`` declares."""
+    spec = series.spec.machine
+    return guest.Machine(spec.cpus, spec.memory, spec.append, spec.devices)
 
 
-def limits_for(where: Guest) -> hosttime.Thresholds:
-    """When the watchdogs of this guest's kernel bite."""
-    parameters = guest.kernel_parameters(where.machine, where.root.arch)
-    return hosttime.thresholds(where.kernel.config, parameters)
+def limits_for(vm: Guest) -> hosttime.Thresholds:
+    """The thresholds of the watchdogs of this guest's kernel."""
+    parameters = guest.kernel_parameters(vm.machine, vm.root.arch)
+    return hosttime.thresholds(vm.kernel.config, parameters)
 
 
 def steps_for(series: Series) -> tuple[monitor.Step, ...]:
@@ -95,12 +95,12 @@ def steps_for(series: Series) -> tuple[monitor.Step, ...]:
             step.step,
             tuple(
                 monitor.Command(
-                    one.qmp or one.hmp or "",
-                    one.arguments,
-                    human=one.hmp is not None,
-                    reply=one.reply or "",
+                    command.qmp or command.hmp or "",
+                    command.arguments,
+                    human=command.hmp is not None,
+                    reply=command.reply or "",
                 )
-                for one in step.commands
+                for command in step.commands
             ),
         )
         for load in series.spec.workload
@@ -146,7 +146,7 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
 
 
 def inputs(project: Project, series: Series) -> tuple[Path, ...]:
-    """The project's files that have a say in what happens in the guest."""
+    """The project's files on which the guest's results depend."""
     spec = series.spec
     programs = {(project.scripts / load.program).parent for load in spec.workload}
     files = {path for folder in programs for path in folder.rglob("*")}
@@ -156,21 +156,21 @@ def inputs(project: Project, series: Series) -> tuple[Path, ...]:
 
 
 def agent_files(project: Project) -> set[Path]:
-    """The agent, but for what only kernels that watch themselves are put through."""
+    """The agent's files, without the part that only debug kernels need."""
     files = set((project.harness / "kstall_guest").rglob("*.py"))
     return files - {project.root / STRESS}
 
 
-def key_of(project: Project, series: Series, where: Guest, *expected: str) -> str:
-    """Changes with anything that could make the guest's results another."""
+def key_of(project: Project, series: Series, vm: Guest, *expected: str) -> str:
+    """A digest of all that the guest's results depend on."""
     return cache.digest(
-        where.kernel.key,
-        where.root.key,
-        where.accel.kind,
-        vars(where.machine),
-        guest.kernel_parameters(where.machine, where.root.arch),
-        [(program.name, cache.file_digest(program.file)) for program in where.programs],
-        job_for(series, where.kernel),
+        vm.kernel.key,
+        vm.root.key,
+        vm.accel.kind,
+        vars(vm.machine),
+        guest.kernel_parameters(vm.machine, vm.root.arch),
+        [(program.name, cache.file_digest(program.file)) for program in vm.programs],
+        job_for(series, vm.kernel),
         [dataclasses.asdict(step) for step in steps_for(series)],
         [
             (str(path.relative_to(project.root)), cache.file_digest(path))
@@ -183,7 +183,7 @@ def key_of(project: Project, series: Series, where: Guest, *expected: str) -> st
 def run_guest(
     context: Context,
     series: Series,
-    where: Guest,
+    vm: Guest,
     log: Path,
     *,
     out: Path | None = None,
@@ -193,42 +193,42 @@ def run_guest(
 ) -> Booted:
     """Boot, run all workloads, and return where the results are.
 
-    That is below ``out``, or the series' directory of the run.
+    They are below ``out``, or below the series' directory of the run.
 
-    Results of a guest that came to its end without a complaint are kept under their
-    key, if they are to ``keep``, and used again unless ``fresh`` ones are asked for.
-    Complaints in which one of the ``expected`` expressions is found are none here;
-    `complaints` finds them in the results.  Raises `GuestEnded` if they end the kernel.
-    Raises `GuestFailed` with the console's excerpt if the kernel is at fault, and
-    `NotJudged` if nothing can be said of it; what the guest had written until then
-    stays in the run directory.  Results of before that were kept go with the first.
+    Results of a guest that came to its end without a report are cached if ``keep``
+    accepts them, and used again unless ``fresh`` ones are asked for.  Reports that
+    match one of the ``expected`` expressions do not count; `complaints` finds them in
+    the results.  Raises `GuestEnded` if they end the kernel, `GuestFailed` with an
+    excerpt of the console if the kernel failed, which also drops cached results, and
+    `NotJudged` if nothing can be concluded about it.  What the guest had written until
+    then stays in the run directory.
     """
     project = context.project
-    key = key_of(project, series, where, *expected)
+    key = key_of(project, series, vm, *expected)
     place = out or context.out / series.name
     results = place / "results"
-    kept = context.cache / "evidence" / key
+    entry = context.cache / "evidence" / key
     with context.turn(f"evidence-{key}", RUNS_IT):
-        if not fresh and cache.kept(kept):
-            shutil.copytree(kept, results, ignore=shutil.ignore_patterns(cache.LIST))
+        if not fresh and cache.kept(entry):
+            shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
             summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return Booted(results, True, summary)
         try:
             if context.away is None:
-                summary = _run(context, series, where, place, log, expected)
+                summary = _run(context, series, vm, place, log, expected)
             else:
-                unit = _unit(context, series, where, key, expected, fresh=fresh)
+                unit = _unit(context, series, vm, key, expected, fresh=fresh)
                 summary = _run_away(context.away, unit, place)
         except GuestFailed:
-            # What failed now is not proven by a guest of before that did not.
-            cache.remove(kept)
-            _forget_away(context, series, where, key)
+            # Results of an earlier guest do not disprove this failure.
+            cache.remove(entry)
+            _forget_away(context, series, vm, key)
             raise
         if keep(results):
-            with cache.keep_if_possible(kept) as scratch:
+            with cache.keep_if_possible(entry) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
         else:
-            _forget_away(context, series, where, key)
+            _forget_away(context, series, vm, key)
     cache.prune(context.cache / "evidence", keep=200)
     return Booted(results, False, summary)
 
@@ -236,22 +236,22 @@ def run_guest(
 def _run(
     context: Context,
     series: Series,
-    where: Guest,
+    vm: Guest,
     place: Path,
     log: Path,
     expected: tuple[str, ...],
 ) -> str:
-    """Boot it here; raises as `run_guest` does, and a summary comes back."""
+    """Boot the guest on this machine; returns a summary, and raises as `run_guest`."""
     share, results = place / "share", place / "results"
-    fill(share, context.project, series, where, job_for(series, where.kernel), log)
+    fill(share, context.project, series, vm, job_for(series, vm.kernel), log)
     try:
-        ran, summary = _boot(series, where, share, place, context.ui)
+        run, summary = _boot(series, vm, share, place, context.ui)
     finally:
         (share / "results").rename(results)
         cache.remove(share)
-    console.abridge(ran.console, results / "console.txt")
-    _refuse(ran, results, limits_for(where), expected)
-    cache.write_json(results / hosttime.FILE, ran.host.as_json())
+    console.abridge(run.console, results / "console.txt")
+    _refuse(run, results, limits_for(vm), expected)
+    cache.write_json(results / hosttime.FILE, run.host.as_json())
     return summary
 
 
@@ -259,11 +259,11 @@ def _run(
 
 
 def needs_of(machine: guest.Machine, kind: str) -> dict[str, float]:
-    """What a worker has to have for a guest on ``machine`` and this accelerator."""
+    """What a worker needs for a guest on ``machine`` with the accelerator ``kind``."""
     emulator = process.run([_EMULATOR, "--version"]).stdout.splitlines()[0]
     needs = {
         "slot": 1.0,
-        # QEMU's own, and what reads results, come on top.
+        # QEMU and the reader of the results need some, too.
         "memory": machine.bytes_of_memory / 2**30 + 0.5,
         f"{_EMULATOR}: {emulator}": 1.0,
     }
@@ -273,7 +273,7 @@ def needs_of(machine: guest.Machine, kind: str) -> dict[str, float]:
 def _unit(
     context: Context,
     series: Series,
-    where: Guest,
+    vm: Guest,
     key: str,
     expected: tuple[str, ...],
     *,
@@ -290,55 +290,55 @@ def _unit(
             "series": series.name,
             "workloads": [load.name for load in loads],
             "checks": [check.name for check in series.spec.check],
-            "kernel": where.kernel.key,
-            "root": where.root.key,
-            "accel": where.accel.kind,
+            "kernel": vm.kernel.key,
+            "root": vm.root.key,
+            "accel": vm.accel.kind,
             "programs": [
-                [one.name, one.file.parent.name, one.file.name]
-                for one in where.programs
+                [program.name, program.file.parent.name, program.file.name]
+                for program in vm.programs
             ],
             "expected": list(expected),
             "key": key,
         },
         entries=(
             copied,
-            f"kernels/{where.kernel.key}",
-            f"roots/{where.root.key}",
-            *(f"programs/{one.file.parent.name}" for one in where.programs),
+            f"kernels/{vm.kernel.key}",
+            f"roots/{vm.root.key}",
+            *(f"programs/{program.file.parent.name}" for program in vm.programs),
         ),
-        needs=needs_of(where.machine, where.accel.kind),
-        # Most of it is bpftrace's start.
+        needs=needs_of(vm.machine, vm.accel.kind),
+        # bpftrace's start takes most of it.
         seconds=20.0
         + 10.0 * sum(len(load.scripts) + bool(load.record) for load in loads),
         fresh=fresh,
     )
 
 
-def _run_away(away: elsewhere.Elsewhere, unit: elsewhere.Unit, place: Path) -> str:
-    outcome = away.do(unit, place)
+def _run_away(farm: elsewhere.Elsewhere, unit: elsewhere.Unit, place: Path) -> str:
+    outcome = farm.do(unit, place)
     outcome.tell()
     if outcome.error is not None:
         raise outcome.error
     return str(outcome.told["summary"])
 
 
-def _forget_away(context: Context, series: Series, where: Guest, key: str) -> None:
+def _forget_away(context: Context, series: Series, vm: Guest, key: str) -> None:
     if context.away is not None:
-        context.away.forget(_unit(context, series, where, key, (), fresh=False))
+        context.away.forget(_unit(context, series, vm, key, (), fresh=False))
 
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
 ) -> elsewhere.Done:
-    """Boot the guest that `run_guest` of another process has asked for."""
+    """Boot the guest that `run_guest` of another process requests."""
     project = projects.find(spec["project"], cache_dir)
-    (whole,) = project.load([spec["series"]])
-    series = _part(whole, spec["workloads"], spec["checks"])
+    (full_series,) = project.load([spec["series"]])
+    series = _subset(full_series, spec["workloads"], spec["checks"])
     machine = machine_for(series)
     built = kernel.find(spec["kernel"], cache_dir)
     assert built is not None
     user_space = root.find(spec["root"], cache_dir)
-    where = Guest(
+    vm = Guest(
         built,
         user_space,
         accelerator(cache_dir, built, user_space, spec["accel"], ui),
@@ -349,102 +349,106 @@ def perform(
         ),
     )
     expected = tuple(spec["expected"])
-    if key_of(project, series, where, *expected) != spec["key"]:
-        raise elsewhere.CannotHere("this worker would boot another guest than is asked")
+    if key_of(project, series, vm, *expected) != spec["key"]:
+        raise elsewhere.CannotHere("this worker would boot a different guest")
     context = Context(project, cache_dir, out, "full", ui)
     place = out / series.name
     log = place / "guest.log"
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     error: KstallError | None = None
     try:
-        told["summary"] = _run(context, series, where, place, log, expected)
+        facts["summary"] = _run(context, series, vm, place, log, expected)
     except (FailedCheck, NotJudged) as stopped:
-        # All else is this worker's, and another one may be able to.
+        # Any other error is this worker's own, and another one may succeed.
         error = stopped
-    return elsewhere.Done(told, files=place, error=error)
+    return elsewhere.Done(facts, files=place, error=error)
 
 
 def accelerator(
     cache_dir: Path, built: kernel.Kernel, user_space: root.Root, kind: str, ui: Sink
 ) -> accel.Accel:
-    """That of this worker, which has to be of the ``kind`` that is asked for."""
+    """The worker's accelerator; raises `CannotHere` if it is not of this ``kind``."""
     environment = {} if kind == "kvm" else {"KSTALL_ACCEL": kind}
-    found = accel.probe(
+    answer = accel.probe(
         cache_dir, built.image, user_space, ui.say, environment=environment
     )
-    if found.kind != kind:
-        raise elsewhere.CannotHere(f"no guest runs under KVM here: {found.why}")
-    return found
+    if answer.kind != kind:
+        raise elsewhere.CannotHere(f"guests do not run under KVM here: {answer.why}")
+    return answer
 
 
-def _part(series: Series, workloads: Sequence[str], checks: Sequence[str]) -> Series:
-    """``series`` with only these, in its own order."""
+def _subset(series: Series, workloads: Sequence[str], checks: Sequence[str]) -> Series:
+    """``series`` with only these workloads and checks, in its own order."""
     spec = series.spec.model_copy(
         update={
             "workload": tuple(
-                one for one in series.spec.workload if one.name in workloads
+                workload
+                for workload in series.spec.workload
+                if workload.name in workloads
             ),
-            "check": tuple(one for one in series.spec.check if one.name in checks),
+            "check": tuple(
+                check for check in series.spec.check if check.name in checks
+            ),
         }
     )
     return dataclasses.replace(series, spec=spec)
 
 
 def complaints(results: Path, expression: str) -> tuple[console.Splat, ...]:
-    """Those of the kernel in which ``expression`` is found."""
-    said = console.scan_file(results / "console.txt")
-    return tuple(one for one in said if _is_expected(one, (expression,)))
+    """The kernel's reports that match ``expression``."""
+    splats = console.scan_file(results / "console.txt")
+    return tuple(splat for splat in splats if _is_expected(splat, (expression,)))
 
 
-def _is_expected(one: console.Splat, expected: tuple[str, ...]) -> bool:
-    """Whether a report is one of those; what only follows from another is none."""
+def _is_expected(splat: console.Splat, expected: tuple[str, ...]) -> bool:
+    """Whether a report matches ``expected``; a panic that follows from one does not."""
     return (
-        one.kind != "panic"
-        and not console.is_loss(one)
-        and any(re.search(text, one.excerpt, re.MULTILINE) for text in expected)
+        splat.kind != "panic"
+        and not console.is_loss(splat)
+        and any(re.search(text, splat.excerpt, re.MULTILINE) for text in expected)
     )
 
 
-def forget(context: Context, series: Series, where: Guest) -> None:
-    """Drop the results that were kept of such a guest, if there are any."""
-    key = key_of(context.project, series, where)
+def forget(context: Context, series: Series, vm: Guest) -> None:
+    """Drop the cached results of this guest, if there are any."""
+    key = key_of(context.project, series, vm)
     with context.turn(f"evidence-{key}", RUNS_IT):
         cache.remove(context.cache / "evidence" / key)
-        _forget_away(context, series, where, key)
+        _forget_away(context, series, vm, key)
 
 
 def fill(
     share: Path,
     project: Project,
     series: Series,
-    where: Guest,
+    vm: Guest,
     job: Mapping[str, Any],
     log: Path,
 ) -> None:
-    """Put everything that ``job`` needs below ``share``, and make room for results.
+    """Put all that ``job`` needs below ``share``, with a directory for results.
 
     Raises `KstallError` for a workload that does not compile.
     """
     (share / "results").mkdir(parents=True)
-    for one in where.programs:
-        target = share / "scripts" / one.name
+    for program in vm.programs:
+        target = share / "scripts" / program.name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(one.file, target)
+        shutil.copy2(program.file, target)
     for load in series.spec.workload:
         target = share / "scripts" / load.program
-        compile_program(project.scripts / load.program, target, log, where.root.arch)
+        compile_program(project.scripts / load.program, target, log, vm.root.arch)
     for path in inputs(project, series):
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
-    shutil.copytree(where.kernel.modules, share / "modules", symlinks=True)
+    shutil.copytree(vm.kernel.modules, share / "modules", symlinks=True)
     cache.write_json(share / "job.json", job)
 
 
 def compile_program(
-    program: Path, target: Path, log: Path, whose: Architecture = arch.X86_64
+    program: Path, target: Path, log: Path, architecture: Architecture = arch.X86_64
 ) -> None:
-    """Compile ``<program>.c``, if there is one; static, as the guest has other libs."""
+    """Compile ``<program>.c``, if it exists; static, as the guest has other libs."""
     source = program.with_suffix(".c")
     if program.exists() or target.exists():
         return
@@ -454,47 +458,48 @@ def compile_program(
             target.parent, _PROGRAM_BYTES, f"the workload {source.name}"
         ):
             process.run(
-                [whose.tool("gcc"), *_CFLAGS, "-o", target, source],
+                [architecture.tool("gcc"), *_CFLAGS, "-o", target, source],
                 env={"LC_ALL": "C"},
                 log=log,
             )
     except process.CommandError as error:
-        # It is built by this machine from a source that no patch touches.
+        # No fault of the series: no patch touches this source.
         raise KstallError(
             f"the workload {source.name} does not compile:\n{error.what}",
             log=log,
-            next=f"it takes {whose.tool('gcc')} and a static C library (libc6-dev)",
+            next=f"install {architecture.tool('gcc')} and a static C library "
+            "(libc6-dev)",
         ) from error
 
 
 def _boot(
-    series: Series, where: Guest, share: Path, out: Path, ui: Sink
+    series: Series, vm: Guest, share: Path, out: Path, ui: Sink
 ) -> tuple[guest.GuestRun, str]:
     loads = series.spec.workload
     tracers = sum(len(load.scripts) + bool(load.record) for load in loads)
     deadline = _MARGIN + _PER_TRACER * tracers + sum(load.deadline_s for load in loads)
-    ran = start(series, where, share, out, deadline, ui)
+    run = start(series, vm, share, out, deadline, ui)
     summary = (
-        f"{len(loads)} workloads in {ran.seconds:.0f} s, first line after "
-        f"{ran.first_line_seconds:.1f} s"
-        if ran.first_line_seconds is not None
-        else f"ended as {ran.status}"
+        f"{len(loads)} workloads in {run.seconds:.0f} s, first line after "
+        f"{run.first_line_seconds:.1f} s"
+        if run.first_line_seconds is not None
+        else f"ended as {run.status}"
     )
-    figure("guest", ran.seconds, "s")
-    if ran.first_line_seconds is not None:
-        figure("guest start to first line of the job", ran.first_line_seconds, "s")
-    return ran, summary
+    figure("guest", run.seconds, "s")
+    if run.first_line_seconds is not None:
+        figure("guest start to first line of the job", run.first_line_seconds, "s")
+    return run, summary
 
 
 def start(
-    series: Series, where: Guest, share: Path, out: Path, deadline: float, ui: Sink
+    series: Series, vm: Guest, share: Path, out: Path, deadline: float, ui: Sink
 ) -> guest.GuestRun:
-    """Boot ``where`` with the job in ``share``; the results are below that."""
-    ran = guest.boot(
-        where.kernel.image,
-        where.root,
-        where.accel,
-        where.machine,
+    """Boot ``vm`` with the job in ``share``; the results are below that."""
+    run = guest.boot(
+        vm.kernel.image,
+        vm.root,
+        vm.accel,
+        vm.machine,
         (jobs.share(share),),
         jobs.COMMAND,
         out=out,
@@ -503,175 +508,183 @@ def start(
         steps=steps_for(series),
         scripts=share / "scripts",
     )
-    _keep_performed(ran, share / "results")
-    return ran
+    _keep_performed(run, share / "results")
+    return run
 
 
-def _keep_performed(ran: guest.GuestRun, results: Path) -> None:
-    """Put what the monitor did beside what the workload that asked for it left."""
-    for name in dict.fromkeys(one.workload for one in ran.performed):
-        # The name is the guest's word: it shall not lead out of the results.
+def _keep_performed(run: guest.GuestRun, results: Path) -> None:
+    """Save the monitor's actions with the results of the workloads that asked for
+    them."""
+    for name in dict.fromkeys(action.workload for action in run.performed):
+        # The name comes from the guest: it must not lead out of the results.
         if (results / name).parent == results and name not in ("", ".."):
             (results / name).mkdir(exist_ok=True)
             cache.write_json(
                 results / name / "injected.json",
-                [one.as_json() for one in ran.performed if one.workload == name],
+                [
+                    action.as_json()
+                    for action in run.performed
+                    if action.workload == name
+                ],
             )
 
 
-def require_witness(ran: guest.GuestRun) -> None:
-    """Raise if the guest ended in a way that says nothing of its kernel.
+def require_witness(run: guest.GuestRun) -> None:
+    """Raise `NotJudged` if the guest's end says nothing about its kernel.
 
-    What its kernel `meant` before that, an oops, a WARNING or lockdep, counts even so.
+    Reports before that, see `meant`, count even so: an oops, a WARNING or lockdep's.
     """
-    if ran.status == "lost":
-        # QEMU does not say so, and what a guest writes over 9p fails there.
-        space.require(ran.console.parent, _PROGRAM_BYTES, "what the guest writes")
-        words = f"; QEMU's last words: {ran.last_words}" if ran.last_words else ""
+    if run.status == "lost":
+        # On a full disk the guest's writes over 9p fail, which QEMU does not report.
+        space.require(run.console.parent, _PROGRAM_BYTES, "what the guest writes")
+        words = f"; QEMU's last words: {run.last_words}" if run.last_words else ""
         raise NotJudged(
             "the guest went away before the job had ended, and its kernel did not "
             f"say why{words}",
-            log=ran.console,
+            log=run.console,
             next="if QEMU was killed (memory?), run the same command again",
         )
-    if ran.victims:
+    if run.victims:
         raise NotJudged(
-            f"the guest ran out of memory, and killed {', '.join(ran.victims)}",
-            log=ran.console,
-            next="give it more with `memory` of [machine] in series.toml; if that does "
-            "not help, something in its kernel leaks",
+            f"the guest ran out of memory, and killed {', '.join(run.victims)}",
+            log=run.console,
+            next="increase `memory` of [machine] in series.toml; if that does not "
+            "help, something in its kernel leaks",
         )
-    for one in ran.splats:
-        if console.is_rootless(one):
+    for splat in run.splats:
+        if console.is_rootless(splat):
             raise NotJudged(
-                f"the guest found nothing to start: {one.headline}",
-                log=ran.console,
-                next="remove `roots` from the cache, so that the root is made anew; if "
+                f"the guest found nothing to start: {splat.headline}",
+                log=run.console,
+                next="remove `roots` from the cache, so that the root is rebuilt; if "
                 "that does not help, see whether the kernel starts without the patches",
             )
 
 
 def meant(
-    ran: guest.GuestRun, limits: hosttime.Thresholds
+    run: guest.GuestRun, limits: hosttime.Thresholds
 ) -> tuple[console.Splat, ...]:
-    """The reports that say something of the kernel."""
-    excused = ran.excused(limits)
+    """The reports that say something about the kernel."""
+    excused = run.excused(limits)
     return tuple(
-        one
-        for number, one in enumerate(ran.splats)
-        # What the log lost it lost for those who read it: nobody knows what it was.
-        if number not in excused and not console.is_loss(one)
-        # Without a root there is nothing that a kernel could go on with.
-        if not console.is_rootless(one)
-        # Without memory the best of drivers may warn, and init be what is killed.
-        if not (ran.victims and one.kind in ("warning", "panic"))
+        splat
+        for number, splat in enumerate(run.splats)
+        # Lost messages of the log are unknown: they may not have been reports.
+        if number not in excused and not console.is_loss(splat)
+        # No kernel can go on without a root.
+        if not console.is_rootless(splat)
+        # Without memory any driver may warn, and init may be killed.
+        if not (run.victims and splat.kind in ("warning", "panic"))
     )
 
 
 def require_time(
-    ran: guest.GuestRun, results: Path, limits: hosttime.Thresholds
+    run: guest.GuestRun, results: Path, limits: hosttime.Thresholds
 ) -> None:
-    """Raise if a guest stumbled over nothing but its time.
+    """Raise `NotJudged` if a guest failed only for want of time.
 
-    For those of which the kernel has said something that it `meant` that is no matter.
+    Only for guests without a report that says something about the kernel (`meant`).
     """
-    if ran.ahead:
+    if run.ahead:
         raise NotJudged(
-            f"the guest was wrong about the time{_doing(results)}: {ran.ahead}, so "
-            "that what it waited for had less than it should",
-            log=ran.console,
+            f"the guest's clock was wrong{_workload_clause(results)}: {run.ahead}, "
+            "so its timeouts were too short",
+            log=run.console,
             next=_QUIETER,
         )
-    if excused := ran.excused(limits):
-        number, why = next(iter(excused.items()))
-        known = "was starved of time" if ran.host.samples else "may have had no time"
+    if excused := run.excused(limits):
+        number, reason = next(iter(excused.items()))
+        claim = "was starved of time" if run.host.samples else "may have had no time"
+        excerpt = run.splats[number].excerpt
         raise NotJudged(
-            f"the guest {known}{_doing(results)}: {why}:\n{ran.splats[number].excerpt}",
-            log=ran.console,
+            f"the guest {claim}{_workload_clause(results)}: {reason}:\n{excerpt}",
+            log=run.console,
             next=_QUIETER,
         )
-    if ran.status == "hang":
-        raise NotJudged(_late(ran, results), log=ran.console, next=_QUIETER)
+    if run.status == "hang":
+        raise NotJudged(_late(run, results), log=run.console, next=_QUIETER)
 
 
 def _refuse(
-    ran: guest.GuestRun,
+    run: guest.GuestRun,
     results: Path,
     limits: hosttime.Thresholds,
     expected: tuple[str, ...],
 ) -> None:
-    """Raise unless the guest came to its end, and the kernel said nothing but what was
-    ``expected``."""
-    known = {one for one in ran.splats if _is_expected(one, expected)}
-    said = tuple(one for one in meant(ran, limits) if one not in known)
-    if not said:
-        require_witness(ran)
-    if ran.status == "panic" or said:
-        excerpt = said[0].excerpt if said else "(nothing on the console)"
-        what = {
+    """Raise unless the guest came to its end, and its kernel reported nothing but what
+    was ``expected``."""
+    expected_splats = {splat for splat in run.splats if _is_expected(splat, expected)}
+    reports = tuple(
+        splat for splat in meant(run, limits) if splat not in expected_splats
+    )
+    if not reports:
+        require_witness(run)
+    if run.status == "panic" or reports:
+        excerpt = reports[0].excerpt if reports else "(nothing on the console)"
+        headline = {
             "panic": "the guest panicked",
             "hang": "the guest hung and was ended at its deadline",
             "lost": "the kernel complained, and the guest went away",
-            "completed": f"the kernel complained ({len(said)} reports)",
-        }[ran.status]
-        ended = known and all(one.kind == "panic" for one in said)
+            "completed": f"the kernel complained ({len(reports)} reports)",
+        }[run.status]
+        ended = expected_splats and all(splat.kind == "panic" for splat in reports)
         raise (GuestEnded if ended else GuestFailed)(
-            f"{what}{_doing(results)}:\n{excerpt}", log=ran.console
+            f"{headline}{_workload_clause(results)}:\n{excerpt}", log=run.console
         )
-    require_time(ran, results, limits)
-    if lost := [one for one in ran.splats if one not in known]:
+    require_time(run, results, limits)
+    if lost := [splat for splat in run.splats if splat not in expected_splats]:
         raise NotJudged(
             f"the kernel's log lost messages: {lost[0].headline}",
-            log=ran.console,
-            next="look for what printed so much on the console",
+            log=run.console,
+            next="find out what printed so much on the console",
         )
-    if ran.exit_status != 0:
+    if run.exit_status != 0:
         error = agent(results).get("error") or {}
-        # What is wrong with the job is so in another guest, too.
+        # An error of the job itself would recur in another guest.
         again = error.get("kind") not in ("bad-job", "wrong-kernel")
         raise (NotJudged if again else KstallError)(
-            f"the job in the guest exited {ran.exit_status}{_agent_error(results)}",
-            log=ran.console,
+            f"the job in the guest exited {run.exit_status}{_agent_error(results)}",
+            log=run.console,
         )
 
 
 _QUIETER = (
-    "host.json beside the console says how busy the host was; on a quiet one, "
-    "`kstall validate --again` boots it afresh"
+    "host.json beside the console shows how busy the host was; on a quiet one, "
+    "`kstall validate --again` boots the guest again"
 )
 
 
-def _late(ran: guest.GuestRun, results: Path) -> str:
-    """The error of a guest that did not end, and whose kernel reported nothing."""
-    had = ran.seconds - ran.lost
+def _late(run: guest.GuestRun, results: Path) -> str:
+    """The error message for a guest that hung and whose kernel reported nothing."""
+    available = run.seconds - run.lost
     waited = (
-        f"of {ran.seconds:.0f} s it waited {ran.lost:.0f} s for a processor or a disk"
-        if ran.host.samples
+        f"of {run.seconds:.0f} s it waited {run.lost:.0f} s for a processor or a disk"
+        if run.host.samples
         else hosttime.BLIND
     )
-    if had < ran.deadline:
+    if available < run.deadline:
         return (
-            f"the guest was starved of time{_doing(results)}: {waited}, and had "
-            f"{had:.0f} of the {ran.deadline:.0f} s that it may take"
+            f"the guest was starved of time{_workload_clause(results)}: {waited}, and "
+            f"had {available:.0f} of the {run.deadline:.0f} s of its deadline"
         )
-    may = f"the {ran.deadline:.0f} s that it may take ({waited})"
+    limit = f"the {run.deadline:.0f} s of its deadline ({waited})"
     return (
-        f"the guest did not end{_doing(results)} in {may}, and its kernel did not say "
-        "why; the end of its console is what each task did then"
+        f"the guest did not end{_workload_clause(results)} in {limit}, and its kernel "
+        "did not say why; its console ends with what each task was doing"
     )
 
 
 def agent(results: Path) -> dict[str, Any]:
-    """agent.json; nothing if it is not there, or cut off."""
+    """agent.json; empty if it is missing or truncated."""
     try:
-        found = json.loads((results / "agent.json").read_text(encoding="utf-8"))
+        facts = json.loads((results / "agent.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}
 
 
-def _doing(results: Path) -> str:
-    """Which workload ran when the guest ended, as far as it could say."""
+def _workload_clause(results: Path) -> str:
+    """For messages: the workload that ran when the guest ended, if it is known."""
     for entry in agent(results).get("workloads", []):
         if entry.get("status") == "running":
             return f" in workload {entry['name']}"

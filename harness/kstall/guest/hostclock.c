@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /*
- * Prints how many thousand ticks a second the time stamp counter makes, by
- * CLOCK_MONOTONIC, which is what QEMU's own devices go by.
+ * Print the frequency of the time stamp counter in kHz, by CLOCK_MONOTONIC,
+ * which is the clock of QEMU's own devices.
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <time.h>
 #include <x86intrin.h>
 
-#define LOOKS 1000
+#define READINGS 1000
 #define APART_NS 250000000
 
 struct moment {
@@ -24,33 +24,33 @@ static int64_t now(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-/* Both clocks at once: of many looks the one that nothing came in between. */
-static struct moment look(void)
+/* Read both clocks at once: of many readings the one that took the least time. */
+static struct moment read_clocks(void)
 {
-	struct moment found = { 0, 0 };
+	struct moment reading = { 0, 0 };
 	int64_t least = INT64_MAX;
 
-	for (int i = 0; i < LOOKS; i++) {
+	for (int i = 0; i < READINGS; i++) {
 		int64_t before = now();
 		uint64_t ticks = __rdtsc();
 		int64_t after = now();
 
 		if (after - before < least) {
 			least = after - before;
-			found.ns = before + least / 2;
-			found.ticks = ticks;
+			reading.ns = before + least / 2;
+			reading.ticks = ticks;
 		}
 	}
-	return found;
+	return reading;
 }
 
 int main(void)
 {
 	struct timespec pause = { 0, APART_NS };
-	struct moment begin = look(), end;
+	struct moment begin = read_clocks(), end;
 
 	nanosleep(&pause, NULL);
-	end = look();
+	end = read_clocks();
 	printf("%.0f\n", (double)(end.ticks - begin.ticks) * 1e6 / (end.ns - begin.ns));
 	return 0;
 }

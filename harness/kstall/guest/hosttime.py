@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How much of the host's time a guest had, and which reports follow from too little.
 
-A guest's clock goes on while the host runs something else, so whatever in it waits by
-the clock (the kernel's watchdogs, deadlines of ours) counts time that the guest never
-had.  The host's scheduler knows: ``/proc/PID/task/TID/schedstat`` says for how long a
-thread was runnable and not running.  `Watch` reads that for QEMU's threads once a
-second; what it saw is part of a guest's results, as ``host.json``.
+A guest's clock goes on while the host runs something else, so whatever waits by that
+clock (the kernel's watchdogs, our deadlines) counts time that the guest never had.  The
+host's scheduler knows how much: ``/proc/PID/task/TID/schedstat`` has the time for which
+a thread was runnable and not running.  `Watch` samples that for QEMU's threads once a
+second; the samples are part of a guest's results, as ``host.json``.
 
-It does not say how long a thread slept because a disk, or memory that is swapped to
-one, kept it waiting.  The kernel counts that only where ``kernel.task_delayacct`` is
-set, which it mostly is not, and ``/proc/pressure`` is about everybody on the host.  But
-for as long as it lasts the thread is in state D, which anybody may read, so `Watch`
-looks at all of QEMU's threads five times a second.  What is shorter than that is seen
-now and then, and so on average.  Not seen at all is what no thread of QEMU's waits for
-(requests that the host's kernel does by itself), and time in which a thread does run,
-but in the host's kernel, looking for memory.
+schedstat does not count the time for which a thread slept because of a disk, or of
+memory that is swapped to one.  The kernel counts that only with
+``kernel.task_delayacct``, which is mostly off, and ``/proc/pressure`` is about the
+whole host.  But such a thread is in state D, which anybody may read, so `Watch` looks
+at all of QEMU's threads five times a second.  Shorter waits are seen now and then, so
+they are right on average.  Not seen are requests that the host's kernel does by itself,
+without a waiting thread, and the time for which a thread runs in the host's kernel to
+find memory.
 
-A guest that stalls for S seconds by its clock, and whose processors waited W seconds of
-them for one of the host's, or the rest of QEMU for a disk, all together, had S - W
-seconds in which each of them could go on: while one waits the others may wait for it,
-as who spins for a lock does whose holder does not run.  A report of a watchdog is
-excused (`excuse`)
+Take a guest that stalls for S seconds by its clock, while its processors waited for one
+of the host's, or the rest of QEMU for a disk, for a sum of W seconds.  Then it had
+S - W seconds in which all of its processors could go on: while one waits the others may
+wait for it, as a processor does that spins for a lock whose holder does not run.  A
+report of a watchdog is excused (`excuse`)
 
-- if that is less than half of what the watchdog allows.  It fires at its threshold and
-  not at the end of the stall, so that a guest with a host of its own has to stay well
-  below it; half is what is left to it here, and one that comes that near is reported.
-- unless even the processor that waited longest had twice what the watchdog allows: a
-  stall that has no end is reported again and again with a growing S, and comes to that
-  on any host that gives the guest a share of its time at all.
-- in any case if the host does not tell: then nobody knows whose the time was.
+- if S - W is less than half of the watchdog's threshold.  The watchdog fires at its
+  threshold and not at the end of the stall, so a guest on an idle host has to stay well
+  below it; here it may take half of it, and a stall of that length is reported.
+- unless even the processor that waited longest had twice the threshold: a stall without
+  end is reported again and again with a growing S, and reaches that on any host that
+  gives the guest a share of its time at all.
+- in any case if the host has no schedstat: then nothing is known about its time.
 """
 
 from __future__ import annotations
@@ -49,35 +49,35 @@ from .console import Splat
 
 #: In a guest's results.
 FILE = "host.json"
-#: Where the guest reads how many seconds it was kept waiting, in its control directory:
-#: as a whole, and then the sum of all its processors.
+#: A file in the guest's control directory with the seconds for which it was kept
+#: waiting: as a whole, and then the sum of all its processors.
 LOST = "lost"
-#: What waits for a disk in QEMU beside the guest's processors: its own threads.
+#: The name for QEMU's own threads that wait for a disk.
 DISK = "disk"
-#: What is to be said of a host without ``/proc/PID/schedstat``, or one that is all 0.
+#: For messages about a host without ``/proc/PID/schedstat``, or with one that is all 0.
 BLIND = (
     "this host does not tell how long it kept the guest waiting (its kernel has no "
-    "/proc/PID/schedstat, or nothing in it)"
+    "/proc/PID/schedstat, or an empty one)"
 )
 _INTERVAL = 1.0
 _LOOK = 0.2
 _PROC = Path("/proc")
-# As QEMU names them with debug-threads=on; the second is that of all processors.
+# QEMU's names with debug-threads=on; the second is one thread for all processors.
 _VCPU = re.compile(r"(?:CPU \d+|ALL CPUs)/\w+")
 _TICKS = os.sysconf("SC_CLK_TCK")
-# See above.
+# Twice the threshold and half of it, see above.
 _MARGIN = 2.0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen at a moment; all times are seconds since the guest was started.
+    """One sample; all times are in seconds.
 
-    ``waited`` is how long each virtual processor's thread has been runnable but not
-    running, or waiting for a disk, so far, and how long any other thread of QEMU's has
-    waited for one (`DISK`), ``stolen`` how much of the host's own processors was taken
-    from it so far, each on average, ``load`` its load average of a minute and
-    ``console`` the bytes that the guest had printed.
+    ``at`` is the time since the guest was started.  ``waited`` is the time so far for
+    which each virtual processor's thread was runnable but not running, or waiting for a
+    disk, and for which any other thread of QEMU waited for one (`DISK`).  ``stolen`` is
+    the steal time of the host so far, averaged over its processors, ``load`` its load
+    average of a minute, and ``console`` the bytes that the guest had printed.
     """
 
     at: float
@@ -89,16 +89,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Host:
-    """All samples of one guest, in order; none if the host does not tell."""
+    """All samples of one guest, in order; none if the host has no schedstat."""
 
     samples: tuple[Sample, ...] = ()
 
     def waits(self, begin: float, end: float) -> tuple[float, ...]:
-        """For how many seconds of these each processor was kept waiting.
+        """For how many seconds between ``begin`` and ``end`` each processor waited.
 
-        A wait is accounted for when it ends, so a sample later is looked at, too.
+        A wait is counted when it ends, so the second sample after ``end`` is used.
         """
-        first, last = self._before(begin), self._after(end)
+        first, last = self._sample_before(begin), self._sample_after(end)
         if first is None or last is None or last.at <= first.at:
             return ()
         stolen = last.stolen - first.stolen
@@ -116,7 +116,7 @@ class Host:
         )
 
     def printed(self, offset: int) -> float:
-        """When the byte ``offset`` of the console was there; the end if never seen."""
+        """When the byte ``offset`` of the console was printed; else the last sample."""
         for sample in self.samples:
             if sample.console > offset:
                 return sample.at
@@ -126,45 +126,50 @@ class Host:
         """``host.json``: the samples, and the share of each second that was waited."""
         rows = []
         before = Sample(0.0, {})
-        for one in self.samples:
-            seconds = one.at - before.at
+        for sample in self.samples:
+            seconds = sample.at - before.at
             rows.append(
                 {
-                    "at": round(one.at, 3),
-                    "waited": {k: round(v, 4) for k, v in one.waited.items()},
+                    "at": round(sample.at, 3),
+                    "waited": {
+                        name: round(waited, 4) for name, waited in sample.waited.items()
+                    },
                     "share": {
                         name: round((now - before.waited.get(name, 0.0)) / seconds, 3)
-                        for name, now in one.waited.items()
+                        for name, now in sample.waited.items()
                         if seconds > 0
                     },
-                    "stolen": round(one.stolen, 3),
-                    "load": one.load,
-                    "console": one.console,
+                    "stolen": round(sample.stolen, 3),
+                    "load": sample.load,
+                    "console": sample.console,
                 }
             )
-            before = one
+            before = sample
         return {"schema": 1, "samples": rows}
 
-    def _before(self, when: float) -> Sample | None:
-        found = [one for one in self.samples if one.at <= when]
-        return found[-1] if found else Sample(0.0, {}) if self.samples else None
+    def _sample_before(self, when: float) -> Sample | None:
+        samples = [sample for sample in self.samples if sample.at <= when]
+        return samples[-1] if samples else Sample(0.0, {}) if self.samples else None
 
-    def _after(self, when: float) -> Sample | None:
-        later = [one for one in self.samples if one.at >= when]
-        # Of the last second of a guest there is no later one.
-        found = later[:2] or list(self.samples[-1:])
-        return found[-1] if found else None
+    def _sample_after(self, when: float) -> Sample | None:
+        later = [sample for sample in self.samples if sample.at >= when]
+        # The last second of a guest has no later sample.
+        samples = later[:2] or list(self.samples[-1:])
+        return samples[-1] if samples else None
 
 
 def read(path: Path) -> Host:
-    """What `Host.as_json` made; nothing if it is not there, or not whole."""
+    """Read what `Host.as_json` wrote; no samples if it is missing or incomplete."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["samples"]
         return Host(
             tuple(
                 Sample(
                     float(row["at"]),
-                    {str(k): float(v) for k, v in row["waited"].items()},
+                    {
+                        str(name): float(waited)
+                        for name, waited in row["waited"].items()
+                    },
                     float(row.get("stolen", 0)),
                     float(row.get("load", 0)),
                     int(row.get("console", 0)),
@@ -177,52 +182,54 @@ def read(path: Path) -> Host:
 
 
 class Watch:
-    """Samples QEMU's threads while a guest runs; ``lost`` is for whoever waits for it.
+    """Samples QEMU's threads while a guest runs; ``lost`` extends deadlines.
 
-    ``told`` gets the seconds that were lost so far, for the guest to read.
+    ``lost_file`` gets the seconds that were lost so far, for the guest to read.
     """
 
-    def __init__(self, pid: int, console: Path, told: Path, proc: Path = _PROC) -> None:
+    def __init__(
+        self, pid: int, console: Path, lost_file: Path, proc: Path = _PROC
+    ) -> None:
         self._pid = pid
         self._console = console
-        self._told = told
+        self._lost_file = lost_file
         self._proc = proc
         self._began = time.monotonic()
         self._stolen = _stolen(proc)
         self._threads: tuple[Path, ...] = ()
-        self._looked = self._began
+        self._last_look = self._began
         self._blocked: dict[str, float] = {}
-        self._found: list[Sample] = []
-        self._over = threading.Event()
+        self._samples: list[Sample] = []
+        self._stop = threading.Event()
 
     @property
     def host(self) -> Host:
-        """What was seen until now."""
-        return Host(tuple(self._found))
+        """The samples until now."""
+        return Host(tuple(self._samples))
 
     @property
     def lost(self) -> float:
         """Seconds for which the guest was kept waiting until now."""
-        if not self._found:
+        if not self._samples:
             return 0.0
-        last = self._found[-1]
+        last = self._samples[-1]
         disk = last.waited.get(DISK, 0.0)
         longest = max(
             (waited for name, waited in last.waited.items() if name != DISK),
             default=0.0,
         )
-        # Who waits for a disk has no use for a processor, and the other way round.
+        # A thread waits either for a disk or for a processor, never for both.
         return min(longest + disk + last.stolen, last.at)
 
     @property
     def waits(self) -> float:
-        """Seconds for which its processors were kept waiting until now, all together.
+        """Seconds for which its processors were kept waiting until now, added up.
 
         While one waits the others may have to wait for it.
         """
-        if not self._found:
+        if not self._samples:
             return 0.0
-        last = self._found[-1]
+        last = self._samples[-1]
         return sum(
             waited + (last.stolen if name != DISK else 0.0)
             for name, waited in last.waited.items()
@@ -241,67 +248,67 @@ class Watch:
         try:
             yield self
         finally:
-            self._over.set()
+            self._stop.set()
             thread.join()
 
     @property
     def printed(self) -> int:
-        """How many bytes the console has now."""
+        """The size of the console in bytes."""
         return self._console.stat().st_size if self._console.exists() else 0
 
     def sample(self) -> None:
-        """Take one."""
+        """Take a sample."""
         waited = self._waited()
         if not waited:
-            # It has not begun, or is over, or this host does not tell.
+            # QEMU has not started, or has ended, or the host has no schedstat.
             return
         for name, seconds in self._blocked.items():
             waited[name] = waited.get(name, 0.0) + seconds
         at = time.monotonic() - self._began
         stolen = max(0.0, _stolen(self._proc) - self._stolen)
         load = os.getloadavg()[0]
-        self._found.append(Sample(at, waited, stolen, load, self.printed))
+        self._samples.append(Sample(at, waited, stolen, load, self.printed))
         with contextlib.suppress(OSError):
-            cache.write_text(self._told, f"{self.lost:.3f} {self.waits:.3f}\n")
+            cache.write_text(self._lost_file, f"{self.lost:.3f} {self.waits:.3f}\n")
 
     def look(self) -> None:
-        """See who waits for a disk at this moment, as they have since the last look."""
+        """Count threads that wait for a disk now as waiting since the last look."""
         now = time.monotonic()
-        since, self._looked = now - self._looked, now
+        since, self._last_look = now - self._last_look, now
         for name in _blocked({thread.parent for thread in self._threads}):
             self._blocked[name] = self._blocked.get(name, 0.0) + since
 
     def _run(self) -> None:
         sampled = self._began
-        while not self._over.wait(_LOOK):
+        while not self._stop.wait(_LOOK):
             self.look()
             if time.monotonic() - sampled >= _INTERVAL:
                 sampled = time.monotonic()
                 self.sample()
 
     def _waited(self) -> dict[str, float]:
-        """Seconds that each of the threads was runnable and did not run, by name."""
+        """Seconds for which each thread was runnable and did not run, by name."""
         if not self._threads:
             self._threads = tuple(_threads(self._pid, self._proc))
-        found = {}
+        waits = {}
         for place in self._threads:
             try:
                 name = (place / "comm").read_text().strip()
                 words = (place / "schedstat").read_text().split()
-                ran, waited = int(words[0]), int(words[1]) / 1e9
+                run_time, waited = int(words[0]), int(words[1]) / 1e9
             except (OSError, ValueError, IndexError):
                 continue
-            # Who has a name has run: a kernel that does not count says 0 of all.
-            if _VCPU.fullmatch(name) and ran:
-                found[name] = waited
-        if len(found) < len(self._threads):
-            # More processors may come up later than the first.
+            # A thread with a name has run: 0 means that the kernel does not count.
+            if _VCPU.fullmatch(name) and run_time:
+                waits[name] = waited
+        if len(waits) < len(self._threads):
+            # Threads of further processors may start later.
             self._threads = ()
-        return found
+        return waits
 
 
 def _threads(top: int, proc: Path) -> Iterator[Path]:
-    """The threads of the virtual processors among what ``top`` has started."""
+    """The threads of virtual processors in ``top`` and its descendants."""
     for pid in _descendants(top, proc):
         try:
             places = list((proc / str(pid) / "task").iterdir())
@@ -314,19 +321,19 @@ def _threads(top: int, proc: Path) -> Iterator[Path]:
 
 
 def _blocked(tasks: set[Path]) -> set[str]:
-    """Of the threads there, those of processors that wait for a disk, by name, and
-    `DISK` if any other does."""
-    found = set()
+    """The names of processors' threads in ``tasks`` that wait for a disk, and `DISK`
+    if any other thread does."""
+    names = set()
     for task in tasks:
         with contextlib.suppress(OSError):
             for place in task.iterdir():
-                # It may be gone meanwhile.
+                # The thread may have ended meanwhile.
                 with contextlib.suppress(OSError, IndexError):
                     head, _, rest = (place / "stat").read_text().rpartition(")")
                     name = head.partition("(")[2]
                     if rest.split()[0] == "D":
-                        found.add(name if _VCPU.fullmatch(name) else DISK)
-    return found
+                        names.add(name if _VCPU.fullmatch(name) else DISK)
+    return names
 
 
 def _descendants(top: int, proc: Path) -> list[int]:
@@ -334,19 +341,19 @@ def _descendants(top: int, proc: Path) -> list[int]:
     for place in proc.iterdir():
         if place.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                # A name may hold anything, and ends with the last bracket.
+                # A name may contain anything; it ends at the last parenthesis.
                 rest = (place / "stat").read_text().rpartition(")")[2].split()
                 children.setdefault(int(rest[1]), []).append(int(place.name))
-    pending, found = [top], []
+    pending, pids = [top], []
     while pending:
         pid = pending.pop()
-        found.append(pid)
+        pids.append(pid)
         pending += children.get(pid, [])
-    return found
+    return pids
 
 
 def _stolen(proc: Path) -> float:
-    """Seconds that a hypervisor took from this host's processors, on average."""
+    """Steal time of this host in seconds, averaged over its processors."""
     try:
         lines = (proc / "stat").read_text().splitlines()
         cpus = sum(re.match(r"cpu\d", line) is not None for line in lines)
@@ -357,8 +364,8 @@ def _stolen(proc: Path) -> float:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """After how many seconds each of a kernel's watchdogs reports a stall; ``hz``
-    are the ticks of its clock in one."""
+    """Seconds after which each of a kernel's watchdogs reports a stall; ``hz`` is the
+    frequency of its jiffies."""
 
     soft: float = 20.0
     hard: float = 10.0
@@ -382,22 +389,22 @@ _PARAMETERS = {
 
 
 def thresholds(config: Path, parameters: Sequence[str] = ()) -> Thresholds:
-    """Those of a kernel with this configuration, booted with these parameters."""
-    found: dict[str, Any] = {}
+    """The thresholds of a kernel with this configuration and these parameters."""
+    values: dict[str, Any] = {}
     with contextlib.suppress(OSError):
         text = config.read_text(encoding="utf-8", errors="replace")
         for name, pattern in _SETTINGS.items():
             if match := pattern.search(text):
-                found[name] = int(match[1])
+                values[name] = int(match[1])
     for word in parameters:
         key, _, value = word.partition("=")
         for name, factor in _PARAMETERS.get(key, ()):
             with contextlib.suppress(ValueError):
-                found[name] = float(value) * factor
-    return Thresholds(**found)
+                values[name] = float(value) * factor
+    return Thresholds(**values)
 
 
-# What tells how long a stall was, by the watchdog that reports it.
+# The duration of a stall in the report of each watchdog.
 _SOFT = re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s")
 _HARD = re.compile(r"hard LOCKUP|Hard LOCKUP")
 _WORKQUEUE = re.compile(r"workqueue lockup - .* stuck for (\d+)s")
@@ -408,48 +415,48 @@ _HUNG = re.compile(r"blocked (?:in I/O wait )?for more than (\d+) seconds")
 
 @dataclass(frozen=True)
 class Stall:
-    """What did not go on for ``seconds``, of which the report comes after ``limit``."""
+    """A stall of ``seconds``, which is reported after ``limit`` seconds."""
 
     seconds: float
     limit: float
 
 
 def stall(splat: Splat, limits: Thresholds) -> Stall | None:
-    """What a watchdog that goes by the clock says; None of any other report."""
+    """The stall that a watchdog reports; None for any other report."""
     line = splat.headline
     if splat.kind == "lockup":
-        if found := _SOFT.search(line):
-            return Stall(float(found[1]), limits.soft)
-        if found := _WORKQUEUE.search(line):
-            return Stall(float(found[1]), limits.workqueue)
-        # It does not say how long; it looks again before twice the time is over.
+        if match := _SOFT.search(line):
+            return Stall(float(match[1]), limits.soft)
+        if match := _WORKQUEUE.search(line):
+            return Stall(float(match[1]), limits.workqueue)
+        # Without a duration; but the next check is within twice the threshold.
         return Stall(2 * limits.hard, limits.hard)
     if splat.kind == "rcu-stall":
-        found = _RCU_TIME.search(splat.excerpt)
-        ticks = int(found[1] or found[2]) if found else limits.rcu * limits.hz
+        match = _RCU_TIME.search(splat.excerpt)
+        ticks = int(match[1] or match[2]) if match else limits.rcu * limits.hz
         return Stall(ticks / limits.hz, min(limits.rcu, ticks / limits.hz))
     if splat.kind == "hung-task":
-        found = _HUNG.search(line)
-        seconds = float(found[1]) if found else limits.hung
+        match = _HUNG.search(line)
+        seconds = float(match[1]) if match else limits.hung
         return Stall(seconds, min(limits.hung, seconds))
     return None
 
 
 def excuse(splat: Splat, at: float, host: Host, limits: Thresholds) -> str | None:
-    """Why a report printed ``at`` says nothing of its kernel, if that is so."""
-    found = stall(splat, limits)
-    if found is None:
+    """Why a report printed ``at`` says nothing about its kernel, or None."""
+    pause = stall(splat, limits)
+    if pause is None:
         return None
     if not host.samples:
-        return f"it stood still for {found.seconds:.0f} s by its clock, and {BLIND}"
-    waits = host.waits(at - found.seconds, at)
-    had = max(0.0, found.seconds - sum(waits))
-    least = found.seconds - max(waits, default=0.0)
-    if had >= found.limit / _MARGIN or least >= found.limit * _MARGIN:
+        return f"it stood still for {pause.seconds:.0f} s by its clock, and {BLIND}"
+    waits = host.waits(at - pause.seconds, at)
+    usable = max(0.0, pause.seconds - sum(waits))
+    longest_usable = pause.seconds - max(waits, default=0.0)
+    if usable >= pause.limit / _MARGIN or longest_usable >= pause.limit * _MARGIN:
         return None
-    each = ", ".join(f"{one:.1f}" for one in waits)
+    listing = ", ".join(f"{wait:.1f}" for wait in waits)
     return (
-        f"it stood still for {found.seconds:.0f} s by its clock, of which its "
-        f"processors waited {each} s for the host's, or for a disk: {had:.1f} s are "
-        f"left, and the watchdog allows {found.limit:.0f}"
+        f"it stood still for {pause.seconds:.0f} s by its clock, of which its "
+        f"processors waited {listing} s for the host's, or for a disk: {usable:.1f} s "
+        f"are left, and the watchdog allows {pause.limit:.0f}"
     )

@@ -9,10 +9,10 @@ from typing import Any
 
 from .guest import Share
 
-#: Where a guest finds what it was given.
+#: The directory of the job in the guest.
 GUEST = Path("/run/kstall")
 SCRIPTS = GUEST / "scripts"
-#: What does the job.
+#: The command that runs the job.
 COMMAND = (
     "env",
     f"PYTHONPATH={GUEST / 'harness'}",
@@ -24,7 +24,7 @@ COMMAND = (
 
 
 def share(host: Path) -> Share:
-    """``host``, which has the job and room for its results, as the guest sees it."""
+    """The share of ``host``, the directory with the job and its results."""
     return Share(str(GUEST), host, writable=True)
 
 
@@ -57,7 +57,7 @@ def workload(
     scripts: Sequence[str] = (),
     **more: Any,
 ) -> dict[str, Any]:
-    """A workload of a job; ``more`` is as the agent calls it.
+    """A workload of a job; ``more`` has further entries by the agent's names.
 
     ``events`` are traced by ftrace, and bpftrace runs ``scripts``.
     """

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""QEMU's monitor: doing to a guest from outside what cannot be done from within.
+"""QEMU's monitor: actions on a guest that are not possible from within.
 
-A workload names the steps that it needs, and its program asks for one when it is ready
-for it.  The request comes over a virtio-serial port of its own.  A port keeps the order
-of what is sent, wakes either side at once and ends with QEMU; a file in the shared
-directory would have to be polled for over 9p, which costs the guest interrupts just
-when it counts them.
+A workload declares the steps that it needs, and its program asks for one when it is
+ready for it.  The request comes over a virtio-serial port of its own.  A port keeps
+the order of requests, wakes either side at once and ends with QEMU; a file in the
+shared directory would have to be polled over 9p, which causes interrupts in the guest
+just when it counts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from qemu.qmp import ExecuteError, QMPClient, QMPError
 
 from ..base import KstallError
 
-#: What the guest finds the port by; `kstall_guest.monitor` has the other end.
+#: The name of the port in the guest; `kstall_guest.monitor` has the other end.
 PORT = "kstall.monitor"
 #: Seconds for all commands of a step; each takes QEMU milliseconds.
 DEADLINE = 120.0
@@ -40,10 +40,10 @@ class MonitorError(KstallError):
 
 @dataclass(frozen=True)
 class Command:
-    """One command: of QMP, or, if ``human``, what one would type at the monitor.
+    """One command: of QMP, or, if ``human``, a line for the human monitor.
 
-    What is typed cannot fail but in words, so all that it prints has to match
-    ``reply``, a regular expression; nothing, unless that says otherwise.
+    The human monitor has no error status, so all its output has to match ``reply``, a
+    regular expression; by default it must print nothing.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a command; ``error`` is None if it did what it should."""
+    """The result of a command; ``error`` is None if it succeeded."""
 
     command: str
     reply: Any
@@ -63,7 +63,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Step:
-    """What a workload may ask for by ``name``."""
+    """Commands that a workload may ask for by ``name``."""
 
     workload: str
     name: str
@@ -72,10 +72,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Performed:
-    """A request and what was done about it.
+    """A request and its answers.
 
-    ``at`` and ``seconds`` are when it was begun and how long it took, in host seconds,
-    ``at`` from when the port was opened.
+    ``at`` is when it was begun, since the port was opened, and ``seconds`` how long it
+    took, both in host seconds.
     """
 
     workload: str
@@ -95,11 +95,11 @@ def perform(
 ) -> tuple[Answer, ...]:
     """Give ``commands`` to the QMP socket ``monitor``, in order.
 
-    All of them are given, also after one failed, or a `stop` would be left without
-    its `cont`.  Raises `MonitorError` if QEMU is not there or does not answer within
+    All of them are given, even after one failed, or a `stop` would be left without its
+    `cont`.  Raises `MonitorError` if QEMU is gone or does not answer within
     ``deadline`` seconds.
     """
-    # Losing QEMU is not news to us, and without a handler Python prints it to stderr.
+    # Losing QEMU is raised as an error; without a handler Python also prints it.
     log = logging.getLogger("qemu.qmp")
     if not log.handlers:
         log.addHandler(logging.NullHandler())
@@ -116,7 +116,7 @@ def perform(
 async def _limited(
     monitor: Path, commands: Sequence[Command], deadline: float
 ) -> tuple[Answer, ...]:
-    # No more than a second is given to taking leave, also of a QEMU that is stuck.
+    # Disconnecting takes a second at most, even from a QEMU that is stuck.
     client = QMPClient("kstall")
     try:
         async with asyncio.timeout(deadline):
@@ -138,10 +138,10 @@ async def _execute(client: QMPClient, command: Command) -> Answer:
         )
     except ExecuteError as error:
         return Answer(command.text, None, str(error))
-    said = str(reply).replace("\r\n", "\n").strip()
-    if re.fullmatch(command.reply, said, re.S):
-        return Answer(command.text, said)
-    return Answer(command.text, said, f"it said {said!r}, not {command.reply!r}")
+    output = str(reply).replace("\r\n", "\n").strip()
+    if re.fullmatch(command.reply, output, re.S):
+        return Answer(command.text, output)
+    return Answer(command.text, output, f"it printed {output!r}, not {command.reply!r}")
 
 
 @contextlib.contextmanager
@@ -150,15 +150,15 @@ def answering(
 ) -> Iterator[list[Performed]]:
     """Answer a guest's requests while the block runs; the list grows with each.
 
-    ``port`` is the socket of the guest's virtio-serial port.  QEMU has to have ended
-    when the block does, or the guest's next request is lost.
+    ``port`` is the socket of the guest's virtio-serial port.  QEMU has to end before
+    the block does, or the guest's next request is lost.
     """
-    done: list[Performed] = []
+    actions: list[Performed] = []
     if not steps:
-        yield done
+        yield actions
         return
     over = threading.Event()
-    known = {(step.workload, step.name): step for step in steps}
+    by_name = {(step.workload, step.name): step for step in steps}
 
     def answer() -> None:
         while not port.exists():
@@ -169,9 +169,9 @@ def answering(
             connection.settimeout(_POLL)
             opened = time.monotonic()
             for line in _lines(connection, over):
-                reply, performed = _answer(line, known, monitor, opened, deadline)
+                reply, performed = _answer(line, by_name, monitor, opened, deadline)
                 if performed is not None:
-                    done.append(performed)
+                    actions.append(performed)
                 connection.settimeout(deadline)
                 connection.sendall(json.dumps(reply).encode() + b"\n")
                 connection.settimeout(_POLL)
@@ -179,7 +179,7 @@ def answering(
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     try:
-        yield done
+        yield actions
     finally:
         over.set()
         thread.join()
@@ -201,7 +201,7 @@ def _lines(connection: socket.socket, over: threading.Event) -> Iterator[bytes]:
 
 def _answer(
     line: bytes,
-    known: Mapping[tuple[str, str], Step],
+    steps: Mapping[tuple[str, str], Step],
     monitor: Path,
     opened: float,
     deadline: float,
@@ -215,16 +215,22 @@ def _answer(
     began = time.monotonic()
     answers: tuple[Answer, ...] = ()
     error: str | None = None
-    if (step := known.get((workload, name))) is None:
+    if (step := steps.get((workload, name))) is None:
         error = f"workload {workload} declares no step {name}"
     else:
         try:
             answers = perform(monitor, step.commands, deadline=deadline)
         except MonitorError as failed:
             error = failed.what
-        wrong = [f"{one.command}: {one.error}" for one in answers if one.error]
+        wrong = [
+            f"{answer.command}: {answer.error}" for answer in answers if answer.error
+        ]
         error = error or "; ".join(wrong) or None
     seconds = time.monotonic() - began
     performed = Performed(workload, name, began - opened, seconds, answers, error)
-    reply = {"id": number, "error": error, "replies": [one.reply for one in answers]}
+    reply = {
+        "id": number,
+        "error": error,
+        "replies": [answer.reply for answer in answers],
+    }
     return reply, performed
