@@ -75,6 +75,9 @@ def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) ->
     toml = folder / "series.toml"
     text = toml.read_text()
     whole = tomllib.loads(text)
+    shown = [one["check"] for one in whole.get("shown", [])]
+    if shown and not set(shown) & set(checks):
+        checks = [*checks, shown[0]]  # a fix has to show something
     needed = {
         load
         for check in whole["check"]
@@ -87,7 +90,12 @@ def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) ->
         # What is private judges nothing.
         public = rf"(?m)^def (?=(?:{'|'.join(map(re.escape, others))})\b)"
         code.write_text(re.sub(public, "def _", code.read_text()))
-    kept = {"check": set(checks), "workload": needed, "overhead": set[str]()}
+    kept = {
+        "check": set(checks),
+        "shown": set(checks),
+        "workload": needed,
+        "overhead": set[str](),
+    }
     parts = []
     keep = True
     # A table goes with those below it: [[workload.inject]] with its [[workload]].
@@ -97,10 +105,13 @@ def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) ->
             if table == "overhead":
                 keep = binaries and not part.startswith("[[overhead.workload]]")
             elif not below:
-                name = re.search(r'(?m)^name = "(.*)"$', part)
+                name = re.search(r'(?m)^(?:name|check) = "(.*)"$', part)
                 keep = table not in kept or (
                     name is not None and name[1] in kept[table]
                 )
+            elif table == "on":
+                # What another architecture skips may be gone.
+                keep = not part.startswith("[[")
         if keep:
             parts.append(part)
     if binaries and not any(part.startswith("[[overhead.") for part in parts):

@@ -65,6 +65,15 @@ def test_each_applies(
             path.write_text(text)
 
 
+@pytest.mark.parametrize(("name", "mutant"), MUTANTS)
+def test_what_only_a_mutant_s_checks_need_is_a_series(
+    project_copy: Project, name: str, mutant: mutants.Mutant
+) -> None:
+    live.keep_only(project_copy.patches / name, mutant.caught_by)
+    (series,) = project_copy.load([name])
+    assert set(mutant.caught_by) <= {check.name for check in series.spec.check}
+
+
 @pytest.mark.live
 @pytest.mark.deep
 @pytest.mark.parametrize(("name", "mutant"), MUTANTS)
