@@ -190,7 +190,7 @@ def test_what_could_not_be_asked_is_named(bench: Bench) -> None:
     found = bench.judge(_code(CODE + "int nap_s;\n"))[COCCI]
     assert found.detail == (
         "spatch version 1.1.1 compiled with OCaml version 4.13.1; "
-        "newer: needs version 99.0; ocaml: needs a compiler of OCaml"
+        "newer: needs version 99.0; ocaml: needs an OCaml compiler"
     )
 
 
@@ -228,7 +228,9 @@ def test_what_is_not_asked_is_skipped(
         CHECKS, "skip"
     )
     reason = (
-        reading.DEEP if level == "full" else "no no-such-program here; apt-get install"
+        reading.DEEP
+        if level == "full"
+        else "no-such-program is not installed; apt-get install"
     )
     assert entry.checks[0].detail.startswith(reason)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What can be said of each patch without a compiler.
+"""Checks of patches that need no compiler.
 
-In come a series and its `Plan`; out come checks, each finding held against the state
-before its patch and against what the series argues.  It knows nothing of stages.
+In come a series and its `Plan`; out come checks, each finding compared with the state
+before its patch and with the exemptions of the series.  It knows nothing of stages.
 """
 
 from . import checkpatch, discover, patchcheck, patches, patchtext, reading

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the tree's own checkpatch.pl says of a patch mail.
+"""Remarks of the tree's own checkpatch.pl on patch mails.
 
-It runs on copies, outside of any tree: inside one it leaves a file behind.
+It runs on copies outside of any tree, because inside one it leaves a file behind.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Remark:
-    """A thing that checkpatch does not like: ERROR, WARNING or CHECK, and its kind."""
+    """A remark of checkpatch, with its level (ERROR, WARNING or CHECK) and kind."""
 
     file: str
     line: int
@@ -37,11 +37,11 @@ class Remark:
 def run(
     base: Base, files: Sequence[Path], scratch: Path, *, signed: bool
 ) -> tuple[Remark, ...]:
-    """All remarks on ``files``, with --strict; without ``signed`` a sign-off may lack.
+    """All remarks on ``files``, with --strict; ``signed`` requires a sign-off.
 
     Raises `KstallError` for a tree without the script.
     """
-    here = scratch / "checkpatch"
+    directory = scratch / "checkpatch"
     for path, file in tree.pristine(base, _READS).items():
         if file is None:
             if path == _SCRIPT:
@@ -50,10 +50,10 @@ def run(
                     next="give KERNEL= a whole kernel tree",
                 )
             continue
-        target = here / path
+        target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(file.data)
-    done = process.run(
+    completed = process.run(
         (
             *("perl", _SCRIPT, "--no-tree", "--strict", "--terse", "--show-types"),
             *("--no-summary", "--color=never"),
@@ -61,19 +61,21 @@ def run(
             "--",
             *(file.absolute() for file in files),
         ),
-        cwd=here,
+        cwd=directory,
         env={"HOME": str(scratch), "LC_ALL": "C.UTF-8"},
         check=False,
         timeout=_TIMEOUT_S,
     )
-    found = parse(done.stdout)
-    if done.returncode != 0 and not found:
-        raise process.CommandError(done.argv, done.returncode, done.stdout)
-    return found
+    remarks = parse(completed.stdout)
+    if completed.returncode != 0 and not remarks:
+        raise process.CommandError(
+            completed.argv, completed.returncode, completed.stdout
+        )
+    return remarks
 
 
-def parse(said: str) -> tuple[Remark, ...]:
-    """The remarks in what `checkpatch.pl --terse --show-types` printed."""
+def parse(output: str) -> tuple[Remark, ...]:
+    """The remarks in the output of `checkpatch.pl --terse --show-types`."""
     return tuple(
         Remark(
             Path(match["file"]).name,
@@ -82,20 +84,20 @@ def parse(said: str) -> tuple[Remark, ...]:
             match["kind"],
             line[match.end() :],
         )
-        for line in said.splitlines()
+        for line in output.splitlines()
         if (match := _LINE.match(line))
     )
 
 
 def summary(remarks: Sequence[Remark]) -> str:
-    """How many of which level, and their kinds, in a line."""
+    """The number of remarks by level and by kind, in one line."""
     if not remarks:
         return "clean"
-    levels = Counter(one.level for one in remarks)
+    levels = Counter(remark.level for remark in remarks)
     counts = ", ".join(
         f"{levels[level]} {level.lower()}{'s' if levels[level] > 1 else ''}"
         for level in ("ERROR", "WARNING", "CHECK")
         if levels[level]
     )
-    kinds = Counter(one.kind for one in remarks)
+    kinds = Counter(remark.kind for remark in remarks)
     return f"{counts} ({', '.join(f'{k} {n}' for k, n in kinds.most_common())})"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Coccinelle says of C files, by the tree's own semantic patches.
+"""Findings of Coccinelle in C files, by the tree's own semantic patches.
 
-As scripts/coccicheck runs them in its mode "report", but only on the files that are
-asked for, each by itself.
+They run as in scripts/coccicheck's mode "report", but only on the requested files,
+each file by itself.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _REPORTS = re.compile(r"^virtual\s+(?:\w+\s*,\s*)*report\b", re.MULTILINE)
 _OPTIONS = re.compile(r"^// *Options: *(.*)$", re.MULTILINE)
 _REQUIRES = re.compile(r"^// *Requires: *([\d.]+)", re.MULTILINE)
 _VERSION = re.compile(r"version ([\d.]+)")
-_SAID = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+):\d+(?:-\d+)?: (?P<text>.*)")
-# Another place in the same file, which moves with what is above it.
+_REMARK = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+):\d+(?:-\d+)?: (?P<text>.*)")
+# A reference to another line of the file, which moves when lines above it change.
 _PLACE = re.compile(r"\bline \d+")
 _INCLUDES = ("arch/x86/include", "include", "arch/x86/include/uapi", "include/uapi")
 _NO_OCAML = "No OCaml compiler found"
@@ -38,16 +38,15 @@ class Coccinelle:
     apart = True
 
     def version(self) -> str:
-        """What it calls itself; a program that is not there raises what `process.run`
-        does."""
+        """Its version line; raises as `process.run` does if it is not installed."""
         return process.run([self.program, "--version"]).stdout.splitlines()[0].strip()
 
     def reads(self, path: str) -> bool:
-        """Whether it reads such a file."""
+        """Whether it reads ``path``."""
         return path.endswith((".c", ".h")) and not path.startswith("tools/")
 
     def more(self, tree: Path, paths: Sequence[str]) -> tuple[str, ...]:
-        """None: it is asked about touched files only."""
+        """None: it reads touched files only."""
         return ()
 
     def read(
@@ -58,39 +57,44 @@ class Coccinelle:
         log: Path,
         progress: Callable[[int, int, str], None],
     ) -> tuple[list[Finding], list[str]]:
-        """All findings in ``paths`` of ``tree``, and what could not be asked, and why.
+        """All findings in ``paths`` of ``tree``, and the semantic patches that could
+        not run, with the reason.
 
         ``scratch`` is a directory that the caller removes.
         """
         groups = scratch / "groups"
         groups.write_text("\n\n".join(paths) + "\n", encoding="utf-8")
-        found: list[Finding] = []
+        findings: list[Finding] = []
         left_out: list[str] = []
         scripts = sorted((tree / _SCRIPTS).rglob("*.cocci"))
-        wanted = [
-            one for one in scripts if _REPORTS.search(one.read_text(errors="replace"))
+        reporting = [
+            script
+            for script in scripts
+            if _REPORTS.search(script.read_text(errors="replace"))
         ]
         version = _numbers(self.version())
-        done = 0
+        finished = 0
 
-        def came(script: Path, said: tuple[list[Finding], str | None]) -> None:
-            nonlocal done
-            done += 1
-            progress(done, len(wanted), script.stem)
-            found.extend(said[0])
-            if said[1] is not None:
-                left_out.append(f"{script.stem}: {said[1]}")
+        def collect(script: Path, outcome: tuple[list[Finding], str | None]) -> None:
+            nonlocal finished
+            finished += 1
+            progress(finished, len(reporting), script.stem)
+            findings.extend(outcome[0])
+            if outcome[1] is not None:
+                left_out.append(f"{script.stem}: {outcome[1]}")
 
         tasks = {
-            one: functools.partial(self._ask, tree, one, groups, version, log)
-            for one in wanted
+            script: functools.partial(self._run, tree, script, groups, version, log)
+            for script in reporting
         }
         if tasks:
-            parallel.each(tasks, len(os.sched_getaffinity(0)), came)
-        found.sort(key=lambda one: (one.file, one.line, one.kind, one.text))
-        return found, sorted(left_out)
+            parallel.each(tasks, len(os.sched_getaffinity(0)), collect)
+        findings.sort(
+            key=lambda finding: (finding.file, finding.line, finding.kind, finding.text)
+        )
+        return findings, sorted(left_out)
 
-    def _ask(
+    def _run(
         self, tree: Path, script: Path, groups: Path, version: list[int], log: Path
     ) -> tuple[list[Finding], str | None]:
         text = script.read_text(errors="replace")
@@ -98,7 +102,7 @@ class Coccinelle:
         if needs is not None and _numbers(needs[1]) > version:
             return [], f"needs version {needs[1]}"
         options = _OPTIONS.search(text)
-        done = process.run(
+        completed = process.run(
             (
                 *(self.program, "-D", "report", "--no-show-diff", "--very-quiet"),
                 *("--cocci-file", script.relative_to(tree)),
@@ -112,17 +116,19 @@ class Coccinelle:
             check=False,
             timeout=_TIMEOUT_S,
         )
-        if _NO_OCAML in done.stdout:
-            return [], "needs a compiler of OCaml"
-        if done.returncode < 0 or done.returncode > 128:
-            raise process.CommandError(done.argv, done.returncode, done.stdout)
-        if done.returncode:
-            first = (done.stdout.strip().splitlines() or ["it says nothing"])[-1]
-            return [], f"spatch exits with {done.returncode}: {first}"
-        return [*_findings(done.stdout, script.stem)], None
+        if _NO_OCAML in completed.stdout:
+            return [], "needs an OCaml compiler"
+        if completed.returncode < 0 or completed.returncode > 128:
+            raise process.CommandError(
+                completed.argv, completed.returncode, completed.stdout
+            )
+        if completed.returncode:
+            last = (completed.stdout.strip().splitlines() or ["no output"])[-1]
+            return [], f"spatch exits with {completed.returncode}: {last}"
+        return [*_findings(completed.stdout, script.stem)], None
 
 
-def _findings(said: str, kind: str) -> list[Finding]:
+def _findings(output: str, kind: str) -> list[Finding]:
     return [
         Finding(
             match["file"].removeprefix("./"),
@@ -130,12 +136,12 @@ def _findings(said: str, kind: str) -> list[Finding]:
             kind,
             _PLACE.sub("line N", match["text"]),
         )
-        for line in dict.fromkeys(said.splitlines())
-        if (match := _SAID.fullmatch(line))
+        for line in dict.fromkeys(output.splitlines())
+        if (match := _REMARK.fullmatch(line))
     ]
 
 
 def _numbers(version: str) -> list[int]:
-    named = _VERSION.search(version)
-    text = named[1] if named is not None else version
+    match = _VERSION.search(version)
+    text = match[1] if match is not None else version
     return [int(part) for part in re.findall(r"\d+", text)]

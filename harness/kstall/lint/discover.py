@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tracepoints that patches add, found in the sources that they leave.
+"""Tracepoints that patches add, found in the patched sources.
 
-Read as text: macros that make macros are not expanded.  What is found is where to look;
-what the kernel makes of it is seen in the kernel.
+The sources are read as text: macros that expand to macros are not expanded.  The result
+says where to look; the booted kernel shows which events exist.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _MACRO = re.compile(r"^[A-Z][A-Z0-9_]*\(")
 
 @dataclass(frozen=True)
 class Found:
-    """A tracepoint that was not there before, and the functions that can emit it.
+    """A tracepoint that the base lacks, and the functions that can emit it.
 
-    ``sites`` are (file, function), none where no caller was seen.
+    ``sites`` are (file, function) pairs; empty if no caller was found.
     """
 
     name: str
@@ -48,31 +48,31 @@ class Found:
 
 
 def tracepoints(plan: tree.Plan) -> tuple[Found, ...]:
-    """What ``plan`` adds, in the order of the files and of their text."""
+    """The tracepoints that ``plan`` adds, by file and line."""
     before, after = dict(plan.states[0]), plan.files
-    found = []
+    points = []
     for path in sorted(after):
         text, old = _text(after, path), _text(before, path)
         system = _SYSTEM.search(text)
         if system is None:
             continue
-        known = {name for name, _ in declared(old)}
+        old_names = {name for name, _ in declared(old)}
         for name, bare in declared(text):
-            if name not in known:
+            if name not in old_names:
                 sites = tuple(_sites(name, after))
-                found.append(Found(name, system[1], path, bare, sites))
-    return tuple(found)
+                points.append(Found(name, system[1], path, bare, sites))
+    return tuple(points)
 
 
 def _text(files: Mapping[str, File | None], path: str) -> str:
     file = files.get(path)
     text = "" if file is None else file.data.decode("utf-8", "replace")
-    # As many lines as before, so that nothing else moves.
+    # Keep the number of lines, so that line numbers stay right.
     return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
 def adding(plan: tree.Plan, point: Found) -> Patch:
-    """The patch of ``plan`` after which ``point`` is there."""
+    """The patch of ``plan`` that adds ``point``."""
     for patch, state in zip(plan.patches, plan.states[1:], strict=True):
         text = _text(dict(state), point.header)
         if point.name in (name for name, _ in declared(text)):
@@ -81,7 +81,7 @@ def adding(plan: tree.Plan, point: Found) -> Patch:
 
 
 def declared(text: str) -> Iterator[tuple[str, bool]]:
-    """The tracepoints that a source declares, and whether each is a bare one."""
+    """The tracepoints that a source declares, and whether each is bare."""
     for match in _EVENT.finditer(text):
         yield match[1] or match[2], False
     for match in _BARE.finditer(text):
@@ -89,9 +89,10 @@ def declared(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def _sites(name: str, files: Mapping[str, File | None]) -> Iterator[tuple[str, str]]:
-    """Where ``trace_<name>()`` is called or asked for; each is a NOP while off.
+    """Where ``trace_<name>()`` or ``trace_<name>_enabled()`` is called; each call is a
+    NOP while the event is off.
 
-    ``trace_call__<name>()`` is not: who calls it has asked before.
+    ``trace_call__<name>()`` is no NOP: its callers have checked that it is enabled.
     """
     call = re.compile(rf"\btrace_{name}(?:_tp)?(?:_enabled)?\(")
     seen = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether an added ``#include`` keeps a block in order that was in order before."""
+"""Whether an added ``#include`` keeps the order of a sorted block."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ _INCLUDE = re.compile(r'#\s*include\s+([<"])([^>"]+)[>"]')
 def misplaced(before: str | None, after: str) -> tuple[tuple[int, str], ...]:
     """Line (from 1) and header of each added include that is out of order.
 
-    ``before`` is None for a new file.  Blocks that had no order have none to keep.
+    ``before`` is None for a new file.  Blocks that were not sorted are skipped.
     """
-    left = Counter(name for _, name in _all(before or ""))
-    found = []
+    remaining = Counter(name for _, name in _all(before or ""))
+    faults = []
     for block in _blocks(after):
         added = []
         for line, name in block:
-            if left[name]:
-                left[name] -= 1
+            if remaining[name]:
+                remaining[name] -= 1
             else:
                 added.append((line, name))
-        rest = [name for _, name in block if (_, name) not in added]
+        existing = [name for line, name in block if (line, name) not in added]
         names = [name for _, name in block]
-        keys = [key for key in _KEYS if _sorted(rest, key)]
+        keys = [key for key in _KEYS if _sorted(existing, key)]
         if added and keys and not any(_sorted(names, key) for key in keys):
-            found += added
-    return tuple(found)
+            faults += added
+    return tuple(faults)
 
 
 def _plain(name: str) -> str:
@@ -43,7 +43,7 @@ def _stem(name: str) -> str:
 
 
 def _letters(name: str) -> str:
-    """As `sort` does it in most people's locales."""
+    """As `sort` orders in most locales."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -61,12 +61,12 @@ def _all(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _blocks(text: str) -> Iterator[list[tuple[int, str]]]:
-    """Runs of lines that include, each either of <> or of ""."""
+    """Runs of consecutive #include lines, each run either of <> or of ""."""
     lines = [
         (number, _INCLUDE.match(line))
         for number, line in enumerate(text.splitlines(), 1)
     ]
-    kinds = itertools.groupby(lines, lambda one: one[1] and one[1][1])
+    kinds = itertools.groupby(lines, lambda pair: pair[1] and pair[1][1])
     for kind, run in kinds:
         if kind:
             yield [(number, match[2]) for number, match in run if match]

@@ -11,19 +11,19 @@ from collections.abc import Iterator
 # is in parentheses need not end there.
 _STATIC = re.compile(r"^static\b(?P<words>[^=;(){}]*?)\b(?P<name>\w+)\(")
 _INLINE = re.compile(r"^(?:static[ \t]+)?(?:inline|__inline__|__inline)\b[^=;]*\(")
-# Neither needs a caller, nor may it be dropped.
+# Inline already, or out of line or unused on purpose.
 _KEPT = re.compile(
     r"\b(?:__always_inline|inline|__inline|__maybe_unused|noinline\w*)\b"
 )
 
 
 def misplaced(path: str, old: str, new: str) -> Iterator[tuple[int, str]]:
-    """Line and fault of each function that ``new``, the text of ``path``, has more than
-    ``old``."""
-    known = Counter(text for _, text in _faults(path, old))
+    """Line and fault of each function that is misplaced in ``new``, the text of
+    ``path``, but not in ``old``."""
+    old_faults = Counter(text for _, text in _faults(path, old))
     for line, text in _faults(path, new):
-        if known[text]:
-            known[text] -= 1
+        if old_faults[text]:
+            old_faults[text] -= 1
         else:
             yield line, text
 
@@ -43,7 +43,7 @@ def _faults(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_definition(lines: list[str], start: int) -> bool:
-    """Whether a body follows, and not only a declaration."""
+    """Whether this is a definition with a body, not a declaration."""
     for line in lines[start:]:
         if line.startswith("{") or line.rstrip().endswith("{"):
             return True

@@ -2,8 +2,8 @@
 """Which sections of MAINTAINERS a file belongs to, by its F:, N: and X: lines, and
 what is wrong with a section.
 
-get_maintainer.pl tells people and not sections, and falls back on THE REST, which has
-every file; whether somebody in particular looks after a new one has to be read here.
+get_maintainer.pl prints people, not sections, and falls back on THE REST, which has
+every file; so it cannot tell whether a new file has a maintainer of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Section:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Those of F: and X:, which name files and directories."""
+        """The patterns of F: and X:, which name files and directories."""
         return (*self.files, *self.excluded)
 
     def has(self, path: str) -> bool:
@@ -49,48 +49,54 @@ def sections(text: str) -> tuple[Section, ...]:
     return tuple(_sections(text))
 
 
-def of(path: str, known: tuple[Section, ...]) -> tuple[str, ...]:
-    """The titles of the sections that have ``path``, but for the one that has all."""
-    return tuple(one.title for one in known if one.title != THE_REST and one.has(path))
+def of(path: str, entries: tuple[Section, ...]) -> tuple[str, ...]:
+    """The titles of the sections that have ``path``, except THE REST."""
+    return tuple(
+        section.title
+        for section in entries
+        if section.title != THE_REST and section.has(path)
+    )
 
 
-def faults(known: Sequence[Section]) -> Iterator[tuple[str, str]]:
-    """The title of a section, and what it lacks, as get_maintainer.pl's self-test has
-    it; what its patterns match is not looked at."""
-    titles = Counter(one.title for one in known)
-    for one in known:
-        if titles[one.title] > 1:
-            yield one.title, "the title is there twice"
-        if not one.people and "orphan" not in "".join(one.status).lower():
-            yield one.title, "nobody to write to (M:, R: or L:)"
-        if not one.status:
-            yield one.title, "no status (S:)"
-        if not (one.files or one.names):
-            yield one.title, "no files (F: or N:)"
+def faults(entries: Sequence[Section]) -> Iterator[tuple[str, str]]:
+    """Title and fault of each incomplete section, by the rules of get_maintainer.pl
+    --self-test; whether its patterns match files is not checked."""
+    titles = Counter(section.title for section in entries)
+    for section in entries:
+        if titles[section.title] > 1:
+            yield section.title, "the title is a duplicate"
+        if not section.people and "orphan" not in "".join(section.status).lower():
+            yield section.title, "no address (M:, R: or L:)"
+        if not section.status:
+            yield section.title, "no status (S:)"
+        if not (section.files or section.names):
+            yield section.title, "no files (F: or N:)"
 
 
 def _sections(text: str) -> Iterator[Section]:
     title = ""
-    found: dict[str, list[str]] = {}
+    fields: dict[str, list[str]] = {}
     # An entry is a title and fields below it; an empty line ends it.
     for line in [*text.splitlines(), ""]:
         if field := _FIELD.fullmatch(line.rstrip()):
-            found.setdefault(field[1], []).append(field[2])
+            fields.setdefault(field[1], []).append(field[2])
         else:
-            if title and found:
+            if title and fields:
                 files, names, excluded, status = (
-                    tuple(found.get(key, ())) for key in "FNXS"
+                    tuple(fields.get(key, ())) for key in "FNXS"
                 )
-                people = tuple(one for key in "MRL" for one in found.get(key, ()))
+                people = tuple(
+                    address for key in "MRL" for address in fields.get(key, ())
+                )
                 yield Section(title, files, names, excluded, people, status)
-            title, found = line.strip(), {}
+            title, fields = line.strip(), {}
 
 
 def matches(pattern: str, path: str) -> bool:
     """Whether a pattern of F: or X: has ``path``.
 
-    As MAINTAINERS describes it: ``dir/`` has all below, ``*`` stays in a directory,
-    and what names a directory without a slash has what is in it."""
+    As MAINTAINERS describes it: ``dir/`` matches everything below, ``*`` stays in a
+    directory, and a directory's name without a slash matches what is in it."""
     if pattern.endswith("/"):
         expression = _expression(pattern) + ".*"
     else:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What can be said of each patch without building it, as a maintainer's bot would.
+"""Checks of each patch that need no build, like those of a maintainer's bot.
 
-Every check compares patch by patch, and what the base has already is not held against
-a patch.  What a series argues in ``[[exemption]]`` is shown with its reason.  Nothing
-runs inside of a tree: all programs get copies.
+Every check compares patch by patch: findings that the base already has do not count
+against a patch.  Findings that an ``[[exemption]]`` covers are shown with its reason.
+Nothing runs inside a tree: all programs get copies.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from . import (
     spelling,
 )
 
-#: Where a finding is that is in no file of the tree.
+#: `Finding.file` of a finding that is in no file of the tree.
 MESSAGE = "message"
 _SHOWN = 3
-# Tags whose value versions of the kernel want in different forms: for this one 7.3
-# takes any text, and 7.2 a name and a version with a colon between them.
+# Tags whose form differs between kernel versions: checkpatch of 7.3 takes any text,
+# that of 7.2 wants NAME:VERSION.
 _DISPUTED = ("Assisted-by",)
 _MENTION = re.compile(r"(?<![\w/.-])Documentation/[\w./+-]*\w\.(?:rst|txt|yaml)\b")
 _MAINTAINERS = "MAINTAINERS"
 _CODE = (".c", ".h", ".rs", ".S")
-# Wherever somebody has declared an event so far: by name, or by directory.
+# Headers that declare events in the tree so far, by name or by directory.
 _TRACE_HEADER = re.compile(
     r"(?:include/trace/.*|include/ras/.*|.*/trace/.*|.*(?:trace|event|ulog)[^/]*"
     r"|drivers/mtd/devices/docg3)\.h"
@@ -52,11 +52,11 @@ _TRACE_HEADER = re.compile(
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that a check does not like about a patch.
+    """A fault that a check finds in a patch.
 
-    ``file`` is in the tree, or `MESSAGE`; ``line`` is the line there, or in the patch
-    file, whichever the check knows; ``kind`` is a word to argue about.  ``tag`` is the
-    tag of the message that it is about, or "".
+    ``file`` is a path in the tree, or `MESSAGE`; ``line`` is the line there, or in the
+    patch file, whichever the check knows; ``kind`` is the word for it in exemptions.
+    ``tag`` is the tag of the message that it is about, or "".
     """
 
     file: str
@@ -76,26 +76,26 @@ class Subject:
 
     @functools.cached_property
     def checkpatch(self) -> Mapping[str, Sequence[Finding]]:
-        """What checkpatch.pl says of each patch, by the name of its file."""
+        """The findings of checkpatch.pl, by the name of the patch file."""
         patches = self.series.patches
-        found: dict[str, list[Finding]] = {patch.path.name: [] for patch in patches}
+        findings: dict[str, list[Finding]] = {patch.path.name: [] for patch in patches}
         for signed in (False, True):
-            files = [one.path for one in patches if _is_signed(one) == signed]
+            files = [patch.path for patch in patches if _is_signed(patch) == signed]
             if not files:
                 continue
             paths = {path.name: path for path in files}
-            for one in checkpatch.run(
+            for remark in checkpatch.run(
                 self.plan.base, files, self.scratch, signed=signed
             ):
-                found[one.file].append(finding(paths[one.file], one))
-        return found
+                findings[remark.file].append(finding(paths[remark.file], remark))
+        return findings
 
     def before(self, number: int) -> dict[str, File | None]:
-        """The touched files that the ``number``-th patch (from 0) meets."""
+        """The touched files before the ``number``-th patch (from 0)."""
         return dict(self.plan.states[number])
 
     def after(self, number: int) -> dict[str, File | None]:
-        """What it leaves of them."""
+        """The touched files after it."""
         return dict(self.plan.states[number + 1])
 
     def changed(self, number: int) -> dict[str, tuple[str | None, str]]:
@@ -109,11 +109,11 @@ class Subject:
 
 
 class CannotTell(KstallError):
-    """What a check would ask is not here; that is no fault of a patch."""
+    """Something that a check needs is missing, which is no fault of a patch."""
 
 
-#: A check: what it finds of each patch, and at the end of the cover letter if it
-#: reads that.
+#: A check: its findings for each patch, and at the end for the cover letter if it reads
+#: that.
 Finder = Callable[[Subject], Sequence[Sequence[Finding]]]
 
 
@@ -136,133 +136,159 @@ def _verdict(name: str, finder: Finder, subject: Subject) -> Verdict:
     try:
         findings = finder(subject)
     except CannotTell as error:
-        nothing = Verdict()
-        nothing.skip(error.what)
-        return nothing
-    decided = [[one for one in many if one.tag not in _DISPUTED] for many in findings]
-    judged = verdict(name, decided, subject.series)
-    disputed = [one for many in findings for one in many if one.tag in _DISPUTED]
-    if disputed and all(one.ok for one in judged.comparisons):
-        said = "; ".join(dict.fromkeys(one.text for one in disputed))
+        skipped = Verdict()
+        skipped.skip(error.what)
+        return skipped
+    undisputed = [
+        [finding for finding in patch_findings if finding.tag not in _DISPUTED]
+        for patch_findings in findings
+    ]
+    judged = verdict(name, undisputed, subject.series)
+    disputed = [
+        finding
+        for patch_findings in findings
+        for finding in patch_findings
+        if finding.tag in _DISPUTED
+    ]
+    if disputed and all(comparison.ok for comparison in judged.comparisons):
+        texts = "; ".join(dict.fromkeys(finding.text for finding in disputed))
         judged = Verdict()
         judged.skip(
             f"{subject.plan.base.version} wants {_list(disputed)} in another form than "
-            f"other versions do: {said}"
+            f"other versions do: {texts}"
         )
     return judged
 
 
 def _list(disputed: Sequence[Finding]) -> str:
-    return ", ".join(sorted({one.tag for one in disputed}))
+    return ", ".join(sorted({finding.tag for finding in disputed}))
 
 
 def verdict(
     name: str, findings: Sequence[Sequence[Finding]], series: Series
 ) -> Verdict:
-    """One comparison a patch: it holds if all that was found is argued.
+    """One comparison a patch, which holds if exemptions cover all findings.
 
-    ``findings`` are those of each patch, and of the cover letter if it was read.  Who
-    only receives a series cannot argue for it: there, findings are told as the reason
-    why the check decides nothing.
+    ``findings`` are those of each patch, and of the cover letter if it was read.  A
+    received series has no exemptions: its findings are reported and the check is
+    skipped.
     """
     verdict = Verdict()
-    told = []
+    summaries = []
     files = [patch.path.name for patch in series.patches]
     files.append(series.spec.cover)
-    exempt = [one for one in series.spec.exemption if one.check == name]
-    for file, found in zip(files, findings, strict=False):
-        left = [one for one in found if not any(covers(e, one) for e in exempt)]
-        argued = [_argued(e, found) for e in exempt if any(covers(e, f) for f in found)]
-        shown = [
-            f"{one.file}:{one.line}: {one.kind}: {one.text}" for one in left[:_SHOWN]
+    exemptions = [
+        exemption for exemption in series.spec.exemption if exemption.check == name
+    ]
+    for file, file_findings in zip(files, findings, strict=False):
+        unargued = [
+            finding
+            for finding in file_findings
+            if not any(covers(exemption, finding) for exemption in exemptions)
         ]
-        if len(left) > _SHOWN:
-            shown.append(f"and {len(left) - _SHOWN} more")
-        if left:
-            told.append(f"{_short(file)}: {'; '.join(shown)}")
+        argued = [
+            _argued(exemption, file_findings)
+            for exemption in exemptions
+            if any(covers(exemption, finding) for finding in file_findings)
+        ]
+        lines = [
+            f"{finding.file}:{finding.line}: {finding.kind}: {finding.text}"
+            for finding in unargued[:_SHOWN]
+        ]
+        if len(unargued) > _SHOWN:
+            lines.append(f"and {len(unargued) - _SHOWN} more")
+        if unargued:
+            summaries.append(f"{_short(file)}: {'; '.join(lines)}")
         verdict.true(
-            f"{_short(file)}: clean{' but for what is argued' if argued else ''}",
-            not left,
-            "; ".join([*shown, *argued]),
+            f"{_short(file)}: clean{' apart from exemptions' if argued else ''}",
+            not unargued,
+            "; ".join([*lines, *argued]),
         )
-    if series.spec.discovered and told:
+    if series.spec.discovered and summaries:
         skipped = Verdict()
-        skipped.skip(f"somebody else's patches: {'; '.join(told)}")
+        skipped.skip(f"received series, findings only reported: {'; '.join(summaries)}")
         return skipped
     return verdict
 
 
 def _short(file: str) -> str:
-    """A patch by its number, as people call it."""
+    """The number of a patch, or the name of another file."""
     number = re.match(r"(\d{4})-", file)
     return number[1] if number else file
 
 
 def finding(patch: Path, remark: checkpatch.Remark) -> Finding:
-    """A remark of checkpatch on the mail ``patch``, by the file that it is about."""
+    """The finding for a remark of checkpatch on the mail ``patch``."""
     place, line = _place(patch, remark.line)
     tag = patchtext.tag(line) if place == MESSAGE else ""
     text = f"{remark.level}: {remark.text}"
     return Finding(place, remark.line, remark.kind, text, tag)
 
 
-def covers(exempt: PatchExemption, found: Finding) -> bool:
-    """Whether ``found`` is what ``exempt`` argues about."""
+def covers(exemption: PatchExemption, finding: Finding) -> bool:
+    """Whether ``exemption`` is about ``finding``."""
     return (
-        found.kind in exempt.kinds
-        and (not exempt.files or found.file in exempt.files)
-        and (exempt.saying is None or re.search(exempt.saying, found.text) is not None)
+        finding.kind in exemption.kinds
+        and (not exemption.files or finding.file in exemption.files)
+        and (
+            exemption.saying is None
+            or re.search(exemption.saying, finding.text) is not None
+        )
     )
 
 
-def _argued(exempt: PatchExemption, found: Sequence[Finding]) -> str:
-    kinds = Counter(one.kind for one in found if covers(exempt, one))
-    what = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
-    return f"argued: {what}: {' '.join(exempt.because.split())}"
+def _argued(exemption: PatchExemption, findings: Sequence[Finding]) -> str:
+    kinds = Counter(finding.kind for finding in findings if covers(exemption, finding))
+    counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+    return f"argued: {counts}: {' '.join(exemption.because.split())}"
 
 
-# -- what is found -------------------------------------------------------------------
+# -- the checks ----------------------------------------------------------------------
 
 
 def checkpatch_strict(subject: Subject) -> list[list[Finding]]:
-    """checkpatch.pl --strict of the tree has nothing to say, but of tags."""
+    """checkpatch.pl --strict of the tree has no remarks, except on tags."""
     return [
-        [one for one in many if not one.tag] for many in subject.checkpatch.values()
+        [finding for finding in patch_findings if not finding.tag]
+        for patch_findings in subject.checkpatch.values()
     ]
 
 
 def checkpatch_tags(subject: Subject) -> list[list[Finding]]:
-    """checkpatch.pl of the tree has nothing to say of tags in the form that all
-    versions of the kernel want."""
-    return [[one for one in many if one.tag] for many in subject.checkpatch.values()]
+    """checkpatch.pl of the tree has no remarks on tags whose form is the same for all
+    kernel versions."""
+    return [
+        [finding for finding in patch_findings if finding.tag]
+        for patch_findings in subject.checkpatch.values()
+    ]
 
 
 def kernel_doc(subject: Subject) -> list[list[Finding]]:
-    """kernel-doc of the tree warns of nothing that it did not warn of before."""
+    """No patch adds a warning of the tree's kernel-doc."""
     script = kerneldoc.KernelDoc(subject.plan.base, subject.scratch)
-    told = []
+    findings = []
     for number, state in enumerate(subject.plan.states):
         files = {
             path: file.data
             for path, file in state
             if file is not None and path.endswith(_CODE) and kerneldoc.has(file.data)
         }
-        said = script.remarks(files, f"state-{number}")
-        told.append(_findings(said, "kernel-doc"))
-    return [new(told[n], told[n + 1]) for n in _numbers(subject)]
+        remarks = script.remarks(files, f"state-{number}")
+        findings.append(_findings(remarks, "kernel-doc"))
+    return [new(findings[n], findings[n + 1]) for n in _numbers(subject)]
 
 
 def documents(subject: Subject) -> list[list[Finding]]:
-    """docutils finds no fault in a document that was not there before."""
-    told = []
+    """No patch adds a fault to a document that docutils reports."""
+    findings = []
     for state in subject.plan.states:
-        said = {
+        faults = {
             path: rst.faults(_text(file))
             for path, file in state
             if file is not None and path.endswith(".rst")
         }
-        told.append(_findings(said, "rst"))
-    return [new(told[n], told[n + 1]) for n in _numbers(subject)]
+        findings.append(_findings(faults, "rst"))
+    return [new(findings[n], findings[n + 1]) for n in _numbers(subject)]
 
 
 def include_order(subject: Subject) -> list[list[Finding]]:
@@ -279,68 +305,74 @@ def include_order(subject: Subject) -> list[list[Finding]]:
 
 
 def new_files_are_maintained(subject: Subject) -> list[list[Finding]]:
-    """A section of MAINTAINERS, as the patch leaves it, has each file that it adds."""
+    """Each file that a patch adds belongs to a section of the patched MAINTAINERS."""
     pristine = tree.pristine(subject.plan.base, [_MAINTAINERS])
-    found = []
+    findings = []
     for number in _numbers(subject):
         file = subject.after(number).get(_MAINTAINERS, pristine[_MAINTAINERS])
-        known = maintainers.sections(_text(file) if file else "")
-        found.append(
+        sections = maintainers.sections(_text(file) if file else "")
+        findings.append(
             [
                 Finding(path, 1, "maintainers", "no section but general ones has it")
                 for path, (old, _) in subject.changed(number).items()
-                if old is None and not _maintained(path, known)
+                if old is None and not _maintained(path, sections)
             ]
         )
-    return found
+    return findings
 
 
-def _maintained(path: str, known: tuple[maintainers.Section, ...]) -> bool:
-    """Whether somebody has it, other than who has all headers of events."""
-    found = set(maintainers.of(path, known))
-    return bool(found - {"TRACING"} if path.startswith("include/trace/") else found)
+def _maintained(path: str, sections: tuple[maintainers.Section, ...]) -> bool:
+    """Whether a section has it, other than the one of all event headers."""
+    titles = set(maintainers.of(path, sections))
+    return bool(titles - {"TRACING"} if path.startswith("include/trace/") else titles)
 
 
 def sections_are_whole(subject: Subject) -> list[list[Finding]]:
-    """A section of MAINTAINERS has an address, a status and files, and no pattern
-    names none, as get_maintainer.pl --self-test has it."""
+    """A section of MAINTAINERS has an address, a status and files, and each pattern
+    matches a file, as get_maintainer.pl --self-test checks."""
     base = subject.plan.base
     pristine = tree.pristine(base, [_MAINTAINERS])[_MAINTAINERS]
-    old = maintainers.sections(_text(pristine) if pristine else "")
+    old_sections = maintainers.sections(_text(pristine) if pristine else "")
     gone = _removed(subject.plan)
     if _MAINTAINERS not in subject.plan.files and not gone:
         return [[] for _ in _numbers(subject)]
     paths = frozenset(tree.regular(base))
-    # To look for the files of all patterns takes minutes: patches may have emptied
-    # those that they add, and those that have a file which they take away.
-    known = {pattern for one in old for pattern in one.patterns}
-    asked = {one for one in known if any(maintainers.matches(one, p) for p in gone)}
-    told: list[list[Finding]] = []
+    # Matching all patterns takes minutes.  Only patterns that patches add, and those
+    # that match a file which patches remove, can have become empty.
+    old_patterns = {pattern for section in old_sections for pattern in section.patterns}
+    affected = {
+        pattern
+        for pattern in old_patterns
+        if any(maintainers.matches(pattern, path) for path in gone)
+    }
+    findings: list[list[Finding]] = []
     for state in map(dict, subject.plan.states):
         file = state.get(_MAINTAINERS, pristine)
-        found = maintainers.sections(_text(file) if file else "")
-        there = (paths - state.keys()) | {path for path, file in state.items() if file}
+        sections = maintainers.sections(_text(file) if file else "")
+        existing = (paths - state.keys()) | {
+            path for path, file in state.items() if file
+        }
         faults = [
-            *maintainers.faults(found),
+            *maintainers.faults(sections),
             *(
-                (one.title, f"no file matches {pattern}")
-                for one in found
-                for pattern in one.patterns
-                if pattern not in known or pattern in asked
-                if not any(maintainers.matches(pattern, path) for path in there)
+                (section.title, f"no file matches {pattern}")
+                for section in sections
+                for pattern in section.patterns
+                if pattern not in old_patterns or pattern in affected
+                if not any(maintainers.matches(pattern, path) for path in existing)
             ),
         ]
-        told.append(
+        findings.append(
             [
                 Finding(_MAINTAINERS, 0, "maintainers", f"{title}: {fault}")
                 for title, fault in faults
             ]
         )
-    return [new(told[n], told[n + 1]) for n in _numbers(subject)]
+    return [new(findings[n], findings[n + 1]) for n in _numbers(subject)]
 
 
 def _removed(plan: tree.Plan) -> list[str]:
-    """The files that a patch takes away."""
+    """The files that a patch removes."""
     states = [dict(state) for state in plan.states]
     return [
         path
@@ -353,8 +385,8 @@ def _removed(plan: tree.Plan) -> list[str]:
 
 
 def inlines_are_in_headers(subject: Subject) -> list[list[Finding]]:
-    """An added function is inline in a header, and is not in a C file, where the
-    compiler knows better."""
+    """An added function is inline in a header, and not inline in a C file, where the
+    compiler decides better."""
     return [
         [
             Finding(path, line, "inline", text)
@@ -366,73 +398,75 @@ def inlines_are_in_headers(subject: Subject) -> list[list[Finding]]:
 
 
 def mentioned_documents_exist(subject: Subject) -> list[list[Finding]]:
-    """A file below Documentation/ that an added line names is there."""
+    """A file below Documentation/ that an added line names exists."""
     paths = frozenset(tree.regular(subject.plan.base))
-    found = []
+    findings = []
     for number in _numbers(subject):
         state = subject.after(number)
-        there = (paths - state.keys()) | {p for p, file in state.items() if file}
-        found.append(
+        existing = (paths - state.keys()) | {
+            path for path, file in state.items() if file
+        }
+        findings.append(
             [
                 Finding(path, line, "reference", f"there is no {name}")
                 for path, (old, text) in subject.changed(number).items()
                 for line, name in _added_mentions(old or "", text)
-                if name not in there
+                if name not in existing
             ]
         )
-    return found
+    return findings
 
 
 def _added_mentions(old: str, text: str) -> Iterator[tuple[int, str]]:
-    known = Counter(_MENTION.findall(old))
+    mentions = Counter(_MENTION.findall(old))
     for number, line in enumerate(text.splitlines(), 1):
         for name in _MENTION.findall(line):
-            if known[name]:
-                known[name] -= 1
+            if mentions[name]:
+                mentions[name] -= 1
             else:
                 yield number, name
 
 
 def fixes_are_in_history(subject: Subject) -> list[list[Finding]]:
-    """A commit that a patch says it fixes is one that the tree comes from, and has the
-    subject that the patch gives it."""
-    named = [list(patchtext.fixes(_message(one))) for one in subject.series.patches]
+    """A commit in a Fixes: tag is an ancestor of the tree, and has the subject that
+    the tag gives."""
+    fixes = [list(patchtext.fixes(_message(patch))) for patch in subject.series.patches]
     base = subject.plan.base
-    if any(named) and base.commit is None:
+    if any(fixes) and base.commit is None:
         raise CannotTell(
-            f"{base.origin} ({base.kind}) has no history in which to look for what "
-            "patches fix; KERNEL= of a git checkout has one"
+            f"{base.origin} ({base.kind}) has no history to look up Fixes: tags in; "
+            "KERNEL= of a git checkout has one"
         )
     return [
         [
             Finding(MESSAGE, line, "fixes", text, "Fixes")
-            for line, digits, told in names
-            for text in _history_faults(base, digits, told)
+            for line, digits, title in patch_fixes
+            for text in _history_faults(base, digits, title)
         ]
-        for names in named
+        for patch_fixes in fixes
     ]
 
 
-def _history_faults(base: Base, digits: str, told: str) -> Iterator[str]:
+def _history_faults(base: Base, digits: str, subject: str) -> Iterator[str]:
     assert base.commit is not None
     top = Path(base.origin)
     commit = git.commit(top, digits, base.commit)
     if (commit is None or not commit.ancestor) and git.is_shallow(top):
         raise CannotTell(
-            f"the history of {top} is cut off, and {digits} is not in what there is; "
-            "`git fetch --unshallow` gets the rest"
+            f"{top} is a shallow clone without {digits}; "
+            "`git fetch --unshallow` gets the rest of the history"
         )
     if commit is None:
         yield f"{digits} is no commit of {top}"
         return
-    if commit.subject != told:
-        yield f'{digits} is "{commit.subject}", not "{told}"'
+    if commit.subject != subject:
+        yield f'{digits} is "{commit.subject}", not "{subject}"'
     if not commit.ancestor:
-        yield f"{digits} is none that {base.describe} comes from"
+        yield f"{digits} is no ancestor of {base.describe}"
 
 
 def history(series: Series, base: Base) -> list[object]:
-    """What of the history of ``base`` has a say in what is found, for a key."""
+    """The facts of the history of ``base`` that findings depend on, for a cache key."""
     names = [
         digits
         for patch in series.patches
@@ -441,13 +475,13 @@ def history(series: Series, base: Base) -> list[object]:
     if base.commit is None or not names:
         return [base.kind, bool(names)]
     top = Path(base.origin)
-    found = [git.resolve(top, name) for name in names]
-    return [base.commit, git.is_shallow(top), found]
+    commits = [git.resolve(top, name) for name in names]
+    return [base.commit, git.is_shallow(top), commits]
 
 
 def tags(subject: Subject) -> list[list[Finding]]:
-    """Tags are those that the kernel's developers use, in their form and place, and
-    nobody is said to have signed what nobody has."""
+    """Tags are those that kernel developers use, in the usual form and place, and a
+    patch that nobody has signed has no Signed-off-by:."""
     return [
         [
             Finding(MESSAGE, line, "tag", text)
@@ -460,7 +494,7 @@ def tags(subject: Subject) -> list[list[Finding]]:
 
 
 def spelling_is_right(subject: Subject) -> list[list[Finding]]:
-    """codespell knows no misspelt word in messages, added lines and the cover
+    """codespell finds no misspelt word in messages, added lines and the cover
     letter."""
     series = subject.series
     texts = {
@@ -469,16 +503,19 @@ def spelling_is_right(subject: Subject) -> list[list[Finding]]:
     }
     cover = series.dir / series.spec.cover
     texts[cover.name] = cover.read_text(encoding="utf-8")
-    said = spelling.misspelt(texts, subject.scratch)
-    found = [
+    misspellings = spelling.misspelt(texts, subject.scratch)
+    findings = [
         [
             Finding(_place(patch.path, line)[0], line, "spelling", text)
-            for line, text in said[patch.path.name]
+            for line, text in misspellings[patch.path.name]
         ]
         for patch in series.patches
     ]
-    told = [Finding(MESSAGE, line, "spelling", text) for line, text in said[cover.name]]
-    return [*found, told]
+    cover_findings = [
+        Finding(MESSAGE, line, "spelling", text)
+        for line, text in misspellings[cover.name]
+    ]
+    return [*findings, cover_findings]
 
 
 def prose_is_wrapped(subject: Subject) -> list[list[Finding]]:
@@ -487,7 +524,7 @@ def prose_is_wrapped(subject: Subject) -> list[list[Finding]]:
 
 
 def nothing_to_fill_in(subject: Subject) -> list[list[Finding]]:
-    """No place is left in messages and the cover letter where a sample belongs."""
+    """No placeholder of a sample is left in messages and the cover letter."""
     return _of_texts(subject, "placeholder", patchtext.unfilled)
 
 
@@ -500,30 +537,29 @@ def event_names_are_new(subject: Subject) -> list[list[Finding]]:
         for path in tree.regular(base)
         if path not in touched and _TRACE_HEADER.fullmatch(path)
     ]
-    others: dict[str, str] = {}
+    untouched: dict[str, str] = {}
     for path, file in tree.pristine(base, headers).items():
         if file is not None:
-            others |= dict.fromkeys(_events(_text(file)), path)
-    found = []
+            untouched |= dict.fromkeys(_events(_text(file)), path)
+    findings = []
     for number in _numbers(subject):
-        mine: list[Finding] = []
-        known = dict(others)
+        patch_findings: list[Finding] = []
+        events = dict(untouched)
         for path, file in subject.before(number).items():
             if file is not None:
-                known |= dict.fromkeys(_events(_text(file)), path)
+                events |= dict.fromkeys(_events(_text(file)), path)
         for path, (old, new) in subject.changed(number).items():
             added = Counter(_events(new)) - Counter(_events(old or ""))
             for name in added:
-                if name in known:
-                    text = f"{name} is in {known[name]} already"
-                    mine.append(Finding(path, 1, "event-name", text))
-                known[name] = path
-        found.append(mine)
-    return found
+                if name in events:
+                    text = f"{name} is in {events[name]} already"
+                    patch_findings.append(Finding(path, 1, "event-name", text))
+                events[name] = path
+        findings.append(patch_findings)
+    return findings
 
 
-#: The checks, in the order in which a reader would ask; `series.PatchExemption` has
-#: the same names.
+#: The checks, in the order of the report; `series.PatchExemption` has the same names.
 CHECKS: Mapping[str, Finder] = {
     finder.__name__: finder
     for finder in (
@@ -546,11 +582,11 @@ CHECKS: Mapping[str, Finder] = {
 }
 
 
-# -- how it is found -----------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------
 
 
 def _events(text: str) -> list[str]:
-    # DEFINE_EVENT_PRINT() gives an event that is there another text.
+    # With those of DEFINE_EVENT_PRINT(), which only have a print format of their own.
     return [name for name, _ in discover.declared(text)]
 
 
@@ -565,32 +601,32 @@ def _of_texts(
     cover = subject.series.dir / subject.series.spec.cover
     texts.append(cover.read_text(encoding="utf-8"))
     return [
-        [Finding(MESSAGE, line, kind, said) for line, said in find(text)]
+        [Finding(MESSAGE, line, kind, fault) for line, fault in find(text)]
         for text in texts
     ]
 
 
 def _findings(
-    said: Mapping[str, Sequence[tuple[int, str]]], kind: str
+    faults: Mapping[str, Sequence[tuple[int, str]]], kind: str
 ) -> list[Finding]:
     return [
         Finding(path, line, kind, text)
-        for path, lines in said.items()
+        for path, lines in faults.items()
         for line, text in lines
     ]
 
 
 def new(before: Sequence[Finding], after: Sequence[Finding]) -> list[Finding]:
-    """What is said now and was not said before; lines may have moved."""
-    old = Counter((one.file, one.kind, one.text) for one in before)
-    found = []
-    for one in after:
-        what = (one.file, one.kind, one.text)
-        if old[what]:
-            old[what] -= 1
+    """The findings of ``after`` that ``before`` lacks; lines may have moved."""
+    counts = Counter((finding.file, finding.kind, finding.text) for finding in before)
+    added = []
+    for finding in after:
+        key = (finding.file, finding.kind, finding.text)
+        if counts[key]:
+            counts[key] -= 1
         else:
-            found.append(one)
-    return found
+            added.append(finding)
+    return added
 
 
 def _numbers(subject: Subject) -> range:

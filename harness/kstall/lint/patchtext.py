@@ -28,27 +28,27 @@ Fault = tuple[int, str]
 def too_wide(text: str) -> Iterator[Fault]:
     """Lines (from 1) of prose that are wider than `WIDTH`.
 
-    What is indented is a sample, and has the width it has; so has a single word, such
-    as an address, and a tag, which must not be wrapped.
+    Exempt are indented lines, which are samples, lines of a single word, such as an
+    address, and tags, which must not be wrapped.
     """
     for number, line in enumerate(text.splitlines(), 1):
         sample = line[:1].isspace() or len(line.split()) < 2 or _TAG.match(line)
         if len(line) > WIDTH and not sample:
-            yield number, f"{len(line)} columns, {WIDTH} are wanted: {line[:40]}..."
+            yield number, f"{len(line)} columns, more than {WIDTH}: {line[:40]}..."
 
 
 def unfilled(text: str) -> Iterator[Fault]:
-    """Places, by line (from 1), where a sample or a figure still belongs."""
+    """Placeholders, by line (from 1), of samples and figures."""
     for number, line in enumerate(text.splitlines(), 1):
-        for found in PLACEHOLDER.findall(line):
-            yield number, f"{found} is to be filled in"
+        for placeholder in PLACEHOLDER.findall(line):
+            yield number, f"{placeholder} is not filled in"
 
 
 def tag_faults(message: str, author: str) -> Iterator[Fault]:
     """What is wrong with the tags of a commit message; ``author`` is From:.
 
-    A patch that is written by nobody who could sign it (an address in .invalid) is not
-    signed; any other is, by its author.
+    A patch from an address in .invalid, which nobody could sign, must not be signed;
+    any other must be, by its author.
     """
     lines = message.splitlines()
     first = _first_tag(lines)
@@ -56,7 +56,7 @@ def tag_faults(message: str, author: str) -> Iterator[Fault]:
     for number, line in enumerate(lines, 1):
         name = line.partition(":")[0]
         if number <= first:
-            # A tag that is not at the end is none to git.
+            # git ignores tags outside of the last paragraph.
             if name in _KNOWN - {"Link", "Cc"} and _TAG.match(line):
                 yield number, f"{name}: is not in the last paragraph"
             continue
@@ -65,11 +65,11 @@ def tag_faults(message: str, author: str) -> Iterator[Fault]:
         elif name == "Fixes" and not _FIXES.fullmatch(line):
             yield number, f'not of the form Fixes: <12 digits> ("subject"): {line}'
         elif name in ("Link", "Closes") and not _URL.fullmatch(line):
-            yield number, f"{name}: without an address of the web"
+            yield number, f"{name}: without a web address"
         elif name == "Signed-off-by":
-            # A name in a tag is not quoted, whatever it contains.
-            found = _ADDRESS.search(line)
-            signed.append(found[1].lower() if found else "")
+            # A name in a tag is not quoted, whatever characters it contains.
+            match = _ADDRESS.search(line)
+            signed.append(match[1].lower() if match else "")
     address = parseaddr(author)[1].lower()
     if nobody(author):
         if signed:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What programs that take minutes say of a series' files, in each of its states.
+"""Findings of programs that take minutes, in a series' files in each of its states.
 
-They read whole sources, not patches, so each state is checked out for them.  What was
-said of a state is kept, and of a file that is read apart from others what was said of
-its content: after an edit only that is read again.
+They read whole sources, not patches, so each state is checked out for them.  Findings
+are cached by state, or by file content for readers that read each file by itself: after
+an edit only the changed files are read again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .patchcheck import CannotTell, Finding
 from .sphinx import Sphinx
 
 DEEP = "read at LEVEL=deep"
-_KEPT = 2000
-_SAID = "said.json"
+_KEEP = 2000
+_OUTCOME = "said.json"
 _UNREAD = "unreadable"
 
 
 class Reader(Protocol):
-    """A program that reads sources; ``package`` of Debian has it.
+    """A program that reads sources, from Debian's ``package``.
 
-    Where it reads each file ``apart``, what it says of one hangs on that alone.
+    If it reads files ``apart``, the findings in a file depend on that file alone.
     """
 
     title: str
@@ -44,10 +44,10 @@ class Reader(Protocol):
     apart: bool
 
     def version(self) -> str:
-        """What it calls itself."""
+        """Its version line."""
 
     def reads(self, path: str) -> bool:
-        """Whether what it says can change with such a file."""
+        """Whether its findings can change with ``path``."""
 
     def more(self, tree: Path, paths: Sequence[str]) -> tuple[str, ...]:
         """Further files to read where ``paths`` are touched."""
@@ -60,12 +60,12 @@ class Reader(Protocol):
         log: Path,
         progress: Callable[[int, int, str], None],
     ) -> tuple[list[Finding], list[str]]:
-        """Its findings, and what could not be asked, and why.  Raises `CannotTell` if
-        nothing could."""
+        """Its findings, and the parts that could not run, with the reason.  Raises
+        `CannotTell` if none could."""
 
 
-#: The checks, in the order in which they are made, with who makes each and the claim;
-#: `series.PatchExemption` has the same names.
+#: The checks in order, each with its reader and claim; `series.PatchExemption` has the
+#: same names.
 CHECKS: dict[str, tuple[Reader, str]] = {
     "coccinelle_clean": (
         Coccinelle(),
@@ -81,7 +81,7 @@ CHECKS: dict[str, tuple[Reader, str]] = {
 
 @dataclass(frozen=True)
 class Work:
-    """A ``series``, planned on its base."""
+    """A series and its plan on a base."""
 
     context: Context
     series: Series
@@ -89,14 +89,14 @@ class Work:
 
     @property
     def log(self) -> Path:
-        """What the programs print goes there."""
+        """The log file of the programs' output."""
         return self.context.out / self.series.name / "reading.log"
 
 
 @dataclass(frozen=True)
-class _Said:
-    """What was said of a unit: findings, and what could not be asked; or why nothing
-    was."""
+class _Outcome:
+    """The outcome of reading a unit: findings and the parts that could not run, or why
+    it cannot be read."""
 
     findings: tuple[Finding, ...]
     left_out: tuple[str, ...]
@@ -105,7 +105,7 @@ class _Said:
 
 @dataclass(frozen=True)
 class _Unit:
-    """Files that are read together, and the place of what was said of them."""
+    """Files that are read together, and the cache entry of their outcome."""
 
     paths: tuple[str, ...]
     entry: Path
@@ -119,7 +119,7 @@ def postponed() -> list[Check]:
 def judge(
     work: Work, checkout: Callable[[Plan], AppliedTree]
 ) -> tuple[list[Check], bool]:
-    """The checks, and whether earlier runs had read all that they read.
+    """The checks, and whether all findings come from the cache.
 
     ``checkout`` is called only if there is something to read.
     """
@@ -137,12 +137,12 @@ def judge(
             check.detail = reading.detail
         checks.append(check)
         reused = reused and not reading.asked
-    cache.prune(work.context.cache / "readings", keep=_KEPT)
+    cache.prune(work.context.cache / "readings", keep=_KEEP)
     return checks, reused
 
 
 def _lacking(reader: Reader) -> str:
-    return f"no {reader.program} here; apt-get install {reader.package}"
+    return f"{reader.program} is not installed; apt-get install {reader.package}"
 
 
 def _skipped(name: str, reason: str) -> Check:
@@ -166,7 +166,7 @@ class _Reading:
 
     @property
     def detail(self) -> str:
-        """The reader by its version, and what of it said nothing."""
+        """The reader's version, and its parts that could not run."""
         return "; ".join([self._version, *self._left_out])
 
     @property
@@ -175,27 +175,31 @@ class _Reading:
         return any(self.reader.reads(path) for path, _ in self.work.plan.states[-1])
 
     def states(self) -> Iterator[list[Finding]]:
-        """What is found in each state, from the base on.
+        """The findings in each state, from the base on.
 
-        Raises `CannotTell` if the base cannot be read; another state that cannot be is
-        a finding.
+        Raises `CannotTell` if the base cannot be read; for another state, that is a
+        finding.
         """
         for number in range(len(self.work.plan.states)):
             units = [*self._units(number)]
-            missing = [one for one in units if not cache.kept(one.entry)]
+            missing = [unit for unit in units if not cache.kept(unit.entry)]
             if missing:
                 self._read(number, missing)
-            said = [self._recall(one) for one in units]
-            self._left_out |= {text: None for one in said for text in one.left_out}
-            cannot = [one.cannot for one in said if one.cannot is not None]
+            outcomes = [self._recall(unit) for unit in units]
+            self._left_out |= {
+                text: None for outcome in outcomes for text in outcome.left_out
+            }
+            cannot = [
+                outcome.cannot for outcome in outcomes if outcome.cannot is not None
+            ]
             if cannot and number == 0:
                 raise CannotTell(cannot[0])
             yield [
-                *(found for one in said for found in one.findings),
+                *(finding for outcome in outcomes for finding in outcome.findings),
                 *(
-                    Finding(unit.paths[0], 0, _UNREAD, one.cannot)
-                    for unit, one in zip(units, said, strict=True)
-                    if one.cannot is not None
+                    Finding(unit.paths[0], 0, _UNREAD, outcome.cannot)
+                    for unit, outcome in zip(units, outcomes, strict=True)
+                    if outcome.cannot is not None
                 ),
             ]
 
@@ -220,58 +224,62 @@ class _Reading:
 
     def _read(self, number: int, units: Sequence[_Unit]) -> None:
         applied = self._checkout(self.work.plan.upto(number))
-        # Who had the workspace while we waited for it may have read them.
-        units = [one for one in units if not cache.kept(one.entry)]
-        paths = [path for one in units for path in one.paths]
+        # Another run may have read them while this one waited for the workspace.
+        units = [unit for unit in units if not cache.kept(unit.entry)]
+        paths = [path for unit in units for path in unit.paths]
         if not paths:
             return
         self.asked += len(units)
-        more = self.reader.more(applied.path, paths)
-        named = f"patch {number}" if number else "the base"
+        further = self.reader.more(applied.path, paths)
+        state = f"patch {number}" if number else "the base"
 
-        def progress(done: int, total: int, what: str) -> None:
-            title = f"{self.reader.title}, {named}: {what}"
-            self.work.context.ui.progress(done, total, title)
+        def progress(count: int, total: int, step: str) -> None:
+            title = f"{self.reader.title}, {state}: {step}"
+            self.work.context.ui.progress(count, total, title)
 
         with temporary.directory("reading") as scratch:
-            wanted = list(dict.fromkeys([*paths, *more]))
+            all_paths = list(dict.fromkeys([*paths, *further]))
             cannot = None
             try:
-                found, left_out = self.reader.read(
-                    applied.path, wanted, scratch, self.work.log, progress
+                findings, left_out = self.reader.read(
+                    applied.path, all_paths, scratch, self.work.log, progress
                 )
             except CannotTell as error:
-                found, left_out, cannot = [], [], error.what
+                findings, left_out, cannot = [], [], error.what
         for unit in units:
-            mine = [one for one in found if len(units) == 1 or one.file in unit.paths]
-            with cache.keep(unit.entry) as made:
-                said = [asdict(one) for one in mine]
-                kept = {"said": said, "left_out": left_out, "cannot": cannot}
-                cache.write_json(made / _SAID, kept)
+            unit_findings = [
+                finding
+                for finding in findings
+                if len(units) == 1 or finding.file in unit.paths
+            ]
+            with cache.keep(unit.entry) as directory:
+                entries = [asdict(finding) for finding in unit_findings]
+                content = {"said": entries, "left_out": left_out, "cannot": cannot}
+                cache.write_json(directory / _OUTCOME, content)
 
-    def _recall(self, unit: _Unit) -> _Said:
+    def _recall(self, unit: _Unit) -> _Outcome:
         os.utime(unit.entry)  # `cache.prune` drops what was not used for longest
         raw: dict[str, Any] = json.loads(
-            (unit.entry / _SAID).read_text(encoding="utf-8")
+            (unit.entry / _OUTCOME).read_text(encoding="utf-8")
         )
-        findings = tuple(Finding(**one) for one in raw["said"])
-        return _Said(findings, tuple(raw["left_out"]), raw["cannot"])
+        findings = tuple(Finding(**entry) for entry in raw["said"])
+        return _Outcome(findings, tuple(raw["left_out"]), raw["cannot"])
 
 
 def _judge(name: str, series: Series, reading: _Reading) -> Verdict:
     if not reading.read_any:
         skipped = Verdict()
-        skipped.skip(f"{reading.reader.title} reads nothing of what is touched")
+        skipped.skip(f"{reading.reader.title} reads none of the touched files")
         return skipped
     try:
-        told = [*reading.states()]
+        states = [*reading.states()]
     except CannotTell as error:
         skipped = Verdict()
         skipped.skip(error.what)
         return skipped
     findings = []
     for number in range(len(series.patches)):
-        # What a patch before this one has hidden may be the base's, too.
-        before = [*told[number], *patchcheck.new(told[number], told[0])]
-        findings.append(patchcheck.new(before, told[number + 1]))
+        # A finding of the base that an earlier patch has hidden is not new either.
+        before = [*states[number], *patchcheck.new(states[number], states[0])]
+        findings.append(patchcheck.new(before, states[number + 1]))
     return patchcheck.verdict(name, findings, series)

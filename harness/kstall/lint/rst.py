@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Whether a document is well-formed reStructuredText, as docutils reads it.
 
-Sphinx and the kernel's extensions are not needed for that: what they add is known by
-name, and read as if it had no effect.
+Sphinx and the kernel's extensions are not needed: the names of their directives and
+roles are registered, without effect.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import docutils.nodes
 import docutils.utils
 from docutils.parsers.rst import Directive, directives, roles
 
-# Their bodies are documents themselves, or text of another kind.
+# Directives whose bodies are documents, and those whose bodies are other text.
 _DOCUMENTS = ("only", "versionadded", "versionchanged", "deprecated", "seealso")
 _VERBATIM = (
     *("toctree", "code-block", "sourcecode", "literalinclude", "highlight", "index"),
@@ -38,20 +38,20 @@ _LINE = re.compile(r"^<string>:(\d*): ")
 
 
 class _Ignored(Directive):
-    """A directive of Sphinx's, whose body is not looked at."""
+    """A directive of Sphinx whose body is ignored."""
 
     optional_arguments = 1
     final_argument_whitespace = True
     has_content = True
-    # Whatever it is given.
+    # Accepts any option.
     option_spec = type("_Any", (dict,), {"__missing__": lambda *_: str})()
 
     def run(self) -> list[docutils.nodes.Node]:
         return []
 
 
-class _Read(_Ignored):
-    """One whose body is a document: faults in it are faults."""
+class _Parsed(_Ignored):
+    """A directive of Sphinx whose body is a document, with faults of its own."""
 
     def run(self) -> list[docutils.nodes.Node]:
         node = docutils.nodes.container()
@@ -61,13 +61,13 @@ class _Read(_Ignored):
 
 def faults(text: str) -> tuple[tuple[int, str], ...]:
     """Line (from 1; 0: not known) and message of each warning and error."""
-    _know()
-    said = io.StringIO()
+    _register()
+    stream = io.StringIO()
     settings: dict[str, Any] = {
-        "warning_stream": said,
+        "warning_stream": stream,
         "report_level": 2,
         "halt_level": 5,
-        # Nothing is read but the text itself.
+        # Only the text itself is read.
         "file_insertion_enabled": False,
         "raw_enabled": False,
         "_disable_config": True,
@@ -76,18 +76,18 @@ def faults(text: str) -> tuple[tuple[int, str], ...]:
     docutils.core.publish_doctree(text, settings_overrides=settings)
     return tuple(
         (int(match[1] or 0), line[match.end() :])
-        for line in said.getvalue().splitlines()
+        for line in stream.getvalue().splitlines()
         if (match := _LINE.match(line))
-        # Includes are switched off above, and what they would bring is not looked at.
+        # Includes are switched off above.
         if '"include" directive disabled' not in line
     )
 
 
-def _know() -> None:
-    """Tell docutils the names; it keeps them for the process."""
+def _register() -> None:
+    """Register the names with docutils, for the whole process."""
     for name in _VERBATIM:
         directives.register_directive(name, _Ignored)
     for name in _DOCUMENTS:
-        directives.register_directive(name, _Read)
+        directives.register_directive(name, _Parsed)
     for name in _ROLES:
         roles.register_generic_role(name, docutils.nodes.literal)

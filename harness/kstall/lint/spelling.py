@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Misspelt words, as codespell knows them: the words that checkpatch --codespell asks
-for, in a tenth of its time."""
+"""Misspelt words, found by codespell: the same words as checkpatch --codespell, in a
+tenth of its time."""
 
 from __future__ import annotations
 
@@ -13,50 +13,52 @@ from pathlib import Path
 from ..base import process
 from . import patchtext
 
-_SAID = re.compile(r"(?P<file>[^:]+):(?P<line>\d+): (?P<text>.+ ==> .+)")
-# What codespell exits with when it finds some.
-_FOUND = 65
+_MISSPELT = re.compile(r"(?P<file>[^:]+):(?P<line>\d+): (?P<text>.+ ==> .+)")
+# Exit status of codespell if it finds misspelt words.
+_EXIT_MISSPELT = 65
 _TIMEOUT_S = 120.0
 
 
 def version() -> str:
-    """That of codespell, which comes with its words."""
+    """The version of codespell, which comes with its dictionary."""
     return metadata.version("codespell")
 
 
 def misspelt(
     texts: Mapping[str, str], scratch: Path
 ) -> dict[str, tuple[tuple[int, str], ...]]:
-    """Line (from 1), word and what it should be, in each of ``texts`` by its name.
+    """Line (from 1), word and correction of each misspelling, by the name of the text.
 
     ``scratch`` is a directory that the caller removes.
     """
-    here = scratch / "spelling"
-    here.mkdir(parents=True, exist_ok=True)
+    directory = scratch / "spelling"
+    directory.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (here / name).write_text(text, encoding="utf-8")
-    done = process.run(
+        (directory / name).write_text(text, encoding="utf-8")
+    completed = process.run(
         (
             *(sys.executable, "-m", "codespell_lib", "--builtin", "clear"),
             *("--disable-colors", "--", *texts),
         ),
-        cwd=here,
+        cwd=directory,
         env={"HOME": str(scratch), "LC_ALL": "C.UTF-8"},
         check=False,
         timeout=_TIMEOUT_S,
     )
-    if done.returncode not in (0, _FOUND):
-        raise process.CommandError(done.argv, done.returncode, done.stdout)
-    found: dict[str, list[tuple[int, str]]] = {name: [] for name in texts}
-    for line in done.stdout.splitlines():
-        if match := _SAID.fullmatch(line):
-            found[match["file"]].append((int(match["line"]), match["text"]))
-    return {name: tuple(lines) for name, lines in found.items()}
+    if completed.returncode not in (0, _EXIT_MISSPELT):
+        raise process.CommandError(
+            completed.argv, completed.returncode, completed.stdout
+        )
+    faults: dict[str, list[tuple[int, str]]] = {name: [] for name in texts}
+    for line in completed.stdout.splitlines():
+        if match := _MISSPELT.fullmatch(line):
+            faults[match["file"]].append((int(match["line"]), match["text"]))
+    return {name: tuple(lines) for name, lines in faults.items()}
 
 
 def written(mail: str) -> str:
-    """What the author of a patch wrote: subject, message and added lines, each where
-    it is in the mail, without tags, which have names in them."""
+    """The author's text in a patch mail: subject, message and added lines, each at its
+    line of the mail, without tags, which contain names."""
     return "\n".join(_written(mail.splitlines()))
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Sphinx says of a few documents, with the tree's own conf.py and extensions.
+"""Warnings of Sphinx on a few documents, with the tree's own conf.py and extensions.
 
-Only they are read, and not the three thousand others: whether what they refer to is
-there is then looked up in the sources of those.
+Only these are read, not the other three thousand; the targets of their references are
+looked up in the sources of the others.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .patchcheck import CannotTell, Finding
 _DOCUMENTS = "Documentation"
 _END = ".rst"
 _ROOT = f"index{_END}"
-# What the tree's conf.py adds to whatever is to be read: documents made of YAML, which
-# take longer than all that was asked for.
+# Documents that the tree's conf.py generates from YAML in any build, which take longer
+# than all requested documents.
 _GENERATED = "netlink/specs/**"
-# Before, it had no list of what to read.
+# The first version with include_patterns.
 _LEAST = (5, 1)
 _VERSION = re.compile(r"(\d+)\.(\d+)")
-_SAID = re.compile(
+_REMARK = re.compile(
     r"(?P<file>/[^:]+)(?::(?P<line>\d+))?: (?:WARNING|ERROR|CRITICAL|SEVERE): "
     r"(?P<text>.*?)(?: \[[\w.]+\])?"
 )
@@ -34,14 +34,14 @@ _NO_DOCUMENT = re.compile(
 )
 _NO_LABEL = re.compile(r"undefined label: ['\"]?(?P<name>[^'\"]+)['\"]?.*")
 _NO_TREE = re.compile(r"document isn't included in any toctree.*")
-# What other documents have, and is in no line that could be looked for.
+# Targets in other documents that no search for a line finds.
 _ELSEWHERE = re.compile(r"term not in glossary|unknown option")
 _TIMEOUT_S = 1800.0
 
 
 class Sphinx:
-    """A `reading.Reader`: sphinx-build, on documents, and on those that take comments
-    out of touched code."""
+    """A `reading.Reader`: sphinx-build, on touched documents, and on those that include
+    kernel-doc of touched code."""
 
     title = "sphinx"
     package = "python3-sphinx"
@@ -49,29 +49,28 @@ class Sphinx:
     apart = False
 
     def version(self) -> str:
-        """What it calls itself; a program that is not there raises what `process.run`
-        does."""
+        """Its version line; raises as `process.run` does if it is not installed."""
         return process.run([self.program, "--version"]).stdout.strip()
 
     def reads(self, path: str) -> bool:
-        """Whether what it says can change with such a file."""
+        """Whether its findings can change with ``path``."""
         if path.startswith(f"{_DOCUMENTS}/"):
             return path.endswith((_END, ".py"))
         return path.endswith((".c", ".h")) and not path.startswith("tools/")
 
     def more(self, tree: Path, paths: Sequence[str]) -> tuple[str, ...]:
-        """The documents that take comments out of ``paths``."""
+        """The documents that include kernel-doc of ``paths``."""
         code = [re.escape(path) for path in paths if path.endswith((".c", ".h"))]
         if not code:
             return ()
         pattern = rf"^\s*\.\. kernel-doc::\s+({'|'.join(code)})\s*$"
-        done = process.run(
+        completed = process.run(
             ["grep", "-rlE", f"--include=*{_END}", "-e", pattern, "--", _DOCUMENTS],
             cwd=tree,
             env={"LC_ALL": "C"},
-            check=False,  # 1 is for none
+            check=False,  # 1: no match
         )
-        return tuple(sorted(done.stdout.splitlines()))
+        return tuple(sorted(completed.stdout.splitlines()))
 
     def read(
         self,
@@ -87,9 +86,11 @@ class Sphinx:
         Raises `CannotTell` if it cannot read the tree's documents at all.
         ``scratch`` is a directory that the caller removes.
         """
-        found = _VERSION.search(self.version())
-        if found is None or (int(found[1]), int(found[2])) < _LEAST:
-            raise CannotTell(f"{self.version()} is too old: 5.1 has lists of documents")
+        match = _VERSION.search(self.version())
+        if match is None or (int(match[1]), int(match[2])) < _LEAST:
+            raise CannotTell(
+                f"{self.version()} is too old: include_patterns came in 5.1"
+            )
         names = [
             path.removeprefix(f"{_DOCUMENTS}/")
             for path in paths
@@ -99,10 +100,10 @@ class Sphinx:
             return [], []
         progress(0, 1, f"{len(names)} documents")
         top = tree / _DOCUMENTS
-        # Of the document at the root nobody asks in which toctree it is.
+        # Sphinx does not miss the root document in a toctree.
         if (top / _ROOT).exists():
             names = list(dict.fromkeys([_ROOT, *names]))
-        done = process.run(
+        completed = process.run(
             (
                 *(self.program, "-b", "dummy", "-q", "-N", "-c", top),
                 *("-d", scratch / "doctrees"),
@@ -117,7 +118,7 @@ class Sphinx:
                 "BUILDDIR": str(scratch),
                 "KERNELVERSION": "0",
                 "KERNELRELEASE": "0",
-                # The tree is not to get bytecode.
+                # Keep bytecode out of the tree.
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "LC_ALL": "C.UTF-8",
             },
@@ -125,42 +126,44 @@ class Sphinx:
             check=False,
             timeout=_TIMEOUT_S,
         )
-        if done.returncode < 0 or done.returncode > 128:
-            raise process.CommandError(done.argv, done.returncode, done.stdout)
-        if done.returncode:
-            last = (done.stdout.strip().splitlines() or ["it says nothing"])[-1]
-            raise CannotTell(f"sphinx-build exits with {done.returncode}: {last}")
+        if completed.returncode < 0 or completed.returncode > 128:
+            raise process.CommandError(
+                completed.argv, completed.returncode, completed.stdout
+            )
+        if completed.returncode:
+            last = (completed.stdout.strip().splitlines() or ["no output"])[-1]
+            raise CannotTell(f"sphinx-build exits with {completed.returncode}: {last}")
         progress(1, 1, f"{len(names)} documents")
-        return list(_findings(done.stdout, tree)), []
+        return list(_findings(completed.stdout, tree)), []
 
 
-def _findings(said: str, tree: Path) -> list[Finding]:
-    found = []
-    for line in dict.fromkeys(said.splitlines()):
-        match = _SAID.fullmatch(line)
+def _findings(output: str, tree: Path) -> list[Finding]:
+    findings = []
+    for line in dict.fromkeys(output.splitlines()):
+        match = _REMARK.fullmatch(line)
         if match is None:
             continue
         file = os.path.relpath(match["file"], tree)
-        if not _is_there(match["text"], file, tree):
+        if not _exists(match["text"], file, tree):
             number = int(match["line"] or 0)
-            found.append(Finding(file, number, "sphinx", match["text"]))
-    return found
+            findings.append(Finding(file, number, "sphinx", match["text"]))
+    return findings
 
 
-def _is_there(text: str, file: str, tree: Path) -> bool:
-    """Whether what ``text`` misses is in a document that was not read."""
+def _exists(text: str, file: str, tree: Path) -> bool:
+    """Whether the target that ``text`` misses is in a document that was not read."""
     if _ELSEWHERE.match(text):
         return True
     if match := _NO_DOCUMENT.fullmatch(text):
         name = match["name"].removesuffix(_END)
         home = tree / _DOCUMENTS if name.startswith("/") else (tree / file).parent
         places = (home / name.lstrip("/"), tree / _DOCUMENTS / name)
-        return any(one.with_name(f"{one.name}{_END}").exists() for one in places)
+        return any(place.with_name(f"{place.name}{_END}").exists() for place in places)
     if match := _NO_LABEL.fullmatch(text):
         return _mentions(tree, rf"^\s*\.\. _`?{re.escape(match['name'])}`?:")
     if _NO_TREE.fullmatch(text):
         name = Path(file).with_suffix("")
-        # As an entry, alone or behind a title, from whichever directory.
+        # As a toctree entry, with or without a title, relative to any directory.
         return _mentions(
             tree, rf"^\s+(.* <)?(/?[^ <]*/)?{re.escape(name.name)}(\.rst)?>?$"
         )
@@ -169,10 +172,10 @@ def _is_there(text: str, file: str, tree: Path) -> bool:
 
 def _mentions(tree: Path, pattern: str) -> bool:
     """Whether a line of a document matches."""
-    done = process.run(
+    completed = process.run(
         ["grep", "-rqiE", f"--include=*{_END}", "-e", pattern, "--", _DOCUMENTS],
         cwd=tree,
         env={"LC_ALL": "C"},
         check=False,
     )
-    return done.returncode == 0
+    return completed.returncode == 0
