@@ -65,7 +65,7 @@ def test_a_series_of_ours_is_known_and_proven_by_its_own_checks(
 ) -> None:
     found = _check(project_root, tmp_path, received)
     assert found.exit_code == 0, found.said
-    assert f"it is {SERIES}, and makes the same tree" in found.said
+    assert f"it is {SERIES}, and results in the same tree" in found.said
     assert "range-diff" not in found.said
     (entry,) = found.report.series
     assert entry.name == SERIES
@@ -97,7 +97,7 @@ def test_one_line_that_was_changed_is_shown_and_is_what_is_judged(
     # It has a Makefile, which runs here: of ours it is known, of others to be read.
     words = ("--level=quick", "--trusted")
     found = _check(project_root, tmp_path / "out", changed, *words)
-    assert f"it is {SERIES}, and another tree" in found.said
+    assert f"it is {SERIES}, and results in a different tree" in found.said
     assert "changed  drm/sched: Trace how long a job waited and for what" in found.said
     assert "range-diff, ours against theirs:" in found.said
     call = r"\s+trace_call__\w+\(job, ktime_sub\(now, job->submit_ts\)"
@@ -114,7 +114,7 @@ def test_one_line_that_was_changed_is_shown_and_is_what_is_judged(
 def test_a_series_that_nobody_here_has_seen(project_root: Path, tmp_path: Path) -> None:
     found = _check(project_root, tmp_path, STRANGE)
     assert found.exit_code == 0, found.said
-    assert "it is none of the series here" in found.said
+    assert "it is no version of a series of this checkout" in found.said
     assert "pipe:pipe_resize (event), include/trace/events/pipe.h" in found.said
     assert "in pipe_resize_ring() of fs/pipe.c" in found.said
     (entry,) = found.report.series
@@ -126,7 +126,7 @@ def test_a_series_that_nobody_here_has_seen(project_root: Path, tmp_path: Path) 
     fire = _status(found, "they_fire")
     assert fire.status == "skip"
     assert fire.detail == (
-        "did not fire, and no workload is named that would make them: pipe:pipe_resize"
+        "did not fire, and no workload was named to make them fire: pipe:pipe_resize"
     )
     assert entry.overhead is not None and entry.overhead.footprint is not None
     (site,) = entry.overhead.footprint.sites

@@ -129,7 +129,7 @@ def test_no_run_is_refused_and_the_command_is_named(desk: Desk) -> None:
 def test_a_run_of_other_patches_is_refused(desk: Desk) -> None:
     desk.prove()
     desk.edit("0001-demo.patch", "A nap is not seen.", "A nap is never seen.")
-    with pytest.raises(proof.NoProof, match="of other patches"):
+    with pytest.raises(proof.NoProof, match="with other patches"):
         desk.export()
 
 
@@ -146,7 +146,7 @@ def test_a_run_on_another_base_is_refused(desk: Desk) -> None:
         (lambda r: r.series[0].checks.pop(), "without a verdict on no_naps"),
         (lambda r: setattr(r, "status", "running"), "the run is running"),
         (lambda r: setattr(r, "status", "interrupted"), "the run is interrupted"),
-        (lambda r: setattr(r, "tree", None), "did not come to a tree"),
+        (lambda r: setattr(r, "tree", None), "stopped before it had a tree"),
     ],
 )
 def test_a_run_that_proved_nothing_is_refused(
@@ -241,7 +241,7 @@ def test_the_newest_proof_is_quoted_or_the_one_that_is_named(desk: Desk) -> None
 
 def test_results_that_are_gone_are_refused(desk: Desk) -> None:
     (desk.prove() / "demo/results/agent.json").unlink()
-    with pytest.raises(proof.NoProof, match="is gone"):
+    with pytest.raises(proof.NoProof, match="are gone"):
         desk.export()
 
 
@@ -270,7 +270,7 @@ def test_the_letter_quotes_the_run(desk: Desk) -> None:
     assert done.unfounded == ("1234",)
     assert "2,982.5" in text
     assert "0.25" in text
-    assert "allowed for struct bed, 8 bytes: sheets" in text
+    assert "8 bytes allowed for struct bed: sheets" in text
     assert "change-id: 20260101-demo-" in text
     assert " demo.c       | 3 ++-" in text
     assert "  demo: trace naps\n" in text
@@ -324,7 +324,7 @@ def test_what_is_argued_is_printed_with_its_reason(desk: Desk) -> None:
     text = " ".join(_mail(desk.export().letters[0]).get_content().split())
     assert (
         "checkpatch --strict (without the Signed-off-by: that the sender adds). All "
-        "hold, but for what is argued here:" in text
+        "pass, except for the findings argued here:" in text
     )
     assert (
         "- checkpatch strict, TRAILING_WHITESPACE in demo.c: the blank is part of the "
@@ -338,8 +338,8 @@ def test_allowances_of_one_reason_are_one_line() -> None:
     other = costs.Exemption(struct="bed", allowed=8, because="sheets")
     found = costs.Overhead(base_kernel="k", exemptions=[*both, other])
     assert cover.allowances(found) == [
-        "allowed for a(), b(), 1 instruction: it is cold",
-        "allowed for struct bed, 8 bytes: sheets",
+        "1 instruction allowed for a(), b(): it is cold",
+        "8 bytes allowed for struct bed: sheets",
     ]
 
 
@@ -383,7 +383,7 @@ def test_a_path_that_only_mitigations_make_longer_is_named() -> None:
     )
     assert found.mitigated is not None
     (line,) = cover.guarded(found)
-    assert line.endswith("0 of 0 sites are a NOP; paths with more than without: none")
+    assert line.endswith("0 of 0 sites are a NOP; longer paths than without: none")
     found.mitigated.paths.append(nap)
     assert cover.guarded(found)[0].endswith("than without: nap() +3 at most")
     assert cover.guarded(costs.Overhead(base_kernel="k")) == []
@@ -397,17 +397,17 @@ def test_why_an_operation_costs_more_is_said() -> None:
         update={"operation": "nap", "predicted": 17.0, "because": "it\ndreams."}
     )
     found = costs.Overhead(base_kernel="k", measurements=[one, plain])
-    assert cover.reasons(found) == ["nap: +17 predicted: it dreams"]
+    assert cover.reasons(found) == ["nap: +17 instructions predicted: it dreams"]
     found.measurements[1].others = 2
     assert cover.reasons(found)[1] == (
-        "doze: +2 by sites of other series that were in the kernel"
+        "doze: +2 NOPs of other series in the same kernel"
     )
 
 
 def test_what_was_not_measured_is_said(desk: Desk) -> None:
     desk.prove(overhead=False)
     text = _mail(desk.export().letters[0]).get_content()
-    assert "What the events cost was not measured by this run." in text
+    assert "This run did not measure the overhead of the events." in text
 
 
 def test_a_skipped_check_is_told_with_its_reason(desk: Desk) -> None:
@@ -417,7 +417,7 @@ def test_a_skipped_check_is_told_with_its_reason(desk: Desk) -> None:
     found.series[0].checks[2].detail = "needs a bed"
     report.write(found, run / "report.json")
     text = _mail(desk.export().letters[0]).get_content()
-    assert "Not shown by this run:\n\n- Each nap is seen: needs a bed" in text
+    assert "Not covered by this run:\n\n- Each nap is seen: needs a bed" in text
 
 
 def test_what_kernels_showed_that_watch_themselves_is_told(desk: Desk) -> None:
@@ -444,7 +444,7 @@ def test_what_kernels_showed_that_watch_themselves_is_told(desk: Desk) -> None:
     report.write(found, run / "report.json")
     text = " ".join(_mail(desk.export().letters[0]).get_content().split())
     assert "one with KCSAN. Nobody snores. All hold, in 2 comparisons." in text
-    assert "Not shown by this run: - All nap: one sings" in text
+    assert "Not covered by this run: - All nap: one sings" in text
 
 
 def test_claims_that_one_cause_leaves_out_are_one_item_and_never_hold(
@@ -458,7 +458,7 @@ def test_claims_that_one_cause_leaves_out_are_one_item_and_never_hold(
     ]
     report.write(found, run / "report.json")
     text = " ".join(_mail(desk.export().letters[0]).get_content().split())
-    assert "Not shown by this run: - All snore; None sings: no bed" in text
+    assert "Not covered by this run: - All snore; None sings: no bed" in text
     # Before, the claims of all checks of the harness stood in front of this.
     assert text.count("All snore") == 1
     assert "It booted. All hold, in 1 comparisons." in text
@@ -468,8 +468,8 @@ def test_a_directory_has_no_base_commit_and_says_so(desk: Desk) -> None:
     desk.prove()
     text = _mail(desk.export().letters[0]).get_content()
     assert "base-commit: " not in text
-    assert f"tree id of\n{desk.base.id.rpartition('-')[2]}" in text.replace(
-        " of ", " of\n"
+    assert f"tree id\n{desk.base.id.rpartition('-')[2]}" in text.replace(
+        " id ", " id\n"
     )
 
 
@@ -539,7 +539,7 @@ def test_v2_without_v1_or_words_is_refused(desk: Desk) -> None:
     desk.prove()
     with pytest.raises(KstallError, match="no mails of version 1"):
         desk.export(version=2)
-    with pytest.raises(cover.Unfinished, match="what changed in version 3"):
+    with pytest.raises(cover.Unfinished, match="no changes are listed for version 3"):
         desk.export(version=3)
     with pytest.raises(KstallError, match="the first is 1"):
         desk.export(version=0)
@@ -635,10 +635,10 @@ def test_a_key_is_for_one_content_only(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ("", "no name and address"),
-        ('[user]\nname = "X"\n', "no name and address"),
+        ("", r"no user\.name and user\.email"),
+        ('[user]\nname = "X"\n', r"no user\.name and user\.email"),
         ('[user]\nname = "X"\nemail = x@localhost\n', "has no domain"),
-        ('[user]\nname = "X"\nemail = x@kstall.invalid\n', "is nobody's address"),
+        ('[user]\nname = "X"\nemail = x@kstall.invalid\n', "is not a real address"),
         ('[user]\nname = "X"\nemail = x y\n', "is no"),
         ('[user]\nname = "X \\\\ Y"\nemail = x@y.org\n', "no name to sign off with"),
     ],
@@ -750,7 +750,7 @@ def test_who_gets_what(desk: Desk) -> None:
         ("A <a..b@c.org> (maintainer:X)", "is no e-mail address"),
         ("A <ä@c.org> (maintainer:X)", "is no (plain )?e-mail address"),
         ("A\x07 <a@c.org> (maintainer:X)", "is no name for a header"),
-        ("Use of uninitialized value in line 3", "printed what is no recipient"),
+        ("Use of uninitialized value in line 3", "printed a line that is no recipient"),
     ],
 )
 def test_what_is_no_recipient_is_one_error(line: str, says: str) -> None:
@@ -914,7 +914,7 @@ def test_a_remark_in_another_file_is_not_argued(tmp_path: Path, home: Path) -> N
     assert len(done.argued) == 1
     (outcome,) = summary.export_all(desk.request, [desk.series], desk.base)
     assert any(
-        text.startswith("a reason for what checkpatch says: 1 warning")
+        text.startswith("an exemption for remarks of checkpatch: 1 warning")
         for text in outcome.missing
     )
     linux = desk.root / "linux"
@@ -1024,7 +1024,7 @@ def test_the_summary_names_skipped_checks_and_moderated_lists(desk: Desk) -> Non
     cc = replace(done.recipients, cover=(*done.recipients.cover, strict))
     outcome = summary.Outcome(desk.series, replace(done, recipients=cc))
     page = summary.page([outcome], desk.base, desk.out)
-    assert "- held for a moderator if you do not read it: strict@example.org\n" in page
+    assert "- moderated for non-subscribers: strict@example.org\n" in page
     assert "1 of them skipped\n  - skipped: naps: needs a bed\n" in page
 
 

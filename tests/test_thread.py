@@ -234,7 +234,7 @@ def test_our_own_series_is_the_same(
     assert [(x.event, x.bare, x.sites) for x in came.points] == [
         ("demo:demo_nap", False, ())
     ] or came.points == ()
-    assert "it is demo, and makes the same tree" in incoming.text(came)
+    assert "it is demo, and results in the same tree" in incoming.text(came)
 
 
 def test_a_changed_patch_has_a_range_diff(
@@ -462,7 +462,7 @@ def test_events_that_nobody_knows_how_to_fire_are_skipped(
     assert "int depth; holes: none" in listed.comparisons[0].detail
     assert fire.status == "skip"
     assert fire.detail.endswith(
-        "would make them: dream:dream_end; dream:dream_begin did, 1 times"
+        "to make them fire: dream:dream_end; dream:dream_begin fired, 1 times"
     )
     # That nothing asked for it to fire, so that it is no comparison.
     assert fire.comparisons == []
@@ -544,7 +544,7 @@ def test_the_command_ends_in_a_validation(
     words = ["--project", str(project.root), "check-thread", str(path)]
     words += ["--kernel", str(tmp_path / "linux"), "--out", str(tmp_path / "o")]
     assert cli.main([*words, "--no-validate"]) == 0
-    assert "makes the same tree" in capsys.readouterr().out
+    assert "results in the same tree" in capsys.readouterr().out
     assert asked == []
     assert cli.main(words) == 0
     (request,) = asked

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Patches that came in, made a series that can be validated.
+"""Received patches as a series that can be validated.
 
-A project of their own is written for them: of a series that is known, with our
-workloads and checks and their patches; of any other, with the tracepoints that were
-found in them, and a workload that has the kernel list them: one that does nothing, or
-what somebody has named who knows what makes them fire.
+A project of their own is written for them.  For a known series it has our workloads and
+checks with the received patches.  For any other it has the tracepoints that were found
+in the patches, a check that the kernel lists them, and a workload: the program that the
+user has named to make them fire, or one that does nothing.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from ..series import Project, Series
 from ..tree import tree
 from .compare import Resemblance
 
-#: The name of a series that nobody here has seen before.
+#: The name of a received series that is none of this checkout.
 UNKNOWN = "arrived"
 _IDLE, _NAMED = "idle", "named"
 _DEADLINE_S = 120
 _OBJECT = re.compile(r"(?m)^[ \t]*[\w-]*obj-\$\((CONFIG_\w+)\)\s*[+:]?=(.*(?:\\\n.*)*)")
 
 
-def known(project: Project, target: Path, found: Resemblance) -> Series:
-    """Our series with the patches that came in the place of ours."""
+def known(project: Project, target: Path, resemblance: Resemblance) -> Series:
+    """Our series with the received patches in place of ours."""
     _copy(project, target)
-    ours = target / "patches" / found.series.name
-    shutil.copytree(found.series.dir, ours)
-    for name in found.series.spec.needs:
+    directory = target / "patches" / resemblance.series.name
+    shutil.copytree(resemblance.series.dir, directory)
+    for name in resemblance.series.spec.needs:
         shutil.copytree(project.patches / name, target / "patches" / name)
-    for pair in found.pairs:
+    for pair in resemblance.pairs:
         assert pair.ours is not None and pair.theirs is not None
-        shutil.copyfile(pair.theirs.path, ours / pair.ours.path.name)
-    (series,) = Project(target).load([found.series.name])
+        shutil.copyfile(pair.theirs.path, directory / pair.ours.path.name)
+    (series,) = Project(target).load([resemblance.series.name])
     return series
 
 
@@ -53,39 +53,40 @@ def unknown(
 ) -> Series:
     """A series of ``plan``'s patches that declares ``points``.
 
-    ``kconfig`` is a fragment that has what they touch built; without it, the symbols
+    ``kconfig`` is a fragment that enables the touched files; without it, the symbols
     are taken from the Makefiles beside those files.  ``workload`` is a program, or a C
-    file, that makes the events fire in the guest.  Raises `KstallError` if there is
-    nothing to look for.
+    file, that makes the events fire in the guest.  Raises `KstallError` without
+    ``points``.
     """
     if not points:
         raise KstallError(
-            "no tracepoint was found in what the patches add, so there is nothing to "
-            "validate",
-            next="read them; apply and checkpatch were tried, see above",
+            "no tracepoint was found in the patches, so there is nothing to validate",
+            next="review them; the results of apply and checkpatch are above",
         )
     _copy(project, target)
-    here = target / "patches" / UNKNOWN
-    here.mkdir()
+    directory = target / "patches" / UNKNOWN
+    directory.mkdir()
     for patch in plan.patches:
-        shutil.copyfile(patch.path, here / patch.path.name)
+        shutil.copyfile(patch.path, directory / patch.path.name)
     if kconfig is not None:
         fragment = kconfig.read_text(encoding="utf-8")
     else:
         fragment = "".join(f"{symbol}=y\n" for symbol in symbols(plan))
     (target / "kconfigs" / f"{UNKNOWN}.config").write_text(fragment)
-    (here / "cover.txt").write_text(f"{title}\n")
+    (directory / "cover.txt").write_text(f"{title}\n")
     load = _IDLE if workload is None else _NAMED
     events = [point.event for point in points if not point.bare]
     checks = _CHECKS.replace("@EVENTS@", json.dumps(events))
-    checks = checks.replace("@BARE@", json.dumps([x.name for x in points if x.bare]))
+    checks = checks.replace(
+        "@BARE@", json.dumps([point.name for point in points if point.bare])
+    )
     checks = checks.replace("@LOAD@", load).replace("@IDLE@", _IDLE)
-    (here / "checks.py").write_text(checks)
-    (here / "series.toml").write_text(_metadata(plan, points, title, load))
+    (directory / "checks.py").write_text(checks)
+    (directory / "series.toml").write_text(_metadata(plan, points, title, load))
     program = target / "scripts" / "workloads" / UNKNOWN / load
     program.parent.mkdir(parents=True)
     if workload is None:
-        program.write_text("#!/bin/sh\n# Nobody has said what makes them fire.\n")
+        program.write_text("#!/bin/sh\n# No program was named that makes them fire.\n")
     else:
         if workload.suffix == ".c":
             program = program.with_suffix(".c")
@@ -105,24 +106,24 @@ def symbols(plan: tree.Plan) -> tuple[str, ...]:
     for source in sources:
         folder, _, unit = source.rpartition("/")
         makefiles.setdefault(folder, []).append(unit.removesuffix(".c") + ".o")
-        # The directory may itself be built for a symbol only.
+        # The directory itself may depend on a symbol.
         while "/" in folder:
             folder, _, name = folder.rpartition("/")
             makefiles.setdefault(folder, []).append(f"{name}/")
     texts = tree.pristine(plan.base, [f"{folder}/Makefile" for folder in makefiles])
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for folder, objects in makefiles.items():
         makefile = f"{folder}/Makefile"
         file = plan.files.get(makefile, texts[makefile])
         text = "" if file is None else file.data.decode("utf-8", "replace")
         for symbol, members in _OBJECT.findall(text):
             if set(members.replace("\\\n", " ").split()) & set(objects):
-                found[symbol] = None
-    return tuple(found)
+                names[symbol] = None
+    return tuple(names)
 
 
 def _copy(project: Project, target: Path) -> None:
-    """What a validation needs of a project, but for its series."""
+    """Copy what a validation needs of a project, except its series."""
     (target / "patches").mkdir(parents=True)
     for name in ("kconfigs", "scripts", "harness"):
         shutil.copytree(
@@ -190,7 +191,7 @@ def _metadata(plan: tree.Plan, points: Sequence[Found], title: str, load: str) -
 
 _CHECKS = '''\
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What can be judged of events of which nothing is known but their names."""
+"""Checks of events of which only the names are known."""
 
 from kstall.evidence import Evidence, Verdict
 
@@ -200,14 +201,16 @@ LOAD = "@LOAD@"
 
 
 def kernel_lists_them(ev: Evidence) -> Verdict:
-    """Each event has a format: its fields and holes are there to be read."""
+    """Each event has a format, whose fields and holes are shown."""
     verdict = Verdict()
     for event in EVENTS:
         if (layout := ev.layouts.get(event)) is None:
             verdict.true(event, False, "the kernel has no such event")
             continue
-        fields = ", ".join(f"{one.ctype} {one.name}" for one in layout.fields)
-        holes = ", ".join(f"{h.size} bytes before {h.before}" for h in layout.holes())
+        fields = ", ".join(f"{field.ctype} {field.name}" for field in layout.fields)
+        holes = ", ".join(
+            f"{hole.size} bytes before {hole.before}" for hole in layout.holes()
+        )
         verdict.true(event, True, f"{fields}; holes: {holes or 'none'}")
     if not EVENTS:
         verdict.skip("bare tracepoints have no format")
@@ -215,16 +218,18 @@ def kernel_lists_them(ev: Evidence) -> Verdict:
 
 
 def they_fire(ev: Evidence) -> Verdict:
-    """Only who names a program that should make them fire can say that they do not."""
+    """Events that do not fire fail only if a workload was named to make them fire."""
     verdict = Verdict()
     load = ev.workload(LOAD)
     counts = {event: len(load.events(event.partition(":")[2])) for event in EVENTS}
     silent = [event for event, count in counts.items() if not count]
     if silent and LOAD == "@IDLE@":
-        fired = [f"{event} did, {n} times" for event, n in counts.items() if n]
+        fired = [
+            f"{event} fired, {count} times" for event, count in counts.items() if count
+        ]
         verdict.skip(
             "; ".join([
-                "did not fire, and no workload is named that would make them: "
+                "did not fire, and no workload was named to make them fire: "
                 + ", ".join(silent),
                 *fired,
             ])

@@ -3,7 +3,7 @@
 
 Documentation/process/coding-assistants.rst: only people can certify the Developer's
 Certificate of Origin, and no tool adds Signed-off-by: on its own.  So it is added only
-after the contributor was shown what it means, and has said so for exactly this content.
+after the contributor was shown what it means, and has confirmed it for this content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..series import Series
 from ..tree import tree
 from .recipients import require_address
 
-#: Who wrote the patches of this checkout; nobody that mail could be sent as.
+#: Top-level domain of the author of drafts, as whom no mail can be sent.
 NOBODY_DOMAIN = "invalid"
 _CERTIFICATE = "Documentation/process/submitting-patches.rst"
 _ASSISTANTS = "Documentation/process/coding-assistants.rst"
@@ -51,7 +51,7 @@ class NoIdentity(KstallError):
 
 
 class NotCertified(KstallError):
-    """A sign-off was asked for, and what it certifies was not confirmed."""
+    """A sign-off was requested, but what it certifies was not confirmed."""
 
 
 @dataclass(frozen=True)
@@ -63,34 +63,34 @@ class Statement:
 
 
 def identity() -> Person:
-    """The author that git would take here; raises `NoIdentity`."""
-    done = process.run(
+    """The author by the configuration of git; raises `NoIdentity`."""
+    completed = process.run(
         ["git", "-c", "user.useConfigOnly=true", "var", "GIT_AUTHOR_IDENT"],
         env={"LC_ALL": "C.UTF-8"},
         check=False,
     )
-    match = _IDENT.fullmatch(done.stdout)
+    match = _IDENT.fullmatch(completed.stdout)
     setting = 'git config --global user.name "..." and user.email'
-    if done.returncode != 0 or match is None:
-        raise NoIdentity("git has no name and address of yours", next=setting)
+    if completed.returncode != 0 or match is None:
+        raise NoIdentity("git has no user.name and user.email", next=setting)
     name, address = match["name"].strip(), match["address"]
     if not name or not name.isprintable() or re.search(r'[<>"\\]', name):
         raise NoIdentity(f"{name!r} is no name to sign off with", next=setting)
     require_address(address, "git's user.email")
     if address.rpartition(".")[2].lower() in (NOBODY_DOMAIN, "localhost", "local"):
-        raise NoIdentity(f"{address} is nobody's address", next=setting)
+        raise NoIdentity(f"{address} is not a real address", next=setting)
     return Person(name, address)
 
 
 def statement(
-    series: Series, plan: tree.Plan, who: Person, doubts: Sequence[str]
+    series: Series, plan: tree.Plan, person: Person, doubts: Sequence[str]
 ) -> Statement:
-    """What ``who`` certifies with a sign-off on ``series``.
+    """What ``person`` certifies with a sign-off on ``series``.
 
-    ``doubts`` are figures and records in the texts that no run carries.
+    ``doubts`` are figures and records in the texts that the run does not show.
     """
-    found = tree.pristine(plan.base, (_CERTIFICATE, _ASSISTANTS))
-    page = found[_CERTIFICATE]
+    files = tree.pristine(plan.base, (_CERTIFICATE, _ASSISTANTS))
+    page = files[_CERTIFICATE]
     match = _DCO.search(page.data.decode("utf-8", "replace")) if page else None
     if match is None:
         raise KstallError(
@@ -98,13 +98,13 @@ def statement(
             f"{_CERTIFICATE}, so there is nothing to certify",
             next="give KERNEL= a whole kernel tree",
         )
-    lines = [f"Signed-off-by: {who.tag}", "", "on each of"]
+    lines = [f"Signed-off-by: {person.tag}", "", "on each of"]
     for patch in series.patches:
         text = patch.path.read_text(encoding="utf-8", errors="replace")
         tags = re.findall(r"(?m)^Assisted-by: .*$", text.partition("\n---\n")[0])
         lines.append(f"  {patch.subject}" + "".join(f" ({tag})" for tag in tags))
     lines += ["", "means that you certify:", "", match[0].rstrip(), ""]
-    if found[_ASSISTANTS] is not None:
+    if files[_ASSISTANTS] is not None:
         lines += [
             f"{_ASSISTANTS} makes you responsible for",
             "reviewing all code that a tool wrote, for its licence, and for the whole",
@@ -113,8 +113,8 @@ def statement(
         ]
     if doubts:
         lines += [
-            "The texts have figures that the run they quote does not show; you vouch",
-            "for them: " + ", ".join(doubts),
+            "The texts have figures that the quoted run does not show; you vouch for",
+            "them: " + ", ".join(doubts),
             "",
         ]
     text = "\n".join(lines)
@@ -122,15 +122,15 @@ def statement(
     return Statement(text, cache.digest(text, digests, series.digest))
 
 
-def require_certified(made: Statement, key: str | None, again: str) -> None:
-    """Raise `NotCertified` with the statement unless ``key`` is its own.
+def require_certified(declaration: Statement, key: str | None, again: str) -> None:
+    """Raise `NotCertified` with the statement unless ``key`` is its key.
 
-    ``again`` is the command that would go on.
+    ``again`` is the command to repeat with the key.
     """
-    if key == made.key:
+    if key == declaration.key:
         return
-    what = "you have not seen this" if not key else f"{key} is not for this text"
+    reason = "you have not seen this" if not key else f"{key} is not for this text"
     raise NotCertified(
-        f"nothing is signed off: {what}\n\n{made.text}",
-        next=f"if you certify that: {again} --sign-off={made.key}",
+        f"nothing is signed off: {reason}\n\n{declaration.text}",
+        next=f"if you certify that: {again} --sign-off={declaration.key}",
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The cover letter: what ``cover.txt`` says, and what one run showed.
+"""The cover letter: the text of ``cover.txt``, and the results of one run.
 
-The body is written by hand and says what stays invisible, what there is, what is added
-and what is not covered.  All else is made here of the report of the run that proved the
-series, and of the patches.
+The body is written by hand: what cannot be observed today, what exists, what is added
+and what is not covered.  The rest is generated from the patches and from the report of
+the run that proved the series.
 """
 
 from __future__ import annotations
@@ -29,32 +29,42 @@ from .proof import Proof
 WIDTH = patchtext.WIDTH
 _ITEM = re.compile(r"(?:[-*] |\d+(?: and \d+| to \d+)? )")
 _SHORT = 28
-#: As a comparison has them: no events, none by name, no counter that grew.
+#: Expected values that mean nothing: no events, none by name, no counter that grew.
 _NOTHING = (0, "Counter()", "{}", "[]", "set()")
-#: Checks of patches, in the words of who reads the mail.
+#: Checks of patches, in the words of the cover letter.
 _PATCH_CHECKS = {
     "checkpatch_strict": "checkpatch --strict (without the Signed-off-by: that the "
     "sender adds)",
-    "documents": "documents are well-formed",
-    "include_order": "the order of includes",
-    "new_files_are_maintained": "MAINTAINERS has new files",
-    "event_names_are_new": "no event has the name of another",
-    "prose_is_wrapped": "messages are wrapped",
-    "nothing_to_fill_in": "and complete",
-    "compiles_as_configured": "each patch compiles",
-    "no_new_warnings": "without a new warning at W=1",
-    "sparse_clean": "or by sparse",
-    "headers_stand_alone": "each header by itself",
-    "tracepoints_are_called": "no tracepoint is unused",
-    "compiles_without_tracing": "and all that without tracing, too",
-    "compiles_tiny": "and in a tiny configuration",
+    "checkpatch_tags": "tags by checkpatch",
+    "kernel_doc": "kernel-doc",
+    "documents": "well-formed documents",
+    "include_order": "order of includes",
+    "new_files_are_maintained": "new files in MAINTAINERS",
+    "sections_are_whole": "sections of MAINTAINERS",
+    "inlines_are_in_headers": "use of inline",
+    "mentioned_documents_exist": "references to documents",
+    "event_names_are_new": "unique event names",
+    "tags": "form of tags",
+    "fixes_are_in_history": "Fixes: tags",
+    "spelling_is_right": "codespell",
+    "prose_is_wrapped": "wrapped messages",
+    "nothing_to_fill_in": "no placeholders in messages",
+    "coccinelle_clean": "Coccinelle",
+    "sphinx_clean": "Sphinx",
+    "compiles_as_configured": "builds patch by patch",
+    "no_new_warnings": "no new warnings at W=1",
+    "sparse_clean": "sparse",
+    "headers_stand_alone": "self-contained headers",
+    "tracepoints_are_called": "no unused tracepoints",
+    "compiles_without_tracing": "builds without tracing",
+    "compiles_tiny": "builds in a tiny configuration",
 }
-#: Packages of the guest, and what the programs are called that read events there.
+#: Packages of the guest whose programs trace events, and the names of the programs.
 _READERS = {"bpftrace": "bpftrace", "linux-perf": "perf", "trace-cmd": "trace-cmd"}
 
 
 class Unfinished(KstallError):
-    """A text of the series has a place that nobody has filled in."""
+    """A text of the series is not complete."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +79,23 @@ class Cover:
 def require_finished(series: Series) -> None:
     """Raise `Unfinished` for ``@@...@@`` left in the cover letter or in a patch."""
     places = []
-    for path in (series.dir / series.spec.cover, *(one.path for one in series.patches)):
+    for path in (
+        series.dir / series.spec.cover,
+        *(patch.path for patch in series.patches),
+    ):
         text = path.read_text(encoding="utf-8", errors="replace")
         for number, line in enumerate(text.splitlines(), 1):
             if path.suffix == ".patch" and line.startswith("diff --git "):
-                # From here on it is code, where hunks begin with such signs.
+                # The diff follows, where hunks begin with @@.
                 break
-            found = patchtext.PLACEHOLDER.findall(line)
-            places += [f"{path}:{number}: {one}" for one in found]
+            placeholders = patchtext.PLACEHOLDER.findall(line)
+            places += [
+                f"{path}:{number}: {placeholder}" for placeholder in placeholders
+            ]
     if places:
         raise Unfinished(
             "not filled in yet:\n    " + "\n    ".join(places),
-            next="quote there what a run showed, and prove the series again",
+            next="insert the output of a run there, and validate the series again",
         )
 
 
@@ -95,39 +110,39 @@ def render(
 ) -> Cover:
     """The letter's text; ``trace`` is that of ``proof``.
 
-    ``assisted`` is how many patches have an Assisted-by: tag; ``applied`` says what
-    there is to say about how they apply.
+    ``assisted`` is the number of patches with an Assisted-by: tag; ``applied`` is a
+    remark on how the patches apply, or empty.
     """
     require_finished(series)
     body = (series.dir / series.spec.cover).read_text(encoding="utf-8")
-    found = trace.records()
-    made = excerpts.replaced(body, trace)
-    new = [excerpts.name_of(point) for point in series.spec.tracepoint]
-    if missing := [name for name in new if name not in found]:
+    records = trace.records()
+    replaced = excerpts.replaced(body, trace)
+    names = [excerpts.name_of(point) for point in series.spec.tracepoint]
+    if missing := [name for name in names if name not in records]:
         raise KstallError(
             f"{proof.dir}: proven, but it has no record of {', '.join(missing)}",
             next="run it again",
         )
     values: dict[str, Any] = {
-        "body": wrapped(made.text).strip("\n"),
+        "body": wrapped(replaced.text).strip("\n"),
         "records": [
-            found[name][0].text("  ") for name in new if name not in made.shown
+            records[name][0].text("  ") for name in names if name not in replaced.shown
         ],
         "series": series,
         "entry": proof.entry,
         "environment": proof.report.environment,
         "base": base,
         "day": proof.report.started[:10],
-        "checks": [one for one in proof.entry.checks if _tells(one)],
+        "checks": [check for check in proof.entry.checks if _is_quoted(check)],
         "harness": [
-            one
-            for one in proof.entry.checks
-            if one.kind == "harness" and one.status == "pass"
+            check
+            for check in proof.entry.checks
+            if check.kind == "harness" and check.status == "pass"
         ],
-        "watched": [
-            one
-            for one in proof.entry.checks
-            if one.kind == "debug" and one.status == "pass"
+        "debug": [
+            check
+            for check in proof.entry.checks
+            if check.kind == "debug" and check.status == "pass"
         ],
         "skipped": skipped(proof.entry.checks),
         "unproven": proof.entry.mutation.unproven() if proof.entry.mutation else [],
@@ -138,38 +153,38 @@ def render(
     }
     text = _environment().get_template("cover.txt").render(values)
     tidy = re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
-    return Cover(tidy, figures.unfounded(made.text, proof.report, proof.entry))
+    return Cover(tidy, figures.unfounded(replaced.text, proof.report, proof.entry))
 
 
-def _tells(check: Check) -> bool:
+def _is_quoted(check: Check) -> bool:
     return check.kind in ("positive", "negative", "invariant") and (
         check.status == "pass" and bool(check.comparisons)
     )
 
 
 def skipped(checks: Sequence[Check]) -> list[tuple[str, str]]:
-    """What was not shown, as claims, and why; claims of one reason together."""
-    found: dict[str, list[str]] = {}
+    """The claims of skipped checks, joined by reason, and the reasons."""
+    by_reason: dict[str, list[str]] = {}
     for check in checks:
         if check.status == "skip":
-            found.setdefault(check.detail, []).append(check.claim.rstrip("."))
-    return [("; ".join(claims), why) for why, claims in found.items()]
+            by_reason.setdefault(check.detail, []).append(check.claim.rstrip("."))
+    return [("; ".join(claims), reason) for reason, claims in by_reason.items()]
 
 
 def watchers(versions: Mapping[str, str]) -> str:
-    """Who reads events in a guest with programs of these ``versions``, as a clause."""
-    known = [
+    """The tracers in a guest with packages of these ``versions``, as a clause."""
+    programs = [
         f"{name} {versions[package]}"
         for package, name in _READERS.items()
         if package in versions
     ]
-    if not known:
+    if not programs:
         return ""
-    return f", watched by {', '.join(['ftrace', *known[:-1]])} and {known[-1]}"
+    return f", traced with {', '.join(['ftrace', *programs[:-1]])} and {programs[-1]}"
 
 
 def _environment() -> jinja2.Environment:
-    made = jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -178,8 +193,8 @@ def _environment() -> jinja2.Environment:
         # Mails are plain text.
         autoescape=False,  # noqa: S701
     )
-    made.filters["fill"] = fill
-    made.globals.update(
+    environment.filters["fill"] = fill
+    environment.globals.update(
         allowances=allowances,
         deciding=deciding,
         growth=growth,
@@ -191,7 +206,7 @@ def _environment() -> jinja2.Environment:
         paths=paths,
         watchers=watchers,
     )
-    return made
+    return environment
 
 
 def fill(text: str, indent: int = 0, hang: int | None = None) -> str:
@@ -207,9 +222,9 @@ def fill(text: str, indent: int = 0, hang: int | None = None) -> str:
 
 
 def wrapped(text: str) -> str:
-    """``text`` with paragraphs that are too wide filled anew.
+    """``text`` with paragraphs that are too wide filled again.
 
-    What is indented, such as records and commands, stays as it is.  An item of a list
+    Indented lines, such as records and commands, stay as they are.  An item of a list
     keeps its mark and its hanging indent.
     """
     return "\n\n".join(map(_paragraph, re.split(r"\n{2,}", text.strip("\n")))) + "\n"
@@ -236,164 +251,179 @@ def _item(lines: list[str]) -> str:
     hang = (
         2 if _ITEM.match(first) and all(line.startswith("  ") for line in rest) else 0
     )
-    if first.startswith(" ") or (not hang and any(one.startswith(" ") for one in rest)):
+    if first.startswith(" ") or (
+        not hang and any(line.startswith(" ") for line in rest)
+    ):
         return "\n".join(lines)
-    # A name that was too long for its line is whole again.
+    # Rejoin names that were broken behind an underscore.
     return fill(re.sub(r"_\n\s*", "_", "\n".join(lines)), 0, hang)
 
 
 def deciding(check: Check) -> Comparison | None:
-    """The comparison of a check that says most in a line, if there is one that fits.
+    """The most telling comparison of a check that fits in a line, or None.
 
-    Of a check that nothing happens that is the last that has to be nothing, or else
-    the last that has to be equal; of others the one about most events.
+    For a negative control that is the last that expects nothing, or else the last that
+    expects equality; for others the one about most events.
     """
     figures = [
-        one
-        for one in check.comparisons
-        if isinstance(one.observed, int | float)
-        and not isinstance(one.observed, bool)
-        and one.relation != "holds"
+        comparison
+        for comparison in check.comparisons
+        if isinstance(comparison.observed, int | float)
+        and not isinstance(comparison.observed, bool)
+        and comparison.relation != "holds"
     ]
-    short = [one for one in check.comparisons if len(one.seen) <= _SHORT]
+    short = [
+        comparison for comparison in check.comparisons if len(comparison.seen) <= _SHORT
+    ]
     if check.kind == "negative":
-        silent = [one for one in check.comparisons if one.expected in _NOTHING]
-        equal = [one for one in short if one.relation == "="]
+        silent = [
+            comparison
+            for comparison in check.comparisons
+            if comparison.expected in _NOTHING
+        ]
+        equal = [comparison for comparison in short if comparison.relation == "="]
         return next(iter((silent or equal or short)[-1:]), None)
     if figures:
         return max(figures, key=_telling)
     return next(iter(short[-1:]), None)
 
 
-def _telling(one: Comparison) -> tuple[bool, float]:
-    expected = one.expected if isinstance(one.expected, int | float) else 0
-    return "event" in one.label and not one.unit, expected
+def _telling(comparison: Comparison) -> tuple[bool, float]:
+    expected = (
+        comparison.expected if isinstance(comparison.expected, int | float) else 0
+    )
+    return "event" in comparison.label and not comparison.unit, expected
 
 
 def argued(series: Series, checks: Sequence[Check]) -> list[str]:
-    """What checks of the patches found and the series does not follow, and why."""
+    """Findings in the patches that exemptions of the series cover, and the reasons."""
     lines = []
-    for one in series.spec.exemption:
-        found = " ".join(
+    for exemption in series.spec.exemption:
+        details = " ".join(
             comparison.detail
             for check in checks
-            if check.name == one.check
+            if check.name == exemption.check
             for comparison in check.comparisons
         )
-        because = " ".join(one.because.split())
-        if because in found:
-            kinds = [kind for kind in one.kinds if kind in found]
-            where = f" in {', '.join(one.files)}" if one.files else ""
-            name = one.check.replace("_", " ")
+        because = " ".join(exemption.because.split())
+        if because in details:
+            kinds = [kind for kind in exemption.kinds if kind in details]
+            where = f" in {', '.join(exemption.files)}" if exemption.files else ""
+            name = exemption.check.replace("_", " ")
             lines.append(f"{name}, {', '.join(kinds)}{where}: {because}")
     return lines
 
 
-def allowances(found: costs.Overhead) -> list[str]:
-    """What may cost more than a NOP, and why; what has one reason is one line."""
+def allowances(overhead: costs.Overhead) -> list[str]:
+    """What may cost more than a NOP, and why; one line a reason."""
     grouped: dict[tuple[str, str], list[str]] = {}
-    for one in found.exemptions:
-        name = f"{one.function}()" if one.function else f"struct {one.struct}"
-        unit = "instruction" if one.function else "byte"
-        much = f"{one.allowed} {unit}{'' if one.allowed == 1 else 's'}"
-        because = " ".join(one.because.split()).rstrip(".")
-        grouped.setdefault((much, because), []).append(name)
+    for exemption in overhead.exemptions:
+        name = (
+            f"{exemption.function}()"
+            if exemption.function
+            else f"struct {exemption.struct}"
+        )
+        unit = "instruction" if exemption.function else "byte"
+        amount = f"{exemption.allowed} {unit}{'' if exemption.allowed == 1 else 's'}"
+        because = " ".join(exemption.because.split()).rstrip(".")
+        grouped.setdefault((amount, because), []).append(name)
     return [
-        f"allowed for {', '.join(names)}, {much}: {because}"
-        for (much, because), names in grouped.items()
+        f"{amount} allowed for {', '.join(names)}: {because}"
+        for (amount, because), names in grouped.items()
     ]
 
 
-def growth(found: costs.Footprint) -> list[str]:
-    """By how many bytes of text and of data each binary grew, records of it aside."""
+def growth(footprint: costs.Footprint) -> list[str]:
+    """The growth of each binary in bytes of text and of all other sections."""
     totals: dict[str, dict[str, int]] = {}
-    for one in found.sections:
-        kind = "text" if "text" in one.section else "data"
-        of = totals.setdefault(one.binary, {"text": 0, "data": 0})
-        of[kind] += one.patched - one.base
+    for section in footprint.sections:
+        kind = "text" if "text" in section.section else "data"
+        total = totals.setdefault(section.binary, {"text": 0, "data": 0})
+        total[kind] += section.patched - section.base
     return [
-        f"{binary}: {of['text']:+} bytes of text, {of['data']:+} of all else"
-        for binary, of in totals.items()
+        f"{binary}: {total['text']:+} bytes of text, {total['data']:+} of all others"
+        for binary, total in totals.items()
     ]
 
 
-def paths(found: costs.Footprint) -> list[str]:
-    """What each changed function runs more while the events are off, as judged."""
+def paths(footprint: costs.Footprint) -> list[str]:
+    """The additional instructions of each changed function while the events are off,
+    by the figure that is judged."""
     lines = []
-    for one in found.paths:
-        heat = ", hot" if one.hot else ""
-        where = "on a path" if one.proven else "not reached before"
-        most = one.most if one.hot else one.work
-        jumps = one.most - most
+    for path in footprint.paths:
+        heat = ", hot" if path.hot else ""
+        where = "on a path" if path.proven else "not reached before"
+        most = path.most if path.hot else path.work
+        jumps = path.most - most
         lines.append(
-            f"{one.name}() [{one.binary}{heat}]: {one.nops} NOP, other instructions "
+            f"{path.name}() [{path.binary}{heat}]: {path.nops} NOP, other instructions "
             f"{where}: {most:+} at most"
             + (f", and unconditional jumps: {jumps}" if jumps else "")
         )
     return lines
 
 
-def guarded(found: costs.Overhead) -> list[str]:
-    """What is seen in objects that are compiled with mitigations, in a line."""
-    if found.mitigated is None:
+def guarded(overhead: costs.Overhead) -> list[str]:
+    """Sites and longer paths in objects compiled with mitigations, in one line."""
+    if overhead.mitigated is None:
         return []
-    here = {one.name: one.work for one in found.mitigated.paths}
-    kernel = found.footprint or costs.Footprint()
-    there = {one.name: one.work for one in kernel.paths}
-    more = [
+    mitigated = {path.name: path.work for path in overhead.mitigated.paths}
+    kernel = overhead.footprint or costs.Footprint()
+    unmitigated = {path.name: path.work for path in kernel.paths}
+    longer = [
         f"{name}() {work:+} at most"
-        for name, work in here.items()
-        if work > max(0, there.get(name, 0))
+        for name, work in mitigated.items()
+        if work > max(0, unmitigated.get(name, 0))
     ]
-    sites = found.mitigated.sites
-    nops = sum(one.nop in found.mitigated.nops for one in sites)
+    sites = overhead.mitigated.sites
+    nops = sum(site.nop in overhead.mitigated.nops for site in sites)
     return [
         f"compiled with mitigations, as distributions do: {nops} of {len(sites)} sites "
-        f"are a NOP; paths with more than without: {', '.join(more) or 'none'}"
+        f"are a NOP; longer paths than without: {', '.join(longer) or 'none'}"
     ]
 
 
-def reasons(found: costs.Overhead) -> list[str]:
+def reasons(overhead: costs.Overhead) -> list[str]:
     """Why measured operations execute more than a NOP, where the series says so."""
     own = [
-        f"{one.operation}: {one.predicted:+g} predicted: "
-        + " ".join(one.because.split()).rstrip(".")
-        for one in found.measurements
-        if one.because is not None
+        f"{measurement.operation}: {measurement.predicted:+g} instructions predicted: "
+        + " ".join(measurement.because.split()).rstrip(".")
+        for measurement in overhead.measurements
+        if measurement.because is not None
     ]
     others = [
-        f"{one.operation}: {one.others:+.3g} by sites of other series that were in the "
-        "kernel"
-        for one in found.measurements
-        if one.others
+        f"{measurement.operation}: {measurement.others:+.3g} NOPs of other series in "
+        "the same kernel"
+        for measurement in overhead.measurements
+        if measurement.others
     ]
     return own + others
 
 
 def patch_checks(checks: Sequence[Check]) -> str:
-    """What held for the patches before they were built, as a list in one line."""
+    """The passed checks of the patches, as a list in one line."""
     return ", ".join(
-        _PATCH_CHECKS.get(one.name, one.name.replace("_", " "))
-        for one in checks
-        if one.kind == "patch" and one.status == "pass"
+        _PATCH_CHECKS.get(check.name, check.name.replace("_", " "))
+        for check in checks
+        if check.kind == "patch" and check.status == "pass"
     )
 
 
-def structs(found: costs.Footprint) -> list[str]:
-    """Structs of before whose size or layout changed."""
+def structs(footprint: costs.Footprint) -> list[str]:
+    """Existing structs whose size or layout changed."""
     lines = []
-    for one in found.structs:
-        if one.record or one.base is None or one.patched is None:
+    for struct in footprint.structs:
+        if struct.record or struct.base is None or struct.patched is None:
             continue
-        size = f"{one.base} to {one.patched} bytes"
-        if one.base == one.patched:
-            size = f"{one.base} bytes as before, with another layout"
-        lines.append(f"struct {one.name}: {size}")
+        size = f"{struct.base} to {struct.patched} bytes"
+        if struct.base == struct.patched:
+            size = f"{struct.base} bytes as before, with a changed layout"
+        lines.append(f"struct {struct.name}: {size}")
     return lines
 
 
-def medians(one: costs.Measurement) -> Mapping[str, str]:
-    """Instructions per operation by mode, as text; - where there is none."""
-    known = {sample.mode: f"{sample.median:,.1f}" for sample in one.samples}
+def medians(measurement: costs.Measurement) -> Mapping[str, str]:
+    """Instructions per operation by mode, as text; - where there are none."""
+    by_mode = {sample.mode: f"{sample.median:,.1f}" for sample in measurement.samples}
     modes: Sequence[costs.Mode] = ("base", "off", "ftrace", "bpftrace")
-    return {mode: known.get(mode, "-") for mode in modes}
+    return {mode: by_mode.get(mode, "-") for mode in modes}

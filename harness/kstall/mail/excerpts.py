@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Lines of a trace that a text shows: what is sent has those of the run that it quotes.
+"""Trace excerpts in texts: mails show the lines of the run that they quote.
 
-A line without a time, as in a cover letter, gets the record that is most like it.
-Consecutive lines with times are an excerpt: they get as many lines of one workload, in
-that order.  A line that is too wide for a mail goes on below, further in.
+A line without a time, as in a cover letter, is replaced by the most similar record.
+Consecutive lines with times are an excerpt, which is replaced by as many lines of one
+workload, in that order.  A line that is too wide for a mail is wrapped with an indent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _HANG = 4
 
 @dataclass(frozen=True)
 class Line:
-    """A record, and who emitted it when: ``head`` is empty where that is not told."""
+    """A record; ``head`` is its task, CPU, flags and time, or empty."""
 
     head: str
     name: str
@@ -42,21 +42,21 @@ class Line:
 
     @property
     def record(self) -> str:
-        """As ftrace prints it, without who and when."""
+        """As ftrace prints it, without ``head``."""
         return f"{self.name}: {self.body}"
 
     @property
     def features(self) -> frozenset[tuple[str, str]]:
-        """What it has in common with lines like it: fields, and the task's name."""
+        """What similar lines have in common: fields, and the task's name."""
         find = _PAIR if _PAIR.search(self.body) else _WORDS
         task = re.sub(r"\d+", "", self.head.partition("-")[0])
         return frozenset((*find.findall(self.body), ("task", task)))
 
     def text(self, indent: str) -> str:
         """For a mail: later lines hang, and no word is broken."""
-        whole = f"{self.head}: {self.record}" if self.head else self.record
+        line = f"{self.head}: {self.record}" if self.head else self.record
         return textwrap.fill(
-            whole,
+            line,
             patchtext.WIDTH,
             initial_indent=indent,
             subsequent_indent=indent + " " * _HANG,
@@ -66,28 +66,28 @@ class Line:
 
 
 def name_of(point: Tracepoint) -> str:
-    """What programs attach to: a bare tracepoint has a suffix in the kernel."""
+    """The name that programs attach to, with the suffix of bare tracepoints."""
     return f"{point.name}_tp" if point.kind == "bare" else point.name
 
 
 @dataclass(frozen=True)
 class Trace:
-    """All lines of a run: those of each workload, in their order."""
+    """All lines of a run, by workload, in their order."""
 
     workloads: tuple[tuple[Line, ...], ...]
 
     def records(self) -> dict[str, tuple[Line, ...]]:
-        """By event, each that differs, without who and when."""
-        found: dict[str, dict[Line, None]] = {}
+        """The distinct records by event, without heads."""
+        records: dict[str, dict[Line, None]] = {}
         for lines in self.workloads:
             for line in lines:
                 bare = Line("", line.name, line.body)
-                found.setdefault(line.name, {})[bare] = None
-        return {name: tuple(lines) for name, lines in found.items()}
+                records.setdefault(line.name, {})[bare] = None
+        return {name: tuple(lines) for name, lines in records.items()}
 
 
 def trace(results: Evidence, series: Series) -> Trace:
-    """What ftrace printed, and of bare tracepoints what bpftrace read."""
+    """The output of ftrace, and that of bpftrace for bare tracepoints."""
     return Trace(
         tuple(tuple(_lines(load, series)) for load in results.workloads.values())
     )
@@ -101,19 +101,19 @@ def _lines(load: WorkloadResult, series: Series) -> list[Line]:
             for line in lines:
                 if match := _TRACED.match(line.rstrip("\n")):
                     head = " ".join(match.group("task", "cpu", "flags", "time"))
-                    made = Line(head, match["name"], match["body"])
-                    timed.append((float(match["time"]), made))
+                    traced = Line(head, match["name"], match["body"])
+                    timed.append((float(match["time"]), traced))
     if (load.dir / "record.jsonl").exists():
         for point in series.spec.tracepoint:
             if point.kind == "bare":
                 for event in load.record(point.name, partly=True):
                     timed.append((event.ts_ns / 1e9, _bare(event, point)))
-    timed.sort(key=lambda one: one[0])
+    timed.sort(key=lambda pair: pair[0])
     return [line for _, line in timed]
 
 
 def _bare(event: Event, point: Tracepoint) -> Line:
-    """A line for what has no text of its own; pointers are as hex."""
+    """A line for an event without a print format; pointers are in hex."""
     pairs = (
         f"{key}={value:#x}"
         if point.fields.get(key, "").endswith("*") and isinstance(value, int)
@@ -136,28 +136,30 @@ class _Sample:
 
 
 def _samples(lines: Sequence[str], names: Iterable[str]) -> Iterator[_Sample]:
-    """What is a line of a trace: it has a time, or the name of an event."""
-    known = frozenset(names)
-    at = 0
-    while at < len(lines):
-        match = _SHOWN.fullmatch(lines[at])
-        first, at = at, at + 1
-        if match is None or not (match["head"] or match["name"] in known):
+    """The trace lines among ``lines``: those with a time, or the name of an event."""
+    events = frozenset(names)
+    position = 0
+    while position < len(lines):
+        match = _SHOWN.fullmatch(lines[position])
+        first, position = position, position + 1
+        if match is None or not (match["head"] or match["name"] in events):
             continue
         body = [match["body"] or ""]
-        while at < len(lines) and lines[at].startswith(match["indent"] + " "):
-            body.append(lines[at].strip())
-            at += 1
+        while position < len(lines) and lines[position].startswith(
+            match["indent"] + " "
+        ):
+            body.append(lines[position].strip())
+            position += 1
         head = " ".join((match["head"] or "").split())
         line = Line(head, match["name"], " ".join(filter(None, body)))
-        yield _Sample(first, at, match["indent"], line)
+        yield _Sample(first, position, match["indent"], line)
 
 
 @dataclass(frozen=True)
 class Replaced:
     """A text with a run's records; ``shown`` are the events that it shows.
 
-    ``strange`` are its lines of a trace of which the run has none like.
+    ``strange`` are its trace lines for which the run has no similar line.
     """
 
     text: str
@@ -166,99 +168,105 @@ class Replaced:
 
 
 def replaced(text: str, run: Trace) -> Replaced:
-    """``text`` with records of ``run`` in the place of those that it shows."""
+    """``text`` with its trace lines replaced by those of ``run``."""
     lines = text.splitlines()
     records = run.records()
-    found = list(_samples(lines, records))
-    made: list[str] = []
+    samples = list(_samples(lines, records))
+    output: list[str] = []
     shown, strange = set(), []
-    at = 0
-    for block in _blocks(found):
-        made += lines[at : block[0].first]
-        at = block[-1].last
-        wanted = [one.line for one in block]
-        got = _excerpt(wanted, run) if wanted[0].head else _record(wanted[0], records)
-        if got is None:
-            made += lines[block[0].first : at]
-            strange += [line.record for line in wanted]
+    position = 0
+    for block in _blocks(samples):
+        output += lines[position : block[0].first]
+        position = block[-1].last
+        shown_lines = [sample.line for sample in block]
+        replacement = (
+            _excerpt(shown_lines, run)
+            if shown_lines[0].head
+            else _record(shown_lines[0], records)
+        )
+        if replacement is None:
+            output += lines[block[0].first : position]
+            strange += [line.record for line in shown_lines]
             continue
-        shown |= {line.name for line in got}
-        made += [one.text(block[0].indent) for one in got]
-    made += lines[at:]
-    return Replaced("\n".join(made) + "\n", frozenset(shown), tuple(strange))
+        shown |= {line.name for line in replacement}
+        output += [line.text(block[0].indent) for line in replacement]
+    output += lines[position:]
+    return Replaced("\n".join(output) + "\n", frozenset(shown), tuple(strange))
 
 
-def _blocks(found: Sequence[_Sample]) -> Iterator[list[_Sample]]:
-    """Lines with times that follow one another belong together."""
+def _blocks(samples: Sequence[_Sample]) -> Iterator[list[_Sample]]:
+    """``samples`` in groups of consecutive lines with times; others are alone."""
     block: list[_Sample] = []
-    for one in found:
-        goes_on = block and one.first == block[-1].last
-        if goes_on and one.line.head and block[-1].line.head:
-            block.append(one)
+    for sample in samples:
+        goes_on = block and sample.first == block[-1].last
+        if goes_on and sample.line.head and block[-1].line.head:
+            block.append(sample)
             continue
         if block:
             yield block
-        block = [one]
+        block = [sample]
     if block:
         yield block
 
 
 def _record(
-    wanted: Line, records: Mapping[str, Sequence[Line]]
+    sample: Line, records: Mapping[str, Sequence[Line]]
 ) -> tuple[Line, ...] | None:
-    features = wanted.features
-    return (max(records[wanted.name], key=lambda line: len(features & line.features)),)
+    features = sample.features
+    return (max(records[sample.name], key=lambda line: len(features & line.features)),)
 
 
-def _excerpt(wanted: Sequence[Line], run: Trace) -> tuple[Line, ...] | None:
-    """Of the workload that has the most alike; None if none has such lines."""
+def _excerpt(samples: Sequence[Line], run: Trace) -> tuple[Line, ...] | None:
+    """The most similar lines of any workload; None if no workload has such lines."""
     best = None
     for lines in run.workloads:
-        found = _alike(wanted, lines)
-        if found is not None and (best is None or found[0] > best[0]):
-            best = found
+        match = _best_match(samples, lines)
+        if match is not None and (best is None or match[0] > best[0]):
+            best = match
     if best is None:
         return None
-    return tuple(_only(line, one) for line, one in zip(best[1], wanted, strict=True))
+    return tuple(
+        _trimmed(line, sample) for line, sample in zip(best[1], samples, strict=True)
+    )
 
 
-def _alike(
-    wanted: Sequence[Line], lines: Sequence[Line]
+def _best_match(
+    samples: Sequence[Line], lines: Sequence[Line]
 ) -> tuple[int, tuple[Line, ...]] | None:
-    """The lines, in order, that have most in common with ``wanted``, and how much.
+    """The lines, in order, that are most similar to ``samples``, and their score.
 
-    Of those that are equally like, the ones that lie closest together.
+    Of equally similar ones, those that are closest together.
     """
-    features = [one.features for one in wanted]
-    # For each beginning of ``wanted``: score, number of the first line, lines.
+    features = [sample.features for sample in samples]
+    # For each prefix of ``samples``: score, number of the first line, lines.
     best: list[tuple[int, int, tuple[Line, ...]] | None] = [(0, 0, ())]
-    best += [None] * len(wanted)
-    whole: tuple[tuple[int, int], tuple[Line, ...]] | None = None
-    names = {one.name for one in wanted}
+    best += [None] * len(samples)
+    complete: tuple[tuple[int, int], tuple[Line, ...]] | None = None
+    names = {sample.name for sample in samples}
     for number, line in enumerate(lines):
         if line.name not in names:
             continue
-        mine = line.features
-        for length in range(len(wanted), 0, -1):
+        line_features = line.features
+        for length in range(len(samples), 0, -1):
             before = best[length - 1]
-            if before is None or line.name != wanted[length - 1].name:
+            if before is None or line.name != samples[length - 1].name:
                 continue
-            score = before[0] + len(mine & features[length - 1])
+            score = before[0] + len(line_features & features[length - 1])
             first = number if length == 1 else before[1]
             chain = (*before[2], line)
-            here = best[length]
-            if here is None or (score, first) > here[:2]:
+            current = best[length]
+            if current is None or (score, first) > current[:2]:
                 best[length] = (score, first, chain)
-            if length == len(wanted):
+            if length == len(samples):
                 quality = (score, first - number)
-                if whole is None or quality > whole[0]:
-                    whole = (quality, chain)
-    return None if whole is None else (whole[0][0], whole[1])
+                if complete is None or quality > complete[0]:
+                    complete = (quality, chain)
+    return None if complete is None else (complete[0][0], complete[1])
 
 
-def _only(line: Line, wanted: Line) -> Line:
-    """``line`` without the fields that ``wanted`` leaves out."""
-    keys = {part.partition("=")[0] for part in _FIELD.split(f" {wanted.body}")}
+def _trimmed(line: Line, sample: Line) -> Line:
+    """``line`` without the fields that ``sample`` leaves out."""
+    keys = {part.partition("=")[0] for part in _FIELD.split(f" {sample.body}")}
     parts = [
         part
         for part in _FIELD.split(f" {line.body}")

@@ -22,21 +22,21 @@ from . import contributor, cover, excerpts, figures, mail, proof, recipients
 from . import thread as threads
 from .contributor import Person
 
-#: Who drafts are from: mail cannot be sent as them, or answered.
+#: The author of drafts, as whom mail can be neither sent nor answered.
 DRAFTER = Person("kstall", "noreply@kstall.invalid")
 _MBOX = "thread.mbox"
 _CHECKPATCH = ("checkpatch_strict", "checkpatch_tags")
-#: How much of a line of a trace says which one it is.
+#: Characters of a trace line that are enough to identify it.
 _RECORD = 40
 
 
 @dataclass(frozen=True)
 class Export:
-    """What is to be written, and how.
+    """What to export, and how.
 
     ``run`` is the run to quote, else the newest that counts.  ``sign_off`` is None for
     a draft, else the key of the statement that the contributor has confirmed, empty if
-    they have not seen it.  ``previous`` holds the mails of the version before.
+    they have not seen it.  ``previous`` has the mails of the previous version.
     """
 
     project: Project
@@ -52,10 +52,10 @@ class Export:
 
 @dataclass(frozen=True)
 class Exported:
-    """A thread on disk, and what is to be known of it; ``signed`` is None for a draft.
+    """A thread on disk, and the facts about it; ``signed`` is None for a draft.
 
-    ``body`` is the cover letter without what git makes of the patches, ``argued`` has
-    those of the ``remarks`` that the series says why it does not follow.
+    ``body`` is the cover letter without shortlog, diffstat and range-diff; ``argued``
+    has those of the ``remarks`` that an exemption covers.
     """
 
     series: Series
@@ -82,15 +82,15 @@ class Exported:
         """The command that sends them; git asks before it does."""
         files = [str(self.dir / letter.name) for letter in self.letters]
         words = ["git", "send-email", "--no-thread", "--confirm=always"]
-        # Git takes a comma in its own idea of the name for the end of an address.
+        # Without it, git takes a comma in the user's name for the end of an address.
         words.append(f"--from={self.thread.author.header}")
-        # Everybody is named in the mails; "Assisted-by: LLM" is nobody.
+        # The mails name all recipients; "Assisted-by: LLM" is no address.
         words += ["--suppress-cc=author", "--suppress-cc=body"]
         return shlex.join([*words, *files])
 
 
 def export(request: Export, series: Series, base: source.Base) -> Exported:
-    """Write the thread of ``series``, or raise what stands in its way.
+    """Write the thread of ``series``.
 
     Raises `proof.NoProof`, `cover.Unfinished`, `contributor.NoIdentity`,
     `contributor.NotCertified`, `patchfile.Unmailable` and `KstallError`; nothing is
@@ -100,34 +100,34 @@ def export(request: Export, series: Series, base: source.Base) -> Exported:
         raise KstallError(f"version {request.version}: the first is 1")
     cover.require_finished(series)
     _require_changes(request, series)
-    found = proof.find(series, base, request.out, request.kernel, request.run)
-    with temporary.directory("mail") as place:
-        return _export(request, series, base, found, place)
+    run = proof.find(series, base, request.out, request.kernel, request.run)
+    with temporary.directory("mail") as scratch:
+        return _export(request, series, base, run, scratch)
 
 
 def _export(
     request: Export,
     series: Series,
     base: source.Base,
-    found: proof.Proof,
+    run: proof.Proof,
     scratch: Path,
 ) -> Exported:
     plan = tree.plan(base, series.patches, scratch)
-    who = recipients.find(series, plan, scratch)
+    addressees = recipients.find(series, plan, scratch)
     split = [patchfile.split(patch.path) for patch in series.patches]
-    trace = excerpts.trace(found.results(), series)
+    trace = excerpts.trace(run.results(), series)
     quoted = [excerpts.replaced(message, trace) for message, _ in split]
-    letter = cover.render(
+    rendered = cover.render(
         series,
-        found,
+        run,
         trace,
         base,
         assisted=sum("\nAssisted-by: " in message for message, _ in split),
         applied=_applied(plan),
     )
-    doubts = (*letter.unfounded, *_doubts(quoted, found))
+    doubts = (*rendered.unfounded, *_doubts(quoted, run))
     signed = _author(request, series, plan, doubts)
-    messages = [one.text.strip("\n") for one in quoted]
+    messages = [quote.text.strip("\n") for quote in quoted]
     if signed is not None:
         messages = [mail.signed_off(message, signed) for message in messages]
     thread = mail.Thread(
@@ -137,60 +137,60 @@ def _export(
         mail.change_id(series.name, _began(series)),
         mail.now(),
     )
-    old = _previous(request, series, scratch)
-    body = "\n".join([letter.text.rstrip("\n"), *_changes(request, series, old)])
-    tail = _tail(request, series, plan, thread, messages, old, scratch)
-    parts = [mail.Part(series.spec.title, f"{body}\n\n{tail}", who.cover)]
+    previous = _previous(request, series, scratch)
+    body = "\n".join([rendered.text.rstrip("\n"), *_changes(request, series, previous)])
+    tail = _tail(request, series, plan, thread, messages, previous, scratch)
+    parts = [mail.Part(series.spec.title, f"{body}\n\n{tail}", addressees.cover)]
     for patch, message, (_, rest), to in zip(
-        series.patches, messages, split, who.patches, strict=True
+        series.patches, messages, split, addressees.patches, strict=True
     ):
         parts.append(mail.Part(patch.subject, f"{message}\n---\n{rest}", to))
     letters = mail.compose(thread, parts)
     target = request.out / "mail" / series.name / f"v{request.version}"
     with cache.publish(target) as directory:
-        for one in letters:
-            (directory / one.name).write_bytes(one.content)
+        for letter in letters:
+            (directory / letter.name).write_bytes(letter.content)
         (directory / _MBOX).write_bytes(mail.mbox(letters))
-        files = [directory / one.name for one in letters[1:]]
+        files = [directory / letter.name for letter in letters[1:]]
         _require_same(plan, files, scratch)
         remarks = checkpatch.run(base, files, scratch, signed=signed is not None)
         argued = _argued(series, remarks, directory)
     return Exported(
         *(series, plan, target, thread, letters, tuple(messages), body),
-        *(who, found, doubts, remarks, argued, signed),
+        *(addressees, run, doubts, remarks, argued, signed),
     )
 
 
 def _argued(
     series: Series, remarks: Sequence[checkpatch.Remark], directory: Path
 ) -> dict[checkpatch.Remark, PatchExemption]:
-    found = {}
+    exemptions = {}
     for remark in remarks:
-        about = patchcheck.finding(directory / remark.file, remark)
-        for one in series.spec.exemption:
-            if one.check in _CHECKPATCH and patchcheck.covers(one, about):
-                found[remark] = one
-    return found
+        finding = patchcheck.finding(directory / remark.file, remark)
+        for exemption in series.spec.exemption:
+            if exemption.check in _CHECKPATCH and patchcheck.covers(exemption, finding):
+                exemptions[remark] = exemption
+    return exemptions
 
 
-def _doubts(quoted: Sequence[excerpts.Replaced], found: proof.Proof) -> tuple[str, ...]:
-    """What messages show that the run does not, with the number of the patch."""
+def _doubts(quoted: Sequence[excerpts.Replaced], run: proof.Proof) -> tuple[str, ...]:
+    """Figures and records of messages that the run lacks, with the patch's number."""
     doubts = []
-    for number, one in enumerate(quoted, 1):
-        known = figures.unfounded(one.text, found.report, found.entry)
-        doubts += [f"{number:04}: {figure}" for figure in known]
-        doubts += [f"{number:04}: {record[:_RECORD]}" for record in one.strange]
+    for number, quote in enumerate(quoted, 1):
+        unfounded = figures.unfounded(quote.text, run.report, run.entry)
+        doubts += [f"{number:04}: {figure}" for figure in unfounded]
+        doubts += [f"{number:04}: {record[:_RECORD]}" for record in quote.strange]
     return tuple(doubts)
 
 
 def _author(
     request: Export, series: Series, plan: tree.Plan, doubts: Sequence[str]
 ) -> Person | None:
-    """Whose mails these are: None for a draft."""
+    """The contributor who signs off; None for a draft."""
     if request.sign_off is None:
         return None
-    who = contributor.identity()
-    made = contributor.statement(series, plan, who, doubts)
+    person = contributor.identity()
+    statement = contributor.statement(series, plan, person, doubts)
     again = ["kstall", "series", series.name]
     if request.version > 1:
         again.append(f"--version={request.version}")
@@ -198,8 +198,8 @@ def _author(
         again.append("--rfc")
     if request.kernel is not None:
         again.append(f"--kernel={request.kernel}")
-    contributor.require_certified(made, request.sign_off, shlex.join(again))
-    return who
+    contributor.require_certified(statement, request.sign_off, shlex.join(again))
+    return person
 
 
 def _applied(plan: tree.Plan) -> str:
@@ -209,7 +209,7 @@ def _applied(plan: tree.Plan) -> str:
 
 
 def _began(series: Series) -> datetime:
-    """When the first patch was dated: no version changes that."""
+    """The date of the first patch, which no version changes."""
     raw = series.patches[0].path.read_text(encoding="utf-8", errors="replace")
     dates = [line[6:] for line in raw.splitlines() if line.startswith("Date: ")]
     try:
@@ -222,26 +222,26 @@ def _began(series: Series) -> datetime:
 
 
 def _require_changes(request: Export, series: Series) -> None:
-    """Raise `cover.Unfinished` unless it is said what each later version changes."""
-    told = {one.version for one in series.spec.mail.change}
-    missing = [n for n in range(2, request.version + 1) if n not in told]
+    """Raise `cover.Unfinished` unless the changes of each later version are listed."""
+    versions = {change.version for change in series.spec.mail.change}
+    missing = [n for n in range(2, request.version + 1) if n not in versions]
     if missing:
         raise cover.Unfinished(
-            f"{series.dir / 'series.toml'}: nothing says what changed in version "
+            f"{series.dir / 'series.toml'}: no changes are listed for version "
             f"{missing[-1]}",
             next=f"add [[mail.change]] with version = {missing[-1]} and items",
         )
 
 
-def _changes(request: Export, series: Series, old: _Previous | None) -> list[str]:
-    """What is new in each version, the newest first."""
-    told = {one.version: one.items for one in series.spec.mail.change}
+def _changes(request: Export, series: Series, previous: _Previous | None) -> list[str]:
+    """The changes in each version, the newest first."""
+    items = {change.version: change.items for change in series.spec.mail.change}
     lines = []
     for version in range(request.version, 1, -1):
         lines += ["", f"Changes in v{version}:"]
-        lines += [cover.fill(f"- {item}", 0, 2) for item in told[version]]
-        if old is not None and old.message_id and version == request.version:
-            link = f"https://lore.kernel.org/r/{old.message_id}"
+        lines += [cover.fill(f"- {item}", 0, 2) for item in items[version]]
+        if previous is not None and previous.message_id and version == request.version:
+            link = f"https://lore.kernel.org/r/{previous.message_id}"
             lines.append(f"- Link to v{version - 1}: {link}")
     return lines
 
@@ -252,34 +252,34 @@ def _tail(
     plan: tree.Plan,
     thread: mail.Thread,
     messages: Sequence[str],
-    old: _Previous | None,
+    previous: _Previous | None,
     scratch: Path,
 ) -> str:
-    """What git makes of the patches, below the letter."""
+    """Shortlog, diffstat, range-diff and base, below the letter."""
     texts = [
         f"{patch.subject}\n\n{message}\n"
         for patch, message in zip(series.patches, messages, strict=True)
     ]
-    older = old.patches if old else ()
+    older = previous.patches if previous else ()
     touched = [path for patch in older for path in patch.touches]
     repository = commits.Repository(scratch)
-    now = repository.add(plan, texts, touched)
+    tip = repository.add(plan, texts, touched)
     shortlog = "\n".join(f"  {patch.subject}" for patch in series.patches)
     lines = [
         f"{thread.author.name} ({len(series.patches)}):",
         shortlog,
         "",
-        repository.diffstat(now),
+        repository.diffstat(tip),
         "",
     ]
     if older:
         before = tree.plan(plan.base, older, scratch)
-        told = [
+        older_texts = [
             f"{patch.subject}\n\n{patchfile.split(patch.path)[0]}\n" for patch in older
         ]
-        line = repository.add(before, told, list(dict(plan.states[-1])))
-        compared = repository.range_diff(line, now)
-        lines += [f"Range-diff against v{request.version - 1}:", compared, ""]
+        older_tip = repository.add(before, older_texts, list(dict(plan.states[-1])))
+        range_diff = repository.range_diff(older_tip, tip)
+        lines += [f"Range-diff against v{request.version - 1}:", range_diff, ""]
     if plan.base.commit is not None:
         lines.append(f"base-commit: {plan.base.commit}")
     lines.append(f"change-id: {thread.change_id}")
@@ -288,45 +288,45 @@ def _tail(
 
 @dataclass(frozen=True)
 class _Previous:
-    """The version before: its patches, and its message-id, if it is no draft."""
+    """The previous version: its patches, and its message-id unless it is a draft."""
 
     patches: tuple[patchfile.Patch, ...]
     message_id: str | None
 
 
 def _previous(request: Export, series: Series, scratch: Path) -> _Previous | None:
-    """The mails of the version before this one, or None for the first."""
+    """The mails of the previous version, or None for the first."""
     if request.version == 1:
         return None
     version = request.version - 1
-    usual = request.out / "mail" / series.name / f"v{version}"
-    named = request.previous or usual
-    if not named.exists():
+    default = request.out / "mail" / series.name / f"v{version}"
+    mails = request.previous or default
+    if not mails.exists():
         raise KstallError(
-            f"{named}: no mails of version {version}, to compare this with",
+            f"{mails}: no mails of version {version} to compare with",
             next="export that version, or name its mails: "
             f"kstall series {series.name} --version {request.version} --previous MBOX",
         )
-    found = threads.read(named, scratch / "previous", version)
+    thread = threads.read(mails, scratch / "previous", version)
     directory = scratch / "previous" / "patches"
     directory.mkdir(parents=True)
     patches = []
-    for one in found.patches:
-        path = directory / f"{one.number:04}.patch"
-        path.write_bytes(one.content)
+    for patch in thread.patches:
+        path = directory / f"{patch.number:04}.patch"
+        path.write_bytes(patch.content)
         patches.append(patchfile.parse(path))
-    cover = found.cover
+    letter = thread.cover
     draft = (
-        cover is None or f"@{DRAFTER.address.partition('@')[2]}>" in cover.message_id
+        letter is None or f"@{DRAFTER.address.partition('@')[2]}>" in letter.message_id
     )
-    sent = None if cover is None or draft else cover.message_id.strip("<>")
+    sent = None if letter is None or draft else letter.message_id.strip("<>")
     return _Previous(tuple(patches), sent)
 
 
 def _require_same(plan: tree.Plan, files: Sequence[Path], scratch: Path) -> None:
-    """The mails have to make the tree that was proven, to the byte."""
-    again = tree.plan(plan.base, [patchfile.parse(one) for one in files], scratch)
+    """Raise `KstallError` unless the mails result in the proven tree, to the byte."""
+    again = tree.plan(plan.base, [patchfile.parse(file) for file in files], scratch)
     if again.content != plan.content:
         raise KstallError(
-            "the mails do not make the tree that was proven: a bug in kstall"
+            "the mails do not result in the tree that was proven: a bug in kstall"
         )

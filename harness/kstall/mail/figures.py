@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Figures in the prose of a series that the run it quotes does not carry."""
+"""Figures in the prose of a series that the quoted run does not show."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _FIGURE = 3
 
 
 def in_prose(text: str) -> tuple[str, ...]:
-    """The figures of ``text``, as they stand there, each once.
+    """The figures of ``text``, as written there, each once.
 
-    Lines that are set off, such as records and commands, are not prose.
+    Indented lines, such as records and commands, are not prose.
     """
-    found: dict[str, None] = {}
+    figures: dict[str, None] = {}
     for line in text.splitlines():
         if line.startswith((" ", "\t")):
             continue
         for match in _NUMBER.finditer(line):
             if len(_plain(match[0])) >= _FIGURE:
-                found[match[0]] = None
-    return tuple(found)
+                figures[match[0]] = None
+    return tuple(figures)
 
 
 def unfounded(text: str, report: Report, entry: SeriesReport) -> tuple[str, ...]:
-    """Those of them that do not occur in the report."""
-    known = {
+    """The figures in the prose of ``text`` that do not occur in the report."""
+    numbers = {
         number.rstrip("0").rstrip(".") if "." in number else number
         for part in (entry, report.environment, *([report.tree] if report.tree else []))
         for number in _DIGITS.findall(part.model_dump_json())
     }
-    return tuple(one for one in in_prose(text) if _plain(one) not in known)
+    return tuple(figure for figure in in_prose(text) if _plain(figure) not in numbers)
 
 
 def _plain(figure: str) -> str:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """``kstall check-thread``: a series from a mailing list, up to where validation begins.
 
-It is taken apart, put in order by b4, applied to the base, compared with the series of
-this checkout, and looked through for tracepoints.  ``<out>/threads/<name>/`` gets the
-patches as they apply, what was found, and the project to validate.
+It is split, put in order by b4, applied to the base, compared with the series of this
+checkout, and searched for tracepoints.  ``<out>/threads/<name>/`` gets the patches as
+they apply, the findings, and the project to validate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import adopt, compare, mail, thread
 
 _MESSAGE_ID = re.compile(r"[\w.+=%$!#&'*/?^`{|}~-]+@[\w.-]+", re.ASCII)
 _LORE = re.compile(r"https?://[\w.-]+/(?:[\w.-]+/)*(?P<id>[^/\s]+@[^/\s]+)/?")
-# Makefiles and Kconfig run commands, and so do programs that they call.
+# Makefiles and Kconfig files run commands, and call programs of these directories.
 _RUNS = re.compile(
     r"(?:^|/)(?:Makefile|Kbuild|Kconfig)[^/]*$|^(?:scripts|tools|usr)/|/tools/"
 )
@@ -31,7 +31,7 @@ _B4_S = 120.0
 
 @dataclass(frozen=True)
 class Incoming:
-    """What came, as it applies: ``dir`` has it on disk."""
+    """A received series that applies; ``dir`` has it on disk."""
 
     dir: Path
     thread: thread.Thread
@@ -42,7 +42,7 @@ class Incoming:
 
 
 def receive(
-    what: str,
+    origin: str,
     project: Project,
     base: source.Base,
     out: Path,
@@ -50,50 +50,50 @@ def receive(
     *,
     version: int | None = None,
 ) -> Incoming:
-    """Take in the thread that ``what`` names: a file, a directory or a message-id.
+    """Read the thread at ``origin``: a file, a directory or a message-id.
 
-    Raises `thread.BadThread`, a verdict on the series, `am.ApplyError` if it is not for
-    this base, and `KstallError`.
+    Raises `thread.BadThread`, a verdict on the series, `am.ApplyError` if it does not
+    apply to this base, and `KstallError`.
     """
-    mails = _fetch(what, scratch)
-    found = thread.read(mails, scratch, version)
-    files = _ready(found, scratch)
-    name = _slug(found.title) or "thread"
+    mails = _fetch(origin, scratch)
+    posting = thread.read(mails, scratch, version)
+    files = _ready(posting, scratch)
+    name = _slug(posting.title) or "thread"
     contents = [file.read_bytes() for file in files]
     digest = cache.digest([content.decode("latin-1") for content in contents])[:8]
-    directory = out / "threads" / f"{name}-v{found.version}-{digest}"
-    with cache.publish(directory) as made:
-        (made / "patches").mkdir()
-        for number, (one, content) in enumerate(
-            zip(found.patches, contents, strict=True), 1
+    directory = out / "threads" / f"{name}-v{posting.version}-{digest}"
+    with cache.publish(directory) as staging:
+        (staging / "patches").mkdir()
+        for number, (message, content) in enumerate(
+            zip(posting.patches, contents, strict=True), 1
         ):
-            path = made / "patches" / f"{number:04}-{_slug(one.subject)}.patch"
+            path = staging / "patches" / f"{number:04}-{_slug(message.subject)}.patch"
             path.write_bytes(content)
     patches = [patchfile.parse(path) for path in sorted(directory.glob("patches/*"))]
     plan = tree.plan(base, patches, scratch)
-    known = project.load() if project.names() else ()
+    candidates = project.load() if project.names() else ()
     return Incoming(
         directory,
-        found,
+        posting,
         plan,
-        compare.find(plan, known, scratch),
+        compare.find(plan, candidates, scratch),
         discover.tracepoints(plan),
         checkpatch.run(base, [patch.path for patch in patches], scratch, signed=True),
     )
 
 
-def runs_here(came: Incoming) -> tuple[str, ...]:
-    """What the patches change that runs on this machine while a kernel is built.
+def runs_here(incoming: Incoming) -> tuple[str, ...]:
+    """Touched files that run on this machine while a kernel is built.
 
-    All that is ours to the letter is left out.
+    A series that results in the same tree as ours has none.
     """
-    if came.found is not None and came.found.same_tree:
+    if incoming.found is not None and incoming.found.same_tree:
         return ()
-    return tuple(path for path in came.plan.touched if _RUNS.search(path))
+    return tuple(path for path in incoming.plan.touched if _RUNS.search(path))
 
 
 def adopted(
-    came: Incoming,
+    incoming: Incoming,
     project: Project,
     kconfig: Path | None,
     workload: Path | None = None,
@@ -102,52 +102,54 @@ def adopted(
 ) -> Series:
     """The series to validate, in a project of its own below the thread's directory.
 
-    One that is known has its own configuration and workloads, unless some are given;
-    it is then taken for an unknown one.  Unless it is ``trusted``, it may not change
-    what would run on this machine.
+    A known series has its own configuration and workloads; if either is given, it is
+    treated as unknown.  Unless ``trusted``, it may not change files that run on this
+    machine.
     """
-    if (risky := runs_here(came)) and not trusted:
+    if (risky := runs_here(incoming)) and not trusted:
         raise KstallError(
-            "the patches change what runs on this machine when they are built, and not "
+            "the patches change code that runs on this machine during the build, not "
             f"in the guest: {', '.join(risky)}",
             next="read these changes, then add --trusted",
         )
-    target = came.dir / "project"
+    target = incoming.dir / "project"
     cache.remove(target)
-    ours = kconfig is None and workload is None
-    if came.found is not None and came.found.complete and ours:
-        return adopt.known(project, target, came.found)
+    own_setup = kconfig is None and workload is None
+    if incoming.found is not None and incoming.found.complete and own_setup:
+        return adopt.known(project, target, incoming.found)
     return adopt.unknown(
-        *(project, target, came.plan, came.points, came.thread.title),
+        *(project, target, incoming.plan, incoming.points, incoming.thread.title),
         *(kconfig, workload),
     )
 
 
-def _fetch(what: str, scratch: Path) -> Path:
-    """The file that ``what`` is, or the thread that b4 finds for a message-id."""
-    path = Path(what).expanduser()
+def _fetch(origin: str, scratch: Path) -> Path:
+    """The path ``origin``, or the thread that b4 fetches if it is a message-id."""
+    path = Path(origin).expanduser()
     if path.exists():
         return path
-    link = _LORE.fullmatch(what)
-    wanted = link["id"] if link else what.strip("<>")
-    if not _MESSAGE_ID.fullmatch(wanted) or wanted.startswith("-"):
+    link = _LORE.fullmatch(origin)
+    message_id = link["id"] if link else origin.strip("<>")
+    if not _MESSAGE_ID.fullmatch(message_id) or message_id.startswith("-"):
         raise KstallError(
-            f"{what}: neither a file nor a message-id",
+            f"{origin}: neither a file nor a message-id",
             next="name an mbox, a directory of mails, or a message-id",
         )
     target = scratch / "fetched"
     target.mkdir(parents=True)
-    words = ("mbox", "-n", "thread", "-o", target, wanted)
+    words = ("mbox", "-n", "thread", "-o", target, message_id)
     try:
-        done = process.run(_b4(*words), timeout=_FETCH_S)
+        completed = process.run(_b4(*words), timeout=_FETCH_S)
     except process.CommandError as error:
         raise KstallError(
-            f"b4 cannot fetch {wanted}:\n{error.output.strip()}",
-            next="is it on lore.kernel.org, and is there a network?",
+            f"b4 cannot fetch {message_id}:\n{error.output.strip()}",
+            next="check the network, and that lore.kernel.org has it",
         ) from error
     mboxes = list(target.iterdir())
     if len(mboxes) != 1:
-        raise KstallError(f"b4 fetched nothing for {wanted}:\n{done.stdout.strip()}")
+        raise KstallError(
+            f"b4 fetched nothing for {message_id}:\n{completed.stdout.strip()}"
+        )
     return mboxes[0]
 
 
@@ -156,21 +158,21 @@ def _b4(*words: str | Path) -> tuple[str | Path, ...]:
     return (*argv, *words)
 
 
-def _ready(found: thread.Thread, scratch: Path) -> list[Path]:
-    """The patches as `b4 am` puts them for `git am`, a file each."""
+def _ready(posting: thread.Thread, scratch: Path) -> list[Path]:
+    """The patches as `b4 am` prepares them for `git am`, a file each."""
     home = scratch / "b4"
     work = home / "work"
     work.mkdir(parents=True)
     git.git("init", "-q", "--template=", work)
     mbox = home / "thread.mbox"
-    chosen = [*([found.cover] if found.cover else []), *found.patches]
-    mbox.write_bytes(b"".join(mail.quoted(one.content) for one in chosen))
-    words = ("--offline-mode", "am", "-m", mbox, "-v", str(found.version))
+    chosen = [*([posting.cover] if posting.cover else []), *posting.patches]
+    mbox.write_bytes(b"".join(mail.quoted(message.content) for message in chosen))
+    words = ("--offline-mode", "am", "-m", mbox, "-v", str(posting.version))
     try:
-        done = process.run(
+        completed = process.run(
             _b4(*words, "-o", home / "ready", "-n", "series", "--no-cover"),
             cwd=work,
-            # Local files only: what the user has set up must not decide.
+            # Local files only: the user's configuration must not matter.
             env={
                 "HOME": str(home),
                 "XDG_CONFIG_HOME": str(home / "config"),
@@ -182,16 +184,18 @@ def _ready(found: thread.Thread, scratch: Path) -> list[Path]:
             timeout=_B4_S,
         )
     except process.CommandError as error:
-        raise thread.BadThread(f"b4 refuses it:\n{error.output.strip()}") from error
+        raise thread.BadThread(
+            f"b4 rejects the thread:\n{error.output.strip()}"
+        ) from error
     (home / "split").mkdir()
     ready = list((home / "ready").glob("*.mbx"))
-    for one in ready[:1]:
-        git.git("mailsplit", "--mboxrd", f"-o{home / 'split'}", one)
+    for file in ready[:1]:
+        git.git("mailsplit", "--mboxrd", f"-o{home / 'split'}", file)
     files = sorted((home / "split").iterdir())
-    if len(files) != len(found.patches):
+    if len(files) != len(posting.patches):
         raise thread.BadThread(
-            f"b4 makes {len(files)} patches of {len(found.patches)}:\n"
-            f"{done.stdout.strip()}"
+            f"b4 makes {len(files)} patches of {len(posting.patches)}:\n"
+            f"{completed.stdout.strip()}"
         )
     return files
 
@@ -200,30 +204,31 @@ def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:52].rstrip("-")
 
 
-def text(came: Incoming) -> str:
-    """What was found, for people."""
-    moved = len(came.plan.offsets)
-    count = len(came.thread.patches)
+def text(incoming: Incoming) -> str:
+    """The findings, for a terminal."""
+    moved = len(incoming.plan.offsets)
+    count = len(incoming.thread.patches)
     lines = [
-        f"{came.thread.title} (v{came.thread.version}), "
+        f"{incoming.thread.title} (v{incoming.thread.version}), "
         f"{count} patch{'' if count == 1 else 'es'}",
-        *(f"left out: {one}" for one in came.thread.ignored),
+        *(f"left out: {ignored}" for ignored in incoming.thread.ignored),
         "",
-        f"applies to {came.plan.base.id} ({came.plan.base.describe}): "
-        f"{len(came.plan.touched)} files"
+        f"applies to {incoming.plan.base.id} ({incoming.plan.base.describe}): "
+        f"{len(incoming.plan.touched)} files"
         + (f", {moved} hunks at an offset" if moved else ""),
-        f"checkpatch --strict: {checkpatch.summary(came.remarks)}",
+        f"checkpatch --strict: {checkpatch.summary(incoming.remarks)}",
         *(
-            f"  {one.file}:{one.line}: {one.level} {one.kind}: {one.text}"
-            for one in came.remarks
-            if one.level != "CHECK"
+            f"  {remark.file}:{remark.line}: {remark.level} {remark.kind}: "
+            f"{remark.text}"
+            for remark in incoming.remarks
+            if remark.level != "CHECK"
         ),
         "",
-        *_compared(came.found),
+        *_compared(incoming.found),
         "",
-        "tracepoints that it adds:" if came.points else "it adds no tracepoint",
+        "added tracepoints:" if incoming.points else "no added tracepoints",
     ]
-    for point in came.points:
+    for point in incoming.points:
         kind = "bare" if point.bare else "event"
         lines.append(f"  {point.event} ({kind}), {point.header}")
         lines += [f"    in {function}() of {file}" for file, function in point.sites]
@@ -232,17 +237,21 @@ def text(came: Incoming) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compared(found: compare.Resemblance | None) -> list[str]:
-    if found is None:
-        return ["it is none of the series here"]
+def _compared(resemblance: compare.Resemblance | None) -> list[str]:
+    if resemblance is None:
+        return ["it is no version of a series of this checkout"]
     lines = [
-        f"it is {found.series.name}"
-        + (", and makes the same tree" if found.same_tree else ", and another tree")
+        f"it is {resemblance.series.name}"
+        + (
+            ", and results in the same tree"
+            if resemblance.same_tree
+            else ", and results in a different tree"
+        )
     ]
-    for pair in found.pairs:
-        one = pair.ours or pair.theirs
-        assert one is not None
-        lines.append(f"  {pair.relation:8} {one.subject}")
-    if not found.same_tree and found.range_diff:
-        lines += ["", "range-diff, ours against theirs:", found.range_diff]
+    for pair in resemblance.pairs:
+        patch = pair.ours or pair.theirs
+        assert patch is not None
+        lines.append(f"  {pair.relation:8} {patch.subject}")
+    if not resemblance.same_tree and resemblance.range_diff:
+        lines += ["", "range-diff, ours against theirs:", resemblance.range_diff]
     return lines

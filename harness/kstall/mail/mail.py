@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A series as mails: a cover letter and a reply to it for each patch.
 
-The diff of a patch is copied to the byte.  What lists do not take is refused: another
-charset than UTF-8, and mails that are too big.
+The diff of a patch is copied byte for byte.  Mails that lists do not accept are
+refused: another charset than UTF-8, and mails that are too big.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..series import Unmailable
 from .contributor import Person
 from .recipients import Recipient
 
-#: Bytes; what majordomo took, and the most that any list of the kernel's is sure to.
+#: Bytes: the limit of majordomo, and the most that each kernel list surely accepts.
 LARGEST = 300_000
-#: SMTP's own limit for a line, which has two bytes of an end.
+#: SMTP's limit for a line, without its CRLF.
 LONGEST_LINE = 998
 _TRAILER = re.compile(r"[A-Z][A-Za-z-]*(?:-by|-to)?: \S.*")
-# What others add after the author has signed off.
+# Tags that others add after the author's sign-off.
 _LATER = re.compile(r"(?:Tested|Reviewed|Acked)-by: |Cc: |Link: ")
 _MBOX_FROM = re.compile(rb"(?m)^(>*From )")
 _MAGIC = "From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001"
@@ -45,7 +45,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Part:
-    """What is told of one mail: the subject without prefix, the body, who gets it."""
+    """The contents of one mail: subject without prefix, body and recipients."""
 
     subject: str
     body: str
@@ -71,20 +71,20 @@ class Thread:
 
 
 def change_id(name: str, began: datetime) -> str:
-    """What stays the same of a series in all its versions."""
+    """An id that is the same for all versions of a series."""
     slug = re.sub(r"[^a-z0-9-]+", "-", name.lower())
     return f"{began:%Y%m%d}-{slug}-{cache.digest('change-id', name)[:12]}"
 
 
-def signed_off(message: str, who: Person) -> str:
-    """``message`` with the author's Signed-off-by:, after what came before it."""
+def signed_off(message: str, author: Person) -> str:
+    """``message`` with the author's Signed-off-by: after the tags that precede it."""
     lines = message.rstrip("\n").splitlines()
     first = len(lines)
     while first and _TRAILER.fullmatch(lines[first - 1]):
         first -= 1
-    tag = f"Signed-off-by: {who.tag}"
+    tag = f"Signed-off-by: {author.tag}"
     block = [line for line in lines[first:] if line != tag]
-    place = next((n for n, one in enumerate(block) if _LATER.match(one)), len(block))
+    place = next((n for n, line in enumerate(block) if _LATER.match(line)), len(block))
     block.insert(place, tag)
     head = lines[:first]
     if head and head[-1]:
@@ -102,7 +102,7 @@ def compose(thread: Thread, parts: Sequence[Part]) -> tuple[Letter, ...]:
 
 
 def _message_id(thread: Thread, number: int, part: Part) -> str:
-    """One that no other mail has, and that says what the mail is."""
+    """A unique message-id that names the series, version and patch."""
     unique = cache.digest(part.subject, part.body, str(thread.now))[:8]
     domain = thread.author.address.rpartition("@")[2]
     name = thread.change_id.partition("-")[2]
@@ -113,7 +113,7 @@ def _letter(thread: Thread, number: int, count: int, part: Part, root: str) -> L
     subject = f"{thread.prefix(number, count)} {part.subject}"
     if not subject.isprintable():
         raise Unmailable(f"{subject!r}: a subject with control characters")
-    own = root if number == 0 else _message_id(thread, number, part)
+    message_id = root if number == 0 else _message_id(thread, number, part)
     text = part.body.rstrip("\n") + "\n-- \nkstall\n"
     plain = text.isascii()
     head = [
@@ -121,9 +121,11 @@ def _letter(thread: Thread, number: int, count: int, part: Part, root: str) -> L
         f"From: {thread.author.header}",
         f"Date: {format_datetime(thread.now + timedelta(seconds=number))}",
         f"Subject: {_encoded(thread.prefix(number, count), part.subject)}",
-        *_addresses("To", [one for one in part.recipients if one.to]),
-        *_addresses("Cc", [one for one in part.recipients if not one.to]),
-        f"Message-ID: <{own}>",
+        *_addresses("To", [recipient for recipient in part.recipients if recipient.to]),
+        *_addresses(
+            "Cc", [recipient for recipient in part.recipients if not recipient.to]
+        ),
+        f"Message-ID: <{message_id}>",
         *([f"In-Reply-To: <{root}>", f"References: <{root}>"] if number else []),
         f"X-Change-ID: {thread.change_id}",
         "MIME-Version: 1.0",
@@ -133,15 +135,15 @@ def _letter(thread: Thread, number: int, count: int, part: Part, root: str) -> L
     content = ("\n".join(head) + "\n\n" + text).encode()
     if len(content) > LARGEST:
         raise Unmailable(
-            f"{subject}: {len(content)} bytes, and lists take {LARGEST} at most",
+            f"{subject}: {len(content)} bytes; lists accept {LARGEST} at most",
             next="split the patch",
         )
     name = "0000-cover-letter.patch" if number == 0 else _file_name(number, part)
-    return Letter(number, name, subject, own, part.recipients, content)
+    return Letter(number, name, subject, message_id, part.recipients, content)
 
 
 def _encoded(prefix: str, title: str) -> str:
-    """A subject, folded; only what is not ASCII is encoded, for people filter by it."""
+    """A folded subject; only non-ASCII text is encoded, as people filter by it."""
     header = Header(prefix, "us-ascii", maxlinelen=76, header_name="Subject")
     charset = Charset("utf-8")
     charset.header_encoding = QP
@@ -157,7 +159,7 @@ def _file_name(number: int, part: Part) -> str:
 
 def _addresses(field: str, recipients: Sequence[Recipient]) -> list[str]:
     """A header with an address a line, or none."""
-    return [f"{field}: " + ",\n\t".join(one.header for one in recipients)][
+    return [f"{field}: " + ",\n\t".join(recipient.header for recipient in recipients)][
         : len(recipients)
     ]
 
@@ -168,8 +170,7 @@ def mbox(letters: Sequence[Letter]) -> bytes:
 
 
 def quoted(content: bytes) -> bytes:
-    """A mail for a file of mails, in the format that quotes "From " so that it can be
-    undone (mboxrd)."""
+    """A mail for an mbox, with "From " quoted reversibly (mboxrd)."""
     first, _, rest = content.partition(b"\n")
     if not first.startswith(b"From "):
         first, rest = _MAGIC.encode(), content

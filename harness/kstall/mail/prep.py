@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A thread as a b4 prep branch in a tree that the contributor names.
 
-The commits and the branch are made of git's objects alone: no file of the work tree is
-written, and what is checked out there stays so.  The cover letter is the first commit,
-where b4 looks for it, with To:, Cc: and the change-id as b4 keeps them.
+Commits and branch are written to the object database only: work tree and HEAD stay as
+they are.  The cover letter is the first commit, where b4 looks for it, with To:, Cc:
+and the change-id as b4 stores them.
 """
 
 from __future__ import annotations
@@ -20,114 +20,118 @@ from .contributor import Person
 from .export import Exported
 from .recipients import Recipient
 
-# b4's own, with which it finds the commit again.
+# The marker by which b4 finds its cover commit.
 _MARKER = "--- b4-submit-tracking ---"
-# What b4 runs on each patch if nothing is configured.
+# b4's default for prep-perpatch-check-cmd.
 _CHECK = "./scripts/checkpatch.pl -q --terse --no-summary --mailback --showfile"
 
 
-def branch(done: Exported, named: Path) -> str:
-    """Make the branch for ``done`` in the checkout ``named``; its name comes back.
+def branch(exported: Exported, path: Path) -> str:
+    """Create the branch for ``exported`` in the checkout ``path``; return its name.
 
     Raises `KstallError` if nobody has signed off, if the checkout's HEAD is not what
-    the series was proven on, and if the branch is there already.
+    the series was proven on, and if the branch exists already.
     """
-    if done.signed is None:
+    if exported.signed is None:
         raise KstallError(
-            "a b4 branch is its contributor's, and this is a draft",
-            next=f"kstall series {done.series.name} --sign-off",
+            "a b4 branch needs a contributor, and this is a draft",
+            next=f"kstall series {exported.series.name} --sign-off",
         )
-    top = named.expanduser().absolute()
+    top = path.expanduser().absolute()
     if not (top / ".git").exists():
         raise KstallError(
-            f"{top} is no git checkout, so there is nothing to make a branch in",
+            f"{top} is no git checkout, so no branch can be created",
             next="name the top of a checkout of what the series was proven on",
         )
     checkout = git.read(top)
-    base = done.plan.base
+    base = exported.plan.base
     if not checkout.tree.startswith(base.id.rpartition("-")[2]):
         raise KstallError(
             f"{checkout.top}: its HEAD {checkout.commit[:12]} is not the source that "
-            f"{done.series.name} was proven on, {base.id}",
-            next=f"make validate SERIES={done.series.name} KERNEL={checkout.top}",
+            f"{exported.series.name} was proven on, {base.id}",
+            next=f"make validate SERIES={exported.series.name} KERNEL={checkout.top}",
         )
-    name = f"b4/{done.series.name}"
+    name = f"b4/{exported.series.name}"
     reference = f"refs/heads/{name}"
     if git.git("for-each-ref", reference, cwd=checkout.top):
         raise KstallError(
             f"{checkout.top} has a branch {name} already",
-            next=f"if it is of no use any more: git -C {checkout.top} branch -D {name}",
+            next=f"delete it to replace it: git -C {checkout.top} branch -D {name}",
         )
     with tempfile.TemporaryDirectory(prefix="kstall-prep-") as scratch:
-        writer = _Writer(checkout.top, Path(scratch) / "index", done.signed)
-        tip = writer.commit(checkout.tree, checkout.commit, _cover(done))
+        writer = _Writer(checkout.top, Path(scratch) / "index", exported.signed)
+        tip = writer.commit(checkout.tree, checkout.commit, _cover(exported))
         writer.start(checkout.tree)
-        subjects = [patch.subject for patch in done.series.patches]
-        states = done.plan.states[1:]
-        for subject, text, state in zip(subjects, done.messages, states, strict=True):
+        subjects = [patch.subject for patch in exported.series.patches]
+        states = exported.plan.states[1:]
+        for subject, text, state in zip(
+            subjects, exported.messages, states, strict=True
+        ):
             tip = writer.commit(writer.tree(dict(state)), tip, f"{subject}\n\n{text}\n")
     setting = f"branch.{name}.b4-prep-cover-strategy"
     git.git("config", setting, "commit", cwd=checkout.top)
     git.git("update-ref", "-m", "kstall series", reference, tip, "", cwd=checkout.top)
-    _leave_out_what_is_argued(done, checkout.top, name)
+    _ignore_argued_remarks(exported, checkout.top, name)
     return name
 
 
-def _leave_out_what_is_argued(done: Exported, top: Path, name: str) -> None:
-    """Have `b4 prep --check` on the branch ``name``, and on no other, pass over it.
+def _ignore_argued_remarks(exported: Exported, top: Path, name: str) -> None:
+    """Make `b4 prep --check` ignore argued remarks on the branch ``name`` only.
 
-    It cannot be told of files, so a kind of remark is only left out if each of them is
-    argued.  The letter has the reasons; so has the file of settings.
+    b4 has no setting per file, so a kind of remark is only ignored if all remarks of
+    that kind are argued.  The letter and the configuration file have the reasons.
     """
-    left = {one.kind for one in done.remarks if one not in done.argued}
+    unargued = {
+        remark.kind for remark in exported.remarks if remark not in exported.argued
+    }
     reasons = {
-        remark.kind: " ".join(one.because.split())
-        for remark, one in done.argued.items()
-        # b4 does without --strict.
-        if remark.level != "CHECK" and remark.kind not in left
+        remark.kind: " ".join(exemption.because.split())
+        for remark, exemption in exported.argued.items()
+        # b4 runs checkpatch without --strict.
+        if remark.level != "CHECK" and remark.kind not in unargued
     }
     if not reasons:
         return
-    ours = f"kstall/b4-{done.series.name}"
-    said = git.git("rev-parse", "--git-common-dir", cwd=top).decode()
-    file = top / said.strip() / ours
+    config = f"kstall/b4-{exported.series.name}"
+    git_dir = git.git("rev-parse", "--git-common-dir", cwd=top).decode()
+    file = top / git_dir.strip() / config
     file.parent.mkdir(exist_ok=True)
     kinds = ",".join(sorted(reasons))
     lines = [
-        f"# For the branch {name}: what checkpatch says and the series argues.",
-        *(f"# {kind}: {why}" for kind, why in sorted(reasons.items())),
+        f"# For the branch {name}: remarks of checkpatch that the series argues.",
+        *(f"# {kind}: {reason}" for kind, reason in sorted(reasons.items())),
         "[b4]",
         f"\tprep-perpatch-check-cmd = {_CHECK} --ignore {kinds}",
     ]
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     setting = f"includeIf.onbranch:{name}.path"
-    git.git("config", "--replace-all", setting, ours, cwd=top)
+    git.git("config", "--replace-all", setting, config, cwd=top)
 
 
 class _Writer:
     """Writes objects, with an index of its own."""
 
-    def __init__(self, top: Path, index: Path, who: Person) -> None:
+    def __init__(self, top: Path, index: Path, author: Person) -> None:
         self._top = top
         self._env = {
             "GIT_INDEX_FILE": str(index),
             **{
                 f"GIT_{role}_{part}": value
                 for role in ("AUTHOR", "COMMITTER")
-                for part, value in (("NAME", who.name), ("EMAIL", who.address))
+                for part, value in (("NAME", author.name), ("EMAIL", author.address))
             },
         }
 
     def _git(self, *words: str, input: bytes | None = None) -> str:
-        said = git.git(*words, cwd=self._top, env=self._env, input=input)
-        return said.decode("utf-8", "replace").strip()
+        output = git.git(*words, cwd=self._top, env=self._env, input=input)
+        return output.decode("utf-8", "replace").strip()
 
     def start(self, tree: str) -> None:
         """Begin with all files of ``tree``."""
         self._git("read-tree", tree)
 
     def tree(self, files: Mapping[str, File | None]) -> str:
-        """What is there now, with ``files`` as they are to be."""
+        """The tree of the index with ``files`` updated."""
         listed = commits.index_info(files, self._store)
         self._git("update-index", "-z", "--index-info", input=listed)
         return self._git("write-tree")
@@ -140,26 +144,39 @@ class _Writer:
         return self._git("commit-tree", tree, "-p", parent, input=message.encode())
 
 
-def _cover(done: Exported) -> str:
+def _cover(exported: Exported) -> str:
     """The message of b4's cover commit."""
-    # b4 takes lines that begin with # for comments, unless they are quoted like this.
-    lines = [f">{x}" if x.startswith("#") else x for x in done.body.splitlines()]
+    # b4 takes unquoted lines that begin with # for comments.
+    lines = [
+        f">{line}" if line.startswith("#") else line
+        for line in exported.body.splitlines()
+    ]
     tracking = {
         "series": {
-            "revision": done.thread.version,
-            "change-id": done.thread.change_id,
-            "prefixes": ["RFC"] if done.thread.rfc else [],
+            "revision": exported.thread.version,
+            "change-id": exported.thread.change_id,
+            "prefixes": ["RFC"] if exported.thread.rfc else [],
             "presubject": "",
         }
     }
     return "\n".join(
         [
-            done.series.spec.title,
+            exported.series.spec.title,
             "",
             *lines,
             "",
-            *_trailers("To", [one for one in done.recipients.cover if one.to]),
-            *_trailers("Cc", [one for one in done.recipients.cover if not one.to]),
+            *_trailers(
+                "To",
+                [recipient for recipient in exported.recipients.cover if recipient.to],
+            ),
+            *_trailers(
+                "Cc",
+                [
+                    recipient
+                    for recipient in exported.recipients.cover
+                    if not recipient.to
+                ],
+            ),
             "",
             _MARKER,
             "# This section is used internally by b4 prep for tracking purposes.",
@@ -172,8 +189,8 @@ def _cover(done: Exported) -> str:
 def _trailers(field: str, recipients: Sequence[Recipient]) -> list[str]:
     """One line each, not encoded: this is no mail yet."""
     return [
-        f'{field}: "{quote(one.name)}" <{one.address}>'
-        if one.name
-        else f"{field}: {one.address}"
-        for one in recipients
+        f'{field}: "{quote(recipient.name)}" <{recipient.address}>'
+        if recipient.name
+        else f"{field}: {recipient.address}"
+        for recipient in recipients
     ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The run that proved a series as it is, on the base that it is: or that there is none.
+"""The run that proves a series in its current state on the current base, if any.
 
-A mail quotes one run and nothing else.  It counts only if it is finished and left out
-nothing that a full run does, if its digest of the series and its id of the base are
-those of today, and if every check passed.
+A mail quotes one run and nothing else.  A run counts only if it is finished and did all
+that a full run does, if its digest of the series and its id of the base are the current
+ones, and if every check passed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..report import Report, SeriesReport, report
 from ..series import Series
 from ..tree import Base
 
-#: How many runs an error names that do not count.
+#: The number of rejected runs that an error lists.
 _NAMED = 4
-# Of what the compile stage asks the one thing that every patch answers.
+# The check of the compile stage that applies to every patch.
 _EACH_PATCH = "compiles_as_configured"
 
 
@@ -38,13 +38,13 @@ class Proof:
     entry: SeriesReport
 
     def results(self) -> evidence.Evidence:
-        """What the guest brought back; raises `NoProof` if that is gone."""
+        """The guest's results; raises `NoProof` if they are gone."""
         assert self.entry.evidence is not None
         try:
             return evidence.load(self.dir / self.entry.evidence)
         except KstallError as error:
             raise NoProof(
-                f"{self.dir}: proven, but what the guest brought back is gone: {error}",
+                f"{self.dir}: proven, but the guest's results are gone: {error}",
                 next="run it again",
             ) from error
 
@@ -54,29 +54,31 @@ def find(
 ) -> Proof:
     """The newest run below ``out``, or the given ``run``, that proves ``series``.
 
-    ``kernel`` is what the user named as such.  A run in which just these patches failed
-    on just this base ends the search: an older proof does not outweigh it.  Raises
+    ``kernel`` is the user's KERNEL=.  A run in which exactly these patches failed on
+    exactly this base ends the search: an older proof does not outweigh it.  Raises
     `NoProof`, which says why each of the newest runs does not count, and what to run.
     """
     refused = []
     for directory in [run] if run is not None else _newest_first(out):
         try:
-            found = report.read(directory / "report.json")
+            run_report = report.read(directory / "report.json")
         except (OSError, ValueError) as error:
             reason = str(error).splitlines()[0]
             refused.append(f"{directory.name}: no readable report.json: {reason}")
             continue
-        entry = next((one for one in found.series if one.name == series.name), None)
+        entry = next(
+            (entry for entry in run_report.series if entry.name == series.name), None
+        )
         if entry is None:
             if run is not None:
                 refused.append(f"{directory.name}: not about {series.name}")
             continue
-        if (why := _unfit(found, entry, series, base)) is not None:
-            refused.append(f"{directory.name}: {why}")
-            if _refutes(found, entry, series, base):
+        if (fault := _unfit(run_report, entry, series, base)) is not None:
+            refused.append(f"{directory.name}: {fault}")
+            if _refutes(run_report, entry, series, base):
                 break
             continue
-        return Proof(directory, found, entry)
+        return Proof(directory, run_report, entry)
     words = ["kstall", "validate", "--level", "full"]
     if kernel is not None:
         words += ["--kernel", str(kernel)]
@@ -92,9 +94,9 @@ def find(
 
 
 def _newest_first(out: Path) -> Iterator[Path]:
-    """Run directories; their names begin with the time they were begun."""
-    found = [path.parent for path in out.glob("*/report.json")]
-    runs = [(path.name, path) for path in found if not path.is_symlink()]
+    """Run directories; their names begin with the time of their start."""
+    directories = [path.parent for path in out.glob("*/report.json")]
+    runs = [(path.name, path) for path in directories if not path.is_symlink()]
     # Those of a matrix are one level down.
     for path in out.glob("*/*/report.json"):
         matrix = path.parent.parent
@@ -103,33 +105,39 @@ def _newest_first(out: Path) -> Iterator[Path]:
     yield from (path for _, path in sorted(runs, reverse=True))
 
 
-def _refutes(found: Report, entry: SeriesReport, series: Series, base: Base) -> bool:
+def _refutes(
+    run_report: Report, entry: SeriesReport, series: Series, base: Base
+) -> bool:
     """Whether this report says that the series, as it is, failed on ``base``."""
-    same = found.tree is not None and found.tree.id == base.id
+    same = run_report.tree is not None and run_report.tree.id == base.id
     return same and entry.digest == series.digest and entry.status == "fail"
 
 
 def _unfit(  # noqa: PLR0911 - one after the other
-    found: Report, entry: SeriesReport, series: Series, base: Base
+    run_report: Report, entry: SeriesReport, series: Series, base: Base
 ) -> str | None:
     """Why this report proves nothing about the series as it is, or None."""
-    if found.status in ("running", "interrupted"):
-        return f"the run is {found.status}"
+    if run_report.status in ("running", "interrupted"):
+        return f"the run is {run_report.status}"
     if entry.digest != series.digest:
-        return f"of other patches or another series.toml ({entry.digest})"
-    if found.environment.arch != arch.host().name:
-        return f"of kernels for {found.environment.arch}"
-    if found.tree is None:
-        return "it did not come to a tree"
-    if found.tree.id != base.id:
-        return f"on another base ({found.tree.id})"
+        return f"with other patches or another series.toml ({entry.digest})"
+    if run_report.environment.arch != arch.host().name:
+        return f"with kernels for {run_report.environment.arch}"
+    if run_report.tree is None:
+        return "stopped before it had a tree"
+    if run_report.tree.id != base.id:
+        return f"on another base ({run_report.tree.id})"
     if series.spec.overhead is not None and entry.overhead is None:
-        return "a quick run, which says nothing of what the events cost"
-    if (why := _quick(entry)) is not None:
-        return why
+        return "a quick run, which does not measure overhead"
+    if (fault := _quick(entry)) is not None:
+        return fault
     if entry.status != "pass" or entry.evidence is None:
-        wrong = [one.name for one in entry.checks if one.status in ("fail", "error")]
-        wrong += [one.name for one in entry.stages if one.status in ("fail", "error")]
+        wrong = [
+            check.name for check in entry.checks if check.status in ("fail", "error")
+        ]
+        wrong += [
+            stage.name for stage in entry.stages if stage.status in ("fail", "error")
+        ]
         return f"not proven ({', '.join(wrong) or entry.status})"
     declared = {check.name for check in series.spec.check}
     judged = {check.name for check in entry.checks}
@@ -141,13 +149,13 @@ def _unfit(  # noqa: PLR0911 - one after the other
 def _quick(entry: SeriesReport) -> str | None:
     """Why this is no full run, or None.
 
-    A series may have no costs to be asked for; its patches are always compiled one by
-    one, and whoever bisects relies on that.
+    A series may declare no overhead, but its patches are always compiled one by one, as
+    bisection relies on that.
     """
-    compiled = next((one for one in entry.stages if one.name == "compile"), None)
+    compiled = next((stage for stage in entry.stages if stage.name == "compile"), None)
     if compiled is None or compiled.status == "skip":
         return "a quick run, which compiles no patch by itself"
-    judged = {one.name: one.status for one in entry.checks}
+    judged = {check.name: check.status for check in entry.checks}
     if judged.get(_EACH_PATCH, "skip") == "skip" and compiled.status == "pass":
         return f"without a verdict on {_EACH_PATCH}"
     return None

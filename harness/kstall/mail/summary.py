@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Many series exported, and the page that says who gets what, what is proven, and what
-is missing."""
+"""The export of several series, and a page on their recipients, proofs and what is
+missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .recipients import Recipient, shown
 
 @dataclass(frozen=True)
 class Outcome:
-    """A series that became a thread, or what stood in its way."""
+    """A series that was exported, or the error that prevented it."""
 
     series: Series
     exported: export.Exported | None
@@ -29,44 +29,47 @@ class Outcome:
         """What has to be done before it can be sent."""
         if self.error is not None:
             first, *rest = self.error.what.splitlines()
-            named = [line.strip() for line in rest[:_NAMED]]
+            lines = [line.strip() for line in rest[:_NAMED]]
             if len(rest) > _NAMED:
-                named.append("...")
+                lines.append("...")
             todo = [f"next: `{self.error.next}`"] if self.error.next else []
-            return ("; ".join([first, *named]), *todo)
+            return ("; ".join([first, *lines]), *todo)
         assert self.exported is not None
-        found = []
+        missing = []
         if self.exported.unfounded:
             doubts = ", ".join(self.exported.unfounded)
-            found.append(f"in the texts, and not shown by the run: {doubts}")
-        left = [x for x in self.exported.remarks if x not in self.exported.argued]
-        if left:
-            found.append(
-                f"a reason for what checkpatch says: {checkpatch.summary(left)}"
-            )
+            missing.append(f"support by the run for figures in the texts: {doubts}")
+        unargued = [
+            remark
+            for remark in self.exported.remarks
+            if remark not in self.exported.argued
+        ]
+        if unargued:
+            remarks = checkpatch.summary(unargued)
+            missing.append(f"an exemption for remarks of checkpatch: {remarks}")
         if self.exported.signed is None:
-            found.append("a sign-off: `kstall series --sign-off` shows what it means")
-        return tuple(found)
+            missing.append("a sign-off: `kstall series --sign-off` shows what it means")
+        return tuple(missing)
 
 
 _NAMED = 6
 
 
 def export_all(
-    request: export.Export, series: Sequence[Series], base: source.Base
+    request: export.Export, selection: Sequence[Series], base: source.Base
 ) -> tuple[Outcome, ...]:
-    """Export each; what stops one does not stop the others."""
+    """Export each series; an error in one does not stop the others."""
     outcomes = []
-    for one in series:
+    for series in selection:
         try:
-            outcomes.append(Outcome(one, export.export(request, one, base)))
+            outcomes.append(Outcome(series, export.export(request, series, base)))
         except KstallError as error:
-            outcomes.append(Outcome(one, None, error))
+            outcomes.append(Outcome(series, None, error))
     return tuple(outcomes)
 
 
 def write(outcomes: Sequence[Outcome], base: source.Base, out: Path) -> Path:
-    """Write the page to ``<out>/mail/summary.md`` and say where."""
+    """Write the page to ``<out>/mail/summary.md`` and return its path."""
     target = out / "mail" / "summary.md"
     cache.write_text(target, page(outcomes, base, out))
     return target
@@ -84,108 +87,125 @@ def page(outcomes: Sequence[Outcome], base: source.Base, out: Path) -> str:
         "|---|---|---|---|---|---|---|---|",
         *map(_row, outcomes),
     ]
-    for one in outcomes:
-        lines += ["", f"## {one.series.name}", "", one.series.spec.title, ""]
-        if one.exported is not None:
-            lines += _details(one.exported, out)
-        if one.missing:
-            lines += ["Missing:", "", *(f"- {text}" for text in one.missing)]
+    for outcome in outcomes:
+        lines += ["", f"## {outcome.series.name}", "", outcome.series.spec.title, ""]
+        if outcome.exported is not None:
+            lines += _details(outcome.exported, out)
+        if outcome.missing:
+            lines += ["Missing:", "", *(f"- {text}" for text in outcome.missing)]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _row(one: Outcome) -> str:
-    if one.exported is None:
-        return f"| {one.series.name} | not written | - | - | - | - | - | - |"
-    done = one.exported
-    everyone = done.recipients.cover
-    kind = "draft" if done.signed is None else "ready"
+def _row(outcome: Outcome) -> str:
+    if outcome.exported is None:
+        return f"| {outcome.series.name} | not written | - | - | - | - | - | - |"
+    exported = outcome.exported
+    everyone = exported.recipients.cover
+    kind = "draft" if exported.signed is None else "ready"
     cells = [
-        one.series.name,
-        f"{done.thread.prefix(0, len(done.letters) - 1)} {kind}",
-        done.proof.dir.name,
-        str(len(done.letters)),
+        outcome.series.name,
+        f"{exported.thread.prefix(0, len(exported.letters) - 1)} {kind}",
+        exported.proof.dir.name,
+        str(len(exported.letters)),
         str(_count(everyone, to=True)),
-        str(_count([x for x in everyone if not x.is_list], to=False)),
-        str(_count([x for x in everyone if x.is_list], to=False)),
-        checkpatch.summary(done.remarks).partition(" (")[0],
+        str(
+            _count(
+                [recipient for recipient in everyone if not recipient.is_list], to=False
+            )
+        ),
+        str(
+            _count([recipient for recipient in everyone if recipient.is_list], to=False)
+        ),
+        checkpatch.summary(exported.remarks).partition(" (")[0],
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def _count(recipients: Sequence[Recipient], *, to: bool) -> int:
-    return sum(one.to == to for one in recipients)
+    return sum(recipient.to == to for recipient in recipients)
 
 
-def _details(done: export.Exported, out: Path) -> list[str]:
-    largest = max(len(letter.content) for letter in done.letters)
-    checks = done.proof.entry.checks
-    skipped = [one for one in checks if one.status == "skip"]
+def _details(exported: export.Exported, out: Path) -> list[str]:
+    largest = max(len(letter.content) for letter in exported.letters)
+    checks = exported.proof.entry.checks
+    skipped = [check for check in checks if check.status == "skip"]
     causes: dict[str, list[str]] = {}
     for check in skipped:
         causes.setdefault(check.detail, []).append(check.name)
-    held = [one.shown for one in done.recipients.cover if _is_held(one)]
+    held = [
+        recipient.shown
+        for recipient in exported.recipients.cover
+        if _is_held(recipient)
+    ]
     lines = [
-        f"- mails: `{done.dir.relative_to(out)}`, the largest {largest} bytes of "
+        f"- mails: `{exported.dir.relative_to(out)}`, the largest {largest} bytes of "
         f"{mail.LARGEST}",
-        f"- proven by run {done.proof.dir.name}: {len(checks)} checks, {len(skipped)} "
-        "of them skipped",
-        *(f"  - skipped: {', '.join(names)}: {why}" for why, names in causes.items()),
-        f"- change-id: {done.thread.change_id}",
-        f"- checkpatch --strict: {_said(done)}",
-        *(f"  - argued: {text}" for text in _reasons(done)),
-        f"- to: {shown(done.recipients.cover, lists=False, to=True)}",
-        f"- to, lists: {shown(done.recipients.cover, lists=True, to=True)}",
+        f"- proven by run {exported.proof.dir.name}: {len(checks)} checks, "
+        f"{len(skipped)} of them skipped",
         *(
-            [f"- held for a moderator if you do not read it: {', '.join(held)}"]
-            * bool(held)
+            f"  - skipped: {', '.join(names)}: {cause}"
+            for cause, names in causes.items()
         ),
+        f"- change-id: {exported.thread.change_id}",
+        f"- checkpatch --strict: {_remarks(exported)}",
+        *(f"  - argued: {text}" for text in _reasons(exported)),
+        f"- to: {shown(exported.recipients.cover, lists=False, to=True)}",
+        f"- to, lists: {shown(exported.recipients.cover, lists=True, to=True)}",
+        *([f"- moderated for non-subscribers: {', '.join(held)}"] * bool(held)),
         "",
-        "| who | as | gets | because |",
+        "| recipient | field, kind | mails | reason |",
         "|---|---|---|---|",
     ]
-    for one in done.recipients.cover:
-        field = "To" if one.to else "Cc"
-        kind = "list" if one.is_list else "person"
+    for recipient in exported.recipients.cover:
+        field = "To" if recipient.to else "Cc"
+        kind = "list" if recipient.is_list else "person"
         lines.append(
-            f"| {_cell(one.shown)} | {field}, {kind} | {_gets(done, one)} "
-            f"| {_cell('; '.join(one.because))} |"
+            f"| {_cell(recipient.shown)} | {field}, {kind} "
+            f"| {_gets(exported, recipient)} | {_cell('; '.join(recipient.because))} |"
         )
-    if done.recipients.omitted:
-        lines += ["", "Named by MAINTAINERS, and left out:", ""]
+    if exported.recipients.omitted:
+        lines += ["", "Named by MAINTAINERS, but left out:", ""]
         lines += [
-            f"- {one.shown}: {'; '.join(one.because)}"
-            for one in done.recipients.omitted
+            f"- {recipient.shown}: {'; '.join(recipient.because)}"
+            for recipient in exported.recipients.omitted
         ]
     return [*lines, ""]
 
 
-def _said(done: export.Exported) -> str:
-    """What checkpatch says, and whether the series argues all of that."""
-    argued = done.remarks and all(one in done.argued for one in done.remarks)
-    return checkpatch.summary(done.remarks) + (", all argued" if argued else "")
+def _remarks(exported: export.Exported) -> str:
+    """The summary of checkpatch's remarks, and whether the series argues all."""
+    argued = exported.remarks and all(
+        remark in exported.argued for remark in exported.remarks
+    )
+    return checkpatch.summary(exported.remarks) + (", all argued" if argued else "")
 
 
-def _is_held(one: Recipient) -> bool:
-    """Whether MAINTAINERS says that a list does not take mail from everybody."""
-    return one.is_list and any("moderated" in role for role in one.because)
+def _is_held(recipient: Recipient) -> bool:
+    """Whether it is a list that is moderated according to MAINTAINERS."""
+    return recipient.is_list and any("moderated" in role for role in recipient.because)
 
 
-def _reasons(done: export.Exported) -> list[str]:
-    """Why remarks of checkpatch are not followed, each reason once."""
-    found: dict[str, set[str]] = {}
-    for remark, one in done.argued.items():
-        found.setdefault(" ".join(one.because.split()), set()).add(remark.kind)
-    return [f"{', '.join(sorted(kinds))}: {why}" for why, kinds in found.items()]
+def _reasons(exported: export.Exported) -> list[str]:
+    """The reasons for argued remarks of checkpatch, each once."""
+    by_reason: dict[str, set[str]] = {}
+    for remark, exemption in exported.argued.items():
+        by_reason.setdefault(" ".join(exemption.because.split()), set()).add(
+            remark.kind
+        )
+    return [
+        f"{', '.join(sorted(kinds))}: {reason}" for reason, kinds in by_reason.items()
+    ]
 
 
-def _gets(done: export.Exported, one: Recipient) -> str:
-    """Which of the mails ``one`` gets."""
+def _gets(exported: export.Exported, recipient: Recipient) -> str:
+    """The numbers of the mails that ``recipient`` gets."""
     numbers = [
         letter.number
-        for letter in done.letters
-        if one.address.lower() in {x.address.lower() for x in letter.recipients}
+        for letter in exported.letters
+        if recipient.address.lower()
+        in {other.address.lower() for other in letter.recipients}
     ]
-    if len(numbers) == len(done.letters):
+    if len(numbers) == len(exported.letters):
         return "all"
     return ", ".join(map(str, numbers))
 
@@ -195,20 +215,20 @@ def _cell(text: str) -> str:
 
 
 def tell(outcomes: Sequence[Outcome], say: Callable[[str], None]) -> None:
-    """What came out, and what to do next, for a terminal."""
-    for one in outcomes:
-        if one.exported is None:
-            say(f"{one.series.name}: not written: {one.error}")
+    """Print the outcomes and the next steps to a terminal."""
+    for outcome in outcomes:
+        if outcome.exported is None:
+            say(f"{outcome.series.name}: not written: {outcome.error}")
             continue
-        done = one.exported
-        everyone = done.recipients.cover
-        people = sum(not x.is_list for x in everyone)
+        exported = outcome.exported
+        everyone = exported.recipients.cover
+        people = sum(not recipient.is_list for recipient in everyone)
         say(
-            f"{one.series.name}: {len(done.letters)} mails in {done.dir}, to {people} "
-            f"people and {len(everyone) - people} lists; checkpatch: "
-            f"{_said(done)}"
+            f"{outcome.series.name}: {len(exported.letters)} mails in {exported.dir}, "
+            f"to {people} people and {len(everyone) - people} lists; checkpatch: "
+            f"{_remarks(exported)}"
         )
-        for text in one.missing:
+        for text in outcome.missing:
             say(f"  missing: {text}")
-        if done.signed is not None:
-            say(f"  look at them, then send: {done.send}")
+        if exported.signed is not None:
+            say(f"  look at them, then send: {exported.send}")

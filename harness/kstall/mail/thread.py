@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A thread that came in: the patches of its newest version, complete and in order.
+"""A received thread: the patches of its newest version, complete and in order.
 
-What is no patch is left out and named: replies, other mails, older versions.  What
-would make the series another than was sent is refused: a patch that is missing or there
-twice, and one that came as an attachment.
+Replies, mails without a patch and older versions are left out and listed.  A thread
+from which the series cannot be restored as it was sent is refused: with a missing or
+duplicate patch, or one in an attachment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TAG = re.compile(r"\[([^]\[]*)\]")
 _NUMBERS = re.compile(r"\b(\d{1,4})/(\d{1,4})\b")
 _VERSION = re.compile(r"\bv(\d{1,4})\b", re.IGNORECASE)
 _DIFF = re.compile(r"(?m)^diff --git ")
-# Beside the text of a patch these do no harm.
+# Attachments that do no harm beside a patch.
 _HARMLESS = ("application/pgp-signature", "application/pkcs7-signature")
 
 
@@ -57,49 +57,49 @@ class Thread:
 
     @property
     def title(self) -> str:
-        """What the series is called."""
+        """The title of the series."""
         return (self.cover or self.patches[0]).subject
 
 
 def read(path: Path, scratch: Path, version: int | None = None) -> Thread:
-    """The series in a file of mails or a directory with a file a mail.
+    """The series in an mbox, or in a directory with a file per mail.
 
-    ``version`` is the newest, if not given.  Raises `BadThread`, and `KstallError` for
-    what cannot be read.
+    ``version`` defaults to the newest.  Raises `BadThread`, and `KstallError` for a
+    path that cannot be read.
     """
     mails, ignored = [], []
     for content in _messages(path, scratch):
         parsed = _parse(content)
         subject = _subject(parsed)
-        found = _numbered(subject, parsed, content)
-        if isinstance(found, str):
-            ignored.append(f"{subject or '(no subject)'}: {found}")
+        message = _numbered(subject, parsed, content)
+        if isinstance(message, str):
+            ignored.append(f"{subject or '(no subject)'}: {message}")
         else:
-            mails.append((found, parsed))
+            mails.append((message, parsed))
     if not mails:
         raise BadThread(
             f"{path}: {len(ignored)} mails, and none of them is a patch",
             next="patches have [PATCH] in their subject and a diff in their text",
         )
-    wanted = version or max(mail.version for mail, _ in mails)
+    chosen_version = version or max(mail.version for mail, _ in mails)
     chosen = []
     for mail, parsed in mails:
-        if mail.version == wanted:
+        if mail.version == chosen_version:
             _require_inline(mail, parsed)
             chosen.append(mail)
         else:
             ignored.append(f"{mail.subject}: version {mail.version}")
-    return _ordered(path, wanted, chosen, ignored)
+    return _ordered(path, chosen_version, chosen, ignored)
 
 
 def _messages(path: Path, scratch: Path) -> Iterable[bytes]:
     r"""Each mail's bytes, in the order of the file, with \n at line ends."""
     if path.is_dir():
-        found = [*path.glob("*.patch"), *path.glob("*.eml")]
-        found += [*path.glob("new/*"), *path.glob("cur/*")]
-        if not found:
+        files = [*path.glob("*.patch"), *path.glob("*.eml")]
+        files += [*path.glob("new/*"), *path.glob("cur/*")]
+        if not files:
             raise KstallError(f"{path}: a directory without mails")
-        for file in sorted(found):
+        for file in sorted(files):
             yield _lines(file.read_bytes())
         return
     try:
@@ -129,10 +129,10 @@ def _parse(content: bytes) -> EmailMessage:
 
 
 def _header(parsed: EmailMessage, name: str) -> str:
-    """A header as one line; what Python's parser chokes on is none."""
+    """A header as one line; empty if Python's parser fails on it."""
     try:
         value = str(parsed[name] or "")
-    except Exception:  # it raises what it likes for hostile values
+    except Exception:  # any kind, for hostile values
         return ""
     return " ".join(value.split())
 
@@ -143,7 +143,7 @@ def _subject(parsed: EmailMessage) -> str:
 
 
 def _numbered(subject: str, parsed: EmailMessage, content: bytes) -> Mail | str:
-    """The mail as a part of a series, or why it is none."""
+    """The mail as a part of a series, or the reason why it is not."""
     tags = " ".join(_TAG.findall(subject))
     if _REPLY.match(subject):
         return "a reply"
@@ -184,19 +184,19 @@ def _require_inline(mail: Mail, parsed: EmailMessage) -> None:
         text = payload if isinstance(payload, bytes) else b""
         inline = inline or _DIFF.search(text.decode("utf-8", "replace")) is not None
     if mail.number and not inline:
-        raise BadThread(f"{place}: says that it is a patch, and has no diff")
+        raise BadThread(f"{place}: has [PATCH] in its subject, but has no diff")
 
 
 def _ordered(
     path: Path, version: int, mails: Sequence[Mail], ignored: Sequence[str]
 ) -> Thread:
-    what = f"{path}: version {version}" if version > 1 else str(path)
+    label = f"{path}: version {version}" if version > 1 else str(path)
     if not mails:
         raise BadThread(f"{path}: has no version {version}")
     counts = sorted({mail.count for mail in mails})
     if len(counts) > 1:
         raise BadThread(
-            f"{what}: numbered as of {' and of '.join(map(str, counts))}: more than "
+            f"{label}: numbered as of {' and of '.join(map(str, counts))}: more than "
             "one series",
             next="give a file with one thread",
         )
@@ -204,7 +204,7 @@ def _ordered(
     for mail in mails:
         if (other := by_number.get(mail.number)) is not None:
             raise BadThread(
-                f"{what}: [{mail.number}/{mail.count}] is there twice: "
+                f"{label}: [{mail.number}/{mail.count}] is there twice: "
                 f"{other.subject!r} {other.message_id} and {mail.subject!r} "
                 f"{mail.message_id}",
                 next="keep one of them",
@@ -215,7 +215,7 @@ def _ordered(
     if missing:
         names = ", ".join(f"[{n}/{counts[0]}]" for n in missing)
         raise BadThread(
-            f"{what}: {names} missing", next="get the whole thread: b4 mbox MESSAGE-ID"
+            f"{label}: {names} missing", next="get the whole thread: b4 mbox MESSAGE-ID"
         )
     patches = tuple(by_number[n] for n in sorted(by_number))
     return Thread(version, cover, patches, tuple(ignored))
