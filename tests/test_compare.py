@@ -216,7 +216,7 @@ def test_a_series_that_went_and_one_that_came(compared: Compared) -> None:
 
     found = compared(change)
     assert [(one.weight, one.series, one.after) for one in found.changes] == [
-        ("worse", "demo", "not asked for"),
+        ("worse", "demo", "not requested"),
         ("changed", "other", "pass"),
     ]
     assert (found.compared, found.exit_code) == (0, 1)
@@ -245,8 +245,8 @@ def test_checks_are_compared_one_by_one(compared: Compared) -> None:
     assert told == {
         "verdict": ("worse", "pass", "fail: naps"),
         "naps": ("worse", "pass", "fail: naps: 2, expected = 1"),
-        "snores": ("worse", "pass", "no longer made"),
-        "dreams": ("changed", "not there", "new"),
+        "snores": ("worse", "pass", "no longer run"),
+        "dreams": ("changed", "absent", "new"),
     }
 
 

@@ -455,7 +455,7 @@ def test_skips_of_one_cause_are_one_line_on_a_terminal(tmp_path: Path) -> None:
     shown = _shown(made, tmp_path)
     (row,) = (line for line in shown.splitlines() if line.startswith("lazy_0"))
     assert row.split() == [
-        *("lazy_0", "+5", "SKIP", "positive", "no", "GPU;", "so"),
+        *("lazy_0", "+5", "SKIP", "positive", "no", "GPU;", "also"),
         *("lazy_1,", "lazy_2,", "lazy_3,", "lazy_4,", "lazy_5"),
     ]
     assert "skipped  neither passed nor failed:" in shown

@@ -279,12 +279,12 @@ def test_every_word_of_a_report_is_on_the_page() -> None:
         "Uncommitted paths",
         "not proven path by path",
         "n may cost 1 instruction more, and costs 1: n",
-        "what runs when it is on",
+        "what runs when enabled",
         "Together they are 5 bytes that run while the events are off, and 13 that",
         "Why more than the NOPs",
         "In the touched objects, functions grow by +37 bytes together; what "
-        "TRACE_EVENT() makes, which runs for an event that is on, by +300",
-        "What this does not say",
+        "TRACE_EVENT() generates, which runs for enabled events, by +300",
+        "Limitations",
     ):
         assert expected in shown, expected
 
@@ -351,7 +351,7 @@ def test_a_run_that_got_nowhere_has_a_page() -> None:
     made.series = []
     made.settle()
     shown = words(html.page(made))
-    assert "No series was asked for" in shown
+    assert "No series was requested" in shown
     made = full()
     made.series[0] = SeriesReport(name="demo", title="t", digest="d")
     made.settle()
@@ -367,8 +367,8 @@ def test_a_difference_that_is_not_seen_is_not_called_one() -> None:
         measurement(difference=0.25, visible=False, predicted=0)
     ]
     shown = words(html.page(made))
-    assert "none to be seen" in shown
-    assert "nothing that can be seen" in shown
+    assert "below resolution" in shown
+    assert "nothing measurable" in shown
     assert "differ by up to 0.5 instructions" in shown
     assert "+0.25" not in shown
 
@@ -377,8 +377,8 @@ def test_a_difference_that_is_not_seen_is_not_called_one() -> None:
     ("hits", "predicted", "said"),
     [
         (1.25, 1.0, "fire 1.25 times per operation"),
-        (0.0, 1.0, "crosses a site and has nothing to tell"),
-        (0.0, 0.0, "for those who reach no site"),
+        (0.0, 1.0, "crosses a site, but has nothing to report"),
+        (0.0, 0.0, "without reaching a site"),
         (None, 1.0, "was not counted"),
     ],
 )
@@ -425,7 +425,7 @@ def test_the_table_of_costs_has_all_modes() -> None:
     assert html.above_base(measurement()) == {"off": 2, "ftrace": 300}
     assert html.above_base(measurement(samples=[sample("off", 7)])) == {}
     text = html.page(full("nap"))
-    cells = re.findall(r'<td class="num" data-label="more, ([^"]+)">(.*?)</td>', text)
+    cells = re.findall(r'<td class="num" data-label="added, ([^"]+)">(.*?)</td>', text)
     assert ("events off", '<b class="fail">+2</b>') in cells
     assert ("by ftrace", "+300") in cells
     assert ("by bpftrace", "not measured") in cells

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The record of a run, and all that is drawn from it.
+"""The record of a run, and its views.
 
-In comes what the stages found, as `Report`, or reports of several trees, as `Matrix`;
-out come ``report.json`` with its schema, HTML, JUnit, KTAP and KCIDB.  It finds nothing
-out by itself, and never changes a verdict.
+In come the results of stages, as `Report`, or reports of several trees, as `Matrix`;
+out come ``report.json`` with its schema, HTML, JUnit, KTAP and KCIDB.  It measures
+nothing itself, and never changes a verdict.
 """
 
 from . import (

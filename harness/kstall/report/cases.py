@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A `Report` as what every format for CI knows: suites of cases that have a result."""
+"""A `Report` in the terms of every CI format: suites of cases with a result."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ RUN = "run"
 
 @dataclass(frozen=True)
 class Case:
-    """A stage or a check: ``message`` is one line, ``text`` all that is to be said.
+    """A stage or a check: ``message`` is one line, ``text`` has all details.
 
-    ``seconds`` of wall-clock time, None for a check, which takes none.
+    ``seconds`` of wall-clock time; None for a check, which takes none.
     """
 
     name: str
@@ -33,10 +33,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Suite:
-    """The cases of a series, or of what all series share; never without a case.
+    """The cases of a series, or the stages that all series share; never empty.
 
-    ``status`` is what the cases do not tell, with a ``message``: that they are few as
-    the series does not apply.
+    ``status`` and ``message`` are set if the cases do not show them: when the series
+    does not apply.
     """
 
     name: str
@@ -47,12 +47,14 @@ class Suite:
 
 def suites(report: Report) -> tuple[Suite, ...]:
     """The shared stages first, then the series in their order."""
-    found = [Suite(RUN, tuple(map(_of_stage, report.stages)))] if report.stages else []
-    return (*found, *map(_suite, report.series))
+    shared = [Suite(RUN, tuple(map(_of_stage, report.stages)))] if report.stages else []
+    return (*shared, *map(_suite, report.series))
 
 
 def _suite(series: SeriesReport) -> Suite:
-    unfit = next((s for s in series.stages if s.status == "does-not-apply"), None)
+    unfit = next(
+        (stage for stage in series.stages if stage.status == "does-not-apply"), None
+    )
     if unfit is not None and series.status == "does-not-apply":
         return Suite(series.name, _cases(series), "skip", _message(unfit))
     return Suite(series.name, _cases(series))
@@ -60,9 +62,9 @@ def _suite(series: SeriesReport) -> Suite:
 
 def _cases(series: SeriesReport) -> tuple[Case, ...]:
     if not series.stages:
-        # A suite without a case would look as if the series had gone away.
-        why = "not reached: an earlier stage stopped the run"
-        return (Case("reached", "reached", "error", why, ""),)
+        # An empty suite would look as if the series had been removed.
+        reason = "not reached: an earlier stage stopped the run"
+        return (Case("reached", "reached", "error", reason, ""),)
     return (*map(_of_stage, series.stages), *map(_of_check, series.checks))
 
 
@@ -77,7 +79,7 @@ def _of_stage(stage: Stage) -> Case:
     return Case(
         stage.name,
         "stage",
-        # No format has a word for it: nothing was asked, and that is no failure.
+        # No format has this status; it is no failure.
         "skip" if stage.status == "does-not-apply" else stage.status,
         _message(stage),
         text,
@@ -87,10 +89,10 @@ def _of_stage(stage: Stage) -> Case:
 
 def _of_check(check: Check) -> Case:
     lines = [
-        f"{'ok' if item.ok else 'NOT OK'}: {item.label}: {item.seen}, "
-        f"expected {item.wanted}"
-        for item in check.comparisons
+        f"{'ok' if comparison.ok else 'NOT OK'}: {comparison.label}: "
+        f"{comparison.seen}, expected {comparison.wanted}"
+        for comparison in check.comparisons
     ]
-    told = explain.lines(check.explanation)
-    text = "\n".join(filter(None, (check.claim, *lines, check.detail, *told)))
+    explanation = explain.lines(check.explanation)
+    text = "\n".join(filter(None, (check.claim, *lines, check.detail, *explanation)))
     return Case(check.name, "check", check.status, fact(check), text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is otherwise in one run than in an earlier one, or in one matrix than another.
+"""The changes from one run to a later one, or from one matrix to another.
 
-Verdicts, checks, costs and formats of events get worse or better; of trees, tools and
-durations it is only told that they changed, for no promise is about them.
+Verdicts, checks, costs and formats of events get worse or better; trees, tools and
+durations are only reported as changed.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from .views import fact, word
 
 Weight = Literal["worse", "unjudged", "better", "changed"]
 Kind = Literal["verdict", "check", "cost", "format", "input", "duration"]
-# The gravest first.
+# The worst first.
 WEIGHTS: tuple[Weight, ...] = ("worse", "unjudged", "better", "changed")
-#: What durations have to differ by to be told: the ratio, and seconds.
+#: The least ratio and seconds by which reported durations differ.
 _RATIO = 1.5
 _SECONDS = 60.0
 _FEW = 4
-# Instructions per operation: less than that no boot resolves.
+# Instructions per operation: the best resolution of any measurement.
 _LEAST = 0.01
 _Item = TypeVar("_Item")
 
 
 class _Model(BaseModel):
-    # A newer kstall may have added fields; version 1 readers pass over them.
+    # A newer kstall may have added fields; version 1 readers ignore them.
     model_config = ConfigDict(extra="ignore")
 
 
 class Change(_Model):
-    """Something that is not what it was."""
+    """A difference between the two runs."""
 
     weight: Weight = Field(
-        description="unjudged: there was a verdict, and now there is none"
+        description="unjudged: there was a verdict before, but not after"
     )
     kind: Kind
     place: str = Field(default="", description="the column of a matrix")
@@ -66,18 +66,18 @@ class Comparison(_Model):
 
     @property
     def exit_code(self) -> int:
-        """1 if something got worse; else 2 if a verdict is no longer there; else 0."""
-        weights = {one.weight for one in self.changes}
+        """1 if something got worse; else 2 if a verdict was lost; else 0."""
+        weights = {change.weight for change in self.changes}
         return 1 if "worse" in weights else 2 if "unjudged" in weights else 0
 
     def of(self, weight: Weight) -> list[Change]:
         """The changes of that ``weight``, in their order."""
-        return [one for one in self.changes if one.weight == weight]
+        return [change for change in self.changes if change.weight == weight]
 
 
 @dataclass(frozen=True)
 class _Side:
-    """A run, or the runs of a matrix by their names; None for one without a report."""
+    """A run, or the runs of a matrix by name; None for a run without a report."""
 
     directory: Path
     started: str
@@ -95,9 +95,9 @@ def compare(before: Path, after: Path) -> Comparison:
         several = old if old.matrix else new
         raise KstallError(
             f"{several.directory} is a matrix of runs, and the other is one run",
-            next="name one run of it, which is a directory in it",
+            next="name one of its runs, a directory in it",
         )
-    found = Comparison(
+    comparison = Comparison(
         before=str(before),
         after=str(after),
         started=(old.started, new.started),
@@ -105,17 +105,22 @@ def compare(before: Path, after: Path) -> Comparison:
     )
     for place in dict.fromkeys((*old.runs, *new.runs)):
         changes, compared = _runs(place, old, new)
-        found.changes += [one.model_copy(update={"place": place}) for one in changes]
-        found.compared += compared
-    found.changes.sort(key=lambda one: WEIGHTS.index(one.weight))
-    return found
+        comparison.changes += [
+            change.model_copy(update={"place": place}) for change in changes
+        ]
+        comparison.compared += compared
+    comparison.changes.sort(key=lambda change: WEIGHTS.index(change.weight))
+    return comparison
 
 
 def _side(directory: Path) -> _Side:
     if (directory / matrix.FILE).exists():
-        found = matrix.read(directory)
-        runs = {one.name: _report(directory / one.directory) for one in found.columns}
-        return _Side(directory, found.started, runs, matrix=True)
+        document = matrix.read(directory)
+        runs = {
+            column.name: _report(directory / column.directory)
+            for column in document.columns
+        }
+        return _Side(directory, document.started, runs, matrix=True)
     try:
         report = reports.read(directory / "report.json")
     except (OSError, ValueError) as error:
@@ -127,7 +132,7 @@ def _side(directory: Path) -> _Side:
 
 
 def _report(directory: Path) -> Report | None:
-    """The report of a column; None where that was not reached."""
+    """The report of a column; None if it was not reached."""
     try:
         return reports.read(directory / "report.json")
     except (OSError, ValueError):
@@ -137,9 +142,9 @@ def _report(directory: Path) -> Report | None:
 def _runs(place: str, old: _Side, new: _Side) -> tuple[list[Change], int]:
     before, after = old.runs.get(place), new.runs.get(place)
     if place not in old.runs:
-        return [_change("changed", "input", "tree", "not there", "new")], 0
+        return [_change("changed", "input", "tree", "absent", "new")], 0
     if place not in new.runs:
-        return [_change("worse", "verdict", "tree", "there", "not asked for")], 0
+        return [_change("worse", "verdict", "tree", "present", "not requested")], 0
     if after is None:
         if before is None:
             return [], 0
@@ -147,15 +152,17 @@ def _runs(place: str, old: _Side, new: _Side) -> tuple[list[Change], int]:
             _change("unjudged", "verdict", "run", word(before.status), "not reached")
         ], 0
     if before is None:
-        now: Weight = "worse" if after.status == "failed" else "changed"
-        return [_change(now, "verdict", "run", "not reached", word(after.status))], 0
+        weight: Weight = "worse" if after.status == "failed" else "changed"
+        return [_change(weight, "verdict", "run", "not reached", word(after.status))], 0
     changes = list(_inputs(before, after))
-    theirs = {one.name: one for one in before.series}
-    ours = {one.name: one for one in after.series}
-    for name in dict.fromkeys((*theirs, *ours)):
-        made = _series(theirs.get(name), ours.get(name))
-        changes += [one.model_copy(update={"series": name}) for one in made]
-    return changes, len(theirs.keys() & ours.keys())
+    old_series = {series.name: series for series in before.series}
+    new_series = {series.name: series for series in after.series}
+    for name in dict.fromkeys((*old_series, *new_series)):
+        series_changes = _series(old_series.get(name), new_series.get(name))
+        changes += [
+            change.model_copy(update={"series": name}) for change in series_changes
+        ]
+    return changes, len(old_series.keys() & new_series.keys())
 
 
 def _change(
@@ -165,9 +172,9 @@ def _change(
 
 
 def weigh(before: Status, after: Status) -> Weight | None:
-    """What it means that a status is ``after``, and was ``before``; None: nothing.
+    """The weight of a change of status from ``before`` to ``after``; None if equal.
 
-    What was proven and is only skipped now is worse: nobody knows that it still holds.
+    From pass to skip is worse: it is not known to hold any more.
     """
     if before == after:
         return None
@@ -187,28 +194,34 @@ def _inputs(before: Report, after: Report) -> Iterator[Change]:
     old, new = before.tree, after.tree
     if old is not None and new is not None and old.id != new.id:
         yield _change("changed", "input", "tree", _tree(before), _tree(after))
-    for name, one in before.environment:
-        other = getattr(after.environment, name)
-        named = isinstance(one, str) and isinstance(other, str)
-        # What the accelerator was chosen for tells nothing once it is the same.
-        if named and one != other and name != "accelerator_reason":
-            yield _change("changed", "input", name.replace("_", " "), one, other)
+    for name, old_value in before.environment:
+        new_value = getattr(after.environment, name)
+        comparable = isinstance(old_value, str) and isinstance(new_value, str)
+        # The reason for an accelerator is no change of its own.
+        if comparable and old_value != new_value and name != "accelerator_reason":
+            yield _change(
+                "changed", "input", name.replace("_", " "), old_value, new_value
+            )
     yield from _durations("run", before.seconds, after.seconds)
 
 
 def _tree(report: Report) -> str:
-    found = report.tree
-    if found is None:
+    tree = report.tree
+    if tree is None:
         return "none"
-    commit = f", {found.commit[:12]}" if found.commit else ""
-    return f"{found.version} ({found.describe}{commit})"
+    commit = f", {tree.commit[:12]}" if tree.commit else ""
+    return f"{tree.version} ({tree.describe}{commit})"
 
 
-def _durations(what: str, before: float, after: float) -> Iterator[Change]:
+def _durations(subject: str, before: float, after: float) -> Iterator[Change]:
     low, high = sorted((before, after))
     if high - low >= _SECONDS and high >= _RATIO * low:
         yield _change(
-            "changed", "duration", f"{what} took", f"{before:.0f} s", f"{after:.0f} s"
+            "changed",
+            "duration",
+            f"{subject} took",
+            f"{before:.0f} s",
+            f"{after:.0f} s",
         )
 
 
@@ -222,17 +235,17 @@ def _series(old: SeriesReport | None, new: SeriesReport | None) -> Iterator[Chan
         weight: Weight = {"fail": "worse", "error": "unjudged"}.get(  # type: ignore[assignment]
             new.status, "changed"
         )
-        told = _verdict(new) if bad else word(new.status)
-        yield _change(weight, "verdict", "series", "not there", told)
+        verdict = _verdict(new) if bad else word(new.status)
+        yield _change(weight, "verdict", "series", "absent", verdict)
         return
     if new is None:
-        # What nobody had proven is not lost.
+        # A verdict is only lost if there was a proof.
         lost: Weight = "worse" if old.status == "pass" else "changed"
-        yield _change(lost, "verdict", "series", word(old.status), "not asked for")
+        yield _change(lost, "verdict", "series", word(old.status), "not requested")
         return
     if (weighed := weigh(old.status, new.status)) is not None:
         if new.merged and new.status == "does-not-apply":
-            # Good news, if it is theirs.
+            # The tree has the patches: no regression.
             weighed = "changed"
         yield _change(weighed, "verdict", "verdict", word(old.status), _verdict(new))
     if old.digest != new.digest:
@@ -248,11 +261,11 @@ def _series(old: SeriesReport | None, new: SeriesReport | None) -> Iterator[Chan
 
 
 def _seconds(series: SeriesReport) -> float:
-    return sum(one.seconds for one in series.stages)
+    return sum(stage.seconds for stage in series.stages)
 
 
 def _verdict(series: SeriesReport) -> str:
-    """The status, and what it is for."""
+    """The status, and the stage or check that decides it."""
     for stage in series.stages:
         if stage.status in ("fail", "error", "does-not-apply"):
             return f"{word(series.status)}: {stage.name}: {stage.summary}"
@@ -263,52 +276,58 @@ def _verdict(series: SeriesReport) -> str:
 
 
 def _stopped(series: SeriesReport) -> bool:
-    """Whether it did not come to all checks."""
-    return any(x.status in ("fail", "error", "does-not-apply") for x in series.stages)
+    """Whether a stage stopped it before all checks were made."""
+    return any(
+        stage.status in ("fail", "error", "does-not-apply") for stage in series.stages
+    )
 
 
 def _checks(old: SeriesReport, new: SeriesReport) -> Iterator[Change]:
-    before = {one.name: one for one in old.checks}
-    after = {one.name: one for one in new.checks}
+    before = {check.name: check for check in old.checks}
+    after = {check.name: check for check in new.checks}
     for name in before.keys() & after.keys():
         weight = weigh(before[name].status, after[name].status)
         if weight is not None:
-            told = after[name].status
+            status = after[name].status
             yield _change(
                 *(weight, "check", name, word(before[name].status)),
-                word(told) + (f": {fact(after[name])}" if told != "pass" else ""),
+                word(status) + (f": {fact(after[name])}" if status != "pass" else ""),
             )
-    fresh = [one for name, one in after.items() if name not in before]
-    for one in fresh:
-        if one.status == "fail":
-            yield _change("worse", "check", one.name, "not there", f"fail: {fact(one)}")
-    # A series that is stopped has lost all: its verdict says that.
-    gone = [name for name, one in before.items() if name not in after]
+    fresh = [check for name, check in after.items() if name not in before]
+    for check in fresh:
+        if check.status == "fail":
+            yield _change(
+                "worse", "check", check.name, "absent", f"fail: {fact(check)}"
+            )
+    # A stopped series has lost all checks: its verdict says that.
+    gone = [name for name, check in before.items() if name not in after]
     lost = [name for name in gone if before[name].status == "pass"]
     if lost and not _stopped(new):
-        yield _change("worse", "check", _listed(lost), "pass", "no longer made")
-    if (more := [x.name for x in fresh if x.status != "fail"]) and not _stopped(old):
-        yield _change("changed", "check", _listed(more), "not there", "new")
+        yield _change("worse", "check", _listed(lost), "pass", "no longer run")
+    if (
+        added := [check.name for check in fresh if check.status != "fail"]
+    ) and not _stopped(old):
+        yield _change("changed", "check", _listed(added), "absent", "new")
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
-    return ", ".join(names[:_FEW]) + more
+    rest = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + rest
 
 
 # -- formats -------------------------------------------------------------------------
 
 
 def _formats(old: Sequence[Event], new: Sequence[Event]) -> Iterator[Change]:
-    """What programs that read the older events stumble over is worse."""
-    before = {one.name: one for one in old}
-    after = {one.name: one for one in new}
+    """Changes of event formats; those that break programs are worse."""
+    before = {event.name: event for event in old}
+    after = {event.name: event for event in new}
     for name in before:
         if name not in after:
-            yield _change("worse", "format", name, "there", "gone")
+            yield _change("worse", "format", name, "present", "gone")
     for name, event in after.items():
         if name not in before:
-            yield _change("changed", "format", name, "not there", "new")
+            yield _change("changed", "format", name, "absent", "new")
         else:
             yield from _format(before[name], event)
 
@@ -316,22 +335,24 @@ def _formats(old: Sequence[Event], new: Sequence[Event]) -> Iterator[Change]:
 def _format(old: Event, new: Event) -> Iterator[Change]:
     if old.kind != new.kind:
         yield _change("worse", "format", f"{new.name} is", old.kind, new.kind)
-    before = {one.name: one for one in old.fields}
-    after = {one.name: one for one in new.fields}
+    before = {field.name: field for field in old.fields}
+    after = {field.name: field for field in new.fields}
     for name, field in before.items():
-        what = f"{new.name}: {name}"
+        subject = f"{new.name}: {name}"
         if name not in after:
-            yield _change("worse", "format", what, field.ctype, "gone")
+            yield _change("worse", "format", subject, field.ctype, "gone")
         elif field != after[name]:
-            yield _change("worse", "format", what, _place(field), _place(after[name]))
+            yield _change(
+                "worse", "format", subject, _place(field), _place(after[name])
+            )
     for name, field in after.items():
         if name not in before:
-            what = f"{new.name}: {name}"
-            yield _change("changed", "format", what, "", f"new: {_place(field)}")
+            subject = f"{new.name}: {name}"
+            yield _change("changed", "format", subject, "", f"new: {_place(field)}")
     if old.print_fmt != new.print_fmt:
-        what = f"{new.name}: print fmt"
+        subject = f"{new.name}: print fmt"
         yield _change(
-            "changed", "format", what, old.print_fmt or "", new.print_fmt or ""
+            "changed", "format", subject, old.print_fmt or "", new.print_fmt or ""
         )
 
 
@@ -345,17 +366,17 @@ def _place(field: Any) -> str:
 
 
 def _costs(old: Iterable[Measurement], new: Iterable[Measurement]) -> Iterator[Change]:
-    """What an operation takes more, events off, beyond what boots differ by."""
-    for before, after in _paired(old, new, lambda one: one.workload):
+    """Changed costs of operations while events are off, beyond the resolution."""
+    for before, after in _paired(old, new, lambda measurement: measurement.workload):
         if before is None or after is None or before.difference is None:
             continue
         if after.difference is None:
             continue
-        more = after.difference - before.difference
-        if abs(more) <= max(before.resolution + after.resolution, _LEAST):
+        growth = after.difference - before.difference
+        if abs(growth) <= max(before.resolution + after.resolution, _LEAST):
             continue
         yield _change(
-            "worse" if more > 0 else "better",
+            "worse" if growth > 0 else "better",
             "cost",
             f"{after.workload}: instructions per {after.operation}, off",
             f"{before.difference:+,.2f}",
@@ -365,64 +386,74 @@ def _costs(old: Iterable[Measurement], new: Iterable[Measurement]) -> Iterator[C
 
 def _footprints(old: Footprint, new: Footprint) -> Iterator[Change]:
     for before, after in _paired(
-        old.sites, new.sites, lambda one: (one.event, one.function, tuple(one.inlined))
+        old.sites,
+        new.sites,
+        lambda site: (site.event, site.function, tuple(site.inlined)),
     ):
         if before is None:
             assert after is not None
-            what = f"site of {after.event} in {after.function}()"
-            yield _change("changed", "cost", what, "not there", f"{after.nop} bytes")
+            label = f"site of {after.event} in {after.function}()"
+            yield _change("changed", "cost", label, "absent", f"{after.nop} bytes")
         elif after is None:
-            what = f"site of {before.event} in {before.function}()"
-            yield _change("changed", "cost", what, f"{before.nop} bytes", "gone")
+            label = f"site of {before.event} in {before.function}()"
+            yield _change("changed", "cost", label, f"{before.nop} bytes", "gone")
         elif before.nop != after.nop:
-            # Without a NOP the event is not switched by patching: what runs is more.
+            # Without a NOP the event is switched by a test and a branch: costs more.
             worse = after.nop > before.nop or not after.nop
-            what = f"site of {after.event} in {after.function}(), off"
+            label = f"site of {after.event} in {after.function}(), off"
             yield _change(
-                *("worse" if worse else "better", "cost", what),
+                *("worse" if worse else "better", "cost", label),
                 *(f"{before.nop} bytes", f"{after.nop} bytes"),
             )
-    for path, other in _paired(
-        old.paths, new.paths, lambda one: (one.binary, one.name)
+    for old_path, new_path in _paired(
+        old.paths, new.paths, lambda path: (path.binary, path.name)
     ):
-        was = path.work if path is not None else 0
-        now = other.work if other is not None else 0
-        shown = other or path
-        if was != now and shown is not None:
+        old_count = old_path.work if old_path is not None else 0
+        new_count = new_path.work if new_path is not None else 0
+        function = new_path or old_path
+        if old_count != new_count and function is not None:
             yield _change(
-                "worse" if now > was else "better",
+                "worse" if new_count > old_count else "better",
                 "cost",
-                f"{shown.name}(): instructions more than the base's, off",
-                str(was),
-                str(now),
+                f"{function.name}(): instructions more than in the base, off",
+                str(old_count),
+                str(new_count),
             )
-    for struct, grown in _paired(
-        old.structs, new.structs, lambda one: (one.binary, one.name)
+    for old_struct, new_struct in _paired(
+        old.structs, new.structs, lambda struct: (struct.binary, struct.name)
     ):
-        was = (struct.patched or 0) - (struct.base or 0) if struct is not None else 0
-        now = (grown.patched or 0) - (grown.base or 0) if grown is not None else 0
-        one = grown or struct
-        if was != now and one is not None and not one.record:
+        old_count = (
+            (old_struct.patched or 0) - (old_struct.base or 0)
+            if old_struct is not None
+            else 0
+        )
+        new_count = (
+            (new_struct.patched or 0) - (new_struct.base or 0)
+            if new_struct is not None
+            else 0
+        )
+        struct = new_struct or old_struct
+        if old_count != new_count and struct is not None and not struct.record:
             yield _change(
-                "worse" if now > was else "better",
+                "worse" if new_count > old_count else "better",
                 "cost",
-                f"struct {one.name}: bytes more than the base's",
-                str(was),
-                str(now),
+                f"struct {struct.name}: bytes more than in the base",
+                str(old_count),
+                str(new_count),
             )
 
 
 def _paired(
     old: Iterable[_Item], new: Iterable[_Item], key: Callable[[_Item], object]
 ) -> Iterator[tuple[_Item | None, _Item | None]]:
-    """What has the same ``key`` in both; of several the first with the first."""
-    left: dict[object, list[_Item]] = {}
+    """Pairs of items with the same ``key``, in order; None for a missing one."""
+    remaining: dict[object, list[_Item]] = {}
     for item in old:
-        left.setdefault(key(item), []).append(item)
+        remaining.setdefault(key(item), []).append(item)
     for item in new:
-        same = left.get(key(item), [])
+        same = remaining.get(key(item), [])
         yield (same.pop(0) if same else None), item
-    for items in left.values():
+    for items in remaining.values():
         for item in items:
             yield item, None
 
@@ -430,9 +461,9 @@ def _paired(
 # -- files ---------------------------------------------------------------------------
 
 
-def write(found: Comparison, path: Path) -> None:
-    """Write it as JSON, whole or not at all."""
-    cache.write_text(path, found.model_dump_json(indent=2) + "\n")
+def write(comparison: Comparison, path: Path) -> None:
+    """Write it as JSON, atomically."""
+    cache.write_text(path, comparison.model_dump_json(indent=2) + "\n")
 
 
 def schema_text() -> str:

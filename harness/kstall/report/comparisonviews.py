@@ -33,67 +33,70 @@ _VERDICTS = {
 
 
 def where(change: Change) -> str:
-    """What the change is of."""
+    """The series and the column of the change."""
     return " on ".join(filter(None, (change.series, change.place)))
 
 
-def counts(found: Comparison) -> str:
-    """How many changes are what, the gravest first."""
-    shown = [
-        f"{len(found.of(one))} {_HEADS[one].lower()}"
-        for one in WEIGHTS
-        if found.of(one)
+def counts(comparison: Comparison) -> str:
+    """The number of changes by weight, the worst first."""
+    parts = [
+        f"{len(comparison.of(weight))} {_HEADS[weight].lower()}"
+        for weight in WEIGHTS
+        if comparison.of(weight)
     ]
-    return f"{', '.join(shown) or 'no change'}; {found.compared} series compared"
+    return f"{', '.join(parts) or 'no change'}; {comparison.compared} series compared"
 
 
-def terminal(found: Comparison, console: Console) -> None:
-    """Print what changed, the gravest first, and last whether anything got worse."""
+def terminal(comparison: Comparison, console: Console) -> None:
+    """Print the changes, the worst first, and last whether anything got worse."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True)
 
     for weight in WEIGHTS:
-        for one in found.of(weight):
+        for change in comparison.of(weight):
             mark = f"[{STYLE[_LOOKS[weight]]}]{_HEADS[weight]}[/]"
-            place = f"{where(one)}: " if where(one) else ""
-            then = " -> ".join(filter(None, (one.before, one.after)))
-            say(f"{mark}  {escape(place)}{escape(one.what)}: {escape(then)}")
-    say(f"before   {escape(found.before)}  {found.started[0]}")
-    say(f"after    {escape(found.after)}  {found.started[1]}")
-    head, look = _VERDICTS[found.exit_code]
-    say(f"verdict  [{STYLE[_look(look)]}]{head}[/]  {counts(found)}")
+            place = f"{where(change)}: " if where(change) else ""
+            transition = " -> ".join(filter(None, (change.before, change.after)))
+            say(f"{mark}  {escape(place)}{escape(change.what)}: {escape(transition)}")
+    say(f"before   {escape(comparison.before)}  {comparison.started[0]}")
+    say(f"after    {escape(comparison.after)}  {comparison.started[1]}")
+    head, look = _VERDICTS[comparison.exit_code]
+    say(f"verdict  [{STYLE[_look(look)]}]{head}[/]  {counts(comparison)}")
 
 
 def _look(name: str) -> Status:
-    return next(one for one in _LOOKS.values() if one == name)
+    return next(status for status in _LOOKS.values() if status == name)
 
 
-def write_page(found: Comparison, path: Path) -> None:
-    """Write the page to ``path``, whole or not at all."""
+def write_page(comparison: Comparison, path: Path) -> None:
+    """Write the page to ``path``, atomically."""
     template = environment().get_template("comparison.html.j2")
-    head, look = _VERDICTS[found.exit_code]
+    head, look = _VERDICTS[comparison.exit_code]
     pages = {
         side: os.path.relpath(place, path.absolute().parent)
-        for side, directory in (("before", found.before), ("after", found.after))
+        for side, directory in (
+            ("before", comparison.before),
+            ("after", comparison.after),
+        )
         for place in (_page(Path(directory)),)
     }
     text = template.render(
-        found=found,
+        comparison=comparison,
         head=head,
         look=look,
         heads=_HEADS,
         looks=_LOOKS,
-        weights=[one for one in WEIGHTS if found.of(one)],
+        weights=[weight for weight in WEIGHTS if comparison.of(weight)],
         where=where,
-        counts=counts(found),
+        counts=counts(comparison),
         pages=pages,
     )
     cache.write_text(path, text)
 
 
 def _page(directory: Path) -> Path:
-    """The page of a run or a matrix, where ``latest`` leads today: a page stays."""
+    """The page of a run or a matrix, with ``latest`` resolved: it will move on."""
     real = directory.resolve()
     name = "matrix.html" if (real / "matrix.json").exists() else "report.html"
     return real / name

@@ -11,7 +11,7 @@ from .cases import RUN, Case, suites
 from .plain import printable
 from .report import Report
 
-#: What is said of a case that did not pass.
+#: The results of cases that did not pass.
 RESULTS = {
     "fail": junitparser.Failure,
     "error": junitparser.Error,
@@ -22,23 +22,23 @@ RESULTS = {
 def write(report: Report, path: Path) -> None:
     """Write ``junit.xml``."""
     document = junitparser.JUnitXml(name=f"kstall {report.run}")
-    for found in suites(report):
-        suite = junitparser.TestSuite(f"kstall.{found.name}")
-        for case in found.cases:
-            suite.add_testcase(_case(case, found.name))
-        document.add_testsuite(suite)
+    for suite in suites(report):
+        test_suite = junitparser.TestSuite(f"kstall.{suite.name}")
+        for case in suite.cases:
+            test_suite.add_testcase(_case(case, suite.name))
+        document.add_testsuite(test_suite)
     document.write(str(path), pretty=True)
 
 
 def _case(case: Case, suite: str) -> junitparser.TestCase:
     tail = f".{case.kind}" if suite != RUN and case.kind != "reached" else ""
-    made = junitparser.TestCase(
+    test_case = junitparser.TestCase(
         case.name, classname=f"kstall.{suite}{tail}", time=case.seconds
     )
     if case.status in RESULTS:
         result = RESULTS[case.status](printable(case.message))
         result.text = printable(case.text)
-        made.result = [result]
+        test_case.result = [result]
     elif case.text:
-        made.system_out = printable(case.text)
-    return made
+        test_case.system_out = printable(case.text)
+    return test_case

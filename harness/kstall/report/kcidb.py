@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``kcidb.json``: a run as the kernel's common CI database takes it.
+"""``kcidb.json``: a run in the format of the kernel's common CI database.
 
 kcidb-io has the schema and validates.  A series is a checkout (the base and a
-patchset), its kernel a build, each check and each stage beside the build a test.  To
-configure a kernel is part of its build.  A build that was not reached, or that an error
-of the harness stopped, has the status MISS, so that what was found out before it is not
-lost.
+patchset), its kernel a build, each check and each other stage a test.  Configuring a
+kernel is part of its build.  A build that was not reached, or that an error of the
+harness stopped, has the status MISS, so that earlier results are not lost.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .cases import Case, Suite, suites
 from .plain import printable
 from .report import Report, SeriesReport
 
-#: Whose results these are, until one who submits them puts a name of their own there.
+#: The origin of the results; whoever submits them replaces it.
 ORIGIN = "kstall"
 _SCHEMA = kcidb_io.schema.V5_3
 _LONGEST = 16384
@@ -34,50 +33,51 @@ _WITHOUT_A_GUEST = ("patches", "compile", "binaries", "programs")
 
 
 def write(report: Report, path: Path) -> None:
-    """Write ``kcidb.json``, whole or not at all; `KstallError` if it is not valid."""
-    made = data(report)
-    validate(made)
-    cache.write_text(path, json.dumps(made, indent=2) + "\n")
+    """Write ``kcidb.json`` atomically; `KstallError` if it is not valid."""
+    objects = data(report)
+    validate(objects)
+    cache.write_text(path, json.dumps(objects, indent=2) + "\n")
 
 
-def validate(made: dict[str, Any]) -> None:
-    """Raises `KstallError` with the schema's complaint."""
-    if not _SCHEMA.is_valid_exactly(made):
+def validate(objects: dict[str, Any]) -> None:
+    """Raise `KstallError` with the error of the schema, if there is one."""
+    if not _SCHEMA.is_valid_exactly(objects):
         try:
-            _SCHEMA.validate_exactly(made)
+            _SCHEMA.validate_exactly(objects)
         except Exception as error:
-            what = getattr(error, "message", str(error))
+            message = getattr(error, "message", str(error))
             where = "/".join(map(str, getattr(error, "absolute_path", ())))
             raise KstallError(
-                f"{where}: no KCIDB of schema {_SCHEMA.major}.{_SCHEMA.minor}: {what}"
+                f"{where}: no KCIDB of schema {_SCHEMA.major}.{_SCHEMA.minor}: "
+                f"{message}"
             ) from error
 
 
 def data(report: Report) -> dict[str, Any]:
     """The run as the schema's objects."""
-    found: dict[str, Any] = {
+    objects: dict[str, Any] = {
         "version": {"major": _SCHEMA.major, "minor": _SCHEMA.minor},
         "checkouts": [],
         "builds": [],
         "tests": [],
     }
     if report.tree is None:
-        return found
+        return objects
     cases = {suite.name: suite for suite in suites(report)}
     for series in report.series:
-        stages = {one.name: one.status for one in series.stages}
+        stages = {stage.name: stage.status for stage in series.stages}
         if stages.get("apply") not in ("pass", "fail", "does-not-apply"):
             continue
         identity = _identity(report, series)
-        found["checkouts"].append(_checkout(report, series, identity))
+        objects["checkouts"].append(_checkout(report, series, identity))
         if stages["apply"] == "pass":
-            found["builds"].append(_build(report, series, identity))
-            found["tests"] += _tests(report, series, cases[series.name], identity)
-    return found
+            objects["builds"].append(_build(report, series, identity))
+            objects["tests"] += _tests(report, series, cases[series.name], identity)
+    return objects
 
 
 def _identity(report: Report, series: SeriesReport) -> str:
-    """Of a series in a run: two machines may begin runs of one name."""
+    """The id of a series in a run; two machines may start runs of the same name."""
     tail = cache.digest(report.started, report.environment.host, series.digest)
     return f"{ORIGIN}:{report.run}-{series.name}-{tail}"
 
@@ -85,8 +85,8 @@ def _identity(report: Report, series: SeriesReport) -> str:
 def _checkout(report: Report, series: SeriesReport, identity: str) -> dict[str, Any]:
     tree = report.tree
     assert tree is not None
-    hashes = "".join(f"{one.sha256}\n" for one in series.patches)
-    made: dict[str, Any] = {
+    hashes = "".join(f"{patch.sha256}\n" for patch in series.patches)
+    checkout: dict[str, Any] = {
         "id": identity,
         "origin": ORIGIN,
         "comment": f"{series.name}: {series.title}, on {tree.version}",
@@ -95,28 +95,33 @@ def _checkout(report: Report, series: SeriesReport, identity: str) -> dict[str, 
         "valid": _stage_of(series, "apply").status == "pass",
         "misc": {
             "tree": {"kind": tree.kind, "describe": tree.describe, "id": tree.id},
-            "patches": [one.file for one in series.patches],
+            "patches": [patch.file for patch in series.patches],
         },
     }
     if tree.commit is not None and len(tree.commit) == 40:
-        made["git_commit_hash"] = tree.commit
-        made["git_commit_name"] = tree.describe
+        checkout["git_commit_hash"] = tree.commit
+        checkout["git_commit_name"] = tree.describe
     if error := _stage_of(series, "apply").error:
-        made["log_excerpt"] = _excerpt(error)
-    return made
+        checkout["log_excerpt"] = _excerpt(error)
+    return checkout
 
 
 def _build(report: Report, series: SeriesReport, identity: str) -> dict[str, Any]:
-    # If the configuration failed, nothing was built: report that failure instead.
-    stages = [one for one in series.stages if one.name in ("config", "build")]
+    # If the configuration failed, nothing was built: report that failure.
+    stages = [stage for stage in series.stages if stage.name in ("config", "build")]
     if not stages:
-        # It shares a kernel; the last that was tried is the one.
-        shared = [one for one in report.stages if one.name in ("config", "build")]
+        # It shares a kernel: the last one that was tried.
+        shared = [stage for stage in report.stages if stage.name in ("config", "build")]
         stages = shared[-2:] if series.kernel is not None else []
     stage = next(
-        (one for one in stages if one.name == "build" or one.status in _STOPPED), None
+        (
+            stage
+            for stage in stages
+            if stage.name == "build" or stage.status in _STOPPED
+        ),
+        None,
     )
-    made: dict[str, Any] = {
+    build: dict[str, Any] = {
         "id": identity,
         "checkout_id": identity,
         "origin": ORIGIN,
@@ -126,19 +131,19 @@ def _build(report: Report, series: SeriesReport, identity: str) -> dict[str, Any
         "comment": "not reached",
     }
     if report.environment.compiler:
-        made["compiler"] = report.environment.compiler
+        build["compiler"] = report.environment.compiler
     if stage is not None:
-        made |= {
+        build |= {
             "duration": stage.seconds,
-            # What stopped without a fault of the sources says nothing of them.
+            # An error of the harness says nothing about the sources.
             "status": _STATUS.get(stage.status, "MISS"),
             "comment": stage.summary,
-            # A build of an earlier run that is used again took its time there.
+            # A reused build took its time in an earlier run.
             "misc": {"reused": stage.reused, "kernel": series.kernel or ""},
         }
         if stage.error:
-            made["log_excerpt"] = _excerpt(stage.error)
-    return made
+            build["log_excerpt"] = _excerpt(stage.error)
+    return build
 
 
 def _tests(
@@ -149,12 +154,12 @@ def _tests(
         "comment": f"QEMU guest, {environment.accelerator or 'not booted'}",
         "misc": {"qemu": environment.qemu or "", "host": environment.host},
     }
-    on_the_host = {one.name for one in series.checks if one.kind == "patch"}
+    on_the_host = {check.name for check in series.checks if check.kind == "patch"}
     on_the_host |= {*_WITHOUT_A_GUEST}
     for case in suite.cases:
         if case.kind == "stage" and case.name in _OF_THE_BUILD:
             continue
-        made: dict[str, Any] = {
+        test: dict[str, Any] = {
             "id": f"{identity}-{case.kind}-{case.name}",
             "build_id": identity,
             "origin": ORIGIN,
@@ -163,16 +168,16 @@ def _tests(
             "comment": _excerpt(case.message),
         }
         if case.name not in on_the_host:
-            made["environment"] = where
+            test["environment"] = where
         if case.seconds is not None:
-            made["duration"] = case.seconds
+            test["duration"] = case.seconds
         if case.text and case.status in ("fail", "error"):
-            made["log_excerpt"] = _excerpt(case.text)
-        yield made
+            test["log_excerpt"] = _excerpt(case.text)
+        yield test
 
 
 def _status(case: Case) -> str:
-    """A stage that ended in an error is the harness's, a check is the test's own."""
+    """An error in a stage is the harness's (MISS), in a check the test's (ERROR)."""
     if case.status == "error":
         return "MISS" if case.kind == "stage" else "ERROR"
     return _STATUS[case.status]
@@ -183,5 +188,5 @@ def _stage_of(series: SeriesReport, name: str) -> Any:
 
 
 def _excerpt(text: str) -> str:
-    """The end of ``text``, where errors are, as long as the database takes it."""
+    """The end of ``text``, where errors are, as long as the database accepts."""
     return printable(text)[-_LONGEST:]

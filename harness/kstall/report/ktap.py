@@ -2,7 +2,7 @@
 """``results.ktap``: a run in the kernel's own test protocol, KTAP version 1.
 
 Documentation/dev-tools/ktap.rst: a series is a test, its stages and checks are its
-subtests.  What is not ok has its reason behind a ``#``, and in the lines before it.
+subtests.  A result that is not ok has its reason behind a ``#`` and in the lines above.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _INDENT = "  "
 
 
 def write(report: Report, path: Path) -> None:
-    """Write ``results.ktap``, whole or not at all."""
+    """Write ``results.ktap``, atomically."""
     cache.write_text(path, text(report))
 
 
 def text(report: Report) -> str:
     """The run as KTAP."""
-    found = suites(report)
-    lines = [*_head(len(found))]
-    for number, suite in enumerate(found, 1):
+    test_suites = suites(report)
+    lines = [*_head(len(test_suites))]
+    for number, suite in enumerate(test_suites, 1):
         lines += [_INDENT + line for line in _subtests(suite)]
         state = worst([case.status for case in suite.cases])
         lines.append(_result(number, suite.name, suite.status or state, suite.message))
@@ -45,7 +45,7 @@ def _subtests(suite: Suite) -> Iterator[str]:
         if case.status == "skip":
             causes.setdefault(" ".join(case.message.split()), []).append(case.name)
     for cause, names in causes.items():
-        # Each has a line of its own below, as the plan wants it.
+        # Each also has a line of its own below, as the plan requires.
         if len(names) > 1:
             yield f"# skipped, {len(names)}: {printable(cause)}"
     for number, case in enumerate(suite.cases, 1):
@@ -62,11 +62,11 @@ def _diagnostics(case: Case) -> Iterator[str]:
 
 
 def _result(number: int, name: str, status: Status, message: str) -> str:
-    """A result line: what is no plain pass says why."""
+    """A result line, with the reason unless it passed."""
     verdict = "ok" if status in ("pass", "skip") else "not ok"
     directive = {"skip": "SKIP", "error": "ERROR"}.get(status, "")
-    # One line, and the first # in it is the one that ends the name.
-    why = " ".join(printable(message).split()) if status != "pass" else ""
-    tail = " ".join(filter(None, (directive, why)))
+    # One line; its first # ends the name.
+    reason = " ".join(printable(message).split()) if status != "pass" else ""
+    tail = " ".join(filter(None, (directive, reason)))
     line = f"{verdict} {number} {name.replace('#', '')}"
     return f"{line} # {tail}" if tail else line

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``matrix.json``: what came of series on several trees, and its schema.
+"""``matrix.json``: the results of series on several trees, and its schema.
 
-A column is a run with a report of its own; a cell is what that says of one series.
+A column is a run with a report of its own; a cell is its result for one series.
 Version 1: fields may be added; a field that changes or goes away makes version 2.
 """
 
@@ -21,7 +21,7 @@ FILE = "matrix.json"
 
 
 class _Model(BaseModel):
-    # A newer kstall may have added fields; version 1 readers pass over them.
+    # A newer kstall may have added fields; version 1 readers ignore them.
     model_config = ConfigDict(extra="ignore")
 
 
@@ -31,11 +31,11 @@ class Cell(_Model):
     series: str
     status: Status
     expected: bool | None = Field(
-        default=None, description="whether it is expected to apply; None: nobody says"
+        default=None, description="whether it is expected to apply; None: undeclared"
     )
-    applies: bool = Field(default=False, description="all its patches did apply")
+    applies: bool = Field(default=False, description="all its patches applied")
     why: str = Field(default="", description="what decides the status, in one line")
-    seconds: float = Field(default=0, description="of stages that are its own")
+    seconds: float = Field(default=0, description="of its own stages")
 
     @property
     def unexpected(self) -> bool:
@@ -46,7 +46,7 @@ class Cell(_Model):
 class Column(_Model):
     """A tree, for an architecture, at a level: one run."""
 
-    tree: str = Field(description="what it is called, in the file or by --kernel")
+    tree: str = Field(description="its name in the file, or --kernel")
     arch: str
     level: str
     directory: str = Field(description="of the run, in that of the matrix")
@@ -61,18 +61,18 @@ class Column(_Model):
 
     @property
     def name(self) -> str:
-        """What tells it from the others."""
+        """A name that is unique among the columns."""
         return f"{self.tree} {self.arch} {self.level}"
 
     def cell(self, series: str) -> Cell | None:
-        """That of ``series``; None if it was not asked for here."""
+        """The cell of ``series``; None if it was not requested here."""
         if series not in self.asked:
             return None
-        found = next((one for one in self.cells if one.series == series), None)
-        return found or Cell(series=series, status="error", why="not reached")
+        cell = next((cell for cell in self.cells if cell.series == series), None)
+        return cell or Cell(series=series, status="error", why="not reached")
 
     def take(self, report: Report) -> None:
-        """Fill in what the run's report says."""
+        """Fill in the results of the run's report."""
         self.status, self.seconds = report.status, report.seconds
         if (tree := report.tree) is not None:
             self.version, self.describe = tree.version, tree.describe
@@ -95,12 +95,12 @@ class Matrix(_Model):
 
     @property
     def exit_code(self) -> int:
-        """That of the worst column, by the rule for the series of a run."""
+        """The exit code of the worst column, by the rule for the series of a run."""
         return EXIT[self.status]
 
     def settle(self) -> None:
         """Set the status from the columns'."""
-        self.status = worst_run(one.status for one in self.columns)
+        self.status = worst_run(column.status for column in self.columns)
 
 
 def _cell(series: SeriesReport, report: Report) -> Cell:
@@ -109,35 +109,35 @@ def _cell(series: SeriesReport, report: Report) -> Cell:
         status=series.status,
         expected=series.expected,
         applies=any(
-            one.name == "apply" and one.status == "pass" for one in series.stages
+            stage.name == "apply" and stage.status == "pass" for stage in series.stages
         ),
         why=_why(series, report),
-        seconds=round(sum(one.seconds for one in series.stages), 3),
+        seconds=round(sum(stage.seconds for stage in series.stages), 3),
     )
 
 
 def _why(series: SeriesReport, report: Report) -> str:
-    """What decides, in one line; what else there is the run's own report says."""
+    """What decides the status, in one line; the run's own report has the rest."""
     if series.status in ("pass", "skip"):
         return ""
-    told = [
-        (one.status, f"{one.name}: {one.summary}")
-        for one in (*report.stages, *series.stages)
+    facts = [
+        (stage.status, f"{stage.name}: {stage.summary}")
+        for stage in (*report.stages, *series.stages)
     ]
-    told += [(one.status, f"{one.name}: {fact(one)}") for one in series.checks]
-    reasons = [text for status, text in told if status == series.status]
-    more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-    stopped = [text for status, text in told if status in ("fail", "error")]
-    return reasons[0] + more if reasons else (stopped or ["not reached"])[0]
+    facts += [(check.status, f"{check.name}: {fact(check)}") for check in series.checks]
+    reasons = [text for status, text in facts if status == series.status]
+    rest = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+    stopped = [text for status, text in facts if status in ("fail", "error")]
+    return reasons[0] + rest if reasons else (stopped or ["not reached"])[0]
 
 
 def write(matrix: Matrix, path: Path) -> None:
-    """Write ``matrix.json``, whole or not at all."""
+    """Write ``matrix.json``, atomically."""
     cache.write_text(path, matrix.model_dump_json(indent=2) + "\n")
 
 
 def read(directory: Path) -> Matrix:
-    """That of ``directory``; `KstallError` if it has none that is whole."""
+    """The matrix in ``directory``; `KstallError` if it has no valid one."""
     try:
         text = (directory / FILE).read_text(encoding="utf-8")
         return Matrix.model_validate_json(text)

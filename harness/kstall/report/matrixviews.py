@@ -19,7 +19,7 @@ from .matrix import Cell, Column, Matrix
 from .plain import printable
 from .views import STYLE, VERDICT, escape
 
-#: What a cell says; the gravest first.
+#: The words for a cell's status, the worst first.
 WORDS: dict[Status, str] = {
     "fail": "FAILED",
     "error": "NOT JUDGED",
@@ -39,7 +39,7 @@ _NOTED = "applies, though it was not expected to"
 
 @dataclass(frozen=True)
 class Reason:
-    """What there is to say of cells that are as they are for one cause."""
+    """The common reason for the status of a series in some columns."""
 
     status: Status
     series: str
@@ -48,50 +48,56 @@ class Reason:
 
 
 def titles(matrix: Matrix) -> dict[str, str]:
-    """What each column is headed by, by its directory: no more than tells them apart.
+    """The heading of each column, by its directory: as short as is unique.
 
-    Of axes with one value only nothing is said.
+    Axes with a single value are left out.
     """
-    archs = len({one.arch for one in matrix.columns}) > 1
-    levels = len({one.level for one in matrix.columns}) > 1
+    archs = len({column.arch for column in matrix.columns}) > 1
+    levels = len({column.level for column in matrix.columns}) > 1
     return {
-        one.directory: " ".join(
-            (one.tree, *([one.arch] if archs else []), *([one.level] if levels else []))
+        column.directory: " ".join(
+            (
+                column.tree,
+                *([column.arch] if archs else []),
+                *([column.level] if levels else []),
+            )
         )
-        for one in matrix.columns
+        for column in matrix.columns
     }
 
 
 def reasons(matrix: Matrix) -> list[Reason]:
-    """Why cells are not proven, the gravest first, and what is unexpected.
+    """Why cells are not proven, the worst first, and what is unexpected.
 
-    What does not apply where nobody expects it to needs no reason.
+    A series that does not apply where it is not expected to needs no reason.
     """
-    found: dict[tuple[Status, str, str], list[Column]] = {}
+    grouped: dict[tuple[Status, str, str], list[Column]] = {}
     for name in matrix.series:
         for column in matrix.columns:
             cell = column.cell(name)
             if cell is None:
                 continue
             if cell.unexpected and cell.status == "pass":
-                found.setdefault(("pass", name, _NOTED), []).append(column)
+                grouped.setdefault(("pass", name, _NOTED), []).append(column)
             elif cell.status in ("fail", "error") or (
                 cell.status == "does-not-apply" and cell.expected is not False
             ):
-                found.setdefault((cell.status, name, cell.why), []).append(column)
-    made = [
+                grouped.setdefault((cell.status, name, cell.why), []).append(column)
+    entries = [
         Reason(status, name, tuple(columns), why)
-        for (status, name, why), columns in found.items()
+        for (status, name, why), columns in grouped.items()
     ]
     order = list(WORDS)
-    return sorted(made, key=lambda one: order.index(one.status))
+    return sorted(entries, key=lambda reason: order.index(reason.status))
 
 
 def counts(matrix: Matrix) -> str:
-    """How many cells are what, the gravest first."""
-    found = Counter(cell.status for _, cell in _cells(matrix))
+    """The number of cells by status, the worst first."""
+    statuses = Counter(cell.status for _, cell in _cells(matrix))
     return ", ".join(
-        f"{found[status]} {word}" for status, word in _COUNTED.items() if found[status]
+        f"{statuses[status]} {word}"
+        for status, word in _COUNTED.items()
+        if statuses[status]
     )
 
 
@@ -103,7 +109,7 @@ def _cells(matrix: Matrix) -> Iterator[tuple[Column, Cell]]:
 
 
 def terminal(matrix: Matrix, directory: Path, console: Console) -> None:
-    """Print the table, why what is not proven is not, and last the verdict."""
+    """Print the table, the reasons for what is not proven, and last the verdict."""
     heads = titles(matrix)
     table = Table(box=None, pad_edge=False)
     table.add_column("series", no_wrap=True)
@@ -115,11 +121,11 @@ def terminal(matrix: Matrix, directory: Path, console: Console) -> None:
         table.add_row(escape(name), *row)
     console.print(table)
     console.print()
-    for one in reasons(matrix):
-        where = ", ".join(heads[column.directory] for column in one.columns)
-        mark = f"[{STYLE[one.status]}]{WORDS[one.status]:<14}[/]"
+    for reason in reasons(matrix):
+        where = ", ".join(heads[column.directory] for column in reason.columns)
+        mark = f"[{STYLE[reason.status]}]{WORDS[reason.status]:<14}[/]"
         console.print(
-            f"{mark} {escape(one.series)} on {escape(where)}: {escape(one.why)}",
+            f"{mark} {escape(reason.series)} on {escape(where)}: {escape(reason.why)}",
             highlight=False,
             soft_wrap=True,
         )
@@ -140,7 +146,7 @@ def _shown(cell: Cell | None) -> str:
 
 
 def write_page(matrix: Matrix, path: Path) -> None:
-    """Write ``matrix.html``, whole or not at all."""
+    """Write ``matrix.html``, atomically."""
     template = environment().get_template("matrix.html.j2")
     text = template.render(
         matrix=matrix,
@@ -153,7 +159,7 @@ def write_page(matrix: Matrix, path: Path) -> None:
 
 
 def write_junit(matrix: Matrix, path: Path) -> None:
-    """Write ``junit.xml``: a suite a column, a case a series."""
+    """Write ``junit.xml``: a suite per column, a case per series."""
     document = junitparser.JUnitXml(name=f"kstall {matrix.run}")
     for column in matrix.columns:
         suite = junitparser.TestSuite(f"kstall.{column.name}")
@@ -165,14 +171,14 @@ def write_junit(matrix: Matrix, path: Path) -> None:
 
 
 def _case(column: Column, cell: Cell) -> junitparser.TestCase:
-    made = junitparser.TestCase(
+    test_case = junitparser.TestCase(
         cell.series, classname=f"kstall.{column.directory}", time=cell.seconds
     )
-    # No format has a word for what does not apply: nothing was asked.
+    # No format has a status for what does not apply.
     status = "skip" if cell.status == "does-not-apply" else cell.status
     if status in RESULTS:
         word = "does not apply: " if cell.status == "does-not-apply" else ""
-        made.result = [RESULTS[status](printable(f"{word}{cell.why}"))]
+        test_case.result = [RESULTS[status](printable(f"{word}{cell.why}"))]
     elif cell.unexpected:
-        made.system_out = _NOTED
-    return made
+        test_case.system_out = _NOTED
+    return test_case

@@ -29,7 +29,7 @@ from ..verdict import Check, Comparison, Explanation
 RunStatus = Literal[
     "running", "proven", "failed", "could-not-run", "does-not-apply", "interrupted"
 ]
-#: What `kstall validate` exits with; could-not-run: something could not be judged.
+#: Exit codes of `kstall validate`; could-not-run: something could not be judged.
 EXIT = {
     "proven": 0,
     "failed": 1,
@@ -41,7 +41,7 @@ EXIT = {
 
 
 class _Model(BaseModel):
-    # A newer kstall may have added fields; version 1 readers pass over them.
+    # A newer kstall may have added fields; version 1 readers ignore them.
     model_config = ConfigDict(extra="ignore")
 
 
@@ -68,9 +68,9 @@ class Stage(_Model):
     status: Status
     seconds: float = Field(description="wall-clock time")
     reused: bool = Field(
-        default=False, description="the result was there from an earlier run"
+        default=False, description="the result comes from an earlier run"
     )
-    summary: str = Field(default="", description="what came out, in one line")
+    summary: str = Field(default="", description="the result, in one line")
     error: str | None = Field(
         default=None, description="what happened, where the log is, what to do next"
     )
@@ -78,7 +78,7 @@ class Stage(_Model):
     figures: list[Figure] = []
     commands: list[Command] = []
     explanation: Explanation | None = Field(
-        default=None, description="of one that stopped"
+        default=None, description="of a stage that did not pass"
     )
 
 
@@ -125,7 +125,7 @@ class Unjudged(_Model):
 class Try(_Model):
     """A boot of a series' guest.
 
-    What could not be judged because of the apparatus is tried a second time.
+    A guest that could not be judged because of the apparatus is booted a second time.
     """
 
     number: int = Field(description="from 1; the last one was judged")
@@ -137,10 +137,10 @@ class Try(_Model):
 
 
 class Repeat(_Model):
-    """One of several boots of a series' guest that were asked for."""
+    """One of several requested boots of a series' guest."""
 
     number: int = Field(description="from 1")
-    status: Status = Field(description="fail: of the guest, or of a check of it")
+    status: Status = Field(description="fail: the guest, or a check of it, failed")
     evidence: str | None = Field(
         default=None, description="path in the run directory; None: dropped"
     )
@@ -155,7 +155,7 @@ class Repeat(_Model):
 
 
 class Tally(_Model):
-    """How often a check came out in which way, in all repeats together."""
+    """The results of a check, counted over all repeats."""
 
     check: str = Field(description="or guest: whether it ended well")
     passed: int = 0
@@ -165,7 +165,7 @@ class Tally(_Model):
 
 
 class Repeats(_Model):
-    """What came of booting a series' guest several times."""
+    """The results of booting a series' guest several times."""
 
     asked: int
     runs: list[Repeat] = []
@@ -173,7 +173,7 @@ class Repeats(_Model):
 
 
 class Shown(_Model):
-    """A bug that a series fixes, as it was seen on the kernel without it."""
+    """A bug that a series fixes, as observed on the kernel without it."""
 
     check: str = Field(description="it holds with the patches, and fails without")
     looks: str = Field(description="how the bug looks, as the series says")
@@ -183,7 +183,7 @@ class Shown(_Model):
 
 
 class SeriesReport(_Model):
-    """All that is known of one series after a run."""
+    """The results of one series in a run."""
 
     name: str
     title: str
@@ -195,27 +195,27 @@ class SeriesReport(_Model):
     )
     expected: bool | None = Field(
         default=None,
-        description="whether it is expected to apply to this tree; None: nobody says",
+        description="whether it is expected to apply to this tree; None: undeclared",
     )
     merged: bool = Field(
-        default=False, description="it does not apply as the tree has such a patch"
+        default=False, description="it does not apply, as the tree has such a patch"
     )
     status: Status = "error"
     stages: list[Stage] = []
     events: list[Event] = []
     checks: list[Check] = []
     shown: list[Shown] = Field(
-        default=[], description="what the bugs that it fixes look like without it"
+        default=[], description="how the bugs that it fixes show without it"
     )
     tries: list[Try] = Field(default=[], description="boots of its guest, in order")
     repeats: Repeats | None = Field(
-        default=None, description="of a run that was to repeat its guest"
+        default=None, description="of a run that repeats its guest"
     )
     overhead: costs.Overhead | None = Field(
         default=None, description="what the new events cost while off and on"
     )
     mutation: falsity.Mutation | None = Field(
-        default=None, description="what the checks say of falsified evidence"
+        default=None, description="verdicts of the checks on falsified evidence"
     )
 
 
@@ -234,7 +234,7 @@ class Tree(_Model):
 
 
 class Environment(_Model):
-    """Versions of all that has a say in the result."""
+    """Versions of everything that influences the result."""
 
     kstall: str
     python: str
@@ -266,7 +266,7 @@ class Report(_Model):
     command: list[str]
     tree: Tree | None = None
     environment: Environment
-    stages: list[Stage] = Field(default=[], description="those that all series share")
+    stages: list[Stage] = Field(default=[], description="shared by all series")
     series: list[SeriesReport] = []
 
     @property
@@ -281,21 +281,21 @@ class Report(_Model):
                 [stage.status for stage in series.stages]
                 + [check.status for check in series.checks]
             )
-            judged = [one for one in series.checks if one.kind != "patch"]
+            judged = [check for check in series.checks if check.kind != "patch"]
             if series.status == "does-not-apply":
                 continue
             if not any(check.status in ("pass", "fail") for check in judged):
-                # A series of which nothing was judged that it does is not proven.
+                # A series is not proven if only its patches were judged.
                 series.status = worst([series.status, "error"])
-        found = [stage.status for stage in self.stages]
-        found += [series.status for series in self.series]
-        self.status = _RUNS[worst(found) if self.series else "error"]
+        states = [stage.status for stage in self.stages]
+        states += [series.status for series in self.series]
+        self.status = _RUNS[worst(states) if self.series else "error"]
 
 
 def worst(states: list[Status]) -> Status:
-    """The gravest: a failure is a verdict, an error is the lack of one.
+    """The worst status: a failure is a verdict, an error is the lack of one.
 
-    What does not apply comes after both: another run may still judge the rest.
+    does-not-apply comes after both: another series may still be judged.
     """
     order: tuple[Status, ...] = ("fail", "error", "does-not-apply", "pass", "skip")
     for state in order:
@@ -320,14 +320,14 @@ _RUNS: dict[Status, RunStatus] = {
 
 
 def worst_run(states: Iterable[RunStatus]) -> RunStatus:
-    """The gravest of several runs', by the rule for the series of one."""
-    return _RUNS[worst([_OF_RUNS.get(one, "error") for one in states])]
+    """The worst status of several runs, by the rule for the series of one run."""
+    return _RUNS[worst([_OF_RUNS.get(state, "error") for state in states])]
 
 
 def printable(report: Report) -> Report:
-    """``report``, with names that are no text in any encoding as escapes.
+    """``report``, with undecodable bytes in names as escapes.
 
-    A path may hold any bytes, and neither JSON nor HTML can.
+    A path may contain any bytes; JSON and HTML cannot.
     """
     try:
         report.model_dump_json()
@@ -340,19 +340,19 @@ def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_printable(key): _printable(one) for key, one in value.items()}
+        return {_printable(key): _printable(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_printable(one) for one in value]
+        return [_printable(element) for element in value]
     return value
 
 
 def write(report: Report, path: Path) -> None:
-    """Write ``report.json``, whole or not at all."""
+    """Write ``report.json``, atomically."""
     cache.write_text(path, report.model_dump_json(indent=2) + "\n")
 
 
 def read(path: Path) -> Report:
-    """A saved report; pydantic's `ValidationError` tells what is wrong with it."""
+    """A saved report; raises pydantic's `ValidationError` if it is not valid."""
     return Report.model_validate_json(path.read_text(encoding="utf-8"))
 
 

@@ -17,7 +17,7 @@ from . import explain
 from .plain import printable
 from .report import Repeats, Report, SeriesReport
 
-# More comparisons that do not hold say less; the page has them all.
+# The most failed comparisons to print; the page has them all.
 _WRONG = 10
 _DETAIL = 40
 _FILES = 3
@@ -41,23 +41,23 @@ VERDICT = {
 
 
 def word(status: str) -> str:
-    """What people call ``status`` of a stage, a check or a series."""
+    """The word for ``status`` of a stage, a check or a series."""
     return _WORDS.get(status, status.replace("-", " "))
 
 
 def escape(text: str) -> str:
-    """``text`` without markup of rich's, and without what a terminal would obey."""
+    """``text`` without rich's markup and without terminal control characters."""
     return markup.escape(printable(text))
 
 
 def _mark(status: Status) -> str:
-    shown = "skip" if status == "skip" else word(status)
-    return f"[{STYLE.get(status, 'bold')}]{shown.upper()}[/]"
+    text = "skip" if status == "skip" else word(status)
+    return f"[{STYLE.get(status, 'bold')}]{text.upper()}[/]"
 
 
 def fact(check: Check) -> str:
-    """The comparison that decides: the first that fails, else one and their number;
-    of what could not be judged the reason."""
+    """The deciding comparison: the first that fails, else the last and their number; or
+    the reason why the check could not be judged."""
     detail = check.detail.strip().splitlines()
     if check.status == "error" and detail:
         return explain.reason(check)
@@ -65,13 +65,13 @@ def fact(check: Check) -> str:
         return detail[-1] if detail else ""
     if wrong := explain.first_wrong(check):
         return f"{wrong.label}: {wrong.seen}, expected {wrong.wanted}"
-    more = "; ".join(detail[-1:])
-    # The last is about the outcome; the first are often about how much was looked at.
+    note = "; ".join(detail[-1:])
+    # The last is about the outcome; the first are often about the amount of evidence.
     if not check.comparisons:
-        return more
-    shown = check.comparisons[-1]
-    held = f"{len(check.comparisons):>3} hold, {shown.label}: {shown.seen}"
-    return f"{held}; {more}" if more else held
+        return note
+    last = check.comparisons[-1]
+    summary = f"{len(check.comparisons):>3} hold, {last.label}: {last.seen}"
+    return f"{summary}; {note}" if note else summary
 
 
 def terminal(report: Report, directory: Path, console: Console) -> None:
@@ -79,12 +79,12 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
     for series in report.series:
         _series(series, report, console)
     _reasons(report, directory, console)
-    skips = [one for one in explain.skipped(report) if one.count > 1]
+    skips = [cause for cause in explain.skipped(report) if cause.count > 1]
     if skips:
         console.print("skipped  neither passed nor failed:", highlight=False)
-    for one in skips:
+    for cause in skips:
         console.print(
-            f"         {escape('; '.join(names_of(one)))}: {escape(one.reason)}",
+            f"         {escape('; '.join(names_of(cause)))}: {escape(cause.reason)}",
             highlight=False,
         )
     tree = report.tree
@@ -111,21 +111,21 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
     console.print(f"verdict  {verdict}  {counts}", highlight=False)
 
 
-def names_of(one: explain.Cause) -> list[str]:
-    """What was not judged, and of which series, as people say it."""
+def names_of(cause: explain.Cause) -> list[str]:
+    """The stages and checks without a verdict, each group with its series."""
     return [
         ", ".join(names) + (f" of {', '.join(series)}" if any(series) else "")
-        for names, series in one.what
+        for names, series in cause.what
     ]
 
 
 def _reasons(report: Report, directory: Path, console: Console) -> None:
-    """All that did not pass, each with what explains it; nothing is said twice."""
-    said: set[str] = set()
+    """Print all that did not pass, each with its explanation; nothing twice."""
+    printed: set[str] = set()
     again: dict[str, None] = {}
     for name, stages in [
         ("", report.stages),
-        *((one.name, one.stages) for one in report.series),
+        *((series.name, series.stages) for series in report.series),
     ]:
         for stage in stages:
             if stage.error:
@@ -134,72 +134,72 @@ def _reasons(report: Report, directory: Path, console: Console) -> None:
                     f"{_mark(stage.status)} {escape(where)}:", highlight=False
                 )
                 console.print(escape(stage.error), style="none", highlight=False)
-                _explain(stage.explanation, directory, console, said, again)
+                _explain(stage.explanation, directory, console, printed, again)
     for series in report.series:
         for checks in _alike(series):
             _check(checks, console)
-            _explain(_together(checks), directory, console, said, again)
+            _explain(_together(checks), directory, console, printed, again)
     for command in again:
         console.print(f"again    {escape(command)}", highlight=False, soft_wrap=True)
 
 
 def _explain(
-    found: Explanation | None,
+    explanation: Explanation | None,
     directory: Path,
     console: Console,
-    said: set[str],
+    printed: set[str],
     again: dict[str, None],
 ) -> None:
-    """What is known of one that did not pass; what was ``said`` is only named."""
-    if found is None:
+    """Print an explanation; what was ``printed`` before is only named."""
+    if explanation is None:
         return
-    again |= dict.fromkeys(found.again)
-    for one in found.excerpts:
-        known = one.model_dump_json() in said
-        said.add(one.model_dump_json())
-        tail = ": see above" if known else ""
-        console.print(f"    {escape(one.title)}{tail}", highlight=False)
-        if not known:
-            for line in one.lines:
+    again |= dict.fromkeys(explanation.again)
+    for excerpt in explanation.excerpts:
+        repeated = excerpt.model_dump_json() in printed
+        printed.add(excerpt.model_dump_json())
+        tail = ": see above" if repeated else ""
+        console.print(f"    {escape(excerpt.title)}{tail}", highlight=False)
+        if not repeated:
+            for line in excerpt.lines:
                 console.print(f"        {escape(line)}", style="dim", highlight=False)
-    shown = Explanation(files=found.files)
-    for line in explain.lines(shown, directory):
-        if line not in said:
+    rest = Explanation(files=explanation.files)
+    for line in explain.lines(rest, directory):
+        if line not in printed:
             console.print(f"    {escape(line)}", highlight=False, soft_wrap=True)
-        said.add(line)
+        printed.add(line)
 
 
 def mutations(report: Report, console: Console, *, everything: bool) -> None:
-    """Print what became of falsified evidence: what escaped, or all of it."""
+    """Print the results on falsified evidence: what escaped, or everything."""
     for series in report.series:
-        found = series.mutation
-        if found is None:
-            console.print(f"{escape(series.name)}: it has no event to falsify")
+        mutation = series.mutation
+        if mutation is None:
+            console.print(f"{escape(series.name)}: no event to falsify")
             continue
         table = _table(console, "field", "caught", "argued", "escaped", title="")
-        for row in found.rows():
+        for row in mutation.rows():
             caught = sum(map(len, row.caught.values()))
-            of = caught + sum(map(len, row.argued.values())) + len(row.escaped)
+            total = caught + sum(map(len, row.argued.values())) + len(row.escaped)
             table.add_row(
                 escape(f"{row.event.partition(':')[2]}: {row.field}"),
-                f"{caught} of {of}",
+                f"{caught} of {total}",
                 str(sum(map(len, row.argued.values())) or ""),
                 f"[bold red]{len(row.escaped)}[/]" if row.escaped else "",
                 escape("; ".join(_met(row, everything))),
             )
         console.print(f"[bold]{escape(series.name)}[/]", highlight=False)
         console.print(table)
-        for one in found.mutants:
-            if one.outcome == "escaped" and one.broke:
-                where = f"{one.event} {one.field}: {one.operator}"
-                console.print(escape(f"{where}: {one.broke[0]}"), highlight=False)
-        for stale in found.stale:
+        for mutant in mutation.mutants:
+            if mutant.outcome == "escaped" and mutant.broke:
+                where = f"{mutant.event} {mutant.field}: {mutant.operator}"
+                console.print(escape(f"{where}: {mutant.broke[0]}"), highlight=False)
+        for stale in mutation.stale:
             console.print(
                 "[bold red]does not hold:[/] [[unproven]] "
                 + escape(f"{stale.event} {stale.field}: {stale.operator}: {stale.why}"),
                 highlight=False,
             )
-        for spare in found.spare:
+        for spare in mutation.spare:
             console.print(
                 "not needed by this run: [[unproven]] "
                 + escape(f"{spare.event} {spare.field}: {spare.operator}: {spare.why}"),
@@ -224,29 +224,32 @@ def _counts(report: Report) -> str:
         check.status for series in report.series for check in series.checks
     ]
     names = {"pass": "pass", "fail": "fail", "skip": "skip", "error": word("error")}
-    shown = [
+    parts = [
         f"{states.count(status)} {name}"
         for status, name in names.items()
         if status in states
     ]
     stopped = [
         stage.name
-        for stage in [*report.stages, *(s for one in report.series for s in one.stages)]
+        for stage in [
+            *report.stages,
+            *(stage for series in report.series for stage in series.stages),
+        ]
         if stage.status in ("fail", "error", "does-not-apply")
     ]
-    words = f"checks: {', '.join(shown)}" if shown else "no check was reached"
+    words = f"checks: {', '.join(parts)}" if parts else "no check was reached"
     return words + (f"; stopped in: {', '.join(stopped)}" if stopped else "")
 
 
 def _table(console: Console, *fixed: str, title: str | None = None) -> Table:
-    """A table whose last, nameless column takes what the fixed ones leave."""
-    # Elsewhere lines have no end that they should reach, and none to be cut at.
+    """A table whose last, nameless column takes the width that the others leave."""
+    # Elsewhere lines have no width to fill or to be cut at.
     filling = console.is_terminal
     table = Table(
         title=title, title_justify="left", box=None, pad_edge=False, expand=filling
     )
     for name in fixed:
-        # Without a floor rich takes from all columns alike when the line is short.
+        # Without a minimum rich shrinks all columns alike when the line is short.
         table.add_column(name, no_wrap=True, min_width=len(name) or 5)
     table.add_column("", no_wrap=True, overflow="ellipsis", ratio=1)
     return table
@@ -255,12 +258,12 @@ def _table(console: Console, *fixed: str, title: str | None = None) -> Table:
 def _stages(series: SeriesReport, report: Report, console: Console) -> Table:
     table = _table(console, "stage", "", "seconds", title=series.name)
     for stage in [*report.stages, *series.stages]:
-        how = "[dim]reused[/] " if stage.reused else ""
+        prefix = "[dim]reused[/] " if stage.reused else ""
         table.add_row(
             stage.name,
             _mark(stage.status),
             f"{stage.seconds:7.1f}",
-            how + escape(stage.summary),
+            prefix + escape(stage.summary),
         )
     return table
 
@@ -280,13 +283,13 @@ def _checks(series: SeriesReport, console: Console) -> Table:
                 continue
             if others:
                 name += f" +{len(others)}"
-                text += f"; so {', '.join(one.name for one in others)}"
+                text += f"; also {', '.join(check.name for check in others)}"
         table.add_row(escape(name), _mark(check.status), check.kind, escape(text))
     return table
 
 
 def _series(series: SeriesReport, report: Report, console: Console) -> None:
-    """Its tables."""
+    """Print the tables of a series."""
     console.print(_stages(series, report, console))
     if series.checks:
         console.print(_checks(series, console))
@@ -301,114 +304,130 @@ def _series(series: SeriesReport, report: Report, console: Console) -> None:
 
 
 def _shown(series: SeriesReport, console: Console) -> Table:
-    """What the bugs look like on the base kernel."""
+    """How the bugs show on the base kernel."""
     table = _table(console, "without the patches", "seen", "expected")
-    for one in series.shown:
-        for found in one.comparisons[:1]:
-            what = f"{one.looks}: {found.label}"
-            table.add_row(escape(what), escape(found.seen), escape(found.wanted))
+    for bug in series.shown:
+        for comparison in bug.comparisons[:1]:
+            label = f"{bug.looks}: {comparison.label}"
+            table.add_row(
+                escape(label), escape(comparison.seen), escape(comparison.wanted)
+            )
     return table
 
 
 def _tries(series: SeriesReport, console: Console) -> Table:
-    """What came of each boot of a guest that had to be tried again."""
+    """The result of each boot of a guest that had to be tried again."""
     table = _table(console, "try", "guest", "not judged")
-    for one in series.tries:
-        causes = dict.fromkeys(miss.cause for miss in one.unjudged)
-        why = one.guest.error.splitlines()[0] if one.guest.error else ""
-        told = escape("; ".join(filter(None, (why, *causes, one.evidence))))
-        count = str(len(one.unjudged)) if not one.guest.error else "all"
-        table.add_row(str(one.number), _mark(one.guest.status), count, told)
+    for attempt in series.tries:
+        causes = dict.fromkeys(miss.cause for miss in attempt.unjudged)
+        error = attempt.guest.error.splitlines()[0] if attempt.guest.error else ""
+        text = escape("; ".join(filter(None, (error, *causes, attempt.evidence))))
+        count = str(len(attempt.unjudged)) if not attempt.guest.error else "all"
+        table.add_row(str(attempt.number), _mark(attempt.guest.status), count, text)
     return table
 
 
-def _tally(found: Repeats, console: Console) -> Table:
-    """How often each check came out in which way; then where odd runs are."""
-    shown = [one for one in found.tally if one.passed != len(found.runs)]
-    title = f"{len(found.runs)} runs"
+def _tally(repeats: Repeats, console: Console) -> Table:
+    """The counted results of each check, then the odd runs."""
+    unsteady = [tally for tally in repeats.tally if tally.passed != len(repeats.runs)]
+    title = f"{len(repeats.runs)} runs"
     table = _table(console, title, "passed", "failed", "not judged", "skipped")
-    for one in shown:
-        counts = (one.passed, one.failed, one.unjudged, one.skipped)
-        table.add_row(one.check, *map(str, counts))
-    same = len(found.tally) - len(shown)
-    table.add_row(f"{same} others", str(len(found.runs)), "0", "0", "0")
-    for ran in found.runs:
-        if ran.odd:
-            what = dict.fromkeys(
-                (*ran.failed, *(miss.cause for miss in ran.unjudged), ran.error or "")
+    for tally in unsteady:
+        counts = (tally.passed, tally.failed, tally.unjudged, tally.skipped)
+        table.add_row(tally.check, *map(str, counts))
+    same = len(repeats.tally) - len(unsteady)
+    table.add_row(f"{same} others", str(len(repeats.runs)), "0", "0", "0")
+    for run in repeats.runs:
+        if run.odd:
+            reasons = dict.fromkeys(
+                (*run.failed, *(miss.cause for miss in run.unjudged), run.error or "")
             )
-            told = escape("; ".join(filter(None, (*what, ran.evidence))))
-            table.add_row(f"run {ran.number}", "", "", "", "", told)
+            text = escape("; ".join(filter(None, (*reasons, run.evidence))))
+            table.add_row(f"run {run.number}", "", "", "", "", text)
     return table
 
 
-def _costs(found: Overhead, console: Console) -> None:
-    """What the events cost: where they are in the code, and counted instructions."""
-    if found.footprint is not None:
+def _costs(overhead: Overhead, console: Console) -> None:
+    """Print the costs of the events: their sites, and counted instructions."""
+    if overhead.footprint is not None:
         table = _table(console, "event", "bytes run while off", "bytes not run")
-        for site in found.footprint.sites:
+        for site in overhead.footprint.sites:
             place = f"{site.function}+{site.offset:#x}"
             where = f"{place} [{site.binary}]" if site.binary != "vmlinux" else place
             table.add_row(site.event, str(site.nop), str(site.cold_bytes), where)
         console.print(table)
-    if found.measurements:
+    if overhead.measurements:
         modes: tuple[Mode, ...] = ("base", "off", "ftrace", "bpftrace")
-        table = _table(console, "instructions", *modes, "seen from", "hits")
-        for one in found.measurements:
-            medians = {sample.mode: f"{sample.median:,.2f}" for sample in one.samples}
-            hits = [s.hits for s in one.samples if s.hits is not None]
+        table = _table(console, "instructions", *modes, "resolution", "hits")
+        for measurement in overhead.measurements:
+            medians = {
+                sample.mode: f"{sample.median:,.2f}" for sample in measurement.samples
+            }
+            hits = [
+                sample.hits for sample in measurement.samples if sample.hits is not None
+            ]
             table.add_row(
-                one.workload,
+                measurement.workload,
                 *(medians.get(mode, "-") for mode in modes),
-                f"{one.resolution:.2g}",
+                f"{measurement.resolution:.2g}",
                 f"{hits[0]:.3g}" if hits else "-",
-                f"per {escape(one.operation)}",
+                f"per {escape(measurement.operation)}",
             )
         console.print(table)
-    if found.worst is not None:
-        own = [one for one in found.worst if one.part != "event"]
-        more = sum((one.patched or 0) - (one.base or 0) for one in own)
+    if overhead.worst is not None:
+        own = [function for function in overhead.worst if function.part != "event"]
+        growth = sum((function.patched or 0) - (function.base or 0) for function in own)
         console.print(
-            f"worst    {more:+,} bytes of code (functions: {len(own)}) without jump "
+            f"worst    {growth:+,} bytes of code (functions: {len(own)}) without jump "
             "labels, where each site is a load, a test and a branch",
             highlight=False,
         )
-    if found.mitigated is not None:
-        sites = found.mitigated.sites
-        nops = sum(site.nop in found.mitigated.nops for site in sites)
+    if overhead.mitigated is not None:
+        sites = overhead.mitigated.sites
+        nops = sum(site.nop in overhead.mitigated.nops for site in sites)
         longer = [
             f"{path.name} {path.work:+}"
-            for path in found.mitigated.paths
+            for path in overhead.mitigated.paths
             if path.work > 0
         ]
         console.print(
             f"guarded  with mitigations {nops} of {len(sites)} sites are a NOP; "
-            f"instructions more on a path: {', '.join(longer) or 'none'}",
+            f"longer paths: {', '.join(longer) or 'none'}",
             highlight=False,
         )
-    for exempt in found.exemptions:
-        name = exempt.function or f"struct {exempt.struct}"
-        what = "instructions" if exempt.function else "bytes"
-        reason = " ".join(exempt.because.split())
+    for exemption in overhead.exemptions:
+        name = exemption.function or f"struct {exemption.struct}"
+        unit = "instructions" if exemption.function else "bytes"
+        reason = " ".join(exemption.because.split())
         console.print(
-            f"exempt   {name}: {exempt.allowed} {what}: {escape(reason)}",
+            f"exempt   {name}: {exemption.allowed} {unit}: {escape(reason)}",
             highlight=False,
         )
 
 
 def _together(checks: list[Check]) -> Explanation:
-    """What explains ``checks``, all that each has to show, but few files."""
-    found = [one.explanation for one in checks if one.explanation is not None]
-    files = dict.fromkeys(path for one in found for path in one.files)
+    """One explanation of ``checks``, with all their excerpts, but few files."""
+    explanations = [
+        check.explanation for check in checks if check.explanation is not None
+    ]
+    files = dict.fromkeys(
+        path for explanation in explanations for path in explanation.files
+    )
     return Explanation(
-        excerpts=[excerpt for one in found for excerpt in one.excerpts],
+        excerpts=[
+            excerpt for explanation in explanations for excerpt in explanation.excerpts
+        ],
         files=list(files)[:_FILES],
-        again=list(dict.fromkeys(words for one in found for words in one.again)),
+        again=list(
+            dict.fromkeys(
+                words for explanation in explanations for words in explanation.again
+            )
+        ),
     )
 
 
 def _alike(series: SeriesReport) -> list[list[Check]]:
-    """Checks that did not pass; what could not be judged for one reason together."""
+    """Checks that did not pass, in groups of those with the same reason."""
     groups: dict[str, list[Check]] = {}
     for check in series.checks:
         if check.status == "fail":
@@ -418,27 +437,32 @@ def _alike(series: SeriesReport) -> list[list[Check]]:
     return list(groups.values())
 
 
-def _check(alike: list[Check], console: Console) -> None:
-    """A check that did not pass: what it claims, and what does not hold.
+def _check(checks: list[Check], console: Console) -> None:
+    """Print a check that did not pass: its claim, and what does not hold.
 
-    Of many that could not be judged for one reason that is said once.
+    ``checks`` are several if they could not be judged for the same reason.
     """
-    check = alike[0]
-    what = (
+    check = checks[0]
+    title = (
         f"{check.name}: {check.claim}"
-        if len(alike) == 1
-        else ", ".join(one.name for one in alike)
+        if len(checks) == 1
+        else ", ".join(check.name for check in checks)
     )
-    console.print(f"{_mark(check.status)} {escape(what)}", highlight=False)
-    wrong = [item for one in alike for item in one.comparisons if not item.ok]
-    for item in wrong[:_WRONG]:
+    console.print(f"{_mark(check.status)} {escape(title)}", highlight=False)
+    wrong = [
+        comparison
+        for check in checks
+        for comparison in check.comparisons
+        if not comparison.ok
+    ]
+    for comparison in wrong[:_WRONG]:
         console.print(
-            f"    {escape(item.label)}: observed {escape(item.seen)}, "
-            f"expected {escape(item.wanted)}",
+            f"    {escape(comparison.label)}: observed {escape(comparison.seen)}, "
+            f"expected {escape(comparison.wanted)}",
             highlight=False,
         )
     if len(wrong) > _WRONG:
         console.print(f"    and {len(wrong) - _WRONG} more", highlight=False)
     if check.detail:
-        kept = "\n".join(check.detail.strip().splitlines()[-_DETAIL:])
-        console.print(escape(kept), style="dim", highlight=False)
+        tail = "\n".join(check.detail.strip().splitlines()[-_DETAIL:])
+        console.print(escape(tail), style="dim", highlight=False)
