@@ -142,7 +142,7 @@ def test_somebody_else_s_costs_are_told_and_not_judged(
     spec = series.spec.model_copy(update={"discovered": True})
     found = judged(dataclasses.replace(series, spec=spec), build, macro)[check]
     assert found.status == "skip"
-    assert found.detail.startswith("somebody else's patches: ")
+    assert found.detail.startswith("received series, only reported: ")
     assert words in found.detail
     assert found.comparisons == []
     assert " more comparisons hold" in found.detail

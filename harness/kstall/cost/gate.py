@@ -152,7 +152,7 @@ def _unless_received(series: Series, verdict: Verdict) -> Verdict:
     if others:
         excesses.append(f"{others} more comparisons hold")
     skipped = Verdict()
-    skipped.skip(f"somebody else's patches: {'; '.join(excesses)}")
+    skipped.skip(f"received series, only reported: {'; '.join(excesses)}")
     return skipped
 
 
