@@ -326,7 +326,7 @@ def test_where_no_kernel_complains_the_base_is_not_asked(stages: Stages) -> None
         "debug-base-guests",
     ]
     assert found["debug-base-guests"].status == "skip"
-    assert "no need to ask the base" in found["debug-base-guests"].summary
+    assert "no need to boot the base" in found["debug-base-guests"].summary
     assert checks["no_new_splats"].status == "pass"
     labels = [one.label for one in checks["no_new_splats"].comparisons]
     assert "debug: guest ended as" in labels and "kcsan: guest ended as" in labels
@@ -339,7 +339,7 @@ def test_events_have_triggers_while_modules_go_where_that_is_fixed(
     stages: Stages, monkeypatch: pytest.MonkeyPatch, fixed: bool
 ) -> None:
     if fixed:
-        monkeypatch.setattr(debugging, "_LETS_GO", stages.series[0].name)
+        monkeypatch.setattr(debugging, "_TRIGGER_FIX", stages.series[0].name)
     stages.said = {"debug-patched": (DATA / "lockdep.log").read_text()}
     stages.prove()
     # The base never has the fix.
@@ -412,7 +412,7 @@ def test_fixes_are_taken_along_if_they_are_needed_and_apply(stages: Stages) -> N
 
 
 def test_the_fix_is_one_of_ours(tmp_path: Path) -> None:
-    (series,) = Project(ROOT).load([debugging._LETS_GO])
+    (series,) = Project(ROOT).load([debugging._TRIGGER_FIX])
     kernel = kernel_at(tmp_path)
     jobs_of_both = [
         debugguest.job_for(series, kernel, "patched", triggers=one)

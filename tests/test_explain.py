@@ -571,7 +571,7 @@ def test_what_explains_cannot_cost_a_verdict(
     run = runs.Run(tmp_path, _report(_check()), ui.Ui(Console(file=said)), 0)
     run.save()
     assert report.read(tmp_path / "report.json").status == "failed"
-    assert "not all is explained: ZeroDivisionError" in said.getvalue()
+    assert "not all failures are explained: ZeroDivisionError" in said.getvalue()
 
 
 def _tried() -> Report:

@@ -105,7 +105,7 @@ def test_a_quick_run_builds_one_and_says_what_it_skips(
     assert made.compiled == []
     said = ktap.text(made.report)
     for skipped in (
-        "stage.base # SKIP LEVEL=quick: nothing is said of what the events cost",
+        "stage.base # SKIP LEVEL=quick: the costs of events are not measured",
         "stage.compile # SKIP LEVEL=quick: patches are not compiled one by one",
     ):
         assert skipped in said

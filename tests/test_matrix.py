@@ -253,7 +253,7 @@ def test_a_file_names_trees_levels_and_what_is_expected(
         ("[matrix]\n", 1, "no tree: name some"),
         ("[matrix]\ntree = ['a']\n", 2, "unknown key `tree`"),
         ("[matrix]\ntrees = ['a']\nlevels = ['fast']\n", 3, "Input should be 'quick'"),
-        ("[matrix]\ntrees = ['a']\narchs = ['vax']\n", 3, "nothing is proven on vax"),
+        ("[matrix]\ntrees = ['a']\narchs = ['vax']\n", 3, "no architecture vax"),
         ("[matrix]\ntrees = ['a']\narchs = []\n", 3, "at least 1 item"),
         ("[matrix]\ntrees = ['a']\nseries = ['none']\n", 3, "no series called none"),
         ("[matrix]\ntrees = ['a']\nseries = []\n", 3, "no series: leave it out"),

@@ -191,7 +191,7 @@ def test_a_conflict_is_left_with_the_commands_to_go_on(world: World) -> None:
     git(work, "add", "-u")
     settled = _rebase(world)
     assert settled.exit_code == 3
-    assert "settled, and not yet committed" in settled.said
+    assert "resolved, and not yet committed" in settled.said
     (command,) = re.findall(r"(?m)^ *(git cherry-pick --continue)", ran.said)
     subprocess.run(
         command.split(), cwd=work, check=True, env=_editor(), capture_output=True
@@ -249,7 +249,7 @@ def test_a_file_that_was_renamed_is_followed(world: World) -> None:
     ran = _rebase(world, "--no-compile")
     assert ran.exit_code == 0, ran.said
     assert all("a/nap.c" in one for one in _patches(world).values())
-    assert "--no-compile: nothing is said" in ran.said
+    assert "--no-compile: whether it compiles" in ran.said
 
 
 def test_a_branch_by_name_and_its_true_commit(world: World) -> None:
@@ -278,7 +278,7 @@ def test_another_series_or_tree_is_not_mixed_in(world: World) -> None:
 def test_bad_input_is_one_message(world: World, tmp_path: Path) -> None:
     _new(world, MOVED + DEMO)
     for words, says in (
-        (("--write", "--no-compile"), "--write is for what compiles"),
+        (("--write", "--no-compile"), "--write needs a compiled result"),
         (("--out", str(tmp_path / "new" / "out")), "lies inside the kernel tree"),
     ):
         ran = _rebase(world, *words)

@@ -106,7 +106,7 @@ def test_a_format_that_is_not_valid_costs_no_verdict_either(
     run.report.status = "proven"
     run.save()
     assert _saved(run).status == "proven"
-    assert "kcidb.json could not be made" in output.getvalue()
+    assert "kcidb.json could not be written" in output.getvalue()
     assert not (run.dir / "kcidb.json").exists()
     assert (run.dir / "results.ktap").read_text().startswith("KTAP version 1\n1..0")
 

@@ -321,7 +321,7 @@ def test_a_run_judges_the_events_of_both_kernels(
     assert (check.name, check.kind) == ("existing_events_are_kept", "abi")
     assert check.status == "pass", check
     assert entry.stages[0].summary == (
-        "8 events of before, 0 broken; new: sched_stat_throttled"
+        "8 existing events, 0 broken; new: sched_stat_throttled"
     )
     changed = texts[1].replace("prev_pid=%d", "pid=%d")
     (check,) = _stage(tmp_path, series, [texts[0], changed]).checks

@@ -194,7 +194,7 @@ def test_a_bug_may_end_the_kernel(tmp_path: Path) -> None:
         (one,) = shown.comparisons
         assert one.observed == OOPS.splitlines()[0].partition("] ")[2]
         assert stage(ran, "beta", "without").summary == (
-            "the base kernel does not come to the end, and complains"
+            "the base kernel ends early, and complains"
         )
         # Another end is not that of the bug.
         ends(world, OOPS.replace("nap", "snore"))

@@ -2,7 +2,7 @@
 """The stages of a run in their order, from series to verdict.
 
 In comes a `Request`; out come a run directory and its report.  Only this package writes
-to a report: what the stages are made of comes from the packages below.
+to a report; the work of the stages is done by the packages below.
 """
 
 from . import matrix, matrixfile, rebasing, stability, units, validate

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What compilers say of each state of a series, as a stage of a run."""
+"""Compiler checks of every state of a series, as stages of a run."""
 
 from __future__ import annotations
 
@@ -18,29 +18,33 @@ def prove(
     run: Run,
     entry: SeriesReport,
 ) -> objects.Told:
-    """Add the checks to ``entry``; what objects tell of costs comes back.
+    """Add the checks to ``entry``; return what the objects tell of costs.
 
-    A check that fails stops nothing: what the patches do can be found out all the same.
+    A failed check stops nothing: the rest of the series can be proven all the same.
     """
     with run.stage("compile", entry) as stage:
-        made = compiled(work, checkout)
-        stage.reused = made.reused
-        entry.checks += made.checks
-        judged = [one for one in made.checks if one.status != "skip"]
-        good = sum(one.status == "pass" for one in judged)
-        stage.summary = f"{good} of {len(judged)} checks pass, of {made.builds} builds"
+        compilation = compiled(work, checkout)
+        stage.reused = compilation.reused
+        entry.checks += compilation.checks
+        judged = [check for check in compilation.checks if check.status != "skip"]
+        good = sum(check.status == "pass" for check in judged)
+        stage.summary = (
+            f"{good} of {len(judged)} checks pass, of {compilation.builds} builds"
+        )
         if work.context.level != "deep":
             stage.summary += "; LEVEL=deep has more configurations and compilers"
-        pairs = {name: objects.pairs(*two) for name, two in made.objects.items()}
-    wanted = footprint.Wanted(gate.tracepoints(work.series), gate.hot(work.series))
+        pairs = {
+            name: objects.pairs(*pair) for name, pair in compilation.objects.items()
+        }
+    targets = footprint.Wanted(gate.tracepoints(work.series), gate.hot(work.series))
     with run.stage("objects", entry) as stage:
-        told = objects.Told(
+        costs = objects.Told(
             worst=objects.sizes(pairs[variants.WORST]),
-            mitigated=objects.compare(pairs[variants.MITIGATED], wanted),
+            mitigated=objects.compare(pairs[variants.MITIGATED], targets),
         )
-        sites = len(told.mitigated.sites)
+        sites = len(costs.mitigated.sites)
         stage.summary = (
-            f"{sites} sites with mitigations; {len(told.worst)} functions of another "
-            "size without jump labels"
+            f"{sites} sites with mitigations; {len(costs.worst)} functions change "
+            "their size without jump labels"
         )
-    return told
+    return costs

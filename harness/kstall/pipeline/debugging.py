@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Guests on kernels that watch themselves, as stages of a run (``LEVEL=deep``).
+"""Guests on debug kernels, as stages of a run (``LEVEL=deep``).
 
-Each series has guests of its own, on a kernel with KASAN and lockdep and on one with
-KCSAN.  Where one of them says what would be held against its series, the base is put
-through the same, for what it says as well is no series' fault.  A complaint is the
-base's whichever series' workloads made it complain, so the base is asked until nothing
-is in doubt, or all that is was asked about; where nothing is, that time is saved.
-KCSAN samples, so that there the base is put through what the other series do as well,
-before a race is taken for a new one.
+Each series has guests of its own: one on a kernel with KASAN and lockdep, one on a
+kernel with KCSAN.  If a guest reports what would count against its series, the same
+workloads run on the base, for a report that the base also shows does not count.  It
+does not matter which series' workloads provoked the base's report, so the base is
+booted only until no report is in doubt, or all those in doubt were tried.  KCSAN
+samples, so before a race counts as new, the base also runs the workloads of the other
+series.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from .groups import Ground, Group
 from .run import Opened, Run, StageStopped
 
 _FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
-#: Without this one, the kernel leaves the probe of an event that has a trigger behind
-#: when the event's module goes, and warns of that, and leaks the trigger.
-_LETS_GO = "trace-module-trigger"
+#: Without this fix, unloading a module leaves behind the probe of an event that has a
+#: trigger: the kernel warns of that, and leaks the trigger.
+_TRIGGER_FIX = "trace-module-trigger"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +50,13 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """What its directory in that of the series is called."""
+        """The name of its directory, below that of the series."""
         return f"{self.flavour}-{self.side}"
 
     @property
     def triggers(self) -> bool:
-        """Whether events may have triggers while modules go."""
-        fixed = any(one.name == _LETS_GO for one in self.group.series)
+        """Whether events may have triggers while modules are unloaded."""
+        fixed = any(series.name == _TRIGGER_FIX for series in self.group.series)
         return fixed and self.side == "patched"
 
     @property
@@ -67,13 +67,13 @@ class Wanted:
 
     @property
     def key(self) -> tuple[str, Flavour]:
-        """What a guest of either side has in common with that of the other."""
+        """What the guests of both sides have in common."""
         return self.series.name, self.flavour
 
 
 def debugged(series: Series, among: Sequence[Series]) -> Series:
-    """``series`` without each ``not_debugged`` that a fix ``among`` others ends."""
-    names = {one.name for one in among}
+    """``series`` without each ``not_debugged`` that a fix in ``among`` has ended."""
+    names = {other.name for other in among}
     workloads = tuple(
         load.model_copy(update={"not_debugged": None})
         if load.debugged_with in names
@@ -84,13 +84,13 @@ def debugged(series: Series, among: Sequence[Series]) -> Series:
     return dataclasses.replace(series, spec=spec)
 
 
-_Came = Watched | KstallError
-_All = dict[tuple[str, Flavour], _Came]
+_Outcome = Watched | KstallError
+_Outcomes = dict[tuple[str, Flavour], _Outcome]
 
 
 def prove(
     ground: Ground,
-    wanted: Sequence[tuple[Series, SeriesReport]],
+    subjects: Sequence[tuple[Series, SeriesReport]],
     run: Run,
     *,
     beside: Sequence[Series] = (),
@@ -98,16 +98,20 @@ def prove(
 ) -> None:
     """Build, boot, and add to each series' entry the checks of kind ``debug``.
 
-    ``beside`` are series that are in the kernel, too, if they go along, and have no
-    guest.  Raises `StageStopped` if there is no kernel to boot.
+    ``beside`` are series that are put into the kernel as well, if they apply, and have
+    no guest.  Raises `StageStopped` if there is no kernel to boot.
     """
     with run.stage("debug-apply") as stage:
-        # In any other order it would be another kernel.
-        every = sorted((*(one for one, _ in wanted), *beside), key=lambda s: s.name)
+        # Another order would be another kernel.
+        all_series = sorted(
+            (*(series for series, _ in subjects), *beside), key=lambda s: s.name
+        )
         groups = [
             group
-            for group in debugkernel.grouped(ground.base, every, run.dir / "shared")
-            if any(one not in beside for one in group.series)
+            for group in debugkernel.grouped(
+                ground.base, all_series, run.dir / "shared"
+            )
+            if any(series not in beside for series in group.series)
         ]
         stage.summary = (
             f"{len(groups[0].series)} series in one kernel"
@@ -115,7 +119,10 @@ def prove(
             else f"{len(groups)} kernels, as not all series apply together"
         )
     pairs = [
-        (group, one) for group in groups for one in group.series if one not in beside
+        (group, series)
+        for group in groups
+        for series in group.series
+        if series not in beside
     ]
     guests = _patched(ground, groups, pairs, flavours, run)
     with run.stage("debug-guests") as stage:
@@ -123,25 +130,28 @@ def prove(
         patched = _boot_all(ground, guests, run, stage)
         stage.summary = _counted(patched)
     base = _base(ground, guests, patched, run)
-    entries = {series.name: entry for series, entry in wanted}
+    entries = {series.name: entry for series, entry in subjects}
     for group, series in pairs:
         entry = entries[series.name]
         with contextlib.suppress(StageStopped), run.stage("debug", entry) as stage:
-            found = {
-                one.flavour: _pair(one, _came_back(patched[one.key]), base, guests)
-                for one in guests
-                if one.series is series
+            by_flavour = {
+                guest.flavour: _pair(
+                    guest, _came_back(patched[guest.key]), base, guests
+                )
+                for guest in guests
+                if guest.series is series
             }
-            saved = debugcheck.Saved(found, group.code)
+            saved = debugcheck.Saved(by_flavour, group.code)
             checks = debugcheck.judge(debugged(series, group.series), saved)
             entry.checks += checks
             good = sum(check.status == "pass" for check in checks)
             ends = [
-                f"{one.name}: {came.status}, see {series.name}/{one.name}/console.log"
-                for one in guests
-                if isinstance(came := patched[one.key], Watched)
-                and one.series is series
-                and came.status != "completed"
+                f"{guest.name}: {outcome.status}, "
+                f"see {series.name}/{guest.name}/console.log"
+                for guest in guests
+                if isinstance(outcome := patched[guest.key], Watched)
+                and guest.series is series
+                and outcome.status != "completed"
             ]
             stage.summary = "; ".join([f"{good} of {len(checks)} checks pass", *ends])
 
@@ -153,15 +163,17 @@ def _patched(
     flavours: Sequence[Flavour],
     run: Run,
 ) -> list[Wanted]:
-    """The guests on the kernels with the patches, which are built now."""
+    """Build the patched kernels; return the guests on them."""
     with run.stage("debug-programs") as stage:
-        made = {
+        by_series = {
             series.name: debugkernel.tree_programs(ground, group, series, run, stage)
             for group, series in pairs
         }
-        theirs = [one for each in made.values() for one in each]
-        stage.reused = all(one.reused for one in theirs)
-        stage.summary = ", ".join(one.name for one in theirs) or "none"
+        all_programs = [
+            program for obtained in by_series.values() for program in obtained
+        ]
+        stage.reused = all(program.reused for program in all_programs)
+        stage.summary = ", ".join(program.name for program in all_programs) or "none"
     kernels = {
         (group.name, flavour): debugkernel.build(ground, group, flavour, "patched", run)
         for flavour, group in itertools.product(flavours, groups)
@@ -173,94 +185,105 @@ def _patched(
             flavour,
             "patched",
             kernels[group.name, flavour],
-            made[series.name],
+            by_series[series.name],
         )
         for flavour, (group, series) in itertools.product(flavours, pairs)
     ]
 
 
-def _base(ground: Ground, guests: Sequence[Wanted], patched: _All, run: Run) -> _All:
-    """What the base says where a kernel with patches said something."""
-    base: _All = {}
-    if not (asked := _to_ask(guests, patched, base)):
+def _base(
+    ground: Ground, guests: Sequence[Wanted], patched: _Outcomes, run: Run
+) -> _Outcomes:
+    """Boot the base where a patched kernel reported something."""
+    base: _Outcomes = {}
+    if not (pending := _to_ask(guests, patched, base)):
         with run.stage("debug-base-guests") as stage:
             stage.status = "skip"
-            stage.summary = "nothing is held against a series: no need to ask the base"
+            stage.summary = (
+                "no report counts against a series: no need to boot the base"
+            )
         return base
-    # Whoever is asked later runs on one of the same.
+    # Guests that are booted later run on the same kernels.
     kernels = {}
-    for one in asked:
-        if (key := (one.group.name, one.flavour)) not in kernels:
+    for guest in pending:
+        if (key := (guest.group.name, guest.flavour)) not in kernels:
             kernels[key] = debugkernel.build(
-                ground, one.group, one.flavour, "base", run
+                ground, guest.group, guest.flavour, "base", run
             )
     with run.stage("debug-base-guests") as stage:
         stage.reused = True
-        while asked:
-            # As many as can run at once: what they say may settle the others.
+        while pending:
+            # As many as can run at once: their reports may settle the others.
             turn = [
                 dataclasses.replace(
-                    one, side="base", kernel=kernels[one.group.name, one.flavour]
+                    guest, side="base", kernel=kernels[guest.group.name, guest.flavour]
                 )
-                for one in asked[: _at_once(_speed(ground, asked[0], run))]
+                for guest in pending[: _at_once(_speed(ground, pending[0], run))]
             ]
             base |= _boot_all(ground, turn, run, stage)
-            asked = _to_ask(guests, patched, base)
+            pending = _to_ask(guests, patched, base)
         stage.summary = _counted(base)
     return base
 
 
-def _to_ask(guests: Sequence[Wanted], patched: _All, base: _All) -> list[Wanted]:
-    """The guests that the base has to be put through next.
+def _to_ask(
+    guests: Sequence[Wanted], patched: _Outcomes, base: _Outcomes
+) -> list[Wanted]:
+    """The guests to boot on the base next.
 
-    Those come first of whose complaints nobody knows whether the base has them.
+    First those with reports of which it is not known whether the base has them.
     """
-    seen = {
-        one: debugcheck.Saved(
-            {one.flavour: debugcheck.Pair(came, None, _known(base, one.flavour))},
-            one.group.code,
+    results = {
+        guest: debugcheck.Saved(
+            {
+                guest.flavour: debugcheck.Pair(
+                    outcome, None, _known(base, guest.flavour)
+                )
+            },
+            guest.group.code,
         )
-        for one in guests
-        if isinstance(came := patched[one.key], Watched)
+        for guest in guests
+        if isinstance(outcome := patched[guest.key], Watched)
     }
-    own = [
-        one
-        for one, saved in seen.items()
-        if one.key not in base and debugcheck.in_doubt(saved)
+    doubtful = [
+        guest
+        for guest, saved in results.items()
+        if guest.key not in base and debugcheck.in_doubt(saved)
     ]
     racing = {
-        (one.group.name, one.flavour)
-        for one, saved in seen.items()
+        (guest.group.name, guest.flavour)
+        for guest, saved in results.items()
         if debugcheck.in_doubt_of_a_race(saved)
     }
-    return own or [
-        one
-        for one in guests
-        if one.key not in base and (one.group.name, one.flavour) in racing
+    return doubtful or [
+        guest
+        for guest in guests
+        if guest.key not in base and (guest.group.name, guest.flavour) in racing
     ]
 
 
 def _boot_all(
     ground: Ground, guests: Sequence[Wanted], run: Run, stage: Opened
-) -> _All:
+) -> _Outcomes:
     """Boot all guests, as many at once as there are processors for."""
     speed = _speed(ground, guests[0], run)
-    found: _All = {}
+    outcomes: _Outcomes = {}
 
-    def done(one: Wanted, came: _Came) -> None:
-        found[one.key] = came
-        run.ui.progress(len(found), len(guests), f"{one.series.name} {one.name}")
+    def done(guest: Wanted, outcome: _Outcome) -> None:
+        outcomes[guest.key] = outcome
+        run.ui.progress(len(outcomes), len(guests), f"{guest.series.name} {guest.name}")
 
     tasks = {
-        one: functools.partial(_boot, ground, one, speed, run, stage) for one in guests
+        guest: functools.partial(_boot, ground, guest, speed, run, stage)
+        for guest in guests
     }
     parallel.each(tasks, _at_once(speed), done)
-    return found
+    return outcomes
 
 
-def _counted(came: _All) -> str:
-    lost = sum(isinstance(one, KstallError) for one in came.values())
-    return f"{len(came) - lost} guests came back" + (
+def _counted(outcomes: _Outcomes) -> str:
+    lost = sum(isinstance(outcome, KstallError) for outcome in outcomes.values())
+    return f"{len(outcomes) - lost} guests came back" + (
         f", {lost} did not" if lost else ""
     )
 
@@ -271,50 +294,51 @@ def _at_once(speed: accel.Accel) -> int:
     return max(1, len(os.sched_getaffinity(0)) // threads)
 
 
-def _speed(ground: Ground, one: Wanted, run: Run) -> accel.Accel:
-    """How these guests are run.
+def _speed(ground: Ground, guest: Wanted, run: Run) -> accel.Accel:
+    """The accelerator of these guests; emulated processors share one thread.
 
-    Emulated processors in threads of their own can execute a byte that another one
-    has rewritten meanwhile, so that the kernel meets its own breakpoint when nobody
-    rewrites code any more: "Oops: int3", as was seen after some hundred switches.
-    So they take turns.  KCSAN has races to see all the same: one that waits for
-    somebody else at a watchpoint executes PAUSE, and that is the next one's turn.
+    With a thread each, a processor can execute a byte that another one has rewritten
+    meanwhile, so that the kernel hits its own breakpoint when code is no longer being
+    patched: "Oops: int3", as was seen after some hundred switches.  KCSAN still sees
+    races: a processor that waits at a watchpoint executes PAUSE, and the next one runs.
     """
-    probed = accel.probe(ground.cache, one.kernel.image, ground.root, run.ui.say)
+    probed = accel.probe(ground.cache, guest.kernel.image, ground.root, run.ui.say)
     if probed.kind == "kvm":
         return probed
     return dataclasses.replace(probed, one_thread=True)
 
 
 def _boot(
-    ground: Ground, one: Wanted, speed: accel.Accel, run: Run, stage: Opened
-) -> _Came:
-    """One guest; what stops it is told where the series is judged."""
-    where = guestrun.Guest(
-        one.kernel,
+    ground: Ground, guest: Wanted, speed: accel.Accel, run: Run, stage: Opened
+) -> _Outcome:
+    """Boot a guest; its error is returned, and reported where the series is judged."""
+    vm = guestrun.Guest(
+        guest.kernel,
         ground.root,
         speed,
-        debugguest.machine_for(one.series),
-        one.programs,
+        debugguest.machine_for(guest.series),
+        guest.programs,
     )
-    out = run.dir / one.series.name / one.name
+    out = run.dir / guest.series.name / guest.name
     out.mkdir(parents=True)
     booted = None
     try:
         with figures() as measured:
             watched, booted = debugguest.run(
                 run.context(ground.project, ground.cache, "deep"),
-                one.debugged,
-                where,
-                one.side,
+                guest.debugged,
+                vm,
+                guest.side,
                 out,
                 out / "guest-job.log",
-                keep=lambda came: (
-                    debugcheck.answered(one.flavour, came)
-                    if one.side == "base"
-                    else debugcheck.worth_keeping(one.debugged, one.flavour, came)
+                keep=lambda candidate: (
+                    debugcheck.answered(guest.flavour, candidate)
+                    if guest.side == "base"
+                    else debugcheck.worth_keeping(
+                        guest.debugged, guest.flavour, candidate
+                    )
                 ),
-                triggers=one.triggers,
+                triggers=guest.triggers,
             )
     except KstallError as error:
         return error
@@ -322,60 +346,60 @@ def _boot(
         if booted is None or not booted.reused:
             stage.reused = False
     for name, value, unit in measured:
-        figure(f"{one.series.name} {one.name}: {name}", value, unit)
-    run.ui.say(f"{one.series.name} {one.name}: {booted.summary}")
+        figure(f"{guest.series.name} {guest.name}: {name}", value, unit)
+    run.ui.say(f"{guest.series.name} {guest.name}: {booted.summary}")
     return watched
 
 
 def _pair(
-    one: Wanted, came: Watched, base: _All, guests: Sequence[Wanted]
+    guest: Wanted, watched: Watched, base: _Outcomes, guests: Sequence[Wanted]
 ) -> debugcheck.Pair:
-    """What is known of ``one``, which ``came`` back."""
-    mine = base.get(one.key)
+    """The results of ``guest``: ``watched`` with the patches, and those of the base."""
+    counterpart = base.get(guest.key)
     pair = debugcheck.Pair(
-        came,
-        mine if isinstance(mine, Watched) else None,
-        _known(base, one.flavour),
-        _unanswered(one, base),
+        watched,
+        counterpart if isinstance(counterpart, Watched) else None,
+        _known(base, guest.flavour),
+        _unanswered(guest, base),
     )
-    saved = debugcheck.Saved({one.flavour: pair}, one.group.code)
+    saved = debugcheck.Saved({guest.flavour: pair}, guest.group.code)
     if pair.unanswered or not debugcheck.in_doubt_of_a_race(saved):
         return pair
-    # Of a race all that the base did was asked.
+    # For a race, all guests of the base have to be complete.
     others = (
         _unanswered(other, base)
         for other in guests
-        if other.group is one.group and other.flavour == one.flavour
+        if other.group is guest.group and other.flavour == guest.flavour
     )
     return dataclasses.replace(pair, unanswered=next(filter(None, others), ""))
 
 
-def _unanswered(one: Wanted, base: _All) -> str:
-    """Why the base did not say all that it was asked with the guest of ``one``."""
-    came = base.get(one.key)
-    where = f"{one.series.name} {one.flavour}-base"
-    if isinstance(came, KstallError):
-        return f"{where}: {came}"
-    if came is not None and not debugcheck.answered(one.flavour, came):
-        log = f"{one.series.name}/{one.flavour}-base/console.log"
+def _unanswered(guest: Wanted, base: _Outcomes) -> str:
+    """Why the base run of ``guest`` is incomplete; empty if it is complete."""
+    outcome = base.get(guest.key)
+    title = f"{guest.series.name} {guest.flavour}-base"
+    if isinstance(outcome, KstallError):
+        return f"{title}: {outcome}"
+    if outcome is not None and not debugcheck.answered(guest.flavour, outcome):
+        log = f"{guest.series.name}/{guest.flavour}-base/console.log"
         return (
-            f"{where}: the guest did not come to the end of its work\n"
+            f"{title}: the guest did not finish\n"
             f"  log: {log}\n  next: read how it ended, and run this again"
         )
     return ""
 
 
-def _known(base: _All, flavour: Flavour) -> frozenset[str]:
-    """What any guest of the base said, whatever series' workloads it ran."""
+def _known(base: _Outcomes, flavour: Flavour) -> frozenset[str]:
+    """The reports of all base guests, whichever series' workloads they ran."""
     return frozenset(
         signature
-        for (_, other), came in base.items()
-        if other == flavour and isinstance(came, Watched)
-        for signature in came.signatures
+        for (_, other), outcome in base.items()
+        if other == flavour and isinstance(outcome, Watched)
+        for signature in outcome.signatures
     )
 
 
-def _came_back(came: _Came) -> Watched:
-    if isinstance(came, KstallError):
-        raise came
-    return came
+def _came_back(outcome: _Outcome) -> Watched:
+    if isinstance(outcome, KstallError):
+        raise outcome
+    return outcome

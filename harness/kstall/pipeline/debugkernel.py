@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kernels that watch themselves: which series are in one, and how it is built.
+"""Debug kernels (KASAN and lockdep; KCSAN): which series are in one, how it is built.
 
-One with KASAN and lockdep is twenty minutes of compiling on two processors, so all
-series are put into one, as long as they apply together.
+One with KASAN and lockdep takes twenty minutes to compile on two processors, so all
+series that apply together share one.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from .run import Opened, Run
 
 
 def grouped(
-    base: source.Base, wanted: Sequence[Series], scratch: Path
+    base: source.Base, all_series: Sequence[Series], scratch: Path
 ) -> tuple[Group, ...]:
-    """All of ``wanted`` that apply together in one group, others each in one.
+    """A group of all series that apply together, and one for each of the others.
 
     Raises `am.ApplyError` for a series that does not apply by itself.
     """
-    first, found = groups.applied(base, wanted, scratch)
-    apart = {one.name for one in found.apart}
+    first, division = groups.applied(base, all_series, scratch)
+    apart = {outlier.name for outlier in division.apart}
     return (
         first,
         *(
-            Group((one,), tree.plan(base, one.patches, scratch))
-            for one in wanted
-            if one.name in apart
+            Group((series,), tree.plan(base, series.patches, scratch))
+            for series in all_series
+            if series.name in apart
         ),
     )
 
@@ -43,10 +43,10 @@ def grouped(
 def build(
     ground: Ground, group: Group, flavour: Flavour, side: Side, run: Run
 ) -> kernel.Kernel:
-    """The kernel of ``group`` with its patches, or of the same symbols without them.
+    """The kernel of ``group`` with its patches, or the same symbols without them.
 
-    Both are built in one output directory, one of a name that no series can have.
-    Raises `StageStopped`.
+    Both are built in one output directory, whose name no series can have.  Raises
+    `StageStopped`.
     """
     plan = group.plan if side == "patched" else group.plan.upto(0)
     fragments = group.fragments(ground.project, f"{flavour}.config")
@@ -73,7 +73,7 @@ def build(
             ground.cache,
             log=stage.log,
             progress=lambda p: run.ui.progress(p.done, p.total, p.step),
-            # What sanitizers put onto the stack, say, is no patch's fault.
+            # Warnings that sanitizers cause (of stack size, say) are no patch's fault.
             strict=False,
         )
         stage.reused = built.reused
@@ -93,7 +93,7 @@ def tree_programs(
 
 @contextlib.contextmanager
 def _checkout(plan: tree.Plan, run: Run) -> Iterator[Callable[[], tree.AppliedTree]]:
-    """What checks ``plan`` out when that is asked for, and keeps it until the end."""
+    """A function that checks ``plan`` out once; the tree lasts as long as the block."""
     with contextlib.ExitStack() as held:
         yield functools.cache(
             lambda: held.enter_context(tree.checkout(plan, run.ui.say))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which series of a run share a kernel: all, but for those that stand in the way.
+"""Which series of a run share a kernel: all but those that conflict with others.
 
-`divide` asks a question of sets of series, such as whether they apply or build, and
-finds with as few questions as it can who has to stand apart, and because of whom.
+`divide` tests sets of series, such as whether they apply or build together, and finds
+with few tests which series have to stand apart, and because of which others.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ..evidence import debugcheck
 from ..series import Project, Series
 from ..tree import am, source, tree
 
-#: What tells the stages of a kernel of several series from those of one.
+#: The name of a group of several series.
 ALL = "all"
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What all kernels of a run are made from.
+    """What all kernels of a run are built from.
 
-    ``root`` is the guests'; ``lending`` is one for this machine, which borrows programs
-    from it, where the guests' is of another architecture.
+    ``root`` is the guests'.  If that is of another architecture, ``lending`` is a root
+    from which this machine borrows programs.
     """
 
     project: Project
@@ -43,7 +43,7 @@ class Ground:
 class Group:
     """Series in one kernel, fixes first, and the plan that applies them all.
 
-    ``configured_as`` is the one by whose fragments it is configured, if not its own.
+    ``configured_as`` is the group whose fragments configure it, if not its own.
     """
 
     series: tuple[Series, ...]
@@ -52,7 +52,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """What tells its stages from others'."""
+        """Its name in those of stages."""
         return self.series[0].name if len(self.series) == 1 else ALL
 
     @property
@@ -66,29 +66,31 @@ class Group:
     def fixed(self) -> tree.Plan:
         """What costs are compared with: the base with the fixes, if there are any.
 
-        They are to change what runs; what is asked of the others is what events add.
+        Fixes are meant to change what runs; of the others only what events add counts.
         """
-        fixes = [one for one in self.series if one.is_fix]
+        fixes = [series for series in self.series if series.is_fix]
         others = len(self.series) > len(fixes)
-        return self.plan.upto(sum(len(one.patches) for one in fixes) if others else 0)
+        return self.plan.upto(sum(len(fix.patches) for fix in fixes) if others else 0)
 
     def absent(self, count: int) -> frozenset[str]:
-        """The configuration symbols that it is asked for, and that it has not with the
-        first ``count`` patches: others define them."""
-        asked = kernel.added_symbols((self.configured_as or self).plan)
-        asked |= kernel.added_symbols(self.plan)
-        return asked - kernel.added_symbols(self.plan.upto(count))
+        """The requested configuration symbols that the first ``count`` patches do not
+        define: others do."""
+        symbols = kernel.added_symbols((self.configured_as or self).plan)
+        symbols |= kernel.added_symbols(self.plan)
+        return symbols - kernel.added_symbols(self.plan.upto(count))
 
     def fragments(self, project: Project, *more: str) -> list[Path]:
-        """What its kernels are configured by: what all need, and what each does."""
-        own = (one.spec.kconfig for one in (self.configured_as or self).series)
-        names = dict.fromkeys(("base.config", *own, *more))
+        """The fragments that configure its kernels: the common one, and the series'."""
+        fragments = (
+            series.spec.kconfig for series in (self.configured_as or self).series
+        )
+        names = dict.fromkeys(("base.config", *fragments, *more))
         return [project.kconfigs / name for name in names]
 
     @functools.cached_property
     def code(self) -> debugcheck.Code:
         """What the patches put into the kernel.  Raises `KstallError` for a base that
-        was meddled with."""
+        was modified."""
         before, after = dict(self.plan.states[0]), self.plan.files
         code = debugcheck.code_of(
             [
@@ -108,8 +110,8 @@ class Group:
         texts = tree.pristine(self.plan.base, sorted({*makefiles.values()}))
         texts |= self.plan.files
         for path, makefile in makefiles.items():
-            for how in debugcheck.unwatched(path, _text(texts.get(makefile))):
-                yield path, f"{makefile}: {how}"
+            for reason in debugcheck.unwatched(path, _text(texts.get(makefile))):
+                yield path, f"{makefile}: {reason}"
 
 
 def _text(file: am.File | None) -> str:
@@ -118,10 +120,10 @@ def _text(file: am.File | None) -> str:
 
 @dataclass(frozen=True)
 class Apart:
-    """A series that cannot be among the others: because of ``other``, or by itself.
+    """A series that cannot share the kernel: because of ``other``, or at all.
 
     ``alone`` is whether it holds alone; if so, and ``other`` is None, no single one of
-    the others is in its way.
+    the others is to blame.
     """
 
     name: str
@@ -131,7 +133,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class Divided:
-    """Those that hold together, and those that do not."""
+    """The series that hold together, and those that stand apart."""
 
     together: tuple[str, ...]
     apart: tuple[Apart, ...] = ()
@@ -141,65 +143,67 @@ Names = tuple[str, ...]
 
 
 def divide(
-    every: Names,
+    names: Names,
     holds: Callable[[Names], bool],
     suspects: Callable[[], Sequence[str]] = tuple,
 ) -> Divided:
-    """Take out of ``every`` as few as need be for the others to hold together.
+    """Take as few as possible out of ``names``, so that the others hold together.
 
-    ``holds`` is asked of parts in their order, once of each.  ``suspects``, asked for
-    when a part did not hold, are the first to be taken out.  Of two of which only one
-    can stay it is else the one that comes first.
+    ``holds`` is called for subsets in the order of ``names``, once for each.
+    ``suspects``, called when a subset did not hold, are tried first.  Else, of two of
+    which only one can stay, the first one stays.
     """
     ask = functools.cache(holds)
-    left = every
+    left = names
     apart: list[Apart] = []
     while len(left) > 1 and not ask(left):
         name = _suspected(left, ask, suspects()) or _last_of_shortest(left, ask)
         left = tuple(other for other in left if other != name)
-        apart.append(_apart(name, every, left, ask))
+        apart.append(_apart(name, names, left, ask))
     return Divided(left, tuple(apart))
 
 
 def _suspected(
-    every: Names, ask: Callable[[Names], bool], suspects: Sequence[str]
+    names: Names, ask: Callable[[Names], bool], suspects: Sequence[str]
 ) -> str | None:
     for name in suspects:
-        others = tuple(other for other in every if other != name)
-        if name in every and (len(others) == 1 or ask(others)):
+        others = tuple(other for other in names if other != name)
+        if name in names and (len(others) == 1 or ask(others)):
             return name
     return None
 
 
-def _last_of_shortest(every: Names, ask: Callable[[Names], bool]) -> str:
-    """The last of the first so many of ``every`` that do not hold together."""
-    good, bad = 0, len(every)
+def _last_of_shortest(names: Names, ask: Callable[[Names], bool]) -> str:
+    """The last name of the shortest prefix of ``names`` that does not hold."""
+    good, bad = 0, len(names)
     while bad - good > 1:
         middle = (good + bad) // 2
-        if ask(every[:middle]):
+        if ask(names[:middle]):
             good = middle
         else:
             bad = middle
-    return every[good]
+    return names[good]
 
 
-def _apart(name: str, every: Names, left: Names, ask: Callable[[Names], bool]) -> Apart:
+def _apart(name: str, names: Names, left: Names, ask: Callable[[Names], bool]) -> Apart:
     if not ask((name,)):
         return Apart(name, None, alone=False)
-    return Apart(name, culprit(name, every, left, ask), alone=True)
+    return Apart(name, culprit(name, names, left, ask), alone=True)
 
 
 def culprit(
-    name: str, every: Names, others: Names, ask: Callable[[Names], bool]
+    name: str, names: Names, others: Names, ask: Callable[[Names], bool]
 ) -> str | None:
-    """Which one of ``others`` ``name`` cannot be beside, though it holds alone.
+    """Which of ``others`` conflicts with ``name``, which holds alone.
 
-    None if that is no single one: a pair that is named was asked, and does not hold.
+    None if no single one does: a pair that is named was tested, and does not hold.
     """
 
     def beside(part: Names) -> bool:
-        # In the order of all, in which it was asked before.
-        return ask(tuple(each for each in every if each == name or each in part))
+        # In the order of ``names``, in which answers are cached.
+        return ask(
+            tuple(member for member in names if member == name or member in part)
+        )
 
     if not others or beside(others):
         return None
@@ -207,38 +211,38 @@ def culprit(
     return None if beside((other,)) else other
 
 
-def declared(wanted: Sequence[Series]) -> Divided:
-    """Which of ``wanted`` stand apart as series.toml says so."""
-    series = {one.name: one for one in wanted}
+def declared(all_series: Sequence[Series]) -> Divided:
+    """Which series stand apart because series.toml declares a conflict."""
+    by_name = {series.name: series for series in all_series}
 
     def holds(names: Names) -> bool:
         return not any(
             conflict.series in names
             for name in names
-            for conflict in series[name].spec.conflict
+            for conflict in by_name[name].spec.conflict
         )
 
-    return divide(tuple(series), holds)
+    return divide(tuple(by_name), holds)
 
 
 def applied(
-    base: source.Base, wanted: Sequence[Series], scratch: Path
+    base: source.Base, all_series: Sequence[Series], scratch: Path
 ) -> tuple[Group, Divided]:
-    """As many of ``wanted`` as apply together, and which of them stand apart.
+    """The group of as many as apply together, and which series stand apart.
 
     Raises `am.ApplyError` or `am.BadPatch` if the first one does not even apply alone.
     """
-    series = {one.name: one for one in wanted}
+    by_name = {series.name: series for series in all_series}
     plans: dict[Names, tree.Plan] = {}
 
     def ordered(names: Names) -> tuple[Series, ...]:
-        # Who has to stand apart is a matter of names, and of fixes alone there is a
-        # kernel, too.
-        every = (series[name] for name in names)
-        return tuple(sorted(every, key=lambda one: not one.is_fix))
+        # Fixes first, as there is a kernel of fixes alone; which series stand apart
+        # depends on the names only.
+        chosen = (by_name[name] for name in names)
+        return tuple(sorted(chosen, key=lambda series: not series.is_fix))
 
     def planned(names: Names) -> tree.Plan:
-        patches = [patch for one in ordered(names) for patch in one.patches]
+        patches = [patch for series in ordered(names) for patch in series.patches]
         return tree.plan(base, patches, scratch)
 
     def holds(names: Names) -> bool:
@@ -246,6 +250,6 @@ def applied(
             plans[names] = planned(names)
         return names in plans
 
-    found = divide(tuple(series), holds)
-    plan = plans.get(found.together) or planned(found.together)
-    return Group(ordered(found.together), plan), found
+    division = divide(tuple(by_name), holds)
+    plan = plans.get(division.together) or planned(division.together)
+    return Group(ordered(division.together), plan), division

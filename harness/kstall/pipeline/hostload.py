@@ -19,7 +19,7 @@ from ..base import KstallError, process, temporary
 PROGRAM = "stress-ng"
 # Of each worker that uses memory, and of each that writes files.
 _BYTES = "128M"
-# What it says when it forks its worker.
+# Its output when it forks its worker.
 _STARTED = b"dispatching hogs"
 _STARTED_S = 60.0
 
@@ -39,7 +39,7 @@ def commands(times: int, processors: int, scratch: Path) -> list[tuple[str, ...]
         (
             *(PROGRAM, f"--{kind}", "1", *size[kind], "--timeout", "0"),
             *("--temp-path", str(scratch / str(number))),
-            # Rather one of its workers than a guest.
+            # Out of memory, rather one of its workers is killed than a guest.
             "--oomable",
         )
         for number, kind in enumerate(kinds)
@@ -52,8 +52,8 @@ def put(
 ) -> Iterator[Callable[[], None]]:
     """Keep the host busy while the block runs; with ``times`` 0 leave it alone.
 
-    What is yielded raises `KstallError` if the load is not there any more: what was
-    measured then was measured under less than is said.
+    Yields a function that raises `KstallError` if the load has ended: then results are
+    not those of the load that they name.
     """
     if times == 0:
         yield lambda: None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernels of a group of series: with the patches and, to compare, without.
 
-First the base, next the base with the fixes, if there are any among others.  So the
-workspace changes once for each, and what the patches do not touch is compiled once, for
-all are built in one output directory.
+First the base, then the base with the fixes if there are fixes among others, then all
+patches.  So the workspace changes once for each, and what no patch touches is compiled
+once, for all are built in one output directory.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from . import run as runs
 from .groups import Ground, Group, applied
 from .ui import Ui
 
-# What a worker sends back, and what it has to have: GB of memory and disk.
-_OURS = ("configs", "kernels", "extra", "programs")
+# The cache entries that a worker sends back, and the GB of memory and disk it needs.
+_ENTRIES = ("configs", "kernels", "extra", "programs")
 _MEMORY = 4.0
 _DISK = 5.0
-#: What of a kernel of several may be the fault of one, or of what two of them want.
+#: Errors of a shared kernel that may be due to one series, or a conflict of two.
 UNFIT = (
     FailedCheck,
     resolve.UnmetSymbols,
@@ -51,7 +51,7 @@ UNFIT = (
 class NotTogether(Exception):
     """A kernel of several series that could not be configured or built.
 
-    ``suspects`` are those of whom the ``cause`` tells.
+    ``suspects`` are the series whose files the ``cause`` names.
     """
 
     def __init__(self, stage: str, cause: KstallError, group: Group) -> None:
@@ -59,9 +59,9 @@ class NotTogether(Exception):
         self.stage = stage
         self.cause = cause
         self.suspects = tuple(
-            one.name
-            for one in group.series
-            if any(name in str(cause) for name in _names(one))
+            series.name
+            for series in group.series
+            if any(name in str(cause) for name in _names(series))
         )
 
 
@@ -73,11 +73,11 @@ def _names(series: Series) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Built:
-    """What was made of a group; what is of one series is by its name.
+    """The kernels of a group; what belongs to one series is under its name.
 
-    Costs are those beyond ``compared``, which has the fixes of the group; ``base`` has
-    no patches.  They are one if the group has no fixes, or nothing else.  ``broken`` is
-    why a program or a module of a series could not be compiled.
+    Costs are measured against ``compared``, which has the fixes of the group; ``base``
+    has no patches.  They are one if the group has no fixes, or nothing else.
+    ``broken`` is why a program or a module of a series could not be compiled.
     """
 
     ground: Ground
@@ -114,18 +114,18 @@ def make(
     *,
     attempt: int = 0,
 ) -> Built:
-    """Configure and build ``group``; only what is not there yet is made.
+    """Configure and build ``group``; only what is missing is built.
 
-    The stages are those of ``entry``, if it is of one series; what goes wrong stops
-    them.  Else they are shared, and it raises `NotTogether`; of an ``attempt`` to find
-    out who is to blame for that they have its number.  What can be made elsewhere is,
-    and what nobody there could make is made here: this machine then says why.
+    For one series the stages are those of ``entry``, and an error stops them.  Else
+    they are shared, and an error raises `NotTogether`; those of an ``attempt`` to find
+    out which series is to blame have its number.  Workers build what they can.  What
+    none of them can build is built here, so that the error is this machine's.
     """
     return _Maker(ground, group, level, run, entry, attempt).make()
 
 
 def ahead(ground: Ground, group: Group, level: Level, run: runs.Run) -> None:
-    """Have begun elsewhere what `make` will ask for."""
+    """Start on a worker what `make` will ask for."""
     maker = _Maker(ground, group, level, run, None, 0)
     if run.away is not None and not maker.is_there():
         run.away.ahead(maker.unit())
@@ -134,7 +134,7 @@ def ahead(ground: Ground, group: Group, level: Level, run: runs.Run) -> None:
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Ui
 ) -> elsewhere.Done:
-    """Make the kernels that `make` of another process has asked for."""
+    """Build, on a worker, the kernels that `make` of another process asked for."""
     project = projects.find(spec["project"], cache_dir)
     user_space = root.find(spec["root"], cache_dir)
     ground = Ground(
@@ -164,7 +164,7 @@ def perform(
     maker = _Maker(ground, group, spec["level"], run, entry, spec["attempt"])
     if maker.key() != spec["key"]:
         raise elsewhere.CannotHere(
-            "this worker would make another kernel than is asked"
+            "this worker would build another kernel than the one asked for"
         )
     error: KstallError | None = None
     with cache.used() as used:
@@ -188,15 +188,15 @@ def perform(
 
 
 def _entries(places: Iterable[Path], cache_dir: Path) -> tuple[str, ...]:
-    names = (str(one.relative_to(cache_dir)) for one in places)
-    return tuple(sorted(one for one in names if one.split("/")[0] in _OURS))
+    names = (str(path.relative_to(cache_dir)) for path in places)
+    return tuple(sorted(name for name in names if name.split("/")[0] in _ENTRIES))
 
 
 @dataclass(frozen=True)
 class _Checkout:
-    """A plan, and the workspace with it once that is asked for.
+    """A plan, and a function that checks it out in the workspace.
 
-    ``absent`` are configuration symbols that the series have and this tree has not.
+    ``absent`` are configuration symbols that the series define and this tree does not.
     """
 
     plan: Plan
@@ -206,12 +206,12 @@ class _Checkout:
 
 @contextlib.contextmanager
 def workspace(base: source.Base, ui: Ui) -> Iterator[Callable[[Plan], _Checkout]]:
-    """What checks plans out, one after the other, while no other run does."""
+    """A function that checks plans out, one after the other, while other runs wait."""
     with contextlib.ExitStack() as held:
 
         @functools.cache
         def opened() -> Callable[[Plan], AppliedTree]:
-            # Only when something is to be made: it is locked then, and others wait.
+            # Only when something has to be built: it is locked then, and others wait.
             return held.enter_context(tree.workspace(base, ui.say))
 
         def checkout(plan: Plan) -> _Checkout:
@@ -231,13 +231,16 @@ class _Maker:
 
     @property
     def _costly(self) -> list[Series]:
-        """Those that are compared with the base, each with modules of its own."""
-        series = self.group.series
-        return [one for one in series if one.spec.overhead and self.level != "quick"]
+        """The series whose costs are compared, each with modules of its own."""
+        return [
+            series
+            for series in self.group.series
+            if series.spec.overhead and self.level != "quick"
+        ]
 
     @property
     def _wants_base(self) -> bool:
-        shown = any(one.spec.shown for one in self.group.series)
+        shown = any(series.spec.shown for series in self.group.series)
         return bool(self._costly) or (shown and not self.attempt)
 
     @property
@@ -247,7 +250,7 @@ class _Maker:
 
     @functools.cached_property
     def _plans(self) -> list[Plan]:
-        """Those of the kernels that are wanted, the patched one first."""
+        """The plans of the kernels to build, the patched one first."""
         plan = self.group.plan
         plans = [plan]
         if self._wants_base:
@@ -260,48 +263,51 @@ class _Maker:
 
     @functools.cached_property
     def _config_keys(self) -> tuple[str, ...]:
-        """Those of the kernels that are wanted, the patched one first."""
+        """The keys of the configurations of `_plans`, in the same order."""
         fragments = self.group.fragments(self.ground.project)
         tools = self.ground.tools
-        return tuple(kernel.config_key(one, fragments, tools) for one in self._plans)
+        return tuple(kernel.config_key(plan, fragments, tools) for plan in self._plans)
 
     def key(self) -> str:
-        """Changes with all that can change what is made."""
+        """A digest of everything that the kernels depend on."""
         project = self.ground.project
         modules = {
-            one.module
+            measure.module
             for series in self._costly
-            for one in series.measures
-            if one.module is not None
+            for measure in series.measures
+            if measure.module is not None
         }
         return cache.digest(
             self.group.plan.content,
             self._config_keys,
             self.ground.tools.id,
-            [one.name for one in self.group.series],
+            [series.name for series in self.group.series],
             [
-                (one, cache.file_digest(project.scripts / one))
-                for one in sorted(modules)
+                (module, cache.file_digest(project.scripts / module))
+                for module in sorted(modules)
             ],
             sources.digest("kstall.build"),
         )
 
     def is_there(self) -> bool:
-        """Whether the kernels are here, so that nobody needs to be asked."""
-        tools, where = self.ground.tools, self.ground.cache
+        """Whether the kernels are in the cache, so that no worker is needed."""
+        tools, cache_dir = self.ground.tools, self.ground.cache
         for config_key, plan in zip(self._config_keys, self._plans, strict=True):
-            config = kernel.find_config(config_key, where)
+            config = kernel.find_config(config_key, cache_dir)
             if config is None:
                 return False
-            if kernel.find(kernel.key_of(plan.content, config, tools), where) is None:
+            if (
+                kernel.find(kernel.key_of(plan.content, config, tools), cache_dir)
+                is None
+            ):
                 return False
         return True
 
     def unit(self) -> elsewhere.Unit:
-        """What a worker is asked for."""
+        """The unit for a worker."""
         ground = self.ground
         copied = projects.keep(ground.project, ground.cache)
-        names = [one.name for one in self.group.series]
+        names = [series.name for series in self.group.series]
         like = self.group.configured_as
         return elsewhere.Unit(
             kind="kernels",
@@ -310,7 +316,9 @@ class _Maker:
             spec={
                 "project": copied,
                 "series": names,
-                "configured-as": [one.name for one in like.series] if like else [],
+                "configured-as": [series.name for series in like.series]
+                if like
+                else [],
                 "level": self.level,
                 "base": ground.base.as_json(),
                 "root": ground.root.key,
@@ -330,7 +338,7 @@ class _Maker:
 
     @functools.cached_property
     def _made_away(self) -> frozenset[str]:
-        """What was made for this run elsewhere, where there is anybody to ask."""
+        """The entries that a worker made for this run, if there are workers."""
         away = self.run.away
         if away is None or self.is_there():
             return frozenset()
@@ -338,8 +346,8 @@ class _Maker:
         outcome = away.do(unit)
         outcome.tell()
         if outcome.error is not None:
-            said = outcome.error.what.splitlines()[0]
-            self.run.ui.say(f"{unit.title}: {outcome.worker} says {said}")
+            summary = outcome.error.what.splitlines()[0]
+            self.run.ui.say(f"{unit.title}: {outcome.worker} says {summary}")
         return outcome.made
 
     def _is_made_away(self, config: kernel.Configured) -> bool:
@@ -348,10 +356,10 @@ class _Maker:
     # -- here --------------------------------------------------------------------------
 
     def make(self) -> Built:
-        """Make what is not here yet."""
+        """Build what is missing."""
         plan = self.group.plan
         costly = self._costly
-        modules: dict[str, list[Path | None]] = {one.name: [] for one in costly}
+        modules: dict[str, list[Path | None]] = {series.name: [] for series in costly}
         broken: dict[str, KstallError] = {}
         with workspace(self.ground.base, self.run.ui) as checkout:
             base = compared = None
@@ -362,16 +370,14 @@ class _Maker:
                     if not self._wants_fixed:
                         self._modules(costly, base, bare, stage, modules, broken)
             elif not self.attempt and any(
-                one.spec.overhead for one in self.group.series
+                series.spec.overhead for series in self.group.series
             ):
                 with self._stage("base") as stage:
                     stage.status = "skip"
-                    stage.summary = (
-                        "LEVEL=quick: nothing is said of what the events cost"
-                    )
+                    stage.summary = "LEVEL=quick: the costs of events are not measured"
             if self._wants_fixed:
                 fixed = self._upto(len(self.group.fixed.patches), checkout)
-                fixes = [one for one in self.group.series if one.is_fix]
+                fixes = [series for series in self.group.series if series.is_fix]
                 with self._stage("fixed") as stage:
                     compared = self._build(fixed, stage, fixes)
                     self._modules(costly, compared, fixed, stage, modules, broken)
@@ -394,20 +400,24 @@ class _Maker:
                     raise
                 if compared is not None:
                     self._modules(costly, built, patched, stage, modules, broken)
-            made = self._programs(patched, broken)
+            own_programs = self._programs(patched, broken)
         return Built(
             self.ground,
             self.group,
             built,
             base,
             compared,
-            {name: (one[0], one[1]) for name, one in modules.items() if len(one) > 1},
-            made,
+            {
+                name: (paths[0], paths[1])
+                for name, paths in modules.items()
+                if len(paths) > 1
+            },
+            own_programs,
             broken,
         )
 
     def _upto(self, count: int, checkout: Callable[[Plan], _Checkout]) -> _Checkout:
-        """So many patches; what the others define is absent."""
+        """The first ``count`` patches; symbols that the others define are absent."""
         before = checkout(self.group.plan.upto(count))
         return dataclasses.replace(before, absent=self.group.absent(count))
 
@@ -415,14 +425,14 @@ class _Maker:
     def _stage(self, name: str) -> Iterator[runs.Opened]:
         unfit: KstallError | None = None
         with self.run.stage(self._named(name), self.entry) as stage:
-            # In the first stage that there is, so that its time is that of the others.
+            # In the first stage, whichever that is: it takes the time of the workers.
             _ = self._made_away
             try:
                 yield stage
             except UNFIT as error:
                 if self.entry is not None:
                     raise
-                # No verdict: who is to blame is found out next.
+                # No verdict: which series is to blame is found out next.
                 unfit, stage.error, stage.status = error, str(error), "skip"
                 stage.summary = f"not together: {error.what.splitlines()[0]}"
         if unfit is not None:
@@ -433,7 +443,7 @@ class _Maker:
 
     @contextlib.contextmanager
     def _not_the_series(self) -> Iterator[None]:
-        """What fails without the patches is no failure of theirs."""
+        """An error without the patches is no failure of the series."""
         try:
             yield
         except FailedCheck as error:
@@ -443,7 +453,7 @@ class _Maker:
                 f"without the patches: {error.what}",
                 log=error.log,
                 next=error.next
-                or "nothing can be compared with a base that is not there",
+                or "repair the base: without it nothing can be compared",
             ) from error
 
     def _configure(self, checkout: _Checkout, stage: runs.Opened) -> kernel.Configured:
@@ -458,7 +468,7 @@ class _Maker:
         )
 
     def _build(
-        self, checkout: _Checkout, stage: runs.Opened, series: Sequence[Series]
+        self, checkout: _Checkout, stage: runs.Opened, included: Sequence[Series]
     ) -> kernel.Kernel:
         config = self._configure(checkout, stage)
         built = kernel.built(
@@ -474,7 +484,7 @@ class _Maker:
         stage.reused = built.reused and f"kernels/{built.key}" not in self._made_away
         stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
         if self.entry is None:
-            names = ", ".join(one.name for one in series)
+            names = ", ".join(series.name for series in included)
             stage.summary += f", with {names}" if names else ", without patches"
         return built
 
@@ -484,17 +494,19 @@ class _Maker:
         built: kernel.Kernel,
         checkout: _Checkout,
         stage: runs.Opened,
-        found: dict[str, list[Path | None]],
+        modules: dict[str, list[Path | None]],
         broken: dict[str, KstallError],
     ) -> None:
-        """Compile our own modules for ``built``, for those that have any."""
+        """Compile the measuring modules of the series against ``built``."""
         for series in costly:
             with self._of_one(series, broken):
-                found[series.name].append(self._module(series, built, checkout, stage))
+                modules[series.name].append(
+                    self._module(series, built, checkout, stage)
+                )
 
     @contextlib.contextmanager
     def _of_one(self, series: Series, broken: dict[str, KstallError]) -> Iterator[None]:
-        """What goes wrong is of ``series`` only, and is told where it is proven."""
+        """Keep an error of ``series`` alone for the stages that prove it."""
         try:
             yield
         except FailedCheck as error:
@@ -509,11 +521,13 @@ class _Maker:
         checkout: _Checkout,
         stage: runs.Opened,
     ) -> Path | None:
-        sources = dict.fromkeys(one.module for one in series.measures if one.module)
+        sources = dict.fromkeys(
+            measure.module for measure in series.measures if measure.module
+        )
         if not sources:
             return None
         return extra.obtain(
-            [self.ground.project.scripts / one for one in sources],
+            [self.ground.project.scripts / file for file in sources],
             built,
             self.group.slot,
             self._configure(checkout, stage),
@@ -526,17 +540,17 @@ class _Maker:
     def _programs(
         self, checkout: _Checkout, broken: dict[str, KstallError]
     ) -> dict[str, tuple[programs.Program, ...]]:
-        wanted = [
+        users = [
             series
             for series in self.group.series
             if any(load.from_tree for load in series.spec.workload)
         ]
-        found: dict[str, tuple[programs.Program, ...]] = {}
-        if wanted:
+        by_series: dict[str, tuple[programs.Program, ...]] = {}
+        if users:
             with self._stage("programs") as stage:
-                for series in wanted:
+                for series in users:
                     with self._of_one(series, broken):
-                        found[series.name] = programs.obtain(
+                        by_series[series.name] = programs.obtain(
                             series,
                             checkout.plan,
                             self.ground.tools,
@@ -544,11 +558,15 @@ class _Maker:
                             checkout.tree,
                             log=stage.log,
                         )
-                every = [one for made in found.values() for one in made]
+                all_programs = [
+                    program for obtained in by_series.values() for program in obtained
+                ]
                 stage.reused = all(
-                    one.reused
-                    and f"programs/{one.file.parent.name}" not in self._made_away
-                    for one in every
+                    program.reused
+                    and f"programs/{program.file.parent.name}" not in self._made_away
+                    for program in all_programs
                 )
-                stage.summary = ", ".join(Path(one.name).name for one in every)
-        return found
+                stage.summary = ", ".join(
+                    Path(program.name).name for program in all_programs
+                )
+        return by_series

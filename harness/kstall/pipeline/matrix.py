@@ -31,35 +31,35 @@ def prove(
     """Prove series on each tree, one after the other, or at the same time if others do
     the work; ``template`` says how.
 
-    Its series have to be all that some column asks for.  Returns the directory of the
-    matrix and what came of it.  A tree that cannot be had stops no other.
-    `KeyboardInterrupt` leaves a matrix that says so; the same command goes on there.
+    It has to have the series of all columns.  Returns the directory of the matrix, and
+    the matrix.  A tree that cannot be obtained does not stop the others.
+    `KeyboardInterrupt` leaves a matrix that says so; the same command then goes on.
     """
     began = time.monotonic()
     now = datetime.now(UTC)
     directory = runs.made(template.out, now)
-    asked = {name for one in columns for name in one.series}
-    found = matrix.Matrix(
+    names = {name for column in columns for name in column.series}
+    grid = matrix.Matrix(
         run=directory.name,
         kstall=__version__,
         started=now.isoformat(timespec="seconds"),
         command=list(command),
-        series=[one.name for one in template.series if one.name in asked],
+        series=[series.name for series in template.series if series.name in names],
         columns=[
             matrix.Column(
-                tree=one.tree,
-                arch=one.arch,
-                level=one.level,
-                directory=one.directory,
-                asked=list(one.series),
+                tree=column.tree,
+                arch=column.arch,
+                level=column.level,
+                directory=column.directory,
+                asked=list(column.series),
             )
-            for one in columns
+            for column in columns
         ],
     )
 
     def save() -> None:
-        found.seconds = round(time.monotonic() - began, 3)
-        _save(found, directory, ui)
+        grid.seconds = round(time.monotonic() - began, 3)
+        _save(grid, directory, ui)
 
     try:
         save()
@@ -67,14 +67,14 @@ def prove(
         bases = _bases(template, columns, ui)
 
         def column_of(number: int) -> None:
-            wanted, column = columns[number], found.columns[number]
+            spec, column = columns[number], grid.columns[number]
             ui.heading(f"{number + 1} of {len(columns)}: {column.name}")
-            request = _request(template, wanted, directory, bases)
+            request = _request(template, spec, directory, bases)
             try:
                 _, report = validate.validate(request, ui, command)
                 column.take(report)
             except BaseException:
-                # What the run knows when it is cut short is on disk.
+                # The report of an interrupted run is on disk.
                 with contextlib.suppress(KstallError):
                     column.take(validate.read_run(directory / column.directory))
                 raise
@@ -83,7 +83,7 @@ def prove(
             number: functools.partial(column_of, number)
             for number in range(len(columns))
         }
-        # Who only waits for workers need not wait for the other columns, too.
+        # A column that only waits for workers need not wait for other columns, too.
         at_once = 1 if template.away is None else len(columns)
         if at_once == 1:
             for task in tasks.values():
@@ -91,16 +91,16 @@ def prove(
                 save()
         else:
             parallel.each(tasks, at_once, lambda *_: save())
-        found.settle()
+        grid.settle()
     except KeyboardInterrupt:
-        found.status = "interrupted"
+        grid.status = "interrupted"
         raise
     finally:
-        if found.status == "running":
-            # A bug of ours is on its way up: that is no result.
-            found.status = "could-not-run"
+        if grid.status == "running":
+            # An exception that is a bug of ours is no result.
+            grid.status = "could-not-run"
         save()
-    return directory, found
+    return directory, grid
 
 
 def draw(directory: Path) -> Path:
@@ -110,55 +110,55 @@ def draw(directory: Path) -> Path:
     return place
 
 
-def _save(found: matrix.Matrix, directory: Path, ui: Ui) -> None:
-    matrix.write(found, directory / matrix.FILE)
+def _save(grid: matrix.Matrix, directory: Path, ui: Ui) -> None:
+    matrix.write(grid, directory / matrix.FILE)
     for write, name in (
         (matrixviews.write_page, "matrix.html"),
         (matrixviews.write_junit, "junit.xml"),
     ):
         try:
-            write(found, directory / name)
+            write(grid, directory / name)
         except Exception as error:
-            # The verdict stands in matrix.json: what draws it must not cost it.
-            ui.say(f"{name} could not be made: {error!r}")
+            # The verdict is in matrix.json, and must not be lost by an error in these.
+            ui.say(f"{name} could not be written: {error!r}")
 
 
 def _bases(
     template: validate.Request, columns: Sequence[Wanted], ui: Ui
 ) -> dict[Path | None, source.Base]:
-    """The trees, each looked for once and before anything is built: a branch may move
-    meanwhile, and who mistyped one wants to know now.
+    """Obtain each tree, once and before anything is built: a branch may move meanwhile,
+    and a typo is to be reported at once.
 
-    Those that cannot be had are not in it; their runs say why.
+    Trees that cannot be obtained are left out; their runs say why.
     """
-    found: dict[Path | None, source.Base] = {}
-    kernels = dict.fromkeys(one.kernel for one in columns)
+    bases: dict[Path | None, source.Base] = {}
+    kernels = dict.fromkeys(column.kernel for column in columns)
     for kernel in kernels:
         ui.begin(None, str(kernel or "tree"))
         try:
-            found[kernel] = source.obtain(
+            bases[kernel] = source.obtain(
                 kernel, template.cache, ui.say, keep=len(kernels)
             )
         except (KstallError, OSError) as error:
-            ui.say(f"cannot be had: {error}")
-    return found
+            ui.say(f"cannot be obtained: {error}")
+    return bases
 
 
 def _request(
     template: validate.Request,
-    wanted: Wanted,
+    column: Wanted,
     directory: Path,
     bases: dict[Path | None, source.Base],
 ) -> validate.Request:
-    """What the run of a column is asked."""
-    series: dict[str, Series] = {one.name: one for one in template.series}
+    """The request for the run of a column."""
+    by_name: dict[str, Series] = {series.name: series for series in template.series}
     return dataclasses.replace(
         template,
-        kernel=wanted.kernel,
-        arch=arch.named(wanted.arch),
-        level=wanted.level,
-        series=tuple(series[name] for name in wanted.series),
-        base=bases.get(wanted.kernel),
-        place=directory / wanted.directory,
-        expected=wanted.expected,
+        kernel=column.kernel,
+        arch=arch.named(column.arch),
+        level=column.level,
+        series=tuple(by_name[name] for name in column.series),
+        base=bases.get(column.kernel),
+        place=directory / column.directory,
+        expected=column.expected,
     )

@@ -19,7 +19,7 @@ from ..base import arch
 from ..series import Level, Project, tables
 from ..tree import remote, source
 
-#: What guests and kernels can be for.
+#: Those that kernels can be built for, and guests run on.
 ARCHITECTURES = arch.NAMES
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 _SPECIAL = re.compile(r"[^\w.+-]+")
@@ -85,14 +85,14 @@ def of_kernels(
 ) -> tuple[Wanted, ...]:
     """A column for each of ``kernels``, the first if one is named twice."""
     trees = [
-        Tree(name=str(one), kernel=str(one))
-        for one in dict.fromkeys(map(_as_named, kernels))
+        Tree(name=str(kernel), kernel=str(kernel))
+        for kernel in dict.fromkeys(map(_as_named, kernels))
     ]
     return tuple(_columns(trees, Defaults(archs=(arch,), levels=(level,)), series))
 
 
 def _as_named(kernel: Path) -> Path:
-    """``kernel`` as the user wrote it, where a path has swallowed a slash."""
+    """``kernel`` as the user wrote it: `Path` makes one slash of an address's two."""
     branch = remote.named(kernel)
     return Path(str(branch)) if branch is not None and branch.url else kernel
 
@@ -103,7 +103,7 @@ def read(path: Path, project: Project) -> tuple[Wanted, ...]:
     Raises `MatrixError`, with each mistake as ``file:line: message``.
     """
     try:
-        found, text = tables.read(path, File, MatrixError, "matrix-file")
+        file, text = tables.read(path, File, MatrixError, "matrix-file")
     except FileNotFoundError as error:
         raise MatrixError(
             f"{path}: no such file",
@@ -111,33 +111,33 @@ def read(path: Path, project: Project) -> tuple[Wanted, ...]:
         ) from error
     except (IsADirectoryError, PermissionError) as error:
         raise MatrixError(f"{path}: {error.strerror}") from error
-    if faults := list(_contradictions(found, project)):
+    if faults := list(_contradictions(file, project)):
         raise tables.mistakes(path, text, faults, MatrixError, "matrix-file")
     trees = [
-        *(Tree(name=_called(one), kernel=one) for one in found.matrix.trees),
-        *found.tree,
+        *(Tree(name=_called(kernel), kernel=kernel) for kernel in file.matrix.trees),
+        *file.tree,
     ]
-    here = path.absolute().parent
+    top = path.absolute().parent
     trees = [
-        one.model_copy(update={"kernel": _from(here, one.kernel)}) for one in trees
+        tree.model_copy(update={"kernel": _from(top, tree.kernel)}) for tree in trees
     ]
-    return tuple(_columns(trees, found.matrix, found.matrix.series or project.names()))
+    return tuple(_columns(trees, file.matrix, file.matrix.series or project.names()))
 
 
 def narrowed(
     columns: Sequence[Wanted], series: Sequence[str], level: Level | None
 ) -> tuple[Wanted, ...]:
     """``columns`` with no other ``series``, if any are named, and at ``level``."""
-    found: dict[tuple[str, str, Level], Wanted] = {}
-    for one in columns:
-        left = tuple(name for name in one.series if not series or name in series)
-        at = level or one.level
+    selected: dict[tuple[str, str, Level], Wanted] = {}
+    for column in columns:
+        left = tuple(name for name in column.series if not series or name in series)
+        at = level or column.level
         if left:
-            key = (one.tree, one.arch, at)
-            found.setdefault(key, replace(one, series=left, level=at))
-    if not found:
+            key = (column.tree, column.arch, at)
+            selected.setdefault(key, replace(column, series=left, level=at))
+    if not selected:
         raise MatrixError(f"no tree of the matrix is for {', '.join(series)}")
-    return tuple(found.values())
+    return tuple(selected.values())
 
 
 def schema_text() -> str:
@@ -145,13 +145,13 @@ def schema_text() -> str:
     return json.dumps(File.model_json_schema(), indent=2) + "\n"
 
 
-def _from(here: Path, kernel: str) -> str:
+def _from(top: Path, kernel: str) -> str:
     """``kernel``, a path that is relative to ``here`` as an absolute one."""
     path = Path(kernel)
     branch = remote.named(path)
     if source.debian_version(path) is not None or (branch and branch.url):
         return kernel
-    return kernel if kernel.startswith("~") else str(here / kernel)
+    return kernel if kernel.startswith("~") else str(top / kernel)
 
 
 def _called(kernel: str) -> str:
@@ -159,37 +159,37 @@ def _called(kernel: str) -> str:
     if source.debian_version(Path(kernel)) is not None:
         return kernel
     repository, mark, branch = kernel.rpartition("#")
-    where = (repository if mark else kernel).rstrip("/").rpartition("/")[2]
-    return f"{where.removesuffix('.git')}{mark}{branch if mark else ''}" or kernel
+    name = (repository if mark else kernel).rstrip("/").rpartition("/")[2]
+    return f"{name.removesuffix('.git')}{mark}{branch if mark else ''}" or kernel
 
 
-def _contradictions(found: File, project: Project) -> Iterator[tables.Fault]:
-    known = project.names()
-    if not found.matrix.trees and not found.tree:
+def _contradictions(file: File, project: Project) -> Iterator[tables.Fault]:
+    all_series = project.names()
+    if not file.matrix.trees and not file.tree:
         yield ("matrix",), "no tree: name some as trees = [...], or in [[tree]]"
     places: list[tuple[tuple[int | str, ...], Defaults | Tree]] = [
-        (("matrix",), found.matrix),
-        *((("tree", n), one) for n, one in enumerate(found.tree)),
+        (("matrix",), file.matrix),
+        *((("tree", n), tree) for n, tree in enumerate(file.tree)),
     ]
-    names = [_called(one) for one in found.matrix.trees]
+    names = [_called(kernel) for kernel in file.matrix.trees]
     for at, name in enumerate(names):
         if name in names[:at]:
             yield ("matrix", "trees"), f"two are called {name}: name them in [[tree]]"
-    for place, one in places:
-        if isinstance(one, Tree):
-            if one.name in names:
-                yield (*place, "name"), f"second tree called {one.name}"
-            names.append(one.name)
-        for name in one.series or ():
-            if name not in known:
-                choice = ", ".join(known)
+    for place, table in places:
+        if isinstance(table, Tree):
+            if table.name in names:
+                yield (*place, "name"), f"second tree called {table.name}"
+            names.append(table.name)
+        for name in table.series or ():
+            if name not in all_series:
+                choice = ", ".join(all_series)
                 yield (*place, "series"), f"no series called {name}; there are {choice}"
-        if one.series == ():
+        if table.series == ():
             yield (*place, "series"), "no series: leave it out for all of them"
-        for name in one.archs or ():
+        for name in table.archs or ():
             if name not in ARCHITECTURES:
                 choice = ", ".join(ARCHITECTURES)
-                yield (*place, "archs"), f"nothing is proven on {name}; only {choice}"
+                yield (*place, "archs"), f"no architecture {name}; there are {choice}"
 
 
 def _columns(
@@ -197,29 +197,31 @@ def _columns(
 ) -> Iterator[Wanted]:
     taken: set[str] = set()
     several = (
-        len({whose for one in trees for whose in one.archs or defaults.archs}) > 1,
-        len({level for one in trees for level in one.levels or defaults.levels}) > 1,
+        len({target for tree in trees for target in tree.archs or defaults.archs}) > 1,
+        len({level for tree in trees for level in tree.levels or defaults.levels}) > 1,
     )
-    for one in trees:
-        for whose in dict.fromkeys(one.archs or defaults.archs):
-            for level in dict.fromkeys(one.levels or defaults.levels):
-                words = [_called(one.name)]
+    for tree in trees:
+        for target in dict.fromkeys(tree.archs or defaults.archs):
+            for level in dict.fromkeys(tree.levels or defaults.levels):
+                words = [_called(tree.name)]
                 words += [
-                    x for x, many in zip((whose, level), several, strict=True) if many
+                    word
+                    for word, many in zip((target, level), several, strict=True)
+                    if many
                 ]
                 directory = _unused("-".join(words), taken)
                 yield Wanted(
-                    *(one.name, Path(one.kernel), whose, level),
-                    *(tuple(dict.fromkeys(one.series or series)), directory),
-                    one.expected,
+                    *(tree.name, Path(tree.kernel), target, level),
+                    *(tuple(dict.fromkeys(tree.series or series)), directory),
+                    tree.expected,
                 )
 
 
 def _unused(name: str, taken: set[str]) -> str:
     """``name`` as the name of a directory that no other column has."""
     plain = _SPECIAL.sub("-", name).strip("-.") or "tree"
-    made, number = plain, 2
-    while made in taken:
-        made, number = f"{plain}-{number}", number + 1
-    taken.add(made)
-    return made
+    directory, number = plain, 2
+    while directory in taken:
+        directory, number = f"{plain}-{number}", number + 1
+    taken.add(directory)
+    return directory

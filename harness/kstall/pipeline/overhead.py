@@ -30,22 +30,22 @@ def prove(
 ) -> None:
     """Add to ``entry`` what ``series`` costs, and the checks that judge it.
 
-    ``among`` are all series of the kernel, if it has several; ``told`` is what objects
-    say of other kernels.
+    ``among`` are the shares of all series of the kernel, if it has several; ``told`` is
+    what single objects tell of other configurations.
     """
-    found = _begun(series, kernels, entry)
+    overhead = _begun(series, kernels, entry)
     if told is not None:
-        found.worst, found.mitigated = told.worst, told.mitigated
+        overhead.worst, overhead.mitigated = told.worst, told.mitigated
     with run.stage("binaries", entry) as stage:
-        found.footprint = _footprint(context, series, kernels, among, stage)
-        found.footprint.limits.append(
-            "one configuration and one compiler; with mitigations single objects; of "
-            "CONFIG_JUMP_LABEL=n, where a site is a load, a test and a branch, only "
-            "sizes, and nothing of CONFIG_LOCKDEP, which asks RCU as well"
+        overhead.footprint = _footprint(context, series, kernels, among, stage)
+        overhead.footprint.limits.append(
+            "one configuration and one compiler; with mitigations only single objects; "
+            "with CONFIG_JUMP_LABEL=n, where a site is a load, a test and a branch, "
+            "only sizes; not with CONFIG_LOCKDEP, which also checks RCU at each site"
         )
-        entry.checks.append(gate.judge_prototypes(series, found.footprint))
+        entry.checks.append(gate.judge_prototypes(series, overhead.footprint))
     if series.measures:
-        if not found.measurements:
+        if not overhead.measurements:
             count(context, series, kernels, run, entry)
         with run.stage("events", entry) as stage:
             texts = counting.formats(context, series, kernels)
@@ -53,7 +53,7 @@ def prove(
     else:
         not_compared(run, entry)
     with run.stage("gate", entry) as stage:
-        checks = judge(series, found)
+        checks = judge(series, overhead)
         entry.checks += checks
         good = sum(check.status == "pass" for check in checks)
         stage.summary = f"{good} of {len(checks)} checks pass"
@@ -62,13 +62,13 @@ def prove(
 def count(
     context: Context, series: Series, kernels: Kernels, run: Run, entry: SeriesReport
 ) -> None:
-    """Count instructions, which may be done before or beside all else."""
-    found = _begun(series, kernels, entry)
+    """Count instructions; this may be done before, or beside, everything else."""
+    overhead = _begun(series, kernels, entry)
     with run.stage("instructions", entry) as stage:
-        found.measurements, stage.reused = counting.measure(
+        overhead.measurements, stage.reused = counting.measure(
             context, series, kernels, stage.log
         )
-        stage.summary = "; ".join(map(_line, found.measurements))
+        stage.summary = "; ".join(map(_line, overhead.measurements))
 
 
 def _begun(series: Series, kernels: Kernels, entry: SeriesReport) -> costs.Overhead:
@@ -77,20 +77,22 @@ def _begun(series: Series, kernels: Kernels, entry: SeriesReport) -> costs.Overh
             base_kernel=kernels.base.key,
             exemptions=[
                 costs.Exemption(
-                    function=one.function,
-                    struct=one.struct,
-                    allowed=one.instructions if one.function else one.bytes_,
-                    calls=list(one.calls),
-                    because=one.because,
+                    function=exemption.function,
+                    struct=exemption.struct,
+                    allowed=exemption.instructions
+                    if exemption.function
+                    else exemption.bytes_,
+                    calls=list(exemption.calls),
+                    because=exemption.because,
                 )
-                for one in series.exemptions
+                for exemption in series.exemptions
             ],
         )
     return entry.overhead
 
 
 def not_compared(run: Run, entry: SeriesReport) -> None:
-    """Say that nobody looked whether existing events are what they were."""
+    """Report that the formats of existing events were not compared."""
     with run.stage("events", entry) as stage:
         stage.status = "skip"
         stage.summary = (
@@ -106,42 +108,45 @@ def _events(
     stage: Opened,
     beside: Sequence[str] = (),
 ) -> None:
-    """Add the check that existing trace events are what they were.
+    """Add the check that existing trace events are unchanged.
 
-    Those ``beside`` those of ``series`` are new by other series, which declare them.
+    Events in ``beside`` are new as well: other series of the kernel declare them.
     """
     if not texts:
         stage.status = "skip"
-        stage.summary = "the guests that were counted in did not print the formats"
+        stage.summary = "the guests that count did not print the formats of events"
         return
     base, patched = map(traceabi.listed, texts)
-    others = {name: one for name, one in patched.items() if name in beside}
-    mine = {name: one for name, one in patched.items() if name not in others}
-    found = traceabi.compare(base, mine)
-    declared = frozenset(one.event for one in series.spec.tracepoint)
+    others = {name: layout for name, layout in patched.items() if name in beside}
+    own = {name: layout for name, layout in patched.items() if name not in others}
+    changes = traceabi.compare(base, own)
+    declared = frozenset(point.event for point in series.spec.tracepoint)
     result = run_check(
         "existing_events_are_kept",
         "abi",
         " ".join((traceabi.judge.__doc__ or "").split()),
         functools.partial(traceabi.judge, declared=declared),
-        found,
+        changes,
     )
     entry.checks.append(result)
-    new = ", ".join(one.name for one in found.new) or "none"
+    new = ", ".join(layout.name for layout in changes.new) or "none"
     stage.summary = (
-        f"{len(base)} events of before, {len(found.broken)} broken; new: {new}"
+        f"{len(base)} existing events, {len(changes.broken)} broken; new: {new}"
     )
 
 
-def judge(series: Series, found: costs.Overhead) -> list[Check]:
-    """The checks of what was found; pure."""
-    return list(gate.judge(series, found))
+def judge(series: Series, overhead: costs.Overhead) -> list[Check]:
+    """The checks of ``overhead``; pure."""
+    return list(gate.judge(series, overhead))
 
 
-def _line(one: costs.Measurement) -> str:
-    if one.visible:
-        return f"{one.workload} {one.difference:+.3g} instructions/{one.operation}"
-    return f"{one.workload} no difference above {one.resolution:.2g}"
+def _line(measurement: costs.Measurement) -> str:
+    if measurement.visible:
+        return (
+            f"{measurement.workload} {measurement.difference:+.3g} "
+            f"instructions/{measurement.operation}"
+        )
+    return f"{measurement.workload} no difference above {measurement.resolution:.2g}"
 
 
 def _footprint(
@@ -151,27 +156,27 @@ def _footprint(
     among: shares.Shares | None,
     stage: Opened,
 ) -> costs.Footprint:
-    wanted = footprint.Wanted(gate.tracepoints(series), gate.hot(series))
+    targets = footprint.Wanted(gate.tracepoints(series), gate.hot(series))
     if among is not None:
-        wanted = footprint.Wanted(among.events, among.hot)
-    key = footprint.key_of(kernels.base, kernels.patched, wanted)
-    # One for all series of these kernels.
+        targets = footprint.Wanted(among.events, among.hot)
+    key = footprint.key_of(kernels.base, kernels.patched, targets)
+    # One comparison serves all series of these kernels.
     with context.turn(f"footprint-{key}", "compares these kernels"), places.taken():
-        found, stage.reused = footprint.obtain(
-            kernels.base, kernels.patched, wanted, context.cache
+        delta, stage.reused = footprint.obtain(
+            kernels.base, kernels.patched, targets, context.cache
         )
     if among is not None:
-        found = among.of(series.name, found)
-    nops = sum(site.nop > 0 for site in found.sites)
-    changed = len(found.paths) + found.same_paths
+        delta = among.of(series.name, delta)
+    nops = sum(site.nop > 0 for site in delta.sites)
+    changed = len(delta.paths) + delta.same_paths
     stage.summary = (
-        f"{nops} sites, {changed} functions changed, {found.unchanged} did not"
+        f"{nops} sites, {changed} functions changed, {delta.unchanged} did not"
     )
-    return found
+    return delta
 
 
 def part(series: Series, changed: frozenset[str]) -> shares.Part:
-    """What tells changes of ``series``, of which these functions are, from others'."""
+    """What identifies changes of ``series``, which ``changed`` these functions."""
     added = (
         line
         for patch in series.patches
@@ -188,8 +193,8 @@ def part(series: Series, changed: frozenset[str]) -> shares.Part:
         frozenset(word for line in added for word in _WORD.findall(line)),
         frozenset(
             name
-            for one in series.exemptions
-            for name in (one.function, one.struct)
+            for exemption in series.exemptions
+            for name in (exemption.function, exemption.struct)
             if name is not None
         ),
     )

@@ -18,14 +18,14 @@ def prove(
 ) -> None:
     """Add the checks to ``entry``.
 
-    One that fails stops nothing: what the patches do can be found out all the same.
+    A failed check stops nothing: the rest of the series can be proven all the same.
     """
     with run.stage("patches", entry) as stage:
         checks, stage.reused = patches.judge(
             series, plan, cache_dir, run.dir / series.name
         )
         entry.checks += checks
-        good = sum(one.status == "pass" for one in checks)
+        good = sum(check.status == "pass" for check in checks)
         count = len(series.patches)
         stage.summary = f"{good} of {len(checks)} checks of {count} patches pass"
 
@@ -36,14 +36,14 @@ def read(
     run: Run,
     entry: SeriesReport,
 ) -> None:
-    """Add the checks of what takes minutes to read to ``entry``, at level deep; at
-    others, that they were not made."""
+    """Add the checks by slow programs that read sources to ``entry``, at level deep; at
+    other levels, that they were not made."""
     if work.context.level != "deep":
         entry.checks += reading.postponed()
         return
     with run.stage("reading", entry) as stage:
         checks, stage.reused = reading.judge(work, checkout)
         entry.checks += checks
-        judged = [one for one in checks if one.status != "skip"]
-        good = sum(one.status == "pass" for one in judged)
+        judged = [check for check in checks if check.status != "skip"]
+        good = sum(check.status == "pass" for check in judged)
         stage.summary = f"{good} of {len(judged)} programs found nothing new"

@@ -23,9 +23,9 @@ PLACE = "rebase"
 
 @dataclass(frozen=True)
 class Rebased:
-    """What became of a series; ``dir`` is where its report is.
+    """The outcome for a series; its report is in ``dir``.
 
-    ``carried`` is None if it was not reached.
+    ``carried`` is None if an earlier stage failed.
     """
 
     series: Series
@@ -35,7 +35,7 @@ class Rebased:
 
     @property
     def clean(self) -> bool:
-        """Whether all that is left of it applies and compiles."""
+        """Whether all patches that are left apply and compile."""
         return (
             self.carried is not None
             and self.carried.conflict is None
@@ -53,8 +53,8 @@ def carry(
 ) -> Rebased:
     """Carry the one series of ``request`` over from the tree ``origin`` to ``kernel``.
 
-    ``compiled``: what comes out is compiled, patch by patch.  Of a conflict the report
-    says "does not apply"; a run that was begun goes on.
+    ``compiled``: compile the result, patch by patch.  The report calls a conflict "does
+    not apply"; a rebase that stopped at one is continued.
     """
     (series,) = request.series
     tops = request.out / PLACE
@@ -75,9 +75,11 @@ def carry(
                 stage.summary = f"{new.version} from {new.describe} ({new.kind})"
             request = dataclasses.replace(request, base=new)
             with run.stage("rebase", entry) as stage:
-                where = tops / f"{series.name}-{new.id}"
-                carried = rebase.carry(series, old, new, where, request.cache, ui.say)
-                stage.summary = _told(series, carried)
+                directory = tops / f"{series.name}-{new.id}"
+                carried = rebase.carry(
+                    series, old, new, directory, request.cache, ui.say
+                )
+                stage.summary = _summary(series, carried)
                 if carried.conflict is not None:
                     raise _conflict(carried, command)
             _prove(request, series, carried, run, compiled=compiled)
@@ -89,31 +91,31 @@ def carry(
             _settle(run.report)
         run.save()
         if carried is not None:
-            kept = carried.directory / "run"
-            cache.remove(kept)
-            place.rename(kept)
-            place = kept
-        # Else what stopped it is said; the report of a failed begin helps nobody.
+            target = carried.directory / "run"
+            cache.remove(target)
+            place.rename(target)
+            place = target
+        # Else the error was printed, and the report holds nothing more.
     return Rebased(series, place, run.report, carried)
 
 
-def _told(series: Series, carried: rebase.Carried) -> str:
+def _summary(series: Series, carried: rebase.Carried) -> str:
     text = f"{carried.carried} of {len(series.patches)} patches carried over"
     if carried.gone:
-        names = ", ".join(one.path.name for one in carried.gone)
+        names = ", ".join(patch.path.name for patch in carried.gone)
         text += f"; the tree has {names}"
     return text
 
 
 def _conflict(carried: rebase.Carried, command: Sequence[str]) -> DoesNotApply:
-    found = carried.conflict
-    assert found is not None
-    what = ", ".join(found.places) or "settled, and not yet committed"
+    conflict = carried.conflict
+    assert conflict is not None
+    places = ", ".join(conflict.places) or "resolved, and not yet committed"
     steps = "\n        ".join(carried.commands(command))
     return DoesNotApply(
-        f"{found.patch.path.name}, {what}: both trees changed this; "
+        f"{conflict.patch.path.name}, {places}: both trees changed this; "
         f"{carried.carried} patches before it are carried over",
-        next=f"settle it there, outside of your tree:\n        {steps}",
+        next=f"resolve it there, outside of your tree:\n        {steps}",
     )
 
 
@@ -125,7 +127,7 @@ def _prove(
     *,
     compiled: bool,
 ) -> None:
-    """Apply what came out by plain `git am`, and compile each state of it."""
+    """Apply the result by plain `git am`, and compile each state of it."""
     entry = run.report.series[0]
     assert request.base is not None
     with run.stage("apply", entry) as stage:
@@ -139,7 +141,7 @@ def _prove(
     if not compiled:
         with run.stage("compile", entry) as stage:
             stage.status = "skip"
-            stage.summary = "--no-compile: nothing is said of what it builds to"
+            stage.summary = "--no-compile: whether it compiles is not known"
         return
     ground = validate._ground(request, run)
     now = dataclasses.replace(series, patches=carried.patches)
@@ -147,39 +149,42 @@ def _prove(
 
 
 def _settle(report: Report) -> None:
-    """The verdict: of patches that were carried over nothing more is asked."""
+    """The verdict: patches that were carried over and compile pass."""
     report.settle()
     entry = report.series[0]
-    stages = [one.status for one in (*report.stages, *entry.stages)]
-    states = {one.status for one in entry.checks} | set(stages)
-    bad = next((x for x in ("fail", "error", "does-not-apply") if x in states), None)
-    reached = any(one.name in ("compile", "apply") for one in entry.stages)
+    stages = [stage.status for stage in (*report.stages, *entry.stages)]
+    states = {check.status for check in entry.checks} | set(stages)
+    bad = next(
+        (state for state in ("fail", "error", "does-not-apply") if state in states),
+        None,
+    )
+    reached = any(stage.name in ("compile", "apply") for stage in entry.stages)
     if bad is None and reached:
         entry.status, report.status = "pass", "proven"
 
 
 def write(outcome: Rebased) -> list[Path]:
-    """Put what came out in the place of the series' own patches.
+    """Replace the series' own patches by the result.
 
-    Raises `KstallError` unless it is whole and each file has the name that it had.
+    Raises `KstallError` unless it is complete and each file has the name that it had.
     """
     series, carried = outcome.series, outcome.carried
     if carried is None or not outcome.clean:
         raise KstallError(
-            f"{series.name}: not written to {series.dir}: it is not whole, or does not "
-            "compile"
+            f"{series.name}: not written to {series.dir}: it is incomplete, or does "
+            "not compile"
         )
-    names = [one.path.name for one in carried.patches]
-    if names != [one.path.name for one in series.patches]:
+    names = [patch.path.name for patch in carried.patches]
+    if names != [patch.path.name for patch in series.patches]:
         raise KstallError(
             f"{series.name}: not written to {series.dir}: these are other patches than "
             f"series.toml lists ({', '.join(names)})",
             next=f"copy them by hand from {shlex.quote(str(carried.directory))}/patches"
             ", and list them there",
         )
-    for one in carried.patches:
-        text = one.path.read_text(encoding="utf-8", errors="surrogateescape")
-        target = series.dir / one.path.name
+    for patch in carried.patches:
+        text = patch.path.read_text(encoding="utf-8", errors="surrogateescape")
+        target = series.dir / patch.path.name
         scratch = target.with_suffix(".new")
         scratch.write_text(text, encoding="utf-8", errors="surrogateescape")
         scratch.replace(target)

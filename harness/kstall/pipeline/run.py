@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The bookkeeping of a run: stages, their verdicts, and a report that is always
-on disk, so that a run that is cut short has lost nothing that it knew."""
+"""The bookkeeping of a run: stages, their verdicts, and a report that is always on
+disk, so that an interrupted run loses nothing."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from .ui import Ui
 
 
 class StageStopped(Exception):
-    """A stage did not end well; its entry in the report says why."""
+    """A stage failed, or could not be judged; its entry in the report says why."""
 
 
 @dataclass
 class Opened:
-    """A stage that is under way: what it sets here ends up in its report entry."""
+    """A stage that is running: what it sets here ends up in its report entry."""
 
     log: Path
     summary: str = ""
@@ -54,7 +54,7 @@ class Run:
     """A run directory and the report that grows in it.
 
     Series may be proven in threads of their own: the report is written by one at a
-    time.  What may be done ``away`` is, if there is somebody to hand it out.
+    time.  ``away`` hands out what workers may do, if there are any.
     """
 
     dir: Path
@@ -76,8 +76,8 @@ class Run:
             try:
                 explain.fill(self.report, self.dir)
             except Exception as error:
-                # The verdict stands without it.
-                self.ui.say(f"not all is explained: {error!r}")
+                # The verdict holds without it.
+                self.ui.say(f"not all failures are explained: {error!r}")
         printed = report.printable(self.report)
         report.write(printed, self.dir / "report.json")
         junit.write(printed, self.dir / "junit.xml")
@@ -85,7 +85,7 @@ class Run:
         if self.report.status != "running":
             again = f"; `kstall html {self.dir}` tries again"
             self._draw(html.write, printed, "report.html", again)
-            # Half a run is nothing to submit.
+            # An unfinished run is not to be submitted.
             self._draw(kcidb.write, printed, "kcidb.json")
 
     def _draw(
@@ -98,18 +98,18 @@ class Run:
         try:
             write(printed, self.dir / name)
         except Exception as error:
-            # The verdict stands in report.json: what draws it must not cost it.
-            self.ui.say(f"{name} could not be made: {error!r}{again}")
+            # The verdict is in report.json, and must not be lost by an error in these.
+            self.ui.say(f"{name} could not be written: {error!r}{again}")
 
     def context(self, project: Project, cache: Path, level: Level = "full") -> Context:
-        """What its stages are told."""
+        """The context of its stages."""
         return Context(project, cache, self.dir, level, self.ui, away=self.away)
 
     @contextlib.contextmanager
     def stage(self, name: str, series: SeriesReport | None = None) -> Iterator[Opened]:
-        """Time a stage and put its outcome down, however it ends.
+        """Time a stage and record its outcome, however it ends.
 
-        Raises `StageStopped` in the place of what stopped it.
+        Raises `StageStopped` in place of an error.
         """
         folder = self.dir / (series.name if series else "shared")
         opened = Opened(log=folder / f"{name}.log")
@@ -150,16 +150,18 @@ class Run:
                 entry.seconds = round(time.monotonic() - began, 3)
                 entry.summary = "; ".join(filter(None, (opened.summary, *remarks)))
                 entry.reused = opened.reused
-                entry.figures = [report.Figure(**one._asdict()) for one in measured]
+                entry.figures = [
+                    report.Figure(**figure._asdict()) for figure in measured
+                ]
                 if opened.log.exists():
                     entry.log = str(opened.log.relative_to(self.dir))
                 entry.commands = [
                     report.Command(
-                        argv=list(done.argv),
-                        returncode=done.returncode,
-                        seconds=round(done.seconds, 3),
+                        argv=list(command.argv),
+                        returncode=command.returncode,
+                        seconds=round(command.seconds, 3),
                     )
-                    for done in commands
+                    for command in commands
                 ]
                 self.ui.end(entry)
                 self.save()
@@ -173,8 +175,8 @@ def begin(
     place: Path | None = None,
     away: elsewhere.Elsewhere | None = None,
 ) -> Run:
-    """Make the run's directory below ``out`` and lead ``out/latest`` to it; or take
-    ``place``, which is part of something else that `made` has made."""
+    """Make the run's directory below ``out`` and point ``out/latest`` to it; or make
+    it at ``place``, which is below a directory of `made`."""
     now = datetime.now(UTC)
     directory = made(out, now) if place is None else place
     run = Run(
@@ -221,7 +223,7 @@ def made(out: Path, now: datetime) -> Path:
 
 
 def lead_latest(out: Path, directory: Path) -> None:
-    """Lead ``latest`` to a run that has a report, at once and never to nothing."""
+    """Point ``latest`` to a run that has a report, atomically."""
     link = out / f".latest-{os.getpid()}"
     link.unlink(missing_ok=True)
     link.symlink_to(directory.name)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Series proven on the kernel that they share, and what stands in the way of that.
+"""Series proven on the kernel that they share, as far as they can share one.
 
 All series are in one kernel.  If they do not apply, build or boot together, those that
-are in the way stand apart, and are proven on a kernel of their own; so is what fails
-beside the others, before that is held against it: a failure that another series is
-shown to make, by a kernel with these two, is not its own.
+conflict stand apart, and are proven on a kernel of their own.  So is a series that
+fails beside the others, before that counts against it: a failure that a kernel with
+just one other series shows to be due to that one is not its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .kernels import Built
 
 #: The check that a series is proven on a kernel of its own as well.
 ALONE = "holds_alone"
-# Of a guest, beyond its memory: QEMU's own, and what reads its results.
+# What a guest takes beyond its memory: QEMU itself, and reading its results.
 _BESIDE_MEMORY = 512 * 2**20
 
 
@@ -62,25 +62,25 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """That of the series."""
+        """The name of the series."""
         return self.series.name
 
     @property
     def group(self) -> Group:
-        """It alone."""
+        """The group of this series alone."""
         return Group((self.series,), self.plan)
 
     @functools.cached_property
     def part(self) -> shares.Part:
-        """What tells its changes from those of others in the same kernel."""
+        """What identifies its changes among those of others in the same kernel."""
         return overhead.part(self.series, self.group.code.changed)
 
     def scratch(self) -> Subject:
-        """The same with a copy of its part of the report, which is in no report."""
+        """The same with a copy of its part of the report, to try something with."""
         return dataclasses.replace(self, entry=self.entry.model_copy(deep=True))
 
     def become(self, entry: SeriesReport) -> None:
-        """Have its part of the report be like ``entry``."""
+        """Replace its part of the report by a copy of ``entry``."""
         copied = entry.model_copy(deep=True)
         for name in type(entry).model_fields:
             setattr(self.entry, name, getattr(copied, name))
@@ -88,21 +88,21 @@ class Subject:
     @property
     def failures(self) -> frozenset[str]:
         """The checks and stages that failed."""
-        stages = (one.name for one in self.entry.stages if one.status == "fail")
-        checks = (one.name for one in self.entry.checks if one.status == "fail")
+        stages = (stage.name for stage in self.entry.stages if stage.status == "fail")
+        checks = (check.name for check in self.entry.checks if check.status == "fail")
         return frozenset((*stages, *checks))
 
 
-def prove(subjects: Sequence[Subject], wanted: Wanted, run: runs.Run) -> None:
-    """Prove each of ``subjects``; their parts of the report have what came of it."""
-    _Sharing(tuple(subjects), wanted, run).prove()
+def prove(subjects: Sequence[Subject], options: Wanted, run: runs.Run) -> None:
+    """Prove each of ``subjects``; the outcome is in their parts of the report."""
+    _Sharing(tuple(subjects), options, run).prove()
 
 
 def guests(
-    subjects: Sequence[Subject], wanted: Wanted, run: runs.Run
+    subjects: Sequence[Subject], options: Wanted, run: runs.Run
 ) -> Iterator[tuple[Subject, Guest]]:
     """A guest for each of ``subjects`` whose kernel can be built."""
-    sharing = _Sharing(tuple(subjects), wanted, run)
+    sharing = _Sharing(tuple(subjects), options, run)
     shared, built = sharing.shared()
     for subject in shared:
         with contextlib.suppress(runs.StageStopped):
@@ -111,38 +111,45 @@ def guests(
     for subject in subjects:
         if subject not in shared:
             with contextlib.suppress(runs.StageStopped):
-                made = sharing.built_alone(subject, built)
-                yield subject, sharing.guest(subject, made)
+                own_build = sharing.built_alone(subject, built)
+                yield subject, sharing.guest(subject, own_build)
 
 
-def ahead(every: Sequence[Series], ground: Ground, level: Level, run: runs.Run) -> None:
-    """Have the kernel begun elsewhere that `prove` will ask for first.
+def ahead(
+    all_series: Sequence[Series], ground: Ground, level: Level, run: runs.Run
+) -> None:
+    """Start on a worker the kernel that `prove` will need first.
 
     Raises `KstallError` if they do not apply.
     """
-    series = {one.name: one for one in sorted(every, key=lambda one: one.name)}
-    names = groups.declared([*series.values()]).together
+    by_name = {
+        series.name: series
+        for series in sorted(all_series, key=lambda series: series.name)
+    }
+    names = groups.declared([*by_name.values()]).together
     if names:
         group, _ = groups.applied(
-            ground.base, [series[name] for name in names], run.dir / "shared"
+            ground.base, [by_name[name] for name in names], run.dir / "shared"
         )
         kernels.ahead(ground, group, level, run)
 
 
 class _Sharing:
-    """The series of a run, by name, and the kernels that were made of parts of them."""
+    """The series of a run, by name, and the kernels that are built of them."""
 
     def __init__(
-        self, subjects: tuple[Subject, ...], wanted: Wanted, run: runs.Run
+        self, subjects: tuple[Subject, ...], options: Wanted, run: runs.Run
     ) -> None:
-        self._wanted = wanted
+        self._options = options
         self._run = run
-        self._subjects = {one.name: one for one in subjects}
+        self._subjects = {subject.name: subject for subject in subjects}
         self._attempts = 0
 
     def prove(self) -> None:
         shared, built = self.shared()
-        single = [one for one in self._subjects.values() if one not in shared]
+        single = [
+            subject for subject in self._subjects.values() if subject not in shared
+        ]
         if built is not None:
             single += self._prove_shared(shared, built)
         for subject in single:
@@ -151,9 +158,9 @@ class _Sharing:
                 self._mutate(subject)
 
     def _context(self, subject: Subject, *below: str) -> Context:
-        """What its stages are told; results are ``below`` its directory of the run."""
+        """The context of its stages; results are ``below`` its directory of the run."""
         ground, run = subject.ground, self._run
-        context = run.context(ground.project, ground.cache, self._wanted.level)
+        context = run.context(ground.project, ground.cache, self._options.level)
         if below:
             out = run.dir.joinpath(subject.name, *below)
             context = dataclasses.replace(context, out=out)
@@ -162,30 +169,36 @@ class _Sharing:
     # -- kernels -----------------------------------------------------------------------
 
     def shared(self) -> tuple[list[Subject], Built | None]:
-        """As many as apply and build together, and their kernels; none, or two and
-        more."""
-        # In any other order it would be another kernel.
+        """The series that apply and build together, and their kernels: none, or two
+        and more."""
+        # Another order would be another kernel.
         names = tuple(sorted(self._subjects))
         if len(names) < 2:
             return [], None
         apart = groups.declared([self._subjects[name].series for name in names])
         with self._run.stage("together") as stage:
-            group, found = self._applied(apart.together)
+            group, division = self._applied(apart.together)
             stage.summary = "; ".join(
                 [
-                    f"{len(found.together)} series in one kernel",
-                    *(f"{one.name} {_of(one, 'hold')}" for one in apart.apart),
-                    *(f"{one.name} {_of(one, 'apply')}" for one in found.apart),
+                    f"{len(division.together)} series in one kernel",
+                    *(
+                        f"{outlier.name} {_of(outlier, 'hold')}"
+                        for outlier in apart.apart
+                    ),
+                    *(
+                        f"{outlier.name} {_of(outlier, 'apply')}"
+                        for outlier in division.apart
+                    ),
                 ]
             )
         self._tell(apart, "hold", "series.toml declares it: [[conflict]]")
-        self._tell(found, "apply")
-        if len(found.together) < 2:
+        self._tell(division, "apply")
+        if len(division.together) < 2:
             return [], None
-        built, found = self._build(group)
+        built, division = self._build(group)
         if built is None:
             return [], None
-        return [self._subjects[name] for name in found.together], built
+        return [self._subjects[name] for name in division.together], built
 
     def _applied(self, names: Names) -> tuple[Group, Divided]:
         base = self._subjects[names[0]].ground.base
@@ -194,8 +207,8 @@ class _Sharing:
 
     def _build(self, group: Group) -> tuple[Built | None, Divided]:
         ground = self._subjects[group.series[0].name].ground
-        level, run = self._wanted.level, self._run
-        names = tuple(one.name for one in group.series)
+        level, run = self._options.level, self._run
+        names = tuple(series.name for series in group.series)
         try:
             return kernels.make(ground, group, level, run), Divided(names)
         except kernels.NotTogether as error:
@@ -204,33 +217,33 @@ class _Sharing:
 
         def holds(part: Names) -> bool:
             try:
-                # What only the other kernel can show is not asked of it.
-                wanted = level if first.stage in ("base", "fixed") else "quick"
-                self._attempt(part, wanted)
+                # The base is not built again unless that is what failed.
+                part_level = level if first.stage in ("base", "fixed") else "quick"
+                self._attempt(part, part_level)
             except kernels.NotTogether as error:
                 last.append(error)
             else:
                 return True
             return False
 
-        known = {names: False}
-        found = groups.divide(
+        answers = {names: False}
+        division = groups.divide(
             names,
-            lambda part: known[part] if part in known else holds(part),
+            lambda part: answers[part] if part in answers else holds(part),
             lambda: last[-1].suspects,
         )
-        self._tell(found, "build", str(first.cause))
-        if len(found.together) < 2:
-            return None, found
-        together, _ = self._applied(found.together)
+        self._tell(division, "build", str(first.cause))
+        if len(division.together) < 2:
+            return None, division
+        together, _ = self._applied(division.together)
         try:
-            return kernels.make(ground, together, level, run), found
+            return kernels.make(ground, together, level, run), division
         except kernels.NotTogether:
-            # The base, of which was not asked: with what is left, each for itself.
-            return None, found
+            # The base, which was not tried: each of the others on its own kernel.
+            return None, division
 
     def _attempt(self, names: Names, level: Level) -> Built:
-        """The kernel of a part.  Raises `kernels.NotTogether`."""
+        """The kernel of a subset.  Raises `kernels.NotTogether`."""
         self._attempts += 1
         if len(names) == 1:
             group = self._subjects[names[0]].group
@@ -240,15 +253,17 @@ class _Sharing:
         return kernels.make(ground, group, level, self._run, attempt=self._attempts)
 
     def built_alone(self, subject: Subject, like: Built | None = None) -> Built:
-        """Its kernels, with it alone.  Raises `runs.StageStopped`.
+        """The kernels of this series alone.  Raises `runs.StageStopped`.
 
-        If ``like`` has all that it asks for, they are configured as that is: it has the
-        same base then.
+        If ``like`` has all symbols that it needs, they are configured like that, so
+        that the base is the same.
         """
         ground, group = subject.ground, subject.group
         if like is not None and _has_all(like, group):
             group = dataclasses.replace(group, configured_as=like.group)
-        return kernels.make(ground, group, self._wanted.level, self._run, subject.entry)
+        return kernels.make(
+            ground, group, self._options.level, self._run, subject.entry
+        )
 
     def guest(self, subject: Subject, built: Built) -> Guest:
         """The guest of a series, on a kernel that has it."""
@@ -279,12 +294,12 @@ class _Sharing:
         """
         run, entry, series = self._run, subject.entry, subject.series
         guest = self.guest(subject, built)
-        again = self._wanted.again
+        again = self._options.again
         bench = trials.Bench(context, series, guest, run, entry, again=again)
         both = built.pair(series) if context.level != "quick" else None
         saved: Evidence | None
-        if self._wanted.repeat is not None:
-            saved = trials.many(bench, self._wanted.repeat)
+        if self._options.repeat is not None:
+            saved = trials.many(bench, self._options.repeat)
         elif both is not None and series.measures and beside > 1:
             saved = self._once_and_counted(bench, both, beside)
         else:
@@ -304,7 +319,7 @@ class _Sharing:
     def _once_and_counted(
         self, bench: trials.Bench, both: Kernels, count: int
     ) -> Evidence:
-        """Count beside the guest, which changes nothing for what counts instructions.
+        """Count while the guest runs, which does not change counts of instructions.
 
         Raises `runs.StageStopped`.
         """
@@ -316,7 +331,7 @@ class _Sharing:
             try:
                 overhead.count(bench.context, bench.series, both, self._run, entry)
             except runs.StageStopped as error:
-                # The guest goes on: it has something to say all the same.
+                # The guest goes on: its checks are reported all the same.
                 stopped.append(error)
 
         tasks: dict[str, Callable[[], None]] = {
@@ -330,34 +345,32 @@ class _Sharing:
             _ended(entry)
             raise
         except runs.StageStopped:
-            counting = [one for one in entry.stages if one.name == "instructions"]
+            counting = [stage for stage in entry.stages if stage.name == "instructions"]
             for stage in counting:
                 if stage.status == "error":
                     stage.status, stage.error = "skip", None
-                    stage.summary = "ended, as the guest did not come to its end"
+                    stage.summary = "ended, as the guest did not finish"
             raise
         if stopped:
             raise stopped[0]
         return saved[0]
 
     def _shares(self, built: Built) -> shares.Shares | None:
-        # Fixes are in what is compared with as well.
-        names = [one.name for one in built.group.series if not one.is_fix]
+        # Fixes are in the kernel that costs are compared with, too.
+        names = [series.name for series in built.group.series if not series.is_fix]
         if len(names) < 2:
             return None
         return shares.Shares(tuple(self._subjects[name].part for name in names))
 
     def _mutate(self, subject: Subject) -> None:
-        """Whether the checks would have noticed wrong values, as `mutate` asks them."""
+        """Falsify the evidence, to see whether the checks notice wrong values."""
         entry, series = subject.entry, subject.series
         if entry.evidence is None or not mutate.concerns(series):
             return
         with self._run.stage("mutate", entry) as stage:
-            if self._wanted.level == "quick":
+            if self._options.level == "quick":
                 stage.status = "skip"
-                stage.summary = (
-                    "LEVEL=quick: nothing is said of what checks would notice"
-                )
+                stage.summary = "LEVEL=quick: evidence is not falsified"
                 return
             if any(check.status in ("fail", "error") for check in entry.checks):
                 stage.status = "skip"
@@ -374,52 +387,61 @@ class _Sharing:
             entry.checks.append(mutate.judge(series, entry.mutation))
 
     def _prove_shared(self, subjects: Sequence[Subject], built: Built) -> list[Subject]:
-        """Prove ``subjects`` on one kernel; those that stand apart come back."""
-        before = {one.name: one.entry.model_copy(deep=True) for one in subjects}
-        self._each(subjects, lambda one: self._chain(one, built, self._context(one)))
-        if all("guest" in one.failures for one in subjects):
+        """Prove ``subjects`` on one kernel; return those that stand apart."""
+        before = {
+            subject.name: subject.entry.model_copy(deep=True) for subject in subjects
+        }
+        self._each(
+            subjects,
+            lambda subject: self._chain(subject, built, self._context(subject)),
+        )
+        if all("guest" in subject.failures for subject in subjects):
             return self._prove_those_that_boot(subjects, before)
         for subject in subjects:
             if subject.failures:
                 self._settle(subject, subjects, before[subject.name])
-            elif self._wanted.alone:
+            elif self._options.alone:
                 self._prove_alone_too(subject, before[subject.name])
-            # In processes of its own, which are forked from one without threads.
+            # It forks processes, so no other thread may run.
             self._mutate(subject)
         return []
 
     def _each(
         self, subjects: Sequence[Subject], act: Callable[[Subject], None]
     ) -> None:
-        """Do it for each, for as many at once as there is room for."""
+        """Call ``act`` for each, for as many at once as there is room for."""
 
         def task(subject: Subject) -> None:
             with contextlib.suppress(runs.StageStopped):
                 act(subject)
 
         count = self._at_once(subjects)
-        # What takes long comes first, lest it be all that is left.
-        order = sorted(subjects, key=lambda one: -_deadline(one.series))
-        # Who only waits for others takes up nothing here.
-        here = count if self._run.away is None else _room(subjects)
-        with places.limited(max(here, 1)):
+        # The longest first, lest one runs alone at the end.
+        order = sorted(subjects, key=lambda subject: -_deadline(subject.series))
+        # What workers do takes up nothing here.
+        slots = count if self._run.away is None else _room(subjects)
+        with places.limited(max(slots, 1)):
             if count < 2:
                 for subject in order:
                     task(subject)
             else:
-                tasks = {one.name: functools.partial(task, one) for one in order}
+                tasks = {
+                    subject.name: functools.partial(task, subject) for subject in order
+                }
                 ended: set[str] = set()
                 try:
                     parallel.each(tasks, count, lambda name, _: ended.add(name))
                 except KeyboardInterrupt:
-                    _interrupted(one for one in subjects if one.name not in ended)
+                    _interrupted(
+                        subject for subject in subjects if subject.name not in ended
+                    )
                     raise
 
     def _at_once(self, subjects: Sequence[Subject]) -> int:
         if self._run.away is not None:
             # With what is counted beside each guest.
             return max(2, len(subjects))
-        return self._wanted.at_once or (1 if self._wanted.repeat else _room(subjects))
+        return self._options.at_once or (1 if self._options.repeat else _room(subjects))
 
     def _prove_alone(
         self, subject: Subject, context: Context, like: Built | None = None
@@ -431,49 +453,49 @@ class _Sharing:
     def _prove_those_that_boot(
         self, subjects: Sequence[Subject], before: dict[str, SeriesReport]
     ) -> list[Subject]:
-        """No guest came to its end: find out whose fault that is, and leave it out."""
-        names = tuple(one.name for one in subjects)
+        """No guest finished: find out which series is to blame; prove the others."""
+        names = tuple(subject.name for subject in subjects)
         why = next(
-            one.error or one.summary
-            for one in subjects[0].entry.stages
-            if one.name == "guest"
+            stage.error or stage.summary
+            for stage in subjects[0].entry.stages
+            if stage.name == "guest"
         )
 
         def holds(part: Names) -> bool:
             return part != names and self._boots(part)
 
         try:
-            found = groups.divide(names, holds)
+            division = groups.divide(names, holds)
         except runs.StageStopped:
             return []
         for subject in subjects:
             subject.become(before[subject.name])
             self._set_aside(subject)
-        self._tell(found, "boot", why)
-        apart = [self._subjects[one.name] for one in found.apart]
-        together = [self._subjects[name] for name in found.together]
+        self._tell(division, "boot", why)
+        apart = [self._subjects[outlier.name] for outlier in division.apart]
+        together = [self._subjects[name] for name in division.together]
         if len(together) < 2:
             return [*apart, *together]
-        group, _ = self._applied(found.together)
+        group, _ = self._applied(division.together)
         try:
-            made = kernels.make(
-                together[0].ground, group, self._wanted.level, self._run
+            built = kernels.make(
+                together[0].ground, group, self._options.level, self._run
             )
         except (kernels.NotTogether, runs.StageStopped):
             return [*apart, *together]
-        return [*apart, *self._prove_shared(together, made)]
+        return [*apart, *self._prove_shared(together, built)]
 
     def _set_aside(self, subject: Subject) -> None:
-        """Keep what its guest left, and have room for that of another."""
+        """Move the results of its guest, to have room for those of another."""
         place = self._run.dir / subject.name
         aside = place / f"attempt-{self._attempts}"
-        for one in ("results", "instructions"):
-            if (place / one).exists():
+        for name in ("results", "instructions"):
+            if (place / name).exists():
                 aside.mkdir(exist_ok=True)
-                (place / one).rename(aside / one)
+                (place / name).rename(aside / name)
 
     def _boots(self, part: Names) -> bool:
-        """Whether the guest of the first one comes to its end on a kernel of these."""
+        """Whether the guest of the first series finishes on a kernel of these."""
         try:
             built = self._attempt(part, "quick")
         except kernels.NotTogether:
@@ -496,10 +518,10 @@ class _Sharing:
     def _settle(
         self, subject: Subject, subjects: Sequence[Subject], before: SeriesReport
     ) -> None:
-        """Find out whether what failed beside others is the fault of one of them.
+        """Find out whether another series is to blame for what failed beside it.
 
-        Nothing is tried again until it is right: it has to hold alone, and to fail
-        once more on a kernel with the one other series that is named.
+        Nothing is repeated until it passes: it has to hold alone, and to fail again on
+        a kernel with the one other series that is named.
         """
         failures = subject.failures
         fresh = dataclasses.replace(subject, entry=before).scratch()
@@ -507,39 +529,39 @@ class _Sharing:
         with contextlib.suppress(runs.StageStopped):
             self._prove_alone(alone, self._context(alone, "alone"))
         if not _holds(alone):
-            said = ", ".join(sorted(alone.failures)) or "it could not be judged"
-            self._remark(subject, f"on a kernel of its own as well: {said}")
+            failed = ", ".join(sorted(alone.failures)) or "it could not be judged"
+            self._remark(subject, f"on a kernel of its own as well: {failed}")
             return
-        other = self._culprit(fresh, [one.name for one in subjects], failures)
-        said = ", ".join(sorted(failures))
+        other = self._culprit(fresh, [subject.name for subject in subjects], failures)
+        failed = ", ".join(sorted(failures))
         if other is None:
             self._remark(
                 subject,
-                f"on a kernel of its own {said} holds, and beside no single other "
-                "series it fails",
+                f"{failed}: passes on a kernel of its own, and fails beside no single "
+                "other series",
             )
             return
         subject.become(alone.entry)
-        error = f"beside {other}, {said} fails; this is of a kernel without it"
+        error = f"beside {other}, {failed} fails; these results are without it"
         with self._run.stage("beside", subject.entry) as stage:
             stage.status, stage.summary = "skip", error
 
     def _culprit(
         self, fresh: Subject, names: Sequence[str], failures: frozenset[str]
     ) -> str | None:
-        """Beside which other series ``failures`` are seen; alone they are not."""
+        """The other series beside which ``failures`` are seen; alone they are not."""
         others = [name for name in names if name != fresh.name]
-        known = {(fresh.name,): True, tuple(names): False}
+        answers = {(fresh.name,): True, tuple(names): False}
 
         def holds(part: Names) -> bool:
-            if part not in known:
-                known[part] = not self._fails_beside(fresh, part, failures)
-            return known[part]
+            if part not in answers:
+                answers[part] = not self._fails_beside(fresh, part, failures)
+            return answers[part]
 
-        mine = {path for patch in fresh.series.patches for path in patch.touches}
+        touched = {path for patch in fresh.series.patches for path in patch.touches}
         for name in others:
-            theirs = self._subjects[name].series.patches
-            if any(mine & {*patch.touches} for patch in theirs):
+            patches = self._subjects[name].series.patches
+            if any(touched & {*patch.touches} for patch in patches):
                 pair = tuple(sorted((fresh.name, name)))
                 if not holds(pair):
                     return name
@@ -551,11 +573,11 @@ class _Sharing:
         subject = fresh.scratch()
         try:
             with contextlib.suppress(runs.StageStopped):
-                built = self._attempt(part, self._wanted.level)
+                built = self._attempt(part, self._options.level)
                 below = f"attempt-{self._attempts}"
                 self._chain(subject, built, self._context(subject, below))
         except kernels.NotTogether:
-            # That says nothing of these failures.
+            # No result, as to these failures.
             return False
         return bool(subject.failures & failures)
 
@@ -564,19 +586,19 @@ class _Sharing:
         alone = dataclasses.replace(subject, entry=before).scratch()
         with contextlib.suppress(runs.StageStopped):
             self._prove_alone(alone, self._context(alone, "alone"))
-        claim = "On a kernel with this series only, everything comes out as well."
+        claim = "Everything also passes on a kernel with this series only."
         check = run_check(ALONE, "harness", claim, _alone, alone.entry)
         subject.entry.checks.append(check)
 
-    # -- what is told ------------------------------------------------------------------
+    # -- report ------------------------------------------------------------------------
 
-    def _tell(self, found: Divided, what: str, why: str = "") -> None:
-        """Put into each series' part of the report why it stands apart."""
-        for one in found.apart:
-            entry = self._subjects[one.name].entry
+    def _tell(self, division: Divided, verb: str, why: str = "") -> None:
+        """Report in each series' part why it stands apart."""
+        for outlier in division.apart:
+            entry = self._subjects[outlier.name].entry
             with self._run.stage("beside", entry) as stage:
                 stage.status = "skip"
-                stage.summary = f"{_of(one, what)}: on a kernel of its own"
+                stage.summary = f"{_of(outlier, verb)}: on a kernel of its own"
                 stage.error = why or None
 
     def _remark(self, subject: Subject, text: str) -> None:
@@ -588,15 +610,15 @@ def _has_all(built: Built, group: Group) -> bool:
     """Whether the kernel is configured as ``group`` asks for."""
     ground = built.ground
     try:
-        own = group.fragments(ground.project)
-        wanted = kconfig.combine(own, ground.tools.arch)
+        fragments = group.fragments(ground.project)
+        requested = kconfig.combine(fragments, ground.tools.arch)
     except kconfig.KconfigError:
-        return False  # whoever configures it says what is wrong
-    return not kconfig.missing(wanted, kconfig.parse_config(built.patched.config))
+        return False  # configuring it reports the error
+    return not kconfig.missing(requested, kconfig.parse_config(built.patched.config))
 
 
 def _interrupted(subjects: Iterable[Subject]) -> None:
-    """Have the stages that were under way say what ended them."""
+    """Mark the stages that were running as interrupted."""
     for subject in subjects:
         _ended(subject.entry)
 
@@ -607,27 +629,27 @@ def _ended(entry: SeriesReport) -> None:
             stage.error = stage.summary = "interrupted"
 
 
-def _of(one: Apart, what: str) -> str:
-    if not one.alone:
-        return f"does not {what}"
-    return f"does not {what} beside {one.other or 'the others together'}"
+def _of(outlier: Apart, verb: str) -> str:
+    if not outlier.alone:
+        return f"does not {verb}"
+    return f"does not {verb} beside {outlier.other or 'the others together'}"
 
 
 def _holds(subject: Subject) -> bool:
-    """Whether it came to a verdict, and to no other one than that it holds."""
-    found = [one.status for one in subject.entry.stages]
-    found += [one.status for one in subject.entry.checks]
-    good = all(status in ("pass", "skip") for status in found)
+    """Whether it was judged, and nothing failed."""
+    statuses = [stage.status for stage in subject.entry.stages]
+    statuses += [check.status for check in subject.entry.checks]
+    good = all(status in ("pass", "skip") for status in statuses)
     return good and subject.entry.evidence is not None
 
 
 def _alone(entry: SeriesReport) -> Verdict:
     verdict = Verdict()
-    stopped = [one for one in entry.stages if one.status not in ("pass", "skip")]
-    for one in stopped:
-        if one.status != "fail":
-            raise KstallError(one.error or one.summary)
-        verdict.true(f"stage {one.name}", False, one.error or one.summary)
+    stopped = [stage for stage in entry.stages if stage.status not in ("pass", "skip")]
+    for stage in stopped:
+        if stage.status != "fail":
+            raise KstallError(stage.error or stage.summary)
+        verdict.true(f"stage {stage.name}", False, stage.error or stage.summary)
     for check in entry.checks:
         if check.kind == "patch" or check.status == "skip":
             continue
@@ -644,5 +666,5 @@ def _deadline(series: Series) -> float:
 def _room(subjects: Sequence[Subject]) -> int:
     """How many guests there are processors and memory for."""
     processors = len(os.sched_getaffinity(0))
-    largest = max(machine_for(one.series).bytes_of_memory for one in subjects)
+    largest = max(machine_for(subject.series).bytes_of_memory for subject in subjects)
     return max(1, min(processors, space.memory() // (largest + _BESIDE_MEMORY)))

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``kstall stability``: whether a verdict is the same again, on a host that is busy.
+"""``kstall stability``: whether verdicts are stable while the host is busy.
 
 The guest of a series is booted many times on one kernel, under each load alone and
-several at once.  Nothing is tried again and nothing left out: a run whose verdict is
-another than "proven" is what is looked for, and its results are kept.
+several at once.  Nothing is repeated or left out: the aim is to find runs with another
+verdict than "proven", whose results are kept.
 
 The evidence of each run is falsified as well (`mutate`): what a check notices must not
-be luck either.
+depend on luck either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from . import hostload, trials, validate
 from .ui import Ui
 
 FILE = "stability.json"
-#: How many virtual processors KUnit suites are run on.
+#: The numbers of virtual processors that KUnit suites are run on.
 CPUS = (1, 4)
 #: Of so many runs one may have no verdict.
 JUDGED = 50
@@ -61,8 +61,8 @@ class Attempt:
     """One guest: ``beside`` others of its kind ran at the same time.
 
     ``average`` is the host's load average over the minute before its end; ``cause`` is
-    what stopped it, or what its checks had to say against it; ``kept`` is the directory
-    of its results.
+    the error that stopped it, or its checks that did not pass; ``kept`` is the
+    directory of its results.
     """
 
     series: str
@@ -95,10 +95,10 @@ class Repeated:
 
 @dataclass
 class Outcome:
-    """All that is known by now, and the run directory, if there is one yet."""
+    """The results so far, and the run directory, if there is one yet."""
 
     place: Path | None = None
-    #: Those whose kernels could be built.
+    #: The series whose kernels could be built.
     series: set[str] = field(default_factory=set)
     attempts: list[Attempt] = field(default_factory=list)
     suites: list[Repeated] = field(default_factory=list)
@@ -121,34 +121,34 @@ class Tally:
 
 def tallies(attempts: Sequence[Attempt]) -> list[Tally]:
     """The attempts added up, by series and load, in the order in which they came."""
-    found = []
+    rows = []
     groups: dict[tuple[str, int], list[Attempt]] = {}
-    for one in attempts:
-        groups.setdefault((one.series, one.load), []).append(one)
+    for attempt in attempts:
+        groups.setdefault((attempt.series, attempt.load), []).append(attempt)
     for (series, load), group in groups.items():
         statuses: dict[str, Counter[str]] = {}
-        for one in group:
-            for name, status in one.checks.items():
+        for attempt in group:
+            for name, status in attempt.checks.items():
                 statuses.setdefault(name, Counter())[status] += 1
-        found.append(
+        rows.append(
             Tally(
                 series,
                 load,
                 len(group),
-                dict(Counter(one.verdict for one in group)),
+                dict(Counter(attempt.verdict for attempt in group)),
                 {
                     name: dict(counts)
                     for name, counts in statuses.items()
                     if set(counts) not in ({"pass"}, {"skip"})
                 },
                 tuple(
-                    f"run {one.number}: {one.cause}"
-                    for one in group
-                    if one.verdict != "proven"
+                    f"run {attempt.number}: {attempt.cause}"
+                    for attempt in group
+                    if attempt.verdict != "proven"
                 ),
             )
         )
-    return found
+    return rows
 
 
 def exit_code(outcome: Outcome) -> int:
@@ -156,8 +156,8 @@ def exit_code(outcome: Outcome) -> int:
 
     A KUnit suite has to pass each time.
     """
-    verdicts = Counter(one.verdict for one in outcome.attempts)
-    counts = [one.count for one in outcome.suites]
+    verdicts = Counter(attempt.verdict for attempt in outcome.attempts)
+    counts = [repeated.count for repeated in outcome.suites]
     if verdicts["failed"] or any(count and count.failed for count in counts):
         return report.EXIT["failed"]
     if verdicts["could-not-judge"] * JUDGED > len(outcome.attempts) or not all(
@@ -180,7 +180,7 @@ def batches(runs: int, at_once: Sequence[int] = (1, 2)) -> Iterator[range]:
 def measure(
     request: validate.Request, plan: Plan, ui: Ui, command: Sequence[str]
 ) -> Outcome:
-    """Boot all guests of ``plan``, and say what became of them.
+    """Boot all guests of ``plan``, and return their outcome.
 
     `FILE` in the run directory is rewritten after each guest.
     """
@@ -201,16 +201,18 @@ def measure(
 
 
 def write(outcome: Outcome) -> None:
-    """Put all that is known by now into `FILE` of the run directory."""
+    """Write the results so far to `FILE` in the run directory."""
     assert outcome.place is not None
     cache.write_json(
         outcome.place / FILE,
         {
             "schema": 1,
             "processors": len(os.sched_getaffinity(0)),
-            "tallies": [dataclasses.asdict(one) for one in tallies(outcome.attempts)],
-            "attempts": [dataclasses.asdict(one) for one in outcome.attempts],
-            "suites": [dataclasses.asdict(one) for one in outcome.suites],
+            "tallies": [
+                dataclasses.asdict(tally) for tally in tallies(outcome.attempts)
+            ],
+            "attempts": [dataclasses.asdict(attempt) for attempt in outcome.attempts],
+            "suites": [dataclasses.asdict(repeated) for repeated in outcome.suites],
         },
     )
 
@@ -230,8 +232,8 @@ class _Bench:
     def guests(self, outcome: Outcome, required: Callable[[], None]) -> None:
         """Boot the guest as often as planned, one and several at once."""
 
-        def done(number: int, found: tuple[Attempt, Evidence | None]) -> None:
-            attempt = self._finished(*found)
+        def done(number: int, pair: tuple[Attempt, Evidence | None]) -> None:
+            attempt = self._finished(*pair)
             outcome.attempts.append(attempt)
             write(outcome)
             self.ui.say(tell(attempt))
@@ -269,7 +271,9 @@ class _Bench:
             judged = trials.judge(self.series, saved)
             checks = {check.name: check.status for check in judged}
             verdict = verdict_of(list(checks.values()))
-            cause = "; ".join(_against(one) for one in judged if _is_odd(one.status))
+            cause = "; ".join(
+                _against(check) for check in judged if _is_odd(check.status)
+            )
         except FailedCheck as error:
             seconds = time.monotonic() - began
             verdict, cause = "failed", str(error)
@@ -285,7 +289,10 @@ class _Bench:
         return attempt, saved
 
     def _finished(self, attempt: Attempt, saved: Evidence | None) -> Attempt:
-        """``attempt`` with what its falsified evidence says; its files, if odd."""
+        """``attempt`` with the check of its falsified evidence.
+
+        Its files are removed if it is proven.
+        """
         out = self._place(attempt.number)
         if attempt.verdict == "proven" and saved is not None:
             attempt = self._falsified(attempt, saved)
@@ -299,12 +306,12 @@ class _Bench:
             return attempt
         workers = len(os.sched_getaffinity(0))
         try:
-            found = mutate.judged(self.series, saved, workers=workers)
+            mutation = mutate.judged(self.series, saved, workers=workers)
         except KstallError as error:
             return dataclasses.replace(
                 attempt, verdict="could-not-judge", cause=explain(error)
             )
-        check = mutate.judge(self.series, found)
+        check = mutate.judge(self.series, mutation)
         checks = attempt.checks | {check.name: check.status}
         verdict = verdict_of(list(checks.values()))
         cause = None if verdict == "proven" else _against(check)
@@ -327,8 +334,8 @@ class _Bench:
         return Repeated(self.series.name, suite, self.load, cpus, seconds, count, cause)
 
     def _boot(self, series: Series, guest: Guest, out: Path) -> Path:
-        """The results of a guest.  What is kept of others' is not used."""
-        # Guests of one kind that share a cache take turns.
+        """Boot a guest and return its results; those of earlier guests are not used."""
+        # Guests of one kind that share a cache wait for each other.
         own = out / "cache"
         try:
             return run_guest(
@@ -345,43 +352,45 @@ class _Bench:
                 cache.remove(own)
 
 
-def tell(one: Attempt) -> str:
-    """An attempt in a line, and its cause in those behind it."""
-    beside = f", {one.beside} beside it" if one.beside else ""
+def tell(attempt: Attempt) -> str:
+    """An attempt in a line, and its cause in those after it."""
+    beside = f", {attempt.beside} beside it" if attempt.beside else ""
     text = (
-        f"run {one.number}{beside}: {one.verdict} in {one.seconds:.0f} s, "
-        f"load average {one.average:.1f}"
+        f"run {attempt.number}{beside}: {attempt.verdict} in {attempt.seconds:.0f} s, "
+        f"load average {attempt.average:.1f}"
     )
-    return text if one.verdict == "proven" else f"{text}: {one.cause}"
+    return text if attempt.verdict == "proven" else f"{text}: {attempt.cause}"
 
 
-def tell_suite(one: Repeated) -> str:
-    """A suite's counts in a line, and its complaints in those behind it."""
-    where = f"{one.suite}, load {one.load}, {one.cpus} processors"
-    if one.count is None:
-        return f"{where}: could-not-judge: {one.cause}"
+def tell_suite(repeated: Repeated) -> str:
+    """A suite's counts in a line, and its complaints in those after it."""
+    title = f"{repeated.suite}, load {repeated.load}, {repeated.cpus} processors"
+    if repeated.count is None:
+        return f"{title}: could-not-judge: {repeated.cause}"
     counts = (
-        f"{one.count.passed} passed, {one.count.failed} failed, "
-        f"{one.count.not_run} without an answer, in {one.seconds:.0f} s"
+        f"{repeated.count.passed} passed, {repeated.count.failed} failed, "
+        f"{repeated.count.not_run} without an answer, in {repeated.seconds:.0f} s"
     )
-    return "\n  ".join((f"{where}: {counts}", *one.count.complaints))
+    return "\n  ".join((f"{title}: {counts}", *repeated.count.complaints))
 
 
 def summary(outcome: Outcome) -> list[str]:
-    """Of each series and load: runs, verdicts, and the checks that moved."""
-    lines = [f"{one.series}: {tell_suite(one)}" for one in outcome.suites]
+    """For each series and load: runs, verdicts, and the checks that moved."""
+    lines = [
+        f"{repeated.series}: {tell_suite(repeated)}" for repeated in outcome.suites
+    ]
     for tally in tallies(outcome.attempts):
         counts = ", ".join(f"{count} {name}" for name, count in tally.verdicts.items())
         lines.append(f"{tally.series}, load {tally.load}: {tally.runs} runs: {counts}")
         for name, statuses in tally.moved.items():
-            told = ", ".join(f"{count} {status}" for status, count in statuses.items())
-            lines.append(f"  {name}: {told}")
+            text = ", ".join(f"{count} {status}" for status, count in statuses.items())
+            lines.append(f"  {name}: {text}")
         lines += [f"  {cause}" for cause in tally.causes]
     return lines
 
 
 def verdict_of(statuses: Sequence[str]) -> Verdict:
-    """What a run's checks come to: one that failed counts before one without answer."""
+    """The verdict of a run: a failed check counts more than one without an answer."""
     if "fail" in statuses:
         return "failed"
     return "could-not-judge" if "error" in statuses or not statuses else "proven"
@@ -393,9 +402,9 @@ def _is_odd(status: str) -> bool:
 
 def _against(check: Check) -> str:
     """A check that does not pass, and the first comparison that does not hold."""
-    wrong = [one for one in check.comparisons if not one.ok]
-    told = f"{check.name} ({check.status})"
+    wrong = [comparison for comparison in check.comparisons if not comparison.ok]
+    text = f"{check.name} ({check.status})"
     if wrong:
         first = wrong[0]
-        return f"{told}: {first.label}: {first.wanted}, got {first.seen}"
-    return f"{told}: {check.detail.strip().splitlines()[-1]}" if check.detail else told
+        return f"{text}: {first.label}: {first.wanted}, got {first.seen}"
+    return f"{text}: {check.detail.strip().splitlines()[-1]}" if check.detail else text

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Boots of a series' guest and their verdicts: once, once more, or many times.
 
-What could not be judged because of the apparatus is tried once more, and the report
-shows both tries.  What failed is never tried again: who asks until the answer is yes
-has asked nothing.
+A guest that could not be judged because of the apparatus is booted once more, and the
+report shows both tries.  A failure is never retried: repeating a check until it passes
+proves nothing.
 """
 
 from __future__ import annotations
@@ -40,26 +40,28 @@ class Bench:
 
     @property
     def dir(self) -> Path:
-        """The series' part of what the context has for it in the run directory."""
+        """The directory of the series, below that of the context."""
         return self.context.out / self.series.name
 
 
 def once(bench: Bench) -> Evidence:
-    """Boot the guest, or take what an earlier run kept of it, and judge the results.
+    """Boot the guest, or take its results from an earlier run, and judge them.
 
-    Raises `runs.StageStopped` if there are none, twice.
+    Raises `runs.StageStopped` if twice there are none.
     """
     for number in range(1, _TRIES + 1):
         last = number == _TRIES
         saved, checks = _try(bench, number, last=last)
         if saved is not None and (last or not _may_be_tried_again(checks)):
             if number > 1:
-                _tell_of_the_first(bench, checks)
+                _mention_first_try(bench, checks)
             bench.entry.checks += checks
             return saved
-        # What stands in the report is the last try; this one is among its tries.
+        # The report's stages are those of the last try; this one is in ``tries``.
         bench.entry.stages = [
-            one for one in bench.entry.stages if one.name not in ("guest", "judge")
+            stage
+            for stage in bench.entry.stages
+            if stage.name not in ("guest", "judge")
         ]
     raise AssertionError("unreachable")
 
@@ -88,7 +90,7 @@ def _try(
     except runs.StageStopped as stopped:
         _note(bench, number, out, [])
         if number > 1:
-            _tell_of_the_first(bench, [])
+            _mention_first_try(bench, [])
         if last or not isinstance(stopped.__cause__, NotJudged):
             raise
         run.ui.say(f"could not judge ({stopped.__cause__.what.splitlines()[0]})")
@@ -101,15 +103,15 @@ def _try(
         stage.summary = _summary(bench, checks)
     _note(bench, number, out, checks)
     if not last and _may_be_tried_again(checks):
-        cause = next(one.detail for one in checks if one.tainted)
+        cause = next(check.detail for check in checks if check.tainted)
         run.ui.say(f"{cause.splitlines()[0]}: booting this guest once more")
     return saved, checks
 
 
 def _note(bench: Bench, number: int, out: Path, checks: Sequence[Check]) -> None:
-    """Put a try down, and save it with the next stage."""
+    """Record a try, which is saved with the next stage."""
     results = out / "results"
-    (stage,) = [one for one in bench.entry.stages if one.name == "guest"]
+    (stage,) = [stage for stage in bench.entry.stages if stage.name == "guest"]
     bench.entry.tries.append(
         Try(
             number=number,
@@ -120,15 +122,15 @@ def _note(bench: Bench, number: int, out: Path, checks: Sequence[Check]) -> None
     )
 
 
-def _tell_of_the_first(bench: Bench, checks: Sequence[Check]) -> None:
-    """Have what could not be judged twice say what was seen in both tries."""
+def _mention_first_try(bench: Bench, checks: Sequence[Check]) -> None:
+    """Add the cause of the first try to what could not be judged twice."""
     first = bench.entry.tries[0]
-    causes = {one.check: one.cause for one in first.unjudged}
+    causes = {unjudged.check: unjudged.cause for unjudged in first.unjudged}
     any_cause = first.guest.error or next(iter(causes.values()), "")
-    for one in checks:
-        if one.tainted:
-            one.detail += f"; in the first try: {causes.get(one.name, any_cause)}"
-    stage = next(one for one in bench.entry.stages if one.name == "guest")
+    for check in checks:
+        if check.tainted:
+            check.detail += f"; in the first try: {causes.get(check.name, any_cause)}"
+    stage = next(stage for stage in bench.entry.stages if stage.name == "guest")
     if stage.error:
         stage.error += f"\nin the first try: {any_cause}"
 
@@ -139,16 +141,16 @@ def _inside(bench: Bench, results: Path) -> str | None:
 
 def _unjudged(checks: Sequence[Check]) -> list[Unjudged]:
     return [
-        Unjudged(check=one.name, cause=one.detail)
-        for one in checks
-        if one.status == "error"
+        Unjudged(check=check.name, cause=check.detail)
+        for check in checks
+        if check.status == "error"
     ]
 
 
 def _may_be_tried_again(checks: Sequence[Check]) -> bool:
-    """Whether the apparatus is all that stands between this guest and a verdict."""
-    return any(one.tainted for one in checks) and not any(
-        one.status == "fail" for one in checks
+    """Whether nothing but the apparatus kept this guest from a verdict."""
+    return any(check.tainted for check in checks) and not any(
+        check.status == "fail" for check in checks
     )
 
 
@@ -163,8 +165,8 @@ def is_whole(results: Path) -> bool:
 def _summary(bench: Bench, checks: Sequence[Check]) -> str:
     good = sum(check.status == "pass" for check in checks)
     text = f"{good} of {len(checks)} checks pass"
-    (guest,) = [one for one in bench.entry.stages if one.name == "guest"]
-    if guest.reused and any(one.status in ("fail", "error") for one in checks):
+    (guest,) = [stage for stage in bench.entry.stages if stage.name == "guest"]
+    if guest.reused and any(check.status in ("fail", "error") for check in checks):
         text += (
             "; this guest ran earlier, `kstall validate --again "
             f"{bench.series.name}` boots it afresh"
@@ -173,48 +175,48 @@ def _summary(bench: Bench, checks: Sequence[Check]) -> str:
 
 
 def many(bench: Bench, count: int) -> Evidence | None:
-    """Boot the guest ``count`` times, and judge each; nothing is kept or used again.
+    """Boot the guest ``count`` times, and judge each; no results are cached.
 
-    One failure is a failure, and one that could not be judged leaves that open.  In the
-    report each check is there as it came out worst, and the results are those of the
-    run in which it did; those of the other odd runs stay as well.  A guest that cannot
-    even be tried is the last.
+    One failure is a failure, and a run that could not be judged leaves the verdict
+    open.  The report has the worst outcome of each check, and the results of the worst
+    run; those of other odd runs stay on disk as well.  A guest that cannot even be
+    tried is the last one.
     """
     entry = bench.entry
     repeats = entry.repeats = Repeats(asked=count)
-    found: list[tuple[Repeat, list[Check]]] = []
+    outcomes: list[tuple[Repeat, list[Check]]] = []
     with bench.run.stage("guest", entry) as stage:
         for number in range(1, count + 1):
             repeat, checks, stopped = _repeat(bench, number, stage.log)
-            found.append((repeat, checks))
-            repeats.runs.append(found[-1][0])
-            repeats.tally = _tally(found)
-            state = _WORDS[found[-1][0].status]
+            outcomes.append((repeat, checks))
+            repeats.runs.append(outcomes[-1][0])
+            repeats.tally = _tally(outcomes)
+            state = _WORDS[outcomes[-1][0].status]
             bench.run.ui.say(f"run {number} of {count}: {state}")
             if stopped:
                 break
-        if any(one.status == "fail" for one in repeats.runs):
-            # Or a run that takes what was kept would say that all is well.
+        if any(run.status == "fail" for run in repeats.runs):
+            # Else the next run would reuse results that passed.
             forget(bench.context, bench.series, bench.guest)
-        _mark_odd(found)
-        worst, judged = _worst(found)
-        states = Counter(one.status for one in repeats.runs)
+        _mark_odd(outcomes)
+        worst, judged = _worst(outcomes)
+        states = Counter(run.status for run in repeats.runs)
         stage.summary = f"{count} runs: " + ", ".join(
             f"{states[state]} {word}" for state, word in _WORDS.items() if states[state]
         )
-        errors = [one for one in repeats.runs if one.error]
+        errors = [run for run in repeats.runs if run.error]
         if errors:
-            stage.status = report.worst([one.status for one in errors])
+            stage.status = report.worst([run.status for run in errors])
             stage.error = f"run {errors[0].number}: {errors[0].error}"
         entry.evidence = worst.evidence if judged else None
-        for one in repeats.runs:
-            if not one.odd and one is not worst:
-                cache.remove(_place(bench, one.number))
-                one.evidence = None
+        for run in repeats.runs:
+            if not run.odd and run is not worst:
+                cache.remove(_place(bench, run.number))
+                run.evidence = None
     with bench.run.stage("judge", entry) as stage:
-        entry.checks += _gravest(found)
-        rows = [one for one in repeats.tally if one.check != GUEST]
-        steady = sum(one.passed == count for one in rows)
+        entry.checks += _gravest(outcomes)
+        rows = [row for row in repeats.tally if row.check != GUEST]
+        steady = sum(row.passed == count for row in rows)
         stage.summary = f"{steady} of {len(rows)} checks pass in all {count} runs"
         if entry.evidence is None:
             return None
@@ -254,14 +256,14 @@ def _repeat(bench: Bench, number: int, log: Path) -> tuple[Repeat, list[Check], 
                 keep=lambda _: False,
             )
         checks = judge(bench.series, evidence.load(booted.results))
-        found = [one.status for one in checks]
-        status = report.worst([*found, "pass"])
+        statuses = [check.status for check in checks]
+        status = report.worst([*statuses, "pass"])
     except FailedCheck as failed:
         status, error = "fail", failed
     except (NotJudged, evidence.EvidenceError) as unjudged:
         status, error = "error", unjudged
     except (KstallError, OSError) as other:
-        # What the runs before it have said must not be lost with it.
+        # The results of the runs before it must not be lost.
         status, error, stopped = "error", other, True
     return (
         Repeat(
@@ -270,7 +272,7 @@ def _repeat(bench: Bench, number: int, log: Path) -> tuple[Repeat, list[Check], 
             evidence=_inside(bench, out / "results"),
             seconds=round(time.monotonic() - began, 3),
             error=None if error is None else explain(error),
-            failed=[one.name for one in checks if one.status == "fail"],
+            failed=[check.name for check in checks if check.status == "fail"],
             unjudged=_unjudged(checks),
         ),
         checks,
@@ -278,14 +280,14 @@ def _repeat(bench: Bench, number: int, log: Path) -> tuple[Repeat, list[Check], 
     )
 
 
-def _tally(found: Sequence[tuple[Repeat, Sequence[Check]]]) -> list[Tally]:
-    """Each check's row adds up to the number of runs: what a guest without results
-    would have shown could not be judged."""
-    names = dict.fromkeys(one.name for _, checks in found for one in checks)
+def _tally(outcomes: Sequence[tuple[Repeat, Sequence[Check]]]) -> list[Tally]:
+    """Each check's row adds up to the number of runs: in a guest without results, no
+    check could be judged."""
+    names = dict.fromkeys(check.name for _, checks in outcomes for check in checks)
     rows = [Tally(check=GUEST), *(Tally(check=name) for name in names)]
-    for ran, checks in found:
-        states: dict[str, Status] = {one.name: one.status for one in checks}
-        states[GUEST] = ran.status if ran.error else "pass"
+    for repeat, checks in outcomes:
+        states: dict[str, Status] = {check.name: check.status for check in checks}
+        states[GUEST] = repeat.status if repeat.error else "pass"
         for row in rows:
             state = states.get(row.check, "error")
             row.passed += state == "pass"
@@ -295,41 +297,43 @@ def _tally(found: Sequence[tuple[Repeat, Sequence[Check]]]) -> list[Tally]:
     return rows
 
 
-def _mark_odd(found: Sequence[tuple[Repeat, Sequence[Check]]]) -> None:
+def _mark_odd(outcomes: Sequence[tuple[Repeat, Sequence[Check]]]) -> None:
     """Mark runs that failed, were not judged, or are unlike most in a check."""
     states: dict[str, Counter[str]] = {}
-    for _, checks in found:
-        for one in checks:
-            states.setdefault(one.name, Counter())[one.status] += 1
+    for _, checks in outcomes:
+        for check in checks:
+            states.setdefault(check.name, Counter())[check.status] += 1
     usual = {name: count.most_common(1)[0][0] for name, count in states.items()}
-    for ran, checks in found:
-        ran.odd = ran.status != "pass" or any(
-            usual[one.name] != one.status for one in checks
+    for repeat, checks in outcomes:
+        repeat.odd = repeat.status != "pass" or any(
+            usual[check.name] != check.status for check in checks
         )
 
 
-def _worst(found: Sequence[tuple[Repeat, Sequence[Check]]]) -> tuple[Repeat, bool]:
-    """The run to look at, the first of the gravest, and whether it has a verdict."""
-    judged = [ran for ran, checks in found if checks]
-    every = judged or [ran for ran, _ in found]
-    state = report.worst([ran.status for ran in every])
-    return next(ran for ran in every if ran.status == state), bool(judged)
+def _worst(outcomes: Sequence[tuple[Repeat, Sequence[Check]]]) -> tuple[Repeat, bool]:
+    """The first of the worst runs, and whether it was judged."""
+    judged = [repeat for repeat, checks in outcomes if checks]
+    candidates = judged or [repeat for repeat, _ in outcomes]
+    state = report.worst([repeat.status for repeat in candidates])
+    return next(repeat for repeat in candidates if repeat.status == state), bool(judged)
 
 
-def _gravest(found: Sequence[tuple[Repeat, Sequence[Check]]]) -> Iterator[Check]:
-    """Each check as it came out worst."""
-    names = dict.fromkeys(one.name for _, checks in found for one in checks)
+def _gravest(outcomes: Sequence[tuple[Repeat, Sequence[Check]]]) -> Iterator[Check]:
+    """The worst outcome of each check."""
+    names = dict.fromkeys(check.name for _, checks in outcomes for check in checks)
     for name in names:
-        every = [one for _, checks in found for one in checks if one.name == name]
-        state = report.worst([one.status for one in every])
-        yield next(one for one in every if one.status == state)
+        versions = [
+            check for _, checks in outcomes for check in checks if check.name == name
+        ]
+        state = report.worst([check.status for check in versions])
+        yield next(check for check in versions if check.status == state)
 
 
 def events(series: Series, saved: evidence.Evidence) -> Iterator[report.Event]:
     """The declared events; offsets and sizes are those of the booted kernel."""
     for point in series.spec.tracepoint:
         layout = saved.layouts.get(point.event)
-        made = report.Event(
+        event = report.Event(
             name=point.event,
             kind=point.kind,
             joins=point.joins,
@@ -343,15 +347,18 @@ def events(series: Series, saved: evidence.Evidence) -> Iterator[report.Event]:
             ],
         )
         if layout is not None:
-            made.fields = [
+            event.fields = [
                 report.EventField(
-                    name=one.name, ctype=one.ctype, offset=one.offset, size=one.size
+                    name=field.name,
+                    ctype=field.ctype,
+                    offset=field.offset,
+                    size=field.size,
                 )
-                for one in layout.fields
+                for field in layout.fields
             ]
-            made.holes = sum(hole.size for hole in layout.holes())
-            made.print_fmt = layout.print_fmt
-        yield made
+            event.holes = sum(hole.size for hole in layout.holes())
+            event.print_fmt = layout.print_fmt
+        yield event
 
 
 def judge(series: Series, saved: evidence.Evidence) -> list[Check]:

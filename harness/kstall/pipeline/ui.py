@@ -15,7 +15,7 @@ from ..report import Stage, escape, word
 
 #: Seconds between progress lines where there is no terminal to redraw.
 _QUIET = 20.0
-# Of the stage that is under way in this thread.
+# The label of the stage that runs in this thread.
 _label: contextvars.ContextVar[str] = contextvars.ContextVar("label", default="")
 
 
@@ -49,7 +49,7 @@ class Ui:
         self._bar.stop()
 
     def heading(self, text: str) -> None:
-        """What follows is of another run."""
+        """Announce the run that the next lines belong to."""
         self._print(f"[bold]{escape(text)}[/]")
 
     def begin(self, series: str | None, stage: str) -> None:
@@ -85,10 +85,10 @@ class Ui:
             "skip": "[yellow]skip[/]",
             "error": "[bold magenta]could not judge[/]",
         }.get(stage.status, f"[yellow]{word(stage.status)}[/]")
-        how = "[dim]reused[/] " if stage.reused else ""
+        tag = "[dim]reused[/] " if stage.reused else ""
         seconds = f"{stage.seconds:6.1f}s"
         self._print(
-            f"{mark} {escape(_label.get()):<28} {seconds}  {how}{escape(stage.summary)}"
+            f"{mark} {escape(_label.get()):<28} {seconds}  {tag}{escape(stage.summary)}"
         )
 
     def _print(self, text: str) -> None:

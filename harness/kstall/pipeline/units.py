@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What another process may do for a run, and how: the table of all units.
+"""The kinds of units that workers can do for a run, and the functions that do them.
 
-Each kind is asked for and done in one module, so that both agree; here is which.
+Each kind is requested and performed in one module, so that both sides agree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS: Mapping[str, elsewhere.Kind] = {"trees": tree.Trees()}
 
 
 def performers() -> dict[str, elsewhere.Performer]:
-    """How each kind of unit is done; what it says on the way nobody hears."""
+    """The function that does each kind of unit; its progress is not printed."""
     ui = Ui(Console(quiet=True))
     return {
         "kernels": functools.partial(kernels.perform, ui=ui),

@@ -49,12 +49,12 @@ class Request:
     adds what takes long and seldom finds anything.  ``again``: results of earlier
     guests are not used.  ``repeat``: boot each guest so many times.  ``alone``: prove
     each series on a kernel of its own as well.  ``at_once``: how many guests run at the
-    same time; as many as the machine has room for, if it is not said.  Kernels and
+    same time; by default as many as the machine has room for.  Kernels and
     guests are of ``arch``.  ``seeds`` are those of random configurations that are tried
-    instead of a series' own.  ``base`` is what ``kernel`` was found to be, if it was
-    looked for already; ``place`` the run directory, if it is to be no new one below
-    ``out``.  ``expected``: whether the series are expected to apply, where series.toml
-    is not to decide that.  ``away`` hands out what others may do.
+    instead of a series' own.  ``base`` is the tree of ``kernel``, if it was obtained
+    already; ``place`` the run directory, if it is to be no new one below ``out``.
+    ``expected``: whether the series are expected to apply, where series.toml is not to
+    decide that.  ``away`` hands out what workers may do.
     """
 
     project: Project
@@ -75,10 +75,10 @@ class Request:
     away: elsewhere.Elsewhere | None = None
 
 
-def _there(request: Request) -> Request:
+def _on_architecture(request: Request) -> Request:
     """``request`` with the series as they are on its architecture."""
-    there = tuple(one.on(request.arch) for one in request.series)
-    return dataclasses.replace(request, series=there)
+    series = tuple(series.on(request.arch) for series in request.series)
+    return dataclasses.replace(request, series=series)
 
 
 def validate(
@@ -89,7 +89,7 @@ def validate(
     A series that fails does not stop the others.  `KeyboardInterrupt` leaves a report
     that says so, and the next run takes up what was finished.
     """
-    request = _there(request)
+    request = _on_architecture(request)
     run = _begin(request, ui, command)
     try:
         with contextlib.suppress(runs.StageStopped):
@@ -103,7 +103,7 @@ def validate(
         raise
     finally:
         if run.report.status == "running":
-            # A bug of ours is on its way up: that is no result.
+            # An exception that is a bug of ours is no result.
             run.report.status = "could-not-run"
         run.save()
     return run.dir, run.report
@@ -114,19 +114,19 @@ def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
     run.report.environment.arch = request.arch.name
     run.report.series = [
         SeriesReport(
-            name=one.name,
-            title=one.spec.title,
-            digest=one.digest,
+            name=series.name,
+            title=series.spec.title,
+            digest=series.digest,
             patches=[
                 report.Patch(
                     file=patch.path.name,
                     subject=patch.subject,
                     sha256=cache.file_digest(patch.path),
                 )
-                for patch in one.patches
+                for patch in series.patches
             ],
         )
-        for one in request.series
+        for series in request.series
     ]
     return run
 
@@ -136,16 +136,16 @@ def guests(
 ) -> Iterator[tuple[runs.Run, Series, Guest]]:
     """A guest that could be booted for each series whose kernel could be built.
 
-    What stopped the others is in the report of the run, which ends as one that proved
-    nothing.
+    The report of the run says what stopped the others; its verdict is that nothing was
+    proven.
     """
-    request = _there(request)
+    request = _on_architecture(request)
     run = _begin(request, ui, command)
     try:
         with contextlib.suppress(runs.StageStopped):
             ground = _ground(request, run)
-            every = _subjects(request, run, ground)
-            for subject, guest in sharing.guests(every, _plan(request), run):
+            subjects = _subjects(request, run, ground)
+            for subject, guest in sharing.guests(subjects, _plan(request), run):
                 yield run, subject.series, guest
     finally:
         run.report.status = "could-not-run"
@@ -172,21 +172,21 @@ def _ground(request: Request, run: runs.Run) -> Ground:
     with run.stage("root") as stage:
         request.arch.require()
         scripts = request.project.scripts
-        made: list[root.Root] = []
-        # This machine borrows programs from one of its own.
-        for one in dict.fromkeys((arch.host(), request.arch)):
-            wanted = root.packages_for(scripts, one)
-            found = root.obtain(
-                wanted,
+        roots: list[root.Root] = []
+        # This machine borrows programs from a root of its own architecture.
+        for architecture in dict.fromkeys((arch.host(), request.arch)):
+            packages = root.packages_for(scripts, architecture)
+            new_root = root.obtain(
+                packages,
                 request.cache,
                 run.ui.say,
                 log=stage.log,
-                whose=one,
-                lending=made[-1] if made else None,
+                whose=architecture,
+                lending=roots[-1] if roots else None,
             )
-            made.append(found)
-        lending, guest_root = made[0], made[-1]
-        stage.reused = all(each.reused for each in made)
+            roots.append(new_root)
+        lending, guest_root = roots[0], roots[-1]
+        stage.reused = all(image.reused for image in roots)
         named = (
             f"{name} {guest_root.versions[name]}" for name in ("bpftrace", "dwarves")
         )
@@ -202,8 +202,8 @@ def _ground(request: Request, run: runs.Run) -> Ground:
         environment.virtme_ng = metadata.version("virtme-ng")
         environment.pahole = tools.pahole
         environment.guest_root = guest_root.key
-        wanted = root.packages_for(request.project.scripts, request.arch)
-        environment.guest.update((name, guest_root.versions[name]) for name in wanted)
+        packages = root.packages_for(request.project.scripts, request.arch)
+        environment.guest.update((name, guest_root.versions[name]) for name in packages)
     return Ground(request.project, base, guest_root, tools, request.cache, lending)
 
 
@@ -212,74 +212,79 @@ def mutate_again(
 ) -> report.Report:
     """Falsify the evidence of a run, and judge it by today's checks.
 
-    The report that is returned has only series with evidence, and of their checks only
-    that one; nothing of the run is written.  Raises `KstallError` if ``directory`` is
-    no run directory, or has no evidence of a series in ``names``.
+    The report that is returned has only series with evidence, and only that check of
+    each; the run itself is not changed.  Raises `KstallError` if ``directory`` is no
+    run directory, or has no evidence of a series in ``names``.
     """
-    found = read_run(directory)
-    there = arch.named(found.environment.arch)
-    series = {one.name: one.on(there) for one in project.load(names)}
-    found.stages = []
-    found.series = [
+    outcome = read_run(directory)
+    architecture = arch.named(outcome.environment.arch)
+    by_name = {series.name: series.on(architecture) for series in project.load(names)}
+    outcome.stages = []
+    outcome.series = [
         entry
-        for entry in found.series
-        if entry.evidence is not None and entry.name in series
+        for entry in outcome.series
+        if entry.evidence is not None and entry.name in by_name
     ]
-    if absent := sorted(set(names) - {entry.name for entry in found.series}):
+    if absent := sorted(set(names) - {entry.name for entry in outcome.series}):
         raise KstallError(
             f"{directory} has no evidence of {', '.join(absent)}",
             next="name a run that came to its end",
         )
-    for entry in found.series:
+    for entry in outcome.series:
         entry.stages, entry.checks = [], []
-        which = series[entry.name]
-        if which.spec.tracepoint:
+        series = by_name[entry.name]
+        if series.spec.tracepoint:
             assert entry.evidence is not None
             entry.mutation, _ = mutate.mutation(
-                which,
+                series,
                 directory / entry.evidence,
                 cache_dir,
                 len(os.sched_getaffinity(0)),
             )
-            entry.checks = [mutate.judge(which, entry.mutation)]
-    return found
+            entry.checks = [mutate.judge(series, entry.mutation)]
+    return outcome
 
 
 def _debug(request: Request, run: runs.Run, ground: Ground) -> None:
     """Run all series that apply and can be configured on the debug kernels."""
-    wanted = [
+    subjects = [
         (series, entry)
         for series, entry in zip(request.series, run.report.series, strict=True)
-        if any(one.name == "apply" and one.status == "pass" for one in entry.stages)
+        if any(
+            stage.name == "apply" and stage.status == "pass" for stage in entry.stages
+        )
         and not any(
-            one.name == "config" and one.status != "pass" for one in entry.stages
+            stage.name == "config" and stage.status != "pass" for stage in entry.stages
         )
     ]
-    if wanted:
-        needed = _needed(request, run, ground, [one for one, _ in wanted])
-        debugging.prove(ground, wanted, run, beside=needed)
+    if subjects:
+        needed = _needed(request, run, ground, [series for series, _ in subjects])
+        debugging.prove(ground, subjects, run, beside=needed)
 
 
 def _needed(
-    request: Request, run: runs.Run, ground: Ground, wanted: Sequence[Series]
+    request: Request, run: runs.Run, ground: Ground, chosen: Sequence[Series]
 ) -> tuple[Series, ...]:
-    """The fixes that ``wanted`` need and are not among them, as far as they apply."""
-    known = {one.name for one in request.series}
-    names = dict.fromkeys(name for one in wanted for name in one.spec.needs)
-    found = []
+    """The fixes that ``chosen`` need and the request has not, if they apply."""
+    requested = {series.name for series in request.series}
+    names = dict.fromkeys(name for series in chosen for name in series.spec.needs)
+    fixes = []
     for name in names:
-        if name not in known:
-            (one,) = request.project.load([name])
+        if name not in requested:
+            (fix,) = request.project.load([name])
             with contextlib.suppress(am.ApplyError, am.BadPatch):
-                tree.plan(ground.base, one.patches, run.dir / "shared")
-                found.append(one)
-    return tuple(found)
+                tree.plan(ground.base, fix.patches, run.dir / "shared")
+                fixes.append(fix)
+    return tuple(fixes)
 
 
 def read_run(directory: Path) -> report.Report:
     """The report of a run; `KstallError` if ``directory`` has none that is whole."""
     if (directory / matrix.FILE).exists():
-        columns = [str(directory / x.directory) for x in matrix.read(directory).columns]
+        columns = [
+            str(directory / column.directory)
+            for column in matrix.read(directory).columns
+        ]
         raise KstallError(
             f"{directory} is a matrix of {len(columns)} runs",
             next=f"name one of them, such as {columns[0]}",
@@ -296,37 +301,39 @@ def read_run(directory: Path) -> report.Report:
 def judge_again(project: Project, directory: Path) -> report.Report:
     """Judge the saved results of a run by today's checks; nothing is written.
 
-    A run that was cut short has not proven anything, however good what it had is.
+    An interrupted run proves nothing, even if all results that it has are good.
     Raises `KstallError` if ``directory`` is no run directory, or a broken one.
     """
-    found = read_run(directory)
-    before = found.status
-    for entry in found.series:
+    outcome = read_run(directory)
+    before = outcome.status
+    for entry in outcome.series:
         if entry.evidence is not None:
             (series,) = project.load([entry.name])
-            series = series.on(arch.named(found.environment.arch))
+            series = series.on(arch.named(outcome.environment.arch))
             saved = evidence.load(directory / entry.evidence)
             entry.events = list(trials.events(series, saved))
-            # They read no results, or those of other guests.
-            kept = [
-                one
-                for one in entry.checks
-                if one.kind in _KEPT or one.name == sharing.ALONE
+            # They do not depend on results of this guest.
+            unchanged = [
+                check
+                for check in entry.checks
+                if check.kind in _KEPT or check.name == sharing.ALONE
             ]
-            entry.checks = [*kept, *trials.judge(series, saved)]
+            entry.checks = [*unchanged, *trials.judge(series, saved)]
             if entry.overhead is not None:
                 entry.checks += overhead.judge(series, entry.overhead)
             if entry.mutation is not None:
-                # Of the checks of then; `kstall mutate` asks those of today.
+                # By the checks of that run; `kstall mutate` uses today's.
                 entry.mutation = mutate.argued(series, entry.mutation)
                 entry.checks.append(mutate.judge(series, entry.mutation))
-            # The verdict of these stages was that of the checks of then.
-            entry.stages = [one for one in entry.stages if one.name not in _JUDGING]
-    found.settle()
-    if before in ("running", "interrupted") and found.status == "proven":
-        found.status = before
-    explain.fill(found, directory)
-    return found
+            # The verdict of these stages was that of the old checks.
+            entry.stages = [
+                stage for stage in entry.stages if stage.name not in _JUDGING
+            ]
+    outcome.settle()
+    if before in ("running", "interrupted") and outcome.status == "proven":
+        outcome.status = before
+    explain.fill(outcome, directory)
+    return outcome
 
 
 def _plan(request: Request) -> sharing.Wanted:
@@ -342,39 +349,39 @@ def _plan(request: Request) -> sharing.Wanted:
 def _subjects(
     request: Request, run: runs.Run, ground: Ground
 ) -> tuple[sharing.Subject, ...]:
-    """The series that apply, each by itself, and of which the patches were looked at.
+    """The series that apply, each by itself, after the checks of their patches.
 
-    What stopped the others is in the report.
+    The report says what stopped the others.
     """
     if run.away is not None:
         _ahead(request, run, ground, run.away)
-    found = []
+    subjects = []
     for series, entry in zip(request.series, run.report.series, strict=True):
         with contextlib.suppress(runs.StageStopped):
-            found.append(_subject(request, run, ground, series, entry))
-    return tuple(found)
+            subjects.append(_subject(request, run, ground, series, entry))
+    return tuple(subjects)
 
 
 def _ahead(
     request: Request, run: runs.Run, ground: Ground, away: elsewhere.Elsewhere
 ) -> None:
-    """Have begun elsewhere what takes long, while the patches are looked at here.
+    """Start on workers what takes long, while the patches are checked here.
 
-    Raises `runs.StageStopped` if nobody there is up to it.
+    Raises `runs.StageStopped` if no worker can do it.
     """
     with run.stage("workers") as stage:
         stage.summary = away.describe()
         plans: dict[str, tree.Plan] = {}
         shared = run.dir / "shared"
         for series in request.series:
-            # What is wrong with them is told in their own stages.
+            # Their own stages report such errors.
             with contextlib.suppress(DoesNotApply, FailedCheck):
                 plans[series.name] = tree.plan(ground.base, series.patches, shared)
-        those = [series for series in request.series if series.name in plans]
-        sharing.ahead(those, ground, request.level, run)
+        applicable = [series for series in request.series if series.name in plans]
+        sharing.ahead(applicable, ground, request.level, run)
         if request.level != "quick":
             context = run.context(request.project, request.cache, request.level)
-            for series in those:
+            for series in applicable:
                 plan = plans[series.name]
                 ahead(Work(context, series, plan, ground.tools, ground.root))
 
@@ -402,15 +409,15 @@ def _subject(
         if entry.expected is False:
             stage.summary += "; it was not expected to apply here"
     patches.prove(series, plan, request.cache, run, entry)
-    told = _compile(request, run, ground, series, plan, entry)
-    return sharing.Subject(series, entry, plan, ground, told)
+    object_costs = _compile(request, run, ground, series, plan, entry)
+    return sharing.Subject(series, entry, plan, ground, object_costs)
 
 
 def expectation(
     series: Series, version: str, expected: bool | None = None
 ) -> bool | None:
-    """Whether ``series`` is expected to apply to a tree of ``version``; None if nobody
-    says.  What is ``expected`` of a tree by its name counts more than series.toml."""
+    """Whether ``series`` is expected to apply to a tree of ``version``; None if that is
+    not declared.  ``expected``, if it is not None, overrides series.toml."""
     if expected is not None or series.spec.applies is None:
         return expected
     return series.spec.applies.to(version)
@@ -419,16 +426,16 @@ def expectation(
 def _applies_no_longer(
     series: Series, request: Request, ground: Ground, error: am.ApplyError
 ) -> FailedCheck:
-    """What does not apply where it is expected to is a failure, and not an outcome."""
-    who = "the matrix" if request.expected else "series.toml"
-    wanted = "rebase it: kstall rebase"
+    """The failure of a series that does not apply where it is expected to."""
+    origin = "the matrix" if request.expected else "series.toml"
+    advice = "rebase it: kstall rebase"
     if request.kernel is not None:
-        wanted += f" {shlex.quote(str(request.kernel))}"
+        advice += f" {shlex.quote(str(request.kernel))}"
     return FailedCheck(
-        f"no longer applies to {ground.base.version}, where {who} expects it: "
+        f"no longer applies to {ground.base.version}, where {origin} expects it: "
         f"{error.what}",
         log=error.log,
-        next=f"{wanted} {series.name}; or take that tree out of [applies]",
+        next=f"{advice} {series.name}; or take that tree out of [applies]",
     )
 
 
@@ -440,8 +447,8 @@ def _compile(
     plan: tree.Plan,
     entry: SeriesReport,
 ) -> objects.Told | None:
-    """Compile what each patch touches, as `builds.prove` does; what objects tell of
-    costs comes back, where they were compiled."""
+    """Compile what each patch touches (`builds.prove`); return what the objects tell of
+    costs, or None at level quick."""
     if request.level == "quick":
         with run.stage("compile", entry) as stage:
             stage.status = "skip"

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the bugs that a series fixes look like without it: the same workloads and the
-same checks, on a guest of the base kernel.
+"""Show the bugs that a series fixes: its workloads and checks on the base kernel.
 
-A check proves a fix only if it fails where the bug is.  And it has to fail in just
-those comparisons that `[[shown]]` names, or it is not the bug that was seen but a
-workload that did not run.  A bug of which the kernel complains has to be complained of
-here; what `[[shown]]` does not name is no word of the bug, and ends the guest's run as
-it does with the patches.  If the bug ends the kernel, its complaint is all there is.
+A check proves a fix only if it fails where the bug is, and in exactly the comparisons
+that `[[shown]]` names: else a workload that did not run might look like the bug.  If
+`[[shown]]` expects a complaint of the kernel, it has to appear here; a complaint that
+is not expected ends the guest, as it does with the patches.  If the bug crashes the
+kernel, the complaint is the only evidence.
 """
 
 from __future__ import annotations
@@ -23,25 +22,27 @@ from ..series import Series, Shown
 from ..verdict import Check, Comparison, Verdict, run_check
 from . import trials
 
-#: The check that each bug is seen without the patches.
+#: The check that each bug shows without the patches.
 CHECK = "fails_without_the_patches"
 _CLAIM = (
-    "Without the patches, each of these checks fails in what it says, and only there, "
-    "and the kernel complains where it says so."
+    "Without the patches, each of these checks fails in the comparisons that are "
+    "listed, and only there, and the kernel complains where that is expected."
 )
-#: What the kernel said of the bug of a check, by its name; see `Shown.complaint`.
+#: The kernel's complaints about the bug of a check, by its name; `Shown.complaint`.
 Complaints = dict[str, tuple[str, ...]]
 
 
 def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
-    """Boot ``base`` with the workloads of what is shown, and add the check about it.
+    """Boot ``base`` with the workloads that show bugs, and add the check `CHECK`.
 
-    Raises `runs.StageStopped` if nothing can be said.
+    Raises `runs.StageStopped` if it cannot be judged.
     """
     entry, run = bench.entry, bench.run
     series = part(bench.series)
-    wanted = {
-        one.check: one.complaint for one in bench.series.spec.shown if one.complaint
+    expressions = {
+        shown.check: shown.complaint
+        for shown in bench.series.spec.shown
+        if shown.complaint
     }
     guest = dataclasses.replace(bench.guest, kernel=base)
     with run.stage("without", entry) as stage:
@@ -58,14 +59,14 @@ def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
                     out=out,
                     fresh=bench.again or number > 1,
                     keep=trials.is_whole,
-                    expected=tuple(wanted.values()),
+                    expected=tuple(expressions.values()),
                 )
                 stage.reused = booted.reused
                 checks = evidence.judge(series, evidence.load(booted.results))
             except GuestEnded:
                 break
             except FailedCheck as error:
-                # The base has no verdict to be given.
+                # A failure of the base is no verdict on the series.
                 raise KstallError(
                     f"without the patches: {error.what}", log=error.log, next=error.next
                 ) from error
@@ -73,80 +74,98 @@ def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
                 if number > 1:
                     raise
                 checks = ()
-            if checks and not any(one.tainted for one in checks):
+            if checks and not any(check.tainted for check in checks):
                 break
             if number == 1:
-                run.ui.say("could not judge the guest without the patches: once more")
-        said: Complaints = {
-            check: tuple(one.headline for one in complaints(out / "results", text))
-            for check, text in wanted.items()
+                run.ui.say(
+                    "could not judge the guest without the patches: booting it again"
+                )
+        headlines: Complaints = {
+            check: tuple(splat.headline for splat in complaints(out / "results", text))
+            for check, text in expressions.items()
         }
         entry.shown = [
             report.Shown(
-                check=one.check,
-                looks=" ".join(one.looks.split()),
+                check=shown.check,
+                looks=" ".join(shown.looks.split()),
                 comparisons=[
-                    *_complaint(said.get(one.check, ())),
-                    *(c for c in (check.comparisons if check else ()) if not c.ok),
+                    *_complaint(headlines.get(shown.check, ())),
+                    *(
+                        comparison
+                        for comparison in (check.comparisons if check else ())
+                        if not comparison.ok
+                    ),
                 ],
             )
-            for one, check in _pairs(bench.series, checks)
+            for shown, check in _pairs(bench.series, checks)
         ]
         entry.checks.append(
-            run_check(CHECK, "positive", _CLAIM, _judge, (bench.series, checks, said))
+            run_check(
+                CHECK, "positive", _CLAIM, _judge, (bench.series, checks, headlines)
+            )
         )
-        failed = sum(one.status == "fail" for one in checks)
+        failed = sum(check.status == "fail" for check in checks)
         stage.summary = (
             f"{failed} of {len(checks)} checks fail on the base kernel"
             if checks
-            else "the base kernel does not come to the end"
+            else "the base kernel ends early"
         )
-        if any(said.values()):
+        if any(headlines.values()):
             stage.summary += ", which complains" if checks else ", and complains"
 
 
 def part(series: Series) -> Series:
-    """``series`` with only the checks that show something, and their workloads."""
-    names = {one.check for one in series.spec.shown}
-    checks = tuple(one for one in series.spec.check if one.name in names)
-    loads = {name for one in checks for name in one.workloads}
-    workloads = tuple(one for one in series.spec.workload if one.name in loads)
+    """``series`` with only the checks that show bugs, and their workloads."""
+    names = {shown.check for shown in series.spec.shown}
+    checks = tuple(check for check in series.spec.check if check.name in names)
+    loads = {name for check in checks for name in check.workloads}
+    workloads = tuple(
+        workload for workload in series.spec.workload if workload.name in loads
+    )
     spec = series.spec.model_copy(update={"check": checks, "workload": workloads})
     return dataclasses.replace(series, spec=spec)
 
 
 def _pairs(series: Series, checks: Sequence[Check]) -> list[tuple[Shown, Check | None]]:
-    known = {one.name: one for one in checks}
-    return [(one, known.get(one.check)) for one in series.spec.shown]
+    by_name = {check.name: check for check in checks}
+    return [(shown, by_name.get(shown.check)) for shown in series.spec.shown]
 
 
-def _complaint(said: Sequence[str]) -> Sequence[Comparison]:
-    """What was ``said`` as a comparison that does not hold, the first of it."""
-    v = Verdict()
-    if said:
-        v.equal("complaint of the kernel", said[0], "none")
-    return v.comparisons
+def _complaint(headlines: Sequence[str]) -> Sequence[Comparison]:
+    """The first of ``headlines``, as a comparison that does not hold."""
+    verdict = Verdict()
+    if headlines:
+        verdict.equal("complaint of the kernel", headlines[0], "none")
+    return verdict.comparisons
 
 
 def _judge(saved: tuple[Series, Sequence[Check], Complaints]) -> Verdict:
-    series, checks, said = saved
-    v = Verdict()
-    for one, check in _pairs(series, checks):
-        if one.complaint is not None:
-            v.true(
-                f"{one.check}: the kernel complains",
-                bool(said[one.check]),
-                said[one.check][0] if said[one.check] else f"not of {one.complaint}",
+    series, checks, headlines = saved
+    verdict = Verdict()
+    for shown, check in _pairs(series, checks):
+        if shown.complaint is not None:
+            verdict.true(
+                f"{shown.check}: the kernel complains",
+                bool(headlines[shown.check]),
+                headlines[shown.check][0]
+                if headlines[shown.check]
+                else f"not of {shown.complaint}",
             )
         if check is None:
-            # The kernel came to its end before the check had anything to judge.
-            if one.fails:
-                v.undecide(f"{one.check}, without the patches: the kernel ended")
+            # The kernel ended before the check had anything to judge.
+            if shown.fails:
+                verdict.undecide(
+                    f"{shown.check}, without the patches: the kernel ended"
+                )
             continue
         if check.status == "error":
-            v.undecide(f"{one.check}, without the patches: {check.detail}")
-        status = "fail" if one.fails else "pass"
-        v.equal(f"{one.check}: without the patches", check.status, status)
-        failing = [c.label for c in check.comparisons if not c.ok]
-        v.equal(f"{one.check}: what fails", sorted(failing), sorted(one.fails))
-    return v
+            verdict.undecide(f"{shown.check}, without the patches: {check.detail}")
+        status = "fail" if shown.fails else "pass"
+        verdict.equal(f"{shown.check}: without the patches", check.status, status)
+        failing = [
+            comparison.label for comparison in check.comparisons if not comparison.ok
+        ]
+        verdict.equal(
+            f"{shown.check}: what fails", sorted(failing), sorted(shown.fails)
+        )
+    return verdict
