@@ -31,8 +31,8 @@ _LOOPBACK = ("127.0.0.1", "::1")
     [
         ("tcp://192.0.2.1:8786", "is not this machine"),
         ("tls://192.0.2.1:8786", "asks for certificates"),
-        ("127.0.0.1:8786", "is no address of a scheduler"),
-        ("http://127.0.0.1:8786", "is no address of a scheduler"),
+        ("127.0.0.1:8786", "is not an address of a scheduler"),
+        ("http://127.0.0.1:8786", "is not an address of a scheduler"),
         ("tcp://127.0.0.1:many", "Port could not be cast"),
         ("tcp://nowhere.invalid:1", "nowhere.invalid"),
     ],

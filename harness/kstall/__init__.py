@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Prove tracepoint patch series on a real, booted kernel.
 
-Data flows one way: a package imports only what stands before it, by public names::
+Data flows one way: a package imports only packages before it, by public names::
 
     base -> debian -> series -> tree -> build -> lint -> compile -> guest
          -> evidence -> cost -> report -> mail -> pipeline -> cli

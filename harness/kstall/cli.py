@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ``kstall`` command: arguments in, exit status out, and nothing else."""
+"""The ``kstall`` command: arguments in, exit status out."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from . import farm
 
 CANNOT_RUN = 2
-# `make validate KERNEL=...` exports these, and what a user has set up for builds of
-# their own goes the same way; the makes that we call would obey them.
+# `make validate KERNEL=...` exports some of these, and users may have set others for
+# builds of their own; the makes that we call would obey them.
 _NOT_FOR_KBUILD = (
     "MAKEFLAGS",
     "MFLAGS",
@@ -96,10 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     for name in _NOT_FOR_KBUILD:
         os.environ.pop(name, None)
-    # What compilers say is read; kbuild unsets LC_ALL, and goes by the others.
+    # Compiler messages are parsed; kbuild unsets LC_ALL, and uses the others.
     os.environ.update(LANG="C.UTF-8", LC_MESSAGES="C.UTF-8")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A path may hold bytes that are no text, and is to be named all the same.
+        # Paths may hold bytes that are not UTF-8, and are printed all the same.
         sys.stdout.reconfigure(errors="backslashreplace")
     console = _console()
     signal.signal(signal.SIGTERM, _as_interrupt)
@@ -109,24 +109,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 return int(arguments.verb(arguments, console))
             finally:
-                # Those of a run's stages are said, and in its report.
+                # Remarks of a run's stages were printed, and are in its report.
                 for remark in remarks:
                     _complain(remark)
     except (KstallError, OSError) as error:
         _complain(explain(error))
     except KeyboardInterrupt:
         _complain(
-            "interrupted; what was finished is kept, run the same command again to "
-            "go on"
+            "interrupted; what was finished is kept: run the same command again to "
+            "continue"
         )
     except Exception:
-        # Exit status 1 is for a check that failed, and Python's own for a crash.
+        # Python's exit status for a crash is 1, which stands for a check that failed.
         _complain(f"a bug in kstall:\n{traceback.format_exc()}")
     return CANNOT_RUN
 
 
 def _console(*, stderr: bool = False) -> Console:
-    """Where text goes: never cut to a width that no terminal has, and no emoji, for
+    """The output: not cut to a width where there is no terminal, and without emoji, as
     `x.c:100:5` holds the code of one."""
     console = Console(stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal:
@@ -139,7 +139,7 @@ def _complain(text: str) -> None:
 
 
 def _as_interrupt(number: int, frame: FrameType | None) -> None:
-    """End on SIGTERM and SIGHUP as on Ctrl-C: with the report written."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that the report is written."""
     raise KeyboardInterrupt
 
 
@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="kstall",
         description="Prove tracepoint patch series on a real, booted kernel.",
         epilog="exit status: 0 proven, 1 a check failed, 2 could not judge, 3 nothing "
-        "failed but a series does not apply",
+        "failed, but a series does not apply",
     )
     parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument(
@@ -159,93 +159,93 @@ def _parser() -> argparse.ArgumentParser:
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    listing = verbs.add_parser("list", help="one line a series")
+    listing = verbs.add_parser("list", help="list all series, one line each")
     listing.set_defaults(verb=_list)
 
-    show = verbs.add_parser("show", help="all that a series declares")
+    show = verbs.add_parser("show", help="show what a series declares")
     show.add_argument("series")
     show.set_defaults(verb=_show)
 
     begin = verbs.add_parser(
         "new",
-        help="begin a series: write an example that is proven as it stands",
+        help="start a series from an example that already validates",
         description="Write patches/NAME/, kconfigs/NAME.config, scripts/NAME.bt and "
-        "scripts/workloads/NAME/: a small series, to be replaced piece by piece.",
+        "scripts/workloads/NAME/: a small working series, to be replaced step by step.",
     )
     begin.add_argument("name", metavar="NAME", help="a-z, 0-9, - and _")
     begin.set_defaults(verb=_new)
 
     prove = verbs.add_parser(
         "validate",
-        help="apply, build, boot, run, judge",
+        help="apply, build, boot, run and judge series",
         description="Prove series on a booted kernel, from patches to verdict.",
-        epilog="$KSTALL_CACHE is where finished work is kept (default: "
-        "~/.cache/kstall), $KSTALL_ACCEL=kvm|tcg overrides the probe",
+        epilog="environment: KSTALL_CACHE is the cache directory (default: "
+        "~/.cache/kstall); KSTALL_ACCEL=kvm|tcg overrides the probe for KVM",
     )
     prove.add_argument("series", nargs="*", help="default: every series")
     prove.add_argument(
         "--kernel",
         type=Path,
         action="append",
-        help="git checkout, source directory or tarball, which is only read; "
-        "REPO#BRANCH, with the path or address of a repository; or debian:7.2 for "
-        "Debian's newest linux-source-7.2 (default: debian:7.3).  More than once: "
-        "each, with a table of all",
+        help="kernel tree, which is only read: a git checkout, source directory or "
+        "tarball; REPO#BRANCH, where REPO is a path or URL; or debian:7.2 for Debian's "
+        "newest linux-source-7.2 (default: debian:7.3).  Repeat it to prove on several "
+        "trees and get a table",
     )
     prove.add_argument(
         "--matrix",
         type=Path,
         metavar="FILE",
-        help="trees, series, architectures and levels from a file (`kstall schema "
-        "matrix-file`); series and --level that are named here count more",
+        help="read trees, series, architectures and levels from FILE (see `kstall "
+        "schema matrix-file`); series and --level on the command line override it",
     )
     prove.add_argument(
         "--out",
         type=Path,
         default=Path("out"),
-        help="where run directories go (default: %(default)s)",
+        help="directory for run directories (default: %(default)s)",
     )
     prove.add_argument(
         "--level",
         choices=get_args(Level),
         default=None,
-        help="quick: does it build, boot, fire and tell the truth; full: also each "
-        "patch by itself, and what the events cost while off, as mails want it; deep: "
-        "also more compilers and architectures, and kernels with sanitizers, for hours "
-        "(default: full)",
+        help="quick: the series builds and boots, and its events fire with correct "
+        "values; full: also each patch by itself, and the cost of disabled events, as "
+        "mails need; deep: also more compilers and architectures, and kernels with "
+        "sanitizers, which takes hours (default: full)",
     )
     prove.add_argument(
         "--again",
         action="store_true",
-        help="boot each series' guest afresh, though results of an earlier run are "
-        "there; kernels are used again, and what counted costs, or watched itself",
+        help="boot each series' guest again instead of reusing earlier results; "
+        "kernels, instruction counts and results of debug kernels are still reused",
     )
     prove.add_argument(
         "--repeat",
         type=_positive,
         metavar="N",
-        help="boot each series' guest so many times, and tell how often each check "
-        "passed, failed, or could not be judged; one failure is a failure",
+        help="boot each series' guest N times, and report how often each check passed, "
+        "failed, or could not be judged; one failure is a failure",
     )
     prove.add_argument(
         "--alone",
         action="store_true",
-        help="also build and boot each series on a kernel of its own, as LEVEL=deep "
-        "does; series that are proven together else share one",
+        help="also build and boot each series on a kernel of its own, as --level deep "
+        "does; otherwise series that are proven together share a kernel",
     )
     prove.add_argument(
         "--at-once",
         type=_positive,
         metavar="N",
-        help="how many guests run at the same time (default: as processors and memory "
-        "allow, and one with --repeat)",
+        help="number of guests that run at the same time (default: as many as "
+        "processors and memory allow; 1 with --repeat)",
     )
     prove.add_argument(
         "--arch",
         choices=arch.NAMES,
         default=arch.host().name,
-        help="what the kernels and guests are for: cross-compiled and emulated, unless "
-        "this machine is of it (default: %(default)s)",
+        help="architecture of kernels and guests; if it is not this machine's, they "
+        "are cross-compiled and emulated (default: %(default)s)",
     )
     prove.add_argument(
         "--seed",
@@ -253,8 +253,8 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="SEED",
-        help="compile in this random configuration (KCONFIG_SEED of a report), and in "
-        "no other one; may be repeated",
+        help="compile only this random configuration (KCONFIG_SEED in a report); may "
+        "be repeated",
     )
     _add_workers(prove)
     prove.set_defaults(verb=_validate)
@@ -265,25 +265,25 @@ def _parser() -> argparse.ArgumentParser:
 
     judge = verbs.add_parser(
         "judge",
-        help="judge a finished run by today's checks; boots and writes nothing",
+        help="judge a finished run again, by today's checks; boots and writes nothing",
     )
     judge.add_argument("run", type=Path, help="a run directory, such as out/latest")
     judge.set_defaults(verb=_judge)
 
     mutate = verbs.add_parser(
         "mutate",
-        help="make the evidence of a finished run false, value by value, and see which "
+        help="falsify the evidence of a finished run, value by value, and see which "
         "check notices; boots nothing",
-        description="Whether the checks of series would notice wrong values of their "
-        "events: every value of a run's evidence is made false in each way that a "
-        "wrong patch could, and judged.",
-        epilog="exit status: 0 all is noticed or argued in series.toml, 1 something "
-        "escapes, 2 there is no such evidence",
+        description="Test whether the checks of series notice wrong values of events: "
+        "every value of a run's evidence is falsified in each way that a wrong patch "
+        "could, and judged.",
+        epilog="exit status: 0 every wrong value is noticed or argued in series.toml, "
+        "1 some are not, 2 there is no such evidence",
     )
     mutate.add_argument("run", type=Path, help="a run directory, such as out/latest")
     mutate.add_argument("series", nargs="*", help="default: all of the run")
     mutate.add_argument(
-        "--all", action="store_true", help="print what is caught, too, and by what"
+        "--all", action="store_true", help="also print what is noticed, and by what"
     )
     mutate.set_defaults(verb=_mutate)
 
@@ -293,8 +293,8 @@ def _parser() -> argparse.ArgumentParser:
 
     page = verbs.add_parser(
         "html",
-        help="write report.html of a run again from its report.json, or matrix.html "
-        "of a matrix",
+        help="write report.html again from a run's report.json, or matrix.html from a "
+        "matrix's matrix.json",
     )
     page.add_argument("run", type=Path, help="a run directory, such as out/latest")
     page.set_defaults(verb=_html)
@@ -315,9 +315,9 @@ def _parser() -> argparse.ArgumentParser:
         "`validate --matrix`, or what `compare --json` writes (default: %(default)s)",
     )
     schema.set_defaults(verb=_schema)
-    # Theirs are parsed there, where what they need is installed; see entry.py.
-    for verb, what in VERBS.items():
-        verbs.add_parser(verb, help=f"(operators) {what}", add_help=False)
+    # Their arguments are parsed by kstall_ops.cli, see entry.py.
+    for verb, purpose in VERBS.items():
+        verbs.add_parser(verb, help=f"(operators) {purpose}", add_help=False)
 
     return parser
 
@@ -326,10 +326,10 @@ def _add_abi(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     abi = verbs.add_parser(
         "abi",
         help="compare trace events of two kernels by their format files",
-        description="What became of the trace events of a kernel in another: events "
-        "that are there may only grow at their end.",
+        description="Compare the trace events of two kernels: existing events may only "
+        "grow at their end.",
         epilog="each directory is a copy of /sys/kernel/tracing/events; exit status 1: "
-        "programs that read the events of BASE can stumble over those of PATCHED",
+        "programs that read the events of BASE can break on those of PATCHED",
     )
     abi.add_argument("base", type=Path)
     abi.add_argument("patched", type=Path)
@@ -339,16 +339,16 @@ def _add_abi(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _add_compare(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     changed = verbs.add_parser(
         "compare",
-        help="what changed from one run, or matrix, to another, and is it worse?",
+        help="compare two runs, or two matrices: what changed, and is it worse?",
         description="Compare verdicts, checks, costs, formats of events and durations "
         "of two runs, or of two matrices, tree by tree.",
-        epilog="exit status: 0 nothing got worse, 1 something did, 2 nothing did, but "
-        "what was judged before was not this time, or they cannot be compared",
+        epilog="exit status: 0 nothing got worse, 1 something got worse, 2 something "
+        "judged before was not judged this time, or they cannot be compared",
     )
     changed.add_argument("before", type=Path, metavar="RUN")
     changed.add_argument("after", type=Path, metavar="RUN")
-    changed.add_argument("--json", type=Path, metavar="FILE", help="also write this")
-    changed.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
+    changed.add_argument("--json", type=Path, metavar="FILE", help="also write JSON")
+    changed.add_argument("--html", type=Path, metavar="FILE", help="also write HTML")
     changed.set_defaults(verb=_compare)
 
 
@@ -356,12 +356,12 @@ def _add_rebase(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     moved = verbs.add_parser(
         "rebase",
         help="carry series over to another tree, by three-way merges",
-        description="Commit series and the tree that they apply to, pick the commits "
-        "onto another tree, compile what comes out patch by patch, and show it by `git "
-        "range-diff`.  Conflicts are left in a work tree below --out, with the "
-        "commands to go on; the same command then takes up what was settled there.",
+        description="Commit series to the tree that they apply to, cherry-pick the "
+        "commits onto another tree, compile the result patch by patch, and show it by "
+        "`git range-diff`.  Conflicts are left in a work tree below --out, with the "
+        "commands to resolve them; the same command then continues from there.",
         epilog="exit status: 0 all carried over and compiled, 1 it does not compile, 2 "
-        "could not be found out, 3 a conflict is left",
+        "could not judge, 3 a conflict is left",
     )
     moved.add_argument("kernel", type=Path, metavar="KERNEL", help="as for validate")
     moved.add_argument("series", nargs="*", help="default: every series")
@@ -370,21 +370,21 @@ def _add_rebase(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         dest="origin",
         type=Path,
         metavar="KERNEL",
-        help="the tree that they apply to (default: debian:7.3)",
+        help="the tree that the series apply to (default: debian:7.3)",
     )
     moved.add_argument(
         "--write",
         action="store_true",
-        help="replace the patches in patches/, if all is carried over and compiles",
+        help="replace the patches in patches/ if all are carried over and compile",
     )
     moved.add_argument(
-        "--no-compile", action="store_true", help="do not compile what comes out"
+        "--no-compile", action="store_true", help="do not compile the result"
     )
     moved.add_argument(
         "--out",
         type=Path,
         default=Path("out"),
-        help="where rebase/ is written (default: %(default)s)",
+        help="directory for rebase/ (default: %(default)s)",
     )
     moved.set_defaults(verb=_rebase)
 
@@ -393,36 +393,44 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     thread = verbs.add_parser(
         "series",
         help="write proven series as mails",
-        description="Write proven series as mails, and who gets them; sends nothing.",
+        description="Write proven series as mails, with their recipients; sends "
+        "nothing.",
     )
     thread.add_argument("series", nargs="*", help="default: every series")
-    thread.add_argument("--version", type=int, default=1, help="v2 and later")
+    thread.add_argument(
+        "--version", type=int, default=1, help="2 for v2, and so on (default: 1)"
+    )
     thread.add_argument("--rfc", action="store_true", help="request for comments")
     thread.add_argument(
-        "--kernel", type=Path, help="as for validate; it has to be what was proven on"
+        "--kernel",
+        type=Path,
+        help="as for validate; has to be the tree of the proving run",
     )
     thread.add_argument(
         "--out",
         type=Path,
         default=Path("out"),
-        help="where runs are, and mail/ is written (default: %(default)s)",
+        help="directory of runs, and for mail/ (default: %(default)s)",
     )
-    thread.add_argument("--run", type=Path, help="quote this run, not the newest")
     thread.add_argument(
-        "--previous", type=Path, help="mails of the version before, for a range-diff"
+        "--run", type=Path, help="quote this run instead of the newest one"
+    )
+    thread.add_argument(
+        "--previous", type=Path, help="mails of the previous version, for a range-diff"
     )
     thread.add_argument(
         "--sign-off",
         nargs="?",
         const="",
         metavar="KEY",
-        help="be the author, and sign off; without KEY: show what that certifies",
+        help="be the author and sign off; without KEY, show what that certifies",
     )
     thread.add_argument(
         "--b4-prep",
         type=Path,
         metavar="TREE",
-        help="also make a b4 prep branch in this git checkout of what was proven on",
+        help="also make a b4 prep branch in TREE, a git checkout of the tree of the "
+        "proving run",
     )
     thread.set_defaults(verb=_series)
 
@@ -432,13 +440,12 @@ def _add_workers(prove: argparse.ArgumentParser) -> None:
         "--workers",
         type=_positive,
         metavar="N",
-        help="build and boot in so many workers on this machine, each with its part of "
-        "the processors",
+        help="build and boot in N workers on this machine, which share the processors",
     )
     prove.add_argument(
         "--on",
         metavar="ADDRESS",
-        help="build and boot in the workers of a scheduler: tcp://127.0.0.1:8786, "
+        help="build and boot in the workers of this scheduler: tcp://127.0.0.1:8786, "
         "tls://host:8786, or slurm:cores=8,memory=32GB,jobs=4",
     )
     _add_store(prove)
@@ -448,66 +455,68 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--store",
         metavar="URL",
-        help="where workers put what they make: a directory, or what fsspec knows, "
-        "such as sftp://host/dir or s3://bucket/dir (default: below the cache, where "
-        "all are on this machine)",
+        help="where workers store their results: a directory, or a URL for fsspec, "
+        "such as sftp://host/dir or s3://bucket/dir (default: below the cache, if all "
+        "are on this machine)",
     )
-    for name, what in (
-        ("ca-file", "who signs the others' certificates"),
-        ("cert", "the certificate that is shown"),
-        ("key", "its key"),
+    for name, purpose in (
+        ("ca-file", "the CA that signs all certificates"),
+        ("cert", "our certificate"),
+        ("key", "our private key"),
     ):
         parser.add_argument(
-            f"--tls-{name}", type=Path, metavar="PEM", help=f"for tls://: {what}"
+            f"--tls-{name}", type=Path, metavar="PEM", help=f"for tls://: {purpose}"
         )
 
 
 def _add_worker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     worker = verbs.add_parser(
         "worker",
-        help="build and boot for others, see docs/workers.md",
-        description="Build and boot what clients of a scheduler ask for.  Whoever can "
-        "connect to that scheduler can run programs as this user.",
+        help="build and boot for other machines, see docs/workers.md",
+        description="Build and boot what clients of a scheduler ask for.  Anyone who "
+        "can connect to that scheduler can run programs as this user.",
     )
     worker.add_argument("scheduler", help="tcp://127.0.0.1:8786 or tls://host:8786")
-    worker.add_argument("--name", help="default: the machine's, and the process")
+    worker.add_argument("--name", help="default: host name and process id")
     worker.add_argument(
         "--cache",
         type=Path,
-        help="its own cache (default: workers/NAME below that of this machine)",
+        help="its own cache (default: workers/NAME in the cache of this machine)",
     )
     worker.add_argument(
         "--nthreads",
         type=_positive,
         metavar="N",
-        help="slots: how many guests at once (default: half as many as processors)",
+        help="slots: number of guests at once (default: half the processors)",
     )
     worker.add_argument(
-        "--memory-limit", metavar="SIZE", help="such as 16GB (default: what is free)"
+        "--memory-limit", metavar="SIZE", help="such as 16GB (default: free memory)"
     )
-    worker.add_argument("--cpus", metavar="LIST", help="run on these, such as 0,2")
     worker.add_argument(
-        "--host", help="listen there (default: where the scheduler can be reached)"
+        "--cpus", metavar="LIST", help="run on these processors, such as 0,2"
+    )
+    worker.add_argument(
+        "--host", help="address to listen on (default: the one towards the scheduler)"
     )
     worker.add_argument(
         "--death-timeout",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="wait so long for the scheduler (default: %(default)s)",
+        help="how long to wait for the scheduler (default: %(default)s)",
     )
-    # Dask's own, which dask-jobqueue hands on; the address says it.
+    # An option of Dask's that dask-jobqueue passes; the address has the protocol.
     worker.add_argument("--protocol", help=argparse.SUPPRESS)
     _add_store(worker)
     worker.set_defaults(verb=_worker)
 
     scheduler = verbs.add_parser(
-        "scheduler", help="bring clients and workers together, see docs/workers.md"
+        "scheduler", help="connect clients and workers, see docs/workers.md"
     )
     scheduler.add_argument(
         "--host",
         default="127.0.0.1",
-        help="listen there; others than this machine need certificates (default: "
+        help="address to listen on; all but loopback need certificates (default: "
         "%(default)s)",
     )
     scheduler.add_argument("--port", type=int, default=8786)
@@ -519,46 +528,46 @@ def _add_worker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     steady = verbs.add_parser(
         "stability",
-        help="boot a guest many times on a busy host: is the verdict the same again?",
+        help="boot guests many times on a busy host: is the verdict always the same?",
         description="Boot the guest of each series many times, alone and several at "
-        "once, while stress-ng keeps the host busy, falsify what each recorded, and "
-        "tell which checks' verdicts move.",
-        epilog="exit status: 0 all proven, but for one in fifty without verdict; 1 a "
-        "guest was FAILED; 2 more had no verdict",
+        "once, while stress-ng keeps the host busy; falsify the evidence of each, and "
+        "report checks whose verdict changes.",
+        epilog="exit status: 0 all proven, except one in fifty without a verdict; "
+        "1 a guest was FAILED; 2 more had no verdict",
     )
     steady.add_argument("series", nargs="*", help="default: every series")
     steady.add_argument(
-        "--runs", type=int, default=20, help="guests a load (default: %(default)s)"
+        "--runs", type=int, default=20, help="guests per load (default: %(default)s)"
     )
     steady.add_argument(
         "--load",
         type=int,
         action="append",
-        help="workers of stress-ng a processor, 0 for none; more than once for one "
-        "after the other (default: 2, then 4)",
+        help="stress-ng workers per processor, 0 for none; repeat it for several loads "
+        "in turn (default: 2, then 4)",
     )
     steady.add_argument(
         "--at-once",
         type=int,
         action="append",
         metavar="GUESTS",
-        help="how many guests run at the same time; more than once for one after the "
-        "other, round and round (default: 1, then 2)",
+        help="number of guests that run at the same time; repeat it to alternate "
+        "(default: 1 and 2)",
     )
     steady.add_argument(
         "--kunit",
         type=int,
         default=0,
         metavar="TIMES",
-        help="instead: run each KUnit suite that the patches add so often, in a guest "
-        "with one processor and in one with four",
+        help="instead, run each KUnit suite that the patches add TIMES times, in a "
+        "guest with one processor and in one with four",
     )
     steady.add_argument("--kernel", type=Path, help="as for validate")
     steady.add_argument(
         "--out",
         type=Path,
         default=Path("out"),
-        help="where stability/ is written (default: %(default)s)",
+        help="directory for stability/ (default: %(default)s)",
     )
     steady.set_defaults(verb=_stability)
 
@@ -569,8 +578,8 @@ def _add_check_thread(
     incoming = verbs.add_parser(
         "check-thread",
         help="apply, compare and validate a series that was sent to a list",
-        description="Apply a series that was sent to a list, compare it with those "
-        "here, and validate it.",
+        description="Apply a series that was sent to a list, compare it with those in "
+        "patches/, and validate it.",
     )
     incoming.add_argument(
         "thread", help="an mbox, a directory of mails, or a message-id for b4"
@@ -580,20 +589,22 @@ def _add_check_thread(
     incoming.add_argument(
         "--kconfig",
         type=Path,
-        help="fragment that has it built; it is then taken for an unknown series",
+        help="fragment that enables its code; the series is then taken for unknown",
     )
     incoming.add_argument(
         "--workload",
         type=Path,
-        help="script or C program that makes its events fire; as --kconfig",
+        help="script or C program that makes its events fire; as with --kconfig, the "
+        "series is taken for unknown",
     )
     incoming.add_argument(
         "--trusted",
         action="store_true",
-        help="its changes to Makefiles, Kconfig and scripts may run on this machine",
+        help="allow its changes to Makefiles, Kconfig and scripts to run on this "
+        "machine",
     )
     incoming.add_argument(
-        "--no-validate", action="store_true", help="build and boot nothing"
+        "--no-validate", action="store_true", help="do not build or boot"
     )
     incoming.add_argument(
         "--level",
@@ -605,23 +616,23 @@ def _add_check_thread(
         "--out",
         type=Path,
         default=Path("out"),
-        help="where threads/ and run directories go (default: %(default)s)",
+        help="directory for threads/ and run directories (default: %(default)s)",
     )
     incoming.set_defaults(verb=_check_thread)
 
 
 def _seed(text: str) -> int:
-    """As KCONFIG_SEED takes it: decimal, or hexadecimal with 0x; not 0."""
+    """A value for KCONFIG_SEED: decimal, or hexadecimal with 0x; not 0."""
     value = int(text, 0)
     if not 0 < value < 2**31:
-        raise argparse.ArgumentTypeError(f"{text}: from 1 to {2**31 - 1:#x}")
+        raise argparse.ArgumentTypeError(f"{text}: not from 1 to {2**31 - 1:#x}")
     return value
 
 
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}: at least 1")
+        raise argparse.ArgumentTypeError(f"{text}: not at least 1")
     return number
 
 
@@ -683,13 +694,15 @@ def _describe(series: Series) -> list[str]:
         words = " ".join((workload.program, *workload.args))
         lines.append(f"workload {workload.name}: {words}")
         for step in workload.inject:
-            told = "; ".join(one.qmp or one.hmp or "" for one in step.commands)
-            lines.append(f"  on {step.step} the monitor is told: {told}")
+            commands = "; ".join(
+                command.qmp or command.hmp or "" for command in step.commands
+            )
+            lines.append(f"  on {step.step} the monitor is told: {commands}")
     for check in spec.check:
         lines.append(f"check {check.name} ({check.kind}, {', '.join(check.workloads)})")
         lines.append(f"  {check.claim}")
     if spec.needs:
-        lines.append(f"needs, in debug kernels: {', '.join(spec.needs)}")
+        lines.append(f"needs in debug kernels: {', '.join(spec.needs)}")
     for conflict in spec.conflict:
         because = " ".join(conflict.because.split())
         lines.append(f"not in one kernel with {conflict.series}: {because}")
@@ -707,11 +720,11 @@ def _new(arguments: argparse.Namespace, console: Console) -> int:
 def _validate(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
     columns = _columns(arguments, project)
-    asked = arguments.series or [name for one in columns for name in one.series]
+    names = arguments.series or [name for column in columns for name in column.series]
     kernels = arguments.kernel or [None]
     request = validate.Request(
         project=project,
-        series=project.load(asked),
+        series=project.load(names),
         kernel=kernels[0],
         cache=_cache(),
         out=arguments.out.absolute(),
@@ -727,19 +740,19 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
     if not columns:
         return _prove(request, console, where)
     with _helped(request, console, where) as (helped, ui):
-        directory, found = matrix.prove(helped, columns, ui, command_line())
+        directory, outcome = matrix.prove(helped, columns, ui, command_line())
     console.print()
-    matrixviews.terminal(found, directory, console)
-    return found.exit_code
+    matrixviews.terminal(outcome, directory, console)
+    return outcome.exit_code
 
 
 def _columns(
     arguments: argparse.Namespace, project: Project
 ) -> tuple[matrixfile.Wanted, ...]:
-    """What is asked for, if it is more than one tree: a column each."""
+    """A column for each tree, if there are several trees."""
     if arguments.matrix is not None:
         if arguments.kernel:
-            raise KstallError("--matrix FILE says which trees: leave out --kernel")
+            raise KstallError("--matrix FILE names the trees: leave out --kernel")
         columns = matrixfile.read(arguments.matrix, project)
         return matrixfile.narrowed(columns, arguments.series, arguments.level)
     if len(arguments.kernel or ()) < 2:
@@ -761,8 +774,8 @@ def _helped(
         ui = stack.enter_context(Ui(console))
         if where is not None and request.arch is not arch.X86_64:
             raise KstallError(
-                f"workers cannot be asked for {request.arch.name} yet",
-                next="leave out --workers or --on: this machine does it by itself",
+                f"workers cannot build for {request.arch.name} yet",
+                next="leave out --workers or --on, to build and boot on this machine",
             )
         if where is not None:
             shelf = _farm().Shelf(request.cache, units.KINDS)
@@ -783,7 +796,7 @@ def _prove(
 
 
 def _farm() -> ModuleType:
-    """The package of workers, without which all else goes on."""
+    """The package of workers; everything else works without its dependencies."""
     try:
         return importlib.import_module("kstall.farm")
     except ModuleNotFoundError as error:
@@ -792,8 +805,8 @@ def _farm() -> ModuleType:
             raise
         raise KstallError(
             f"workers need {name}, which is not installed",
-            next="in a checkout, pip install '.[workers]'; without --workers and --on "
-            "everything is done here",
+            next="in a checkout, pip install '.[workers]'; or leave out --workers and "
+            "--on, to build and boot on this machine",
         ) from error
 
 
@@ -802,7 +815,7 @@ def _tls(arguments: argparse.Namespace) -> farm.Tls | None:
     if not any(files):
         return None
     if not all(files):
-        raise KstallError("--tls-ca-file, --tls-cert and --tls-key go together")
+        raise KstallError("--tls-ca-file, --tls-cert and --tls-key: give all three")
     tls: farm.Tls = _farm().Tls(*files)
     return tls
 
@@ -811,7 +824,9 @@ def _where(arguments: argparse.Namespace) -> farm.Where | None:
     if arguments.workers is None and arguments.on is None:
         return None
     if arguments.workers is not None and arguments.on is not None:
-        raise KstallError("--workers is this machine, and --on is others: choose one")
+        raise KstallError(
+            "--workers is for this machine, and --on for others: choose one"
+        )
     where: farm.Where = _farm().Where(
         arguments.workers, arguments.on, arguments.store, _tls(arguments)
     )
@@ -824,7 +839,7 @@ def _worker(arguments: argparse.Namespace, console: Console) -> int:
     place = (arguments.cache or _cache() / "workers" / name).absolute()
     place.mkdir(parents=True, exist_ok=True)
     if arguments.cpus:
-        os.sched_setaffinity(0, {int(one) for one in arguments.cpus.split(",")})
+        os.sched_setaffinity(0, {int(cpu) for cpu in arguments.cpus.split(",")})
 
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
@@ -835,7 +850,9 @@ def _worker(arguments: argparse.Namespace, console: Console) -> int:
             arguments.scheduler,
             workers.Shelf(place, units.KINDS),
             units.performers(),
-            said=workers.offer(place, name, arguments.nthreads, arguments.memory_limit),
+            capacity=workers.offer(
+                place, name, arguments.nthreads, arguments.memory_limit
+            ),
             store=arguments.store,
             tls=_tls(arguments),
             host=arguments.host,
@@ -846,7 +863,7 @@ def _worker(arguments: argparse.Namespace, console: Console) -> int:
         _complain(explain(error))
         status = CANNOT_RUN
     sys.stdout.flush()
-    # Threads of units that are being ended would be waited for.
+    # sys.exit() would wait for threads of units that are being ended.
     workers.leave(status)
     return status
 
@@ -878,7 +895,7 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
     console.print("\n".join(stability.summary(outcome)), markup=False, soft_wrap=True)
     if outcome.place is not None:
         console.print(escape(f"results  {outcome.place / stability.FILE}"))
-    unseen = {one.name for one in request.series} - outcome.series
+    unseen = {series.name for series in request.series} - outcome.series
     for name in sorted(unseen):
         _complain(f"{name}: its kernel could not be built, see above")
     code = stability.exit_code(outcome)
@@ -886,16 +903,16 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _cache() -> Path:
-    """The cache directory, made and known to be ours to write before any stage."""
+    """The cache directory, made and checked to be writable before any stage."""
     directory = cache.default_dir()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if os.statvfs(directory).f_flag & os.ST_NOEXEC:
-            reason = "it is mounted noexec, and what a build makes has to run there"
+            reason = "it is mounted noexec, and built programs have to run there"
         elif os.access(directory, os.W_OK | os.X_OK):
             return directory
         else:
-            reason = "it is not ours to write"
+            reason = "it is not writable"
     except OSError as error:
         reason = error.strerror or str(error)
     raise KstallError(
@@ -912,19 +929,19 @@ def _judge(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _compare(arguments: argparse.Namespace, console: Console) -> int:
-    found = comparison.compare(arguments.before, arguments.after)
-    comparisonviews.terminal(found, console)
+    changes = comparison.compare(arguments.before, arguments.after)
+    comparisonviews.terminal(changes, console)
     if arguments.json is not None:
-        comparison.write(found, arguments.json)
+        comparison.write(changes, arguments.json)
     if arguments.html is not None:
-        comparisonviews.write_page(found, arguments.html)
-    return found.exit_code
+        comparisonviews.write_page(changes, arguments.html)
+    return changes.exit_code
 
 
 def _rebase(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
     if arguments.write and arguments.no_compile:
-        raise KstallError("--write is for what compiles: leave out --no-compile")
+        raise KstallError("--write needs a compiled result: leave out --no-compile")
     states = []
     for series in project.load(arguments.series):
         request = validate.Request(
@@ -953,7 +970,7 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _rebased(outcome: rebasing.Rebased, console: Console) -> None:
-    """Print what became of a series, and where it is."""
+    """Print the outcome of a series, and where its files are."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True)
@@ -1000,17 +1017,17 @@ def _mutate(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _abi(arguments: argparse.Namespace, console: Console) -> int:
-    found = traceabi.compare(
+    changes = traceabi.compare(
         traceabi.read(arguments.base), traceabi.read(arguments.patched)
     )
-    lines = [f"{found.same} events are the same"]
-    lines += [f"grown     {one.event} {one.what}" for one in found.grown]
-    for layout in found.new:
+    lines = [f"{changes.same} events are the same"]
+    lines += [f"grown     {change.event} {change.what}" for change in changes.grown]
+    for layout in changes.new:
         lines += [f"new       {line}" for line in traceabi.describe(layout)]
-    for one in (*found.broken, *found.clashing):
-        lines.append(f"BROKEN    {one.event}: {one.what}")
+    for change in (*changes.broken, *changes.clashing):
+        lines.append(f"BROKEN    {change.event}: {change.what}")
     console.print("\n".join(lines), markup=False, soft_wrap=True)
-    return 1 if found.broken or found.clashing else 0
+    return 1 if changes.broken or changes.clashing else 0
 
 
 def _html(arguments: argparse.Namespace, console: Console) -> int:
@@ -1047,12 +1064,12 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
     outcomes = summary.export_all(request, chosen, base)
     summary.tell(outcomes, say)
     if arguments.b4_prep is not None:
-        for one in outcomes:
-            if one.exported is not None:
-                name = prep.branch(one.exported, arguments.b4_prep)
-                say(f"  look at it: git switch {name}; then b4 prep --check, b4 send")
+        for outcome in outcomes:
+            if outcome.exported is not None:
+                name = prep.branch(outcome.exported, arguments.b4_prep)
+                say(f"  inspect it: git switch {name}; then b4 prep --check, b4 send")
     say(f"summary: {summary.write(outcomes, base, request.out)}")
-    return 0 if all(one.exported for one in outcomes) else CANNOT_RUN
+    return 0 if all(outcome.exported for outcome in outcomes) else CANNOT_RUN
 
 
 def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
@@ -1065,7 +1082,7 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
     base = source.obtain(arguments.kernel, _cache(), say)
     try:
         with temporary.directory("thread") as place:
-            came = incoming.receive(
+            received = incoming.receive(
                 arguments.thread,
                 project,
                 base,
@@ -1079,18 +1096,18 @@ def _check_thread(arguments: argparse.Namespace, console: Console) -> int:
     except DoesNotApply as error:
         _complain(f"does not apply: {error}")
         return report.EXIT["does-not-apply"]
-    found = incoming.text(came)
-    cache.write_text(came.dir / "found.txt", found)
-    say(found)
-    say(f"patches: {came.dir / 'patches'}")
+    findings = incoming.text(received)
+    cache.write_text(received.dir / "found.txt", findings)
+    say(findings)
+    say(f"patches: {received.dir / 'patches'}")
     if arguments.no_validate:
         return 0
     series = incoming.adopted(
-        *(came, project, arguments.kconfig, arguments.workload),
+        *(received, project, arguments.kconfig, arguments.workload),
         trusted=arguments.trusted,
     )
     request = validate.Request(
-        project=Project(came.dir / "project"),
+        project=Project(received.dir / "project"),
         series=(series,),
         kernel=arguments.kernel,
         cache=_cache(),

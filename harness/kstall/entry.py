@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The ``kstall`` command, which is two: patches are proven, and stalls are explained.
+"""The ``kstall`` command: verbs that prove patches, and verbs that explain stalls.
 
-Each needs other packages, so nothing is imported but what the verb asks for.
+The two need different packages, so only the module of the verb is imported.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _EXTRA = {"kstall.cli": "harness", "kstall_ops.cli": "ops"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; its exit status, or 2 if what it needs is not installed.
+    """Run a verb; return its exit status, or 2 if a package it needs is not installed.
 
-    What is asked in general whoever is there answers.
+    ``--help``, ``--version`` and no verb work with either set of packages.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     module = "kstall_ops.cli" if words and words[0] in VERBS else "kstall.cli"
@@ -35,9 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name in ("", "kstall", "kstall_guest", "kstall_ops"):
             raise
         extra = _EXTRA[module]
-        what = f"kstall {words[0]}" if words else "kstall"
+        command = f"kstall {words[0]}" if words else "kstall"
         print(
-            f"kstall: `{what}` needs {name}, which is not installed: "
+            f"kstall: `{command}` needs {name}, which is not installed: "
             f"in a checkout, pip install '.[{extra}]'",
             file=sys.stderr,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Units in, outcomes out: the side that asks."""
+"""The client: units in, outcomes out."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .worker import perform, version, whole
 _POLL = 0.5
 # Results are small.
 _GATHER = 60.0
-# What is taken up by what runs.
+# The resources that a unit takes up while it runs.
 _AMOUNTS = ("slot", "build", "memory", "disk")
-# How often workers are looked at, and for how long none may be there that fits.
+# Seconds between looks at the workers, and how long none may be there that fits.
 _LOOK = 2.0
 _PATIENCE = 30.0
 _TELL = 120.0
-# An archive that is damaged is made anew so often.
+# How often a unit is done if its archives come back damaged.
 _TRIES = 3
 
 
 class Gone(KstallError):
-    """There is no scheduler any more."""
+    """The scheduler is gone."""
 
 
 class NobodyCan(KstallError):
@@ -42,19 +42,19 @@ class NobodyCan(KstallError):
 
 
 @dataclass
-class _Begun:
-    """A unit that somebody is asked for, or whose ``answer`` was there."""
+class _Job:
+    """A unit that a worker was asked for, or whose ``answer`` was in the store."""
 
     unit: elsewhere.Unit
     future: Future[Any] | None = None
     answer: dict[str, Any] | None = None
-    # Workers that were not up to it.
+    # Workers that could not do it.
     tried: set[str] = field(default_factory=set)
     faults: list[dict[str, Any]] = field(default_factory=list)
     number: int = 0
     asked: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
-    # Held by who asks, so that all others wait for that.
+    # Held while it is submitted, so that others who ask wait.
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -75,7 +75,7 @@ class Farm:
         self._say = say
         self._patience = patience
         self._lock = threading.Lock()
-        self._begun: dict[tuple[str, str], _Begun] = {}
+        self._jobs: dict[tuple[str, str], _Job] = {}
         self._looked = 0.0
         self._workers: dict[str, dict[str, Any]] = {}
         self._closed = threading.Event()
@@ -83,14 +83,14 @@ class Farm:
         self._line = Line(self._room)
 
     def close(self) -> None:
-        """Wait for nothing any more, and want nothing."""
+        """Release all units, and wait for none."""
         self._closed.set()
         with contextlib.suppress(Exception):
-            for one in self._begun.values():
-                if one.future is not None:
-                    one.future.release()
+            for job in self._jobs.values():
+                if job.future is not None:
+                    job.future.release()
 
-    # -- what is asked -----------------------------------------------------------------
+    # -- interface ---------------------------------------------------------------------
 
     def ahead(self, unit: elsewhere.Unit) -> None:
         """Have ``unit`` begun; see `elsewhere.Elsewhere`."""
@@ -98,101 +98,103 @@ class Farm:
 
     def do(self, unit: elsewhere.Unit, place: Path | None = None) -> elsewhere.Outcome:
         """Wait for ``unit``; see `elsewhere.Elsewhere`."""
-        begun = self._ask(unit)
+        job = self._ask(unit)
         for number in range(1, _TRIES + 1):
-            answer = self._answer(begun)
+            answer = self._answer(job)
             try:
                 return self._taken(unit, answer, place)
             except Damaged as error:
                 if number == _TRIES:
                     raise
-                self._say(f"{unit.title}: {error.what}; it is made once more")
+                self._say(f"{unit.title}: {error.what}; it is made again")
                 self._store.forget(_note(unit))
-                # Where one is damaged others may be, and each would cost a try.
+                # Others may be damaged as well, and each would cost a try.
                 for artifact in answer["entries"].values():
                     self._store.check(Artifact(**artifact))
-                self._again(begun, fresh=True)
+                self._again(job, fresh=True)
         raise AssertionError("unreachable")
 
     def forget(self, unit: elsewhere.Unit) -> None:
-        """What came of ``unit`` is not to be found again."""
+        """Remove the result of ``unit``, so that it is done again."""
         with self._lock:
-            self._begun.pop((unit.kind, unit.key), None)
+            self._jobs.pop((unit.kind, unit.key), None)
         self._store.forget(_note(unit))
 
     def describe(self) -> str:
-        """Who the workers are, in a line."""
-        workers = sorted(self._look().values(), key=lambda one: str(one["name"]))
+        """The workers, in a line."""
+        workers = sorted(self._look().values(), key=lambda worker: str(worker["name"]))
         ours = f"kstall: {version()}"
         named = [
-            f"{one['name']}, {one['resources'].get('slot', 0):g} slots"
-            for one in workers
-            if ours in one["resources"]
+            f"{worker['name']}, {worker['resources'].get('slot', 0):g} slots"
+            for worker in workers
+            if ours in worker["resources"]
         ]
         others = [
-            f"{one['name']} is not asked: it has "
-            f"kstall {one.get('kstall', {}).get('kstall', 'of no version')}"
-            for one in workers
-            if ours not in one["resources"]
+            f"{worker['name']} is not asked: it has "
+            f"kstall {worker.get('kstall', {}).get('kstall', 'of no version')}"
+            for worker in workers
+            if ours not in worker["resources"]
         ]
         count = f"{len(named)} worker{'s' * (len(named) != 1)}"
         return "; ".join((f"{count}: {' and '.join(named)}", *others))
 
     def offers(self) -> list[dict[str, Any]]:
-        """What each worker said that it has, as `Offer` has it."""
-        return [one["kstall"] for one in self._look().values() if "kstall" in one]
+        """The `Offer` of each worker, as a dictionary."""
+        return [
+            worker["kstall"] for worker in self._look().values() if "kstall" in worker
+        ]
 
     # -- to workers --------------------------------------------------------------------
 
-    def _ask(self, unit: elsewhere.Unit) -> _Begun:
+    def _ask(self, unit: elsewhere.Unit) -> _Job:
         name = (unit.kind, unit.key)
         with self._lock:
-            begun = None if unit.fresh else self._begun.get(name)
-            if begun is None:
-                begun = self._begun[name] = _Begun(unit)
-        with begun.lock:
-            if not begun.asked:
+            job = None if unit.fresh else self._jobs.get(name)
+            if job is None:
+                job = self._jobs[name] = _Job(unit)
+        with job.lock:
+            if not job.asked:
                 if not unit.fresh:
-                    begun.answer = whole(self._store, _note(unit))
-                if begun.answer is None:
-                    self._submit(begun)
-                begun.asked = True
-        return begun
+                    job.answer = whole(self._store, _note(unit))
+                if job.answer is None:
+                    self._submit(job)
+                job.asked = True
+        return job
 
-    def _again(self, begun: _Begun, *, fresh: bool = False) -> None:
-        begun.answer = begun.future = None
-        begun.ended = threading.Event()
-        begun.number += 1
-        self._submit(begun, fresh=fresh)
+    def _again(self, job: _Job, *, fresh: bool = False) -> None:
+        job.answer = job.future = None
+        job.ended = threading.Event()
+        job.number += 1
+        self._submit(job, fresh=fresh)
 
-    def _submit(self, begun: _Begun, *, fresh: bool = False) -> None:
-        unit = begun.unit
+    def _submit(self, job: _Job, *, fresh: bool = False) -> None:
+        unit = job.unit
         needs = {**unit.needs, f"kstall: {version()}": 1.0}
-        fitting = self._fitting(unit, needs, begun.tried)
+        fitting = self._fitting(unit, needs, job.tried)
         if needs.get("slot") == elsewhere.ALL:
-            slots = [one["resources"]["slot"] for one in fitting.values()]
+            slots = [worker["resources"]["slot"] for worker in fitting.values()]
             needs["slot"] = min(slots)
         message = {
             "kind": unit.kind,
             "key": unit.key,
             "spec": dict(unit.spec),
             "entries": {
-                one: asdict(self._shelf.publish(self._store, one))
-                for one in unit.entries
+                entry: asdict(self._shelf.publish(self._store, entry))
+                for entry in unit.entries
             },
             "store": self._store.url,
             "kstall": version(),
             "fresh": unit.fresh or fresh,
         }
         key = f"{unit.kind}-{unit.key}"
-        if begun.number:
-            key += f"~{begun.number}"
+        if job.number:
+            key += f"~{job.number}"
         if unit.fresh or fresh:
-            # Nobody else's.
+            # Shared with no other client.
             key += f"-{time.monotonic_ns()}"
         takes = {name: needs[name] for name in _AMOUNTS if name in needs}
-        # Those that were not up to it are not asked again.
-        workers = list(fitting) if begun.tried else None
+        # Those that could not do it are not asked again.
+        workers = list(fitting) if job.tried else None
 
         def begin(ticket: Ticket) -> None:
             try:
@@ -206,12 +208,12 @@ class Farm:
                     pure=False,
                 )
             except Exception:
-                # Who waits for it sees that there is nobody to ask.
+                # Threads that wait see that the scheduler is lost.
                 self._lost.set()
                 return
-            begun.future = future
+            job.future = future
 
-            over = begun.ended
+            over = job.ended
 
             def ended(_: object) -> None:
                 self._line.done(ticket)
@@ -229,13 +231,13 @@ class Farm:
         while True:
             workers = self._look()
             fitting = {
-                address: one
-                for address, one in workers.items()
-                if one["name"] not in tried and not _lacks(one, needs)
+                address: worker
+                for address, worker in workers.items()
+                if worker["name"] not in tried and not _lacks(worker, needs)
             }
             if fitting:
                 return fitting
-            # Those that are on their way say soon that they are there.
+            # Workers that are starting will register soon.
             if workers or time.monotonic() > limit:
                 raise self._nobody(unit, needs, tried)
             self._pause()
@@ -243,19 +245,19 @@ class Farm:
     def _nobody(
         self, unit: elsewhere.Unit, needs: Mapping[str, float], tried: set[str]
     ) -> KstallError:
-        said = [
-            f"{one['name']} has {', '.join(_lacks(one, needs))}"
-            for one in self._workers.values()
-            if one["name"] not in tried
+        reasons = [
+            f"{worker['name']} has {', '.join(_lacks(worker, needs))}"
+            for worker in self._workers.values()
+            if worker["name"] not in tried
         ]
         return NobodyCan(
             f"no worker can do this: {unit.title}: "
-            + ("; ".join(said) or f"there is no {'other ' if tried else ''}worker"),
+            + ("; ".join(reasons) or f"there is no {'other ' if tried else ''}worker"),
             next="start one that has it with `kstall worker`, or leave out --on",
         )
 
     def _look(self) -> dict[str, dict[str, Any]]:
-        """What is known of the workers, at most some seconds old."""
+        """The workers that the scheduler knows, at most some seconds old."""
         with self._lock:
             if time.monotonic() - self._looked >= _LOOK or not self._workers:
                 try:
@@ -269,12 +271,12 @@ class Farm:
             return dict(self._workers)
 
     def _room(self) -> dict[str, float]:
-        """What all workers have together, as far as we know."""
-        found = dict.fromkeys(_AMOUNTS, 0.0)
-        for one in self._workers.values():
+        """The resources of all workers together, as last seen."""
+        room = dict.fromkeys(_AMOUNTS, 0.0)
+        for worker in self._workers.values():
             for name in _AMOUNTS:
-                found[name] += one["resources"].get(name, 0.0)
-        return found
+                room[name] += worker["resources"].get(name, 0.0)
+        return room
 
     def _require_going(self) -> None:
         if self._lost.is_set():
@@ -296,73 +298,73 @@ class Farm:
 
     # -- from workers ------------------------------------------------------------------
 
-    def _answer(self, begun: _Begun) -> dict[str, Any]:
-        """What came of a unit, whichever worker was up to it."""
+    def _answer(self, job: _Job) -> dict[str, Any]:
+        """The answer of the first worker that can do the unit."""
         while True:
-            answer = begun.answer or self._waited(begun)
+            answer = job.answer or self._waited(job)
             if "fault" not in answer:
                 return answer
-            self._faulty(begun, answer)
+            self._faulty(job, answer)
 
-    def _faulty(self, begun: _Begun, answer: dict[str, Any]) -> None:
-        """Ask another worker.  Raises what the first one said if there is none."""
+    def _faulty(self, job: _Job, answer: dict[str, Any]) -> None:
+        """Ask another worker.  Raises the error of the first one if there is none."""
         error = elsewhere.of_json(answer["fault"], self._shelf.cache)
-        begun.faults.append(answer)
+        job.faults.append(answer)
         self._say(
-            f"{begun.unit.title}: {answer['worker']} cannot do it: "
+            f"{job.unit.title}: {answer['worker']} cannot do it: "
             f"{error.what.splitlines()[0]}"
         )
-        if answer.get("damaged") and len(begun.faults) < _TRIES:
-            # What it was to start from is sent anew, also to the same worker.
-            for entry in begun.unit.entries:
+        if answer.get("damaged") and len(job.faults) < _TRIES:
+            # Its entries are sent again, possibly to the same worker.
+            for entry in job.unit.entries:
                 if (sent := self._store.entry(entry)) is not None:
                     self._store.check(sent)
         else:
-            begun.tried.add(answer["worker"])
+            job.tried.add(answer["worker"])
         try:
-            self._again(begun)
+            self._again(job)
         except NobodyCan as nobody:
-            first = elsewhere.of_json(begun.faults[0]["fault"], self._shelf.cache)
-            first.what += f" (on {begun.faults[0]['worker']}; {nobody.what})"
+            first = elsewhere.of_json(job.faults[0]["fault"], self._shelf.cache)
+            first.what += f" (on {job.faults[0]['worker']}; {nobody.what})"
             raise first from nobody
 
-    def _waited(self, begun: _Begun) -> dict[str, Any]:
+    def _waited(self, job: _Job) -> dict[str, Any]:
         began = looked = time.monotonic()
         alone: float | None = None
-        unit = begun.unit
+        unit = job.unit
         needs = {**unit.needs, f"kstall: {version()}": 1.0}
         while True:
             self._require_going()
-            if (found := self._result(begun)) is not None:
-                begun.answer = found
-                return found
+            if (answer := self._result(job)) is not None:
+                job.answer = answer
+                return answer
             now = time.monotonic()
-            if any(not _lacks(one, needs) for one in self._look().values()):
+            if any(not _lacks(worker, needs) for worker in self._look().values()):
                 alone = None
             elif alone is None:
                 alone = now
             elif now - alone > self._patience:
-                if begun.future is not None:
-                    begun.future.cancel()
+                if job.future is not None:
+                    job.future.cancel()
                 raise self._nobody(unit, needs, set())
             if now - looked > _TELL:
                 looked = now
-                self._say(f"{unit.title}: {now - began:.0f} s, and no end yet")
+                self._say(f"{unit.title}: still running after {now - began:.0f} s")
 
-    def _result(self, begun: _Begun) -> dict[str, Any] | None:
-        """What came of it, if it ends in a while; None if it does not."""
-        if begun.future is None:
+    def _result(self, job: _Job) -> dict[str, Any] | None:
+        """The answer, if it comes within `_POLL` seconds, else None."""
+        if job.future is None:
             # In line; there may be more workers by now.
             self._line.advance()
             self._closed.wait(_POLL)
             return None
-        title = begun.unit.title
+        title = job.unit.title
         # Not by a deadline of Dask's: where that passes just as a result comes,
         # `distributed.utils.sync` has neither a result nor an error.
-        if not begun.ended.wait(_POLL):
+        if not job.ended.wait(_POLL):
             return None
         try:
-            found: dict[str, Any] = begun.future.result(timeout=_GATHER)
+            answer: dict[str, Any] = job.future.result(timeout=_GATHER)
         except (TimeoutError, concurrent.futures.TimeoutError):
             # Its worker is gone, and another one does it again.
             return None
@@ -377,7 +379,7 @@ class Farm:
             raise KstallError(
                 f"{title}: Dask says {type(error).__name__}: {error}"
             ) from error
-        return found
+        return answer
 
     def _taken(
         self, unit: elsewhere.Unit, answer: Mapping[str, Any], place: Path | None
@@ -403,17 +405,19 @@ def _note(unit: elsewhere.Unit) -> str:
 
 
 def _lacks(worker: Mapping[str, Any], needs: Mapping[str, float]) -> list[str]:
-    """What a worker has not, in words."""
+    """The needs that a worker does not meet, in words."""
     has = worker["resources"]
-    found = []
+    missing = []
     for name, amount in needs.items():
         if amount == elsewhere.ALL or has.get(name, 0.0) >= amount:
             continue
         program, _, _ = name.partition(": ")
-        other = next((one for one in has if one.startswith(f"{program}: ")), None)
+        other = next(
+            (resource for resource in has if resource.startswith(f"{program}: ")), None
+        )
         if ": " not in name:
-            said = f"{has.get(name, 0.0):g} of {amount:g} {name}"
+            text = f"{has.get(name, 0.0):g} of {amount:g} {name}"
         else:
-            said = f"{other} and not {name}" if other else f"no {name}"
-        found.append(said)
-    return found
+            text = f"{other} and not {name}" if other else f"no {name}"
+        missing.append(text)
+    return missing

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Units that wait for room at the workers, the longest first.
+"""The queue of units that wait for room at the workers, the longest first.
 
-Dask gives a task to a worker as soon as it hears of it, by the mean of what tasks of
-that kind took, and then has workers take from each other.  With tasks of a minute and
-of a quarter of an hour that leaves workers idle beside others with a queue.  So no more
-is handed on than can be begun.
+Dask assigns a task to a worker as soon as it is submitted, by the mean duration of its
+kind, and then lets workers steal from each other.  With tasks of a minute and of a
+quarter of an hour that leaves workers idle beside others with a queue.  So only units
+that can start at once are submitted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 @dataclass(order=True)
 class Ticket:
-    """A place in the line; ``takes`` are amounts while it is under way."""
+    """A place in the line; ``takes`` are the amounts that it uses while it runs."""
 
     rank: tuple[float, int]
     takes: Mapping[str, float] = field(compare=False)
@@ -26,7 +26,7 @@ class Ticket:
 
 
 class Line:
-    """What waits, and what is under way; ``room`` tells how much there is in all."""
+    """What waits and what runs; ``room`` returns the amounts that exist in all."""
 
     def __init__(self, room: Callable[[], Mapping[str, float]]) -> None:
         self._room = room
@@ -48,14 +48,14 @@ class Line:
         self.advance()
 
     def done(self, ticket: Ticket) -> None:
-        """What ``ticket`` took is free again."""
+        """Free the amounts that ``ticket`` took."""
         with self._lock:
             for name, amount in ticket.takes.items():
                 self._taken[name] -= amount
         self.advance()
 
     def advance(self) -> None:
-        """Begin whatever there is room for; also to be called if there is more."""
+        """Begin everything that there is room for; call it when room may have grown."""
         room = self._room()
         ready, others = [], []
         with self._lock:
@@ -69,16 +69,16 @@ class Line:
                     continue
                 others.append(ticket)
                 if "build" not in lacks:
-                    # Or what is shorter would take what it waits for, again and again.
+                    # Else shorter units would take its room again and again.
                     break
-            # All are in order, and so they are a heap.
+            # A sorted list is a heap.
             self._waiting = [*others, *sorted(self._waiting)]
         for ticket in ready:
             ticket.begin(ticket)
 
     def _lacks(self, ticket: Ticket, room: Mapping[str, float]) -> set[str]:
         if not any(self._taken.values()):
-            # What is more than there is waits at the scheduler, who may know better.
+            # If it is more than all workers have, the scheduler decides: it knows more.
             return set()
         return {
             name

@@ -28,7 +28,7 @@ from .worker import quiet
 _SLURM = "slurm:"
 _CONNECT_S = 20.0
 _START_S = 120.0
-# Until the last worker has gone by itself.
+# How long workers have to end by themselves.
 _END_S = 15.0
 
 
@@ -46,10 +46,10 @@ class Where:
 def opened(
     where: Where, shelf: Shelf, project: Path, say: Callable[[str], None]
 ) -> Iterator[Farm]:
-    """The workers that are named, for as long as the block lasts.
+    """The workers that ``where`` names, for as long as the block lasts.
 
     ``project`` is a checkout, from which workers on this machine are started.  Raises
-    `KstallError` if they cannot be had.
+    `KstallError` if they cannot be reached or started.
     """
     quiet()
     store = Store(where.store or str(_own_store(where, shelf.cache)))
@@ -76,13 +76,13 @@ def opened(
 
 
 def _own_store(where: Where, cache_dir: Path) -> Path:
-    """The store of those that all are on this machine."""
+    """The store, if all workers are on this machine."""
     if where.workers is None:
         host = (where.on or "").partition("://")[2].rpartition(":")[0].strip("[]")
         if not host or not is_loopback(host):
             raise KstallError(
-                f"{where.on}: with what do its workers exchange what they make?",
-                next="name a directory that all of them have, or a URL for fsspec, "
+                f"{where.on}: its workers need a store to exchange what they make",
+                next="name a directory that all of them share, or a URL for fsspec, "
                 "with --store",
             )
     return cache_dir / "store"
@@ -116,7 +116,7 @@ def _wait(client: Client, count: int, seconds: float | None) -> None:
         client.wait_for_workers(count, timeout=seconds)
     except TimeoutError as error:
         raise KstallError(
-            f"fewer than {count} workers have begun in {seconds:g} s"
+            f"fewer than {count} workers started within {seconds:g} s"
         ) from error
 
 
@@ -145,15 +145,15 @@ def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
         children = []
         for number in range(count):
             name = f"worker-{number + 1}"
-            own = processors[number::count] or [processors[number % len(processors)]]
+            cpus = processors[number::count] or [processors[number % len(processors)]]
             place = cache_dir / "workers" / name
             place.mkdir(parents=True, exist_ok=True)
             log = stack.enter_context((place / "worker.log").open("w"))
             argv = [
                 *(sys.executable, "-m", "kstall", "worker", address),
                 *("--name", name, "--cache", str(place), "--store", store.url),
-                *("--cpus", ",".join(map(str, own))),
-                *("--nthreads", str(max(1, len(own) // 2))),
+                *("--cpus", ",".join(map(str, cpus))),
+                *("--nthreads", str(max(1, len(cpus) // 2))),
                 *("--memory-limit", f"{memory:.1f}GiB", "--death-timeout", "60"),
             ]
             child = stack.enter_context(process.start(argv, stdout=log.fileno()))
@@ -180,12 +180,12 @@ def _here(count: int, cache_dir: Path, store: Store) -> Iterator[Client]:
 
 
 def _jobqueue() -> Any:
-    """The module, with Ctrl-C left to whoever had it.
+    """The module `dask_jobqueue`, imported without its handler of SIGINT.
 
-    As dask-jobqueue 0.9 is imported it has SIGINT end the process by SystemExit, which
-    a run would tell of as a defect of kstall instead of keeping what was finished.
+    dask-jobqueue 0.9 installs one that ends the process by SystemExit, which a run
+    would report as a bug in kstall, instead of keeping what was finished.
     """
-    kept = signal.getsignal(signal.SIGINT)
+    handler = signal.getsignal(signal.SIGINT)
     try:
         return importlib.import_module("dask_jobqueue")
     except ImportError as error:
@@ -194,8 +194,11 @@ def _jobqueue() -> Any:
             next="in a checkout, pip install '.[slurm]'",
         ) from error
     finally:
-        if kept is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, kept)
+        if (
+            handler is not None
+            and threading.current_thread() is threading.main_thread()
+        ):
+            signal.signal(signal.SIGINT, handler)
 
 
 def _scale(cluster: Any, jobs: int) -> None:
@@ -211,16 +214,16 @@ def slurm_cluster(
 ) -> Any:
     """Workers in jobs of Slurm, as ``slurm:queue=X,cores=8,memory=32GB,jobs=4`` says.
 
-    Other words are those of `dask_jobqueue.SLURMCluster`.  Certificates for a while go
-    to ``secrets``, which all nodes see, if ``tls`` has none; ``scale`` submits so many
-    jobs.  Raises `KstallError` for a word that is none, and without dask-jobqueue.
+    Other words are those of `dask_jobqueue.SLURMCluster`.  Without ``tls``, temporary
+    certificates are written to ``secrets``, which all nodes see; ``scale`` submits so
+    many jobs.  Raises `KstallError` for an unknown word, and without dask-jobqueue.
     """
-    made = _jobqueue().SLURMCluster
-    words = [one for one in text.removeprefix(_SLURM).split(",") if one]
-    pairs = dict(one.split("=", 1) for one in words if "=" in one)
+    cluster_class = _jobqueue().SLURMCluster
+    words = [word for word in text.removeprefix(_SLURM).split(",") if word]
+    pairs = dict(word.split("=", 1) for word in words if "=" in word)
     if len(pairs) != len(words) or not {"cores", "memory"} <= pairs.keys():
         raise KstallError(
-            f"{text}: what is asked of Slurm is not clear",
+            f"{text}: not understood",
             next="it looks like slurm:cores=8,memory=32GB,walltime=04:00:00,jobs=4",
         )
     try:
@@ -229,10 +232,10 @@ def slurm_cluster(
         raise KstallError(f"{text}: {error}") from error
     secrets.mkdir(mode=0o700, parents=True, exist_ok=True)
     security = True if tls is None else tls.security()
-    # A job that was killed is Slurm's to tell of; a worker has no nurse.
+    # Slurm reports killed jobs, so workers need no nanny.
     dask.config.set({"distributed.worker.daemon": False})
     try:
-        cluster = made(
+        cluster = cluster_class(
             cores=cores,
             processes=1,
             worker_command="kstall worker",

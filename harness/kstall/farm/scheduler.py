@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A scheduler of Dask's that listens to nobody it was not told of."""
+"""A Dask scheduler that accepts only this machine, or peers with certificates."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from .worker import quiet
 def scheduler(
     host: str, port: int, tls: Tls | None, say: Callable[[str], None]
 ) -> None:
-    """Schedule at ``host`` and ``port`` until we are told to end.
+    """Schedule at ``host`` and ``port`` until a signal ends it.
 
-    Raises `KstallError` if others than this machine could listen without ``tls``.
+    Raises `KstallError` if other machines could connect without ``tls``.
     """
     protocol = "tcp" if tls is None else "tls"
     security = require_private(f"{protocol}://{host}:{port}", tls)
     quiet()
 
     async def serve() -> None:
-        told = asyncio.Event()
+        stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, told.set)
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
         try:
-            made = await Scheduler(
+            server = await Scheduler(
                 host=host,
                 port=port,
                 protocol=f"{protocol}://",
@@ -40,10 +40,10 @@ def scheduler(
             )
         except OSError as error:
             raise KstallError(
-                f"nobody can listen at {host}, port {port}: {error.strerror or error}"
+                f"cannot listen at {host}, port {port}: {error.strerror or error}"
             ) from error
-        say(f"scheduler at {made.address}")
-        await told.wait()
-        await made.close()
+        say(f"scheduler at {server.address}")
+        await stop.wait()
+        await server.close()
 
     asyncio.run(serve())

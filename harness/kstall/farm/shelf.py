@@ -10,13 +10,13 @@ from pathlib import Path
 from ..base import cache, elsewhere
 from .store import Artifact, Damaged, Store
 
-# How many of a kind are kept; of those that are not named the packages take care.
-_KEPT = {"kernels": 10, "projects": 20, "extra": 64}
+# How many entries of a kind are kept; other kinds are pruned by their packages.
+_LIMITS = {"kernels": 10, "projects": 20, "extra": 64}
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """``kinds`` are those of entries that are not as `elsewhere.Kind` has them."""
+    """``kinds`` has the kinds of entries that need more than `elsewhere.Kind`."""
 
     cache: Path
     kinds: Mapping[str, elsewhere.Kind] = field(default_factory=dict)
@@ -25,13 +25,13 @@ class Shelf:
         return self.kinds.get(entry.partition("/")[0], elsewhere.Kind())
 
     def is_there(self, entry: str) -> bool:
-        """Whether the cache has ``entry``, whole."""
+        """Whether the cache has ``entry``, complete."""
         return self._kind(entry).is_there(self.cache / entry)
 
     def bring(self, store: Store, entry: str, artifact: Artifact) -> bool:
-        """Have ``entry`` in the cache; whether it had to be brought.
+        """Bring ``entry`` into the cache; return whether it was missing.
 
-        Raises `Damaged`; what is not what it should be is never in the cache.
+        Raises `Damaged`; a damaged entry is never in the cache.
         """
         target = self.cache / entry
         name = f"bring-{entry.replace('/', '-')}"
@@ -44,16 +44,16 @@ class Shelf:
                 cache.remove(target)
                 raise Damaged(f"{entry} from {store.url} is no such entry")
         kind = entry.partition("/")[0]
-        if kind in _KEPT:
+        if kind in _LIMITS:
             target.touch()
-            cache.prune(self.cache / kind, keep=_KEPT[kind])
+            cache.prune(self.cache / kind, keep=_LIMITS[kind])
         return True
 
     def publish(self, store: Store, entry: str) -> Artifact:
-        """Have ``entry``, which is in the cache, in ``store``."""
+        """Put ``entry`` of the cache into ``store``, unless it is there."""
         name = f"publish-{entry.replace('/', '-')}"
         with cache.lock(self.cache / "locks" / name):
-            if (found := store.entry(entry)) is not None:
-                return found
+            if (artifact := store.entry(entry)) is not None:
+                return artifact
             with self._kind(entry).packed(self.cache / entry) as names:
                 return store.put_entry(entry, self.cache / entry, names)

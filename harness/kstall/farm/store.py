@@ -7,8 +7,8 @@
     entries/<kind>/<key>.json   which archive an entry is
     units/<kind>/<key>.json     what came of a unit
 
-All but the archives is small, and each thing may be deleted at any time: it is made
-again.  Nobody reads what is half written.
+All but the archives is small, and everything may be deleted at any time: it is made
+again.  Files are written under another name first, so none is read half written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ZSTD = "zst"
 _GZIP = "gz"
 _PROGRAMS = {_ZSTD: "zstd -3 -T0 -q", _GZIP: "gzip -1"}
 _UNPACK = {_ZSTD: "zstd -d -q", _GZIP: "gzip -d"}
-# A disk full of archives of before is no help; those of a day may be of a run.
+# Old archives only fill the disk; those of a day may belong to a run in progress.
 _KEEP_S = 24 * 3600.0
 
 
@@ -84,22 +84,26 @@ class Store:
     # -- archives ----------------------------------------------------------------------
 
     def put(self, top: Path, names: Sequence[str]) -> Artifact:
-        """Archive what is below ``top``; an archive that is there is not sent again."""
+        """Archive ``names`` below ``top``, and send it unless the store has it."""
         form = _ZSTD if shutil.which("zstd") else _GZIP
         with temporary.directory("archive") as place:
             archive = place / f"archive.tar.{form}"
             through = f"--use-compress-program={_PROGRAMS[form]}"
             tar = ("tar", "--create", "--format=posix", "--sort=name")
-            what = (f"--file={archive}", f"--directory={top}", "--", *names)
-            process.run([*tar, "--numeric-owner", through, *what], env={"LC_ALL": "C"})
-            made = Artifact(cache.file_digest(archive), archive.stat().st_size, form)
+            arguments = (f"--file={archive}", f"--directory={top}", "--", *names)
+            process.run(
+                [*tar, "--numeric-owner", through, *arguments], env={"LC_ALL": "C"}
+            )
+            artifact = Artifact(
+                cache.file_digest(archive), archive.stat().st_size, form
+            )
             with self._guarded("written"):
-                if not self._is_whole(made):
-                    self._send(archive, made.path)
-        return made
+                if not self._is_whole(artifact):
+                    self._send(archive, artifact.path)
+        return artifact
 
     def get(self, artifact: Artifact, target: Path) -> None:
-        """Unpack an archive to ``target``, a directory, if it is what it should be.
+        """Unpack an archive to ``target``, a directory, if its digest is right.
 
         Raises `Damaged`, and removes it, if it is not.
         """
@@ -124,7 +128,7 @@ class Store:
             )
 
     def check(self, artifact: Artifact) -> None:
-        """Remove an archive that is not what it should be."""
+        """Remove an archive if its digest is wrong."""
         with contextlib.suppress(Damaged), temporary.directory("archive") as place:
             self._fetch(artifact, place / "archive")
 
@@ -139,9 +143,9 @@ class Store:
                 self._fs.rm_file(self._at(artifact.path))
             raise self._damaged(artifact, "is not what it was")
 
-    def _damaged(self, artifact: Artifact, how: str) -> Damaged:
+    def _damaged(self, artifact: Artifact, fault: str) -> Damaged:
         return Damaged(
-            f"archive {artifact.sha256[:12]} in {self.url} {how}",
+            f"archive {artifact.sha256[:12]} in {self.url} {fault}",
             next="run the same command again: what is damaged is made anew",
         )
 
@@ -151,7 +155,7 @@ class Store:
             return self._is_whole(artifact)
 
     def _is_whole(self, artifact: Artifact) -> bool:
-        """Whether it is there, and not cut short; what is in it `get` looks at."""
+        """Whether it is there, and not cut short; `get` verifies the content."""
         try:
             size = self._fs.info(self._at(artifact.path))["size"]
         except FileNotFoundError:
@@ -161,39 +165,41 @@ class Store:
     # -- notes -------------------------------------------------------------------------
 
     def note(self, name: str, value: Mapping[str, Any]) -> None:
-        """Have ``value`` found under ``name``."""
+        """Store ``value`` under ``name``."""
         with self._guarded("written"):
             self._write(f"{name}.json", json.dumps(value).encode())
 
     def noted(self, name: str) -> dict[str, Any] | None:
-        """What `note` was given; None if that is not there, or no longer readable."""
+        """The value that `note` stored; None if it is missing or unreadable."""
         with self._guarded("read"):
             try:
-                found = json.loads(self._fs.cat_file(self._at(f"{name}.json")))
+                value = json.loads(self._fs.cat_file(self._at(f"{name}.json")))
             except (FileNotFoundError, ValueError):
                 return None
-        return found if isinstance(found, dict) else None
+        return value if isinstance(value, dict) else None
 
     def forget(self, name: str) -> None:
-        """Have nothing found under ``name``."""
+        """Remove the value under ``name``, if there is one."""
         with self._guarded("written"), contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._at(f"{name}.json"))
 
     def entry(self, name: str) -> Artifact | None:
-        """The archive of an entry of the cache, if it is here and not cut short."""
+        """The archive of an entry of the cache, if the store has it, not cut short."""
         raw = self.noted(f"entries/{name}")
         try:
-            found = None if raw is None else Artifact(**raw)
+            artifact = None if raw is None else Artifact(**raw)
         except TypeError:
             return None
         with self._guarded("read"):
-            return found if found is not None and self._is_whole(found) else None
+            return (
+                artifact if artifact is not None and self._is_whole(artifact) else None
+            )
 
     def put_entry(self, name: str, top: Path, names: Sequence[str]) -> Artifact:
-        """Have the entry ``name`` of the cache here, which is at ``top``."""
-        made = self.put(top, names)
-        self.note(f"entries/{name}", asdict(made))
-        return made
+        """Store the entry ``name`` of the cache, the ``names`` below ``top``."""
+        artifact = self.put(top, names)
+        self.note(f"entries/{name}", asdict(artifact))
+        return artifact
 
     def prune(self) -> None:
         """Delete archives that were not written for a day, if this is a directory."""
@@ -215,7 +221,7 @@ class Store:
             self._send(place / "note", name)
 
     def _send(self, file: Path, name: str) -> None:
-        """Put ``file`` there under another name, and then under its own."""
+        """Write ``file`` under another name, then rename it."""
         target = self._at(name)
         half = self._at(f"half/{uuid.uuid4().hex}")
         for place in (target, half):
@@ -229,7 +235,7 @@ class Store:
             raise
 
     @contextlib.contextmanager
-    def _guarded(self, what: str) -> Iterator[None]:
+    def _guarded(self, action: str) -> Iterator[None]:
         try:
             yield
         except KstallError:
@@ -238,6 +244,6 @@ class Store:
             # Each backend has errors of its own.
             why = getattr(error, "strerror", None) or str(error) or repr(error)
             raise Unusable(
-                f"the artifact store {self.url} cannot be {what}: {why}",
+                f"the artifact store {self.url} cannot be {action}: {why}",
                 next="give it room and rights, or name another one with --store",
             ) from error

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who may listen where, and with which certificates.
+"""Which addresses may be used, and with which certificates.
 
-A worker executes what a client of its scheduler sends: that is Dask's nature.  So who
-can connect has the worker's user account, and nothing but this machine may connect
-without a certificate.
+A worker executes what a client of its scheduler sends: that is how Dask works.  So
+whoever can connect can run programs as the worker's user, and without a certificate
+only this machine may connect.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from distributed import Security
 
 from ..base import KstallError
 
-#: Dask answers there how it is, also without a page and to whoever asks: nobody else.
+#: Dask serves its state by HTTP, even without a dashboard: to this machine only.
 NO_PAGE = "127.0.0.1:0"
 
 
 @dataclass(frozen=True)
 class Tls:
-    """Files in PEM: whose signature is trusted, and what we show ourselves."""
+    """Files in PEM: the CA that is trusted, and our own certificate and key."""
 
     ca: Path
     cert: Path
     key: Path
 
     def security(self) -> Security:
-        """As Dask wants it.  Raises `KstallError` for a file that is not there."""
+        """The settings for Dask.  Raises `KstallError` for a file that is missing."""
         for path in (self.ca, self.cert, self.key):
             if not path.is_file():
                 raise KstallError(f"{path}: there is no such file")
@@ -44,11 +44,11 @@ class Tls:
 
 
 def require_private(address: str, tls: Tls | None) -> Security | None:
-    """How to speak to ``address``.  Raises `KstallError` if others could listen."""
+    """The settings to use ``address``.  Raises `KstallError` if it is not private."""
     parts = urlsplit(address)
     if parts.scheme not in ("tcp", "tls") or not parts.hostname:
         raise KstallError(
-            f"{address} is no address of a scheduler",
+            f"{address} is not an address of a scheduler",
             next="it looks like tcp://127.0.0.1:8786 or tls://host:8786",
         )
     try:
@@ -72,15 +72,15 @@ def require_private(address: str, tls: Tls | None) -> Security | None:
 
 
 def own_address(address: str) -> str:
-    """Our own one, as the machine at ``address`` sees it."""
+    """Our own address, as the machine at ``address`` sees it."""
     parts = urlsplit(address)
     try:
-        (found, *_) = socket.getaddrinfo(
+        (info, *_) = socket.getaddrinfo(
             parts.hostname, parts.port, type=socket.SOCK_DGRAM
         )
-        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
+        with socket.socket(info[0], socket.SOCK_DGRAM) as probe:
             # Nothing is sent.
-            probe.connect(found[4])
+            probe.connect(info[4])
             return str(probe.getsockname()[0])
     except OSError as error:
         raise KstallError(f"{address}: {error.strerror}") from error
@@ -89,7 +89,7 @@ def own_address(address: str) -> str:
 def is_loopback(host: str) -> bool:
     """Whether only this machine can connect to ``host``."""
     try:
-        found = {str(one[4][0]) for one in socket.getaddrinfo(host, None)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError as error:
         raise KstallError(f"{host}: {error.strerror}") from error
-    return all(ipaddress.ip_address(one).is_loopback for one in found)
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)

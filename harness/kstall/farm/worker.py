@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a worker has, and how it does a unit: ``kstall worker``."""
+"""A worker, its resources, and how it does units: ``kstall worker``."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from .shelf import Shelf
 from .store import Artifact, Damaged, Store
 from .transport import NO_PAGE, Tls, own_address, require_private
 
-#: Of a property, of which nothing is used up.
+#: The amount of a property, of which nothing is used up.
 _PLENTY = 1e9
 _PROGRAMS = (
     *("gcc", "clang", "ccache", "sparse", "pahole"),
     *("aarch64-linux-gnu-gcc", "qemu-system-x86_64", "qemu-system-aarch64", "zstd"),
 )
-#: Dask's settings of all that is ours: it reports to us, and to no page.
+#: Dask's settings in all our processes: no profiles, and more patience.
 SETTINGS = {
     "distributed.scheduler.allowed-failures": 3,
     "distributed.scheduler.worker-ttl": "3 minutes",
@@ -57,14 +57,14 @@ SETTINGS = {
 
 
 def version() -> str:
-    """Of kstall, with what tells two checkouts of one version from each other."""
+    """The version of kstall, with a digest that distinguishes checkouts."""
     return f"{__version__} {sources.digest('kstall', 'kstall_guest')}"
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a worker has: ``memory`` and ``disk`` in GB, ``programs`` by name with what
-    they call their version."""
+    """What a worker has: ``memory`` and ``disk`` in GB, ``programs`` by name with the
+    version that they print."""
 
     name: str
     kstall: str
@@ -77,11 +77,11 @@ class Offer:
     programs: Mapping[str, str] = field(default_factory=dict)
 
     def resources(self) -> dict[str, float]:
-        """The same in Dask's words: amounts, and properties."""
+        """The same as Dask's resources: amounts, and properties."""
         properties = [
             f"kstall: {self.kstall}",
             f"arch: {self.arch}",
-            *(f"{name}: {said}" for name, said in self.programs.items()),
+            *(f"{name}: {text}" for name, text in self.programs.items()),
             *(["kvm"] if self.kvm else []),
         ]
         return {
@@ -94,7 +94,7 @@ class Offer:
 
     def __str__(self) -> str:
         kvm = "KVM" if self.kvm else "no KVM"
-        named = (f"  {name}: {said}" for name, said in self.programs.items())
+        named = (f"  {name}: {text}" for name, text in self.programs.items())
         first = (
             f"{self.name}: {self.slots} slots on {self.processors} processors "
             f"({self.arch}), {self.memory:.1f} GB of memory, "
@@ -105,12 +105,12 @@ class Offer:
 
 def offer(cache_dir: Path, name: str, slots: int | None, memory: str | None) -> Offer:
     """What this machine has, of which a worker may use so many slots and so much
-    memory, such as "16GB".  Raises `KstallError` for a size that is none."""
+    memory, such as "16GB".  Raises `KstallError` for an invalid size."""
     processors = len(os.sched_getaffinity(0))
     try:
         room = space.memory() if memory is None else parse_bytes(memory)
     except ValueError as error:
-        raise KstallError(f"{memory}: no size of memory") from error
+        raise KstallError(f"{memory}: not a size of memory") from error
     return Offer(
         name=name,
         kstall=version(),
@@ -120,7 +120,9 @@ def offer(cache_dir: Path, name: str, slots: int | None, memory: str | None) -> 
         memory=round(room / 2**30, 1),
         disk=round(space.available(cache_dir) / 10**9, 1),
         kvm=os.access("/dev/kvm", os.R_OK | os.W_OK),
-        programs={one: said for one in _PROGRAMS if (said := _version_of(one))},
+        programs={
+            program: text for program in _PROGRAMS if (text := _version_of(program))
+        },
     )
 
 
@@ -134,14 +136,14 @@ def _version_of(program: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Bench:
-    """A worker's cache, and how it does units of each kind."""
+    """A worker's cache, and its functions for the units of each kind."""
 
     name: str
     shelf: Shelf
     performers: Mapping[str, elsewhere.Performer]
-    # Where the store is for this worker, if not where it is for the client.
+    # The store's URL for this worker, if it is another one than for the client.
     store: str | None
-    # What it starts ends with it.
+    # The context in which child processes end with the worker.
     context: contextvars.Context
 
     def perform(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,13 +156,13 @@ class _Bench:
         except KstallError as error:
             answer = {"fault": elsewhere.as_json(error, self.shelf.cache)}
         except (OSError, MemoryError) as error:
-            said = explain(error) if isinstance(error, OSError) else "out of memory"
-            what, _, then = said.partition("\n  next: ")
-            reason = KstallError(what, next=then or None)
+            text = explain(error) if isinstance(error, OSError) else "out of memory"
+            summary, _, hint = text.partition("\n  next: ")
+            reason = KstallError(summary, next=hint or None)
             answer = {"fault": elsewhere.as_json(reason, self.shelf.cache)}
         except Exception:
-            said = f"a bug in kstall:\n{traceback.format_exc()}"
-            answer = {"fault": elsewhere.as_json(KstallError(said), self.shelf.cache)}
+            text = f"a bug in kstall:\n{traceback.format_exc()}"
+            answer = {"fault": elsewhere.as_json(KstallError(text), self.shelf.cache)}
         answer.setdefault("worker", self.name)
         answer.setdefault("seconds", round(time.monotonic() - began, 3))
         return answer
@@ -169,12 +171,12 @@ class _Bench:
         if message["kstall"] != version():
             raise elsewhere.CannotHere(
                 f"this worker has kstall {version()}, "
-                f"and is asked by {message['kstall']}"
+                f"and the client has {message['kstall']}"
             )
         store = Store(self.store or message["store"])
         note = f"units/{message['kind']}/{message['key']}"
-        if not message["fresh"] and (found := whole(store, note)) is not None:
-            return found
+        if not message["fresh"] and (earlier := whole(store, note)) is not None:
+            return earlier
         for entry, artifact in message["entries"].items():
             self.shelf.bring(store, entry, Artifact(**artifact))
         scratch = self.shelf.cache / "tmp"
@@ -186,49 +188,50 @@ class _Bench:
             cache.remarked(),
         ):
             perform = self.performers[message["kind"]]
-            done = perform(self.shelf.cache, out, message["spec"])
+            outcome = perform(self.shelf.cache, out, message["spec"])
             seconds = round(time.monotonic() - began, 3)
-            answer = self._sent(store, done, out)
+            answer = self._sent(store, outcome, out)
         answer["told"] = {
-            **done.told,
+            **outcome.told,
             "figures": elsewhere.figures_of(measured),
         }
         answer |= {"worker": self.name, "seconds": seconds}
-        if done.error is None:
+        if outcome.error is None:
             store.note(note, answer)
         return answer
 
-    def _sent(self, store: Store, done: elsewhere.Done, out: Path) -> dict[str, Any]:
-        """What came of a unit, of which all that is large is in the store."""
+    def _sent(self, store: Store, outcome: elsewhere.Done, out: Path) -> dict[str, Any]:
+        """The answer for a unit, after its files were put into the store."""
         files = None
-        if done.files is not None and done.files.is_dir():
-            names = sorted(path.name for path in done.files.iterdir())
-            files = asdict(store.put(done.files, names)) if names else None
+        if outcome.files is not None and outcome.files.is_dir():
+            names = sorted(path.name for path in outcome.files.iterdir())
+            files = asdict(store.put(outcome.files, names)) if names else None
         return {
             "entries": {
-                one: asdict(self.shelf.publish(store, one)) for one in done.entries
+                entry: asdict(self.shelf.publish(store, entry))
+                for entry in outcome.entries
             },
-            "made": list(done.made),
+            "made": list(outcome.made),
             "files": files,
-            "error": elsewhere.as_json(done.error, done.files or out)
-            if done.error is not None
+            "error": elsewhere.as_json(outcome.error, outcome.files or out)
+            if outcome.error is not None
             else None,
         }
 
 
 def whole(store: Store, note: str) -> dict[str, Any] | None:
-    """What is noted of a unit, if all that it leads to is there."""
-    found = store.noted(note)
-    if found is None:
+    """The answer noted for a unit, if all archives that it names are there."""
+    answer = store.noted(note)
+    if answer is None:
         return None
     try:
-        archives = [*found["entries"].values()]
-        if found["files"] is not None:
-            archives.append(found["files"])
-        there = all(store.has(Artifact(**one)) for one in archives)
+        archives = [*answer["entries"].values()]
+        if answer["files"] is not None:
+            archives.append(answer["files"])
+        complete = all(store.has(Artifact(**archive)) for archive in archives)
     except (KeyError, TypeError):
         return None
-    return found if there else None
+    return answer if complete else None
 
 
 _bench: _Bench | None = None
@@ -237,8 +240,8 @@ _bench: _Bench | None = None
 def perform(message: dict[str, Any]) -> dict[str, Any]:
     """Do a unit: what Dask calls on a worker."""
     if _bench is None:
-        said = KstallError("a worker that `kstall worker` did not start")
-        fault = elsewhere.as_json(said, Path())
+        error = KstallError("this worker was not started by `kstall worker`")
+        fault = elsewhere.as_json(error, Path())
         return {"worker": platform.node(), "seconds": 0.0, "fault": fault}
     return _bench.context.copy().run(_bench.perform, message)
 
@@ -248,28 +251,30 @@ def work(
     shelf: Shelf,
     performers: Mapping[str, elsewhere.Performer],
     *,
-    said: Offer,
+    capacity: Offer,
     store: str | None = None,
     tls: Tls | None = None,
     host: str | None = None,
     patience: float = 60.0,
     say: Callable[[str], None],
 ) -> None:
-    """Work for the scheduler at ``address`` until it goes, or we are told to end.
+    """Work for the scheduler at ``address`` until it ends, or a signal ends us.
 
     ``patience`` are seconds to wait for it.  Raises `KstallError` if it is not there,
     or was lost.
     """
-    global _bench  # noqa: PLW0603 - Dask calls a function, and it knows no worker
+    global _bench  # noqa: PLW0603 - Dask calls a plain function, without our worker
     security = require_private(address, tls)
     quiet()
-    say(str(said))
+    say(str(capacity))
     with process.together() as children:
-        _bench = _Bench(said.name, shelf, performers, store, contextvars.copy_context())
+        _bench = _Bench(
+            capacity.name, shelf, performers, store, contextvars.copy_context()
+        )
         asyncio.run(
             _serve(
                 address,
-                said,
+                capacity,
                 shelf.cache / "dask",
                 {"security": security, "host": host},
                 patience,
@@ -281,47 +286,47 @@ def work(
 
 async def _serve(
     address: str,
-    said: Offer,
+    capacity: Offer,
     scratch: Path,
-    how: Mapping[str, Any],
+    options: Mapping[str, Any],
     patience: float,
     children: process.Children,
     say: Callable[[str], None],
 ) -> None:
-    told = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop.set)
     # Dask's own choice would be all interfaces.
-    how = {**how, "host": how["host"] or own_address(address)}
+    options = {**options, "host": options["host"] or own_address(address)}
     worker = Worker(
         address,
-        nthreads=said.slots,
-        name=said.name,
-        resources=said.resources(),
+        nthreads=capacity.slots,
+        name=capacity.name,
+        resources=capacity.resources(),
         memory_limit=0,
         local_directory=str(scratch),
         dashboard=False,
         dashboard_address=NO_PAGE,
         death_timeout=patience,
-        startup_information={"kstall": _said(said)},
-        **how,
+        startup_information={"kstall": _startup_information(capacity)},
+        **options,
     )
     try:
         await worker
     except Exception as error:
         raise KstallError(
-            f"the scheduler at {address} takes no worker {said.name}: "
+            f"the scheduler at {address} does not accept worker {capacity.name}: "
             f"{str(error) or type(error).__name__}",
-            next="is it there, and is no worker of that name?",
+            next="is it running, and is there no other worker of that name?",
         ) from error
-    say(f"{said.name} works for {address}")
+    say(f"{capacity.name} works for {address}")
     finished = asyncio.ensure_future(worker.finished())
-    asked = asyncio.ensure_future(told.wait())
-    await asyncio.wait((finished, asked), return_when=asyncio.FIRST_COMPLETED)
-    # What its threads have started ends first, and so do they.
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((finished, stopped), return_when=asyncio.FIRST_COMPLETED)
+    # End the children of its threads first, so that the threads end.
     children.end()
-    if not told.is_set():
+    if not stop.is_set():
         raise KstallError(
             f"the scheduler at {address} is gone",
             next="start this worker again when there is one",
@@ -330,12 +335,12 @@ async def _serve(
         await worker.close(timeout=5, executor_wait=False)
 
 
-def _said(said: Offer) -> Callable[[Worker], dict[str, Any]]:
-    return lambda _: asdict(said)
+def _startup_information(capacity: Offer) -> Callable[[Worker], dict[str, Any]]:
+    return lambda _: asdict(capacity)
 
 
 def quiet() -> None:
-    """Have Dask say nothing that we say ourselves."""
+    """Silence Dask's logs: errors are reported by kstall."""
     dask.config.set(SETTINGS)
     for name in ("distributed", "tornado", "asyncio", "bokeh"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
