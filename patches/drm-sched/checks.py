@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the drm-sched series.
 
-What is held against the new events is none of theirs: the times of the older
-``_queue``, ``_add_dep``, ``_unschedulable``, ``_run`` and ``_done`` events, which were
-there before the patches, dma_fence's own, and what KUnit tests measure and print.
+The new events are checked only against independent sources: the times of the older
+``_queue``, ``_add_dep``, ``_unschedulable``, ``_run`` and ``_done`` events, which exist
+without the patches, dma_fence's own events, and what KUnit tests measure and print.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from kstall.evidence import Event, Evidence, Verdict, WorkloadResult, computed_o
 
 MS = 1_000_000
 SECOND = 1000 * MS
-#: Patch 4's tests keep a job for so long from what it waits for, by the clock.
+#: How long patch 4's tests hold back what a job waits for, by the clock.
 HOLD_NS = 50 * MS
-#: The kernel's own test keeps one for HZ ticks.  A guest that catches up with ticks
-#: which were late makes that shorter by as much, which was never near half a second.
+#: The kernel's own test holds it back for HZ ticks.  A guest that catches up on late
+#: ticks shortens that, but never by anything near half a second.
 TICKS_NS = SECOND // 2
 #: ftrace prints microseconds, rounded, at both ends of a span.
 ROUNDING_NS = 1000
 
 Fence = tuple[int, int]
 Span = tuple[int, int]
-#: The deep queues of patch 4: so many jobs, of which the first runs until all are
-#: queued, and the others for a millisecond each.
+#: Jobs in each of patch 4's deep queues: the first one runs until all are queued, the
+#: others for a millisecond each.
 DEEP_JOBS = 100
-#: In which orders patch 4 has the fences of a container signal, by their age: oldest
+#: The orders in which patch 4 signals the fences of a container, by their age: oldest
 #: first, newest first, middle one last.
 ORDERS = ((0, 1, 2), (2, 1, 0), (0, 2, 1))
 #: When an event came, in which thread, and about which fence.
@@ -44,10 +44,10 @@ _WORKLOADS = ("credits", "split", "deep-queue", "no-shortage")
 
 @dataclass
 class Job:
-    """One job as the times of events tell it, in ns.
+    """One job, reconstructed from the times of events, in ns.
 
-    An event stands before or after what it tells about, and the CPU can be taken away
-    in between.  So the times are limits, which hold on a busy host, too: the job was
+    An event comes before or after what it reports, and the CPU can be taken away in
+    between.  So the times are bounds, which also hold on a busy host: the job was
     pushed within ``pushed``, its fence signalled within ``signalled``.
     """
 
@@ -67,12 +67,12 @@ class Signal:
     """When a fence signalled, between two events of its CPU, and what made it do so."""
 
     span: Span
-    #: The call that asks a fence to signal some day found it to be ready.
+    #: The call that enables signaling found it ready to signal.
     looked_at: bool
 
 
 def second_job_waits_for_credits(ev: Evidence) -> Verdict:
-    """KUnit keeps the ring's one credit for HZ ticks, in which the second job waits."""
+    """KUnit holds the ring's only credit for HZ ticks; the second job waits for it."""
     v = Verdict()
     load = ev.workload("credits")
     waits = load.record("drm_sched_job_wait")
@@ -80,13 +80,13 @@ def second_job_waits_for_credits(ev: Evidence) -> Verdict:
     if len(waits) != 2:
         return v
     jobs = _jobs(load)
-    if len(_known(v, "credits", waits, jobs)) != 2:
+    if len(_about_jobs(v, "credits", waits, jobs)) != 2:
         return v
     first, second = waits
     # The second job cannot run before the first one has given its credit back.
     low, high = _wait_limits(jobs[_fence(second)], jobs, _signals(load))
-    held = jobs[_fence(first)].signalled
-    low = max(low, held[0] - jobs[_fence(second)].pushed[1]) if held else low
+    release = jobs[_fence(first)].signalled
+    low = max(low, release[0] - jobs[_fence(second)].pushed[1]) if release else low
     v.at_least("time the ring was kept full", low, TICKS_NS, "ns")
     v.within("wait_ns of the second job", _int(second, "wait_ns"), low, high, "ns")
     for name in (*_OF_DEPENDENCIES, "dep_ns"):
@@ -101,11 +101,11 @@ def second_job_waits_for_credits(ev: Evidence) -> Verdict:
 
 
 def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
-    """Each job of patch 4's cases, held against limits made of the older events."""
+    """Each job of patch 4's cases is compared with bounds from the older events."""
     v = Verdict()
     load = ev.workload("split")
     jobs, signals = _jobs(load), _signals(load)
-    waits = _known(v, "split", load.record("drm_sched_job_wait"), jobs)
+    waits = _about_jobs(v, "split", load.record("drm_sched_job_wait"), jobs)
     for wait in waits:
         job = jobs[_fence(wait)]
         deps, order, low, high = _expected(job, jobs, signals)
@@ -114,36 +114,36 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
         lazy = len(_containers(job, jobs))
         v.equal(f"lazy_deps of {_name(job)}", _int(wait, "lazy_deps"), lazy)
         v.within(f"dep_ns of {_name(job)}", _int(wait, "dep_ns"), low, high, "ns")
-    held = [wait for wait in waits if _int(wait, "dep_ns") >= HOLD_NS]
+    held_waits = [wait for wait in waits if _int(wait, "dep_ns") >= HOLD_NS]
     # A dependency; the same, watched late; before credits, and after them; a chain and
     # an array before credits; a dependency and a chain behind a job ahead, and both
     # times that job; a chain before a dependency; one that must not be pipelined; the
     # same, flagged too late, beside a job that still runs; one that fails.  And three
     # dependencies, an array and a chain of three, each signalled in three orders.
-    v.equal("jobs that waited for a dependency", len(held), 23)
+    v.equal("jobs that waited for a dependency", len(held_waits), 23)
     # The one whose flag comes too late is not waited for.
-    beside = [wait for wait in held if _beside_running(jobs[_fence(wait)], jobs)]
+    beside = [wait for wait in held_waits if _beside_running(jobs[_fence(wait)], jobs)]
     v.equal("of these, with one of their ring not done", len(beside), 1)
-    both = [w for w in held if _int(w, "wait_ns") - _int(w, "dep_ns") >= HOLD_NS]
+    both = [w for w in held_waits if _int(w, "wait_ns") - _int(w, "dep_ns") >= HOLD_NS]
     v.at_least("of these, kept back for longer by something else", len(both), 3)
     unseen = [wait for wait in both if not jobs[_fence(wait)].waited_for]
     v.at_least("of these, not seen by _unschedulable", len(unseen), 2)
     _last_ones_are_named(v, waits, jobs, signals)
-    _containers_are_timed(v, [jobs[_fence(wait)] for wait in held], jobs, signals)
+    _containers_are_timed(v, [jobs[_fence(wait)] for wait in held_waits], jobs, signals)
     return v
 
 
 def a_late_look_is_marked(ev: Evidence) -> Verdict:
-    """Where dep_ns is longer than it takes to signal, and why, by older events."""
+    """Older events show where dep_ns is longer than the fences took, and why."""
     v = Verdict()
     load = ev.workload("split")
     jobs = _jobs(load)
-    short = {_fence(one) for one in load.events("drm_sched_job_no_credits")}
+    short = {_fence(stall) for stall in load.events("drm_sched_job_no_credits")}
     longer = []
-    for wait in _known(v, "split", load.record("drm_sched_job_wait"), jobs):
+    for wait in _about_jobs(v, "split", load.record("drm_sched_job_wait"), jobs):
         job = jobs[_fence(wait)]
-        on = [*_completed(job, jobs), *_inside(job, jobs)]
-        ends = [one.signalled[1] for one in on if one.signalled]
+        deps = [*_completed(job, jobs), *_members(job, jobs)]
+        ends = [dep.signalled[1] for dep in deps if dep.signalled]
         if not ends:
             continue
         excess = _int(wait, "dep_ns") - max(max(ends) - job.pushed[0], 0)
@@ -159,12 +159,12 @@ def a_late_look_is_marked(ev: Evidence) -> Verdict:
     for wait in silent:
         job = jobs[_fence(wait)]
         ahead = [
-            one
-            for one in jobs.values()
-            if one.fence[0] == job.fence[0] and one.fence[1] < job.fence[1]
+            other
+            for other in jobs.values()
+            if other.fence[0] == job.fence[0] and other.fence[1] < job.fence[1]
         ]
-        held = [one.run - job.pushed[1] for one in ahead if one.waited_for]
-        v.at_least("time for which a job was ahead", max(held, default=0), HOLD_NS)
+        delays = [other.run - job.pushed[1] for other in ahead if other.waited_for]
+        v.at_least("time for which a job was ahead", max(delays, default=0), HOLD_NS)
     return v
 
 
@@ -174,7 +174,7 @@ def _last_ones_are_named(
     jobs: Mapping[Fence, Job],
     signals: Mapping[Fence, Signal],
 ) -> None:
-    """What ended dep_ns has to be what the older events say to have signalled last."""
+    """What ended dep_ns must be what signalled last, by the older events."""
     sure = Counter[bool]()
     for wait in waits:
         job = jobs[_fence(wait)]
@@ -184,7 +184,7 @@ def _last_ones_are_named(
             _other(wait) in possible,
         )
         sure[len(possible) == 1 and _NO_FENCE not in possible] += 1
-    v.equal("dependencies that only can have been the last", sure[True], 23)
+    v.equal("waits that only one dependency can have ended", sure[True], 23)
 
 
 def _containers_are_timed(
@@ -193,17 +193,17 @@ def _containers_are_timed(
     jobs: Mapping[Fence, Job],
     signals: Mapping[Fence, Signal],
 ) -> None:
-    """What is known of the containers that patch 4 makes, by dma_fence's own events."""
+    """Compare the containers that patch 4 makes with dma_fence's own events."""
     orders = Counter[tuple[int, ...]]()
     looked_at: list[int] = []
     wrapped = 0
     for job in held:
-        inside = sorted(_inside(job, jobs), key=lambda on: on.fence)
+        inside = sorted(_members(job, jobs), key=lambda member: member.fence)
         for container in _containers(job, jobs):
             wrapped += 1
             if container not in signals:
                 continue
-            ends = [on.signalled[0] for on in inside if on.signalled]
+            ends = [member.signalled[0] for member in inside if member.signalled]
             v.at_least(
                 f"when the container of {_name(job)} signalled, after all in it",
                 signals[container].span[1] - max(ends, default=_NEVER),
@@ -223,7 +223,7 @@ def _containers_are_timed(
         dict(sorted(orders.items())),
         dict(sorted(wanted.items())),
     )
-    # Those which the worker looks at when it has credits, or the job ahead is gone.
+    # The worker looks at these when it has credits, or when the job ahead is gone.
     v.equal("fences in containers that signalled when looked at", looked_at, [1] * 3)
 
 
@@ -234,7 +234,7 @@ def deep_queue_matches_the_tests_own_clock(ev: Evidence) -> Verdict:
     printed = re.findall(rf"{DEEP_JOBS - 1} jobs of 1000 us took (\d+) us", load.kmsg)
     v.equal("figures printed by the tests", len(printed), 2)
     jobs = _jobs(load)
-    halves = _by_dev(_known(v, "all", load.events("drm_sched_job_wait"), jobs))
+    halves = _by_dev(_about_jobs(v, "all", load.events("drm_sched_job_wait"), jobs))
     stalls = _by_dev(load.events("drm_sched_job_no_credits"))
     v.equal("rings", len(halves), 2)
     for (dev, waits), text in zip(halves.items(), printed, strict=False):
@@ -269,12 +269,12 @@ def deep_queue_matches_the_tests_own_clock(ev: Evidence) -> Verdict:
         len(passes),
         2 * DEEP_JOBS - 4,
     )
-    silent = sum(not (one.ran or one.reported or one.done) for one in passes)
+    silent = sum(not (call.ran or call.reported or call.done) for call in passes)
     v.equal("of which nothing was run or reported", silent, 0)
-    double = sum(one.ran + one.reported > 1 for one in passes)
-    v.equal("of which more than one job was", double, 0)
-    inside = sum(one.reported for one in _passes(load, least=0))
-    v.equal("reports in all of these", inside, sum(map(len, stalls.values())))
+    double = sum(call.ran + call.reported > 1 for call in passes)
+    v.equal("of which more than one job was run or reported", double, 0)
+    inside = sum(call.reported for call in _passes(load, least=0))
+    v.equal("reports within all of them", inside, sum(map(len, stalls.values())))
     return v
 
 
@@ -288,8 +288,8 @@ def chain_on_one_ring_is_order_only(ev: Evidence) -> Verdict:
     for name, waits, order in zip(
         ("independent", "chained"), halves, expected, strict=False
     ):
-        told = Counter(_int(wait, "order_deps") for wait in waits)
-        v.equal(f"order_deps of {name} jobs", dict(sorted(told.items())), order)
+        counts = Counter(_int(wait, "order_deps") for wait in waits)
+        v.equal(f"order_deps of {name} jobs", dict(sorted(counts.items())), order)
         v.equal(f"deps of {name} jobs", sum(_int(w, "deps") for w in waits), 0)
         for none in ("dep_ns", "ctx", "seqno", "lazy_deps"):
             v.equal(f"{none} of {name} jobs", sum(_int(w, none) for w in waits), 0)
@@ -312,7 +312,7 @@ def no_shortage_no_report(ev: Evidence) -> Verdict:
 
 
 def exactly_full_is_no_shortage(ev: Evidence) -> Verdict:
-    """One case of patch 4 fills a ring to its limit of 4, as the _run event tells."""
+    """One case of patch 4 fills a ring to its limit of 4, as the _run event shows."""
     v = Verdict()
     load = ev.workload("split")
     case = "drm_sched_trace_credits_limit."
@@ -348,7 +348,7 @@ def times_agree_with_older_events(ev: Evidence) -> Verdict:
     for name in _WORKLOADS:
         load = ev.workload(name)
         jobs, signals = _jobs(load), _signals(load)
-        waits = _known(v, name, load.events("drm_sched_job_wait"), jobs)
+        waits = _about_jobs(v, name, load.events("drm_sched_job_wait"), jobs)
         v.at_least(f"{name}: waits", len(waits), 2)
         outside = 0
         short = []
@@ -357,14 +357,14 @@ def times_agree_with_older_events(ev: Evidence) -> Verdict:
             outside += not low <= _int(wait, "wait_ns") <= high
             short.append(high - _int(wait, "wait_ns"))
         v.equal(f"{name}: waits outside of what the events allow", outside, 0)
-        # The event comes when the wait has ended, and so not before it can have.
+        # The event comes after the wait, so not before wait_ns can have passed.
         early = [
             wait
             for wait in waits
             if wait.ts_ns - _int(wait, "wait_ns")
             < jobs[_fence(wait)].pushed[0] - ROUNDING_NS
         ]
-        v.equal(f"{name}: waits told before their time has passed", len(early), 0)
+        v.equal(f"{name}: waits reported before their time has passed", len(early), 0)
         if len(waits) > 100:
             off = median(short)
             v.at_most(f"{name}: _run - _queue - wait_ns, median", off, MS, "ns")
@@ -397,9 +397,9 @@ def times_agree_with_older_events(ev: Evidence) -> Verdict:
 def _wrong_credits(load: WorkloadResult) -> tuple[int, int]:
     """How many jobs' credits contradict those in use, and how many rings were empty.
 
-    _run tells those in use, with the job's own.  A job gives its credits back before
-    _done tells, and takes them before _run does: between the two events it can have
-    some, outside it has none.
+    _run reports those in use, including the job's own.  A job returns its credits
+    before its _done event, and takes them before its _run event: between the two it
+    may hold some, outside of them none.
     """
     needs = {_fence(w): _int(w, "credits") for w in load.events("drm_sched_job_wait")}
     running: dict[str, dict[Fence, int]] = {}
@@ -426,10 +426,10 @@ def shortage_is_real_and_lasts_until_the_wait_ends(ev: Evidence) -> Verdict:
     for name in ("credits", "split", "deep-queue"):
         load = ev.workload(name)
         jobs = _jobs(load)
-        stalls = _known(v, name, load.events("drm_sched_job_no_credits"), jobs)
+        stalls = _about_jobs(v, name, load.events("drm_sched_job_no_credits"), jobs)
         v.at_least(f"{name}: reports", len(stalls), 1)
-        # No report tells how full a ring gets: the older _run event has its credits
-        # in use, and every ring that lacks some is filled at one time.
+        # No report says how full a ring gets: the older _run event has its credits
+        # in use, and every ring that lacks credits is full at some time.
         most = _most_credits(load)
         for ring in sorted({str(s.fields["dev"]) for s in stalls}):
             limits = {
@@ -453,16 +453,16 @@ def shortage_is_real_and_lasts_until_the_wait_ends(ev: Evidence) -> Verdict:
         v.equal(f"{name}: reports without a queued job", len(empty), 0)
         for field_name, count in _wrong_figures(load).items():
             v.equal(f"{name}: reports with another {field_name}", count, 0)
-    # Patch 4 makes each figure of one case another one: no two can be swapped.
+    # In one case of patch 4 all figures differ, so that no two can be swapped.
     figures = ("credits", "credit_count", "credit_limit", "job_count")
-    told = [
+    reports = [
         tuple(_int(s, figure) for figure in figures)
         for s in ev.workload("split").record("drm_sched_job_no_credits")
         if str(s.fields["dev"]).startswith("drm_sched_trace_credits_figures.")
     ]
     # After the job itself the two behind it may have to wait, for one credit each.
     behind = {(1, 5, 5, 2), (1, 5, 5, 1)}
-    v.equal(f"{', '.join(figures)}", set(told) - behind, {(4, 2, 5, 3)})
+    v.equal(f"{', '.join(figures)}", set(reports) - behind, {(4, 2, 5, 3)})
     return v
 
 
@@ -476,12 +476,12 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         v.equal(f"{name}: @jobs", _total(maps, "@jobs"), len(waits))
         exact = [wait for wait in waits if not _int(wait, "lazy_deps")]
         lazy = [wait for wait in waits if _int(wait, "lazy_deps")]
-        for key, field_name, those in (
+        for key, field_name, events in (
             ("@wait_ns", "wait_ns", waits),
             ("@dep_ns", "dep_ns", exact),
             ("@dep_or_full_ns", "dep_ns", lazy),
         ):
-            total = sum(_int(wait, field_name) for wait in those)
+            total = sum(_int(wait, field_name) for wait in events)
             v.equal(f"{name}: {key}", _total(maps, key), total)
         parts = (
             *("@dep_ns", "@dep_or_full_ns"),
@@ -493,8 +493,8 @@ def scripts_add_up(ev: Evidence) -> Verdict:
             _total(maps, "@wait_ns"),
         )
     maps = ev.workload("credits").bpftrace("drm-sched-why").maps
-    full, whole = _total(maps, "@ring_full_ns"), _total(maps, "@wait_ns")
-    v.within("credits: @ring_full_ns", full, TICKS_NS, whole, "ns")
+    full_ns, wait_ns = _total(maps, "@ring_full_ns"), _total(maps, "@wait_ns")
+    v.within("credits: @ring_full_ns", full_ns, TICKS_NS, wait_ns, "ns")
     for name in ("credits", "split", "deep-queue"):
         load = ev.workload(name)
         parts_of = load.bpftrace("drm-sched-why").maps["@in_order_ns"]
@@ -504,36 +504,42 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         waits = load.events("drm_sched_job_wait")
         exact = [wait for wait in waits if not _int(wait, "lazy_deps")]
         lazy = [wait for wait in waits if _int(wait, "lazy_deps")]
-        for key, field_name, those in (
+        for key, field_name, events in (
             ("@wait_us", "wait_ns", waits),
             ("@dep_us", "dep_ns", exact),
             ("@dep_or_full_us", "dep_ns", lazy),
         ):
-            _same_histogram(v, name, load, key, [_int(w, field_name) for w in those])
+            _same_histogram(v, name, load, key, [_int(w, field_name) for w in events])
     # The first half of it is one long queue, and nothing else.
     maps = ev.workload("deep-queue").bpftrace("drm-sched-why").maps
-    whole = _total(maps, "@wait_ns")
-    queued = _total(maps, "@in_order_ns")
-    v.within("deep-queue: @in_order_ns of @wait_ns", queued, 0.9 * whole, whole, "ns")
+    wait_ns = _total(maps, "@wait_ns")
+    in_order_ns = _total(maps, "@in_order_ns")
+    v.within(
+        "deep-queue: @in_order_ns of @wait_ns",
+        in_order_ns,
+        0.9 * wait_ns,
+        wait_ns,
+        "ns",
+    )
     return v
 
 
 def _same_histogram(
     v: Verdict, name: str, load: WorkloadResult, key: str, values: Iterable[int]
 ) -> None:
-    told = Counter[int]()
+    counts = Counter[int]()
     for buckets in load.bpftrace("drm-sched-wait").hists.get(key, {}).values():
         for bucket in buckets:
-            told[bucket.low or 0] += bucket.count
+            counts[bucket.low or 0] += bucket.count
     v.equal(
         f"{name}: {key}, the histogram in us",
-        dict(sorted((+told).items())),
+        dict(sorted((+counts).items())),
         dict(sorted(Counter(_bucket(value // 1000) for value in values).items())),
     )
 
 
 def _in_order_limits(load: WorkloadResult) -> Span:
-    """What drm-sched-why.bt can have added up as in_order, by the _run events.
+    """Bounds of what drm-sched-why.bt adds up as in_order, by the _run events.
 
     The script reads the clock between the kernel, for wait_ns, and the _run event.
     """
@@ -555,9 +561,9 @@ def _in_order_limits(load: WorkloadResult) -> Span:
 def _wrong_figures(load: WorkloadResult) -> Counter[str]:
     """How many reports of missing credits contradict the older events, by field.
 
-    Only the credits a job needs are not in any of these: they are what the report
-    says, and one if there is none.  A report's thread can be off its CPU while it
-    reports: the credits in use were read between the thread's event before and the
+    The credits that a job needs are in none of those: they are taken from its report,
+    and are one if there is none.  A report's thread can be off its CPU while it
+    reports: the credits in use were read between the thread's previous event and the
     report, the length of the queue between the report and the thread's next event.
     """
     wrong = Counter[str](credit_count=0, job_count=0, identity=0)
@@ -571,7 +577,7 @@ def _wrong_figures(load: WorkloadResult) -> Counter[str]:
     reports: list[tuple[int, Event, int]] = []
     by_thread: dict[int, list[int]] = {}
     for at, event in enumerate(_scheduler(load)):
-        # That a job is done is told by an interrupt, on top of whatever thread.
+        # _done comes from an interrupt, in whatever thread runs at the time.
         if event.name != "drm_sched_job_done":
             by_thread.setdefault(event.pid, []).append(at)
         fence = _fence(event)
@@ -609,7 +615,7 @@ def _wrong_figures(load: WorkloadResult) -> Counter[str]:
 
 
 def _most_credits(load: WorkloadResult) -> dict[str, int]:
-    """How many credits were in use at a time, by ring: its limit, if it got full."""
+    """The most credits in use at any time, by ring: its limit, if it was ever full."""
     most: dict[str, int] = {}
     for run in load.events("drm_sched_job_run"):
         dev = str(run.fields["dev"])
@@ -619,23 +625,23 @@ def _most_credits(load: WorkloadResult) -> dict[str, int]:
 
 @dataclass
 class _Pass:
-    """A call of the scheduler's worker: what was told meanwhile, and of what."""
+    """A call of the scheduler's worker, and how many events came during it."""
 
     queued: int
     ran: int = 0
     reported: int = 0
-    #: By an interrupt, on whatever CPU: then there were credits again.
+    #: From interrupts, on any CPU: then there were credits again.
     done: int = 0
 
 
 def _passes(load: WorkloadResult, *, least: int = 2) -> list[_Pass]:
     """The calls that found ``least`` jobs or more in the queue, by older events.
 
-    One of them may have been on its way to there: its event comes first.
+    One of the jobs may still have been on its way there: its event comes first.
     """
-    found: list[_Pass] = []
+    passes: list[_Pass] = []
     open_: dict[int, _Pass] = {}
-    nowhere = _Pass(0)
+    stray = _Pass(0)
     queued = 0
     for event in load.events():
         if event.system == "workqueue":
@@ -643,24 +649,24 @@ def _passes(load: WorkloadResult, *, least: int = 2) -> list[_Pass]:
                 continue
             if event.name == "workqueue_execute_start":
                 open_[event.pid] = _Pass(queued)
-                found.append(open_[event.pid])
+                passes.append(open_[event.pid])
             else:
                 open_.pop(event.pid, None)
         elif event.name == "drm_sched_job_queue":
             queued += 1
         elif event.name == "drm_sched_job_run":
             queued -= 1
-            open_.get(event.pid, nowhere).ran += 1
+            open_.get(event.pid, stray).ran += 1
         elif event.name == "drm_sched_job_no_credits":
-            open_.get(event.pid, nowhere).reported += 1
+            open_.get(event.pid, stray).reported += 1
         elif event.name == "drm_sched_job_done":
-            for one in open_.values():
-                one.done += 1
-    return [one for one in found if one.queued >= least]
+            for call in open_.values():
+                call.done += 1
+    return [call for call in passes if call.queued >= least]
 
 
 def _scheduler(load: WorkloadResult) -> list[Event]:
-    """What the scheduler told, old and new."""
+    """The scheduler's events, old and new."""
     return [event for event in load.events() if event.system == "gpu_scheduler"]
 
 
@@ -683,46 +689,46 @@ class _Level:
         return min(values), max(values)
 
 
-def _known(
+def _about_jobs(
     v: Verdict, name: str, events: Iterable[Event], jobs: Mapping[Fence, Job]
 ) -> list[Event]:
-    """Those of ``events`` that are about a job that was queued, as all have to be."""
-    every = list(events)
-    known = [event for event in every if _fence(event) in jobs]
-    v.equal(f"{name}: events about no job", len(every) - len(known), 0)
-    return known
+    """The ``events`` about jobs that were queued, as all of them have to be."""
+    events = list(events)
+    matching = [event for event in events if _fence(event) in jobs]
+    v.equal(f"{name}: events about no job", len(events) - len(matching), 0)
+    return matching
 
 
 def _jobs(load: WorkloadResult) -> Mapping[Fence, Job]:
     """The jobs of a workload, by fence; of the new events only the times are used."""
-    seen = [event for name in NEW for event in load.events(name)]
-    marks = sorted((one.ts_ns, one.pid, _fence(one)) for one in seen)
-    return _told_by(load.older(*NEW), tuple(marks))
+    new_events = [event for name in NEW for event in load.events(name)]
+    marks = sorted((event.ts_ns, event.pid, _fence(event)) for event in new_events)
+    return _jobs_from(load.older(*NEW), tuple(marks))
 
 
 @computed_once
-def _told_by(older: Sequence[Event], marks: Sequence[Mark]) -> Mapping[Fence, Job]:
+def _jobs_from(older: Sequence[Event], marks: Sequence[Mark]) -> Mapping[Fence, Job]:
     jobs: dict[Fence, Job] = {}
     pushing: dict[int, Job] = {}
     signalling: dict[int, list[Job]] = {}
     last_run: dict[str, int] = {}
-    told: list[tuple[int, int, Fence, Event | None]] = [
+    entries: list[tuple[int, int, Fence, Event | None]] = [
         (event.ts_ns, event.pid, _fence(event), event)
         for event in older
         if event.system == "gpu_scheduler" or event.name == "dma_fence_signaled"
     ]
-    told += [(*mark, None) for mark in marks]
-    for ts, pid, fence, event in sorted(told, key=lambda one: one[0]):
+    entries += [(*mark, None) for mark in marks]
+    for ts, pid, fence, event in sorted(entries, key=lambda entry: entry[0]):
         if event is not None and event.system == "dma_fence":
             _ended(jobs.get(fence), signalling, ts)
             continue
-        # Whatever a thread does next, it does after what it has told before.
+        # A thread's next event comes after what its last one reported.
         for job in signalling.pop(pid, []):
             job.signalled = (job.signalled[0], ts) if job.signalled else None
         if event is None:
             _pushed_by(pushing, pid, ts)
-            for other in [one for one, job in pushing.items() if job.fence == fence]:
-                _pushed_by(pushing, other, ts)
+            for pusher in [pid for pid, job in pushing.items() if job.fence == fence]:
+                _pushed_by(pushing, pusher, ts)
             continue
         if event.name == "drm_sched_job_queue":
             _pushed_by(pushing, event.pid, ts)
@@ -734,7 +740,7 @@ def _told_by(older: Sequence[Event], marks: Sequence[Mark]) -> Mapping[Fence, Jo
             job.deps.append(_other(event))
             job.pushed = (ts, ts)
             continue
-        # A timer interrupt can signal in the middle of a push, in the thread's name.
+        # A timer interrupt can signal in the middle of a push, in the pushing thread.
         if event.name != "drm_sched_job_done":
             _pushed_by(pushing, event.pid, ts)
         for pusher in [pid for pid, other in pushing.items() if other is job]:
@@ -755,41 +761,41 @@ _NEVER = 1 << 63
 
 
 def _signals(load: WorkloadResult) -> Mapping[Fence, Signal]:
-    """When fences signalled that are no job's, by fence."""
+    """When each fence signalled, of those that belong to no job."""
     return _signalled(load.older(*NEW))
 
 
 @computed_once
 def _signalled(older: Sequence[Event]) -> Mapping[Fence, Signal]:
-    """A fence takes its time and tells of it with interrupts off: on one CPU.
+    """A fence takes its timestamp and traces it with interrupts off: on one CPU.
 
-    Whoever waits for a fence asks it to signal, which is told first; a container that
-    finds all in it to have signalled then does so on the spot.
+    Whoever waits for a fence first enables signaling, which is traced; a container of
+    which all fences have signalled by then does so on the spot.
     """
-    found: dict[Fence, Signal] = {}
+    signals: dict[Fence, Signal] = {}
     last: dict[int, Event] = {}
     for event in older:
         before = last.get(event.cpu)
         last[event.cpu] = event
         if event.name != "dma_fence_signaled":
             continue
-        asked = (
+        looked_at = (
             before is not None
             and before.name == "dma_fence_enable_signal"
             and _fence(before) == _fence(event)
         )
         since = before.ts_ns if before else 0
-        found[_fence(event)] = Signal((since, event.ts_ns), asked)
-    return found
+        signals[_fence(event)] = Signal((since, event.ts_ns), looked_at)
+    return signals
 
 
 def _ended(job: Job | None, signalling: dict[int, list[Job]], ts: int) -> None:
-    """The fence of ``job`` told of itself: no event after that has to tell."""
+    """The fence of ``job`` was traced, so no later event has to bound its time."""
     if job is None or job.signalled is None:
         return
     job.signalled = (job.signalled[0], ts)
     for others in signalling.values():
-        others[:] = [one for one in others if one is not job]
+        others[:] = [other for other in others if other is not job]
 
 
 def _pushed_by(pushing: dict[int, Job], pid: int, ts: int) -> None:
@@ -805,11 +811,13 @@ def _expected(
     containers = _containers(job, jobs)
     deps = len(completed) + len(containers) + job.deps.count(_STUB)
     order = len(job.deps) - deps
-    ends = [on.signalled for on in completed if on.signalled]
-    # It signals after what it holds: by irq_work, or when somebody looks.
-    ends += [signals[one].span for one in containers if one in signals]
-    # And so it does not before that.
-    inside = [on.signalled for on in _inside(job, jobs) if on.signalled]
+    ends = [dep.signalled for dep in completed if dep.signalled]
+    # A container signals after what it holds: by irq_work, or when somebody looks.
+    ends += [
+        signals[container].span for container in containers if container in signals
+    ]
+    # So it does not signal before that.
+    inside = [member.signalled for member in _members(job, jobs) if member.signalled]
     least = max((end[0] for end in ends + inside), default=0)
     most = min(max((end[1] for end in ends), default=0), job.run)
     low = least - job.pushed[1] - ROUNDING_NS
@@ -820,20 +828,20 @@ def _expected(
 
 def _completed(job: Job, jobs: Mapping[Fence, Job]) -> list[Job]:
     """The jobs that had to end before ``job`` could run."""
-    known = [on for on in map(jobs.get, job.deps) if on is not None]
-    return [on for on in known if not _order_only(job, on)]
+    deps = [dep for dep in map(jobs.get, job.deps) if dep is not None]
+    return [dep for dep in deps if not _order_only(job, dep)]
 
 
 def _beside_running(job: Job, jobs: Mapping[Fence, Job]) -> bool:
     """``job`` depends on a job of its ring which was not done when ``job`` ran."""
-    known = [on for on in map(jobs.get, job.deps) if on is not None]
+    deps = [dep for dep in map(jobs.get, job.deps) if dep is not None]
     return any(
-        on.dev == job.dev and (on.signalled is None or on.signalled[0] > job.run)
-        for on in known
+        dep.dev == job.dev and (dep.signalled is None or dep.signalled[0] > job.run)
+        for dep in deps
     )
 
 
-#: Of the fence that ended dep_ns, if none did.
+#: The fence that ended dep_ns, where none did.
 _NO_FENCE = (0, 0)
 
 
@@ -841,35 +849,35 @@ def _last(
     job: Job, jobs: Mapping[Fence, Job], signals: Mapping[Fence, Signal]
 ) -> set[Fence]:
     """The dependencies of ``job`` that can have been the last to signal."""
-    spans = {on.fence: on.signalled for on in _completed(job, jobs) if on.signalled}
-    inside = [on.signalled[0] for on in _inside(job, jobs) if on.signalled]
-    for one in _containers(job, jobs):
-        if one in signals:
-            low, high = signals[one].span
-            spans[one] = (max(low, *inside) if inside else low, high)
+    spans = {dep.fence: dep.signalled for dep in _completed(job, jobs) if dep.signalled}
+    inside = [member.signalled[0] for member in _members(job, jobs) if member.signalled]
+    for container in _containers(job, jobs):
+        if container in signals:
+            low, high = signals[container].span
+            spans[container] = (max(low, *inside) if inside else low, high)
     latest = max((low for low, _ in spans.values()), default=0)
-    found = {fence for fence, (_, high) in spans.items() if high >= latest}
-    after = {fence for fence in found if spans[fence][1] > job.pushed[0]}
-    # What may have signalled before the push, may not count.
+    candidates = {fence for fence, (_, high) in spans.items() if high >= latest}
+    after = {fence for fence in candidates if spans[fence][1] > job.pushed[0]}
+    # A fence that may have signalled before the push may not count.
     return after | ({_NO_FENCE} if latest <= job.pushed[1] else set())
 
 
-def _inside(job: Job, jobs: Mapping[Fence, Job]) -> list[Job]:
-    """What is in the containers that ``job`` waits for, if it does for any.
+def _members(job: Job, jobs: Mapping[Fence, Job]) -> list[Job]:
+    """The jobs in the containers that ``job`` waits for, if it waits for any.
 
-    No event tells.  In the tests, which run one by one, it is what ended on another
-    ring while the job waited, and what no job depends on by itself.
+    No event names them.  In the tests, which run one by one, they are those that ended
+    on another ring while the job waited, and that no job depends on directly.
     """
     if not _containers(job, jobs):
         return []
-    alone = {fence for one in jobs.values() for fence in one.deps}
+    direct = {fence for other in jobs.values() for fence in other.deps}
     return [
-        on
-        for on in jobs.values()
-        if on.dev != job.dev
-        and on.fence not in alone
-        and on.signalled
-        and job.pushed[0] <= on.signalled[0] <= job.run
+        other
+        for other in jobs.values()
+        if other.dev != job.dev
+        and other.fence not in direct
+        and other.signalled
+        and job.pushed[0] <= other.signalled[0] <= job.run
     ]
 
 
@@ -880,7 +888,7 @@ _STUB = (0, 0)
 def _containers(job: Job, jobs: Mapping[Fence, Job]) -> list[Fence]:
     """Dependencies which are neither a job's finished nor its scheduled fence.
 
-    The scheduled one has the context before.
+    The context of a scheduled fence is the one before that of the finished fence.
     """
     return [
         (context, seqno)
@@ -891,16 +899,16 @@ def _containers(job: Job, jobs: Mapping[Fence, Job]) -> list[Fence]:
     ]
 
 
-def _order_only(job: Job, on: Job) -> bool:
-    """Same entity, or same ring unless the scheduler waited for the end of ``on``."""
-    same_entity = on.fence[0] == job.fence[0]
-    return same_entity or (on.dev == job.dev and on.fence not in job.waited_for)
+def _order_only(job: Job, dep: Job) -> bool:
+    """Same entity, or same ring unless the scheduler waited for the end of ``dep``."""
+    same_entity = dep.fence[0] == job.fence[0]
+    return same_entity or (dep.dev == job.dev and dep.fence not in job.waited_for)
 
 
 def _wait_limits(
     job: Job, jobs: Mapping[Fence, Job], signals: Mapping[Fence, Signal]
 ) -> Span:
-    """Between which values wait_ns has to be."""
+    """The least and the most that wait_ns can be."""
     _, _, dep_ns, _ = _expected(job, jobs, signals)
     low = max(job.previous - job.pushed[1] - ROUNDING_NS, dep_ns, 0)
     return low, job.run - job.pushed[0] + ROUNDING_NS
@@ -932,7 +940,7 @@ def _name(job: Job) -> str:
 
 
 def _late(load: WorkloadResult) -> int:
-    """Waits that come after the run of their fence."""
+    """How many waits come after the run of their fence."""
     running: set[Fence] = set()
     late = 0
     for event in load.events():
@@ -944,10 +952,10 @@ def _late(load: WorkloadResult) -> int:
 
 
 def _by_dev(events: Iterable[Event]) -> dict[str, Sequence[Event]]:
-    found: dict[str, list[Event]] = {}
+    groups: dict[str, list[Event]] = {}
     for event in events:
-        found.setdefault(str(event.fields["dev"]), []).append(event)
-    return dict(found)
+        groups.setdefault(str(event.fields["dev"]), []).append(event)
+    return dict(groups)
 
 
 def _total(maps: Mapping[str, Mapping[str, int]], name: str) -> int:
