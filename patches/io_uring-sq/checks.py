@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the io_uring-sq series.
 
-What is held against the new events is the workload's own record: what its system calls
+The new events are checked against the workload's own record: what its system calls
 returned, the ring's indices and ``sq_dropped`` around them, the CQEs, how many failures
-failslab handed out, and CLOCK_MONOTONIC before and after each call.
+failslab injected, and CLOCK_MONOTONIC before and after each call.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Seen:
 
     @property
     def stop(self) -> Stop:
-        """What a short_submit says."""
+        """The fields of a short_submit."""
         ret, left, reason, dropped = (
             _int(self.event, key) for key in ("ret", "left", "reason", "sq_dropped")
         )
@@ -58,13 +58,13 @@ class Seen:
 
 
 def sqe_error_stops_the_batch(ev: Evidence) -> Verdict:
-    """The error is the CQE's, the rest is what enter and the ring say."""
+    """The error is that of the CQE; the rest comes from enter and the ring."""
     v = Verdict()
     load = ev.workload("short")
     _stops_match(v, load, ("sqe", "sqpoll-sqe", "sqpoll-bad-all"))
     for case in ("sqe", "sqpoll-sqe", "sqpoll-bad-all"):
-        failed = [res for line in _case(load, case) for _, res in line["cqes"] if res]
-        v.at_least(f"{case}: CQEs with an error", len(failed), 1)
+        errors = [res for line in _case(load, case) for _, res in line["cqes"] if res]
+        v.at_least(f"{case}: CQEs with an error", len(errors), 1)
         reasons = {seen.stop[2] for seen in _of_case(load, case, SHORT)}
         v.equal(f"{case}: reasons", reasons, {SQE_ERROR})
     return v
@@ -79,8 +79,8 @@ def dropped_sqe_is_told(ev: Evidence) -> Verdict:
     for case in cases:
         lines = _case(load, case)
         counted = lines[-1]["dropped_after"] - lines[0]["dropped_before"]
-        told = [s for s in _of_case(load, case, SHORT) if s.stop[2] == DROPPED]
-        v.equal(f"{case}: events, by sq_dropped", len(told), counted)
+        stops = [s for s in _of_case(load, case, SHORT) if s.stop[2] == DROPPED]
+        v.equal(f"{case}: events, by sq_dropped", len(stops), counted)
         cqes = sum(len(line["cqes"]) for line in lines)
         v.equal(f"{case}: CQEs for four SQEs", cqes, 4 - counted)
     return v
@@ -111,12 +111,12 @@ def no_memory_is_told(ev: Evidence) -> Verdict:
     for line in _lines(load, "failslab"):
         case = line["case"]
         denied, odd = divmod(line["set"] - line["left"], 2)
-        v.equal(f"{case}: failures that make no pair", odd, 0)
+        v.equal(f"{case}: failures without a pair", odd, 0)
         v.at_least(f"{case}: requests denied", denied, 1)
         stops = [seen.stop for seen in _of_case(load, case, SHORT)]
         v.equal(f"{case}: events, by requests denied", len(stops), denied)
         v.equal(f"{case}: reasons", {stop[2] for stop in stops}, {NO_REQ})
-        submitted = sum(len(one["cqes"]) for one in _case(load, case))
+        submitted = sum(len(line["cqes"]) for line in _case(load, case))
         queued = 17 if case == "nomem-partial" else 4
         v.equal(f"{case}: CQEs in the end", submitted, queued)
     (partial,) = [s.stop for s in _of_case(load, "nomem-partial", SHORT)]
@@ -140,7 +140,7 @@ def nothing_left_no_event(ev: Evidence) -> Verdict:
     """Silence counts only if SQEs went in: older events name each of them."""
     v = Verdict()
     load = ev.workload("short")
-    known = {
+    requests = {
         _int(event, "user_data")
         for name in ("io_uring_submit_req", "io_uring_req_failed")
         for event in load.events(name)
@@ -149,10 +149,12 @@ def nothing_left_no_event(ev: Evidence) -> Verdict:
     for case in cases:
         lines = _case(load, case)
         queued = {data for line in lines for data in line["batch"]}
-        v.equal(f"{case}: SQEs seen by older events", len(queued & known), len(queued))
-        wanted = [min(line["to_submit"], line["queued_before"]) for line in lines]
+        v.equal(
+            f"{case}: SQEs seen by older events", len(queued & requests), len(queued)
+        )
+        counts = [min(line["to_submit"], line["queued_before"]) for line in lines]
         if case not in ("sqpoll-none", "shared"):
-            v.equal(f"{case}: enter returned", [n["ret"] for n in lines], wanted)
+            v.equal(f"{case}: enter returned", [n["ret"] for n in lines], counts)
         v.equal(f"{case}: left queued", lines[-1]["queued_after"], 0)
         for name in (SHORT, WAIT, WAIT_END):
             v.equal(f"{case}: {name}", len(_of_case(load, case, name)), 0)
@@ -162,7 +164,7 @@ def nothing_left_no_event(ev: Evidence) -> Verdict:
 
 
 def full_ring_wait_is_timed(ev: Evidence) -> Verdict:
-    """Asleep from being seen so until the wake-up, at least, at most the call."""
+    """At least from when it is seen asleep to the wake-up, at most the whole call."""
     v = Verdict()
     load = ev.workload("wait")
     _waits_match(v, load, "wait")
@@ -181,7 +183,7 @@ def signal_leaves_it_full(ev: Evidence) -> Verdict:
 
 
 def every_waiter_has_its_own(ev: Evidence) -> Verdict:
-    """By thread id: each record of the program has its event."""
+    """Each record of the program has its event, by thread id."""
     v = Verdict()
     load = ev.workload("wait")
     for case in ("wait-two", "wait-other"):
@@ -194,7 +196,7 @@ def every_waiter_has_its_own(ev: Evidence) -> Verdict:
 
 
 def room_needs_no_wait(ev: Evidence) -> Verdict:
-    """The calls were made, and not one of them took the time of a sleep."""
+    """The calls were made, and none of them lasted as long as a sleep."""
     v = Verdict()
     load = ev.workload("wait")
     for case in ("wait-room", "wait-no-thread"):
@@ -203,7 +205,7 @@ def room_needs_no_wait(ev: Evidence) -> Verdict:
         for name in (WAIT, WAIT_END):
             v.equal(f"{case}: {name}", len(_of_case(load, case, name)), 0)
         for line in lines:
-            # A sleep would last until the guest is over: nobody wakes it.
+            # A sleep would last until the guest ends: nothing wakes it.
             v.at_most(f"{case}: call", line["end_ns"] - line["begin_ns"], HOLD, "ns")
     queued = [line["queued_before"] for line in _case(load, "wait-room", "wait")]
     v.equal("wait-room: SQEs queued, of 4", queued, [0, 3, 5])
@@ -213,16 +215,16 @@ def room_needs_no_wait(ev: Evidence) -> Verdict:
 
 
 def busy_writer_adds_up(ev: Evidence) -> Verdict:
-    """In each of the writer's calls the pairs follow one another, and fit into it."""
+    """The pairs come one after the other, each within one of the writer's calls."""
     v = Verdict()
     load = ev.workload("wait")
     (line,) = _lines(load, "press")
     calls = line["waits"]
     events = sorted(
         (
-            one.event
+            seen.event
             for name in (WAIT, WAIT_END)
-            for one in _of_case(load, "press", name)
+            for seen in _of_case(load, "press", name)
         ),
         key=lambda event: event.ts_ns,
     )
@@ -231,7 +233,9 @@ def busy_writer_adds_up(ev: Evidence) -> Verdict:
     v.equal("pairs", names, [WAIT, WAIT_END] * (len(names) // 2))
     outside = split = 0
     for begin, end in zip(events[::2], events[1::2], strict=False):
-        inside = [c for c in calls if c[0] <= begin.ts_ns and end.ts_ns <= c[1]]
+        inside = [
+            call for call in calls if call[0] <= begin.ts_ns and end.ts_ns <= call[1]
+        ]
         outside += not inside
         split += len(inside) > 1
     v.equal("sleeps outside of a call", outside, 0)
@@ -249,8 +253,8 @@ def busy_writer_adds_up(ev: Evidence) -> Verdict:
             for event in events
             if event.name == WAIT_END and since <= event.ts_ns <= until
         ]
-        # Only the writer queues: who sleeps again within a call found the ring full,
-        # and what is queued after the call was queued when it ended.
+        # Only the writer queues: to sleep again within a call it must have found the
+        # ring full, and what is queued after the call was queued when the sleep ended.
         room += sum(queued < 8 for queued in left[:-1])
         fewer += any(queued < after for queued in left[-1:])
     v.equal("sleeps that were ended by room, and followed by one more", room, 0)
@@ -306,28 +310,28 @@ def events_are_where_the_program_was(ev: Evidence) -> Verdict:
         rings = _rings(load)
         calls = list(_calls(load))
         for event_name in (WAIT, WAIT_END, SHORT):
-            all_of_it = load.record(event_name)
+            recorded = load.record(event_name)
             seen = _seen(load, event_name)
-            v.equal(f"{name}: {event_name}: on own rings", len(seen), len(all_of_it))
+            v.equal(f"{name}: {event_name}: on own rings", len(seen), len(recorded))
             outside = [
-                one
-                for one in seen
+                seen_event
+                for seen_event in seen
                 if not any(
-                    ring == one.ring
-                    and begin <= one.event.ts_ns <= end
-                    and one.event.pid in (tid, rings[ring]["sq_thread"])
+                    ring == seen_event.ring
+                    and begin <= seen_event.event.ts_ns <= end
+                    and seen_event.event.pid in (tid, rings[ring]["sq_thread"])
                     for ring, tid, begin, end in calls
                 )
             ]
             v.equal(f"{name}: {event_name}: outside of a call", len(outside), 0)
-        wanted = sum(len(_stops(load, one)) for one in _lines(load, "submit"))
-        v.equal(f"{name}: all {SHORT}", len(load.record(SHORT)), wanted)
+        count = sum(len(_stops(load, line)) for line in _lines(load, "submit"))
+        v.equal(f"{name}: all {SHORT}", len(load.record(SHORT)), count)
     v.equal("short: waits", len(ev.workload("short").record(WAIT)), 0)
     return v
 
 
 def failed_sqe_joins(ev: Evidence) -> Verdict:
-    """Same ring pointer as printed, same thread, nothing submitted in between."""
+    """Same ring pointer in the text, same thread, nothing submitted in between."""
     v = Verdict()
     load = ev.workload("short")
     cqes = {data: res for line in _lines(load, "submit") for data, res in line["cqes"]}
@@ -350,7 +354,7 @@ def failed_sqe_joins(ev: Evidence) -> Verdict:
 
 
 def scripts_add_up(ev: Evidence) -> Verdict:
-    """Expected from the program's lines."""
+    """The expected values come from the lines that the program prints."""
     v = Verdict()
     load = ev.workload("short")
     stops: Counter[tuple[str, ...]] = Counter()
@@ -369,8 +373,8 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     load = ev.workload("wait")
     slept: Counter[tuple[str, ...]] = Counter()
     for name, buckets in load.bpftrace("io_uring-sq-wait").hists["@wait_us"].items():
-        _, *whose = name.split(",")
-        slept[tuple(whose)] += sum(bucket.count for bucket in buckets)
+        _, *owner = name.split(",")
+        slept[tuple(owner)] += sum(bucket.count for bucket in buckets)
     asleep: Counter[tuple[str, ...]] = Counter()
     for line in _lines(load, "wait"):
         if line["asleep_ns"]:
@@ -381,33 +385,33 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     v.at_least("@wait_us, the busy writer", busy, 1)
     load = ev.workload("async")
     script = load.bpftrace("io_uring-async")
-    ran: Counter[str] = Counter()
+    completed: Counter[str] = Counter()
     for name, buckets in script.hists["@queued_us"].items():
-        ran[name] += sum(bucket.count for bucket in buckets)
+        completed[name] += sum(bucket.count for bucket in buckets)
     canceled = {key: int(n) for key, n in script.maps["@canceled"].items()}
-    wanted: Counter[str] = Counter()
-    gone: Counter[str] = Counter()
+    expected: Counter[str] = Counter()
+    canceled_writes: Counter[str] = Counter()
     for line in _lines(load, "async"):
         writes = line["writes"][:1] if _linked(line) else line["writes"]
         # Writes to files are hashed.
-        wanted[f"{line['pid']},1"] += sum(write[2] > 0 for write in writes)
-        gone[str(line["pid"])] += sum(write[2] == 0 for write in writes)
+        expected[f"{line['pid']},1"] += sum(write[2] > 0 for write in writes)
+        canceled_writes[str(line["pid"])] += sum(write[2] == 0 for write in writes)
     (links,) = _lines(load, "chains")
     # Three writes, and the fsync that had to be queued.
-    wanted[f"{links['pid']},1"] += 3
-    wanted[f"{links['pid']},0"] += 1
+    expected[f"{links['pid']},1"] += 3
+    expected[f"{links['pid']},0"] += 1
     (killed,) = _lines(load, "killed")
     own = str(killed["pid"])
-    both = ran.pop(f"{own},1", 0) + canceled.pop(own, 0)
-    v.equal("async: writes of who was killed", both, len(killed["writes"]))
-    v.equal("async: writes that ran", dict(ran), dict(wanted))
-    v.equal("async: canceled", canceled, dict(+gone))
+    total = completed.pop(f"{own},1", 0) + canceled.pop(own, 0)
+    v.equal("async: writes of the killed process", total, len(killed["writes"]))
+    v.equal("async: writes that ran", dict(completed), dict(expected))
+    v.equal("async: canceled", canceled, dict(+canceled_writes))
     v.equal("async: still queued", len(script.maps.get("@queued", {})), 0)
     return v
 
 
 def async_start_is_seen_twice(ev: Evidence) -> Verdict:
-    """userfaultfd names worker and page of each write; the event comes before that."""
+    """userfaultfd names each write's worker and page; the event comes before that."""
     v = Verdict()
     load = ev.workload("async")
     for line in _lines(load, "async"):
@@ -418,12 +422,10 @@ def async_start_is_seen_twice(ev: Evidence) -> Verdict:
             _int(seen.event, "user_data"): seen.event
             for seen in _of_case(load, case, QUEUE)
         }
-        known = [write[0] for write in line["writes"]]
-        v.equal(
-            f"{case}: queued", sorted(queued), known[:1] if _linked(line) else known
-        )
-        v.equal(f"{case}: started", sorted(starts), known)
-        v.equal(f"{case}: events", len(events), len(known))
+        ids = [write[0] for write in line["writes"]]
+        v.equal(f"{case}: queued", sorted(queued), ids[:1] if _linked(line) else ids)
+        v.equal(f"{case}: started", sorted(starts), ids)
+        v.equal(f"{case}: events", len(events), len(ids))
         for data, worker, seen_ns, release_ns in line["writes"]:
             if not seen_ns:
                 continue
@@ -434,7 +436,7 @@ def async_start_is_seen_twice(ev: Evidence) -> Verdict:
             if data in queued:
                 request = queued[data].fields["req"]
                 v.equal(f"{case}: {data}: request", event.fields["req"], request)
-            # Not before its worker was free: that one's last write was let go.
+            # Not before its worker was free, that is, had its last write let go.
             before = [
                 other[3]
                 for other in line["writes"]
@@ -444,13 +446,13 @@ def async_start_is_seen_twice(ev: Evidence) -> Verdict:
             v.within(f"{case}: {data}: start", event.ts_ns, least, seen_ns, "ns")
             v.at_most(f"{case}: {data}: let go after it", event.ts_ns, release_ns, "ns")
     for name in (QUEUE, START):
-        seen = len(_seen(load, name))
-        v.equal(f"{name}: on own rings", seen, len(load.record(name)))
+        count = len(_seen(load, name))
+        v.equal(f"{name}: on own rings", count, len(load.record(name)))
     return v
 
 
 def time_in_the_queue_is_the_programs(ev: Evidence) -> Verdict:
-    """Bounds are the program's clock, and how many writes its workers can hold."""
+    """Bounds come from the program's clock and how many writes its workers can hold."""
     v = Verdict()
     load = ev.workload("async")
     longest = 0
@@ -464,14 +466,14 @@ def time_in_the_queue_is_the_programs(ev: Evidence) -> Verdict:
         held = 0
         for queued, start in _joined(load, case):
             data, waited = _int(start, "user_data"), start.ts_ns - queued.ts_ns
-            # An SQ thread queues when it likes, until the write is seen.
+            # An SQ thread may queue at any time until the write is seen.
             latest = seen_ns[data] if _sqpoll(load, line) else line["end_ns"]
             at = queued.ts_ns
             v.within(f"{case}: {data}: queued", at, line["begin_ns"], latest, "ns")
             if _int(start, "cancel"):
                 least, most = _canceled_within(line)
             else:
-                # All that may be at work are held until one of them is let go.
+                # All that can be running are held until one of them is let go.
                 least = at if held < limit else let_go[held - limit]
                 most = seen_ns[data]
                 held += 1
@@ -485,33 +487,35 @@ def time_in_the_queue_is_the_programs(ev: Evidence) -> Verdict:
 
 
 def linked_work_waits_as_well(ev: Evidence) -> Verdict:
-    """By the order in which the program let writes go, and what had completed then."""
+    """By the order in which the program let writes go, and the completions by then."""
     v = Verdict()
     load = ev.workload("async")
     (line,) = _case(load, "async-chains", "chains")
     requests = {request[0]: request[1:] for request in line["requests"]}
     first, write_1, fsync_1, write_2, fsync_2 = requests
     queued, started = (
-        {_int(one.event, "user_data"): one.event for one in seen}
-        for seen in (_of_case(load, "async-chains", name) for name in (QUEUE, START))
+        {_int(match.event, "user_data"): match.event for match in matches}
+        for matches in (_of_case(load, "async-chains", name) for name in (QUEUE, START))
     )
-    for name, events, wanted in (
+    for name, events, ids in (
         # The worker went on with the second fsync right away.
         (QUEUE, queued, [first, write_1, fsync_1, write_2]),
         (START, started, [first, write_1, fsync_1, write_2, fsync_2]),
     ):
-        v.equal(f"{name}: requests", sorted(events), wanted)
+        v.equal(f"{name}: requests", sorted(events), ids)
         count = len(_of_case(load, "async-chains", name))
-        v.equal(f"{name}: events", count, len(wanted))
-    joined = [queued[one].fields["req"] == started[one].fields["req"] for one in queued]
+        v.equal(f"{name}: events", count, len(ids))
+    joined = [
+        queued[data].fields["req"] == started[data].fields["req"] for data in queued
+    ]
     v.equal("joined by request", joined, [True] * 4)
-    for one in (fsync_1, fsync_2):
-        v.equal(f"{one}: opcode", _opcode(started[one]), FSYNC)
-        v.equal(f"{one}: cancel", _int(started[one], "cancel"), 0)
-    worker, held_ns, let_go, done = requests[write_2]
+    for fsync in (fsync_1, fsync_2):
+        v.equal(f"{fsync}: opcode", _opcode(started[fsync]), FSYNC)
+        v.equal(f"{fsync}: cancel", _int(started[fsync], "cancel"), 0)
+    worker, held_ns, let_go, completions = requests[write_2]
     when = queued[fsync_1].ts_ns
     v.within("first fsync: queued", when, requests[write_1][2], held_ns, "ns")
-    completed = [data for data, _ in line["cqes"]][:done]
+    completed = [data for data, _ in line["cqes"]][:completions]
     v.equal("complete while the second write is held", completed, [first, write_1])
     when = started[fsync_1].ts_ns
     v.within("first fsync: started", when, let_go, line["over_ns"], "ns")
@@ -525,44 +529,44 @@ def linked_work_waits_as_well(ev: Evidence) -> Verdict:
 
 
 def stall_shows_while_it_lasts(ev: Evidence) -> Verdict:
-    """The program reads an instance of its own when nothing moves for HOLD."""
+    """The program reads its own trace instance when nothing has moved for HOLD."""
     v = Verdict()
     load = ev.workload("async")
-    # Of one file's, the worker has taken all off the list, and is in the second one.
+    # Of one file's writes, the worker has taken all off the list, and is in the second.
     for case, least in (("async-stall", 1), ("async-stall-file", 2)):
         (line,) = _case(load, case, "stall")
-        (whole,) = _case(load, case, "async")
+        (record,) = _case(load, case, "async")
         events = records.trace("\n".join(line["trace"]), ev.layouts.values()).events
         queued, started = (
             {event.fields["req"]: event for event in events if event.name == name}
             for name in (QUEUE, START)
         )
         unknown = len(started.keys() - queued.keys())
-        v.equal(f"{case}: started, of those queued", unknown, 0)
+        v.equal(f"{case}: started without being queued", unknown, 0)
         begun = sorted(_int(event, "user_data") for event in started.values())
         v.equal(f"{case}: started", begun, sorted(line["begun"]))
-        known = {write[0] for write in whole["writes"]} - set(line["begun"])
+        pending = {write[0] for write in record["writes"]} - set(line["begun"])
         waiting = {
             _int(queued[req], "user_data"): queued[req].ts_ns
             for req in queued.keys() - started.keys()
         }
-        v.equal(f"{case}: queued still", set(waiting), known)
+        v.equal(f"{case}: queued still", set(waiting), pending)
         v.at_least(f"{case}: begun, by userfaultfd", len(line["begun"]), least)
-        v.at_least(f"{case}: not begun, by userfaultfd", len(known), 1)
+        v.at_least(f"{case}: not begun, by userfaultfd", len(pending), 1)
         for data, since in waiting.items():
             v.at_least(f"{case}: {data}: for", line["at_ns"] - since, HOLD, "ns")
     return v
 
 
 def canceled_work_leaves_the_queue(ev: Evidence) -> Verdict:
-    """CQE and userfaultfd tell whether it ran, the result of the cancel who had it."""
+    """CQE and userfaultfd show whether it ran, the cancel's result who had it."""
     v = Verdict()
     load = ev.workload("async")
     for case, place in (("async-cancel", LISTED), ("async-cancel-file", TAKEN)):
         (line,) = _case(load, case, "async")
         results = dict(line["cqes"])
         *others, (data, worker, seen_ns, _) = line["writes"]
-        found = results[data + 1]
+        result = results[data + 1]
         events = [
             seen.event
             for seen in _of_case(load, case, START)
@@ -574,7 +578,7 @@ def canceled_work_leaves_the_queue(ev: Evidence) -> Verdict:
         cancel = [_int(event, "cancel") for event in events]
         if place == TAKEN and seen_ns:
             # Older kernels look only at what a worker has begun: this one ran.
-            v.equal(f"{case}: result of a cancel that finds nothing", found, ENOENT)
+            v.equal(f"{case}: result of a cancel that finds nothing", result, ENOENT)
             v.equal(f"{case}: CQE", results[data], results[data - 1])
             v.equal(f"{case}: cancel of what ran", cancel, [0])
             v.equal(f"{case}: worker", [event.pid for event in events], [worker])
@@ -582,35 +586,35 @@ def canceled_work_leaves_the_queue(ev: Evidence) -> Verdict:
         v.equal(f"{case}: seen in the last write", seen_ns, 0)
         v.equal(f"{case}: CQE", results[data], ECANCELED)
         v.equal(f"{case}: cancel", cancel, [1])
-        if (place, found) == (LISTED, TAKEN):
+        if (place, result) == (LISTED, TAKEN):
             v.undecide(f"{case}: a worker had the write before it was canceled")
         else:
-            v.equal(f"{case}: result of the cancel", found, place)
+            v.equal(f"{case}: result of the cancel", result, place)
         # A worker that has taken it off the list has what was in front as well.
-        who = line["tid"] if found == LISTED else others[-1][1]
+        thread = line["tid"] if result == LISTED else others[-1][1]
         for event in events:
-            v.equal(f"{case}: thread", event.pid, who)
+            v.equal(f"{case}: thread", event.pid, thread)
             v.within(f"{case}: when", event.ts_ns, *_canceled_within(line), "ns")
     return v
 
 
 def killed_work_leaves_the_queue(ev: Evidence) -> Verdict:
-    """Each request has one event, whether a worker still ran it or it was canceled."""
+    """Each request has one event, whether a worker ran it or it was canceled."""
     v = Verdict()
     load = ev.workload("async")
     (line,) = _case(load, "async-kill", "killed")
     (gone,) = _case(load, "async-kill", "gone")
-    known = [write[0] for write in line["writes"]]
+    ids = [write[0] for write in line["writes"]]
     held = {write[0] for write in line["writes"] if write[2]}
     queued = [_int(s.event, "user_data") for s in _of_case(load, "async-kill", QUEUE)]
-    v.equal("queued", sorted(queued), known)
+    v.equal("queued", sorted(queued), ids)
     v.at_least("held when it was killed", len(held), 1)
     events = {
         _int(seen.event, "user_data"): seen.event
         for seen in _of_case(load, "async-kill", START)
     }
-    v.equal("events", len(_of_case(load, "async-kill", START)), len(known))
-    v.equal("started or canceled", sorted(events), known)
+    v.equal("events", len(_of_case(load, "async-kill", START)), len(ids))
+    v.equal("started or canceled", sorted(events), ids)
     for data, event in events.items():
         least, most = line["over_ns"], gone["gone_ns"]
         if data in held:
@@ -629,8 +633,8 @@ def fdinfo_shows_the_rings_counters(ev: Evidence) -> Verdict:
     for line in lines + _case(load, "idle", "fdinfo"):
         case, when = line["case"], line["when"]
         counts = line["dropped"], line["overflow"]
-        wanted = (0, 0) if case == "idle" else expected[when]
-        v.equal(f"{case}, {when}: the ring's counters", counts, wanted)
+        counters = (0, 0) if case == "idle" else expected[when]
+        v.equal(f"{case}, {when}: the ring's counters", counts, counters)
         v.equal(f"{case}, {when}: fdinfo", _counters(line["lines"]), counts)
     (line,) = _case(load, "counters", "counters")
     v.equal("NOPs", line["nops"], 7)
@@ -648,7 +652,7 @@ def fdinfo_shows_the_rings_counters(ev: Evidence) -> Verdict:
 
 
 def _counters(lines: Sequence[str]) -> tuple[int, ...]:
-    """What fdinfo has of SqDropped and CqOverflow, which are to be there once each."""
+    """SqDropped and CqOverflow of fdinfo, which have to be there once each."""
     fields = [line.partition(":\t") for line in lines]
     return tuple(
         int(value)
@@ -669,7 +673,7 @@ def _kept(lines: Sequence[str]) -> list[int]:
 
 
 def _linked(line: Line) -> bool:
-    """Nothing else is queued, so the worker goes on with a link right away."""
+    """Whether only the first write is queued: the worker runs its links right away."""
     return bool(line["case"] == "async-linked")
 
 
@@ -678,11 +682,11 @@ def _opcode(event: Event) -> tuple[int, object]:
 
 
 def _canceled_within(line: Line) -> tuple[int, int]:
-    """In the call that cancels it, or when a worker's chain has come to it."""
+    """When it can be canceled: in the cancel's call, or when a worker comes to it."""
     writes = line["writes"]
     if dict(line["cqes"])[writes[-1][0] + 1] == LISTED:
         return line["cancel_ns"], line["canceled_ns"]
-    # Of several files, what is held at that time is in front.
+    # With several files, what is held at that time is in front.
     last = line["over_ns"] if line["files"] == 1 else line["cancel_ns"]
     return max(write[3] for write in writes if write[2] <= last), line["over_ns"]
 
@@ -693,17 +697,17 @@ def _sqpoll(load: WorkloadResult, line: Line) -> bool:
 
 def _joined(load: WorkloadResult, case: str) -> list[tuple[Event, Event]]:
     """(queued, started) by request, in the order in which they started."""
-    found: list[tuple[Event, Event]] = []
+    pairs: list[tuple[Event, Event]] = []
     queued: dict[int, Event] = {}
     events = [
         seen.event for name in (QUEUE, START) for seen in _of_case(load, case, name)
     ]
-    for event in sorted(events, key=lambda one: one.ts_ns):
+    for event in sorted(events, key=lambda event: event.ts_ns):
         if event.name == QUEUE:
             queued[_int(event, "req")] = event
         elif _int(event, "req") in queued:
-            found.append((queued.pop(_int(event, "req")), event))
-    return found
+            pairs.append((queued.pop(_int(event, "req")), event))
+    return pairs
 
 
 def _lines(load: WorkloadResult, kind: str) -> list[Line]:
@@ -713,10 +717,10 @@ def _lines(load: WorkloadResult, kind: str) -> list[Line]:
 
 
 def _case(load: WorkloadResult, case: str, kind: str = "submit") -> list[Line]:
-    found = [line for line in _lines(load, kind) if line["case"] == case]
-    if not found:
+    lines = [line for line in _lines(load, kind) if line["case"] == case]
+    if not lines:
         raise ValueError(f"the program has no {kind} line of case {case}")
-    return found
+    return lines
 
 
 def _id(line: Line) -> RingId:
@@ -741,7 +745,7 @@ def _created(load: WorkloadResult) -> dict[RingId, Event]:
 def _seen(load: WorkloadResult, name: str) -> list[Seen]:
     """The events on the program's rings.
 
-    A ring can get the address of one that is gone, so it is a matter of time.
+    A ring can get the address of one that is gone, so the time decides which it is.
     """
     created = sorted(
         (
@@ -750,13 +754,13 @@ def _seen(load: WorkloadResult, name: str) -> list[Seen]:
         ),
         reverse=True,
     )
-    found = []
+    matches = []
     for event in load.record(name):
         for since, ctx, ring in created:
             if ctx == _int(event, "ctx") and since <= event.ts_ns:
-                found.append(Seen(event, ring))
+                matches.append(Seen(event, ring))
                 break
-    return found
+    return matches
 
 
 def _of_case(load: WorkloadResult, case: str, name: str) -> list[Seen]:
@@ -765,26 +769,26 @@ def _of_case(load: WorkloadResult, case: str, name: str) -> list[Seen]:
 
 
 def _stops(load: WorkloadResult, line: Line) -> list[Stop]:
-    """The short submissions of one call, by what the program knows."""
+    """The short submissions that one call must cause, by what the program knows."""
     ring = _rings(load)[_id(line)]
     if ring["flags"] & SQPOLL:
         return list(_denied(load, line)) + list(_thread_stops(ring, line))
-    wanted = min(line["to_submit"], line["queued_before"], ring["sq_entries"])
+    count = min(line["to_submit"], line["queued_before"], ring["sq_entries"])
     ret, dropped = line["ret"], line["dropped_after"]
-    if ret == wanted:
+    if ret == count:
         return []
     if ret < 0:
-        return [(EAGAIN, wanted, NO_REQ, dropped)]
+        return [(EAGAIN, count, NO_REQ, dropped)]
     if dropped > line["dropped_before"]:
-        return [(ret, wanted - ret - 1, DROPPED, dropped)]
+        return [(ret, count - ret - 1, DROPPED, dropped)]
     result = dict(line["cqes"])[line["batch"][ret - 1]]
-    # All that went in went well, so it was the next one that had no request.
+    # All that were submitted succeeded, so the next one had no request.
     reason = SQE_ERROR if result < 0 else NO_REQ
-    return [(ret, wanted - ret, reason, dropped)]
+    return [(ret, count - ret, reason, dropped)]
 
 
 def _denied(load: WorkloadResult, line: Line) -> Iterator[Stop]:
-    """The thread tries until failslab has nothing left, two failures a time."""
+    """The thread retries until failslab has no failures left, two each time."""
     for lab in _lines(load, "failslab"):
         if _id(lab) == _id(line):
             for _ in range((lab["set"] - lab["left"]) // 2):
@@ -792,13 +796,13 @@ def _denied(load: WorkloadResult, line: Line) -> Iterator[Stop]:
 
 
 def _thread_stops(ring: Line, line: Line) -> Iterator[Stop]:
-    """What stops an SQ thread: nobody sees its return value, but there are CQEs."""
+    """What stops an SQ thread, by its CQEs: nobody sees its return value."""
     results = dict(line["cqes"])
     left = _order(ring, line)
     dropped = line["dropped_before"]
     while left:
         taken = left[: ring["sq_entries"]]
-        done = len(taken)
+        consumed = len(taken)
         for position, data in enumerate(taken):
             rest = len(taken) - position
             if data not in results:
@@ -808,13 +812,13 @@ def _thread_stops(ring: Line, line: Line) -> Iterator[Stop]:
                 yield position + 1, rest - 1, SQE_ERROR, dropped
             else:
                 continue
-            done = position + 1
+            consumed = position + 1
             break
-        left = left[done:]
+        left = left[consumed:]
 
 
 def _order(ring: Line, line: Line) -> list[int]:
-    """The SQEs that the kernel finds: the first ones may be overwritten."""
+    """The SQEs as the kernel finds them: the first ones may be overwritten."""
     batch = list(line["batch"])
     for position in range(len(batch) - ring["sq_entries"]):
         batch[position] = batch[position + ring["sq_entries"]]
@@ -823,30 +827,30 @@ def _order(ring: Line, line: Line) -> list[int]:
 
 def _stops_match(v: Verdict, load: WorkloadResult, cases: Sequence[str]) -> None:
     for case in cases:
-        wanted = [stop for line in _case(load, case) for stop in _stops(load, line)]
-        v.at_least(f"{case}: stops, by the program", len(wanted), 1)
-        found = [seen.stop for seen in _of_case(load, case, SHORT)]
-        v.equal(f"{case}: ret, left, reason, sq_dropped", found, wanted)
+        stops = [stop for line in _case(load, case) for stop in _stops(load, line)]
+        v.at_least(f"{case}: stops, by the program", len(stops), 1)
+        events = [seen.stop for seen in _of_case(load, case, SHORT)]
+        v.equal(f"{case}: ret, left, reason, sq_dropped", events, stops)
 
 
 def _waits_match(v: Verdict, load: WorkloadResult, case: str) -> None:
     lines = {line["tid"]: line for line in _case(load, case, "wait")}
     for name in (WAIT, WAIT_END):
-        seen = _of_case(load, case, name)
-        tids = sorted(one.event.pid for one in seen)
+        events = _of_case(load, case, name)
+        tids = sorted(seen.event.pid for seen in events)
         v.equal(f"{case}: threads of {name}", tids, sorted(lines))
     for tid, line in lines.items():
         own = [
-            one.event
+            seen.event
             for name in (WAIT, WAIT_END)
-            for one in _of_case(load, case, name)
-            if one.event.pid == tid
+            for seen in _of_case(load, case, name)
+            if seen.event.pid == tid
         ]
         _wait_fits(v, case, line, own)
 
 
 def _wait_fits(v: Verdict, case: str, line: Line, pair: Sequence[Event]) -> None:
-    """It begins before it was seen asleep and ends after what ended it."""
+    """A wait begins before it is seen asleep and ends after what ends it."""
     v.equal(f"{case}: a beginning and an end", [e.name for e in pair], [WAIT, WAIT_END])
     if len(pair) != 2:
         return
@@ -880,15 +884,15 @@ def _map(
     name: str,
     together: Callable[[Iterable[int]], int] = sum,
 ) -> dict[tuple[str, ...], int]:
-    """A map of a script, the threads of each process taken ``together``."""
-    found: dict[tuple[str, ...], list[int]] = {}
+    """A map of a script, with the threads of each process combined by ``together``."""
+    groups: dict[tuple[str, ...], list[int]] = {}
     for key, n in maps.get(name, {}).items():
-        found.setdefault(_without_thread(key), []).append(int(n))
-    return {key: together(numbers) for key, numbers in found.items()}
+        groups.setdefault(_without_thread(key), []).append(int(n))
+    return {key: together(numbers) for key, numbers in groups.items()}
 
 
 def _without_thread(key: str) -> tuple[str, ...]:
-    """A key as bpftrace prints it: process, thread, and what else there is."""
+    """A key as bpftrace prints it (process, thread, others), without the thread."""
     process, _, *rest = key.split(",")
     return process, *rest
 
