@@ -275,7 +275,7 @@ PROBED = "range, domain and device as probes saw them"
         (
             _waiting,
             _mixed,
-            {"all of them in one way", SYNCS, QUEUED, "freed by flushes"},
+            {"all take one path", SYNCS, QUEUED, "freed by flushes"},
         ),
         (_queueing, _other_requests, {"dma_iova_destroy()"}),
         (_queueing, _one_not_freed, {"freed by flushes"}),

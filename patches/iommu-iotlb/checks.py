@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the iommu-iotlb series.
 
-What is held against the new events is none of theirs: the older iommu:map and
+The new events are checked only against independent sources: the older iommu:map and
 iommu:unmap, probes with a clock of their own on what is timed and on the driver's
-functions, what the DMA map benchmark timed, what the block layer counted, and where the
-pages were in physical memory.  But for "crowd" one CPU does it all, so all events of a
-workload have one order; the other one only switches meanwhile, in two of the workloads.
+functions, the times of the DMA map benchmark, the block layer's counters, and where the
+pages are in physical memory.  Except in "crowd" one CPU does everything, so all events
+of a workload have one order; in two workloads the other CPU only switches things.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Wait:
 
 @dataclass(frozen=True)
 class Flush:
-    """A flush of a queue as probes saw it; times in us, 0: it did not come."""
+    """A flush of a queue as probes saw it; times in us, 0 if it never happened."""
 
     timer: int
     domain: int
@@ -59,8 +59,8 @@ class Flush:
 
 @dataclass(frozen=True)
 class Account:
-    """What was queued in a phase, what flushes freed of it, and how many they can have
-    ``missed`` at most; and how many flushes, by cause, freed too much or too little."""
+    """What was queued in a phase, how much of it flushes freed, and the most that they
+    can have ``missed``; and by cause, how many flushes freed too much or too little."""
 
     queued: int
     freed: int
@@ -70,7 +70,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Phase:
-    """What was recorded while a program did one thing, and what it said about it."""
+    """What was recorded while a program did one thing, and what it printed about it."""
 
     name: str
     facts: Mapping[str, Any]
@@ -87,7 +87,7 @@ class Phase:
 
 
 def strict_unmapping_waits(ev: Evidence) -> Verdict:
-    """The driver's function was seen by a probe, and given the same range."""
+    """A probe saw the driver's function called, with the same range."""
     v = Verdict()
     load = ev.workload("bench-strict")
     waits = _waits(load)
@@ -105,7 +105,7 @@ def strict_unmapping_waits(ev: Evidence) -> Verdict:
         v.equal(f"{name}: iotlb_sync of no unmapping", len(syncs) - len(pairs), 0)
         v.equal(f"{name}: lazy", {sync.fields["lazy"] for sync in syncs}, {0})
         v.true(f"{name}: its device", _devices(syncs) == {phase.facts["device"]})
-        inside = _within(waits, phase)
+        inside = _waits_in(waits, phase)
         v.equal(f"{name}: calls of the driver", len(inside), len(syncs))
         wrong = Counter[str](range=0, device=0, domain=0)
         for sync, wait in zip(syncs, inside, strict=False):
@@ -120,14 +120,14 @@ def strict_unmapping_waits(ev: Evidence) -> Verdict:
 
 
 def unmapping_and_waiting_are_timed_apart(ev: Evidence) -> Verdict:
-    """From inside by probes on either function, from outside by what is around it."""
+    """Probes on both functions give the lower bound, events around them the upper."""
     v = Verdict()
     load = ev.workload("bench-strict")
     waits = _waits(load)
     for phase in _phases(load, STRICT_PHASES):
         name = phase.name
         syncs = phase.named("iotlb_sync")
-        inside = _within(waits, phase)
+        inside = _waits_in(waits, phase)
         v.at_least(f"{name}: probed", len(inside), 10)
         v.equal(f"{name}: iotlb_sync", len(syncs), len(inside))
         wrong = Counter[str](unmap_ns=0, sync_ns=0, time=0)
@@ -155,7 +155,7 @@ def unmapping_and_waiting_are_timed_apart(ev: Evidence) -> Verdict:
 
 
 def either_device_is_told(ev: Evidence) -> Verdict:
-    """Over the whole of a workload in which one device comes after the other."""
+    """Over a whole workload, in which one device comes after the other."""
     v = Verdict()
     load = ev.workload("operator")
     syncs = load.events("iotlb_sync")
@@ -170,11 +170,13 @@ def either_device_is_told(ev: Evidence) -> Verdict:
         wrong["domain"] += wait.domain != _int(sync, "domain")
     v.equal("other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0))
     flushes = load.events("iotlb_fq_flush")
-    told = [_int(flush, "domain") for flush in flushes]
+    domains = [_int(flush, "domain") for flush in flushes]
     (facts,) = _facts(load, "flushes")
     probed = [Flush(*flush).domain for flush in facts["flushes"]]
-    v.equal("domains that were flushed", len(set(told)), 2)
-    v.true("each as a probe saw it", told == probed, f"{len(told)} and {len(probed)}")
+    v.equal("domains that were flushed", len(set(domains)), 2)
+    v.true(
+        "each as a probe saw it", domains == probed, f"{len(domains)} and {len(probed)}"
+    )
     return v
 
 
@@ -183,7 +185,7 @@ def disk_bytes_are_bytes_invalidated(ev: Evidence) -> Verdict:
     v = Verdict()
     for phase in _phases(ev.workload("disk-strict"), READS):
         name = phase.name
-        _placed(v, phase)
+        _check_placement(v, phase)
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA")
         syncs = phase.named("iotlb_sync")
         v.equal(f"{name}: iotlb_sync", len(syncs), phase.facts["requests"])
@@ -219,9 +221,9 @@ def flush_and_free_are_timed_apart(ev: Evidence) -> Verdict:
     probed = [Flush(*flush) for flush in facts["flushes"]]
     for phase in _phases(load, ("full", "timer")):
         name = phase.name
-        told, inside = phase.named("iotlb_fq_flush"), _flushed(probed, phase)
+        events, inside = phase.named("iotlb_fq_flush"), _flushes_in(probed, phase)
         v.at_least(f"{name}: flushes that the driver was asked for", len(inside), 10)
-        _as_probed(v, name, told, inside, phase.events)
+        _as_probed(v, name, events, inside, phase.events)
         v.equal(
             f"{name}: IOVAs freed, by probe",
             sum(flush.freed for flush in inside),
@@ -231,38 +233,39 @@ def flush_and_free_are_timed_apart(ev: Evidence) -> Verdict:
 
 
 def two_cpus_flush(ev: Evidence) -> Verdict:
-    """Each CPU has its queue, and a probe in each flush says on which it was."""
+    """Each CPU has a queue, and a probe in each flush says on which CPU it ran."""
     v = Verdict()
     load = ev.workload("crowd")
     (facts,) = _facts(load, "flushes")
     (phase,) = _phases(load, ("crowd",))
     v.equal("type of the group", phase.facts["type"], "DMA-FQ")
-    probed = _flushed([Flush(*flush) for flush in facts["flushes"]], phase)
+    probed = _flushes_in([Flush(*flush) for flush in facts["flushes"]], phase)
     for cpu in (0, 1):
         events = [event for event in phase.events if event.cpu == cpu]
-        told = [event for event in events if event.name == "iotlb_fq_flush"]
+        flushes = [event for event in events if event.name == "iotlb_fq_flush"]
         inside = [flush for flush in probed if flush.cpu == cpu]
-        full = [_int(event, "freed") for event in told if event.fields["full"]]
+        full = [_int(event, "freed") for event in flushes if event.fields["full"]]
         v.at_least(f"CPU {cpu}: flushes of a full queue", len(full), 1)
         most = max(full, default=0)
         v.at_most(f"CPU {cpu}: freed by one, at most", most, FQ_ENTRIES)
-        _as_probed(v, f"CPU {cpu}", told, inside, events)
+        _as_probed(v, f"CPU {cpu}", flushes, inside, events)
     unmaps = len(phase.named("unmap"))
     freed = sum(_int(event, "freed") for event in phase.named("iotlb_fq_flush"))
     v.at_most("freed by flushes", freed, unmaps)
-    # What a full queue's flush covers elsewhere, the next unmapping there frees.
+    # A full queue's flush covers entries of other queues too: their CPU's next
+    # unmapping frees these.
     v.at_least("freed without an event, by probe", facts["others"], 1)
     v.at_most("freed by either", freed + facts["others"], unmaps)
     return v
 
 
 def _account(phase: Phase) -> Account:
-    """Set what flushes freed against what was queued, in their order.
+    """Compare what flushes freed with what was queued, in their order.
 
-    An unmapping amid a timer's flush can free what that has flushed and not come to
-    yet, which no event tells: a disk's is in an interrupt, which may come in there.
-    These are at most what was unmapped by then and not told.  A thread on the CPU of
-    the timer cannot unmap meanwhile.
+    An unmapping in the middle of a timer's flush can free what that has flushed but not
+    freed yet, and no event reports this: a disk unmaps in an interrupt, which may come
+    there.  These are at most what was unmapped by then and not reported.  A thread on
+    the CPU of the timer cannot unmap meanwhile.
     """
     count = freed = missed = 0
     wrong = {"full": 0, "timer": 0}
@@ -277,19 +280,19 @@ def _account(phase: Phase) -> Account:
         elif event.name == "iotlb_fq_flush":
             freed += _int(event, "freed")
             if event.fields["full"]:
-                # The one that found the queue full is not in it yet.
+                # The unmapping that found the queue full is not in it yet.
                 wrong["full"] += not freed <= count - 1 <= freed + missed
                 continue
             began = event.ts_ns - _int(event, "flush_ns") - _int(event, "free_ns")
             before = sum(ts < began - CUT_NS for ts in at)
             if before < count or cpus - {event.cpu}:
                 missed = max(count - freed, 0)
-            # One can be unmapped and not in the queue yet.
+            # One entry can be unmapped and not in the queue yet.
             wrong["timer"] += not before - 1 - missed <= freed <= count
     return Account(count, freed, missed, wrong)
 
 
-def _flushed(flushes: Iterable[Flush], phase: Phase) -> list[Flush]:
+def _flushes_in(flushes: Iterable[Flush], phase: Phase) -> list[Flush]:
     begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
     return [flush for flush in flushes if begin <= flush.begin <= end]
 
@@ -297,20 +300,20 @@ def _flushed(flushes: Iterable[Flush], phase: Phase) -> list[Flush]:
 def _as_probed(
     v: Verdict,
     name: str,
-    told: Sequence[Event],
-    inside: Sequence[Flush],
+    flushes: Sequence[Event],
+    probed: Sequence[Flush],
     events: Sequence[Event],
 ) -> None:
-    """Compare each event with its flush; all of it, and ``events``, are of one CPU."""
-    v.equal(f"{name}: iotlb_fq_flush", len(told), len(inside))
+    """Compare each event with its flush; these, and ``events``, are of one CPU."""
+    v.equal(f"{name}: iotlb_fq_flush", len(flushes), len(probed))
     times = [event.ts_ns // CUT_NS for event in events]
     wrong = Counter[str](domain=0, full=0, freed=0, flush_ns=0, free_ns=0, time=0)
-    for event, flush in zip(told, inside, strict=False):
+    for event, flush in zip(flushes, probed, strict=False):
         at = event.ts_ns // CUT_NS
         wrong["domain"] += _int(event, "domain") != flush.domain
         wrong["full"] += _int(event, "full") != int(not flush.timer)
         wrong["freed"] += _int(event, "freed") != flush.freed
-        # Whoever finds its queue full has told of its unmapping just before.
+        # A thread that finds its queue full has just traced its unmapping.
         since = flush.timer or times[bisect.bisect(times, flush.begin) - 1]
         wrong["flush_ns"] += not _lasted(
             _int(event, "flush_ns"),
@@ -327,8 +330,8 @@ def _as_probed(
 def _lasted(ns: int, inner: tuple[int, int], outer: tuple[int, int]) -> bool:
     """Whether ``ns`` is as long as ``inner``, and not longer than ``outer``.
 
-    Both are spans in us between stamps that are cut off: each can be a microsecond
-    shorter than it was, or longer.
+    Both are spans in us between truncated timestamps: each can be a microsecond
+    shorter or longer than it really was.
     """
     least, most = (inner[1] - inner[0] - 1), (outer[1] - outer[0] + 1)
     return least * CUT_NS < ns < most * CUT_NS
@@ -337,8 +340,8 @@ def _lasted(ns: int, inner: tuple[int, int], outer: tuple[int, int]) -> bool:
 def timer_frees_the_rest(ev: Evidence) -> Verdict:
     """The queue is never full: the benchmark waits as long as the timer.
 
-    A flush may find nothing to be freed: one that comes between an entry and the start
-    of the timer for it frees the entry, and the timer is started all the same.
+    A flush may find nothing to free: one that comes after an entry is queued and before
+    the timer is started for it frees the entry, and the timer is started all the same.
     """
     v = Verdict()
     (phase,) = _phases(ev.workload("bench-lazy"), ("timer",))
@@ -351,9 +354,9 @@ def timer_frees_the_rest(ev: Evidence) -> Verdict:
 
 
 def each_unmapping_is_freed_once(ev: Evidence) -> Verdict:
-    """The order of unmappings and flushes says how many each flush can free."""
+    """The order of unmappings and flushes bounds how many each flush can free."""
     v = Verdict()
-    for load, phase in _lazy(ev):
+    for load, phase in _lazy_phases(ev):
         name = f"{load}: {phase.name}"
         account = _account(phase)
         queued = account.queued
@@ -366,15 +369,15 @@ def each_unmapping_is_freed_once(ev: Evidence) -> Verdict:
 
 
 def full_flush_is_before_its_device(ev: Evidence) -> Verdict:
-    """The older event of the DMA API, from a trace of its own, in time and by task."""
+    """Joined by time and task with the DMA API's older event, from its own trace."""
     v = Verdict()
     load = ev.workload("bench-lazy")
     (phase,) = _phases(load, ("full",))
     (facts,) = _facts(load, "named")
     full = [e for e in phase.named("iotlb_fq_flush") if e.fields["full"]]
     v.at_least("flushes of a full queue", len(full), 1)
-    found = Counter[str]()
-    # Of each flush, what was unmapped between it and the next one.
+    devices = Counter[str]()
+    # For each flush, what was unmapped between it and the next one.
     times = [*(event.ts_ns for event in full), phase.facts["end_ns"]]
     for event, end in zip(full, times[1:], strict=True):
         after = [
@@ -382,39 +385,39 @@ def full_flush_is_before_its_device(ev: Evidence) -> Verdict:
             for at, pid, device in facts["named"]
             if event.ts_ns // CUT_NS <= at <= end // CUT_NS and pid == event.pid
         ]
-        found[after[0] if after else "none"] += 1
-    wanted = {phase.facts["device"]: len(full)}
-    v.equal("device of the dma_unmap_phys after each", dict(found), wanted)
+        devices[after[0] if after else "none"] += 1
+    expected = {phase.facts["device"]: len(full)}
+    v.equal("device of the dma_unmap_phys after each", dict(devices), expected)
     return v
 
 
 def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
     """The same disk, domain and bytes as in the other phases; only the pages differ.
 
-    Which of the kernel's ways a request takes, a probe tells: dma_iova_unlink() keeps
-    the IOVA for its caller, so that it has to wait whatever the domain's type.  In 7.3
-    all that dma_iova_destroy() ends goes there.  Before, it frees the IOVA along with
-    the mapping, as all else that is lazy: then nothing waits, and a flush has to free
-    each of them.
+    A probe shows which path of the kernel a request takes: dma_iova_unlink() keeps the
+    IOVA for its caller, so it has to wait whatever the domain's type.  In 7.3 all calls
+    of dma_iova_destroy() take this path.  Before, it frees the IOVA along with the
+    mapping, as everything else that is lazy: then nothing waits, and flushes have to
+    free each IOVA.
     """
     v = Verdict()
     load = ev.workload("disk-lazy")
     phases = _phases(load, READS)
-    (phase,) = (one for one in phases if one.name == "scattered")
-    _placed(v, phase)
+    (phase,) = (phase for phase in phases if phase.name == "scattered")
+    _check_placement(v, phase)
     v.equal("type of the group", phase.facts["type"], "DMA-FQ")
     requests, total = phase.facts["requests"], phase.facts["bytes"]
     passed = _entered(load, phase)
     v.equal("dma_iova_destroy()", passed["dma_iova_destroy"], requests)
     waiting = passed["dma_iova_unlink"]
-    v.true("all of them in one way", waiting in (0, requests), f"{waiting} unlinked")
+    v.true("all take one path", waiting in (0, requests), f"{waiting} unlinked")
     unmaps = phase.named("unmap")
     v.equal("bytes unmapped", sum(_int(u, "unmapped_size") for u in unmaps), total)
     syncs = phase.named("iotlb_sync")
     v.equal("iotlb_sync, one for each dma_iova_unlink()", len(syncs), waiting)
     lazy = {sync.fields["lazy"] for sync in syncs}
     v.equal("lazy", lazy, {1} if waiting else set())
-    told = [
+    traced = [
         (
             _int(sync, "iova"),
             _int(sync, "size"),
@@ -423,14 +426,14 @@ def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
         )
         for sync in syncs
     ]
-    v.equal("sum of size", sum(size for _, size, *_ in told), total if waiting else 0)
-    given = [
+    v.equal("sum of size", sum(size for _, size, *_ in traced), total if waiting else 0)
+    probed = [
         (wait.first, wait.last + 1 - wait.first, wait.domain, wait.device)
-        for wait in _within(_waits(load), phase)
+        for wait in _waits_in(_waits(load), phase)
     ]
-    v.true("range, domain and device as probes saw them", told == given)
-    of = {phase.facts["device"]} if waiting else set()
-    v.true("its device", _devices(syncs) == of)
+    v.true("range, domain and device as probes saw them", traced == probed)
+    devices = {phase.facts["device"]} if waiting else set()
+    v.true("its device", _devices(syncs) == devices)
     queued = requests - waiting
     v.equal("unmappings left to the queue", len(phase.queued), queued)
     flushes = phase.named("iotlb_fq_flush")
@@ -440,8 +443,8 @@ def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
         v.equal("flushes", len(flushes), 0)
     domains = {
         _int(event, "domain")
-        for one in phases
-        for event in one.events
+        for phase in phases
+        for event in phase.events
         if "domain" in event.fields
     }
     v.equal("domains of all phases", len(domains), 1)
@@ -449,7 +452,7 @@ def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
 
 
 def strict_to_lazy_in_one_boot(ev: Evidence) -> Verdict:
-    """The type is written to sysfs between the two."""
+    """The type is changed in sysfs between the two phases."""
     v = Verdict()
     strict, lazy = _phases(ev.workload("switch"), ("strict", "lazy"))
     v.equal("type of the group", strict.facts["type"], "DMA")
@@ -468,7 +471,7 @@ def strict_to_lazy_in_one_boot(ev: Evidence) -> Verdict:
 
 
 def lazy_is_what_the_caller_must_not_use(ev: Evidence) -> Verdict:
-    """Whoever unmapped had looked for a queue already, and found none."""
+    """The unmapping thread had already looked for a queue, and found none."""
     v = Verdict()
     load = ev.workload("switch-late")
     (facts,) = _facts(load, "written")
@@ -482,7 +485,7 @@ def lazy_is_what_the_caller_must_not_use(ev: Evidence) -> Verdict:
     if not late:
         v.undecide("no domain became lazy in the middle of an unmapping")
         return v
-    v.at_least("unmappings in the middle of which there was a queue", late, 1)
+    v.at_least("unmappings during which the domain got a queue", late, 1)
     (probes,) = _facts(load, "probes")
     v.equal("dma_iova_unlink(), which must not queue", len(probes["entered"]), 0)
     syncs = load.events("iotlb_sync")
@@ -503,38 +506,38 @@ def other_users_are_silent(ev: Evidence) -> Verdict:
         v.equal(f"{suite['name']}: tests failed", suite["failed"], 0)
     v.at_least("unmappings", len(load.events("unmap")), 10)
     for reader in (load.events, load.record):
-        told = reader("iotlb_sync")
-        v.equal(f"iotlb_sync, {reader.__name__}", len(told), 0)
+        syncs = reader("iotlb_sync")
+        v.equal(f"iotlb_sync, {reader.__name__}", len(syncs), 0)
     return v
 
 
 def switched_on_half_way(ev: Evidence) -> Verdict:
-    """No recorder and no other listener here: that would keep the events on."""
+    """There is no recorder and no other listener: they would keep the events on."""
     v = Verdict()
     load = ev.workload("toggle")
     for event, count, late_at_most in (
-        # What is under way when it is switched off is told later.  It is over before
-        # the next turn begins.  There is one thread that unmaps,
+        # An operation that runs when the event is switched off is reported later, but
+        # ends before the next turn begins.  There is one thread that unmaps,
         ("iotlb_sync", 40, 1),
         # and beside a full queue of that thread's there can be the timer.
         ("iotlb_fq_flush", 120, 2),
     ):
-        (seen,) = (t for t in _facts(load, "toggle") if t["event"] == event)
-        turns, told = seen["turns"], seen["told"]
+        (facts,) = (t for t in _facts(load, "toggle") if t["event"] == event)
+        turns, events = facts["turns"], facts["told"]
         v.equal(f"{event}: turns", len(turns), count)
-        # What switches is on the other one.
-        v.at_least(f"{event}: events of CPU 0", sum(not cpu for *_, cpu in told), 10)
+        # The program that switches the event runs on the other CPU.
+        v.at_least(f"{event}: events of CPU 0", sum(not cpu for *_, cpu in events), 10)
         early = lost = 0
         late = Counter[int]()
-        begins = [on - CUT_NS for on, _ in turns]
-        for at, took, _ in told:
+        begins = [begin - CUT_NS for begin, _ in turns]
+        for at, took, _ in events:
             turn = bisect.bisect_left(begins, at) - 1
             if turn < 0:
                 lost += 1
                 continue
-            on, off = turns[turn]
-            late[turn] += at - CUT_NS > off
-            early += at + CUT_NS - took < on
+            begin, end = turns[turn]
+            late[turn] += at - CUT_NS > end
+            early += at + CUT_NS - took < begin
         v.equal(f"{event}: before all turns", lost, 0)
         most = max(late.values(), default=0)
         v.at_most(f"{event}: after a turn, most for any", most, late_at_most)
@@ -556,7 +559,7 @@ def lazy_unmapping_is_silent(ev: Evidence) -> Verdict:
         v.equal(f"{phase.name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
     for phase in disk:
         name = phase.name
-        _placed(v, phase)
+        _check_placement(v, phase)
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA-FQ")
         unmaps = phase.named("unmap")
         v.equal(f"{name}: unmappings", len(unmaps), phase.facts["requests"])
@@ -567,48 +570,48 @@ def lazy_unmapping_is_silent(ev: Evidence) -> Verdict:
 
 
 def lazy_tables_are_silent(ev: Evidence) -> Verdict:
-    """What is waited for here is no matter of the queue, and has no event.
+    """Freeing page tables waits outside of the queue, and has no event.
 
-    A driver that invalidates what led to a table before it frees that does so while it
-    unmaps, whatever the domain's type.
+    A driver that invalidates what led to a table before it frees the table does so
+    while it unmaps, whatever the domain's type.
     """
     v = Verdict()
     load = ev.workload("lazy-tables")
-    (found,) = _facts(load, "probes")
+    (probes,) = _facts(load, "probes")
     for phase in _phases(load, ("pages", "tables")):
         name = phase.name
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA-FQ")
         unmaps = phase.named("unmap")
         v.at_least(f"{name}: unmappings", len(unmaps), 10)
         v.equal(f"{name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
-        freed = sum(_int(one, "freed") for one in phase.named("iotlb_fq_flush"))
+        freed = sum(_int(flush, "freed") for flush in phase.named("iotlb_fq_flush"))
         v.equal(f"{name}: freed by flushes", freed, len(unmaps))
         begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
         inside = sorted(
             ended - began
-            for began, ended, *_ in found["walks"]
+            for began, ended, *_ in probes["walks"]
             if begin <= began <= end
         )
-        walked = found["walking"] and name == "tables"
-        wanted = len(unmaps) if walked else 0
-        each = f", {inside[len(inside) // 2]} us each" if inside else ""
+        walked = probes["walking"] and name == "tables"
+        expected = len(unmaps) if walked else 0
+        median = f", {inside[len(inside) // 2]} us each" if inside else ""
         v.true(
-            f"{name}: {wanted} invalidations amid unmappings, by probe",
-            len(inside) == wanted,
-            f"{len(inside)}{each}",
+            f"{name}: {expected} invalidations amid unmappings, by probe",
+            len(inside) == expected,
+            f"{len(inside)}{median}",
         )
     return v
 
 
 def strict_has_no_queue(ev: Evidence) -> Verdict:
-    """Over the whole of both workloads."""
+    """Over both workloads as a whole."""
     v = Verdict()
     for name in ("bench-strict", "disk-strict"):
         load = ev.workload(name)
         v.at_least(f"{name}: unmappings", len(load.events("unmap")), 10)
         for reader in (load.events, load.record):
-            told = reader("iotlb_fq_flush")
-            v.equal(f"{name}: iotlb_fq_flush, {reader.__name__}", len(told), 0)
+            flushes = reader("iotlb_fq_flush")
+            v.equal(f"{name}: iotlb_fq_flush, {reader.__name__}", len(flushes), 0)
     return v
 
 
@@ -617,7 +620,7 @@ def identity_is_silent(ev: Evidence) -> Verdict:
     v = Verdict()
     for phase in _phases(ev.workload("disk-identity"), READS):
         name = phase.name
-        _placed(v, phase)
+        _check_placement(v, phase)
         v.equal(f"{name}: type of the group", phase.facts["type"], "identity")
         v.equal(f"{name}: bytes", phase.facts["sectors"] * 512, phase.facts["bytes"])
         v.equal(f"{name}: events", Counter(e.name for e in phase.events), Counter())
@@ -625,7 +628,7 @@ def identity_is_silent(ev: Evidence) -> Verdict:
 
 
 def idle_is_silent(ev: Evidence) -> Verdict:
-    """After unmappings, and with the driver bound."""
+    """After unmappings, with the driver still bound."""
     v = Verdict()
     (phase,) = _phases(ev.workload("bench-lazy"), ("idle",))
     v.equal("type of the group", phase.facts["type"], "DMA-FQ")
@@ -636,7 +639,7 @@ def idle_is_silent(ev: Evidence) -> Verdict:
 
 
 def sizes_add_up(ev: Evidence) -> Verdict:
-    """Whether an unmapping was queued follows from what was done, not from events."""
+    """What the workload did decides whether an unmapping was queued, not the events."""
     v = Verdict()
     waiting: dict[str, tuple[str, ...]] = {
         "bench-strict": STRICT_PHASES,
@@ -646,30 +649,30 @@ def sizes_add_up(ev: Evidence) -> Verdict:
     }
     for name, phases in waiting.items():
         load = ev.workload(name)
-        unmapped = waited_for = told = 0
+        unmapped = waited_for = traced = 0
         for phase in _all_phases(load):
             unmaps = phase.named("unmap")
             size = sum(_int(unmap, "unmapped_size") for unmap in unmaps)
             unmapped += size
             if phase.name in phases:
                 waited_for += size
-            told += sum(_int(sync, "size") for sync in phase.named("iotlb_sync"))
+            traced += sum(_int(sync, "size") for sync in phase.named("iotlb_sync"))
             spent = sum(map(_spent, phase.events))
             lasted = phase.facts["end_ns"] - phase.facts["begin_ns"]
             v.at_most(f"{name}: {phase.name}: time in events", spent, lasted, "ns")
         v.at_least(f"{name}: bytes unmapped", unmapped, 1)
         if phases:
             v.at_least(f"{name}: of which not queued", waited_for, 1)
-        v.equal(f"{name}: sum of size", told, waited_for)
+        v.equal(f"{name}: sum of size", traced, waited_for)
     return v
 
 
 def scripts_add_up(ev: Evidence) -> Verdict:
-    """No rounding anywhere: the scripts add up what the events carry."""
+    """Exact, with no rounding: the scripts add up what the events carry."""
     v = Verdict()
     load = ev.workload("operator")
     syncs, flushes = load.events("iotlb_sync"), load.events("iotlb_fq_flush")
-    who = load.bpftrace("iommu-iotlb-who")
+    script = load.bpftrace("iommu-iotlb-who")
     for name, field in (
         ("@unmap_ns", "unmap_ns"),
         ("@sync_ns", "sync_ns"),
@@ -678,12 +681,12 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     ):
         sums: Counter[str] = Counter()
         for sync in syncs:
-            sums[_who(sync)] += _int(sync, field) if field else 1
-        v.equal(name, _sorted(who.maps[name]), _sorted(sums))
+            sums[_script_key(sync)] += _int(sync, field) if field else 1
+        v.equal(name, _sorted(script.maps[name]), _sorted(sums))
     longest: Counter[str] = Counter()
     for sync in syncs:
-        longest[_who(sync)] = max(longest[_who(sync)], _spent(sync))
-    v.equal("@longest_ns", _sorted(who.maps["@longest_ns"]), _sorted(longest))
+        longest[_script_key(sync)] = max(longest[_script_key(sync)], _spent(sync))
+    v.equal("@longest_ns", _sorted(script.maps["@longest_ns"]), _sorted(longest))
     for name, field in (
         ("@flushes", ""),
         ("@freed", "freed"),
@@ -694,18 +697,18 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         for flush in flushes:
             cause = "queue full" if flush.fields["full"] else "timer"
             sums[cause] += _int(flush, field) if field else 1
-        v.equal(name, _sorted(who.maps[name]), _sorted(sums))
+        v.equal(name, _sorted(script.maps[name]), _sorted(sums))
     spent = Counter[str]()
     for event in (*syncs, *flushes):
         spent[str(event.cpu)] += _spent(event)
-    v.equal("@cpu_ns", _sorted(who.maps["@cpu_ns"]), _sorted(spent))
+    v.equal("@cpu_ns", _sorted(script.maps["@cpu_ns"]), _sorted(spent))
     lazy = [sync for sync in syncs if sync.fields["lazy"]]
     (probed,) = _facts(load, "probes")
     passed = Counter(name for _, name in probed["entered"])
     v.at_least("dma_iova_destroy() in a lazy domain", passed["dma_iova_destroy"], 1)
-    # None where that leaves it to the queue, see scattered_io_waits_in_lazy_mode().
+    # None on kernels that leave it to the queue, see scattered_io_waits_in_lazy_mode().
     v.equal("lazy and waited", len(lazy), passed["dma_iova_unlink"])
-    stacks = who.maps.get("@not_queued", {})
+    stacks = script.maps.get("@not_queued", {})
     v.equal("@not_queued", sum(int(count) for count in stacks.values()), len(lazy))
     strangers = [stack for stack in stacks if "dma_iova_" not in stack]
     v.equal("stacks without dma_iova_*()", len(strangers), 0)
@@ -716,19 +719,19 @@ def scripts_add_up(ev: Evidence) -> Verdict:
 def _histograms(v: Verdict, load: WorkloadResult, syncs: Sequence[Event]) -> None:
     hists = load.bpftrace("iommu-iotlb").hists
     for name, field in (("@ns", ""), ("@bytes", "size")):
-        told = {
+        counts = {
             key: {b.low or 0: b.count for b in buckets if b.count}
             for key, buckets in hists[name].items()
         }
-        wanted: dict[str, Counter[int]] = {}
+        expected: dict[str, Counter[int]] = {}
         for sync in syncs:
             value = _int(sync, field) if field else _spent(sync)
             low = value if value < 2 else 1 << (value.bit_length() - 1)
-            wanted.setdefault(_whose(sync), Counter())[low] += 1
+            expected.setdefault(_histogram_key(sync), Counter())[low] += 1
         v.equal(
             name,
-            {key: _sorted(told[key]) for key in sorted(told)},
-            {key: _sorted(wanted[key]) for key in sorted(wanted)},
+            {key: _sorted(counts[key]) for key in sorted(counts)},
+            {key: _sorted(expected[key]) for key in sorted(expected)},
         )
 
 
@@ -736,14 +739,14 @@ def _spent(event: Event) -> int:
     return sum(_int(event, key) for key in _TIMES & set(event.fields))
 
 
-def _whose(sync: Event) -> str:
+def _histogram_key(sync: Event) -> str:
     return f"{sync.fields['device']},{sync.fields['lazy']}"
 
 
-def _who(sync: Event) -> str:
-    # What ftrace calls <idle> has a name of its own on each CPU.
+def _script_key(sync: Event) -> str:
+    # ftrace calls the idle task of any CPU <idle>; here it is that of CPU 0.
     comm = "swapper/0" if sync.comm == "<idle>" else sync.comm
-    return f"{_whose(sync)},{comm}"
+    return f"{_histogram_key(sync)},{comm}"
 
 
 def _devices(syncs: Iterable[Event]) -> set[Any]:
@@ -754,7 +757,7 @@ def _sorted(mapping: Mapping[Any, int]) -> dict[Any, int]:
     return {key: int(mapping[key]) for key in sorted(mapping)}
 
 
-def _placed(v: Verdict, phase: Phase) -> None:
+def _check_placement(v: Verdict, phase: Phase) -> None:
     """Where the pages of a read were, which decides how the driver maps them."""
     runs = phase.facts["runs"]
     name = phase.name
@@ -767,34 +770,34 @@ def _placed(v: Verdict, phase: Phase) -> None:
 
 
 def _unmappings(events: Iterable[Event]) -> list[tuple[Event, Event | None]]:
-    """Each unmap, with the iotlb_sync of the same range that comes next, if one does.
+    """Each unmap, with the iotlb_sync of the same range if that comes next.
 
     A flush of the queue can come between the two: by a timer, in an interrupt.
     """
-    found: list[tuple[Event, Event | None]] = []
+    pairs: list[tuple[Event, Event | None]] = []
     last: Event | None = None
     for event in events:
         if event.name == "unmap":
             if last is not None:
-                found.append((last, None))
+                pairs.append((last, None))
             last = event
         elif event.name == "map" and last is not None:
-            found.append((last, None))
+            pairs.append((last, None))
             last = None
         elif event.name == "iotlb_sync" and last is not None:
             same = (_int(last, "iova"), _int(last, "unmapped_size")) == (
                 _int(event, "iova"),
                 _int(event, "size"),
             )
-            found.append((last, event if same else None))
+            pairs.append((last, event if same else None))
             last = None
     if last is not None:
-        found.append((last, None))
-    return found
+        pairs.append((last, None))
+    return pairs
 
 
-def _lazy(ev: Evidence) -> list[tuple[str, Phase]]:
-    """All phases in which something can be queued."""
+def _lazy_phases(ev: Evidence) -> list[tuple[str, Phase]]:
+    """All phases in which an unmapping can be queued."""
     return [
         (name, phase)
         for name, names in (
@@ -807,15 +810,15 @@ def _lazy(ev: Evidence) -> list[tuple[str, Phase]]:
 
 
 def _waits(load: WorkloadResult) -> list[Wait]:
-    (found,) = _facts(load, "probes")
-    return [Wait(*wait) for wait in found["waits"]]
+    (probes,) = _facts(load, "probes")
+    return [Wait(*wait) for wait in probes["waits"]]
 
 
 def _entered(load: WorkloadResult, phase: Phase) -> Counter[str]:
-    """How often each function that was probed began in a phase."""
-    (found,) = _facts(load, "probes")
+    """How often each probed function was entered in a phase."""
+    (probes,) = _facts(load, "probes")
     begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
-    return Counter(name for at, name in found["entered"] if begin <= at <= end)
+    return Counter(name for at, name in probes["entered"] if begin <= at <= end)
 
 
 def _unlinking(load: WorkloadResult) -> tuple[str, ...]:
@@ -827,14 +830,14 @@ def _unlinking(load: WorkloadResult) -> tuple[str, ...]:
     )
 
 
-def _within(waits: Iterable[Wait], phase: Phase) -> list[Wait]:
+def _waits_in(waits: Iterable[Wait], phase: Phase) -> list[Wait]:
     begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
     return [wait for wait in waits if begin <= wait.begin <= end]
 
 
 def _phases(load: WorkloadResult, names: Sequence[str]) -> list[Phase]:
-    found = {phase.name: phase for phase in _all_phases(load)}
-    return [found[name] for name in names]
+    phases = {phase.name: phase for phase in _all_phases(load)}
+    return [phases[name] for name in names]
 
 
 def _all_phases(load: WorkloadResult) -> list[Phase]:
