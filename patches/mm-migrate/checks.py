@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the mm-migrate series.
 
-What is held against the new events is none of theirs: what the programs say that they
-did (pages moved by move_pages()'s own status, page frames before and after, clocks
-around each system call), and the kernel's older events (mm_migrate_pages, lock
-contention, kvm_unmap_hva_range).
+The new events are checked only against independent sources: what the programs print
+about themselves (pages moved by move_pages()'s own status, page frames before and
+after, clocks around each system call), and the kernel's older events (mm_migrate_pages,
+lock contention, kvm_unmap_hva_range).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ EAGAIN = 11
 RETRIES = 10
 #: ftrace prints microseconds.
 ROUNDING_NS = 1000
-#: What the documented filter has, and the delay of callbacks that are switched amid.
+#: The threshold of the documented filter, and the delay of the callbacks in the middle
+#: of which events are switched.
 FILTERED_NS = 10 * MS
 AMID_NS = 2000 * MS
 BEGIN = "mmu_notifier_callback_begin"
@@ -46,7 +47,7 @@ _CAUSES = dict(
         )
     )
 )
-#: What both events of a callback say.
+#: The fields that both events of a callback share.
 BOTH = (
     *("mm", "subscription", "function", "start", "end"),
     *("event", "pass", "blockable", "curr"),
@@ -56,16 +57,16 @@ _PAIRED = (
     *("compact", "odp", "pinned", "reap"),
 )
 
-Said = dict[str, Any]
+Fact = dict[str, Any]
 Range = tuple[int, int]
 Who = tuple[str, int, str, int, str]
 
 
 def one_event_for_each_page(ev: Evidence) -> Verdict:
-    """move_pages() says where each page is; its frame says that it was moved."""
+    """move_pages() reports each page's node; a new frame shows that it was moved."""
     v = Verdict()
     load = ev.workload("one-mirror")
-    moves = _said(load, "move")
+    moves = _facts(load, "move")
     v.equal("rounds", len(moves), 3)
     for number, move in enumerate(moves, 1):
         pages = move["pages"]
@@ -85,15 +86,19 @@ def one_event_for_each_page(ev: Evidence) -> Verdict:
             {(CALLBACK, MOVED, 0, 1, 1, move["tid"])},
         )
     entries = Counter(
-        _int(e, "addr") for e in load.events("set_migration_pte") if _of(e, moves)
+        _int(e, "addr")
+        for e in load.events("set_migration_pte")
+        if _is_within_any(e, moves)
     )
-    ranged = Counter(_int(e, "start") for e in _migrations(load) if _of(e, moves))
+    ranged = Counter(
+        _int(e, "start") for e in _migrations(load) if _is_within_any(e, moves)
+    )
     v.equal("migration entries without their event", (entries - ranged).total(), 0)
     v.equal("events without a migration entry", (ranged - entries).total(), 0)
     v.equal("mm", len({e.fields["mm"] for e in _invalidations(load)}), 1)
     for number, move in enumerate(moves, 1):
-        _locked_mm(v, f"round {number}", load, move)
-    _exit(v, load, moves, 1)
+        _check_locked_mm(v, f"round {number}", load, move)
+    _check_exit(v, load, moves, 1)
     return v
 
 
@@ -101,15 +106,15 @@ def two_mirrors_two_identities(ev: Evidence) -> Verdict:
     """Both mirrors share one callback, so only the subscription tells them apart."""
     v = Verdict()
     load = ev.workload("two-mirrors")
-    (move,) = _said(load, "move")
+    (move,) = _facts(load, "move")
     v.equal("pages moved", move["moved"], move["pages"])
     events = _during(_migrations(load), move)
     v.equal("events", len(events), 2 * move["moved"])
     v.equal("functions", {_function(e) for e in events}, {CALLBACK})
-    by = Counter(e.fields["subscription"] for e in events)
-    v.equal("events by subscription", sorted(by.values()), [move["moved"]] * 2)
-    for number, one in enumerate(sorted(by, key=str), 1):
-        ranges = {_range(e) for e in events if e.fields["subscription"] == one}
+    counts = Counter(e.fields["subscription"] for e in events)
+    v.equal("events by subscription", sorted(counts.values()), [move["moved"]] * 2)
+    for number, subscription in enumerate(sorted(counts, key=str), 1):
+        ranges = {_range(e) for e in events if e.fields["subscription"] == subscription}
         v.equal(f"mirror {number}: pages", ranges == set(_pages(move)), True)
     return v
 
@@ -118,22 +123,22 @@ def huge_page_is_one_event(ev: Evidence) -> Verdict:
     """smaps says that it is one huge page before and after."""
     v = Verdict()
     load = ev.workload("huge")
-    (huge,) = _said(load, "huge")
+    (huge,) = _facts(load, "huge")
     v.equal("AnonHugePages after the moves, kB", huge["kb"], 2048)
-    for number, move in enumerate(_said(load, "move"), 1):
+    for number, move in enumerate(_facts(load, "move"), 1):
         v.equal(f"round {number}: moved", move["moved"], 1)
         events = _during(_migrations(load), move)
-        whole = (move["addr"], move["addr"] + 512 * PAGE)
-        v.equal(f"round {number}: ranges", [_range(e) for e in events], [whole])
+        expected = (move["addr"], move["addr"] + 512 * PAGE)
+        v.equal(f"round {number}: ranges", [_range(e) for e in events], [expected])
     return v
 
 
 def wait_is_the_time_that_the_mutex_was_held(ev: Evidence) -> Verdict:
-    """The thread that holds the mutex says when; so does the lock itself."""
+    """The thread that holds the mutex prints when; the lock's own events agree."""
     v = Verdict()
     load = ev.workload("hold")
-    reads = [(read["began"], read["ended"]) for read in _said(load, "read")]
-    frees, helds = _said(load, "free"), _said(load, "held")
+    reads = [(read["began"], read["ended"]) for read in _facts(load, "read")]
+    frees, helds = _facts(load, "free"), _facts(load, "held")
     v.equal("moves", (len(frees), len(helds)), (12, 12))
     waits = _contention(load)
     met = 0
@@ -168,7 +173,7 @@ def delay_is_measured(ev: Evidence) -> Verdict:
     """The mirror sleeps by the clock; the move cannot be shorter than its callback."""
     v = Verdict()
     load = ev.workload("slow")
-    moves = _said(load, "move")
+    moves = _facts(load, "move")
     v.equal("moves", len(moves), 8)
     for number, move in enumerate(moves, 1):
         events = _during(_migrations(load), move)
@@ -185,26 +190,30 @@ def documented_filter_keeps_what_took_long(ev: Evidence) -> Verdict:
     """The delay and the clock around each move say which callbacks took 10 ms."""
     v = Verdict()
     load = ev.workload("slow")
-    (records,) = _said(load, "records")
-    kept = [(one["start"], one["duration_ns"]) for one in _said(load, "record")]
-    for number, move in enumerate(_said(load, "move"), 1):
-        here = sum(start == move["addr"] for start, _ in kept)
-        v.equal(f"move {number}, with a delay of 30 ms: records", here, 1)
-    quick = [m for m in _said(load, "quick") if m["ended"] - m["began"] <= FILTERED_NS]
+    (records,) = _facts(load, "records")
+    durations = [
+        (record["start"], record["duration_ns"]) for record in _facts(load, "record")
+    ]
+    for number, move in enumerate(_facts(load, "move"), 1):
+        count = sum(start == move["addr"] for start, _ in durations)
+        v.equal(f"move {number}, with a delay of 30 ms: records", count, 1)
+    quick = [m for m in _facts(load, "quick") if m["ended"] - m["began"] <= FILTERED_NS]
     if not quick:
         v.undecide("each move without a delay took 10 ms, too")
     moved = sum(move["moved"] for move in quick)
     v.equal("pages moved in less than 10 ms", moved, len(quick))
     starts = {move["addr"] for move in quick}
-    v.equal("records of these", sum(start in starts for start, _ in kept), 0)
+    v.equal("records of these", sum(start in starts for start, _ in durations), 0)
     ends = [
         (_int(e, "start"), _int(e, "duration_ns"))
         for e in _traced(load)
         if _int(e, "duration_ns") > FILTERED_NS
         and records["began"] < e.ts_ns < records["read"]
     ]
-    v.equal("unfiltered, without a record", (Counter(ends) - Counter(kept)).total(), 0)
-    short = [ns for _, ns in kept if ns <= FILTERED_NS]
+    v.equal(
+        "unfiltered, without a record", (Counter(ends) - Counter(durations)).total(), 0
+    )
+    short = [ns for _, ns in durations if ns <= FILTERED_NS]
     v.equal("records of 10 ms or less", len(short), 0)
     return v
 
@@ -217,12 +226,12 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
     """
     v = Verdict()
     load = ev.workload("two-pass")
-    moves = _said(load, "move")
+    moves = _facts(load, "move")
     v.equal("moves", len(moves), 4)
     asleep = _asleep(load)
     for number, move in enumerate(moves, 1):
-        mine = [e for e in load.record(END) if _is(e, move)]
-        first, second = _first(mine), _second(mine)
+        ends = [e for e in load.record(END) if _is_of(e, move)]
+        first, second = _first(ends), _second(ends)
         v.equal(f"move {number}: events", (len(first), len(second)), (2, 2))
         if len(first) != 2 or len(second) != 2:
             continue
@@ -232,14 +241,14 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
             [e.fields["subscription"] for e in first],
         )
         wall = move["ended"] - move["began"]
-        spent = sum(_int(event, "duration_ns") for event in mine)
+        spent = sum(_int(event, "duration_ns") for event in ends)
         v.at_most(f"move {number}: both passes of both", spent, wall, "ns")
-        told = [e for e in _first(load.record(BEGIN)) if _is(e, move)]
-        v.equal(f"move {number}: begins of the first pass", len(told), 2)
-        for one, other in zip(told, second, strict=False):
+        first_begins = [e for e in _first(load.record(BEGIN)) if _is_of(e, move)]
+        v.equal(f"move {number}: begins of the first pass", len(first_begins), 2)
+        for begin, end in zip(first_begins, second, strict=False):
             v.at_least(
                 f"move {number}: from the first pass to the end of the second",
-                other.ts_ns - one.ts_ns,
+                end.ts_ns - begin.ts_ns,
                 30 * MS,
                 "ns",
             )
@@ -260,23 +269,23 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
         for event in traced:
             since = max(e.ts_ns for e in begins if e.ts_ns <= event.ts_ns)
             slept = sum(
-                till - gone
-                for gone, till in asleep.get(event.pid, ())
-                if since <= gone and till <= event.ts_ns
+                until_ns - since_ns
+                for since_ns, until_ns in asleep.get(event.pid, ())
+                if since <= since_ns and until_ns <= event.ts_ns
             )
             # Two times that are cut to microseconds.
             least = max(slept - ROUNDING_NS, 0)
             ns = _int(event, "duration_ns")
             label = f"move {number}: second pass, with its sleep"
             v.within(label, ns, least, wall, "ns")
-    # Whatever it is for, an invalidation has both.
-    once, again = (
-        Counter(_told(e) for e in passes(load.events(END)))
+    # Every invalidation has both passes, whatever its cause.
+    first_passes, second_passes = (
+        Counter(_common_fields(e) for e in passes(load.events(END)))
         for passes in (_first, _second)
     )
-    v.equal("first passes without a second", (once - again).total(), 0)
-    v.equal("second passes without a first", (again - once).total(), 0)
-    _exit(v, load, moves, 2)
+    v.equal("first passes without a second", (first_passes - second_passes).total(), 0)
+    v.equal("second passes without a first", (second_passes - first_passes).total(), 0)
+    _check_exit(v, load, moves, 2)
     functions = Counter(map(_function, load.events(END)))
     v.at_least("first passes", functions["dmirror_invalidate_start"], 8)
     v.at_least("second passes", functions["dmirror_invalidate_finish"], 8)
@@ -285,23 +294,23 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
 
 
 def stuck_callback_is_seen(ev: Evidence) -> Verdict:
-    """wchan said that the thread was in the callback, first and last."""
+    """wchan showed the thread in the callback, at the first and at the last look."""
     v = Verdict()
     load = ev.workload("stuck")
-    (said,) = _said(load, "stuck")
-    if not said["hung"]:
+    (stuck,) = _facts(load, "stuck")
+    if not stuck["hung"]:
         v.undecide("the callback was over before it was let go")
-    v.equal("pages moved", said["moved"], 1)
-    begins = [e for e in load.record(BEGIN) if _is(e, said)]
-    ends = [e for e in load.record(END) if _is(e, said)]
+    v.equal("pages moved", stuck["moved"], 1)
+    begins = [e for e in load.record(BEGIN) if _is_of(e, stuck)]
+    ends = [e for e in load.record(END) if _is_of(e, stuck)]
     v.equal("begins and ends", (len(begins), len(ends)), (1, 1))
     if len(begins) != 1 or len(ends) != 1:
         return v
-    v.at_most("begin, before it was seen to hang", begins[0].ts_ns, said["seen"], "ns")
-    v.at_least("end, after it was seen last", ends[0].ts_ns, said["still"], "ns")
-    known = said["still"] - said["seen"]
-    wall = said["ended"] - said["began"]
-    v.within("duration_ns", _int(ends[0], "duration_ns"), known, wall, "ns")
+    v.at_most("begin, before it was seen to hang", begins[0].ts_ns, stuck["seen"], "ns")
+    v.at_least("end, after it was seen last", ends[0].ts_ns, stuck["still"], "ns")
+    least = stuck["still"] - stuck["seen"]
+    wall = stuck["ended"] - stuck["began"]
+    v.within("duration_ns", _int(ends[0], "duration_ns"), least, wall, "ns")
     v.equal("functions", {_function(e) for e in _marked(_traced(load))}, {SLOW})
     return v
 
@@ -310,27 +319,27 @@ def numa_scan_shows_in_the_stack(ev: Evidence) -> Verdict:
     """/proc/vmstat counts the entries that the scan changed."""
     v = Verdict()
     load = ev.workload("numa")
-    if why := _said(load, "skip"):
-        v.skip(why[0]["why"])
+    if skips := _facts(load, "skip"):
+        v.skip(skips[0]["why"])
         return v
-    (scan,), (own,) = _said(load, "scan"), _said(load, "mprotect")
+    (scan,), (own,) = _facts(load, "scan"), _facts(load, "mprotect")
     if not scan["updates"]:
         v.undecide("the kernel did not scan")
     changes = [e for e in _invalidations(load) if e.fields["event"] == PROTECTED]
     scans = _during(changes, scan)
-    mine = [e for e in scans if _touches(e, scan)]
-    v.at_least("events of the scan", len(mine), 1)
-    v.equal("curr of these", {_int(e, "curr") for e in mine}, {1})
-    pages = sum((end - start) // PAGE for start, end in map(_range, mine))
+    own_events = [e for e in scans if _touches(e, scan)]
+    v.at_least("events of the scan", len(own_events), 1)
+    v.equal("curr of these", {_int(e, "curr") for e in own_events}, {1})
+    pages = sum((end - start) // PAGE for start, end in map(_range, own_events))
     v.at_least("pages of these", pages, scan["updates"])
     v.equal("numa_pte_updates of mprotect()", own["updates"], 0)
     others = [e for e in _during(load.events(END), own) if _touches(e, own)]
     v.equal("event of mprotect()", [e.fields["event"] for e in others], [PROTECTED])
     early = [e for e in changes if _touches(e, scan) and e.ts_ns < scan["began"]]
     v.equal("events of the scanned pages while it is off", len(early), 0)
-    inside = [reason for event, reason in _with_reasons(load) if event in mine]
+    inside = [reason for event, reason in _with_reasons(load) if event in own_events]
     v.equal("of these within migrate_pages()", len(inside) - inside.count(None), 0)
-    (sums,) = _said(load, "sums")
+    (sums,) = _facts(load, "sums")
     rest = [e for e in _during(changes, {**sums, "tid": own["tid"]}) if e not in scans]
     for name, symbol, events in (
         ("task_numa_work()", "task_numa_work+", scans),
@@ -342,15 +351,15 @@ def numa_scan_shows_in_the_stack(ev: Evidence) -> Verdict:
     # Each is added to those that are there, as documented.
     keys = sorted(
         str(trigger["line"]).removeprefix("hist:keys=").partition(":")[0]
-        for trigger in _said(load, "trigger")
+        for trigger in _facts(load, "trigger")
     )
-    wanted = ["function.sym,common_stacktrace", "function.sym,event"]
-    v.equal("keys of the histograms", keys, wanted)
+    expected = ["function.sym,common_stacktrace", "function.sym,event"]
+    v.equal("keys of the histograms", keys, expected)
     return v
 
 
 def begins_pair_with_ends(ev: Evidence) -> Verdict:
-    """What was under way when the tracer began or ended has no other."""
+    """Only a callback under way when the tracer starts or stops could lack one."""
     v = Verdict()
     for name in _PAIRED:
         load = ev.workload(name)
@@ -380,7 +389,7 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     """Frames before and after are the truth; compaction may try a page twice."""
     v = Verdict()
     load = ev.workload("compact")
-    (changed,), (window,) = _said(load, "changed"), _said(load, "compact")
+    (changed,), (window,) = _facts(load, "changed"), _facts(load, "compact")
     v.at_least("pages whose frame changed", len(changed["at"]), 100)
     events = [e for e in _migrations(load) if e.pid == changed["child"]]
     addresses = {start for event in events for start in range(*_range(event), PAGE)}
@@ -389,7 +398,7 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     v.equal("curr of its events", {_int(e, "curr") for e in events}, {0})
     v.equal("comm of its events", {e.comm for e in events}, {"compact"})
     v.equal("functions", {_function(e) for e in events}, {CALLBACK})
-    late = [e for e in events if not _in(e, window)]
+    late = [e for e in events if not _is_within(e, window)]
     v.equal("events outside of the write to compact_memory", len(late), 0)
     reasons = {
         reason
@@ -399,25 +408,25 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     v.equal("reasons, by the thread's mm_migrate_pages", reasons, {"compaction"})
     own = [e for e in _migrations(load) if e.pid == changed["pid"]]
     v.equal("migrations by the sleeping process itself", len(own), 0)
-    (cleared,) = _said(load, "cleared")
-    whole = [e for e in _during(load.events(END), cleared) if _range(e)[0] == 0]
+    (cleared,) = _facts(load, "cleared")
+    resets = [e for e in _during(load.events(END), cleared) if _range(e)[0] == 0]
     v.equal(
         "soft-dirty bits cleared: event, end, curr",
-        [(e.fields["event"], _range(e)[1], _int(e, "curr")) for e in whole],
+        [(e.fields["event"], _range(e)[1], _int(e, "curr")) for e in resets],
         [("soft_dirty", EVERYTHING, 0)],
     )
-    _others_kept_waiting(v, load)
+    _check_others_histogram(v, load)
     return v
 
 
 def kvm_is_told_of_the_same_ranges(ev: Evidence) -> Verdict:
-    """KVM has had an event of its own for each call; only it has no duration."""
+    """KVM already has an event of its own for each call, but without a duration."""
     v = Verdict()
     load = ev.workload("kvm")
-    if why := _said(load, "skip"):
-        v.skip(why[0]["why"])
+    if skips := _facts(load, "skip"):
+        v.skip(skips[0]["why"])
         return v
-    moves = _said(load, "move")
+    moves = _facts(load, "move")
     v.equal("moves", len(moves), 2)
     events = [e for e in _invalidations(load) if "kvm" in _function(e)]
     v.equal(
@@ -446,7 +455,7 @@ def odp_region_and_nothing_outside(ev: Evidence) -> Verdict:
     """The region is part of what one system call moves."""
     v = Verdict()
     load = ev.workload("odp")
-    (region,), (move,) = _said(load, "region"), _said(load, "move")
+    (region,), (move,) = _facts(load, "region"), _facts(load, "move")
     v.equal("pages moved", move["moved"], move["pages"])
     events = _during(_migrations(load), move)
     v.equal("events", len(events), region["pages"])
@@ -457,15 +466,15 @@ def odp_region_and_nothing_outside(ev: Evidence) -> Verdict:
 
 
 def page_outside_the_interval_is_silent(ev: Evidence) -> Verdict:
-    """Silence counts only as these pages were moved: their frames changed."""
+    """Silence counts only because these pages were moved: their frames changed."""
     v = Verdict()
     load = ev.workload("odp")
-    (region,), (move,) = _said(load, "region"), _said(load, "move")
+    (region,), (move,) = _facts(load, "region"), _facts(load, "move")
     v.equal("pages whose frame changed", move["changed"], move["pages"])
     outside = set(_pages(move)) - set(_pages(region))
     v.equal("of these, outside of the region", len(outside), 16)
-    found = [e for e in _invalidations(load) if _range(e) in outside]
-    v.equal("events of these", len(found), 0)
+    events = [e for e in _invalidations(load) if _range(e) in outside]
+    v.equal("events of these", len(events), 0)
     return v
 
 
@@ -473,12 +482,12 @@ def device_migration_has_its_cause(ev: Evidence) -> Verdict:
     """migrate_vma_*() has always had an event type of its own."""
     v = Verdict()
     load = ev.workload("device")
-    (to,), (back,) = _said(load, "to_device"), _said(load, "to_system")
+    (to,), (back,) = _facts(load, "to_device"), _facts(load, "to_system")
     v.equal("pages that the device has", (to["error"], to["done"]), (0, to["pages"]))
     events = [e for e in _invalidations(load) if e.fields["event"] == DEVICE]
     out = _during(events, to)
-    whole = (to["addr"], to["addr"] + PAGE * to["pages"])
-    v.equal("to the device: ranges", [_range(e) for e in out], [whole] * 2)
+    expected = (to["addr"], to["addr"] + PAGE * to["pages"])
+    v.equal("to the device: ranges", [_range(e) for e in out], [expected] * 2)
     mirrors = {e.fields["subscription"] for e in out}
     v.equal("to the device: mirrors", len(mirrors), 2)
     home = Counter(_range(e) for e in _during(events, back))
@@ -490,18 +499,18 @@ def eviction_is_a_migration_entry(ev: Evidence) -> Verdict:
     """pagemap has no frame for what the device has, and one for what was evicted."""
     v = Verdict()
     load = ev.workload("device")
-    (said,) = _said(load, "evict")
-    pages = said["pages"]
-    v.equal("pages without a frame before", said["gone"], pages)
-    v.equal("pages with a frame after", said["there"], pages)
+    (evict,) = _facts(load, "evict")
+    pages = evict["pages"]
+    v.equal("pages without a frame before", evict["gone"], pages)
+    v.equal("pages with a frame after", evict["there"], pages)
     events = [
         (e, reason)
         for e, reason in _with_reasons(load)
-        if e.name == END and _of(e, [said]) and _touches(e, said)
+        if e.name == END and _is_within_any(e, [evict]) and _touches(e, evict)
     ]
     # The mirror that is closed is gone by then; the other one is not.
     ranges = Counter(_range(e) for e, _ in events)
-    v.equal("events for each page", ranges, Counter(_pages(said)))
+    v.equal("events for each page", ranges, Counter(_pages(evict)))
     v.equal(
         "event, curr, reason of migrate_pages()",
         {(e.fields["event"], _int(e, "curr"), reason) for e, reason in events},
@@ -511,16 +520,16 @@ def eviction_is_a_migration_entry(ev: Evidence) -> Verdict:
 
 
 def failed_migration_still_waits(ev: Evidence) -> Verdict:
-    """Three passes of the batch and seven more of a page alone, each unmaps it anew."""
+    """Three passes over the batch and seven over the page alone each unmap it again."""
     v = Verdict()
     load = ev.workload("pinned")
-    pinned, (loose,) = _said(load, "pinned"), _said(load, "loose")
+    pinned, (loose,) = _facts(load, "pinned"), _facts(load, "loose")
     v.equal("attempts", len(pinned), 3)
     for number, move in enumerate(pinned, 1):
         v.equal(f"attempt {number}: moved", (move["moved"], move["changed"]), (0, 0))
         events = _during(_migrations(load), move)
         v.equal(f"attempt {number}: events", len(events), RETRIES)
-        ended = [e for e in load.events("mm_migrate_pages") if _in(e, move)]
+        ended = [e for e in load.events("mm_migrate_pages") if _is_within(e, move)]
         v.equal(
             f"attempt {number}: nr_succeeded and nr_failed",
             [(e.fields["succeeded"], e.fields["failed"]) for e in ended],
@@ -535,14 +544,14 @@ def reaper_does_not_wait(ev: Evidence) -> Verdict:
     """process_mrelease() says by its own errno whether it could reap all."""
     v = Verdict()
     load = ev.workload("reap")
-    reaps = _said(load, "reap")
+    reaps = _facts(load, "reap")
     refused = {reap["victim"] for reap in reaps if reap["error"] == EAGAIN}
     v.at_least("victims that could not be reaped at first", len(refused), 1)
     for number, reap in enumerate(reaps, 1):
-        events = [e for e in _invalidations(load) if _of(e, [reap])]
+        events = [e for e in _invalidations(load) if _is_within_any(e, [reap])]
         kinds = {(_int(e, "blockable"), _int(e, "curr")) for e in events}
         v.equal(f"reap {number}: other than blockable=0", kinds - {(0, 0)}, set())
-        _locked_mm(v, f"reap {number}", load, reap)
+        _check_locked_mm(v, f"reap {number}", load, reap)
         waits = sum(_int(e, "ret") == -EAGAIN for e in events)
         v.equal(
             f"reap {number}: a callback that would have had to wait",
@@ -554,9 +563,11 @@ def reaper_does_not_wait(ev: Evidence) -> Verdict:
             {_int(e, "ret") for e in events} - {0, -EAGAIN},
             set(),
         )
-    others = [e for e in _traced(load) if not any(_of(e, [reap]) for reap in reaps)]
+    others = [
+        e for e in _traced(load) if not any(_is_within_any(e, [reap]) for reap in reaps)
+    ]
     v.equal("blockable elsewhere", {_int(e, "blockable") for e in others}, {1})
-    # Only a callback that must not wait can have that to say.
+    # Only a callback that must not wait can return an error.
     v.equal("ret elsewhere", {_int(e, "ret") for e in others}, {0})
     return v
 
@@ -565,10 +576,12 @@ def no_mirror_no_event(ev: Evidence) -> Verdict:
     """Silence counts only if pages were moved, by mm_migrate_pages and their frames."""
     v = Verdict()
     load = ev.workload("no-mirror")
-    moves = _said(load, "move")
+    moves = _facts(load, "move")
     v.equal("frames that changed", sum(m["changed"] for m in moves), 3 * 64)
     succeeded = sum(
-        _int(e, "succeeded") for e in load.events("mm_migrate_pages") if _of(e, moves)
+        _int(e, "succeeded")
+        for e in load.events("mm_migrate_pages")
+        if _is_within_any(e, moves)
     )
     v.equal("nr_succeeded of mm_migrate_pages", succeeded, 3 * 64)
     v.equal("events", len(_traced(load)), 0)
@@ -579,35 +592,35 @@ def other_causes_are_told_apart(ev: Evidence) -> Verdict:
     """Each is one system call on one mapping."""
     v = Verdict()
     load = ev.workload("others")
-    for what, cause in (
+    for call, cause in (
         ("mprotect", PROTECTED),
         ("dontneed", "clear"),
         ("munmap", "unmap"),
     ):
-        (said,) = _said(load, what)
-        events = [e for e in _during(_invalidations(load), said) if _touches(e, said)]
+        (fact,) = _facts(load, call)
+        events = [e for e in _during(_invalidations(load), fact) if _touches(e, fact)]
         v.equal(
-            f"{what}: event, curr",
+            f"{call}: event, curr",
             [(e.fields["event"], _int(e, "curr")) for e in events],
             [(cause, 1)],
         )
     v.equal("migrations", len(load.events("mm_migrate_pages_start")), 0)
-    (split,) = _said(load, "split")
-    others = [e for e in _migrations(load) if not _of(e, [split])]
+    (split,) = _facts(load, "split")
+    others = [e for e in _migrations(load) if not _is_within_any(e, [split])]
     v.equal("migration entries but those of the split", len(others), 0)
     return v
 
 
 def split_is_outside_of_migrate_pages(ev: Evidence) -> Verdict:
-    """smaps says that the huge page was one, and is none any more."""
+    """smaps shows the huge page before, and none afterwards."""
     v = Verdict()
     load = ev.workload("others")
-    (said,), (huge,) = _said(load, "split"), _said(load, "huge")
+    (split,), (huge,) = _facts(load, "split"), _facts(load, "huge")
     v.equal("AnonHugePages", (huge["kb_before"], huge["kb_after"]), (2048, 0))
     events = [
         (e, reason)
         for e, reason in _with_reasons(load)
-        if _of(e, [said]) and _touches(e, said)
+        if _is_within_any(e, [split]) and _touches(e, split)
     ]
     v.at_least("events of the split", len(events), 1)
     v.equal(
@@ -619,7 +632,7 @@ def split_is_outside_of_migrate_pages(ev: Evidence) -> Verdict:
 
 
 def off_is_off(ev: Evidence) -> Verdict:
-    """The function tracer saw each passage, also of those that are not reported."""
+    """The function tracer saw each invalidation, also those that are not reported."""
     v = Verdict()
     load = ev.workload("toggle")
     for step, moved, begins, ends in (
@@ -633,23 +646,23 @@ def off_is_off(ev: Evidence) -> Verdict:
         ("off amid", 1, 1, 0),
         ("end on amid", 1, 1, 1),
     ):
-        (said,) = _said(load, step)
-        if step.endswith("amid") and not said["amid"]:
+        (fact,) = _facts(load, step)
+        if step.endswith("amid") and not fact["amid"]:
             v.undecide(f"{step}: the callback was over before the events were switched")
-        v.equal(f"{step}: pages moved", said["moved"], moved)
-        v.at_least(f"{step}: invalidations", said["passages"], moved)
-        v.equal(f"{step}: begins of migrations", said["begins"], begins)
-        v.equal(f"{step}: ends of migrations", said["ends"], ends)
+        v.equal(f"{step}: pages moved", fact["moved"], moved)
+        v.at_least(f"{step}: invalidations", fact["passages"], moved)
+        v.equal(f"{step}: begins of migrations", fact["begins"], begins)
+        v.equal(f"{step}: ends of migrations", fact["ends"], ends)
         if step in ("off", "off again"):
-            v.equal(f"{step}: any reported", said["events"], 0)
-            v.equal(f"{step}: helpers entered", said["helpers"], 0)
+            v.equal(f"{step}: any reported", fact["events"], 0)
+            v.equal(f"{step}: helpers entered", fact["helpers"], 0)
         if step == "both":
-            v.equal(f"{step}: helpers entered", 2 * said["helpers"], said["events"])
+            v.equal(f"{step}: helpers entered", 2 * fact["helpers"], fact["events"])
         if step == "off amid":
-            v.at_least(f"{step}: helpers entered", said["helpers"], 1)
+            v.at_least(f"{step}: helpers entered", fact["helpers"], 1)
         if step == "end on amid":
-            wall = said["ended"] - said["began"]
-            ns = said["duration_ns"]
+            wall = fact["ended"] - fact["began"]
+            ns = fact["duration_ns"]
             v.within(f"{step}: duration_ns", ns, AMID_NS, wall, "ns")
     return v
 
@@ -698,7 +711,7 @@ def migrations_lie_within_migrate_pages(ev: Evidence) -> Verdict:
         "pinned",
     ):
         load = ev.workload(name)
-        if _said(load, "skip"):
+        if _facts(load, "skip"):
             continue
         reasons = [
             reason
@@ -711,10 +724,10 @@ def migrations_lie_within_migrate_pages(ev: Evidence) -> Verdict:
             continue
         moves = [
             move
-            for what in ("move", "free", "held", "pinned", "loose")
-            for move in _said(load, what)
+            for kind in ("move", "free", "held", "pinned", "loose")
+            for move in _facts(load, kind)
         ]
-        ended = [e for e in load.events("mm_migrate_pages") if _of(e, moves)]
+        ended = [e for e in load.events("mm_migrate_pages") if _is_within_any(e, moves)]
         pages = sum(_int(e, "succeeded") for e in ended)
         size = 512 if name == "huge" else 1
         moved = sum(move["moved"] for move in moves) * size
@@ -725,13 +738,13 @@ def migrations_lie_within_migrate_pages(ev: Evidence) -> Verdict:
 def durations_fit_into_the_system_calls(ev: Evidence) -> Verdict:
     """The clocks of user space and of the event are one: CLOCK_MONOTONIC."""
     v = Verdict()
-    for name, whats in (
+    for name, kinds in (
         ("one-mirror", ("move",)),
         ("hold", ("free", "held")),
         ("two-pass", ("move",)),
     ):
         load = ev.workload(name)
-        moves = [move for what in whats for move in _said(load, what)]
+        moves = [move for kind in kinds for move in _facts(load, kind)]
         events = _marked(load.record(END))
         spare = [
             (e.ts_ns - _int(e, "duration_ns") - move["began"], move["ended"] - e.ts_ns)
@@ -739,7 +752,11 @@ def durations_fit_into_the_system_calls(ev: Evidence) -> Verdict:
             for e in events
             if e.pid == move["tid"] and move["began"] <= e.ts_ns <= move["ended"]
         ]
-        v.equal(f"{name}: events within a system call", len(spare), _count(load, moves))
+        v.equal(
+            f"{name}: events within a system call",
+            len(spare),
+            _expected_count(load, moves),
+        )
         v.at_least(f"{name}: least time before", min(s[0] for s in spare), 0, "ns")
         v.at_least(f"{name}: least time after", min(s[1] for s in spare), 0, "ns")
         short = sum(_int(e, "duration_ns") == 0 for e in events)
@@ -750,17 +767,17 @@ def durations_fit_into_the_system_calls(ev: Evidence) -> Verdict:
 
 
 def scripts_add_up(ev: Evidence) -> Verdict:
-    """The scripts read the same events, by themselves."""
+    """The scripts read the same events, independently."""
     v = Verdict()
     for name in ("one-mirror", "two-pass"):
         load = ev.workload(name)
-        wanted = Counter(map(_function, _marked(_traced(load))))
+        expected = Counter(map(_function, _marked(_traced(load))))
         hists = load.bpftrace("mm-migrate-callback").hists["@wait_us"]
-        seen = {
+        counts = {
             _plain(key): sum(bucket.count for bucket in buckets)
             for key, buckets in hists.items()
         }
-        v.equal(f"{name}: events by function in the histogram", seen, dict(wanted))
+        v.equal(f"{name}: events by function in the histogram", counts, dict(expected))
     for name, comm in (
         ("two-mirrors", "move"),
         ("two-pass", "slow"),
@@ -796,10 +813,10 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     return v
 
 
-def _said(load: WorkloadResult, what: str) -> list[Said]:
-    """What the program says that it did."""
-    said: list[Said] = [json.loads(line) for line in load.stdout.splitlines()]
-    return [one for one in said if one["what"] == what]
+def _facts(load: WorkloadResult, kind: str) -> list[Fact]:
+    """What the program printed about itself, of one kind."""
+    facts: list[Fact] = [json.loads(line) for line in load.stdout.splitlines()]
+    return [fact for fact in facts if fact["what"] == kind]
 
 
 def _totals(load: WorkloadResult) -> Counter[str]:
@@ -840,11 +857,11 @@ def _migrations(load: WorkloadResult, number: int = 1) -> list[Event]:
     return [e for e in _marked(load.events(END)) if _int(e, "pass") == number]
 
 
-def _recorded(load: WorkloadResult, move: Said) -> list[Event]:
-    return [e for e in _first(load.record(END)) if _is(e, move)]
+def _recorded(load: WorkloadResult, move: Fact) -> list[Event]:
+    return [e for e in _first(load.record(END)) if _is_of(e, move)]
 
 
-def _is(event: Event, move: Said) -> bool:
+def _is_of(event: Event, move: Fact) -> bool:
     """Whether the recorded event is of the migration ``move``."""
     return bool(
         _is_marked(event)
@@ -856,64 +873,64 @@ def _is(event: Event, move: Said) -> bool:
 def _asleep(load: WorkloadResult) -> dict[int, list[Range]]:
     """By thread: from when to when it was off the CPU without being able to run."""
     since: dict[int, int] = {}
-    found: dict[int, list[Range]] = {}
+    sleeps: dict[int, list[Range]] = {}
     for switch in load.events("sched_switch"):
         out, back = _int(switch, "prev_pid"), _int(switch, "next_pid")
         if not str(switch.fields["prev_state"]).startswith("R"):
             since[out] = switch.ts_ns
         if back in since:
-            found.setdefault(back, []).append((since.pop(back), switch.ts_ns))
-    return found
+            sleeps.setdefault(back, []).append((since.pop(back), switch.ts_ns))
+    return sleeps
 
 
-def _in(event: Event, said: Said) -> bool:
+def _is_within(event: Event, fact: Fact) -> bool:
     return bool(
-        said["began"] - ROUNDING_NS <= event.ts_ns <= said["ended"] + ROUNDING_NS
+        fact["began"] - ROUNDING_NS <= event.ts_ns <= fact["ended"] + ROUNDING_NS
     )
 
 
-def _of(event: Event, moves: Sequence[Said]) -> bool:
-    return any(event.pid == m["tid"] and _in(event, m) for m in moves)
+def _is_within_any(event: Event, moves: Sequence[Fact]) -> bool:
+    return any(event.pid == m["tid"] and _is_within(event, m) for m in moves)
 
 
-def _during(events: Iterable[Event], said: Said) -> list[Event]:
-    return [e for e in events if _of(e, [said])]
+def _during(events: Iterable[Event], fact: Fact) -> list[Event]:
+    return [e for e in events if _is_within_any(e, [fact])]
 
 
-def _told(event: Event) -> tuple[object, ...]:
-    """What both passes of an invalidation have to tell alike."""
+def _common_fields(event: Event) -> tuple[object, ...]:
+    """The fields that both passes of an invalidation must share."""
     same = ("mm", "subscription", "start", "end", "ret", "event", "blockable", "curr")
     return tuple(event.fields[name] for name in same)
 
 
-def _locked_mm(v: Verdict, name: str, load: WorkloadResult, said: Said) -> None:
+def _check_locked_mm(v: Verdict, name: str, load: WorkloadResult, fact: Fact) -> None:
     """mmap_lock's older events say whose address space the thread works on."""
-    locked = {e.fields["mm"] for e in _during(load.events(LOCKED), said)}
-    told = {e.fields["mm"] for e in _during(_invalidations(load), said)}
+    locked = {e.fields["mm"] for e in _during(load.events(LOCKED), fact)}
+    spaces = {e.fields["mm"] for e in _during(_invalidations(load), fact)}
     # Of a process that is gone already, nothing is locked and nothing invalidated.
     v.at_most(f"{name}: address spaces that were locked", len(locked), 1)
-    v.equal(f"{name}: mm, other than these", sorted(map(str, told - locked)), [])
+    v.equal(f"{name}: mm, other than these", sorted(map(str, spaces - locked)), [])
 
 
-def _exit(
-    v: Verdict, load: WorkloadResult, moves: Sequence[Said], mirrors: int
+def _check_exit(
+    v: Verdict, load: WorkloadResult, moves: Sequence[Fact], mirrors: int
 ) -> None:
-    """A process that ends has given its address space away, which ends as a whole."""
+    """An exit drops the address space first, and then tears it down as a whole."""
     last = max(move["ended"] for move in moves)
     for number in {_int(e, "pass") for e in load.events(END)}:
-        told = [
+        ends = [
             (e.fields["event"], *_range(e), *(_int(e, key) for key in FLAGS))
             for e in load.events(END)
             if e.ts_ns > last + ROUNDING_NS and _int(e, "pass") == number
         ]
-        whole = [e for e in told if e[1:3] == (0, EVERYTHING)]
-        wanted = [
+        exits = [e for e in ends if e[1:3] == (0, EVERYTHING)]
+        expected = [
             (cause, 0, EVERYTHING, 0, 1, 0)
             for cause in ("release", "unmap")
             for _ in range(mirrors)
         ]
-        v.equal(f"pass {number}: at the exit", whole, wanted)
-    # And that is all that the process has as somebody else, so that a filter can tell.
+        v.equal(f"pass {number}: at the exit", exits, expected)
+    # These are the process's only events with curr=0, so that a filter can tell them.
     partial = [
         e
         for e in load.events(END)
@@ -925,21 +942,21 @@ def _exit(
 
 
 def _is_teardown(event: Event) -> bool:
-    """Whether it is the last user's of an mm, whose range is everything."""
+    """Whether it is from the end of an mm: its range is the whole address space."""
     return event.fields["event"] in ("unmap", "release") and (
         _range(event)[1] == EVERYTHING
     )
 
 
-def _others_kept_waiting(v: Verdict, load: WorkloadResult) -> None:
-    """The documented histogram has them without the exit, by number of the cause."""
-    (sums,) = _said(load, "sums")
-    seen: dict[tuple[str, str], tuple[int, int]] = {}
+def _check_others_histogram(v: Verdict, load: WorkloadResult) -> None:
+    """The documented histogram leaves out the exit, and has causes as numbers."""
+    (sums,) = _facts(load, "sums")
+    histogram: dict[tuple[str, str], tuple[int, int]] = {}
     for key, hits, spent in _summed(load):
         words = re.match(r"function: \[\w+\] (\S+) .*event: +(\d+)$", key.strip())
         assert words, key
-        seen[words[1], _CAUSES.get(int(words[2]), words[2])] = hits, spent
-    # Nobody else should be kept waiting while it is read, but who knows.
+        histogram[words[1], _CAUSES.get(int(words[2]), words[2])] = hits, spent
+    # Others may be kept waiting while it is read, so there are two bounds.
     least, most = (
         [
             e
@@ -950,10 +967,10 @@ def _others_kept_waiting(v: Verdict, load: WorkloadResult) -> None:
         ]
         for till in ("read", "ended")
     )
-    every = sorted({(_function(e), str(e.fields["event"])) for e in most})
-    v.at_least("others kept waiting, by function and cause", len(every), 1)
-    v.equal("the histogram has, besides", sorted(set(seen) - set(every)), [])
-    for function, cause in every:
+    pairs = sorted({(_function(e), str(e.fields["event"])) for e in most})
+    v.at_least("others kept waiting, by function and cause", len(pairs), 1)
+    v.equal("keys only in the histogram", sorted(set(histogram) - set(pairs)), [])
+    for function, cause in pairs:
         low, high = (
             [
                 _int(e, "duration_ns")
@@ -962,7 +979,7 @@ def _others_kept_waiting(v: Verdict, load: WorkloadResult) -> None:
             ]
             for events in (least, most)
         )
-        hits, spent = seen.get((function, cause), (0, 0))
+        hits, spent = histogram.get((function, cause), (0, 0))
         name = f"histogram: {function}, {cause}"
         v.within(f"{name}: hits", hits, len(low), len(high))
         v.within(f"{name}: duration_ns", spent, sum(low), sum(high), "ns")
@@ -970,24 +987,24 @@ def _others_kept_waiting(v: Verdict, load: WorkloadResult) -> None:
 
 def _summed(load: WorkloadResult) -> list[tuple[str, int, int]]:
     """Of a histogram: each key as the kernel prints it, its hits, and its sum of ns."""
-    text = "\n".join(str(one["line"]) for one in _said(load, "hist"))
+    text = "\n".join(str(fact["line"]) for fact in _facts(load, "hist"))
     pattern = r"^\{(.*?)\} hitcount: +(\d+)(?: +duration_ns: +(\d+))?$"
-    found = re.findall(pattern, text, re.M | re.S)
-    return [(key, int(hits), int(spent or 0)) for key, hits, spent in found]
+    matches = re.findall(pattern, text, re.M | re.S)
+    return [(key, int(hits), int(spent or 0)) for key, hits, spent in matches]
 
 
 def _range(event: Event) -> Range:
     return _int(event, "start"), _int(event, "end")
 
 
-def _pages(said: Said) -> list[Range]:
-    first, count = said["addr"], said["pages"]
+def _pages(fact: Fact) -> list[Range]:
+    first, count = fact["addr"], fact["pages"]
     return [(first + PAGE * i, first + PAGE * (i + 1)) for i in range(count)]
 
 
-def _touches(event: Event, said: Said) -> bool:
+def _touches(event: Event, fact: Fact) -> bool:
     start, end = _range(event)
-    return bool(start < said["addr"] + PAGE * said["pages"] and said["addr"] < end)
+    return bool(start < fact["addr"] + PAGE * fact["pages"] and fact["addr"] < end)
 
 
 def _kinds(events: Iterable[Event]) -> set[tuple[object, ...]]:
@@ -1011,7 +1028,7 @@ def _contention(load: WorkloadResult) -> dict[int, list[Range]]:
     for event in load.events():
         key = (event.pid, event.fields.get("lock_addr"))
         if event.name == "contention_begin" and "MUTEX" in str(event.fields["flags"]):
-            # A mutex says so again when it turns from spinning to sleeping.
+            # A mutex begins again when it turns from spinning to sleeping.
             begun.setdefault(key, event.ts_ns)
         elif event.name == "contention_end" and key in begun:
             waits.setdefault(event.pid, []).append((begun.pop(key), event.ts_ns))
@@ -1039,7 +1056,7 @@ def _with_reasons(load: WorkloadResult) -> list[tuple[Event, str | None]]:
     Of several the innermost: reclaim for a new page can migrate others.
     """
     inside: dict[int, list[str]] = {}
-    found = []
+    pairs = []
     for event in load.events():
         if event.name == "mm_migrate_pages_start":
             inside.setdefault(event.pid, []).append(str(event.fields["reason"]))
@@ -1048,8 +1065,8 @@ def _with_reasons(load: WorkloadResult) -> list[tuple[Event, str | None]]:
                 inside[event.pid].pop()
         elif event.name in (BEGIN, END):
             reasons = inside.get(event.pid)
-            found.append((event, reasons[-1] if reasons else None))
-    return found
+            pairs.append((event, reasons[-1] if reasons else None))
+    return pairs
 
 
 def _who(event: Event, reason: str | None) -> Who:
@@ -1079,8 +1096,8 @@ def _least_pause(load: WorkloadResult) -> int:
     return min(pauses, default=-1)
 
 
-def _count(load: WorkloadResult, moves: Sequence[Said]) -> int:
-    """How many recorded events the moves have to have: one a page and a pass."""
+def _expected_count(load: WorkloadResult, moves: Sequence[Fact]) -> int:
+    """How many recorded events the moves must have: one per page, mirror and pass."""
     passes = 4 if load.name == "two-pass" else 1
     return passes * sum(int(move["moved"]) for move in moves)
 
