@@ -229,7 +229,7 @@ def _wrong(
                 {"told": [message(0x24, 0x500 << 16)], "rest": [0, 0x500 << 16]},
                 {"told": [message(0x1, SOURCE)]},
             ],
-            {": halves that no message came for"},
+            {": halves that changed without a message"},
         ),
     ],
 )

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the pci-aer series.
 
-What is held against the event is none of its own: which errors were made and where,
-by the words of QEMU's monitor or by the writes to /dev/aer_inject; the kernel's
-counters in sysfs before and after; interrupts, their handlers' return values, and
-`ras:aer_event`, all of which were there before.
+The event is checked only against independent sources: which errors were injected and
+where, by the answers of QEMU's monitor or by the writes to /dev/aer_inject; the
+kernel's counters in sysfs before and after; interrupts, their handlers' return values,
+and `ras:aer_event`, all of which exist without the patches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from kstall.evidence import Event, Evidence, Injected, Verdict, WorkloadResult
 
-#: What aer_event calls them.
+#: Severities, as aer_event numbers them.
 NONFATAL, FATAL, CORRECTABLE = 0, 1, 2
 #: Bits of Root Error Status, PCIe r6.0, sec 7.8.4.10.
 COR, MULTI_COR, UNCOR, MULTI_UNCOR = 0x1, 0x2, 0x4, 0x8
@@ -37,7 +37,7 @@ RXERR, BADTLP, ADVISORY = 0x1, 0x40, 0x2000
 TIMEOUT, UNSUPPORTED = 0x4000, 0x100000
 #: Records that the kernel has room for.
 ROOM = 128
-#: Devices that it looks for because of one, AER_MAX_MULTI_ERR_DEVICES.
+#: Devices that the kernel looks for because of one, AER_MAX_MULTI_ERR_DEVICES.
 LOOKED_FOR = 5
 
 _WORKLOADS = (
@@ -57,7 +57,7 @@ _WORKLOADS = (
 
 @dataclass(frozen=True)
 class Turn:
-    """Something that a workload did, what it saw of it, and what was recorded."""
+    """One thing that a workload did, what it saw of it, and what was recorded."""
 
     load: WorkloadResult
     facts: Mapping[str, Any]
@@ -83,7 +83,7 @@ class Turn:
 
     @property
     def printed(self) -> list[Event]:
-        """The lines that ftrace has of them."""
+        """The lines that ftrace prints for these messages."""
         low, high = self.facts["began_ns"], self.facts["ended_ns"]
         root = self.facts["addresses"]["root"]
         return [
@@ -95,7 +95,7 @@ class Turn:
 
     @property
     def reports(self) -> list[Event]:
-        """What was read from devices, in that time."""
+        """The aer_event of what was read from devices in that time."""
         return self._recorded("aer_event")
 
     def source(self, device: str) -> int:
@@ -108,25 +108,28 @@ class Turn:
 
 
 def a_message_a_record(ev: Evidence) -> Verdict:
-    """QEMU itself says which number the guest has given to the device."""
+    """QEMU's monitor says which number the guest has given to the device."""
     v = Verdict()
-    made = _turn(ev, "single", "made-up")
-    v.equal("writes to aer_inject that failed", _failed(made), 0)
-    for turn, device in ((made, "ep2"), *((_turn(ev, "single", d), d) for d in _EPS)):
+    injected = _turn(ev, "single", "made-up")
+    v.equal("writes to aer_inject that failed", _failed(injected), 0)
+    for turn, device in (
+        (injected, "ep2"),
+        *((_turn(ev, "single", d), d) for d in _EPS),
+    ):
         v.equal(
             f"{turn.label}: messages",
-            _said(turn.messages),
+            _messages(turn.messages),
             [_message(COR, cor=turn.source(device))],
         )
         # Such as 0000:07:00.0
         domain = int(str(turn.facts["addresses"][device]).partition(":")[0], 16)
-        told = {_int(event, "domain") for event in turn.messages}
-        v.equal(f"{turn.label}: domain", told, {domain})
-        _reported(v, turn, (device, CORRECTABLE, RXERR))
+        domains = {_int(event, "domain") for event in turn.messages}
+        v.equal(f"{turn.label}: domain", domains, {domain})
+        _check_reports(v, turn, (device, CORRECTABLE, RXERR))
         v.equal(f"{turn.label}: {device}", turn.grown(device, "correctable RxErr"), 1)
     sent = [_sender(step) for step in ev.workload("single").injected]
-    seen = [_turn(ev, "single", device).source(device) for device in _EPS]
-    v.equal("senders by QEMU's monitor", sent, seen)
+    sources = [_turn(ev, "single", device).source(device) for device in _EPS]
+    v.equal("senders by QEMU's monitor", sent, sources)
     return v
 
 
@@ -137,7 +140,7 @@ def merged_reports_have_messages(ev: Evidence) -> Verdict:
     """One device's status, set fifty times before it is read once."""
     v = Verdict()
     turn = _turn(ev, "merge", "burst-50")
-    _burst(v, turn, 50, 50)
+    _check_burst(v, turn, 50, 50)
     v.equal("aer_event", len(turn.reports), 1)
     v.equal("TOTAL_ERR_COR of the device", _device_total(turn, "ep2"), 1)
     v.equal("Root Port's total", turn.grown("root", "total_err_cor"), 50)
@@ -145,34 +148,34 @@ def merged_reports_have_messages(ev: Evidence) -> Verdict:
 
 
 def full_fifo_is_told(ev: Evidence) -> Verdict:
-    """More interrupts than records: what the Root Port's total has not, had no room."""
+    """More interrupts than records: what the Root Port's total lacks found no room."""
     v = Verdict()
     turn = _turn(ev, "overflow", "burst-130")
-    _burst(v, turn, 130, ROOM)
+    _check_burst(v, turn, 130, ROOM)
     v.equal("Root Port's total", turn.grown("root", "total_err_cor"), ROOM)
     v.equal("aer_event", len(turn.reports), 1)
     return v
 
 
 def several_messages_in_one(ev: Evidence) -> Verdict:
-    """The guest stood still meanwhile: the Root Port has one bit for all but one."""
+    """The guest was stopped meanwhile: the Root Port has one bit for all but one."""
     v = Verdict()
     first = [
         _message(COR | MULTI_COR, cor=_turn(ev, "multi", "two-devices").source("ep0"))
     ]
     for name in ("two-devices", "one-device-twice", "six-devices"):
         turn = _turn(ev, "multi", name)
-        v.equal(name, _said(turn.messages), first)
+        v.equal(name, _messages(turn.messages), first)
         v.equal(f"{name}: root total", turn.grown("root", "total_err_cor"), 1)
-    _reported(
+    _check_reports(
         v,
         _turn(ev, "multi", "two-devices"),
         ("ep0", CORRECTABLE, RXERR),
         ("ep1", CORRECTABLE, BADTLP),
     )
     twice = _turn(ev, "multi", "one-device-twice")
-    _reported(v, twice, ("ep0", CORRECTABLE, RXERR | BADTLP))
-    # Each error is counted, the device once.
+    _check_reports(v, twice, ("ep0", CORRECTABLE, RXERR | BADTLP))
+    # Each error is counted, but the device's total grows once.
     counted = {"correctable RxErr": 1, "correctable BadTLP": 1}
     counted["correctable TOTAL_ERR_COR"] = 1
     v.equal(f"{twice.label}: counted", twice.facts["grown"]["ep0"], counted)
@@ -181,9 +184,9 @@ def several_messages_in_one(ev: Evidence) -> Verdict:
     left = [status & RXERR for status in six.facts["left"].values()]
     v.equal("six-devices: statuses left", left.count(RXERR), 6 - LOOKED_FOR)
     for turn in _turns_of(ev, "mixed"):
-        several = sum(bool(_status(event) & MULTI_COR) for event in turn.messages)
-        wanted = int(turn.facts["name"] == "two-devices")
-        v.equal(f"{turn.label}: merged", several, wanted)
+        merged = sum(bool(_status(event) & MULTI_COR) for event in turn.messages)
+        expected = int(turn.facts["name"] == "two-devices")
+        v.equal(f"{turn.label}: merged", merged, expected)
     sent = [len(step.answers) - 2 for step in ev.workload("multi").injected]
     v.equal("errors by QEMU's monitor", sent, [2, 2, 6])
     return v
@@ -194,7 +197,7 @@ def unknown_sender_is_told(ev: Evidence) -> Verdict:
     v = Verdict()
     turn = _turn(ev, "orphan", "ep1")
     source = turn.facts["source"]
-    v.equal("messages", _said(turn.messages), [_message(COR, cor=source)])
+    v.equal("messages", _messages(turn.messages), [_message(COR, cor=source)])
     v.equal("aer_event", len(turn.reports), 0)
     v.equal("Root Port's total", turn.grown("root", "total_err_cor"), 1)
     (step,) = ev.workload("orphan").injected
@@ -205,17 +208,19 @@ def unknown_sender_is_told(ev: Evidence) -> Verdict:
 
 
 def advisory_error_is_one_message(ev: Evidence) -> Verdict:
-    """A kernel that allows them reports each twice, as if the second were another.
+    """A kernel that allows these reports each twice, the second time as another error.
 
-    Whether it allows them was read from the device, and whether it looked for the
-    error that is meant, from the status that it clears then.
+    The device's mask shows whether the kernel allows them, and the status, which it
+    clears then, whether it looked for the underlying error.
     """
     v = Verdict()
     turn = _turn(ev, "advisory", "ep0-advisory")
-    v.equal("messages", _said(turn.messages), [_message(COR, cor=turn.source("ep0"))])
+    v.equal(
+        "messages", _messages(turn.messages), [_message(COR, cor=turn.source("ep0"))]
+    )
     twice = _advisory_twice(turn)
     reports = [("ep0", CORRECTABLE, ADVISORY), ("ep0", NONFATAL, UNSUPPORTED)]
-    _reported(v, turn, *reports[: 1 + twice])
+    _check_reports(v, turn, *reports[: 1 + twice])
     v.equal("ERR_COR counted", turn.grown("root", "total_err_cor"), 1)
     v.equal("ERR_NONFATAL counted", turn.grown("root", "total_err_nonfatal"), 0)
     v.equal("NonFatalErr counted", turn.grown("ep0", "correctable NonFatalErr"), 1)
@@ -232,42 +237,42 @@ def advisory_error_is_one_message(ev: Evidence) -> Verdict:
 def _advisory_twice(turn: Turn) -> bool:
     """Whether the kernel lets devices send advisory messages.
 
-    It does since 7.3, and from then on reports, counts and clears the error that is
-    meant as well.  Before, the mask is as the device came with it, and only somebody
-    else, as the workload here, makes a device send them.
+    It does since 7.3, and from then on reports, counts and clears the underlying error
+    as well.  Before, the mask keeps the device's default, and a device sends them only
+    if somebody else, such as the workload here, clears that.
     """
     return not turn.facts["mask"] & ADVISORY
 
 
 def kinds_are_told_apart(ev: Evidence) -> Verdict:
-    """What came while the guest stood still is in one record, each kind by its bits."""
+    """What came while the guest was stopped is in one record, with each kind's bits."""
     v = Verdict()
     turn = _turn(ev, "uncor", "both-kinds")
     status = COR | UNCOR | NONFATAL_RCV
     senders = {"cor": turn.source("ep1"), "uncor": turn.source("ep0")}
-    v.equal("both kinds", _said(turn.messages), [_message(status, **senders)])
-    _reported(v, turn, ("ep1", CORRECTABLE, RXERR), ("ep0", NONFATAL, TIMEOUT))
+    v.equal("both kinds", _messages(turn.messages), [_message(status, **senders)])
+    _check_reports(v, turn, ("ep1", CORRECTABLE, RXERR), ("ep0", NONFATAL, TIMEOUT))
     turn = _turn(ev, "uncor", "nonfatal-and-fatal")
     # The first was not fatal, so FIRST_FATAL is not set.
     status = UNCOR | MULTI_UNCOR | NONFATAL_RCV | FATAL_RCV
-    wanted = [_message(status, uncor=turn.source("ep4"))]
-    v.equal("non-fatal and fatal", _said(turn.messages), wanted)
+    expected = [_message(status, uncor=turn.source("ep4"))]
+    v.equal("non-fatal and fatal", _messages(turn.messages), expected)
     v.equal("ERR_FATAL counted", turn.grown("root", "total_err_fatal"), 1)
     v.equal("ERR_NONFATAL counted", turn.grown("root", "total_err_nonfatal"), 0)
     turn = _turn(ev, "uncor", "ep3-fatal")
     status = UNCOR | FIRST_FATAL | FATAL_RCV
-    wanted = [_message(status, uncor=turn.source("ep3"))]
-    v.equal("fatal", _said(turn.messages), wanted)
+    expected = [_message(status, uncor=turn.source("ep3"))]
+    v.equal("fatal", _messages(turn.messages), expected)
     return v
 
 
 def told_before_recovery(ev: Evidence) -> Verdict:
-    """The kernel logs the end of the recovery; a line of our own tells its clock."""
+    """The kernel logs the end of the recovery; a line that we log gives its clock."""
     v = Verdict()
     turn = _turn(ev, "uncor", "ep3-fatal")
     v.equal("messages", len(turn.messages), 1)
-    # The link is not to be trusted, so the status is not read.
-    _reported(v, turn, ("ep3", FATAL, 0))
+    # The link cannot be trusted, so the status is not read.
+    _check_reports(v, turn, ("ep3", FATAL, 0))
     counted = turn.facts["grown"].get("ep3")
     v.equal("counted for the device", counted, {"fatal TOTAL_ERR_FATAL": 1})
     v.equal("Root Port's total", turn.grown("root", "total_err_fatal"), 1)
@@ -286,22 +291,22 @@ def told_before_recovery(ev: Evidence) -> Verdict:
         # Our line was logged after this, and printk cuts to microseconds.
         earliest = turn.facts["marked_ns"][0] + (over[0] - mark - 1) * 1000
         first = turn.facts["marked_ns"][0] + (reset[0] - mark - 1) * 1000
-        told = turn.messages[0].ts_ns
-        v.at_least("from the event to the link's reset", first - told, 0, "ns")
-        v.at_least("from the event to the end", earliest - told, 0, "ns")
+        traced_ns = turn.messages[0].ts_ns
+        v.at_least("from the event to the link's reset", first - traced_ns, 0, "ns")
+        v.at_least("from the event to the end", earliest - traced_ns, 0, "ns")
     return v
 
 
 def each_of_two_is_told(ev: Evidence) -> Verdict:
-    """Who waits for aer_event has another error made before it is returned from.
+    """A reader of aer_event injects another error before the first one is cleared.
 
-    What the kernel makes of the second one is another matter: it may clear it unseen.
+    What the kernel does with the second one is not judged: it may clear it unseen.
     """
     v = Verdict()
     turn = _turn(ev, "between", "between")
     v.equal("writes to aer_inject that failed", _failed(turn), 0)
     message = _message(COR, cor=turn.source("ep2"))
-    v.equal("messages", _said(turn.messages), [message, message])
+    v.equal("messages", _messages(turn.messages), [message, message])
     v.at_least("aer_event", len(turn.reports), 1)
     if len(turn.messages) == 2 and turn.reports:
         between = turn.messages[1].ts_ns - turn.reports[0].ts_ns
@@ -317,7 +322,7 @@ def masked_error_is_silent(ev: Evidence) -> Verdict:
     turn = _turn(ev, "quiet", "masked")
     v.equal("status of the device", turn.facts["status"] & RXERR, RXERR)
     v.equal("steps of the monitor", _steps(ev, "quiet")["ep0-masked"], 1)
-    _silent(v, turn)
+    _check_silence(v, turn)
     return v
 
 
@@ -329,10 +334,10 @@ def nonfatal_is_no_correctable(ev: Evidence) -> Verdict:
     v.equal("ERR_COR", len(correctable), 0)
     v.equal(
         "messages",
-        _said(turn.messages),
+        _messages(turn.messages),
         [_message(UNCOR | NONFATAL_RCV, uncor=turn.source("ep0"))],
     )
-    _reported(v, turn, ("ep0", NONFATAL, TIMEOUT))
+    _check_reports(v, turn, ("ep0", NONFATAL, TIMEOUT))
     v.equal("ERR_COR counted", turn.grown("root", "total_err_cor"), 0)
     v.equal("ERR_NONFATAL counted", turn.grown("root", "total_err_nonfatal"), 1)
     return v
@@ -344,7 +349,7 @@ def interrupt_without_error_is_silent(ev: Evidence) -> Verdict:
     turn = _turn(ev, "quiet", "no-error")
     v.equal("writes to aer_inject that failed", _failed(turn), 0)
     v.equal("interrupts of the port", turn.facts["interrupts"], turn.facts["writes"])
-    _silent(v, turn)
+    _check_silence(v, turn)
     return v
 
 
@@ -354,24 +359,24 @@ def traffic_is_silent(ev: Evidence) -> Verdict:
     turn = _turn(ev, "quiet", "traffic")
     v.equal("bytes", turn.facts["bytes"], 16 << 20)
     v.at_least("interrupts of the disk", turn.facts["interrupts"], 1000)
-    _silent(v, turn)
+    _check_silence(v, turn)
     heard = _turn(ev, "quiet", "ep0")
     v.equal("messages of a real error afterwards", len(heard.messages), 1)
     return v
 
 
 def unheard_port_is_silent(ev: Evidence) -> Verdict:
-    """N4: the message has arrived, for the port's register has it."""
+    """N4: the port's register shows that the message has arrived."""
     v = Verdict()
     turn = _turn(ev, "unheard", "unheard")
     v.equal("received by the port", turn.facts["status"] & _CLEARED, COR)
     v.equal(
         "by the device's number", turn.facts["rest"][1] & 0xFFFF, turn.source("ep0")
     )
-    _silent(v, turn)
+    _check_silence(v, turn)
     heard = _turn(ev, "unheard", "ep1")
-    wanted = [_message(COR, cor=heard.source("ep1"))]
-    v.equal("messages of the next one", _said(heard.messages), wanted)
+    expected = [_message(COR, cor=heard.source("ep1"))]
+    v.equal("messages of the next one", _messages(heard.messages), expected)
     return v
 
 
@@ -379,28 +384,28 @@ def messages_are_the_root_ports_totals(ev: Evidence) -> Verdict:
     """By kind, in each turn; what found no room is not counted by the kernel."""
     v = Verdict()
     for turn in _turns(ev):
-        told = Counter[str]()
+        counts = Counter[str]()
         for event in turn.messages:
             if not event.fields["dropped"]:
                 status = _status(event)
-                told["total_err_cor"] += bool(status & COR)
+                counts["total_err_cor"] += bool(status & COR)
                 fatal = (
                     "total_err_fatal" if status & FATAL_RCV else "total_err_nonfatal"
                 )
-                told[fatal] += bool(status & UNCOR)
-        counted = {n: turn.grown("root", n) for n in told}
-        v.equal(f"{turn.label}", dict(told), counted)
+                counts[fatal] += bool(status & UNCOR)
+        counted = {n: turn.grown("root", n) for n in counts}
+        v.equal(f"{turn.label}", dict(counts), counted)
         grown = turn.facts["grown"]["root"]
         totals = sum(n for name, n in grown.items() if name.startswith("total_err_"))
-        v.equal(f"{turn.label}: of all kinds", told.total(), totals)
+        v.equal(f"{turn.label}: of all kinds", counts.total(), totals)
     return v
 
 
 def registers_are_the_ports(ev: Evidence) -> Verdict:
     """Nobody clears the register of senders, so the workload has read the last ones.
 
-    aer_inject answers for the registers of a port from the first write on, with nothing
-    in them; so for such a port what was there before begins with its first message.
+    aer_inject emulates the registers of a port from the first write on, empty at first;
+    so for such a port nothing is known of them before its first message.
     """
     v = Verdict()
     for name in _WORKLOADS:
@@ -408,15 +413,15 @@ def registers_are_the_ports(ev: Evidence) -> Verdict:
         for turn in _turns_of(ev, name):
             root = turn.facts["addresses"]["root"]
             status, senders = turn.facts["rest"]
-            kept = [_status(event) & ~_CLEARED for event in turn.messages]
-            v.equal(f"{turn.label}: the rest", {*kept} - {status & ~_CLEARED}, set())
+            others = [_status(event) & ~_CLEARED for event in turn.messages]
+            v.equal(f"{turn.label}: the rest", {*others} - {status & ~_CLEARED}, set())
             moved = 0
             for event in turn.messages:
                 now, was = _int(event, "err_src"), before.get(root)
                 valid = _valid(_status(event))
                 moved += was is not None and bool((now ^ was) & ~valid)
                 before[root] = now
-            v.equal(f"{turn.label}: halves that no message came for", moved, 0)
+            v.equal(f"{turn.label}: halves that changed without a message", moved, 0)
             if turn.messages:
                 v.equal(f"{turn.label}: err_src", before[root], senders)
     return v
@@ -428,7 +433,7 @@ def _valid(status: int) -> int:
 
 
 def told_by_the_interrupt(ev: Evidence) -> Verdict:
-    """By the older events of the interrupt, on the same CPU."""
+    """Compared with the older events of the interrupt, on the same CPU."""
     v = Verdict()
     for name in _WORKLOADS:
         inside: dict[int, int | None] = {}
@@ -437,10 +442,10 @@ def told_by_the_interrupt(ev: Evidence) -> Verdict:
             if event.name == "irq_handler_entry" and event.fields["name"] == "aerdrv":
                 inside[event.cpu] = 0
             elif event.name == "irq_handler_exit":
-                told = inside.pop(event.cpu, None)
-                if told is not None:
+                records = inside.pop(event.cpu, None)
+                if records is not None:
                     taken += event.fields["ret"] == "handled"
-                    several += told != (event.fields["ret"] == "handled")
+                    several += records != (event.fields["ret"] == "handled")
             elif event.name == "pcie_aer_msg":
                 strange += event.cpu not in inside
                 inside[event.cpu] = (inside.get(event.cpu) or 0) + 1
@@ -453,7 +458,7 @@ def told_by_the_interrupt(ev: Evidence) -> Verdict:
 def reports_follow_messages(ev: Evidence) -> Verdict:
     """A port's thread reads the status of devices because of a message.
 
-    The second report of an advisory error is of the other kind; but its first is not.
+    The second report of an advisory error is uncorrectable; its message is correctable.
     """
     v = Verdict()
     for turn in _turns(ev):
@@ -468,7 +473,7 @@ def reports_follow_messages(ev: Evidence) -> Verdict:
     return v
 
 
-#: Who is made to send first, by turn; by both kinds where there are two.
+#: The devices that are made to send first in a turn: a correctable error, and another.
 _FIRST = {
     "made-up": ("ep2", None),
     "ep0": ("ep0", None),
@@ -494,28 +499,28 @@ _LINE = re.compile(
 
 
 def text_names_the_sender(ev: Evidence) -> Verdict:
-    """What ftrace prints is what sysfs calls the devices that were made to send."""
+    """ftrace prints the addresses that sysfs has for the devices made to send."""
     v = Verdict()
     for turn in _turns(ev):
         addresses = turn.facts["addresses"]
-        who = _FIRST.get(str(turn.facts["name"]), (None, None))
+        senders = _FIRST.get(str(turn.facts["name"]), (None, None))
         if turn.load.name == "orphan":
-            who = (None, None)
+            senders = (None, None)
         wrong = 0
         for event in turn.printed:
-            found = _LINE.fullmatch(event.text)
-            if found is None or found["root"] != addresses["root"]:
+            match = _LINE.fullmatch(event.text)
+            if match is None or match["root"] != addresses["root"]:
                 wrong += 1
                 continue
-            status = int(found["status"], 16)
+            status = int(match["status"], 16)
             names = [name for bit, name in _BITS.items() if status & bit]
             if rest := status & ~_CLEARED:
                 names.append(f"0x{rest:x}")
-            wrong += found["bits"] != "|".join(names)
-            domain = found["root"].partition(":")[0]
-            # Who sent a correctable error stands in the lower half.
+            wrong += match["bits"] != "|".join(names)
+            domain = match["root"].partition(":")[0]
+            # The lower half has the sender of a correctable error.
             for half, device in zip(
-                (found["senders"][4:], found["senders"][:4]), who, strict=True
+                (match["senders"][4:], match["senders"][:4]), senders, strict=True
             ):
                 sender = f"{domain}:{_bdf(int(half, 16))}"
                 wrong += device is not None and sender != addresses[device]
@@ -530,7 +535,7 @@ def _bdf(requester: int) -> str:
 
 
 def scripts_add_up(ev: Evidence) -> Verdict:
-    """The numbers are the recorder's and the writer's, the names the workload's."""
+    """Numbers come from the recorder and the writer, names from the workload."""
     v = Verdict()
     load = ev.workload("mixed")
     turns = {str(turn.facts["name"]): turn for turn in _turns_of(ev, "mixed")}
@@ -538,35 +543,35 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     for name, turn in turns.items():
         device, _ = _FIRST[name]
         if device is not None:
-            sender = _key(turn.facts["addresses"]["root"], turn.source(device))
+            sender = _script_key(turn.facts["addresses"]["root"], turn.source(device))
             writes = turn.facts.get("writes", 1)
             sent[sender] += writes
             merged[sender] += name == "two-devices"
             full[sender] += max(0, writes - ROOM)
     counts = load.bpftrace("pci-aer").maps
-    wanted = {"@messages": sent, "@merged": merged, "@dropped": full}
-    for name, count in wanted.items():
-        v.equal(name, _plain(counts.get(name, {})), dict(sorted((+count).items())))
+    expected = {"@messages": sent, "@merged": merged, "@dropped": full}
+    for name, count in expected.items():
+        v.equal(name, _counts(counts.get(name, {})), dict(sorted((+count).items())))
     bursts = [turn for name, turn in turns.items() if name.startswith("burst-")]
     addresses = bursts[0].facts["addresses"]
-    who = load.bpftrace("pci-aer-who")
+    script = load.bpftrace("pci-aer-who")
     bits = Counter(
         f"{e.fields['dev_name']},{e.fields['status']}"
         for e in load.record("aer_event")
         if e.fields["severity"] == CORRECTABLE
     )
-    v.equal("@status", _plain(who.maps["@status"]), dict(sorted(bits.items())))
-    alarms = [line for line in who.lines if "ERR_COR from" in line]
+    v.equal("@status", _counts(script.maps["@status"]), dict(sorted(bits.items())))
+    alarms = [line for line in script.lines if "ERR_COR from" in line]
     named = {re.findall(r"ERR_COR from (\S+):", line)[0] for line in alarms}
     v.equal("alarms name", named, {addresses["ep2"]})
     # One in 10 s, and both bursts may well be within the same.
     v.within("alarms", len(alarms), 1, len(bursts))
-    lines = [line for line in who.lines if "ERR_NONFATAL" in line]
+    lines = [line for line in script.lines if "ERR_NONFATAL" in line]
     v.equal("uncorrectable", len(lines), 1)
     return v
 
 
-# -- what was said
+# -- what the programs printed
 
 
 def _facts(load: WorkloadResult) -> list[dict[str, Any]]:
@@ -601,9 +606,9 @@ def _steps(ev: Evidence, load: str) -> Counter[str]:
 def _sender(step: Injected) -> int | None:
     """The Requester ID in the monitor's answer to pcie_aer_inject_error."""
     for _, reply, _ in step.answers:
-        found = re.search(r" bus: ([\da-f]+) devfn: ([\da-f]+)\.(\d)$", str(reply))
-        if found:
-            bus, device, function = (int(part, 16) for part in found.groups())
+        match = re.search(r" bus: ([\da-f]+) devfn: ([\da-f]+)\.(\d)$", str(reply))
+        if match:
+            bus, device, function = (int(part, 16) for part in match.groups())
             return bus << 8 | device << 3 | function
     return None
 
@@ -626,7 +631,7 @@ def _message(
     return {"received": received, "cor": cor, "uncor": uncor, "full": full}
 
 
-def _said(events: Iterable[Event]) -> list[dict[str, int | None]]:
+def _messages(events: Iterable[Event]) -> list[dict[str, int | None]]:
     return [
         _message(
             _status(event) & _CLEARED,
@@ -638,63 +643,65 @@ def _said(events: Iterable[Event]) -> list[dict[str, int | None]]:
     ]
 
 
-def _reported(v: Verdict, turn: Turn, *wanted: tuple[str, int, int]) -> None:
+def _check_reports(v: Verdict, turn: Turn, *expected: tuple[str, int, int]) -> None:
     """``wanted`` are the device, severity and status of each aer_event, in order."""
-    told = [
+    reports = [
         (event.fields["dev_name"], event.fields["severity"], event.fields["status"])
         for event in turn.reports
     ]
     addresses = turn.facts["addresses"]
     v.equal(
-        f"{turn.label}: aer_event", told, [(addresses[d], s, b) for d, s, b in wanted]
+        f"{turn.label}: aer_event",
+        reports,
+        [(addresses[d], s, b) for d, s, b in expected],
     )
 
 
-def _burst(v: Verdict, turn: Turn, count: int, kept: int) -> None:
-    """All written before the thread began, each an interrupt of its own."""
+def _check_burst(v: Verdict, turn: Turn, count: int, room: int) -> None:
+    """All errors were written before the thread began, each with an interrupt."""
     v.equal("writes", turn.facts["writes"], count)
     v.equal("of which failed", _failed(turn), 0)
     v.equal("records taken before the last write", turn.facts["taken"], 0)
     v.equal("interrupts with something to be read", _handled(turn), count)
     message = _message(COR, cor=turn.source("ep2"))
-    wanted = [message] * kept + [{**message, "full": 1}] * (count - kept)
-    told = _said(turn.messages)
-    v.equal("messages", len(told), count)
-    v.equal("of which others than were written", _differ(told, wanted), 0)
+    expected = [message] * room + [{**message, "full": 1}] * (count - room)
+    messages = _messages(turn.messages)
+    v.equal("messages", len(messages), count)
+    v.equal("of which differ from those written", _differences(messages, expected), 0)
 
 
 def _handled(turn: Turn) -> int:
-    """How often the AER driver's interrupt handler said that it was for it."""
-    found = 0
-    ours = False
+    """How often the AER driver's interrupt handler returned IRQ_HANDLED."""
+    handled = 0
+    is_aer = False
     for event in turn.load.events():
         if not turn.facts["began_ns"] <= event.ts_ns <= turn.facts["ended_ns"]:
             continue
         if event.name == "irq_handler_entry":
-            ours = event.fields["name"] == "aerdrv"
-        elif event.name == "irq_handler_exit" and ours:
-            found += event.fields["ret"] == "handled"
-    return found
+            is_aer = event.fields["name"] == "aerdrv"
+        elif event.name == "irq_handler_exit" and is_aer:
+            handled += event.fields["ret"] == "handled"
+    return handled
 
 
-def _silent(v: Verdict, turn: Turn) -> None:
+def _check_silence(v: Verdict, turn: Turn) -> None:
     v.equal("messages", len(turn.messages), 0)
     v.equal("aer_event", len(turn.reports), 0)
-    grown = {name: one for name, one in turn.facts["grown"].items() if one}
+    grown = {name: growth for name, growth in turn.facts["grown"].items() if growth}
     v.equal("counters that grew", grown, {})
 
 
-def _differ(one: Sequence[object], two: Sequence[object]) -> int:
-    return sum(a != b for a, b in zip(one, two, strict=False)) + abs(
-        len(one) - len(two)
+def _differences(left: Sequence[object], right: Sequence[object]) -> int:
+    return sum(a != b for a, b in zip(left, right, strict=False)) + abs(
+        len(left) - len(right)
     )
 
 
-def _key(root: object, source: int) -> str:
+def _script_key(root: object, source: int) -> str:
     """How the script spells a port and a sender."""
     parts = (root, source >> 8, source >> 3 & 31, source & 7)
     return ",".join(map(str, parts))
 
 
-def _plain(counts: Mapping[str, Any]) -> dict[str, int]:
+def _counts(counts: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(count) for name, count in sorted(counts.items())}
