@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the rdma-cq series.
 
-What is held against the new events is none of theirs: what the programs posted and
-polled, which asynchronous events they read, what the kernel's own list of resources
-and its counters say, and the older cq_poll.
+The new events are checked only against independent sources: what the programs posted
+and polled, which asynchronous events they read, the kernel's own list of resources and
+its counters, and the older cq_poll.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LOC_PROT_ERR, FLUSHED = 4, 5
 # enum ib_qp_state, enum ib_qp_type
 RTS, ERR = 3, 6
 RC, XRC_TGT = 2, 10
-#: What scq_id and rcq_id are of a queue pair that has none.
+#: scq_id and rcq_id of a queue pair without such a queue.
 NONE = 2**32 - 1
-#: How many entries the queue of an NVMe controller's admin commands has.
+#: Entries in an NVMe controller's queue of admin commands.
 ADMIN_DEPTH = 32
 #: ftrace prints microseconds.
 ROUNDING_NS = 1000
@@ -62,27 +62,27 @@ def overrun_names_device_queue_owner_and_depth(ev: Evidence) -> Verdict:
     order = [
         (e.fields["device"], e.fields["cq_id"]) for e in load.record("cq_async_event")
     ]
-    wanted = [(run["device"], run["id"]) for run in runs]
-    v.equal("in the order of the runs", order, wanted)
+    expected = [(run["device"], run["id"]) for run in runs]
+    v.equal("in the order of the runs", order, expected)
     v.equal("cq_async_event of other queues", _strangers(load, runs), 0)
     return v
 
 
 def owner_is_told_after_its_exit(ev: Evidence) -> Verdict:
-    """The runs called gone have ended the thread before the queue overran."""
+    """In the runs named gone the thread has exited before the queue overruns."""
     v = Verdict()
     load = ev.workload("flush")
     for run in _facts(load, "cq"):
         if run["cq"] != "receive" or not run["run"].endswith(":gone"):
             continue
         (event,) = _of_cq(load, run) or (None,)
-        told = event and [event.fields[key] for key in ("pid", "tgid", "owner")]
-        v.equal(run["run"], told, [run["maker"], run["process"], run["comm"]])
+        fields = event and [event.fields[key] for key in ("pid", "tgid", "owner")]
+        v.equal(run["run"], fields, [run["maker"], run["process"], run["comm"]])
     return v
 
 
 def the_task_that_runs_is_not_the_owner(ev: Evidence) -> Verdict:
-    """Who ran is what the tracer says, not the event's own fields."""
+    """The tracer says which task ran, not the event's own fields."""
     v = Verdict()
     load = ev.workload("flush")
     for run in _facts(load, "cq"):
@@ -104,7 +104,7 @@ def the_task_that_runs_is_not_the_owner(ev: Evidence) -> Verdict:
 
 
 def each_dropped_completion_is_an_event(ev: Evidence) -> Verdict:
-    """Soft RoCE drops what does not fit, tells of each, and goes on."""
+    """Soft RoCE drops what does not fit, reports each, and goes on."""
     v = Verdict()
     load = ev.workload("unpolled")
     runs = [f for f in _facts(load, "cq") if f["cq"] == "send"]
@@ -127,7 +127,7 @@ def each_dropped_completion_is_an_event(ev: Evidence) -> Verdict:
 
 
 def bad_key_is_an_event_of_the_target(ev: Evidence) -> Verdict:
-    """The writer only gets a completion, which tells it as much."""
+    """The writer only gets a completion, which reports the same error."""
     v = Verdict()
     load = ev.workload("badkey")
     qps = _facts(load, "qp")
@@ -139,7 +139,7 @@ def bad_key_is_an_event_of_the_target(ev: Evidence) -> Verdict:
         v.equal(f"{name}: events", len(events), expected)
         v.equal(f"{name}: asynchronous events", qp["access_errors"], expected)
         v.equal(f"{name}: others", qp["others"], 0)
-        wanted = {
+        expected_fields = {
             "qp_num": qp["number"],
             "event": QP_ACCESS_ERR,
             "qp_type": RC,
@@ -151,7 +151,7 @@ def bad_key_is_an_event_of_the_target(ev: Evidence) -> Verdict:
             "owner": qp["comm"],
         }
         for event in events:
-            v.equal(f"{name}: event", _shown(event), _shown(wanted))
+            v.equal(f"{name}: event", _shown(event), _shown(expected_fields))
     numbers = {qp["number"] for qp in qps}
     others = [
         event
@@ -161,8 +161,8 @@ def bad_key_is_an_event_of_the_target(ev: Evidence) -> Verdict:
     v.equal("qp_async_event of other queue pairs", len(others), 0)
     for run in ("plain", "immediate"):
         failed = {f["cq"]: f["failed"] for f in _facts(load, "cq") if f["run"] == run}
-        told = {"send": 1, "receive": int(run == "immediate")}
-        v.equal(f"{run}: failed completions that were polled", failed, told)
+        per_queue = {"send": 1, "receive": int(run == "immediate")}
+        v.equal(f"{run}: failed completions that were polled", failed, per_queue)
         cqs = [f for f in _facts(load, "cq") if f["run"] == run]
         v.equal(f"{run}: cq_async_event", sum(len(_of_cq(load, f)) for f in cqs), 0)
     return v
@@ -171,7 +171,7 @@ def bad_key_is_an_event_of_the_target(ev: Evidence) -> Verdict:
 def qp_event_names_its_queues(ev: Evidence) -> Verdict:
     """Three completions are dropped before the wrong key, and its own after it.
 
-    What the queue pair dies of is the key: the ids join two events, and no more.
+    The queue pair dies of the key: the ids only join two events.
     """
     v = Verdict()
     load = ev.workload("badkey")
@@ -193,10 +193,10 @@ def qp_event_names_its_queues(ev: Evidence) -> Verdict:
 
 
 def queue_pairs_follow_their_queue(ev: Evidence) -> Verdict:
-    """Three do the same, and what tells them apart is the queue they receive into.
+    """Three targets do the same, and differ only in the queue they receive into.
 
     The first overruns it; the second, with one receive and only after that, finds it
-    full; the third has another.  Their states are what the driver says when asked.
+    full; the third has another.  Their states are those that the driver returns.
     """
     v = Verdict()
     load = ev.workload("follow")
@@ -229,24 +229,24 @@ def queue_pairs_follow_their_queue(ev: Evidence) -> Verdict:
 
 
 def script_says_what_failed_before_a_qp(ev: Evidence) -> Verdict:
-    """The order, not the cause: here that was the key."""
+    """The script says the order, not the cause, which here was the key."""
     v = Verdict()
     load = ev.workload("badkey")
     facts = {(f["run"], f.get("cq") or f["qp"]): f for f in _facts(load)}
     send, target = facts["overrun", "send"], facts["overrun", "target"]
     failures, events = _of_cq(load, send), _of_qp(load, target)
-    said = [
+    lines = [
         line
         for line in load.bpftrace("rdma-cq-errors").lines
         if line.startswith(f"rxe0 QP {target['number']} ")
     ]
-    v.equal("lines of the script about it", len(said), 1)
+    v.equal("lines of the script about it", len(lines), 1)
     before = [e for e in failures if events and e.ts_ns < events[0].ts_ns]
     after = [e.ts_ns for e in failures if events and e.ts_ns > events[0].ts_ns]
-    if len(before) < 3 or not after or not said:
+    if len(before) < 3 or not after or not lines:
         v.true("events before and after it", False)
         return v
-    words = said[0].split()
+    words = lines[0].split()
     # The script looks at the clock by itself, some time within each event: not after
     # the next one.
     v.within(
@@ -258,21 +258,21 @@ def script_says_what_failed_before_a_qp(ev: Evidence) -> Verdict:
     )
     v.true(
         "the queue that it names",
-        said[0].endswith(f"after its send CQ {send['id']} failed"),
-        said[0],
+        lines[0].endswith(f"after its send CQ {send['id']} failed"),
+        lines[0],
     )
     return v
 
 
 def kernel_queue_pairs_are_seen(ev: Evidence) -> Verdict:
-    """A queue pair of the kernel, and the target of XRC that two have opened."""
+    """A queue pair of the kernel, and an XRC target that two users have opened."""
     v = Verdict()
     load = ev.workload("kernel")
     for case in ("qp_event", "shared_qp_event"):
         v.true(f"KUnit: {case}", _passed(load, case))
     common: dict[str, Any] = {"device": "mock0", "owner": "rdma_cq_kunit"}
     common |= {"qp_num": 0x57, "pid": 0, "tgid": 0}
-    found = [_shown(event) for event in load.record("qp_async_event")]
+    events = [_shown(event) for event in load.record("qp_async_event")]
     # Ids begin anew with each device: its first queue sends, its second receives.
     fatal = {"event": QP_FATAL, "qp_type": RC, "scq_id": 0, "rcq_id": 1}
     shared = {
@@ -281,24 +281,26 @@ def kernel_queue_pairs_are_seen(ev: Evidence) -> Verdict:
         "scq_id": NONE,
         "rcq_id": NONE,
     }
-    v.equal("events", found, [_shown({**common, **one}) for one in (fatal, shared)])
+    v.equal(
+        "events", events, [_shown({**common, **fields}) for fields in (fatal, shared)]
+    )
     return v
 
 
 def failed_completions_of_the_kernel(ev: Evidence) -> Verdict:
-    """The other five succeed.  To look at their queue pair would be an oops."""
+    """The other five succeed, and reading their queue pair would oops."""
     v = Verdict()
     load = ev.workload("kernel")
     v.true("KUnit: failures", _passed(load, "failures"))
     (polled,) = [e for e in load.events("cq_poll") if e.fields["rc"] == 7] or (None,)
     v.true("seven completions in one poll", polled is not None)
-    found = load.record("cq_wc_error")
-    v.equal("events", len(found), 2)
-    if len(found) != 2 or polled is None:
+    errors = load.record("cq_wc_error")
+    v.equal("events", len(errors), 2)
+    if len(errors) != 2 or polled is None:
         return v
     common: dict[str, Any] = {"device": "mock0", "owner": "rdma_cq_kunit"}
     common["cq_id"] = polled.fields["cq_id"]
-    for event, status in zip(found, (LOC_PROT_ERR, FLUSHED), strict=True):
+    for event, status in zip(errors, (LOC_PROT_ERR, FLUSHED), strict=True):
         fields = {key: value for key, value in event.fields.items() if key != "done"}
         v.equal(
             f"status {status}", _shown(fields), _shown({**common, "status": status})
@@ -322,10 +324,10 @@ def end_of_a_connection_is_flushes(ev: Evidence) -> Verdict:
         list(Counter(e.fields["cq_id"] for e in receives).values()),
         [fact["sqsize"] + 1 + ADMIN_DEPTH],
     )
-    v.equal("told of without a poll that has it", _unpolled(load), 0)
+    v.equal("events without a poll that returned them", _unpolled(load), 0)
     drains = [e for e in events if _handler(e) == "ib_drain_qp_done"]
     v.equal("markers of ib_drain_qp(), two a queue pair of both ends", len(drains), 8)
-    _markers_come_last(v, events, fact["sqsize"] + 1)
+    _check_markers(v, events, fact["sqsize"] + 1)
     failed = Counter(e.fields["cq_id"] for e in events)
     polled = Counter[Any]()
     for event in load.events("cq_poll"):
@@ -344,7 +346,7 @@ def end_of_a_connection_is_flushes(ev: Evidence) -> Verdict:
     return v
 
 
-def _markers_come_last(v: Verdict, events: Sequence[Event], receives: int) -> None:
+def _check_markers(v: Verdict, events: Sequence[Event], receives: int) -> None:
     """A receive queue is flushed in its order, to the marker that was posted last.
 
     Both queue pairs of the host complete into one queue: first that of I/O, with so
@@ -378,7 +380,7 @@ def _unpolled(load: WorkloadResult) -> int:
 
 
 def room_enough_is_silent(ev: Evidence) -> Verdict:
-    """The same runs as of flush, but for the size of the queue."""
+    """The same runs as in flush, except for the size of the queue."""
     v = Verdict()
     load = ev.workload("room")
     runs = [f for f in _facts(load, "cq") if f["cq"] == "receive"]
@@ -386,7 +388,7 @@ def room_enough_is_silent(ev: Evidence) -> Verdict:
     for run in runs:
         v.equal(f"{run['run']}: flushed and polled", run["flushed"], run["posted"])
         v.at_least(f"{run['run']}: posted", run["posted"], 8)
-    _silent(v, load)
+    _check_silence(v, load)
     return v
 
 
@@ -398,7 +400,7 @@ def polled_queue_is_silent(ev: Evidence) -> Verdict:
     v.equal("depth", send["depth"], 15)
     v.equal("polled", send["polled"], 2000)
     v.equal("of these failed", send["failed"], 0)
-    _silent(v, load)
+    _check_silence(v, load)
     return v
 
 
@@ -425,7 +427,7 @@ def kernel_queue_under_load_is_silent(ev: Evidence) -> Verdict:
 
 
 def what_user_space_polls_is_not_seen(ev: Evidence) -> Verdict:
-    """The cover letter says so."""
+    """The events are about the kernel's own polling, as the cover letter says."""
     v = Verdict()
     for name in ("flush", "badkey", "polled"):
         load = ev.workload(name)
@@ -437,7 +439,7 @@ def what_user_space_polls_is_not_seen(ev: Evidence) -> Verdict:
 
 
 def each_async_event_was_traced(ev: Evidence) -> Verdict:
-    """What the kernel delivered uverbs says when a queue is destroyed."""
+    """uverbs returns how many it delivered when a queue is destroyed."""
     v = Verdict()
     for name in _USER:
         load = ev.workload(name)
@@ -474,7 +476,7 @@ def each_async_event_was_traced(ev: Evidence) -> Verdict:
 
 
 def soft_iwarp_logs_nothing(ev: Evidence) -> Verdict:
-    """So that for some drivers the event is all there is outside of the program."""
+    """So for some drivers the event is the only sign outside of the program."""
     v = Verdict()
     load = ev.workload("flush")
     lines = [line for line in load.kmsg.splitlines() if "queue full" in line]
@@ -484,8 +486,8 @@ def soft_iwarp_logs_nothing(ev: Evidence) -> Verdict:
     v.equal("of these with the owner", len(named), 0)
     siw = [line for line in load.kmsg.splitlines() if "siw0" in line]
     v.equal("lines about siw0", len(siw), 0)
-    told = [e for e in load.events("cq_async_event") if e.fields["device"] == "siw0"]
-    v.equal("events of siw0", len(told), 2)
+    events = [e for e in load.events("cq_async_event") if e.fields["device"] == "siw0"]
+    v.equal("events of siw0", len(events), 2)
     return v
 
 
@@ -504,14 +506,14 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         first: dict[tuple[Any, Any], Event] = {}
         for event in load.record("cq_async_event"):
             first.setdefault((event.fields["device"], event.fields["cq_id"]), event)
-        wanted = sorted(
+        expected = sorted(
             "{device} CQ {cq_id} failed: of {owner}, process {tgid}, thread {pid}, "
             "{cqe} entries for {usecnt} work queues".format_map(event.fields)
             for event in first.values()
         )
-        said = sorted(line for line in out.lines if " CQ " in line and " of " in line)
-        said = [line for line in said if " QP " not in line]
-        v.equal(f"{name}: lines about a queue", said, wanted)
+        lines = sorted(line for line in out.lines if " CQ " in line and " of " in line)
+        lines = [line for line in lines if " QP " not in line]
+        v.equal(f"{name}: lines about a queue", lines, expected)
     for name in ("kernel", "storage"):
         load = ev.workload(name)
         maps = load.bpftrace("rdma-cq-completions").maps
@@ -525,11 +527,13 @@ def scripts_add_up(ev: Evidence) -> Verdict:
                 for e in events
                 if (e.fields["status"] == FLUSHED) is flushed
             )
-            told = Counter[str]()
+            totals = Counter[str]()
             for key, count in maps.get(name_of_map, {}).items():
-                told[key.rpartition(",")[0]] += int(count)
+                totals[key.rpartition(",")[0]] += int(count)
             v.equal(
-                f"{name}: {name_of_map}, without the symbol", dict(told), dict(counted)
+                f"{name}: {name_of_map}, without the symbol",
+                dict(totals),
+                dict(counted),
             )
     symbols = [
         key.rpartition(",")[2]
@@ -539,10 +543,10 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     return v
 
 
-def _facts(load: WorkloadResult, what: str | None = None) -> list[Fact]:
-    """What the program said about itself: of one kind, or all."""
+def _facts(load: WorkloadResult, kind: str | None = None) -> list[Fact]:
+    """What the program printed about itself, of one kind or all."""
     lines = [json.loads(line) for line in load.stdout.splitlines()]
-    return [fact for fact in lines if what in (None, fact["what"])]
+    return [fact for fact in lines if kind in (None, fact["what"])]
 
 
 def _of_cq(load: WorkloadResult, fact: Fact) -> list[Event]:
@@ -567,9 +571,9 @@ def _of_qp(load: WorkloadResult, fact: Fact) -> list[Event]:
 
 def _strangers(load: WorkloadResult, facts: list[Fact]) -> int:
     """How many events are of none of these queues."""
-    known = {(fact["device"], fact["id"]) for fact in facts}
+    queues = {(fact["device"], fact["id"]) for fact in facts}
     return sum(
-        (event.fields["device"], event.fields["cq_id"]) not in known
+        (event.fields["device"], event.fields["cq_id"]) not in queues
         for event in load.record("cq_async_event")
     )
 
@@ -593,7 +597,7 @@ def _shown(fields: Event | Mapping[str, Any]) -> str:
     return " ".join(f"{key}={values[key]}" for key in sorted(values))
 
 
-def _silent(v: Verdict, load: WorkloadResult) -> None:
+def _check_silence(v: Verdict, load: WorkloadResult) -> None:
     for name in ("cq_async_event", "qp_async_event", "cq_wc_error"):
         v.equal(f"{name}", len(load.events(name)), 0)
     facts = _facts(load, "cq")
