@@ -385,12 +385,12 @@ _BEFORE = "removed-0: the last event before"
     [
         (9000, ["throttle"], 1, set(), False),
         (9000, ["throttle", "unthrottle", "throttle"], 1, set(), False),
-        (9000, [], 1, {_BEFORE, "of which never let go"}, False),
+        (9000, [], 1, {_BEFORE, "of which never unthrottled"}, False),
         (
             9000,
             ["throttle", "unthrottle"],
             1,
-            {_BEFORE, "of which never let go"},
+            {_BEFORE, "of which never unthrottled"},
             False,
         ),
         (9000, ["throttle"], 0, {"removed-0: cgroup_rmdir"}, False),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the sched-throttle series.
 
-What is held against the new events is none of theirs: cpu.stat and cpu.stat.local,
-which the kernel kept before, the CPU times of /proc, what the tasks saw on their own
-clock, and older trace events.  No check has a time that is only thought to be enough:
-the host may take the CPU away for long between any two instructions.
+The new events are checked only against independent sources: cpu.stat and
+cpu.stat.local, which exist without the patches, the CPU times of /proc, what the tasks
+saw on their own clock, and older trace events.  No check relies on a time that ought to
+be enough: the host may take the CPU away for long between any two instructions.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 MS = 1_000_000
 #: ftrace prints microseconds.
 ROUNDING_NS = 1000
-#: How often something is throttled in a workload, at least: it waits for more.
+#: The least number of throttlings in a workload, which waits for more.
 ENDS = 10
-#: By how much throttled_usec has grown, at least, each time that it was seen to.
+#: The least growth of throttled_usec, each time that it was seen to grow.
 SEEN_US = 10_000
 
 _WORKLOADS = ("lone", "three", "syscall", "move", "nested", "quiet", "trainer", "io-wq")
@@ -39,9 +39,9 @@ class Run:
     load: WorkloadResult
     facts: tuple[Mapping[str, Any], ...]
 
-    def all(self, what: str) -> list[Mapping[str, Any]]:
+    def all(self, kind: str) -> list[Mapping[str, Any]]:
         """The printed lines of one kind."""
-        return [fact for fact in self.facts if fact["what"] == what]
+        return [fact for fact in self.facts if fact["what"] == kind]
 
     def group(self, name: str) -> Mapping[str, Any]:
         """What was printed last about a control group."""
@@ -89,8 +89,8 @@ def group_time_is_cpu_stat(ev: Evidence) -> Verdict:
                 group["stat"]["throttled_usec"],
             )
     for name, group_name in (("lone", "lone"), ("trainer", "loader")):
-        # No more than that follows from what idled: a CPU idles on after the end of a
-        # throttling until it gets the interrupt, for as long as its host lets it wait.
+        # Idle time gives no better bound: a CPU idles on after the end of a throttling
+        # until it gets the interrupt, for as long as its host lets it wait.
         group = _run(ev, name).group(group_name)
         v.at_least(
             f"{name}: {group_name}: throttled_usec",
@@ -117,7 +117,7 @@ def lone_task_is_its_group(ev: Evidence) -> Verdict:
             run.group(group)["local"]["throttled_usec"],
         )
         starts = run.record(_QUEUE[0], cgroup=run.group(limited)["cgroup"])
-        # It counts periods; the last throttling is lifted, which ends none.
+        # It counts periods; the last throttling is lifted, which ends no period.
         v.at_least(
             f"{name}: nr_throttled",
             run.group(limited)["stat"]["nr_throttled"],
@@ -129,11 +129,11 @@ def lone_task_is_its_group(ev: Evidence) -> Verdict:
 
 
 def task_saw_the_gaps_itself(ev: Evidence) -> Verdict:
-    """The task looks at CLOCK_MONOTONIC all the time, and cannot when throttled."""
+    """The task reads CLOCK_MONOTONIC all the time, and cannot when throttled."""
     v = Verdict()
     run = _run(ev, "lone")
     task = run.task("lone")
-    # A period can end as soon as the task is throttled, and what is shorter than all
+    # A period can end just after the task is throttled, and what is shorter than all
     # gaps lies in none.
     seen = [pair for pair in _gaps(run, task) if pair.span.ns > task["gap_ns"]]
     v.at_least("throttled while it looked", len(seen), ENDS)
@@ -141,15 +141,15 @@ def task_saw_the_gaps_itself(ev: Evidence) -> Verdict:
     v.equal("of which in no gap", len(longer), 0)
     rests = [pair.gap[1] - pair.gap[0] - pair.span.ns for pair in seen if pair.gap]
     v.at_least("gap - time, least", min(rests, default=-1), 0, "ns")
-    every = _gaps(run, task)
-    throttled = sum(pair.span.ns for pair in every)
-    wall = task["end_ns"] - task["begin_ns"] + sum(_both(run, task, every))
+    pairs = _gaps(run, task)
+    throttled = sum(pair.span.ns for pair in pairs)
+    wall = task["end_ns"] - task["begin_ns"] + sum(_overlaps(run, task, pairs))
     v.at_most("run + throttled", task["run_ns"] + throttled, wall, "ns")
     return v
 
 
 def older_events_do_not_tell(ev: Evidence) -> Verdict:
-    """What the commit messages claim about mainline, seen."""
+    """What the commit messages claim about mainline, observed."""
     v = Verdict()
     run = _run(ev, "lone")
     task = run.task("lone")
@@ -157,31 +157,31 @@ def older_events_do_not_tell(ev: Evidence) -> Verdict:
     switches = run.load.events("sched_switch")
     states: Counter[str] = Counter()
     for start in run.record(_TASK[0], task=pid):
-        after = next(
+        following = next(
             switch
             for switch in switches
             if switch.cpu == start.fields["on"]
             and switch.ts_ns >= start.ts_ns - ROUNDING_NS
         )
-        who = "it" if after.fields["prev_pid"] == pid else "another"
-        states[f"{who} in {after.fields['prev_state']}"] += 1
+        subject = "it" if following.fields["prev_pid"] == pid else "another"
+        states[f"{subject} in {following.fields['prev_state']}"] += 1
     v.true(
         "the next sched_switch after each start",
         bool(states) and set(states) <= {"it in R", "it in R+"},
-        ", ".join(f"{count} x {what}" for what, count in sorted(states.items())),
+        ", ".join(f"{count} x {state}" for state, count in sorted(states.items())),
     )
-    seen = _gaps(run, task)
-    throttled = sum(pair.span.ns for pair in seen)
+    pairs = _gaps(run, task)
+    throttled = sum(pair.span.ns for pair in pairs)
     v.at_least("throttled", throttled, ENDS * 10 * MS, "ns")
     # All gaps are within the task's own loop, which never sleeps.
     woken = [
         wakeup
         for wakeup in run.load.events("sched_wakeup")
         if wakeup.fields["pid"] == pid
-        and any(p.gap and p.gap[0] <= wakeup.ts_ns <= p.gap[1] for p in seen)
+        and any(p.gap and p.gap[0] <= wakeup.ts_ns <= p.gap[1] for p in pairs)
     ]
     v.equal("sched_wakeup while throttled or at the end", len(woken), 0)
-    told = sum(
+    delays = sum(
         _int(event, "delay")
         for name in ("wait", "sleep", "iowait", "blocked")
         for event in run.load.events(f"sched_stat_{name}")
@@ -189,11 +189,13 @@ def older_events_do_not_tell(ev: Evidence) -> Verdict:
         and task["begin_ns"] <= event.ts_ns - _int(event, "delay")
         and event.ts_ns <= task["end_ns"]
     )
-    both = _both(run, task, seen)
-    rest = task["end_ns"] - task["begin_ns"] - task["run_ns"] - throttled + sum(both)
-    v.at_most("sched_stat_{wait,sleep,iowait,blocked}", told, rest, "ns")
-    # Its clock starts only when the task is switched out.
-    least = throttled - sum(both)
+    overlaps = _overlaps(run, task, pairs)
+    rest = (
+        task["end_ns"] - task["begin_ns"] - task["run_ns"] - throttled + sum(overlaps)
+    )
+    v.at_most("sched_stat_{wait,sleep,iowait,blocked}", delays, rest, "ns")
+    # run_delay starts only when the task is switched out.
+    least = throttled - sum(overlaps)
     v.at_least("run_delay", task["run_delay_ns"], least, "ns")
     if least < 10 * MS:
         v.undecide("too little of its time is known to be throttled")
@@ -207,11 +209,11 @@ def three_tasks_wait_for_one_queue(ev: Evidence) -> Verdict:
     tasks = run.all("task")
     v.equal("tasks", len(tasks), 3)
     # Each of them stood still whenever their CPU idled; see the workload's Watch.
-    known = max(ENDS, run.group("three")["seen"]["stood"] // 2)
+    least = max(ENDS, run.group("three")["seen"]["stood"] // 2)
     longest: dict[int, int] = {}
     for number, task in enumerate(tasks):
         spans = _spans(run, task["pid"])
-        v.at_least(f"ends of task {number}", len(spans), known)
+        v.at_least(f"ends of task {number}", len(spans), least)
         for span in spans:
             at = _clock(span.end)
             longest[at] = max(longest.get(at, 0), span.ns)
@@ -225,8 +227,8 @@ def three_tasks_wait_for_one_queue(ev: Evidence) -> Verdict:
             ),
             0,
         )
-    # Tasks that are left on the list when their queue is throttled again while it is
-    # let go are held up, and not counted there until another one stops.
+    # Tasks that stay on the list because their queue is throttled again while it is
+    # unthrottled are held up, but not counted there until another one stops.
     v.at_least(
         "sum of the longest of each end / 1000",
         sum(longest.values()) // 1000,
@@ -264,7 +266,7 @@ def system_call_is_not_interrupted(ev: Evidence) -> Verdict:
     first = after[0]
     v.at_most("time", first.ns, call["end_ns"] - leave, "ns")
     debt = -_int(first.start, "remaining")
-    # Charged until then is what the task ran, but for what it did after the call.
+    # Charged until then is what the task ran, except for what it ran after the call.
     lost = sum(s.ns for s in spans if leave < s.end.ts_ns < call["after_ns"])
     charged = call["run_ns"] - (call["after_ns"] - leave - lost)
     # The queue and the group each had one quota at most; one came in each period.
@@ -277,11 +279,11 @@ def system_call_is_not_interrupted(ev: Evidence) -> Verdict:
 
 
 def leaving_the_group_ends_it(ev: Evidence) -> Verdict:
-    """The driver saw the task stand still, and from then on move."""
+    """The driver saw the task stand still before, and run afterwards."""
     v = Verdict()
     run = _run(ev, "move")
     step = run.step("leave", "by-group")
-    _ended(v, run, step, CHANGE, 0)
+    _check_end(v, run, step, CHANGE, 0)
     later = [
         event
         for event in run.record(*_TASK, task=step["pid"])
@@ -295,13 +297,13 @@ def changing_the_cpu_ends_it(ev: Evidence) -> Verdict:
     """There and back: the way back is to a queue that still is throttled."""
     v = Verdict()
     run = _run(ev, "move")
-    there, back = run.step("cpu1", "by-cpu"), run.step("back", "by-cpu")
-    _ended(v, run, there, CHANGE, 0)
+    move, back = run.step("cpu1", "by-cpu"), run.step("back", "by-cpu")
+    _check_end(v, run, move, CHANGE, 0)
     # It may be throttled there before the driver has come back from its own call.
-    left = max((e.ts_ns for e in _during(run, there, _TASK[1])), default=0)
+    left = max((e.ts_ns for e in _during(run, move, _TASK[1])), default=0)
     again = [
         event
-        for event in run.record(_TASK[0], task=there["pid"])
+        for event in run.record(_TASK[0], task=move["pid"])
         if left < event.ts_ns <= back["before_ns"]
     ]
     v.at_least("its next starts", len(again), 1)
@@ -313,7 +315,7 @@ def changing_the_cpu_ends_it(ev: Evidence) -> Verdict:
         v.equal("CPU of it", event.fields["on"], 0)
     ends = [e for e in moves if e.name == _TASK[1]]
     v.equal("reasons on the way back", {_int(e, "reason") for e in ends}, {CHANGE})
-    _ended(v, run, run.step("lift", "by-cpu"), REFILL, 0)
+    _check_end(v, run, run.step("lift", "by-cpu"), REFILL, 0)
     return v
 
 
@@ -322,17 +324,17 @@ def changing_the_nice_value_ends_it(ev: Evidence) -> Verdict:
     v = Verdict()
     run = _run(ev, "move")
     nice = run.step("nice", "by-nice")
-    both = _during(run, nice, *_TASK)
-    v.equal("events", [event.name for event in both], [_TASK[1], _TASK[0]])
+    events = _during(run, nice, *_TASK)
+    v.equal("events", [event.name for event in events], [_TASK[1], _TASK[0]])
     v.equal(
-        "reasons", [_int(e, "reason") for e in both if e.name == _TASK[1]], [CHANGE]
+        "reasons", [_int(e, "reason") for e in events if e.name == _TASK[1]], [CHANGE]
     )
-    v.equal("CPUs", {event.fields["on"] for event in both}, {0})
+    v.equal("CPUs", {event.fields["on"] for event in events}, {0})
     (driver,) = run.all("driver")
-    v.equal("current", {event.pid for event in both}, {driver["pid"]})
-    known = nice["before_ns"] - nice["seen_ns"]
-    v.at_least("throttled before", known, 100 * MS, "ns")
-    _ended(v, run, run.step("lift", "by-nice"), REFILL, 0)
+    v.equal("current", {event.pid for event in events}, {driver["pid"]})
+    least = nice["before_ns"] - nice["seen_ns"]
+    v.at_least("throttled before", least, 100 * MS, "ns")
+    _check_end(v, run, run.step("lift", "by-nice"), REFILL, 0)
     return v
 
 
@@ -341,7 +343,7 @@ def changing_the_class_ends_it(ev: Evidence) -> Verdict:
     v = Verdict()
     run = _run(ev, "move")
     fifo, fair = run.step("fifo", "by-class"), run.step("fair", "by-class")
-    _ended(v, run, fifo, CLASS, 0)
+    _check_end(v, run, fifo, CLASS, 0)
     between = [
         event
         for event in run.record(*_TASK, task=fifo["pid"])
@@ -353,7 +355,7 @@ def changing_the_class_ends_it(ev: Evidence) -> Verdict:
     (driver,) = run.all("driver")
     v.equal("current in these", {event.pid for event in starts}, {driver["pid"]})
     v.equal("ends then", len(_during(run, fair, _TASK[1])), 0)
-    _ended(v, run, run.step("lift", "by-class"), REFILL, 0)
+    _check_end(v, run, run.step("lift", "by-class"), REFILL, 0)
     return v
 
 
@@ -362,7 +364,7 @@ def waiting_for_a_pi_futex_ends_it(ev: Evidence) -> Verdict:
     v = Verdict()
     run = _run(ev, "move")
     boost = run.step("boost", "by-pi")
-    _ended(v, run, boost, CLASS, 0)
+    _check_end(v, run, boost, CLASS, 0)
     (waiter,) = run.all("waiter")
     ends = _during(run, boost, _TASK[1])
     v.equal("current in these", {event.pid for event in ends}, {waiter["pid"]})
@@ -388,13 +390,13 @@ def workers_stop_in_the_kernel(ev: Evidence) -> Verdict:
     task = run.task("io-wq")
     group = run.group("io-wq")
     v.at_least("workers", len(task["workers"]), 1)
-    all_ = [span for pid in task["workers"] for span in _spans(run, int(pid))]
-    v.at_least("times that they were throttled", len(all_), ENDS)
+    all_spans = [span for pid in task["workers"] for span in _spans(run, int(pid))]
+    v.at_least("times that they were throttled", len(all_spans), ENDS)
     own = _spans(run, task["pid"])
-    # Whoever is the first to stop, and there is nobody else in the group.
+    # It counts from the first that stops, and there is nobody else in the group.
     v.at_least(
         "sum of all times / 1000",
-        sum(span.ns for span in (*all_, *own)) // 1000,
+        sum(span.ns for span in (*all_spans, *own)) // 1000,
         group["local"]["throttled_usec"],
     )
     wall = task["end_ns"] - task["begin_ns"]
@@ -410,7 +412,7 @@ def workers_stop_in_the_kernel(ev: Evidence) -> Verdict:
             for span in spans
         )
         v.at_most(f"worker {number}: time and CPU time", lost + used, wall + both, "ns")
-    v.equal("reasons", {_int(span.end, "reason") for span in all_}, {REFILL})
+    v.equal("reasons", {_int(span.end, "reason") for span in all_spans}, {REFILL})
     return v
 
 
@@ -433,7 +435,7 @@ def nested_limit_is_told_apart(ev: Evidence) -> Verdict:
 
 
 def removed_group_has_no_end(ev: Evidence) -> Verdict:
-    """What a group still owed is known from what it had used, by cpu.stat."""
+    """What a group still owed follows from its usage in cpu.stat."""
     v = Verdict()
     run = _run(ev, "removed")
     turns = open_ = 0
@@ -457,17 +459,15 @@ def removed_group_has_no_end(ev: Evidence) -> Verdict:
             f"{name}: while it was removed",
             all(turn["before_ns"] <= e.ts_ns <= turn["after_ns"] for e in gone),
         )
-        # What is removed may be paid off before it is gone.
+        # A group that is removed may pay its debt before it is gone.
         open_ += [event.name for event in queue][-1:] == [_QUEUE[0]]
-        tasks = _alternating(
-            run.record(*_TASK, cgroup=group["cgroup"]), _TASK, ("task",)
-        )
+        tasks = _pair(run.record(*_TASK, cgroup=group["cgroup"]), _TASK, ("task",))
         v.equal(f"{name}: tasks, out of turn or left open", tasks.odd, 0)
     if not turns:
         v.undecide("no group owed anything when it was removed")
         return v
     v.at_least("groups that owed more than a period's quota", turns, 1)
-    v.at_least("of which never let go", open_, 1)
+    v.at_least("of which never unthrottled", open_, 1)
     return v
 
 
@@ -477,28 +477,28 @@ def removal_can_come_first(ev: Evidence) -> Verdict:
     run = _run(ev, "removed")
     names = dict.fromkeys(fact["name"] for fact in run.all("group"))
     groups = [run.group(name) for name in names if name.startswith("exiting-")]
-    after = 0
+    late = 0
     for group in groups:
         cgroup = group["cgroup"]
         gone = [e for e in run.record("cgroup_rmdir") if e.fields["id"] == cgroup]
         v.equal(f"{group['name']}: cgroup_rmdir", len(gone), 1)
         queue = run.record(_QUEUE[0], cgroup=cgroup)
-        after += bool(gone) and any(e.ts_ns > gone[0].ts_ns for e in queue)
+        late += bool(gone) and any(e.ts_ns > gone[0].ts_ns for e in queue)
     v.at_least("groups", len(groups), 1)
-    if all(one.ok for one in v.comparisons) and not after:
+    if all(comparison.ok for comparison in v.comparisons) and not late:
         v.undecide("none was throttled so late: the host took the CPU away")
         return v
-    v.at_least("of which throttled after cgroup_rmdir", after, 1)
+    v.at_least("of which throttled after cgroup_rmdir", late, 1)
     return v
 
 
 def disabled_controller_is_no_end(ev: Evidence) -> Verdict:
-    """The debt takes minutes to pay, so that an end would be by the driver's doing."""
+    """The debt takes minutes to pay, so only the driver could cause an end."""
     v = Verdict()
     run = _run(ev, "removed")
     group, step = run.group("disabled"), run.step("disable", "disabled")
     cgroup, enabled = group["cgroup"], group["enabled_ns"]
-    _ended(v, run, step, CHANGE, 0)
+    _check_end(v, run, step, CHANGE, 0)
     queue = run.record(*_QUEUE, cgroup=cgroup, on=0)
     before = [event.name for event in queue if event.ts_ns < step["before_ns"]]
     v.equal("the queue's last event before", before[-1:], [_QUEUE[0]])
@@ -510,37 +510,37 @@ def disabled_controller_is_no_end(ev: Evidence) -> Verdict:
         if event.fields["id"] == cgroup and event.ts_ns < enabled
     ]
     v.equal("cgroup_rmdir until then", len(gone), 0)
-    anew = [e.name for e in queue if enabled <= e.ts_ns < group["limited_ns"]]
-    v.equal("the next of the same id and CPU", anew[:1], [_QUEUE[0]])
+    names = [e.name for e in queue if enabled <= e.ts_ns < group["limited_ns"]]
+    v.equal("the next of the same id and CPU", names[:1], [_QUEUE[0]])
     return v
 
 
 def switched_on_half_way(ev: Evidence) -> Verdict:
-    """A bpftrace of the workload's own; all else is what the kernel had before."""
+    """The workload runs a bpftrace of its own; all else comes from older interfaces."""
     v = Verdict()
     run = _run(ev, "late")
     (turn,) = run.all("late")
     cgroup, pid = run.group("late")["cgroup"], turn["pid"]
-    told = [line.split() for line in turn["lines"]]
-    names = [words[0] for words in told]
-    # What is open when the probes are there has an end, and no time of its own.
+    lines = [line.split() for line in turn["lines"]]
+    names = [words[0] for words in lines]
+    # A throttling that is open when the probes attach has an end, but no start.
     v.equal("the first two", names[:2], ["unthrottle", "unthrottle_task"])
     if names[:2] == ["unthrottle", "unthrottle_task"]:
         used = turn["throttled_usec"]
-        v.equal("group", int(told[0][1]), cgroup)
+        v.equal("group", int(lines[0][1]), cgroup)
         # A difference of two counters that are cut to microseconds.
-        v.within("delta / 1000", int(told[0][2]) // 1000, used - 1, used + 1)
-        known = turn["lifted_ns"] - turn["seen_ns"]
-        v.at_least("delta", int(told[0][2]), known, "ns")
-        v.equal("task and reason", told[1][1:], [str(pid), str(REFILL)])
+        v.within("delta / 1000", int(lines[0][2]) // 1000, used - 1, used + 1)
+        least = turn["lifted_ns"] - turn["seen_ns"]
+        v.at_least("delta", int(lines[0][2]), least, "ns")
+        v.equal("task and reason", lines[1][1:], [str(pid), str(REFILL)])
     v.at_least(
         "throttled before they were on", turn["on_ns"] - turn["seen_ns"], 100 * MS, "ns"
     )
     # And then another one, from its beginning.
     v.equal("the next two", names[2:4], ["throttle", "throttle_task"])
     if names[2:4] == ["throttle", "throttle_task"]:
-        v.equal("group that is throttled", int(told[2][1]), cgroup)
-        v.equal("task that is throttled", int(told[3][1]), pid)
+        v.equal("group that is throttled", int(lines[2][1]), cgroup)
+        v.equal("task that is throttled", int(lines[3][1]), pid)
     return v
 
 
@@ -562,10 +562,10 @@ def moderate_use_is_silent(ev: Evidence) -> Verdict:
 
 
 def real_time_is_silent(ev: Evidence) -> Verdict:
-    """The quota is not for it."""
+    """The quota does not apply to a real-time task."""
     v, run = _quiet(ev, "fifo")
-    # In no more than a period a task of the fair class has two quotas of 20 ms at most,
-    # and some of a tick.
+    # Within one period a task of the fair class gets two quotas of 20 ms at most, and
+    # part of a tick.
     most = [cpu for wall, cpu in run.task("fifo")["bursts"] if wall <= 100 * MS]
     if not most:
         v.undecide("the host has stretched each burst beyond a period")
@@ -575,7 +575,7 @@ def real_time_is_silent(ev: Evidence) -> Verdict:
 
 
 def moving_is_silent(ev: Evidence) -> Verdict:
-    """Ten rounds of what ends the throttling of a task that is throttled."""
+    """Ten rounds of the changes that end the throttling of a throttled task."""
     v, run = _quiet(ev, "moved")
     periods = run.group("moved")["stat"]["nr_periods"]
     v.at_least("nr_periods", periods, 1)
@@ -588,8 +588,8 @@ def ends_match_starts(ev: Evidence) -> Verdict:
     v = Verdict()
     for run in (_run(ev, name) for name in _WORKLOADS):
         name = run.load.name
-        queues = _alternating(run.record(*_QUEUE), _QUEUE, ("cgroup", "on"))
-        tasks = _alternating(run.record(*_TASK), _TASK, ("task",))
+        queues = _pair(run.record(*_QUEUE), _QUEUE, ("cgroup", "on"))
+        tasks = _pair(run.record(*_TASK), _TASK, ("task",))
         v.at_least(f"{name}: tasks throttled", len(tasks.pairs), 1)
         v.equal(f"{name}: tasks, out of turn or left open", tasks.odd, 0)
         v.equal(f"{name}: queues, out of turn or left open", queues.odd, 0)
@@ -606,8 +606,8 @@ def ends_match_starts(ev: Evidence) -> Verdict:
 def records_come_when_the_clock_is_read(ev: Evidence) -> Verdict:
     """The recorder reads CLOCK_MONOTONIC, and the clock of the event's queue.
 
-    How far these are from each other is what they are apart when all is at its fastest:
-    the least over dozens of records, as a host that takes the CPU away only adds to it.
+    Each event's distance between the two is the least over dozens of records, since a
+    host that takes the CPU away only adds to it.
     """
     v = Verdict()
     for name in ("lone", "three", "nested", "quiet", "trainer"):
@@ -616,18 +616,18 @@ def records_come_when_the_clock_is_read(ev: Evidence) -> Verdict:
             event: [e.ts_ns - _clock(e) for e in run.record(event)]
             for event in (*_QUEUE, *_TASK)
         }
-        for event, own in ages.items():
+        for event, delays in ages.items():
             others = [min(a) for other, a in ages.items() if a and other != event]
-            v.at_least(f"{name}: {event}", len(own), ENDS)
-            if own and others:
-                apart = abs(min(own) - min(others))
+            v.at_least(f"{name}: {event}", len(delays), ENDS)
+            if delays and others:
+                apart = abs(min(delays) - min(others))
                 label = f"{name}: {event}: least time from the clock, and of the others"
                 v.at_most(label, apart, MS // 2, "ns")
     return v
 
 
 def some_quota_is_to_blame(ev: Evidence) -> Verdict:
-    """Found by the queue events, where the script looks at the queues themselves."""
+    """By the queue events; the script looks at the queues themselves instead."""
     v = Verdict()
     for run in (_run(ev, name) for name in _WORKLOADS):
         blamed = [group for _, group in _blame(run)]
@@ -636,17 +636,17 @@ def some_quota_is_to_blame(ev: Evidence) -> Verdict:
             fact["cgroup"] for fact in run.all("group") if fact["stat"]["nr_throttled"]
         }
         others = sum(group not in limited for group in blamed)
-        v.equal(f"{run.load.name}: by a group that cpu.stat does not", others, 0)
+        v.equal(f"{run.load.name}: by a group that never is, by cpu.stat", others, 0)
     return v
 
 
 def scripts_add_up(ev: Evidence) -> Verdict:
-    """The names are the workload's, the nanoseconds the recorder's."""
+    """Names come from the workload, nanoseconds from the recorder."""
     v = Verdict()
     run = _run(ev, "trainer")
     comms = _names(run)
     groups = {fact["cgroup"]: fact["name"] for fact in run.all("group")}
-    whose = {
+    limits = {
         (start.ts_ns, start.cpu): groups.get(group or 0) for start, group in _blame(run)
     }
     lost: Counter[str] = Counter()
@@ -654,37 +654,37 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     spans = _spans(run)
     for span in spans:
         own = groups[_int(span.end, "cgroup")]
-        whom = whose[span.start.ts_ns, span.start.cpu]
-        key = f"{comms[_int(span.end, 'task')]},{own},{whom}"
+        limit = limits[span.start.ts_ns, span.start.cpu]
+        key = f"{comms[_int(span.end, 'task')]},{own},{limit}"
         lost[key] += span.ns
         times[key] += 1
     maps = run.load.bpftrace("sched-throttle-who").maps
     v.equal("@lost_ns", sorted(maps["@lost_ns"].items()), sorted(lost.items()))
     v.equal("@times", sorted(maps["@times"].items()), sorted(times.items()))
-    wanted = {
+    expected = {
         "NCCL Progress,train,pod-7",
         "python3,train,pod-7",
         "pt_data_worker,loader,loader",
     }
-    v.equal("threads, groups and whose quota", set(lost), wanted)
+    v.equal("threads, groups and whose quota", set(lost), expected)
     v.equal(
         "@group_ns / 1000",
         {name: int(ns) // 1000 for name, ns in maps["@group_ns"].items()},
         {n: run.group(n)["stat"]["throttled_usec"] for n in ("loader", "pod-7")},
     )
     hists = run.load.bpftrace("sched-throttle").hists["@ms"]
-    told = {
+    counts = {
         comm: {b.low or 0: b.count for b in buckets if b.count}
         for comm, buckets in hists.items()
     }
     counted: dict[str, Counter[int]] = defaultdict(Counter)
     for span in spans:
         counted[comms[_int(span.end, "task")]][_bucket(span.ns // MS)] += 1
-    v.equal("histograms in ms", _plain(told), _plain(counted))
+    v.equal("histograms in ms", _sorted(counts), _sorted(counted))
     return v
 
 
-# -- what was said
+# -- what the programs printed
 
 
 def _run(ev: Evidence, name: str) -> Run:
@@ -729,28 +729,28 @@ class Span:
 def _spans(run: Run, pid: int | None = None) -> list[Span]:
     """The throttlings of a task, or of all, in order of their ends."""
     only = {} if pid is None else {"task": pid}
-    pairs = _alternating(run.record(*_TASK, **only), _TASK, ("task",)).pairs
+    pairs = _pair(run.record(*_TASK, **only), _TASK, ("task",)).pairs
     return [Span(start, end) for start, end in pairs]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A task's throttling, and the gap in its own looks at the clock around it."""
+    """A task's throttling, and the gap in its own clock readings around it."""
 
     span: Span
     gap: tuple[int, int] | None
 
 
 def _gaps(run: Run, task: Mapping[str, Any]) -> list[Seen]:
-    """Throttling in the time in which the task looked at its clock."""
+    """The throttlings of a task during the time in which it read its clock."""
     return [
         Seen(
             span,
             next(
                 (
-                    (here, there)
-                    for here, there in task["gaps"]
-                    if here <= span.start.ts_ns and span.end.ts_ns <= there
+                    (left, right)
+                    for left, right in task["gaps"]
+                    if left <= span.start.ts_ns and span.end.ts_ns <= right
                 ),
                 None,
             ),
@@ -760,11 +760,11 @@ def _gaps(run: Run, task: Mapping[str, Any]) -> list[Seen]:
     ]
 
 
-def _both(run: Run, task: Mapping[str, Any], pairs: Sequence[Seen]) -> list[int]:
+def _overlaps(run: Run, task: Mapping[str, Any], pairs: Sequence[Seen]) -> list[int]:
     """For how long at most each throttled time is CPU time as well, in ns.
 
     The task is taken off its queue on the way to user space, and uses the CPU until it
-    is switched out: no earlier than its last look at the clock, which precedes both.
+    is switched out: no earlier than its last clock reading, which precedes both.
     """
     switches = run.load.events("sched_switch")
     return [
@@ -793,39 +793,41 @@ def _during(run: Run, step: Mapping[str, Any], *names: str) -> list[Event]:
     ]
 
 
-def _ended(v: Verdict, run: Run, step: Mapping[str, Any], why: int, on: int) -> None:
+def _check_end(
+    v: Verdict, run: Run, step: Mapping[str, Any], reason: int, on: int
+) -> None:
     """What was done to a task ended its throttling, and for this reason.
 
-    A change can be several in the kernel, so that it stops in between once more.
+    One change can be several in the kernel, with another throttling in between.
     """
     name = f"{step['task']}: {step['name']}"
     events = _during(run, step, *_TASK)
     ends = [event for event in events if event.name == _TASK[1]]
     v.at_least(f"{name}: ends while it was done", len(ends), 1)
-    there = [event.name for event in events if event.fields["on"] == on]
-    v.equal(f"{name}: the last event on that CPU", there[-1:], [_TASK[1]])
-    v.equal(f"{name}: reasons", {_int(end, "reason") for end in ends}, {why})
+    names = [event.name for event in events if event.fields["on"] == on]
+    v.equal(f"{name}: the last event on that CPU", names[-1:], [_TASK[1]])
+    v.equal(f"{name}: reasons", {_int(end, "reason") for end in ends}, {reason})
     v.equal(f"{name}: CPUs", {end.fields["on"] for end in ends}, {on})
     # The driver had seen it stand still by then, and left it so for a while.
-    known = step["before_ns"] - step["seen_ns"]
-    v.at_least(f"{name}: throttled before", known, 100 * MS, "ns")
+    least = step["before_ns"] - step["seen_ns"]
+    v.at_least(f"{name}: throttled before", least, 100 * MS, "ns")
     for span in _spans(run, step["pid"]):
         if span.end is ends[0]:
-            v.at_least(f"{name}: time", span.ns, known, "ns")
+            v.at_least(f"{name}: time", span.ns, least, "ns")
 
 
-def _call(load: WorkloadResult, pid: int, said: Mapping[str, Any]) -> tuple[int, int]:
-    """When the mmap() that a task said it made began and ended in the kernel, in ns."""
-    enter, spans = 0, [(0, 0)]
+def _call(load: WorkloadResult, pid: int, call: Mapping[str, Any]) -> tuple[int, int]:
+    """When the mmap() that a task printed began and ended in the kernel, in ns."""
+    enter, calls = 0, [(0, 0)]
     for event in load.record():
         if event.pid == pid and event.name == "sys_enter_mmap":
             enter = event.ts_ns
         elif event.pid == pid and event.name == "sys_exit_mmap":
-            spans.append((enter, event.ts_ns))
+            calls.append((enter, event.ts_ns))
     inside = [
         (enter, leave)
-        for enter, leave in spans
-        if said["begin_ns"] <= enter and leave <= said["end_ns"]
+        for enter, leave in calls
+        if call["begin_ns"] <= enter and leave <= call["end_ns"]
     ]
     return max(inside, key=lambda span: span[1] - span[0], default=(0, 0))
 
@@ -856,13 +858,13 @@ def _quiet(ev: Evidence, name: str) -> tuple[Verdict, Run]:
 
 @dataclass(frozen=True)
 class Paired:
-    """Starts with their ends; ``odd`` counts those that have no other."""
+    """Starts with their ends; ``odd`` counts those without the other."""
 
     pairs: tuple[tuple[Event, Event], ...]
     odd: int
 
 
-def _alternating(
+def _pair(
     events: Sequence[Event], names: tuple[str, str], keys: tuple[str, ...]
 ) -> Paired:
     open_: dict[tuple[int, ...], Event] = {}
@@ -884,8 +886,8 @@ def _since_first(run: Run, starts: Sequence[Event], a: Event, b: Event) -> int:
     """How long the first task had been off the CPU when queue ``b`` was let go.
 
     The kernel's time of a queue does not begin when it is throttled but when a task
-    of it, or of a queue below it, first stops by itself.  One that somebody else puts
-    among the throttled ones does not begin it.
+    of it, or of a queue below it, first stops by itself.  A task that somebody else
+    adds to the throttled ones does not begin it.
     """
     for start in starts:
         if (
@@ -901,7 +903,7 @@ def _since_first(run: Run, starts: Sequence[Event], a: Event, b: Event) -> int:
 def _blame(run: Run) -> list[tuple[Event, int | None]]:
     """For each throttled task, the nearest group that is throttled on that CPU."""
     throttled: set[tuple[int, int]] = set()
-    found: list[tuple[Event, int | None]] = []
+    pairs: list[tuple[Event, int | None]] = []
     for event in run.record(*_QUEUE, _TASK[0]):
         place = (_int(event, "cgroup"), _int(event, "on"))
         if event.name == _QUEUE[0]:
@@ -910,10 +912,10 @@ def _blame(run: Run) -> list[tuple[Event, int | None]]:
             throttled.discard(place)
         else:
             groups: Iterator[int] = run.chain(place[0])
-            found.append(
+            pairs.append(
                 (event, next((g for g in groups if (g, place[1]) in throttled), None))
             )
-    return found
+    return pairs
 
 
 def _bucket(value: int) -> int:
@@ -921,5 +923,5 @@ def _bucket(value: int) -> int:
     return value if value < 2 else 1 << (value.bit_length() - 1)
 
 
-def _plain(hists: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+def _sorted(hists: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
     return {name: dict(sorted(hist.items())) for name, hist in sorted(hists.items())}
