@@ -327,7 +327,7 @@ TESTS = "# Totals: pass:40 fail:0 xfail:0 xpass:0 skip:38 error:0\n"
         (1, {"pages": 15}, ["memory used up: pages"]),
         (2, {"mapped": 1}, ["pieces mapped"]),
         (2, {"pages": 16}, ["pages"]),
-        (2, {"wrong": 1}, ["pages that are another"]),
+        (2, {"wrong": 1}, ["pages with other contents"]),
         (2, {"huge_kb": 0}, ["kB of huge pages before"]),
     ],
 )
@@ -365,7 +365,7 @@ SHORT: Lines = [
         (0, {"huge": [0, 0]}, ["hole: the huge one: error"]),
         (1, {"huge": [1, 12]}, ["huge page: the huge one: pieces mapped"]),
         (1, {"huge_kb": 0}, ["huge page: kB of huge pages before"]),
-        (1, {"wrong": 1}, ["huge page: bytes that are another"]),
+        (1, {"wrong": 1}, ["huge page: bytes with other contents"]),
         (1, {"few": [1, 0, 100]}, ["huge page: the few: pieces mapped"]),
         (1, {"few": [0, 0, 99]}, ["huge page: the few: pages"]),
     ],

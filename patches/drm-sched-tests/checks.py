@@ -9,12 +9,12 @@ import re
 from kstall.evidence import Evidence, Verdict
 
 _SUITE = "drm_sched_concurrent_tests"
-#: Jobs of the first of the suite's two cases; of the second there are more.
+#: Jobs of the first of the suite's two cases; the second one has more.
 _JOBS = 16 * 8
 
 
 def suite_passes(ev: Evidence) -> Verdict:
-    """Both of its cases."""
+    """KUnit's result, which is that of both of its cases."""
     v = Verdict()
     load = ev.workload("suite")
     v.equal("exit status", load.exit_status, 0)
@@ -23,19 +23,19 @@ def suite_passes(ev: Evidence) -> Verdict:
 
 
 def killed_job_is_freed(ev: Evidence) -> Verdict:
-    """The case is one of two; which they are is in their names."""
+    """KUnit prints the result of each of the suite's two cases by name."""
     v = Verdict()
     load = ev.workload("kill")
     v.equal("exit status", load.exit_status, 0)
     cases = re.findall(r"(?m)^ +(ok|not ok) \d+ (\w+)", load.stdout)
     passed = [(name, result) for result, name in cases]
-    wanted = ("drm_sched_basic_cancel", "drm_sched_basic_kill")
-    v.equal("cases", passed, [(name, "ok") for name in wanted])
+    expected = ("drm_sched_basic_cancel", "drm_sched_basic_kill")
+    v.equal("cases", passed, [(name, "ok") for name in expected])
     return v
 
 
 def jobs_outlive_the_scheduler(ev: Evidence) -> Verdict:
-    """By the order of three functions: the tests themselves pass either way."""
+    """Judged by the order of three functions: the tests themselves pass either way."""
     v = Verdict()
     lines = ev.workload("memory").stdout.splitlines()
     runs = {run["run"]: run for run in map(json.loads, lines)}

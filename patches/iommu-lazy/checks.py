@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the iommu-lazy series: what fails without its patch, and what must not.
 
-What waits is seen at the driver's function, with the times of both ends; what becomes
-of IOVAs where they are taken and where they are freed.
+Waits are seen at the driver's function, with the times of both ends; IOVAs where they
+are taken and where they are freed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READS = ("small", "scattered", "adjacent")
 
 @dataclass(frozen=True)
 class _Phase:
-    """Reads of one kind in a domain of one type, and what was seen meanwhile."""
+    """Reads of one kind in a domain of one type, and what was seen during them."""
 
     load: WorkloadResult
     facts: dict[str, Any]
@@ -32,7 +32,7 @@ class _Phase:
     def name(self) -> str:
         return str(self.facts["name"])
 
-    def holds(self, at_us: int) -> bool:
+    def contains(self, at_us: int) -> bool:
         return bool(
             self.facts["begin_ns"] // _US <= at_us <= self.facts["end_ns"] // _US
         )
@@ -42,34 +42,34 @@ class _Phase:
         return sum(
             size
             for event in self.load.events("unmap")
-            if self.holds(event.ts_ns // _US)
+            if self.contains(event.ts_ns // _US)
             and isinstance(size := event.fields["unmapped_size"], int)
         )
 
     def waits(self) -> int:
         """How many invalidations were waited for."""
         # [asked, device, unmap begin, unmap end, sync begin, sync end, ...] in us
-        return sum(self.holds(wait[4]) for wait in self.lines["probes"]["waits"])
+        return sum(self.contains(wait[4]) for wait in self.lines["probes"]["waits"])
 
-    def pages(self, what: str) -> int:
+    def pages(self, kind: str) -> int:
         """Of IOVA space that was ``taken`` or ``freed``."""
         return sum(
-            pages for at, pages in self.lines["iovas"][what] if self.holds(int(at))
+            pages for at, pages in self.lines["iovas"][kind] if self.contains(int(at))
         )
 
     def entered(self, name: str) -> int:
         """How often the function of that ``name`` began."""
-        found = self.lines["probes"]["entered"]
-        return sum(self.holds(at) for at, which in found if which == name)
+        entries = self.lines["probes"]["entered"]
+        return sum(self.contains(at) for at, which in entries if which == name)
 
 
 def nothing_waits_in_lazy_mode(ev: Evidence) -> Verdict:
-    """Be it mapped in one piece or in several."""
+    """Whether it is mapped in one piece or in several."""
     v = Verdict()
     for phase in _phases(v, ev, _LAZY):
         v.equal(f"{phase.name}: waits for the IOMMU", phase.waits(), 0)
         if phase.name == "scattered":
-            # Else the driver did not map it in the way that is asked about.
+            # Else the driver did not map it in the way that is to be checked.
             v.at_least("scattered: pieces, least", min(phase.facts["runs"]), 2)
             requests = phase.facts["requests"]
             destroyed = phase.entered("dma_iova_destroy")
@@ -78,7 +78,7 @@ def nothing_waits_in_lazy_mode(ev: Evidence) -> Verdict:
 
 
 def strict_mode_waits(ev: Evidence) -> Verdict:
-    """By the same probes: nothing is deferred where that would not be safe."""
+    """The same probes show that nothing is deferred where that would not be safe."""
     v = Verdict()
     for phase in _phases(v, ev, _STRICT):
         requests = phase.facts["requests"]
@@ -87,7 +87,7 @@ def strict_mode_waits(ev: Evidence) -> Verdict:
 
 
 def each_iova_is_freed(ev: Evidence) -> Verdict:
-    """In pages, by the time the queue is empty: of an IOVA all or nothing is."""
+    """In pages, once the queue is empty: an IOVA is freed as a whole or not at all."""
     v = Verdict()
     for kind in (_LAZY, _STRICT):
         for phase in _phases(v, ev, kind):
@@ -100,15 +100,15 @@ def each_iova_is_freed(ev: Evidence) -> Verdict:
 
 def _phases(v: Verdict, ev: Evidence, kind: str) -> Iterator[_Phase]:
     load = ev.workload("disk-both")
-    said = list(map(json.loads, load.stdout.splitlines()))
-    lines = {line["what"]: line for line in said if line["what"] != "phase"}
-    found = [
+    facts = list(map(json.loads, load.stdout.splitlines()))
+    lines = {line["what"]: line for line in facts if line["what"] != "phase"}
+    phases = [
         _Phase(load, line, lines)
-        for line in said
+        for line in facts
         if line["what"] == "phase" and line["type"] == kind
     ]
-    v.equal(f"{kind}: phases", [phase.name for phase in found], list(_READS))
-    for phase in found:
+    v.equal(f"{kind}: phases", [phase.name for phase in phases], list(_READS))
+    for phase in phases:
         size = phase.facts["bytes"]
         v.equal(f"{kind}, {phase.name}: sectors", phase.facts["sectors"] * 512, size)
         v.equal(f"{kind}, {phase.name}: bytes unmapped", phase.unmapped(), size)

@@ -11,22 +11,22 @@ from kstall.evidence import Evidence, Verdict
 
 _PAGES = 16
 _HUGE = 512
-#: What a chunk of 256 MiB has, and how many of its pages are left.
+#: Pages in a chunk of 256 MiB, and how many of them are left.
 _CHUNK = 65536
 _FEW = 100
 _ENOMEM = 12
-#: What each migration of a few, or of too few, did.
+#: The outcome of each migration of a few pages, or of too few.
 _PARTS = ("pieces mapped", "error", "pages")
 
 
 def nobody_waits_for_ever(ev: Evidence) -> Verdict:
-    """Who waits for whom is seen in stacks, not by a limit of time."""
+    """Stacks show who waits for whom; no time limit is involved."""
     v = Verdict()
     turns = _turns(v, ev)
     for name, mapped in (("memory to spare", 0), ("memory used up", 1)):
         turn = turns[name]
         v.equal(f"{name}: wait for each other", turn["stuck"], [])
-        # Also where somebody had to be killed for that.
+        # Also if a task had to be killed for that.
         v.equal(f"{name}: the processor went", turn["offline_error"], 0)
         v.equal(f"{name}: pieces mapped", turn["mapped"], mapped)
         v.equal(f"{name}: error", turn["error"], 0)
@@ -35,19 +35,19 @@ def nobody_waits_for_ever(ev: Evidence) -> Verdict:
 
 
 def both_sizes_are_mapped(ev: Evidence) -> Verdict:
-    """What was written is read by the device, and then where it came from."""
+    """What was written is read by the device, and then back in system memory."""
     v = Verdict()
     turn = _turns(v, ev)["both sizes"]
     v.equal("kB of huge pages before", turn["huge_kb"], 2048)
     v.equal("pieces mapped", turn["mapped"], 2)
     v.equal("error", turn["error"], 0)
     v.equal("pages", turn["pages"], _PAGES + _HUGE)
-    v.equal("pages that are another", turn["wrong"], 0)
+    v.equal("pages with other contents", turn["wrong"], 0)
     return v
 
 
 def too_few_pages_are_put_back(ev: Evidence) -> Verdict:
-    """What is migrated before and after has the memory that it needs."""
+    """The migrations before and after it have the memory that they need."""
     v = Verdict()
     lines = map(json.loads, ev.workload("short").stdout.splitlines())
     turns = {turn["turn"]: turn for turn in lines}
@@ -60,27 +60,27 @@ def too_few_pages_are_put_back(ev: Evidence) -> Verdict:
             "the huge one": (turn["huge"], [0, _ENOMEM]),
             "the few": (turn["few"], [0, 0, _FEW]),
         }
-        for what, (seen, wanted) in migrations.items():
-            for part, is_, shall in zip(_PARTS, seen, wanted, strict=False):
-                v.equal(f"{name}: {what}: {part}", is_, shall)
-        v.equal(f"{name}: bytes that are another", turn["wrong"], 0)
+        for label, (outcome, expected) in migrations.items():
+            for part, actual, value in zip(_PARTS, outcome, expected, strict=False):
+                v.equal(f"{name}: {label}: {part}", actual, value)
+        v.equal(f"{name}: bytes with other contents", turn["wrong"], 0)
     return v
 
 
 def hmm_tests_pass(ev: Evidence) -> Verdict:
-    """Those for device memory that is coherent are skipped."""
+    """The tests for coherent device memory are skipped."""
     v = Verdict()
     load = ev.workload("hmm-tests")
     v.equal("exit status", load.exit_status, 0)
     totals = re.findall(r"(?m)^# Totals: (.*)$", load.stdout)
     v.equal("totals", len(totals), 1)
-    found = {
+    counts = {
         name: int(count)
         for line in totals
         for name, count in re.findall(r"(\w+):(\d+)", line)
     }
-    v.at_least("passed", found.get("pass", 0), 30)
-    v.equal("failed", found.get("fail", 0) + found.get("error", 0), 0)
+    v.at_least("passed", counts.get("pass", 0), 30)
+    v.equal("failed", counts.get("fail", 0) + counts.get("error", 0), 0)
     return v
 
 

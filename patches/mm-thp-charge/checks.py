@@ -18,7 +18,7 @@ _ENOENT = 2
 
 
 def migration_counts_as_a_page_fault(ev: Evidence) -> Verdict:
-    """The page fault is what the migration is measured by."""
+    """The migration is compared with a page fault under the same conditions."""
     v = Verdict()
     lines = ev.workload("charge").stdout.splitlines()
     turns = {(turn["how"], turn["room"]): turn for turn in map(json.loads, lines)}
@@ -26,7 +26,7 @@ def migration_counts_as_a_page_fault(ev: Evidence) -> Verdict:
     for (how, room), turn in turns.items():
         where = f"{how} {'with' if room else 'without'} room"
         if how == "device":
-            # It reads what it has got: nothing, or all pages.
+            # The device reads what it has: nothing, or all pages.
             v.equal(f"{where}: error", turn["error"], 0 if room else _ENOENT)
             v.equal(f"{where}: pages", turn["done"], 512 if room else 0)
         for name in _ALLOCATED:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the pci-aer-fixes series: each shows a fault of the kernel without it.
 
-What is judged is what the kernel did by older means: `ras:aer_event`, its counters in
-sysfs, and kprobes on its functions.
+What the kernel did is judged by means that exist without the patches: `ras:aer_event`,
+its counters in sysfs, and kprobes on its functions.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ def late_error_is_reported(ev: Evidence) -> Verdict:
 
 
 def late_advisory_is_reported(ev: Evidence) -> Verdict:
-    """Each is a correctable event, and one that has its name.
+    """Each is reported as correctable, and again under the error's own name.
 
-    Since 7.3; the second one comes with the severity of the first.
+    Since 7.3; the second report has the severity of the first.
     """
     v = Verdict()
     turn, left = _facts(ev, "advisory")
-    v.equal("errors that could not be made", sum(map(bool, turn["errors"])), 0)
+    v.equal("errors that could not be injected", sum(map(bool, turn["errors"])), 0)
     v.equal("messages received", turn["grown"]["root"]["total_err_cor"], 2)
     reports = ev.workload("advisory").record("aer_event")
-    found = [event.fields["status"] for event in reports]
-    wanted = [ADVISORY, TIMEOUT, ADVISORY, UNEXPECTED]
-    v.equal("aer_event of advisory errors", found, wanted)
+    statuses = [event.fields["status"] for event in reports]
+    expected = [ADVISORY, TIMEOUT, ADVISORY, UNEXPECTED]
+    v.equal("aer_event of advisory errors", statuses, expected)
     for name in ("CmpltTO", "UnxCmplt"):
         counted = turn["grown"]["ep2"].get(f"nonfatal {name}", 0)
         v.equal(f"{name} counted", counted, 1)
@@ -70,7 +70,7 @@ def late_advisory_is_reported(ev: Evidence) -> Verdict:
 
 
 def registers_are_freed(ev: Evidence) -> Verdict:
-    """Both functions are given the address."""
+    """The functions that queue and that free them are given the same address."""
     v = Verdict()
     (fact,) = _facts(ev, "unknown")
     v.equal("reports taken", fact["taken"], [True, True])
@@ -84,7 +84,7 @@ def registers_are_freed(ev: Evidence) -> Verdict:
     names = [event.fields["dev_name"] for event in reports]
     v.equal("devices in aer_event", names, [fact["address"]] * 2)
     log = ev.workload("unknown").kmsg.count("no pci_dev found")
-    v.equal("the other one in the log", log, 2)
+    v.equal("the unknown device in the log", log, 2)
     return v
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the pci-aer-inject series: each shows a fault of the kernel without it.
 
-What is judged is what the kernel did by older means: `ras:aer_event`, its counters in
-sysfs, and kprobes on its functions.
+What the kernel did is judged by means that exist without the patches: `ras:aer_event`,
+its counters in sysfs, and kprobes on its functions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RXERR, BADTLP = 0x1, 0x40
 
 
 def overridden_error_is_reported(ev: Evidence) -> Verdict:
-    """aer_event leaves out what is masked."""
+    """aer_event leaves out errors that are masked."""
     v = Verdict()
     (turn,) = _facts(ev, "override")
     v.equal("writes to aer_inject that failed", sum(map(bool, turn["errors"])), 0)

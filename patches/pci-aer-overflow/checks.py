@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the pci-aer-overflow series: what fails without its patch.
 
-What is judged is what the kernel did by older means: `ras:aer_event`, its counters in
-sysfs, the log, and the status registers.
+What the kernel did is judged by means that exist without the patches: `ras:aer_event`,
+its counters in sysfs, the log, and the status registers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ TIMEOUT = 0x4000
 #: Records of correctable errors that the kernel has room for, and how many are sent.
 ROOM, BURST = 128, 260
 
-#: Who sends what behind them: the severity, and the status in each aer_event.  That of
-#: a fatal error is not read, as the link may be down, unless a port has it.
+#: What devices send after them: the severity, and the status in each aer_event.  The
+#: status of a fatal error is not read, as the link may be down, unless it is a port's.
 _TURNS = {
     "one": (NONFATAL, {"ep2": TIMEOUT}),
     "two": (NONFATAL, {"ep2": TIMEOUT, "root": TIMEOUT}),
@@ -27,7 +27,7 @@ _TURNS = {
 
 
 def late_error_is_recovered(ev: Evidence) -> Verdict:
-    """The driver of ports takes part in it; the kernel logs how it ended."""
+    """The port driver takes part in the recovery; the kernel logs how it ended."""
     v = Verdict()
     load = ev.workload("overflow")
     turns = _facts(ev, "overflow")
@@ -46,8 +46,8 @@ def late_error_is_recovered(ev: Evidence) -> Verdict:
             for event in load.record("aer_event")
             if event.fields["severity"] == severity and low <= event.ts_ns <= high
         }
-        wanted = {turn["addresses"][key]: status for key, status in senders.items()}
-        v.equal(f"{name}: aer_event", reports, wanted)
+        expected = {turn["addresses"][key]: status for key, status in senders.items()}
+        v.equal(f"{name}: aer_event", reports, expected)
         v.equal(f"{name}: recovered", turn["recovered"], len(senders))
         v.equal(f"{name}: status left", set(turn["left"].values()), {0})
     return v

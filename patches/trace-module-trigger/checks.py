@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The checks of the trace-module-trigger series: what fails without its patches.
 
-What is judged is what the kernel does while a module goes: whether it unregisters the
-probe of an event, how many triggers it frees, and whether what they held is released.
+What is judged is what the kernel does while a module is unloaded: whether it
+unregisters the probe of an event, how many triggers it frees, and whether what they
+held is released.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Any
 
 from kstall.evidence import Evidence, Verdict
 
-#: The turns of the workload: whether the event fires, and how many pieces of memory are
-#: triggers': one each, and a second one if it enables an event.  A line that takes a
-#: trigger away makes one for it, too.
+#: The turns of the workload: whether the event fires, and how many allocations are
+#: triggers': one each, and a second one if it enables an event.  A line that removes a
+#: trigger allocates one for that, too.
 _TURNS = {
     "enabled": (True, 0),
     "trigger removed": (False, 2),
@@ -25,12 +26,12 @@ _TURNS = {
     "instance": (True, 1),
     "snapshot": (False, 1),
 }
-#: Those whose trigger holds something else: the other module, the snapshot.
+#: The turns whose trigger holds something else: the other module, the snapshot.
 _HOLD = ("another module's event", "snapshot")
 
 
 def trigger_does_not_keep_the_probe(ev: Evidence) -> Verdict:
-    """Those without a trigger are the controls."""
+    """The turns without a trigger are the controls."""
     v = Verdict()
     turns = _facts(v, ev)
     for name, (fires, _) in _TURNS.items():
@@ -41,7 +42,7 @@ def trigger_does_not_keep_the_probe(ev: Evidence) -> Verdict:
 
 
 def triggers_go_with_the_event(ev: Evidence) -> Verdict:
-    """The one that was removed before is the control."""
+    """The trigger that was removed before is the control."""
     v = Verdict()
     turns = _facts(v, ev)
     for name, (_, triggers) in _TURNS.items():
@@ -50,7 +51,7 @@ def triggers_go_with_the_event(ev: Evidence) -> Verdict:
 
 
 def triggers_hold_nothing_when_gone(ev: Evidence) -> Verdict:
-    """What each holds before is the control."""
+    """What each trigger holds before the unload is the control."""
     v = Verdict()
     turns = _facts(v, ev)
     for name in _HOLD:
