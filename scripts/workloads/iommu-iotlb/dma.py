@@ -42,7 +42,7 @@ class Iommu:
     walk: str | None = None
 
 
-#: That of the machine that QEMU makes up.
+#: The IOMMU of QEMU's machine.
 IOMMU = {
     "x86_64": Iommu("intel_iommu_tlb_sync", "intel_flush_iotlb_all"),
     "aarch64": Iommu(
@@ -98,12 +98,12 @@ def nvme() -> Pci:
 
 
 def wait_for(holds: Any) -> Any:
-    """Look until it is true, and return that."""
+    """Poll until the result is true, and return it."""
     # Devices and drivers come without the patches, too.
-    found = waiting.until(holds, 60.0, "device")
-    if not found:
-        raise TimeoutError("what had to come did not come in a minute")
-    return found
+    value = waiting.until(holds, 60.0, "device")
+    if not value:
+        raise TimeoutError("the device was not ready within a minute")
+    return value
 
 
 class Benchmark:
@@ -134,8 +134,8 @@ class Benchmark:
         )  # fmt: skip
         with self.path.open("rb") as file:
             answer = fcntl.ioctl(file, self._IOCTL, request)
-        found = struct.unpack(self._FORMAT, answer)
-        return {"avg_map_100ns": found[0], "avg_unmap_100ns": found[2]}
+        fields = struct.unpack(self._FORMAT, answer)
+        return {"avg_map_100ns": fields[0], "avg_unmap_100ns": fields[2]}
 
 
 class Buffer:
@@ -170,13 +170,13 @@ class Buffer:
     def frames(self) -> list[int]:
         """The number of each page's frame."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        found = []
+        frames = []
         pagemap = os.open("/proc/self/pagemap", os.O_RDONLY)
         for offset in self.offsets:
             entry = os.pread(pagemap, 8, (address + offset) // PAGE * 8)
-            found.append(int.from_bytes(entry, "little") & ((1 << 55) - 1))
+            frames.append(int.from_bytes(entry, "little") & ((1 << 55) - 1))
         os.close(pagemap)
-        return found
+        return frames
 
     def runs(self, window: int) -> list[int]:
         """Of each ``window`` bytes: how many physically contiguous pieces they are."""
@@ -189,7 +189,7 @@ class Buffer:
 
 
 def _joined(offsets: list[int]) -> list[tuple[int, int]]:
-    """The areas that these pages are: adjacent ones are a single piece."""
+    """The areas that these pages form: adjacent ones are a single piece."""
     areas: list[tuple[int, int]] = []
     for offset in offsets:
         if areas and areas[-1][1] == offset:
@@ -203,8 +203,8 @@ class Disk:
     """The block device of an NVMe controller, read past the page cache."""
 
     def __init__(self, device: Pci) -> None:
-        found = wait_for(lambda: list(device.path.glob("nvme/nvme*/nvme*n*/stat")))
-        self.sysfs = found[0].parent
+        stats = wait_for(lambda: list(device.path.glob("nvme/nvme*/nvme*n*/stat")))
+        self.sysfs = stats[0].parent
         self.path = Path("/dev") / self.sysfs.name
         wait_for(self.path.exists)
         # Until nobody looks for partitions any more.
@@ -260,7 +260,7 @@ class Trace:
         (self.path / "events" / event / "enable").write_text("1" if on else "0")
 
     def _stats(self, words: str) -> int:
-        stats = "".join(one.read_text() for one in self.path.glob("per_cpu/*/stats"))
+        stats = "".join(path.read_text() for path in self.path.glob("per_cpu/*/stats"))
         return sum(map(int, re.findall(rf"(?m)^(?:{words}): (\d+)$", stats)))
 
     def count(self) -> int:
@@ -287,8 +287,8 @@ GROUP = "kstall"
 def define(line: str) -> None:
     """Make or remove a probe, by a line as dynamic_events takes it.
 
-    These are fprobes: a kprobe is not called in an interrupt that came while another
-    one was.
+    These are fprobes: a kprobe is missed in an interrupt that comes during another
+    kprobe.
     """
     # Python's own append mode seeks to the end, which tracefs does not allow.
     file = os.open(TRACING / "dynamic_events", os.O_WRONLY | os.O_APPEND)
@@ -303,13 +303,13 @@ class Probes:
     ``waits`` has [asked, device, unmap begin, unmap end, sync begin, sync end, first
     IOVA, last IOVA, domain] of each that was invalidated: whole microseconds, and the
     name that the device's kobject has.  ``walks`` has [begin, end, first IOVA, size] of
-    what the driver invalidated while it unmapped, which is then no more gathered.
+    what the driver invalidated while it unmapped, which it then no longer gathers.
     ``entered`` has [time, name] of each function of ``others`` that began, ``lazy`` the
     times at which a domain had got its queues.
     """
 
-    #: What is given a device, and unmaps its memory.
-    _ASKED = (
+    #: The functions that are given a device, and unmap its memory.
+    _ENTRIES = (
         *("iommu_dma_unmap_phys", "iommu_dma_unmap_sg", "dma_iova_unlink"),
         # A driver that lets its device go frees its coherent memory.
         "iommu_dma_free",
@@ -340,7 +340,7 @@ class Probes:
             }
         self._probes |= {
             name: f"f:{GROUP}/{name} {name} {self._NAME}"
-            for name in (*self._ASKED, *others)
+            for name in (*self._ENTRIES, *others)
         }
 
     def __enter__(self) -> Probes:
@@ -368,47 +368,47 @@ class Probes:
         )
         seen: dict[str, _Seen] = {}
         for line in lines:
-            found = pattern.match(line)
-            if found is None:
+            match = pattern.match(line)
+            if match is None:
                 raise OSError(f"not an event: {line!r}")
-            at, name = int(found[3]) * 1_000_000 + int(found[4]), found[5]
+            at, name = int(match[3]) * 1_000_000 + int(match[4]), match[5]
             if name in self._others:
                 self.entered.append((at, name))
             if name == "lazy":
                 self.lazy.append(at)
                 continue
             # What is interrupted goes on afterwards, as does what lost the CPU.
-            context = next((bit for bit in "Hhs" if bit in found[2]), found[1])
-            one = seen.setdefault(context, _Seen())
-            given = [int(word, 16) for word in re.findall(r"=0x(\w+)", found[6])]
+            context = next((bit for bit in "Hhs" if bit in match[2]), match[1])
+            unmap = seen.setdefault(context, _Seen())
+            values = [int(word, 16) for word in re.findall(r"=0x(\w+)", match[6])]
             if name == "begin":
-                one.begin, one.end, one.sync, one.walks = at, 0, 0, []
+                unmap.begin, unmap.end, unmap.sync, unmap.walks = at, 0, 0, []
             elif name == "end":
-                one.end = at
-            elif name == "in" and one.end:
-                one.sync = at
-                one.given = given
+                unmap.end = at
+            elif name == "in" and unmap.end:
+                unmap.sync = at
+                unmap.given = values
             elif name == "walk":
-                one.walks.append([at, 0, *given])
-            elif name == "walked" and one.walks:
-                one.walks[-1][1] = at
-                self.walks.append(one.walks[-1])
-            elif name == "out" and one.sync:
-                first, last, domain = one.given
+                unmap.walks.append([at, 0, *values])
+            elif name == "walked" and unmap.walks:
+                unmap.walks[-1][1] = at
+                self.walks.append(unmap.walks[-1])
+            elif name == "out" and unmap.sync:
+                first, last, domain = unmap.given
                 # What was invalidated with a table was not gathered.
-                for _, _, iova, size in one.walks:
+                for _, _, iova, size in unmap.walks:
                     first = min(first, iova)
                     last = max(last, iova + size - 1)
                 self.waits.append(
                     (
-                        one.asked, one.device, one.begin, one.end, one.sync, at,
-                        first, last, domain,
+                        unmap.asked, unmap.device, unmap.begin, unmap.end,
+                        unmap.sync, at, first, last, domain,
                     )
                 )  # fmt: skip
                 del seen[context]
-            elif name in self._ASKED:
-                one.asked = at
-                one.device = found[6].rpartition("device=")[2].strip('"')
+            elif name in self._ENTRIES:
+                unmap.asked = at
+                unmap.device = match[6].rpartition("device=")[2].strip('"')
 
 
 @dataclasses.dataclass
@@ -459,15 +459,15 @@ class Iovas:
 
     def _read(self, lines: list[str]) -> None:
         for line in lines:
-            found = re.search(r" (\d+)\.(\d+): (taken|freed): .* pages=(\d+)", line)
-            if found is None:
+            match = re.search(r" (\d+)\.(\d+): (taken|freed): .* pages=(\d+)", line)
+            if match is None:
                 raise OSError(f"not an event: {line!r}")
-            where = self.taken if found[3] == "taken" else self.freed
-            where.append((int(found[1]) * 1_000_000 + int(found[2]), int(found[4])))
+            times = self.taken if match[3] == "taken" else self.freed
+            times.append((int(match[1]) * 1_000_000 + int(match[2]), int(match[4])))
 
 
-#: What a function on processor 0 has to do first; a BPF program may not wait, but it
-#: may walk through a map.
+#: Makes a function on processor 0 slower: a BPF program may not wait, but it may walk
+#: through a map.
 _SLOW = """
 BEGIN {
 	$at = 0;
@@ -555,17 +555,17 @@ class FlushProbes:
         names = "|".join(_OF_FLUSHES)
         pattern = re.compile(rf" \[(\d+)\] .* (\d+)\.(\d+): ({names}): (.*)")
         for line in self.trace.lines():
-            found = pattern.search(line)
-            if found is None:
+            match = pattern.search(line)
+            if match is None:
                 raise OSError(f"not an event: {line!r}")
-            cpu, name = int(found[1]), found[4]
-            at = int(found[2]) * 1_000_000 + int(found[3])
+            cpu, name = int(match[1]), match[4]
+            at = int(match[2]) * 1_000_000 + int(match[3])
             flush = under_way.get(cpu)
             if name == "timer":
                 timers[cpu] = at
                 under_way.pop(cpu, None)
             elif name == "flush":
-                domain = int(found[5].rpartition("domain=0x")[2], 16)
+                domain = int(match[5].rpartition("domain=0x")[2], 16)
                 flush = [timers.pop(cpu, 0), domain, at, 0, 0, 0, 0, cpu]
                 flushes.append(flush)
                 under_way[cpu] = flush
@@ -588,8 +588,8 @@ class Unmapped:
     """The DMA API's own event of an unmapping, which comes when that is done, outside
     interrupts.
 
-    ``told`` has [time, pid, device] of each, in whole microseconds, of all the times
-    that it was entered.
+    ``unmappings`` has [time, pid, device] of each, in whole microseconds, over all
+    blocks that used this.
     """
 
     _PATTERN = re.compile(
@@ -598,7 +598,7 @@ class Unmapped:
 
     def __init__(self) -> None:
         self.trace = Trace("kstall-unmapped")
-        self.told: list[tuple[int, int, str]] = []
+        self.unmappings: list[tuple[int, int, str]] = []
 
     def __enter__(self) -> Unmapped:
         self.trace.__enter__()
@@ -608,18 +608,18 @@ class Unmapped:
     def __exit__(self, *_: object) -> None:
         self.trace.enable("dma/dma_unmap_phys", False)
         for line in self.trace.lines():
-            found = self._PATTERN.search(line)
-            if found is None:
+            match = self._PATTERN.search(line)
+            if match is None:
                 raise OSError(f"not an event: {line!r}")
-            if not set("Hhs") & set(found[2]):
-                at = int(found[3]) * 1_000_000 + int(found[4])
-                self.told.append((at, int(found[1]), found[5]))
+            if not set("Hhs") & set(match[2]):
+                at = int(match[3]) * 1_000_000 + int(match[4])
+                self.unmappings.append((at, int(match[1]), match[5]))
         self.trace.__exit__()
 
     def after(self, times: Sequence[int]) -> list[tuple[int, int, str]]:
         """The first one at or after each of these times."""
         return [
-            self.told[place]
-            for place in (bisect.bisect_left(self.told, (at,)) for at in times)
-            if place < len(self.told)
+            self.unmappings[place]
+            for place in (bisect.bisect_left(self.unmappings, (at,)) for at in times)
+            if place < len(self.unmappings)
         ]

@@ -14,9 +14,9 @@ Marks go to the trace_marker that --marks names, or to the first that exists; wh
 there is none, or it cannot be written, to DIR/marks-RANK.jsonl as facts of a recording
 (`cat DIR/marks-*.jsonl >> REC/facts.jsonl`), which needs no rights.
 
-What goes wrong is asked for: --late R:A-B:MS burns MS more in steps A to B-1 of rank R,
---quota R:A-B:USEC gives rank R USEC of CPU time in each 100 ms (as root; it is lifted
-again), --loader R:USEC puts a busy child of rank R, and not R itself, under a quota.
+Options cause faults: --late R:A-B:MS burns MS more in steps A to B-1 of rank R, --quota
+R:A-B:USEC gives rank R USEC of CPU time in each 100 ms (as root; it is lifted again),
+--loader R:USEC puts a busy child of rank R, and not R itself, under a quota.
 
 Each rank prints a JSON line at its end: the truth that a recording is compared with.
 """
@@ -45,7 +45,7 @@ _NAME = struct.Struct("!iH")
 
 
 def parsed() -> argparse.Namespace:
-    """What was asked for."""
+    """The options."""
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").split("\n\n", 1)[0],
         epilog="R is a rank; A-B are steps, without B.",
@@ -93,8 +93,8 @@ class Group:
     def quota(self, usec: int | None) -> None:
         """So much CPU time a period; None lifts it."""
         if self._new:
-            said = "max" if usec is None else str(usec)
-            _write(f"{self.path}/cpu.max", f"{said} {PERIOD_US}")
+            limit = "max" if usec is None else str(usec)
+            _write(f"{self.path}/cpu.max", f"{limit} {PERIOD_US}")
         else:
             _write(f"{self.path}/cpu.cfs_period_us", str(PERIOD_US))
             _write(f"{self.path}/cpu.cfs_quota_us", str(-1 if usec is None else usec))
@@ -121,19 +121,19 @@ def _write(path: str, text: str) -> None:
 
 
 class Marks:
-    """Where a rank says that it enters a collective, or has left it."""
+    """Where a rank notes that it enters a collective, or has left it."""
 
-    def __init__(self, wanted: str | None, rank: int, job: str) -> None:
+    def __init__(self, target: str | None, rank: int, job: str) -> None:
         self._rank, self._job = rank, job
         self._marker: int | None = None
-        names = [wanted] if wanted else list(MARKERS)
+        names = [target] if target else list(MARKERS)
         for name in names:
             if not os.path.isdir(name):  # noqa: PTH112
                 with contextlib.suppress(OSError):
                     self._marker = os.open(name, os.O_WRONLY)
                     self.where = name
                     return
-        top = wanted if wanted and os.path.isdir(wanted) else "."  # noqa: PTH112
+        top = target if target and os.path.isdir(target) else "."  # noqa: PTH112
         self.where = f"{top}/marks-{rank}.jsonl"
         self._file = open(self.where, "w", encoding="ascii")  # noqa: PTH123, SIM115
         self._fact(
@@ -149,7 +149,7 @@ class Marks:
         self._file.write(json.dumps(fact) + "\n")
 
     def say(self, step: int, phase: str) -> int:
-        """Mark, and when that was."""
+        """Write a mark; returns when that was."""
         now = time.monotonic_ns()
         if self._marker is not None:
             text = f"kstall step={step} phase={phase} rank={self._rank}"
@@ -196,13 +196,13 @@ class Ring:
         self._next = socket.create_connection((host or address, number), 60)
         self._before, _ = listener.accept()
         listener.close()
-        for one in (self._next, self._before):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            one.setblocking(False)
+        for peer in (self._next, self._before):
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            peer.setblocking(False)
 
-    def _rendezvous(self, port: int, mine: int) -> list[tuple[str, int]]:
-        found: dict[int, tuple[str, int]] = {0: ("", mine)}
-        waiting = []
+    def _rendezvous(self, port: int, own_port: int) -> list[tuple[str, int]]:
+        addresses: dict[int, tuple[str, int]] = {0: ("", own_port)}
+        connections = []
         inherited = os.environ.get("KSTALL_LISTENER")
         server = (
             socket.socket(fileno=int(inherited))
@@ -211,38 +211,38 @@ class Ring:
         )
         with server:
             server.settimeout(60)
-            while len(found) < self.world:
-                one, (host, *_) = server.accept()
-                rank, number = _NAME.unpack(_all(one, _NAME.size))
-                found[rank] = (host, number)
-                waiting.append(one)
-        table = [found[rank] for rank in range(self.world)]
-        said = json.dumps(table).encode()
-        for one in waiting:
-            one.sendall(struct.pack("!i", len(said)) + said)
-            one.close()
+            while len(addresses) < self.world:
+                connection, (host, *_) = server.accept()
+                rank, number = _NAME.unpack(_all(connection, _NAME.size))
+                addresses[rank] = (host, number)
+                connections.append(connection)
+        table = [addresses[rank] for rank in range(self.world)]
+        answer = json.dumps(table).encode()
+        for connection in connections:
+            connection.sendall(struct.pack("!i", len(answer)) + answer)
+            connection.close()
         return [(host or "127.0.0.1", number) for host, number in table]
 
-    def _joined(self, address: str, port: int, mine: int) -> list[tuple[str, int]]:
+    def _joined(self, address: str, port: int, own_port: int) -> list[tuple[str, int]]:
         until = time.monotonic() + 60
         while True:
             try:
-                one = socket.create_connection((address, port), 60)
+                connection = socket.create_connection((address, port), 60)
                 break
             except OSError:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.1)
-        with one:
-            one.sendall(_NAME.pack(self.rank, mine))
-            (size,) = struct.unpack("!i", _all(one, 4))
-            return [tuple(entry) for entry in json.loads(_all(one, size))]
+        with connection:
+            connection.sendall(_NAME.pack(self.rank, own_port))
+            (size,) = struct.unpack("!i", _all(connection, 4))
+            return [tuple(entry) for entry in json.loads(_all(connection, size))]
 
-    def _exchange(self, out: bytes, wanted: int) -> bytes:
+    def _exchange(self, out: bytes, size: int) -> bytes:
         """Send to the next while receiving from the one before: neither blocks."""
         sent, got = 0, bytearray()
-        while sent < len(out) or len(got) < wanted:
-            readers = [self._before] if len(got) < wanted else []
+        while sent < len(out) or len(got) < size:
+            readers = [self._before] if len(got) < size else []
             writers = [self._next] if sent < len(out) else []
             able, ready, _ = select.select(readers, writers, [], 120)
             if not able and not ready:
@@ -250,7 +250,7 @@ class Ring:
             if ready:
                 sent += self._next.send(out[sent:])
             if able:
-                piece = self._before.recv(wanted - len(got))
+                piece = self._before.recv(size - len(got))
                 if not piece:
                     raise ConnectionError(f"rank {self.rank}: its neighbour is gone")
                 got += piece
@@ -264,23 +264,23 @@ class Ring:
         parts = [values[edges[at] : edges[at + 1]] for at in range(world)]
         for turn in range(2 * (world - 1)):
             adding = turn < world - 1
-            mine = (rank - turn + (0 if adding else world)) % world
-            theirs = (mine - 1) % world
-            data = self._exchange(parts[mine].tobytes(), 8 * len(parts[theirs]))
-            came = array.array("q", data)
+            outgoing = (rank - turn + (0 if adding else world)) % world
+            incoming = (outgoing - 1) % world
+            data = self._exchange(parts[outgoing].tobytes(), 8 * len(parts[incoming]))
+            received = array.array("q", data)
             if adding:
-                came = array.array("q", map(int.__add__, came, parts[theirs]))
-            parts[theirs] = came
+                received = array.array("q", map(int.__add__, received, parts[incoming]))
+            parts[incoming] = received
         total = array.array("q")
         for part in parts:
             total += part
         return total
 
 
-def _all(one: socket.socket, size: int) -> bytes:
+def _all(connection: socket.socket, size: int) -> bytes:
     got = b""
     while len(got) < size:
-        piece = one.recv(size - len(got))
+        piece = connection.recv(size - len(got))
         if not piece:
             raise ConnectionError("rank 0 is gone")
         got += piece
@@ -297,16 +297,16 @@ def burn(ns: int) -> None:
         pass
 
 
-def work(asked: argparse.Namespace, rank: int, world: int) -> None:
+def work(options: argparse.Namespace, rank: int, world: int) -> None:
     """Be a rank until all steps are done."""
-    marks = Marks(asked.marks, rank, asked.job)
-    late = [one for one in map(window, asked.late) if one[0] == rank]
-    quotas = [one for one in map(window, asked.quota) if one[0] == rank]
+    marks = Marks(options.marks, rank, options.job)
+    late = [entry for entry in map(window, options.late) if entry[0] == rank]
+    quotas = [entry for entry in map(window, options.quota) if entry[0] == rank]
     group = loader = None
     pids = [os.getpid()]
-    for text in asked.loader:
-        who, usec = map(int, text.split(":"))
-        if who == rank:
+    for text in options.loader:
+        owner, usec = map(int, text.split(":"))
+        if owner == rank:
             group, loader = Group(f"kstall-loader-{rank}"), _loader()
             pids = [loader]
             group.enter(loader)
@@ -315,17 +315,17 @@ def work(asked: argparse.Namespace, rank: int, world: int) -> None:
         group = Group(f"kstall-allreduce-{rank}")
         group.enter(os.getpid())
     address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    ring = Ring(rank, world, address, int(os.environ.get("MASTER_PORT", asked.port)))
+    ring = Ring(rank, world, address, int(os.environ.get("MASTER_PORT", options.port)))
     truth: list[tuple[int, int]] = []
     try:
-        for step in range(asked.steps):
+        for step in range(options.steps):
             for _, begin, end, usec in quotas:
                 if group and step in (begin, end):
                     group.quota(usec if step == begin else None)
             extra = sum(ms for _, begin, end, ms in late if begin <= step < end)
-            burn(round((asked.compute + extra) * 1e6))
+            burn(round((options.compute + extra) * 1e6))
             entered = marks.say(step, "enter")
-            values = array.array("q", range(rank, rank + asked.size))
+            values = array.array("q", range(rank, rank + options.size))
             total = ring.sum(values)
             left = marks.say(step, "exit")
             base = world * (world - 1) // 2
@@ -363,19 +363,22 @@ def _loader() -> int:
 
 def main() -> int:
     """Be a rank, or start all of them."""
-    asked = parsed()
+    options = parsed()
     if "RANK" in os.environ:
         os.environ.setdefault("LOCAL_RANK", os.environ["RANK"])
-        work(asked, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+        work(options, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         return 0
-    with socket.create_server(("127.0.0.1", asked.port), backlog=asked.ranks) as server:
+    with socket.create_server(
+        ("127.0.0.1", options.port), backlog=options.ranks
+    ) as server:
         common = {
-            **{"WORLD_SIZE": str(asked.ranks), "LOCAL_WORLD_SIZE": str(asked.ranks)},
-            **{"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": asked.job},
+            "WORLD_SIZE": str(options.ranks),
+            "LOCAL_WORLD_SIZE": str(options.ranks),
+            **{"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": options.job},
             "MASTER_PORT": str(server.getsockname()[1]),
         }
         started = []
-        for rank in range(asked.ranks):
+        for rank in range(options.ranks):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             if rank == 0:
                 own["KSTALL_LISTENER"] = str(server.fileno())
@@ -388,17 +391,17 @@ def main() -> int:
                 )
             )
     try:
-        for one in started:
+        for process in started:
             # Each by itself: what they wrote at once into one pipe would be mixed.
-            sys.stdout.buffer.write(one.communicate()[0])
+            sys.stdout.buffer.write(process.communicate()[0])
             sys.stdout.flush()
-        return max(abs(one.returncode) for one in started)
+        return max(abs(process.returncode) for process in started)
     finally:
         # A rank that waits for one that is gone would do so for two minutes.
-        for one in started:
-            if one.poll() is None:
-                one.kill()
-                one.wait()
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
 
 if __name__ == "__main__":

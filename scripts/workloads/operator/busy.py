@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: GPL-2.0-only
-"""More records a second than are wanted, while threads are throttled.
+"""More records a second than are allowed, while threads are throttled.
 
     busy.py KSTALL_NODE OUT
 
@@ -49,7 +49,7 @@ def main() -> None:
         time.sleep(0.1)
     at = time.monotonic_ns()
     say(what="suspended", events=enabled(), at=at)
-    # What is throttled from now on nobody records.
+    # Throttling from now on is not recorded.
     time.sleep(2)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

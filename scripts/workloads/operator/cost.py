@@ -4,8 +4,8 @@
 
     cost.py NODE OUT
 
-Marks are written at several rates; what the recorder has run meanwhile its own account
-in schedstat says, and what the writer has run, that of the writer.  Prints JSON lines.
+Marks are written at several rates.  The recorder's CPU time is that of its schedstat;
+the writer's is measured around its writes.  Prints JSON lines.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pathlib import Path
 INSTANCE = Path("/sys/kernel/tracing/instances/kstall")
 TEXT = b"kstall step=123456 phase=enter rank=1\n"
 SECONDS = 6
-#: Marks a second; with none it is the cost of being there.
+#: Marks a second; 0 measures a recorder that is idle.
 RATES = (0, 200, 1000, 5000, 20000)
 
 
-def ran(pid: int) -> int:
+def run_ns(pid: int) -> int:
     """For how long a process was on a CPU, in ns."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
-def written(marker: int, rate: int) -> tuple[int, int]:
-    """(marks, ns of ours) in so many seconds at this rate."""
+def write_marks(marker: int, rate: int) -> tuple[int, int]:
+    """(marks, ns spent in the writes) in `SECONDS` at this rate."""
     began, spent, count = time.monotonic_ns(), 0, 0
     end = began + SECONDS * 1_000_000_000
     while (now := time.monotonic_ns()) < end:
@@ -65,7 +65,7 @@ def main() -> None:
             break
     marker = os.open(INSTANCE / "trace_marker", os.O_WRONLY)
     for on in (True, False):
-        # What a mark costs with nobody who records it, and with one.
+        # What a mark costs while it is recorded, and while nobody records it.
         (INSTANCE / "tracing_on").write_text(str(int(on)))
         before = time.monotonic_ns()
         for _ in range(1000):
@@ -77,13 +77,13 @@ def main() -> None:
     (INSTANCE / "tracing_on").write_text("1")
     time.sleep(3)
     for rate in RATES:
-        before, held = ran(recorder.pid), pages()
-        count, spent = written(marker, rate)
+        before, held = run_ns(recorder.pid), pages()
+        count, spent = write_marks(marker, rate)
         # Twice the time in which a buffer is read at the latest.
         time.sleep(4)
-        said = {"rate": rate, "count": count, "seconds": SECONDS + 4}
-        said |= {"ns": ran(recorder.pid) - before, "bytes": pages() - held}
-        print(json.dumps({"what": "rate", **said, "writer": spent}), flush=True)
+        costs = {"rate": rate, "count": count, "seconds": SECONDS + 4}
+        costs |= {"ns": run_ns(recorder.pid) - before, "bytes": pages() - held}
+        print(json.dumps({"what": "rate", **costs, "writer": spent}), flush=True)
     os.close(marker)
     recorder.send_signal(signal.SIGINT)
     recorder.communicate(timeout=600)

@@ -5,9 +5,9 @@
     fleet.py NODE OUT RANK WORLD STEPS PPM     the machine
     fleet.py rank STEPS QUOTA...               its rank, in which steps under a quota
 
-What the ranks wait for each other with is a serial port: a line when one has come, and
-one back when all have.  PPM is what this machine's clock is wrong by.  When the job is
-over the recorder ends, and agents answer on other ports until the first says "done".
+The ranks wait for each other at a serial port: a line out when one has arrived, and one
+back when all have.  PPM is the error of this machine's clock.  When the job is over the
+recorder ends, and agents answer on other ports until "done" comes over the first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Timex(ctypes.Structure):
 
 
 def port(name: str) -> int:
-    """The host's end of it is the test's."""
+    """Open a virtio port; its other end is the test's, on the host."""
     for path in PORTS.glob("*/name"):
         if path.read_text(encoding="ascii").strip() == name:
             return os.open(Path("/dev") / path.parent.name, os.O_RDWR)
@@ -51,7 +51,7 @@ def port(name: str) -> int:
 
 
 def line(handle: int) -> str:
-    """The next one."""
+    """The next line from a port."""
     text = b""
     while not text.endswith(b"\n"):
         piece = os.read(handle, 1)
@@ -62,7 +62,7 @@ def line(handle: int) -> str:
 
 
 def rank(steps: int, quota: range) -> None:
-    """Compute, wait for the others, and say so in marks."""
+    """Compute, wait for the others, and write marks."""
     hub = port("kstall.hub")
     with MARKER.open("w") as marks:
         for step in range(steps):
@@ -80,7 +80,7 @@ def rank(steps: int, quota: range) -> None:
 
 
 def serve(name: str, program: Path, out: str) -> None:
-    """An agent for each that connects."""
+    """Run an agent for each client that connects."""
     handle = port(name)
     ready = select.poll()
     ready.register(handle, select.POLLIN)
@@ -107,9 +107,9 @@ def machine(node: str, out: str, words: list[str]) -> None:
         [sys.executable, *words], stderr=subprocess.PIPE, text=True
     )
     assert recorder.stderr is not None
-    for said in recorder.stderr:
-        print(said, end="", flush=True)
-        if "recording into" in said:
+    for text in recorder.stderr:
+        print(text, end="", flush=True)
+        if "recording into" in text:
             break
     env = {**os.environ, "RANK": str(number), "WORLD_SIZE": str(world)}
     env["TORCHELASTIC_RUN_ID"] = "train"
@@ -128,11 +128,11 @@ def machine(node: str, out: str, words: list[str]) -> None:
     hub = port("kstall.hub")
     os.write(hub, b"ready\n")
     if line(hub) != "done":
-        raise SystemExit("the host says something else")
+        raise SystemExit("the host did not say that it is done")
 
 
 def main() -> None:
-    """One of the two."""
+    """Be the machine, or its rank."""
     if sys.argv[1] == "rank":
         steps, first, last = map(int, sys.argv[2:])
         rank(steps, range(first, last))

@@ -4,9 +4,9 @@
 
     recorded.py CLASS PROVIDER PROGRAM [ARGUMENT...]
 
-PROVIDER is the one that is wanted, or "any".  The recording and what the recorder said
-are put where the workload's results are; the output and the exit status are PROGRAM's,
-so that all that is checked of it is checked as ever.
+PROVIDER is the recorder's --provider, or "any".  The recording and what the recorder
+printed are put where the workload's results are; the output and the exit status are
+PROGRAM's, so that all of its checks can judge them as usual.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def main() -> int:
         [sys.executable, *words], stderr=subprocess.PIPE, text=True
     )
     assert recorder.stderr is not None
-    said = []
+    lines = []
     for line in recorder.stderr:
-        said.append(line)
+        lines.append(line)
         if "recording into" in line:
             break
     else:
-        print("".join(said), file=sys.stderr)
+        print("".join(lines), file=sys.stderr)
         return 1
     status = subprocess.run([HERE / program, *arguments], check=False).returncode
     recorder.send_signal(signal.SIGINT)
     _, rest = recorder.communicate(timeout=120)
-    told = {"status": recorder.returncode, "said": "".join(said) + rest}
-    (results / "recorder.json").write_text(json.dumps(told))
+    facts = {"status": recorder.returncode, "said": "".join(lines) + rest}
+    (results / "recorder.json").write_text(json.dumps(facts))
     if recorder.returncode:
-        print(told["said"], file=sys.stderr)
+        print(facts["said"], file=sys.stderr)
     return status or recorder.returncode
 
 

@@ -4,8 +4,8 @@
 
     stock.py NODE OUT MODULES
 
-For each class something stalls while the recorder takes what it finds, and what that
-should have been is printed: a JSON line each.
+For each class something stalls while the recorder uses what the kernel offers, and the
+truth is printed: a JSON line each.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ READS = 64
 
 
 def io_uring(_: str) -> object:
-    """Submitters that wait for room: what they say of their waits."""
-    done = subprocess.run(
+    """Submitters that wait for room: their own account of the waits."""
+    process = subprocess.run(
         [HERE / "sq-pressure", "wait", "wait-two", "press=8,500"],
         stdout=subprocess.PIPE,
         check=True,
         text=True,
     )
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in process.stdout.splitlines()]
 
 
 def mmu(modules: str) -> object:
     """Pages of a virtual machine move."""
-    done = subprocess.run(
+    process = subprocess.run(
         [HERE / "kvm", "32", modules], stdout=subprocess.PIPE, check=True, text=True
     )
-    return done.stdout.splitlines()
+    return process.stdout.splitlines()
 
 
 def totals() -> int:
-    """Of all devices and kinds, what sysfs has counted."""
-    found = 0
+    """The errors that sysfs has counted, of all devices and kinds."""
+    total = 0
     for path in DEVICES.glob("*/aer_dev_*"):
         for line in path.read_text().splitlines():
             if line.startswith("TOTAL_ERR_"):
-                found += int(line.split()[1])
-    return found
+                total += int(line.split()[1])
+    return total
 
 
 def aer(_: str) -> object:
-    """Errors that QEMU's monitor is asked for."""
+    """Errors that QEMU's monitor injects."""
     os.environ["KSTALL_WORKLOAD"] = "stock-1"
     before = totals()
     for step in ("ep0", "ep1", "ep0", "nonfatal"):
@@ -88,7 +88,7 @@ def throttle_for_long(modules: str) -> object:
 
 
 def throttle(_: str, seconds: float = 4) -> object:
-    """Two that use up a quota."""
+    """Two processes that use up a quota."""
     group = TOP / "kstall-stock"
     (TOP / "cgroup.subtree_control").write_text("+cpu")
     group.mkdir()
@@ -108,10 +108,12 @@ def throttle(_: str, seconds: float = 4) -> object:
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    said = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
-    # The group goes with the next one's: its oracle has to be there at the end.
+    counters = dict(
+        line.split() for line in (group / "cpu.stat").read_text().splitlines()
+    )
+    # main() removes the group: the recorder needs it as an oracle until its end.
     os.environ["KSTALL_GROUP"] = str(group)
-    return {"group": group.stat().st_ino, "usec": int(said["throttled_usec"])}
+    return {"group": group.stat().st_ino, "usec": int(counters["throttled_usec"])}
 
 
 CASES: tuple[tuple[str, str, Callable[[str], object]], ...] = (
@@ -126,7 +128,7 @@ CASES: tuple[tuple[str, str, Callable[[str], object]], ...] = (
 
 
 def main() -> None:
-    """Each in turn; one that fails does not keep the others."""
+    """Each in turn; one that fails does not stop the others."""
     node, out, modules = sys.argv[1:]
     for number, (cls, provider, act) in enumerate(CASES):
         words = [node, "record", "-o", f"{out}/{number}", "--class", cls]
@@ -135,22 +137,22 @@ def main() -> None:
             [sys.executable, *words], stderr=subprocess.PIPE, text=True
         )
         assert recorder.stderr is not None
-        said = ""
+        log = ""
         for line in recorder.stderr:
-            said += line
+            log += line
             if "recording into" in line:
                 break
         truth: object = None
         try:
             truth = act(modules)
         except (OSError, subprocess.CalledProcessError, ValueError) as error:
-            said += f"workload: {error}\n"
+            log += f"workload: {error}\n"
         recorder.send_signal(signal.SIGINT)
-        said += recorder.communicate(timeout=60)[1]
+        log += recorder.communicate(timeout=60)[1]
         if "KSTALL_GROUP" in os.environ:
             Path(os.environ.pop("KSTALL_GROUP")).rmdir()
-        told = {"cls": cls, "provider": provider, "truth": truth, "said": said}
-        print(json.dumps({"number": number, "status": recorder.returncode, **told}))
+        facts = {"cls": cls, "provider": provider, "truth": truth, "said": log}
+        print(json.dumps({"number": number, "status": recorder.returncode, **facts}))
         sys.stdout.flush()
 
 

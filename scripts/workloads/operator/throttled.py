@@ -26,12 +26,12 @@ ENOUGH = 60
 
 
 def say(**facts: object) -> None:
-    """One line of the truth."""
+    """Print one JSON line of the truth."""
     print(json.dumps(facts), flush=True)
 
 
 def recorder(*words: str) -> subprocess.Popen[str]:
-    """One that records by now."""
+    """Start a recorder; returns when it records."""
     started = subprocess.Popen(
         [sys.executable, *words], stderr=subprocess.PIPE, text=True
     )
@@ -44,8 +44,8 @@ def recorder(*words: str) -> subprocess.Popen[str]:
 
 
 def left() -> dict[str, object]:
-    """What is in the kernel of recorders."""
-    instances = [one.name for one in (TRACING / "instances").iterdir()]
+    """What recorders have in the kernel."""
+    instances = [path.name for path in (TRACING / "instances").iterdir()]
     return {
         "instances": [name for name in instances if name != "witness"],
         "probes": (TRACING / "dynamic_events").read_text().splitlines(),
@@ -80,12 +80,15 @@ def witness() -> Path:
         if enable.read_text().strip().startswith("1")
     ]
     for name in names:
-        mine = path / "events" / name.parent.name / name.name
+        target = path / "events" / name.parent.name / name.name
         rule = (name / "filter").read_text().strip()
         if rule != "none":
-            (mine / "filter").write_text(rule)
-        (mine / "enable").write_text("1")
-    say(what="enabled", events=sorted(f"{one.parent.name}:{one.name}" for one in names))
+            (target / "filter").write_text(rule)
+        (target / "enable").write_text("1")
+    say(
+        what="enabled",
+        events=sorted(f"{name.parent.name}:{name.name}" for name in names),
+    )
     return path
 
 
@@ -96,24 +99,28 @@ def main() -> None:
     group = TOP / "kstall-throttled"
     words = (node, "record", "-o", out, "--class", "throttle")
     started = recorder(*words)
-    seen = witness()
+    instance = witness()
     group.mkdir()
     (group / "cpu.max").write_text("20000 100000")
     pids = [spin(group, cpu) for cpu in (0, 0, 1)]
     until = time.monotonic() + 60
     while stat(group)["nr_throttled"] < ENOUGH and time.monotonic() < until:
         time.sleep(0.1)
-    # So that what was throttled is over, and counted, before they go.
+    # So that each throttling is over, and counted, before they are killed.
     (group / "cpu.max").write_text("max")
     time.sleep(0.5)
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    (seen / "tracing_on").write_text("0")
-    lines = [x for x in (seen / "trace").read_text().splitlines() if x[:1] != "#"]
+    (instance / "tracing_on").write_text("0")
+    lines = [
+        line
+        for line in (instance / "trace").read_text().splitlines()
+        if line[:1] != "#"
+    ]
     say(what="witness", lines=lines)
     # A probe that anybody has enabled cannot be removed.
-    seen.rmdir()
+    instance.rmdir()
     say(what="group", id=group.stat().st_ino, stat=stat(group), pids=pids)
     started.send_signal(signal.SIGINT)
     _, errors = started.communicate(timeout=60)
@@ -125,13 +132,13 @@ def main() -> None:
     killed.kill()
     killed.wait()
     say(what="killed", **left())
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *words, "--seconds", "0.5"],
         stderr=subprocess.PIPE,
         text=True,
         check=False,
     )
-    say(what="cleaned", status=done.returncode, errors=done.stderr, **left())
+    say(what="cleaned", status=process.returncode, errors=process.stderr, **left())
 
 
 if __name__ == "__main__":

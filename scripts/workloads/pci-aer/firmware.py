@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Firmware that looks into PCIe errors first and then tells the kernel.
+"""Firmware that handles PCIe errors first and then reports them to the kernel.
 
-hest.dat is the body of an ACPI table, HEST, of which QEMU makes the head: one source of
-errors, polled, whose block is in memory that the kernel was told to keep off
-(`memmap=`).  What firmware would write there, this does.
+hest.dat is the body of an ACPI table, HEST, whose header QEMU adds: one polled source
+of errors, whose block is in memory that the kernel was told to keep off (`memmap=`).
+This program writes there what firmware would.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ class Error:
             "<HH3sBBHBBHB", 0, 0, b"", function, device, domain, bus, 0, 0, 0
         )
         body += bytes(8 + 4 + 60) + aer
-        # Revision 2.1, for which no time is given; no name of a replaceable unit.
+        # Revision 2.1, without a time, and without a name of a replaceable unit.
         head = _SECTION.bytes_le
         head += struct.pack("<IHBBI", self.severity, 0x201, 0, 0, len(body))
         return head + bytes(16 + 20) + body
 
 
 class Firmware:
-    """Memory in which the kernel looks for errors."""
+    """The memory in which the kernel looks for errors."""
 
     def __init__(self) -> None:
-        found = _TABLE.read_bytes()[_HEAD:]
-        if found != table():
-            raise SystemExit(f"the guest has another HEST: {found.hex()}")
+        body = _TABLE.read_bytes()[_HEAD:]
+        if body != table():
+            raise SystemExit(f"the guest has another HEST: {body.hex()}")
         self.memory = os.open("/dev/mem", os.O_RDWR)
         os.pwrite(self.memory, bytes(4096), ADDRESS)
         os.pwrite(self.memory, struct.pack("<Q", BLOCK), ADDRESS)
 
     def report(self, *errors: Error, limit_s: float = 120.0) -> bool:
-        """Say that devices had these errors; whether that was taken in time."""
+        """Report these errors; returns whether the kernel took them in time."""
         sections = b"".join(error.section() for error in errors)
         worst = min(error.severity for error in errors)
         os.pwrite(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """PCIe devices as the kernel knows them, and errors for them.
 
-What is below a Root Port is told apart by where series.toml put it.
+Devices below a Root Port are identified by where series.toml puts them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ ABOVE = 60
 
 # Records that the kernel has room for.
 ROOM = 128
-# Seconds to wait for what the code that the patches change has to do; the checks say
-# what came of it.
+# Seconds to wait for what the code that the patches change has to do; the checks judge
+# the outcome.
 LIMIT_S = 45.0
 
 RXERR, BADTLP, ADVISORY = 0x1, 0x40, 0x2000
@@ -43,7 +43,7 @@ _TRACED = 4093
 
 
 def say(**fact: object) -> None:
-    """Print what is so, for the checks."""
+    """Print one JSON line for the checks."""
     print(json.dumps(fact), flush=True)
 
 
@@ -66,8 +66,8 @@ class Device:
     @property
     def below(self) -> tuple[Device, ...]:
         """The devices on the bus that this bridge leads to, by number."""
-        found = self.path.resolve().glob("????:??:??.?")
-        return tuple(sorted((Device(path.name) for path in found), key=str))
+        paths = self.path.resolve().glob("????:??:??.?")
+        return tuple(sorted((Device(path.name) for path in paths), key=str))
 
     @property
     def number(self) -> tuple[int, int, int, int]:
@@ -83,7 +83,7 @@ class Device:
         return bus << 8 | device << 3 | function
 
     def counters(self) -> dict[str, int]:
-        """What the kernel counts of AER for it: by error, and the totals."""
+        """The kernel's AER counters for it: by error, and the totals."""
         counted: dict[str, int] = {}
         for kind in ("correctable", "nonfatal", "fatal"):
             file = self.path / f"aer_dev_{kind}"
@@ -126,13 +126,13 @@ def port(slot: int) -> Device:
 
 
 class Injector:
-    """``/dev/aer_inject``: errors that the kernel itself makes up."""
+    """``/dev/aer_inject``: errors that the kernel itself simulates."""
 
     def __init__(self) -> None:
         self.file = INJECT.open("wb", buffering=0)
 
     def hit(self, device: Device, cor: int, uncor: int = 0) -> int:
-        """Report ``cor`` and ``uncor`` of ``device``; 0, or what was wrong (errno)."""
+        """Inject ``cor`` and ``uncor`` of ``device``; returns 0 or an errno."""
         domain, bus, slot, function = device.number
         record = struct.pack(
             "=BBBxIIIIIII", bus, slot, function, uncor, cor, 0, 0, 0, 0, domain
@@ -148,7 +148,7 @@ class Injector:
 def before_the_thread() -> Iterator[None]:
     """Run before any interrupt thread may, on the only CPU there is.
 
-    The console is kept out of it: to print a line takes longer than all the rest.
+    The console is silent: to print a line takes longer than all the rest.
     """
     level = PRINTK.read_text().split()[0]
     PRINTK.write_text("1")
@@ -167,8 +167,8 @@ SERVICES = Path("/sys/bus/pci_express/drivers/aer")
 
 @contextlib.contextmanager
 def unheard(root: Device) -> Iterator[None]:
-    """Have nobody listen to the messages to a Root Port meanwhile."""
-    (service,) = (one.name for one in SERVICES.glob(f"{root.address}:*"))
+    """Unbind the AER driver from a Root Port during the block."""
+    (service,) = (path.name for path in SERVICES.glob(f"{root.address}:*"))
     (SERVICES / "unbind").write_text(service)
     try:
         yield
@@ -177,7 +177,7 @@ def unheard(root: Device) -> Iterator[None]:
 
 
 def thread_of(root: Device) -> int:
-    """The thread that looks into the messages to a Root Port."""
+    """The thread that handles the messages to a Root Port."""
     numbers = {path.name for path in (root.path / "msi_irqs").iterdir()}
     for comm in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
@@ -188,7 +188,7 @@ def thread_of(root: Device) -> int:
 
 
 def idle(pid: int) -> bool:
-    """Whether a task waits, and not for the end of something that it has begun."""
+    """Whether a task sleeps interruptibly, so that it has nothing under way."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return text.rpartition(")")[2].split()[0] == "S"
 
@@ -212,24 +212,24 @@ def told(event: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def logged(
-    text: str, times: int = 1, found: list[bool] | None = None
+    text: str, times: int = 1, outcomes: list[bool] | None = None
 ) -> Iterator[None]:
     """Leave the block when the kernel logged ``text`` in it, or after `LIMIT_S`.
 
-    And that several ``times``, or as long as it comes; what came of each is added to
-    ``found``.
+    With several ``times``, wait for each until one does not come; whether each came is
+    added to ``outcomes``.
     """
     log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.lseek(log, 0, os.SEEK_END)
         yield
         for _ in range(times):
-            came = waiting.until(
+            seen = waiting.until(
                 lambda: _logs(log, text), LIMIT_S, repr(text), patched=True
             )
-            if found is not None:
-                found.append(came)
-            if not came:
+            if outcomes is not None:
+                outcomes.append(seen)
+            if not seen:
                 break
     finally:
         os.close(log)
@@ -266,7 +266,7 @@ class Watch:
     def __init__(self, root: Device, devices: dict[str, Device]) -> None:
         self.devices = {"root": root, **devices}
         self.thread = thread_of(root)
-        self.before = {name: one.counters() for name, one in self.devices.items()}
+        self.before = {name: device.counters() for name, device in self.devices.items()}
         self.began = mono()
 
     def received(self) -> int:
@@ -278,7 +278,7 @@ class Watch:
         )
 
     def settle(self, records: int) -> None:
-        """Wait until so many records were taken and all is done about them."""
+        """Wait until so many records were taken and handled."""
         waiting.until(
             lambda: self.received() >= records and idle(self.thread),
             LIMIT_S,
@@ -304,20 +304,23 @@ class Watch:
             began_ns=self.began,
             ended_ns=mono(),
             grown=grown,
-            # As the last message has left them: nobody clears who sent it.
-            rest=[self.devices["root"].read(one) for one in (ROOT_STATUS, ERR_SRC)],
-            sources={key: one.source for key, one in self.devices.items()},
-            addresses={key: one.address for key, one in self.devices.items()},
+            # As the last message has left them: nobody clears the sender.
+            rest=[
+                self.devices["root"].read(register)
+                for register in (ROOT_STATUS, ERR_SRC)
+            ],
+            sources={key: device.source for key, device in self.devices.items()},
+            addresses={key: device.address for key, device in self.devices.items()},
             **facts,
         )
 
 
 def burst(root: Device, below: dict[str, Device], count: int) -> None:
-    """So many Receiver Errors of "ep2", all before the first can be looked into."""
+    """Inject Receiver Errors of "ep2", all before the first one can be handled."""
     watch = Watch(root, below)
     injector = Injector()
-    # Nothing may run for the first time while a message waits: to have a page of it
-    # read would let the thread run.
+    # No code may run for the first time while a message waits: to read in a page of it
+    # would let the thread run.
     watch.received()
     with before_the_thread():
         errors = [injector.hit(below["ep2"], RXERR) for _ in range(count)]
@@ -345,7 +348,7 @@ def before_the_clearing(
 ) -> None:
     """An error of "ep2", and another one between its report and its clearing.
 
-    Whoever waits for ras:aer_event is woken there, and is let run at once.
+    A reader of ras:aer_event is woken there, and runs at once.
     """
     watch = Watch(root, below)
     injector = Injector()
@@ -360,7 +363,7 @@ def before_the_clearing(
             os.read(pipe, _TRACED)
             os._exit(second(injector, below["ep2"]))
         try:
-            # It also sleeps on the way to there.
+            # It also sleeps before it gets there.
             while not (_reads(child, _TRACED) and idle(child)):
                 time.sleep(0.02)
             wrong = [first(injector, below["ep2"])]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Control groups with a CPU quota, and tasks that use it up.
 
-What the programs here print is the independent record of a run: files that the
-kernel kept before there were tracepoints, and clocks that user space read itself.
+What the programs here print is the independent record of a run: counters that the
+kernel has without the tracepoints, and clocks that user space reads itself.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ ROOT = Path("/sys/fs/cgroup")
 MS = 1_000_000
 #: Off the CPU for longer than this is a gap; two looks at a clock are far closer.
 GAP_NS = MS
-#: Without progress while its CPU idled for so long a task is throttled, not merely
-#: waiting for its CPU: one does not idle while a task on it may run, and where the host
-#: took the CPU away it did not idle either.
+#: A task without progress while its CPU idled for this long is throttled, not merely
+#: waiting for its CPU: a CPU does not idle while a task on it may run, nor while the
+#: host has taken it away.
 STILL_S = 0.2
 #: How much longer it is left so, once it is known to be throttled.
 HOLD_S = 0.1
 LIMIT_S = 60.0
-#: How long a scene lasts at most: a tenth of that where the kernel throttles at all.
+#: How long a scene lasts at most; a tenth of that if the kernel throttles at all.
 SCENE_S = 30.0
-#: How often a group is throttled, as far as that is seen, before a scene is over.
+#: How many throttlings of a group have to be seen before a scene is over.
 ENDS = 15
 #: What is seen of a throttling: by how much throttled_usec grows, and for how long the
 #: CPU idled, of which /proc/stat has hundredths of a second.
@@ -145,24 +145,24 @@ def _counters(path: Path) -> dict[str, int]:
 class Task:
     """A forked process that joins ``group`` and a CPU, and then does ``work``.
 
-    What ``work`` returns is what it measured; `result` hands it out.
+    What ``work`` returns is what it measured; `result` returns it.
     """
 
     def __init__(
         self, name: str, group: Group | None, cpu: int, work: Callable[[], object]
     ) -> None:
         self.name = name
-        here, there = os.pipe()
+        reader, writer = os.pipe()
         started, start = os.pipe()
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(here)
+            os.close(reader)
             os.close(started)
-            self._child(group, cpu, work, there, start)
-        os.close(there)
+            self._child(group, cpu, work, writer, start)
+        os.close(writer)
         os.close(start)
-        self._result = os.fdopen(here)
+        self._result = os.fdopen(reader)
         if not os.read(started, 1):
             raise ChildProcessError(f"{name} did not start")
         os.close(started)
@@ -202,7 +202,7 @@ class Task:
         self._result.close()
 
     def wait(self) -> None:
-        """Wait for the end of a task that has nothing to say."""
+        """Wait for the end of a task that returns nothing."""
         os.waitpid(self.pid, 0)
         self._result.close()
 
@@ -211,9 +211,9 @@ class Task:
         return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0])
 
     def wait_still(self) -> int:
-        """Return when the task was seen to stand still, `HOLD_S` after that, in ns.
+        """Wait until the task stands still, and for `HOLD_S`; when it did first, in ns.
 
-        It has not moved since.
+        It has not run since.
         """
         (cpu,) = os.sched_getaffinity(self.pid)
         since, last = _idle_us(cpu), self.run_ns()
@@ -267,15 +267,15 @@ class Watch:
 
 
 def watch(holds: Callable[[], bool], *watches: Watch) -> None:
-    """Look on until ``holds``.
+    """Keep looking until ``holds``.
 
-    Where that does not happen, though the host had time for it, it is for the checks to
-    say what is wrong: the kernel may not throttle any more.
+    If that does not happen, though the host had time for it, the checks have to judge
+    what is wrong: the kernel may not throttle any more.
     """
 
     def look() -> bool:
-        for one in watches:
-            one.look()
+        for group_watch in watches:
+            group_watch.look()
         return holds()
 
     waiting.until(look, SCENE_S, "end of it", patched=True, pause_s=0.01)
@@ -289,12 +289,12 @@ def _idle_us(cpu: int) -> int:
     return (idle + waiting_for_io) * 1_000_000 // os.sysconf("SC_CLK_TCK")
 
 
-def _until(holds: Callable[[], int], what: str) -> int:
-    """Wait for what kernels did before there were tracepoints."""
-    found = waiting.until(holds, LIMIT_S, what, pause_s=0.01)
-    if not found:
-        raise TimeoutError(f"no {what}")
-    return found
+def _until(holds: Callable[[], int], label: str) -> int:
+    """Wait for what kernels do without the patches as well."""
+    value = waiting.until(holds, LIMIT_S, label, pause_s=0.01)
+    if not value:
+        raise TimeoutError(f"no {label}")
+    return value
 
 
 def wait_used(group: Group, used_us: int) -> None:
@@ -330,8 +330,8 @@ def spin(over: Callable[[], bool]) -> dict[str, object]:
     """Use the CPU until it is ``over``; measure when it was not ours.
 
     ``gaps`` are the times [from, to] between two looks at the clock that are longer
-    than ``gap_ns``, up to the last one.  CPU time is that
-    within the run, the run_delay that of a little more, so that each can be a limit.
+    than ``gap_ns``, up to the last one.  The CPU time is that within the run, the
+    run_delay that of a little more, so that each is a bound.
     """
     delay = _run_delay()
     begin = last = mono()
@@ -418,7 +418,7 @@ def owe(group: Group, megabytes: int, then: Callable[[], object] | None = None) 
     spin_for_ever()
 
 
-#: Of memory, for a task that has much to free as it exits.
+#: Bytes of memory for a task that has much to free as it exits.
 _BULK = 256 << 20
 
 
@@ -440,7 +440,7 @@ def free_ns() -> int:
 
 
 def leave(group: Group, joined: Flag) -> None:
-    """Join the group and exit, which frees all memory: an exiting task goes on."""
+    """Join the group and exit, which frees all memory: an exiting task runs on."""
     memory = fill()
     group.add(os.getpid())
     joined.raise_()
@@ -489,8 +489,8 @@ class Ring:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.syscall.restype = ctypes.c_long
         params = bytearray(self._PARAMS)
-        where = (ctypes.c_char * len(params)).from_buffer(params)
-        self._ring = self._syscall(self._SETUP, 8, where)
+        buffer = (ctypes.c_char * len(params)).from_buffer(params)
+        self._ring = self._syscall(self._SETUP, 8, buffer)
         self._tail, self._array = struct.unpack_from("4xI16xI", params, self._SQ_OFF)
         self._head = struct.unpack_from("I", params, self._CQ_OFF)[0]
         self._shared = mmap.mmap(self._ring, 2 * mmap.PAGESIZE, flags=mmap.MAP_SHARED)
@@ -501,10 +501,10 @@ class Ring:
         self._data = ctypes.create_string_buffer(size)
 
     def _syscall(self, number: int, *args: object) -> int:
-        found = self._libc.syscall(number, *args)
-        if found < 0:
+        result = self._libc.syscall(number, *args)
+        if result < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        return int(found)
+        return int(result)
 
     def write(self) -> None:
         """Write to the start of the file, from a worker, and wait for it."""
@@ -574,7 +574,7 @@ rawtracepoint:sched_cfs_unthrottle_task_tp {
 
 
 class Listener:
-    """A bpftrace that prints each of the four events, of its own accord."""
+    """A bpftrace of the workload's own that prints each of the four events."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -586,7 +586,7 @@ class Listener:
         )
 
     def wait_attached(self) -> None:
-        """Return once all probes are there."""
+        """Return once all probes are attached."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("__BPFTRACE_NOTIFY_PROBES_ATTACHED"):
@@ -596,15 +596,15 @@ class Listener:
     def lines(self, count: int) -> list[str]:
         """The first ``count`` lines, or all that there were in `SCENE_S`."""
         assert self._process.stdout is not None
-        found = []
+        lines = []
         alarm = threading.Timer(SCENE_S, self._process.kill)
         alarm.start()
         for line in self._process.stdout:
             if line.startswith(("throttle", "unthrottle")):
-                found.append(line.strip())
-            if len(found) == count:
+                lines.append(line.strip())
+            if len(lines) == count:
                 break
         alarm.cancel()
         self._process.kill()
         self._process.wait()
-        return found
+        return lines
