@@ -15,7 +15,7 @@
  *		tracepoint:
  *	raw	the same, as bpftrace attaches to rawtracepoint:
  *
- * They hurry at first, and take it easy when all was switched often.
+ * They are fast at first, and slow down once everything was switched often.
  * STATUS is rewritten twice a second, as JSON: for each reader and hook how often it
  * was switched on and off again, how often it was not there, what failed, and how
  * many events were seen.  SIGUSR1 has all but ftrace let go, for they hold a module
@@ -57,8 +57,8 @@ static const char *const reader_names[READERS] = { "ftrace", "perf", "bpf", "raw
 static const int on_ms[READERS] = { 31, 23, 17, 13 };
 #define OFF_MS		5
 /*
- * After so many rounds most of the time is the workloads', which take long enough where
- * the kernel watches itself.
+ * After so many rounds most of the time is left to the workloads, which take long enough
+ * on debug kernels.
  */
 #define HURRY		50
 #define REST_MS		1500
@@ -171,7 +171,7 @@ static void drain(int pipe)
 			line = end + 1;
 		}
 		kept = strlen(line);
-		/* A line that does not end is none of ours. */
+		/* A line that does not end is not one of ours. */
 		if (kept > sizeof(text) / 2)
 			kept = 0;
 		memmove(text, line, kept);
@@ -182,9 +182,9 @@ static void ftrace_round(unsigned long round, int pipe, bool held)
 {
 	/*
 	 * Each of these waits for all readers: not every time, or little is switched.
-	 * And none while a module may go, unless that is fixed: event_remove() of the
-	 * kernel leaves the probe of an event with a trigger where it is, and warns of
-	 * that later.
+	 * And none while a module may be unloaded, unless that bug is fixed: the
+	 * kernel's event_remove() leaves the probe of an event with a trigger in
+	 * place, and warns of that later.
 	 */
 	const bool triggers = round % 4 == 3 && (!held || always_triggers);
 	bool on[MAX_HOOKS] = { false };
@@ -274,7 +274,7 @@ static void perf_round(unsigned long round)
 				continue;
 			ring->fd = perf_open(hook, cpu, true);
 			if (ring->fd < 0) {
-				/* A CPU that is off is not the event's fault. */
+				/* That a CPU is offline is no failure of the event. */
 				if (errno != ENODEV || cpu == 0)
 					failed(hook, PERF, errno);
 				continue;
@@ -467,7 +467,7 @@ static void *toggle(void *argument)
 			perf_round(round);
 		else
 			bpf_round(reader);
-		/* A module shall meet its events switched on. */
+		/* A module should be loaded with its events switched on. */
 		sleep_ms(round < HURRY || held ? OFF_MS : REST_MS);
 	}
 	if (pipe >= 0)
@@ -545,7 +545,7 @@ static void set_up_instance(void)
 		die(INSTANCE "options/stacktrace");
 }
 
-/* What reads of it is closed; whatever else the kernel does with it ends soon. */
+/* Our readers of it are closed; whatever else the kernel does with it ends soon. */
 static void remove_instance(void)
 {
 	for (int tries = 0; rmdir(INSTANCE); tries++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * sq-pressure - put io_uring submission under pressure, and write down what happened
+ * sq-pressure - put io_uring submission under pressure, and record what happened
  *
  * usage: sq-pressure CASE[=NUMBER[,NUMBER]]...
  *
@@ -183,7 +183,7 @@ static bool read_file(const char *path, char *text, size_t size)
 
 /*
  * Is the thread off its CPU, in system call @nr (-1: any, or none at all)? The file
- * says "running" of a task that is on a run queue, whatever its state.
+ * says "running" for a task that is on a run queue, whatever its state.
  */
 static bool is_blocked(pid_t tid, int nr)
 {
@@ -346,7 +346,7 @@ static unsigned int reap(struct ring *r, bool print)
 	return count;
 }
 
-/* The SQ thread is in schedule(): only a system call can make it go on. */
+/* The SQ thread is in schedule(): only a system call can wake it. */
 static void until_idle(struct ring *r)
 {
 	while (!(__atomic_load_n(r->sq_flags, __ATOMIC_SEQ_CST) & IORING_SQ_NEED_WAKEUP) ||
@@ -358,7 +358,7 @@ static void until_idle(struct ring *r)
 
 /*
  * One io_uring_enter(), and for SQPOLL all that the thread then does on its own. The
- * line says what was queued, in order, and what became of it.
+ * line has what was queued, in order, and its results.
  */
 static int submit(struct ring *r, unsigned int to_submit)
 {
@@ -436,7 +436,7 @@ static void short_case(const char *name, unsigned int flags, enum fault fault,
 	}
 	publish(r, 4);
 	submit(r, to_submit);
-	/* A well-behaved application comes again for the rest. */
+	/* A well-behaved application submits the rest again. */
 	for (i = 0; i < 4 && queued(r); i++)
 		submit(r, queued(r));
 }
@@ -514,7 +514,7 @@ static void case_nomem(const char *name, unsigned int flags, int times)
 		until_idle(r);
 	queue(r, 4);
 	failslab_begin(times);
-	/* The SQ thread tries again by itself, anyone else has to. */
+	/* The SQ thread tries again by itself, other submitters have to call again. */
 	for (i = 0; i < 16 && queued(r); i++)
 		submit(r, 4);
 	put_failslab(name, r->fd, times);
@@ -604,7 +604,7 @@ struct waiter {
 	uint64_t begin, end;
 	unsigned int flags, queued_before, queued_after;
 	int ret;
-	/* set by who watches: asleep for certain, about to end it, having done so */
+	/* set by the watching thread: asleep for certain, about to end it, having done so */
 	uint64_t asleep, act, acted;
 };
 
@@ -798,7 +798,7 @@ static void switch_events(struct instance *in, const char *value)
 	}
 }
 
-/* Put what the instance holds, and forget it. */
+/* Print what the instance holds, and clear it. */
 static void put_trace(struct instance *in)
 {
 	static char text[65536];
@@ -820,7 +820,7 @@ static void put_trace(struct instance *in)
 		}
 	}
 	put("]");
-	/* Opening it so is what empties it. */
+	/* Opening it like this empties it. */
 	close(open(path, O_WRONLY | O_TRUNC | O_CLOEXEC));
 }
 
@@ -844,7 +844,7 @@ static int held_pages(char *pages, unsigned int count)
 	return fd;
 }
 
-/* Have at most so many workers, for bounded and for unbound work. */
+/* Allow at most so many workers, for bounded and for unbound work. */
 static void limit_workers(struct ring *r, unsigned int count)
 {
 	unsigned int limits[2] = { count, count };
@@ -859,9 +859,9 @@ enum async_mode { PLAIN, CANCEL, LINKED, STALL, KILL, CHAINS };
 /*
  * @count buffered writes to @files files in turn, by at most @workers workers. What
  * starts a write reads its page, and is seen doing so, by thread and page; it then
- * sleeps in there until the page is supplied, the oldest first, each time after nothing
- * has started for HOLD_MS / 4. So it is known which writes are queued, and for how long
- * they have to be.
+ * sleeps there until the page is supplied, the oldest first, each time after nothing has
+ * started for HOLD_MS / 4. So it is known which writes are queued, and for how long they
+ * have to be.
  *
  * CANCEL	the last one is canceled while it is queued
  * LINKED	each one but the first is linked to the one before
@@ -920,7 +920,7 @@ static void case_async(const char *name, unsigned int flags, unsigned int count,
 	begin = now_ns();
 	ret = enter(r, at_once, 0, flags & IORING_SETUP_SQPOLL ? IORING_ENTER_SQ_WAKEUP : 0);
 	end = now_ns();
-	/* A canceled write that has begun all the same is held and let go as any other. */
+	/* A canceled write that has started all the same is held and released as any other. */
 	while (__atomic_load_n(r->cq_tail, __ATOMIC_ACQUIRE) - *r->cq_head <
 	       count + cancel) {
 		struct pollfd poll_for = { .fd = uffd, .events = POLLIN };
@@ -1021,7 +1021,7 @@ static void prepare_write(struct io_uring_sqe *sqe, int fd, char *pages,
  * when it is done with the second write, nothing but the fsync that is linked to it.
  *
  * Each write is held until nothing has started for HOLD_MS / 4; what has completed by
- * then is put as "done".
+ * then is printed as "done".
  */
 static void case_chains(const char *name)
 {
@@ -1143,9 +1143,9 @@ static void async_case(const char *name, unsigned int flags, unsigned int count,
 	}
 }
 
-/* ---- what is lost, as fdinfo has it ---- */
+/* ---- what is lost, as shown in fdinfo ---- */
 
-/* Another process reads the fdinfo; the ring's own counters are put next to it. */
+/* Another process reads the fdinfo; the ring's own counters are printed next to it. */
 static void put_fdinfo(struct ring *r, const char *when)
 {
 	pid_t owner = getpid(), child;
@@ -1230,7 +1230,7 @@ static void case_counters(const char *name)
 
 /* ---- load ---- */
 
-/* How a busy writer meets a full ring: @total NOPs through @entries entries. */
+/* A busy writer that finds the ring full: @total NOPs through @entries entries. */
 static void case_press(const char *name, unsigned int entries, unsigned int total)
 {
 	static uint64_t begin[MAX_WAITS], end[MAX_WAITS];

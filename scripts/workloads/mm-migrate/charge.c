@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Have a huge page that a control group has no room for, by a page fault and by a
- * migration to device 0 of memory that was never touched; and then with room for it.
+ * Ask for a huge page that a control group has no room for, by a page fault and by a
+ * migration to device 0 of memory that was never touched; then again with room for it.
  *
- * Prints by how much each counter of the kernel grew meanwhile.
+ * Prints by how much each counter of the kernel grew each time.
  */
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -59,7 +59,7 @@ static void counters(unsigned long *found)
 	}
 }
 
-/* Room for one huge page, aligned, of which nothing is there. */
+/* Address space for one huge page, aligned, with nothing mapped yet. */
 static char *map_hole(void)
 {
 	char *at = mmap(NULL, 2 * HUGE, PROT_READ | PROT_WRITE,

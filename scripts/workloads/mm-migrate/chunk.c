@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Have device 0 map more memory while a processor is taken away, which waits for
- * somebody who reads a counter into memory that is not there yet.
+ * Have device 0 map more memory while a processor is taken offline, which waits for a
+ * task that reads a counter into memory that is not there yet.
  *
- * Whoever reads a perf event holds its context's mutex, and perf takes that when a
- * processor goes.  The buffer lies across two pages, of which the first one is made by
- * userfaultfd when all others are where they should be, and the second one needs
- * mmap_lock, for which a mmap() is queued.  Whether they then wait for each other is seen
- * in their stacks.  If so, the reader is killed, which ends it.
+ * To read a perf event takes its context's mutex, and perf takes that when a processor
+ * goes offline.  The buffer lies across two pages: userfaultfd supplies the first one
+ * when all others are where they should be, and the second one needs mmap_lock, for which
+ * a mmap() is queued.  Their stacks show whether they then wait for each other.  If so,
+ * the reader is killed, which ends that.
  *
- * Four take part: a thread with the ioctl, a thread with the mmap(), a reader with the
- * memory of this process but its own life, and a process that takes the processor away.
- * A fifth one, a process, watches them: it must not need what they hold.
+ * Four tasks take part: a thread with the ioctl, a thread with the mmap(), a reader that
+ * shares the memory of this process but is killed alone, and a process that takes the
+ * processor offline.  A fifth one, a process, watches them: it must not need what they
+ * hold.
  */
 #include "mirror.h"
 
@@ -26,14 +27,14 @@
 #define READ_SIZE	32
 #define STEP_NS		(60000 * MS)
 #define POLL_NS		(20 * MS)
-/* So many looks in a row have to find all of them waiting. */
+/* How many looks in a row have to find all of them waiting. */
 #define LOOKS		25
 
 enum { IOCTL, MMAP, READ, OFFLINE, WATCH, ACTORS };
 
 /*
- * Who takes the lock that each waits for: the functions of locks are left out of
- * /proc/PID/stack, as is all of a thread that runs.
+ * The function that takes the lock that each waits for: lock functions themselves are
+ * left out of /proc/PID/stack, as is all of a thread that runs.
  */
 static const char *const waits[] = {
 	[IOCTL] = "cpus_read_lock",
@@ -102,7 +103,7 @@ static void do_offline(void)
 	_exit(0);
 }
 
-/* Whether that is in what the kernel does for the thread now. */
+/* Whether the function is in the thread's kernel stack now. */
 static bool in_stack(pid_t thread, const char *function)
 {
 	char path[64], text[8192];
@@ -119,7 +120,7 @@ static bool in_stack(pid_t thread, const char *function)
 	return strstr(text, function);
 }
 
-/* The kernel's thread that takes processor 1 away. */
+/* The kernel's thread that takes processor 1 offline. */
 static pid_t hotplug_thread(void)
 {
 	char path[64], text[32];
@@ -146,7 +147,7 @@ static bool is_waiting(int actor)
 	return in_stack(atomic_load(&all->tid[actor]), waits[actor]);
 }
 
-/* Until it is done or waits for what the next one has. */
+/* Until it is done or waits for what the next one holds. */
 static bool settle(int actor)
 {
 	uint64_t end = now() + STEP_NS;
@@ -192,7 +193,7 @@ static const char *watch(void)
 	atomic_store(&all->go[READ], 1);
 	if (poll(&fault, 1, STEP_NS / MS) != 1)
 		return "nobody reads the counter";
-	/* The stack that says so is that of the processor's own thread. */
+	/* The stack that shows it is that of the processor's own thread. */
 	while (!atomic_load(&all->tid[OFFLINE]))
 		nap(1 * MS);
 	atomic_store(&all->tid[OFFLINE], hotplug_thread());
@@ -263,7 +264,7 @@ static int open_counter(void)
 	return fd;
 }
 
-/* Two pages that are not there, the first one of which somebody has to make. */
+/* Two pages that are not there, the first of which userfaultfd has to supply. */
 static char *map_buffer(void)
 {
 	struct uffdio_api api = { .api = UFFD_API };
@@ -339,8 +340,8 @@ static void turn(const char *name, bool used_up)
 }
 
 /*
- * A huge page and small ones behind it, where memory for neither is mapped.  What is
- * migrated at once is 2 MiB from the first page on: elsewhere the huge one was split.
+ * A huge page and small ones behind it, where memory for neither is mapped.  The 2 MiB
+ * from the first page on are migrated at once: elsewhere the huge page would be split.
  */
 static void both_sizes(void)
 {

@@ -65,7 +65,7 @@ int main(int argc, char **argv)
 	}
 	/* Before the mirror is opened: it follows a mm, and this is another one. */
 	child = compactor(&go);
-	/* Nobody else shall compact meanwhile. */
+	/* Nobody else may compact meanwhile. */
 	put("/proc/sys/vm/compaction_proactiveness", "0");
 	before = calloc(pages, 8);
 	after = calloc(pages, 8);

@@ -75,7 +75,7 @@ int main(int argc, char **argv)
 	move_to(page, 1, 0);
 	r.mirror = open_mirror(0);
 
-	/* The first read faults the buffer in, the others are as long as they will be. */
+	/* The first read faults the buffer in, the others take as long as all later ones. */
 	read_once(&r);
 	for (i = 0; i < 3; i++) {
 		uint64_t ns = read_once(&r);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the workloads share: test_hmm's mirrors, pages, clocks, and how to say what
+ * What the workloads share: test_hmm's mirrors, pages, clocks, and how to print what
  * was done.
  *
  * Each program prints one JSON object a line: "what" was done, with what it saw
@@ -100,14 +100,14 @@ static inline void put(const char *path, const char *text)
 	close(fd);
 }
 
-/* An own ftrace instance for recipes; whoever looks on has another. */
+/* An ftrace instance for recipes only; the workload's tracers have another. */
 #define OWN_TRACE	"/sys/kernel/tracing/instances/mm-migrate-own/"
 #define CALLBACK_END	"events/mmu_notifier/mmu_notifier_callback_end/"
 #define OWN_EVENT	OWN_TRACE CALLBACK_END
 
 /*
- * What Documentation/mm/mmu_notifier.rst tells to type in the event's directory, line by
- * line; a test holds these against it.
+ * What Documentation/mm/mmu_notifier.rst says to type in the event's directory, line by
+ * line; a test compares these with it.
  */
 #define RECIPE_LONG \
 	"echo 'duration_ns > 10000000' > filter\n" \
@@ -119,9 +119,9 @@ static inline void put(const char *path, const char *text)
 	"echo 'hist:keys=function.sym,common_stacktrace' >> trigger\n"
 
 /*
- * Have a shell type it, and say when that was done.  A kernel without the event has
- * nothing to follow it with, which is 0.  Not while there is a mirror, as a shell that
- * begins has memory invalidated.
+ * Have a shell run it; returns when that was done.  On a kernel without the event it
+ * cannot be followed, which is 0.  Not while there is a mirror, as a shell that starts
+ * has memory invalidated.
  */
 static inline uint64_t follow(const char *recipe)
 {
@@ -137,7 +137,7 @@ static inline uint64_t follow(const char *recipe)
 	return now();
 }
 
-/* Print the histogram, a line at a time, and between when and when it was read. */
+/* Print the histogram, a line at a time, and the times between which it was read. */
 static inline void say_sums(uint64_t began)
 {
 	uint64_t read, ended;
@@ -163,7 +163,7 @@ static inline void say_sums(uint64_t began)
 	printf("{\"what\": \"sums\", \"began\": %" PRIu64 ", \"read\": %" PRIu64
 	       ", \"ended\": %" PRIu64 "}\n", began, read, ended);
 	fflush(stdout);
-	/* To open it like this takes the triggers away. */
+	/* Opening it with O_TRUNC removes the triggers. */
 	fd = open(OWN_EVENT "trigger", O_WRONLY | O_TRUNC | O_CLOEXEC);
 	if (fd < 0)
 		die("trigger");
@@ -206,7 +206,7 @@ static inline void say_records(uint64_t began)
 		die("rmdir");
 }
 
-/* A mirror of this process by device 0 or 1; an own subscription to its mm. */
+/* A mirror of this process by device 0 or 1, with a subscription to its mm. */
 static inline int open_mirror(int device)
 {
 	char path[32];
@@ -272,7 +272,7 @@ static inline bool delayed(int tid)
 	return number == SYS_move_pages && !strncmp(where, "dmirror_", 8);
 }
 
-/* Pages of this process that are there, each in a folio of its own. */
+/* Present pages of this process, each in a folio of its own. */
 static inline char *map_pages(size_t pages)
 {
 	char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE,

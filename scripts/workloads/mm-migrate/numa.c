@@ -11,7 +11,7 @@
 
 #define BALANCING	"/proc/sys/kernel/numa_balancing"
 #define SCAN		"/sys/kernel/debug/sched/numa_balancing/"
-/* Of the wait for a scan; the least time between two is set to 100 ms. */
+/* The longest wait for a scan; the least time between two is set to 100 ms. */
 #define PATIENCE	(30000 * MS)
 
 static unsigned long long vmstat(const char *name)
@@ -62,7 +62,7 @@ int main(void)
 	put(SCAN "scan_delay_ms", "10");
 	put(SCAN "scan_period_min_ms", "100");
 	fflush(stdout);
-	/* What it inherits are the periods of a new process. */
+	/* It inherits the scan periods of a new process. */
 	child = fork();
 	if (child < 0)
 		die("fork");

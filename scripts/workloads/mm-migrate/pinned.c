@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Try to move a page that is a registered io_uring buffer, and so pinned; then move it
- * when it is one no more.
+ * when it no longer is.
  *
  * usage: pinned ROUNDS
  */

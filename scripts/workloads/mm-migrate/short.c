@@ -8,8 +8,8 @@
  * told to fail the allocation of a large page, and failslab has it map no more.  Whether
  * the few pages are free afterwards is seen by using them.
  *
- * A kernel that does not expect it ends the process.  Whoever closes a mirror has all that
- * is in the device's memory migrated back, so each process begins with a chunk of its own.
+ * A kernel that does not expect it ends the process.  To close a mirror migrates back all
+ * that is in the device's memory, so each process begins with a chunk of its own.
  */
 #include "mirror.h"
 
@@ -18,7 +18,7 @@
 #define FAILSLAB	"/sys/kernel/debug/failslab/"
 #define CHUNK		(256UL << 20)
 #define FEW		100UL
-/* What is migrated at once is copied, too. */
+/* What is migrated at once is also copied. */
 #define STEP		4096UL
 
 struct done {
@@ -62,7 +62,7 @@ static char *map_hole(size_t pages)
 	return at;
 }
 
-/* A file by which slab allocations of this process fail or not. */
+/* A file that switches failures of this process's slab allocations on and off. */
 static int open_failing(void)
 {
 	int fd = open("/proc/self/make-it-fail", O_WRONLY | O_CLOEXEC);
@@ -79,7 +79,7 @@ static int open_failing(void)
 	return fd;
 }
 
-/* May only do what was done before: a page fault that fails is repeated without end. */
+/* May only do what was done before: a failing page fault is repeated without end. */
 static void set_failing(int fd, bool on)
 {
 	if (write(fd, on ? "1" : "0", 1) != 1)

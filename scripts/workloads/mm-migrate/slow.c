@@ -4,8 +4,8 @@
  *
  * usage: slow MIRRORS DELAY_MS PAGES PASSES(1|2) [filter]
  *
- * With "filter" as many others are moved without a delay, and a trace is kept by the
- * filter that is documented, of callbacks that take long.
+ * With "filter" as many others are moved without a delay, and a trace is taken with the
+ * documented filter for callbacks that take long.
  */
 #include "mirror.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Move a page whose mirror is not done until it is told to be, like a device that hangs.
+ * Move a page whose mirror does not finish before it is told to, like a hung device.
  *
- * What was seen while it hung: the thread that moves the page, in the callback.
+ * Prints what was seen while it hung: the thread that moves the page, in the callback.
  */
 #include "mirror.h"
 
@@ -22,7 +22,7 @@ int main(void)
 	put(PASSES_PARAMETER, "0");
 	if (pthread_create(&thread, NULL, mover, &m))
 		die("pthread_create");
-	/* Also to have what it allocates. */
+	/* Also so that its allocations are made by then. */
 	while (!atomic_load(&m.tid) || delayed(m.tid))
 		nap(1 * MS);
 	put(HOLD_PARAMETER, "1");

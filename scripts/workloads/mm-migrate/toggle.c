@@ -2,9 +2,9 @@
 /*
  * Switch the events on and off around and amid callbacks, and count what is traced.
  *
- * An own ftrace instance, because that of an onlooker would keep the events on: a
- * static key is switched for all.  The function tracer counts the passages through
- * the invalidation, and through the helpers that read the clock.
+ * Uses its own ftrace instance, and there is no other: that would keep the events on, as
+ * a static key is switched for all.  The function tracer counts the calls of the
+ * invalidation, and of the helpers that read the clock.
  */
 #include "mirror.h"
 
@@ -13,7 +13,7 @@
 #define BOTH		EVENTS "enable"
 #define BEGIN		EVENTS "mmu_notifier_callback_begin/enable"
 #define END		EVENTS "mmu_notifier_callback_end/enable"
-/* Of a callback that events are switched amid: to switch takes long on a busy host. */
+/* Of a callback during which events are switched, which takes long on a busy host. */
 #define DELAY		"2000"
 #define SHORT_DELAY	"200"
 
@@ -79,7 +79,7 @@ static void amid(const char *name, char *page, int node, const char *file,
 	put(DELAY_PARAMETER, DELAY);
 	if (pthread_create(&thread, NULL, mover, &m))
 		die("pthread_create");
-	/* To begin a thread invalidates a few ranges, too, and so takes its time. */
+	/* Starting a thread invalidates a few ranges, too, and so takes its time. */
 	while (!atomic_load(&m.tid) || !delayed(m.tid))
 		nap(1 * MS);
 	put(file, enable);
@@ -95,7 +95,7 @@ static void filter(const char *pattern)
 
 	if (fd < 0 || write(fd, pattern, strlen(pattern)) != (ssize_t)strlen(pattern))
 		die("set_ftrace_filter: %s", pattern);
-	/* What is wrong with the pattern is said here. */
+	/* An error in the pattern is returned here. */
 	if (close(fd))
 		die("set_ftrace_filter: %s", pattern);
 }

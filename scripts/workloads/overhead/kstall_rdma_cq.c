@@ -2,7 +2,7 @@
 /*
  * What ib_core executes for a successful work completion
  *
- * The device is none: all that it does is to hand out completions that are there.
+ * The device is a dummy: all that it does is to hand out prepared completions.
  */
 #include "measure-module.h"
 #include <linux/slab.h>

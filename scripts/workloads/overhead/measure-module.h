@@ -2,8 +2,8 @@
 /*
  * Count the instructions of an operation inside the kernel.
  *
- * As measure.h does it in user space, which says how.  The module makes a file in
- * debugfs; reading it measures, and gives what a measured program prints.
+ * The method is that of measure.h, which has it for user space.  The module makes a file
+ * in debugfs; reading it measures, and returns what a measured program prints.
  */
 #ifndef MEASURE_MODULE_H
 #define MEASURE_MODULE_H
@@ -64,8 +64,8 @@ static void end_counting(void)
 #endif
 
 /*
- * Print what @repetition takes, which returns the instructions of @operations
- * operations.  Two more repetitions come first, for all that is done only once.
+ * Print what @repetition returns, the instructions of @operations operations.  Two more
+ * repetitions come first, for all that is done only once.
  */
 static int measure(struct seq_file *file, unsigned int operations,
 		   u64 (*repetition)(void))

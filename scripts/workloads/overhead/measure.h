@@ -52,7 +52,7 @@ static inline void begin_counting(void)
 		.pinned = 1,
 	};
 
-	/* Of all that the one processor executes, as a time stamp is. */
+	/* For all that the one processor executes, as with a time stamp. */
 	counter = syscall(SYS_perf_event_open, &attr, -1, 0, -1, 0);
 	if (counter < 0)
 		die("perf_event_open");

@@ -4,7 +4,7 @@
  *
  * usage: pci-aer BRIDGE, such as 0000:00:11.0: a Root Port with a device below it
  *
- * /dev/aer_inject makes the error up and calls the interrupt handler, whose thread has
+ * /dev/aer_inject simulates the error and calls the interrupt handler, whose thread has
  * a real-time priority: when the write returns, on the only processor, all is done.
  */
 #define _GNU_SOURCE

@@ -14,7 +14,7 @@
 
 #define ENTRIES 7
 
-/* The driver tells the peer of the failure before it acts on it itself. */
+/* The driver reports the failure to the peer before it handles it itself. */
 static void failed(struct qp *qp)
 {
 	while ((qp->state = state_of(qp)) != ERR)
@@ -60,11 +60,11 @@ static void badkey(const char *run)
 	drained(qps[0].sq);
 	for (i = 0; i < 2; i++)
 		failed(&qps[i]);
-	/* Those of a queue pair go with it, if nobody has read them. */
+	/* A queue pair's events are dropped with it if nobody has read them. */
 	read_events(&device, cqs, 2, qps, 2);
 	for (i = 0; i < 2; i++)
 		destroy_qp(&qps[i]);
-	/* Nothing runs any more now. */
+	/* No completion can come any more now. */
 	read_events(&device, cqs, 2, qps, 2);
 	for (i = 0; i < 2; i++) {
 		while (poll_cq(&cqs[i]))

@@ -6,8 +6,8 @@
  * usage: flush DEVICE:ABI:ENTRIES:RECEIVES:OWNER...	one after the other
  *
  * DEVICE is rxe0 or siw0, ABI (write or ioctl) is how the completion queue of ENTRIES
- * is created, OWNER (there or gone) is what becomes of the thread that did it before
- * the queue pair fails.  No peer and no address are needed.
+ * is created, OWNER (there or gone) says whether the thread that did so still exists
+ * when the queue pair fails.  No peer and no address are needed.
  */
 #include "verbs.h"
 
@@ -44,7 +44,7 @@ static void flush(const char *run, const char *name, bool by_ioctl, uint32_t ent
 	for (i = 0; i < 2; i++)
 		while (poll_cq(&cqs[i]))
 			;
-	/* Nothing of it runs any more after that. */
+	/* Nothing more completes after that. */
 	destroy_qp(&qp);
 	read_events(&device, cqs, 2, &qp, 1);
 	for (i = 0; i < 2; i++) {

@@ -22,7 +22,7 @@ static void write_one(struct qp *writer, struct qp *target, uint64_t id,
 	ring(writer);
 }
 
-/* Of a target that cannot complete its receive; what it says is when that was seen. */
+/* Waits for a target that cannot complete its receive; returns when that was seen. */
 static uint64_t died(struct qp *qp)
 {
 	while ((qp->state = state_of(qp)) != ERR)
@@ -78,7 +78,7 @@ int main(void)
 	read_events(&device, cqs, 3, all, 2 * PAIRS);
 	for (i = 0; i < 2 * PAIRS; i++)
 		destroy_qp(&all[i]);
-	/* Nothing runs any more now. */
+	/* No completion can come any more now. */
 	read_events(&device, cqs, 3, all, 2 * PAIRS);
 	for (i = 0; i < 3; i++) {
 		while (poll_cq(&cqs[i]))

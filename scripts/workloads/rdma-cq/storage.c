@@ -78,7 +78,7 @@ static unsigned int read_blocks(int instance, unsigned int reads)
 	int fd;
 
 	snprintf(path, sizeof(path), "/dev/nvme%dn1", instance);
-	/* The namespace is looked for in a worker, and its node is there before it. */
+	/* A worker scans for the namespace, whose node can be there before it is. */
 	while ((fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC)) < 0) {
 		if (errno != ENOENT && errno != ENXIO)
 			die("%s", path);
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
 	printf("{\"what\": \"storage\", \"reads\": %u, \"sqsize\": %s, \"queues\": %s, "
 	       "\"deleting\": %" PRIu64 ", \"deleted\": %" PRIu64 "}\n",
 	       done, sqsize, queues, before, after);
-	/* The target goes as well, so that it can be made again. */
+	/* Remove the target as well, so that it can be created again. */
 	if (unlink(TARGET "/subsystems/" NQN) || rmdir(TARGET))
 		die("port");
 	put(SUBSYS "/namespaces/1/enable", "0");

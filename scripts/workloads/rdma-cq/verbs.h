@@ -8,9 +8,9 @@
  * or ioctl(), and queues that the two drivers share with user space.
  *
  * Each program prints one JSON object a line: "what" was done, with what it saw
- * itself.  One that cannot do its work exits 1 and says why on stderr.  What has to
- * come is waited for without end: the agent ends a program that takes too long, and
- * knows how much time the host gave.
+ * itself.  One that cannot do its work exits 1 and says why on stderr.  Waits have no
+ * limit: the agent ends a program that takes too long, and knows how much time the host
+ * gave.
  */
 #ifndef VERBS_H
 #define VERBS_H
@@ -54,7 +54,7 @@
 #define NETDEV	"dummy0"
 #define ADDRESS	"10.9.0.1"
 
-/* Of the kernel's include/rdma/ib_verbs.h, as the write() ABI has them. */
+/* From the kernel's include/rdma/ib_verbs.h, as the write() ABI has them. */
 enum { CQ_ERR = 0, QP_ACCESS_ERR = 3 };
 enum { RESET, INIT, RTR, RTS, SQD, SQE, ERR };
 enum {
@@ -326,7 +326,7 @@ static inline void see_cq(void *to, const struct nlattr *a)
 	}
 }
 
-/* What the kernel's own list says about the one CQ of that thread and depth. */
+/* The entry of the kernel's own list for the one CQ of that thread and depth. */
 static inline struct known known_cq(const char *device, pid_t maker, uint32_t depth)
 {
 	static const uint16_t none[] = { 0 };
@@ -382,7 +382,7 @@ static inline void verb(struct device *device, unsigned int number, const void *
 	size_t length = sizeof(struct ib_uverbs_cmd_hdr) + size;
 
 	memcpy(message.body, command, size);
-	/* Those that answer begin with the address for that. */
+	/* Commands with a response begin with the address for it. */
 	if (response)
 		memcpy(message.body, &where, sizeof(where));
 	if (write(device->fd, &message, length) != (ssize_t)length)
@@ -587,9 +587,9 @@ static inline void *make_cqs(void *argument)
 }
 
 /*
- * By a thread of that name: that it is not the main one tells its pid from the
- * process's, and its name from the program's.  It stays, because the kernel's list has
- * no pid for what dead threads created.
+ * By a thread of that name, not the main one, so that its pid differs from the process's
+ * and its name from the program's.  It stays, because the kernel's list has no pid for
+ * what dead threads created.
  */
 static inline void create_cqs(struct maker *maker)
 {

@@ -54,7 +54,7 @@ static void rank(const char *run, const char *name, uint32_t entries,
 	drained(qps[0].sq);
 	for (i = 0; i < 2; i++) {
 		qps[i].state = state_of(&qps[i]);
-		/* Nothing of it runs any more after that. */
+		/* Nothing more completes after that. */
 		destroy_qp(&qps[i]);
 	}
 	read_events(&device, cqs, 2, qps, 2);
