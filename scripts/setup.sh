@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-or-later
 #
-# Bring a machine to where kstall runs: Debian packages (as root on Debian and
-# Ubuntu), then a virtual environment in .venv.  Quick when all is there already.
+# Prepare a machine for kstall: Debian packages (as root on Debian and Ubuntu), then a
+# virtual environment in .venv.  Quick when all is there already.
 # With LEVEL=deep in the environment it also installs what only that level uses, with
 # KSTALL_ARCH what kernels and guests of that architecture need, and with KSTALL_BUSY set
-# what keeps a machine busy.  With --packages it stops after the
-# packages: what root does for somebody else.
+# what keeps a machine busy.  With --packages it stops after the packages, for root to
+# run on behalf of another user.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -53,7 +53,7 @@ if [ -n "$missing" ]; then
 	fi
 fi
 
-# Checks that lack one of these are skipped, so what cannot be had stops nothing.
+# Checks that lack one of these are skipped, so a missing package stops nothing.
 if [ "${LEVEL:-}" = deep ] && command -v dpkg-query >/dev/null; then
 	missing_of host-packages-deep.txt
 	if [ -n "$missing" ] && { [ "$(id -u)" -ne 0 ] || ! install "$missing"; }; then
@@ -80,7 +80,7 @@ packages_of_arch() {
 	command -v dpkg-query >/dev/null || return 0
 	[ "$(dpkg --print-architecture)" != "$1" ] || return 0
 	missing_of "$list"
-	# Where that for x86 is of backports, this one has to be as well.
+	# If QEMU for x86 is from backports, this one has to be as well.
 	case " $missing " in
 	*" qemu-system-arm "*)
 		if [ "$(id -u)" -eq 0 ] &&
@@ -130,7 +130,7 @@ backport_qemu() {
 	return "$status"
 }
 
-# Once: where it fails it would again.
+# Tried once: if it fails, it would fail again.
 newer_qemu() {
 	[ ! -e "$top/.venv/.kstall-no-qemu" ] && command -v apt-get >/dev/null &&
 		qemu_is_old || return 0
@@ -142,7 +142,7 @@ newer_qemu() {
 		if backport_qemu qemu-system-x86 && ! qemu_is_old; then
 			return 0
 		fi
-		echo "setup: got none; guests will run in one thread" >&2
+		echo "setup: found no newer QEMU; guests will run in one thread" >&2
 	fi
 	[ ! -d "$top/.venv" ] || touch "$top/.venv/.kstall-no-qemu"
 }
