@@ -214,14 +214,14 @@ def _containers_are_timed(
             if signals[container].looked_at:
                 looked_at.append(len(inside))
     v.equal("jobs that waited for a container", wrapped, 10)
-    wanted: Counter[tuple[int, ...]] = Counter({(0,): 4})
-    wanted.update(dict.fromkeys(ORDERS, 2))
+    expected: Counter[tuple[int, ...]] = Counter({(0,): 4})
+    expected.update(dict.fromkeys(ORDERS, 2))
     # Of a chain and of an array each.  Of one fence: both while the ring is full, a
     # chain behind a job ahead, and one with a dependency after it.
     v.equal(
         "orders in which the fences in containers signalled",
         dict(sorted(orders.items())),
-        dict(sorted(wanted.items())),
+        dict(sorted(expected.items())),
     )
     # The worker looks at these when it has credits, or when the job ahead is gone.
     v.equal("fences in containers that signalled when looked at", looked_at, [1] * 3)

@@ -850,9 +850,9 @@ def _all_phases(load: WorkloadResult) -> list[Phase]:
     return phases
 
 
-def _facts(load: WorkloadResult, what: str) -> list[dict[str, Any]]:
+def _facts(load: WorkloadResult, kind: str) -> list[dict[str, Any]]:
     lines = re.findall(r"(?m)^\{.*\}$", load.stdout)
-    return [facts for facts in map(json.loads, lines) if facts["what"] == what]
+    return [facts for facts in map(json.loads, lines) if facts["what"] == kind]
 
 
 def _hex(values: Iterable[int]) -> str:
