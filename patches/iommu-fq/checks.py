@@ -19,8 +19,8 @@ def _crowd(ev: Evidence, v: Verdict) -> dict[str, Any] | None:
     (facts,) = map(json.loads, ev.workload("crowd").stdout.splitlines())
     if facts["inside"] < _CROWDED:
         v.undecide(
-            f"{facts['inside']} of {facts['flushes']} flushes ran during another CPU's, "
-            f"of at least {_CROWDED}"
+            f"{facts['inside']} of {facts['flushes']} flushes ran during another "
+            f"CPU's, of at least {_CROWDED}"
         )
         return None
     return facts
