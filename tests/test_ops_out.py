@@ -337,6 +337,37 @@ def test_a_query_wants_one_question(
     assert capsys.readouterr().out == '{"a": 7}\n'
 
 
+@pytest.mark.parametrize("words", [("timeline", "-o"), ("explain", "--html")])
+def test_what_is_no_output_is_not_replaced(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """Neither the store, nor a device, nor a link such as /dev/stdout."""
+    verb, option = words
+    before = made.read_bytes()
+    link = tmp_path / "link"
+    link.symlink_to(made)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, kind in (
+        (made, "a store"),
+        (link, "a store"),
+        (pipe, "no plain file"),
+        (tmp_path, "a directory"),
+    ):
+        assert cli.main([verb, str(made), option, str(path)]) == 2
+        said = capsys.readouterr()
+        assert (
+            said.err == f"kstall: {path}: {kind}; it is as it was, give another name\n"
+        )
+        assert said.out == ""
+    assert made.read_bytes() == before and pipe.is_fifo() and link.is_symlink()
+    # What a link leads to is written, and the link stays.
+    link.unlink()
+    link.symlink_to("page")
+    assert cli.main([verb, str(made), option, str(link)]) == 0
+    assert link.is_symlink() and (tmp_path / "page").stat().st_size > 1000
+
+
 @pytest.mark.parametrize("name", store.NAMED)
 def test_named_queries(made: Path, name: str) -> None:
     store.query(made, store.NAMED[name])

@@ -12,19 +12,25 @@ import duckdb
 
 from .errors import OpsError, shown
 
+#: Where a file of DuckDB says what it is.
+_MAGIC_AT, _MAGIC = 8, b"DUCK"
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, store: bool = False) -> Iterator[Path]:
     """A draft beside ``path`` that takes its place when the block ends well.
 
     Raises `OpsError` if a file cannot be read or written; then ``path`` is as it was,
-    and nothing is left beside it.
+    and nothing is left beside it.  Only a ``store`` takes the place of a store.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
+    _check(path, store=store)
+    # The file that a link leads to is replaced, not the link: /dev/stdout is one.
+    target = path.resolve()
+    draft = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         _remove(draft)
         yield draft
-        draft.replace(path)
+        draft.replace(target)
     except OSError as error:
         # Some have no name of a file, as what is written into one that is open.
         where = error.filename if error.filename not in (None, str(draft)) else path
@@ -38,6 +44,29 @@ def replacing(path: Path) -> Iterator[Path]:
         ) from None
     finally:
         _remove(draft)
+
+
+def _check(path: Path, *, store: bool) -> None:
+    """Raise `OpsError` if what is at ``path`` is not ours to replace.
+
+    A device least of all: root may rename a file to /dev/null.
+    """
+    if not path.exists():
+        return
+    if not path.is_file():
+        kind = "a directory" if path.is_dir() else "no plain file"
+        raise OpsError(f"{shown(path)}: {kind}; it is as it was, give another name")
+    if not store and _is_database(path):
+        raise OpsError(f"{shown(path)}: a store; it is as it was, give another name")
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(_MAGIC_AT)
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
 
 
 def _remove(draft: Path) -> None:

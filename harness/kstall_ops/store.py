@@ -47,7 +47,10 @@ def writing(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
     Raises `OpsError` if it cannot be written.
     """
-    with files.replacing(path) as draft, closing(duckdb.connect(str(draft))) as made:
+    with (
+        files.replacing(path, store=True) as draft,
+        closing(duckdb.connect(str(draft))) as made,
+    ):
         made.execute(schema.ddl())
         yield made
         # That all is in the file, closing alone would not say.
