@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import html
 import html.parser
 import json
@@ -253,6 +254,16 @@ def test_a_tool_says_what_is_wrong_and_cuts_what_is_long(made: Path) -> None:
     long = json.loads(tools.query("SELECT * FROM range(1000)").split("\n")[1])
     assert (len(long["rows"]), long["more"]) == (mcp.ROWS, True)
     assert "cut: ask for less" in tools.query("SELECT repeat('x', 100000)")
+
+
+def test_tools_that_are_asked_at_once(made: Path) -> None:
+    """As a model does that asks for two things in one go."""
+    tools = mcp.Tools(made)
+    slow = "SELECT count(*) FROM range(5000000) a WHERE hash(a.range) % 7 = 1"
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(tools.query, slow) for _ in range(4)]
+        said = [one.result(60) for one in asked]
+    assert all('"rows"' in one for one in said)
 
 
 def test_the_server_over_stdio(made: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ class Tools:
     def __init__(self, path: Path) -> None:
         store.check(path)
         self._path = path
+        # Tools run in threads, and a second connection of one process shares the locked
+        # configuration of the first: it could not be opened.
+        self._one = threading.Lock()
 
     def all(self) -> list[Callable[..., str]]:
         """The five of them."""
@@ -90,7 +94,8 @@ class Tools:
 
     def _said(self, ask: Callable[[], object]) -> str:
         try:
-            return delimited(ask())
+            with self._one:
+                return delimited(ask())
         except OpsError as error:
             return delimited({"error": shown(error, 500)})
 
