@@ -106,6 +106,9 @@ class Node:
         default_factory=list
     )
     facts: list[dict[str, Any]] = field(default_factory=list)
+    #: Classes of which there is no provider, and why.
+    refused: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
 
     def event(self, t: int, cpu: int, pid: int, name: str, **fields: Member) -> None:
         """A record at ``t``."""
@@ -140,8 +143,12 @@ class Node:
         session = {
             **{"format": 1, "node": self.name, "boot_id": self.boot_id},
             **{"kernel": "7.3.4", "instance": "kstall", "began": self.began},
-            **{"ended": self.ended, "page_size": 4096, "config": {}},
-            "providers": PROVIDERS,
+            **{"ended": self.ended, "page_size": 4096, "config": self.config},
+            "providers": [one for one in PROVIDERS if one["class"] not in self.refused],
+            "refused": [
+                {"provider": f"{cls}/x", "class": cls, "why": why}
+                for cls, why in self.refused.items()
+            ],
         }
         (dir / "session.json").write_text(json.dumps(session))
         facts = "".join(json.dumps(one) + "\n" for one in self.facts)

@@ -62,6 +62,38 @@ def test_nothing_wrong_nothing_said(tmp_path: Path) -> None:
     assert "no rank was late" in explain.as_text(made)
 
 
+def test_what_was_not_recorded_is_said_where_nothing_is_found(tmp_path: Path) -> None:
+    """A kernel without the event: whether it was that, no record of it can say."""
+    busy = Training(extra=lambda rank, step: 50 * MS if rank == 2 else 0)
+    nodes = busy.nodes()
+    for node in nodes:
+        node.config = {"classes": ["throttle", "rdma", "io_uring"]}
+        node.refused = {"rdma": "this kernel has no rdma_core:cq_async_event"}
+    nodes[2].refused = {"throttle": "\x1b[2Jno fprobe", "rdma": "no fprobe"}
+    made = report(tmp_path, nodes)
+    said = explain.as_text(made)
+    away = "drm, aer, iotlb, mmu"
+    assert (
+        "    cause: not in kernel events; "
+        "not recorded there: throttle, drm, rdma, aer, iotlb, mmu\n"
+    ) in said
+    assert f"  - node0, node1, node2: not recorded: {away} (not asked for)\n" in said
+    why = "this kernel has no rdma_core:cq_async_event"
+    assert f"  - node0, node1: not recorded: rdma ({why})\n" in said
+    assert "  - node2: not recorded: throttle (\\x1b[2Jno fprobe)\n" in said
+    (late,) = explain.as_json(made)["jobs"][0]["stragglers"]
+    assert late["unrecorded"][0] == "throttle"
+
+
+def test_of_ranks_without_marks_nothing_is_said(tmp_path: Path) -> None:
+    """That of the others none was late does not say that nobody was."""
+    nodes = culprit().nodes()
+    made = report(tmp_path, [nodes[0], nodes[2]])
+    said = explain.as_text(made)
+    assert "marks of 2 of 3 ranks" in said and "seal the recordings of its node" in said
+    assert "  of these ranks none was late" in said and "no rank was late" not in said
+
+
 def test_noise_names_nobody(tmp_path: Path) -> None:
     chance = random.Random(3)
     noise = Training(extra=lambda rank, step: chance.randrange(4 * MS))

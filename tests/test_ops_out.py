@@ -272,7 +272,10 @@ def test_the_server_over_stdio(made: Path) -> None:
 
     async def talk() -> tuple[set[str], list[bool], str, str]:
         command = client.StdioServerParameters(
-            command=sys.executable, args=["-m", "kstall", "mcp", str(made)]
+            command=sys.executable,
+            args=["-m", "kstall", "mcp", str(made)],
+            # This checkout, wherever the package is installed from.
+            env={"PYTHONPATH": os.pathsep.join(sys.path)},
         )
         async with (
             client.stdio_client(command) as (read, write),

@@ -82,7 +82,8 @@ def test_a_collective_that_hangs_and_what_the_absent_one_is_in(tmp_path: Path) -
 def test_a_rank_that_computes_for_ever_is_not_in_kernel_events(tmp_path: Path) -> None:
     made = report(tmp_path, hanging())
     (absent,) = made.hung[0].absent
-    assert (absent.rank, absent.cls, absent.text) == (1, None, "not in kernel events")
+    said = "not in kernel events; not recorded there: drm, rdma, iotlb, mmu"
+    assert (absent.rank, absent.cls, absent.text) == (1, None, said)
     assert made.open == []
     assert "cause: not in kernel events" in explain.as_text(made)
 

@@ -98,6 +98,8 @@ class Straggler:
     steps: tuple[int, ...]
     lateness_ns: int
     findings: tuple[Finding, ...]
+    #: Classes that were not recorded where it ran.
+    unrecorded: tuple[str, ...] = ()
 
     @property
     def elsewhere(self) -> float | None:
@@ -136,6 +138,8 @@ class Health:
     losses: Mapping[str, tuple[tuple[int, int, str], ...]]
     refused: Mapping[str, frozenset[str]]
     nodes: Mapping[str, str]
+    #: By session, the classes that it has no records of, and why.
+    unrecorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def of(self, sid: str, provider: str, begin: int, end: int) -> list[str]:
         """Why claims from ``provider`` between two times cannot be of the highest."""
@@ -209,6 +213,7 @@ def judge(
             steps=tuple(step.number for step in steps),
             lateness_ns=sum(step.lateness(rank) for step in steps),
             findings=tuple(findings),
+            unrecorded=tuple(health.unrecorded.get(here.sid, ())),
         )
         # Each is late now and then on a busy node.  One is a straggler if it is so more
         # often than that, or for longer, or if that is explained, and not for all.
@@ -496,6 +501,11 @@ def _missing(
             f"steps without it are late as well ({control.without_ns / 1e6:.1f} ms)"
         )
     return found
+
+
+def without(unrecorded: Sequence[str]) -> str:
+    """What has to follow on "not in kernel events", as nobody looked for these."""
+    return f"; not recorded there: {', '.join(unrecorded)}" if unrecorded else ""
 
 
 def filled(text: str, names: Mapping[str, str]) -> str:

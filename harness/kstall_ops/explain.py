@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,8 +161,33 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
         losses={sid: tuple(found) for sid, found in losses.items()},
         refused={sid: frozenset(found) for sid, found in refused.items()},
         nodes=nodes,
+        unrecorded=_unrecorded(opened),
     )
-    return health, remarks
+    return health, remarks + _unrecorded_text(health)
+
+
+def _unrecorded(opened: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
+    rows = opened.execute("SELECT sid, unrecorded FROM session").fetchall()
+    return {sid: json.loads(text or "{}") for sid, text in rows}
+
+
+def _unrecorded_text(health: Health) -> list[str]:
+    """A line for each reason, however many nodes it is the same on."""
+    nodes: dict[tuple[str, str], set[str]] = {}
+    for sid, whys in health.unrecorded.items():
+        for cls, why in whys.items():
+            nodes.setdefault((cls, why), set()).add(health.nodes[sid])
+    classes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (cls, why), those in nodes.items():
+        classes.setdefault((why, tuple(sorted(those))), []).append(cls)
+    found = []
+    for (why, where), names in classes.items():
+        more = f" and {len(where) - 4} more" if len(where) > 4 else ""
+        found.append(
+            f"{', '.join(map(shown, where[:4]))}{more}: not recorded: "
+            f"{', '.join(names)} ({shown(why)})"
+        )
+    return found
 
 
 def _lost(opened: duckdb.DuckDBPyConnection) -> list[Lost]:
@@ -279,11 +305,10 @@ def elsewhere(late: chains.Straggler) -> str | None:
     share = late.elsewhere
     if share is None:
         return None
-    if not any(one.level != "observed" for one in late.findings):
-        return "not in kernel events"
-    return (
-        f"not in kernel events of its thread, which cover {share:.0%} of the lateness"
-    )
+    said = "not in kernel events"
+    if any(one.level != "observed" for one in late.findings):
+        said += f" of its thread, which cover {share:.0%} of the lateness"
+    return said + chains.without(late.unrecorded)
 
 
 def title(job: Job) -> str:
@@ -441,8 +466,9 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     lines += [f"  ! {text}" for text in job.remarks]
     if one.said == "nothing" and len(job.ranks) > 1:
         count = len(job.late_steps())
+        none = "of these ranks none" if job.silent else "no rank"
         lines.append(
-            f"  {'before that ' if hangs else ''}no rank was late"
+            f"  {'before that ' if hangs else ''}{none} was late"
             if not count
             else f"  no straggler: {count} late steps, no rank in {limits.late_steps} "
             "of them, or none more often than by chance"

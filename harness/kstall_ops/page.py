@@ -126,8 +126,10 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) ->
     )
     parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
     if one.said == "nothing" and len(job.ranks) > 1:
-        said = "Before that no rank" if hangs else "No rank"
-        parts.append(f'<div class="card">{said} was a straggler.</div>')
+        said = "of these ranks none" if job.silent else "no rank"
+        said = f"before that {said}" if hangs else said
+        said = f"{said[0].upper()}{said[1:]} was a straggler."
+        parts.append(f'<div class="card">{said}</div>')
     for cls, share in sorted(one.slowed.items()):
         none = "" if one.stragglers else ", no straggler"
         parts.append(

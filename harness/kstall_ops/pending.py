@@ -13,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from .chains import Health, filled
+from .chains import Health, filled, without
 from .errors import shown
 from .rules import Rules
 from .straggler import Job, union
@@ -251,7 +251,8 @@ def _absent(
         newest[cls] = (cause, is_open, provider, device, group)
     lost = {cls: union(one, last.t, until) for cls, one in spans.items()}
     cls = max(lost, key=lost.__getitem__, default=None)
-    said: dict[str, Any] = {"text": "not in kernel events"}
+    unrecorded = tuple(health.unrecorded.get(last.sid, ()))
+    said: dict[str, Any] = {"text": f"not in kernel events{without(unrecorded)}"}
     if last.gone is not None:
         said = {"text": "its process ended"}
     elif cls is not None:

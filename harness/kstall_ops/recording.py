@@ -19,6 +19,7 @@ from typing import Any
 from kstall.ftrace import Malformed, event, parse_layout, ring
 
 from .errors import NotARecording, shown
+from .schema import CLASSES
 
 PAGE = ring.PAGE
 #: Of recordings; one of another format is refused.
@@ -85,6 +86,32 @@ class Recording:
             ):
                 return until
         return None
+
+    @property
+    def unrecorded(self) -> dict[str, str]:
+        """Classes of which there can be no record in it, and why."""
+        config = self.session.get("config")
+        asked = config.get("classes") if isinstance(config, dict) else None
+        taken = [
+            one.get("class")
+            for one in self.session["providers"]
+            if isinstance(one, dict)
+        ]
+        refused = self.session.get("refused")
+        whys: dict[str, list[str]] = {}
+        for one in refused if isinstance(refused, list) else []:
+            if isinstance(one, dict):
+                why = str(one.get("why"))
+                whys.setdefault(str(one.get("class")), []).append(why)
+        found = {}
+        for name in CLASSES:
+            if isinstance(asked, list) and name not in asked:
+                found[name] = "not asked for"
+            elif name not in taken:
+                found[name] = "; ".join(
+                    dict.fromkeys(whys.get(name, ["no reason given"]))
+                )
+        return found
 
     @property
     def extent(self) -> tuple[int, int, bool]:

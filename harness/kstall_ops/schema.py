@@ -3,13 +3,14 @@
 
 ``id`` and ``sid`` are hashes of content, so that the same recording gets the same ones
 wherever and however often it is sealed.  ``t0``, ``t1`` and ``t`` are CLOCK_MONOTONIC
-of the node; only `align` compares those of two nodes.
+of the node; only `align` compares those of two nodes.  ``unrecorded`` is JSON: why a
+class was not recorded, of each that was not.
 """
 
 from __future__ import annotations
 
 #: Of the store; a store of another one is refused.
-VERSION = 3
+VERSION = 4
 
 TABLES: dict[str, dict[str, str]] = {
     "session": {
@@ -24,6 +25,7 @@ TABLES: dict[str, dict[str, str]] = {
         "facts": "BIGINT",
         "records": "BIGINT",
         "config": "VARCHAR",
+        "unrecorded": "VARCHAR",
     },
     "proc": {
         "sid": "VARCHAR",

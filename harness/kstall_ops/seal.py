@@ -128,6 +128,7 @@ def _seal_one(
         "pages": one.pages,
         "facts": len(one.facts),
         "config": config,
+        "unrecorded": json.dumps(one.unrecorded),
     }
     writer.write("session", session | {"records": decoder.records})
     if one.session.get("ended") is None or any(not s.sealed for s in one.segments):

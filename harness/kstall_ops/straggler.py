@@ -97,6 +97,8 @@ class Job:
     #: Median length of a step, and from which lateness on one is late.
     median: int = 0
     limit: int = 0
+    #: Of so many ranks there are no marks; one of them may be the late one.
+    silent: int = 0
 
     def late(self, rank: int) -> list[Step]:
         """The steps that this rank was last at, by more than the limit."""
@@ -148,9 +150,10 @@ def _job(
     ranks = tuple(sorted({one.rank for group in found.values() for one in group}))
     job = Job(name, ranks, [])
     if world is not None and world > len(ranks):
+        job.silent = world - len(ranks)
         job.remarks.append(
             f"marks of {len(ranks)} of {world} ranks: a rank that is missing may be "
-            "the one that was late"
+            "the one that was late; seal the recordings of its node, too"
         )
     backwards = twice = missing = 0
     for (step, _), group in sorted(found.items()):
