@@ -9,13 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
 import recordings
 from kstall_ops import cli, errors, recording, schema, seal, store
-from recordings import BEGAN, MS, SECOND, Node, culprit
+from recordings import BEGAN, MS, SECOND, Node, culprit, seal_segment
 
 
 def dump(path: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -215,6 +216,45 @@ def _edit(
         (dir / name).write_text(json.dumps(said))
 
     return edit
+
+
+@pytest.mark.parametrize(
+    ("seqs", "config", "said"),
+    [
+        ((0, 1, 2), {}, None),
+        ((0, 2), {}, "cpu0: segment 1 is missing"),
+        ((2,), {}, "cpu0: segments 0 to 1 are missing"),
+        # With --ring the oldest makes room, which the recorder counts itself.
+        ((2,), {"ring": True}, None),
+        ((0, 1), {}, "cpu0: segment 2 is missing"),
+        ((), {}, "cpu0: segments 0 to 2 are missing"),
+    ],
+)
+def test_a_copy_that_was_interrupted_is_a_loss(
+    tmp_path: Path, seqs: tuple[int, ...], config: dict[str, Any], said: str | None
+) -> None:
+    node = Node(config=config)
+    for at in range(60):
+        node.mark(BEGAN + at * SECOND, 1, at, "enter")
+    node.fact("complete", until=node.ended, segments={"0": 3, "1": 0})
+    rec = node.write(tmp_path / "rec", sealed=False)
+    whole = (rec / "segments/cpu0-0.pages").read_bytes()
+    (rec / "segments/cpu0-0.pages").unlink()
+    assert len(whole) == 3 * 4096
+    for seq in seqs:
+        path = rec / f"segments/cpu0-{seq}.pages"
+        path.write_bytes(whole[seq * 4096 : (seq + 1) * 4096])
+        seal_segment(path, 0)
+    done = seal.seal([rec], tmp_path / "s")
+    assert done.remarks == ([f"{rec}: {said}: copy it again"] if said else [])
+    _, rows, _ = store.query(tmp_path / "s", "SELECT t0, t1, n, reason FROM loss")
+    ends = {
+        (0, 2): (BEGAN + 19 * SECOND, BEGAN + 40 * SECOND),
+        (2,): (BEGAN, BEGAN + 40 * SECOND),
+        (0, 1): (BEGAN + 39 * SECOND, node.ended),
+        (): (BEGAN, node.ended),
+    }
+    assert rows == ([(*ends[seqs], None, "segment missing")] if said else [])
 
 
 def _cut(dir: Path) -> None:

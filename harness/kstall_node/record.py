@@ -381,8 +381,14 @@ class Recorder:
             for cpu, segments in self._segments.items():
                 segments.seal(self.instance.stats(cpu))
         if not any(one.open for one in self._segments.values()):
-            after = {str(cpu): one.next for cpu, one in self._segments.items()}
-            self._fact({"kind": "complete", "until": until, "segments": after})
+            self._complete(until)
+
+    def _complete(self, until: int | None) -> None:
+        """What a copy has to have, to have all before ``until``; None if not all is."""
+        if until is None:
+            return
+        after = {str(cpu): one.next for cpu, one in self._segments.items()}
+        self._fact({"kind": "complete", "until": until, "segments": after})
 
     def _say_open(self, until: int) -> None:
         """Stalls that last so long that nobody may ever see their end, each once."""
@@ -684,6 +690,7 @@ class Recorder:
         for cpu, segments in self._segments.items():
             segments.seal(self.instance.stats(cpu))
         self._make_room()
+        self._complete(None if full else ended)
         for name, oracle in self.oracles.items():
             verdicts = oracle.verdicts(
                 self.tallies[name],

@@ -127,7 +127,8 @@ class Decoder:
                 begins.setdefault(one.begin, []).append(one)
         people = _People(self.recording)
         lost: list[dict[str, Any]] = []
-        cpus = sorted({one.cpu for one in self.recording.segments})
+        here = {one.cpu for one in self.recording.segments}
+        cpus = sorted(here | {gap.cpu for gap in self.recording.gaps})
         streams = [self._events(cpu, lost) for cpu in cpus]
         last = 0
         for when, _, number, event in heapq.merge(*streams):
@@ -188,14 +189,21 @@ class Decoder:
         """(time, CPU, place, event) of one CPU, in order; gaps go to ``lost``."""
         layouts = self.recording.layouts
         before = int(self.recording.session["began"])
+        gaps = {one.after for one in self.recording.gaps if one.cpu == cpu}
+        away = {"cpu": cpu, "n": None, "reason": "segment missing"}
         for segment in self.recording.segments:
             if segment.cpu != cpu:
                 continue
+            is_after = segment.seq in gaps
+            gaps.discard(segment.seq)
             for number, page in segment.pages():
                 try:
                     found = list(ring.placed(page, cpu, layouts))
                 except (Malformed, ValueError, IndexError, struct.error) as error:
                     raise _unreadable(segment.path.name, number, error) from None
+                if is_after and found:
+                    lost.append(away | {"t0": before, "t1": found[0][1].ts_ns})
+                    is_after = False
                 gap = ring.missed(page)
                 if gap != 0 and found:
                     lost.append(
@@ -210,6 +218,9 @@ class Decoder:
                 for at, event in found:
                     before = max(before, event.ts_ns)
                     yield event.ts_ns, cpu, (number << 12) | at, event
+        if gaps:
+            ended = self.recording.session.get("ended")
+            lost.append(away | {"t0": before, "t1": ended})
 
     def _stalls(
         self, one: Provider, number: int, event: Event, people: _People

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kstall.ftrace import Malformed, event, parse_layout, ring
 
@@ -26,6 +26,7 @@ PAGE = ring.PAGE
 FORMAT = 1
 SESSION, FACTS, FORMATS, SEGMENTS = "session.json", "facts.jsonl", "formats", "segments"
 _SEGMENT = re.compile(r"cpu(\d{1,4})-(\d{1,9})\.pages")
+_CPU = re.compile(r"\d{1,4}")
 _EVENT = re.compile(r"[\w-]{1,100}")
 
 
@@ -48,6 +49,14 @@ class Segment:
                 number += 1
 
 
+class Gap(NamedTuple):
+    """Segments of one CPU that should be here, from a number up to another."""
+
+    cpu: int
+    first: int
+    after: int
+
+
 @dataclass(frozen=True)
 class Recording:
     """All of a directory but the pages themselves."""
@@ -57,6 +66,7 @@ class Recording:
     session: Mapping[str, Any]
     layouts: Sequence[event.Layout]
     segments: Sequence[Segment]
+    gaps: Sequence[Gap]
     facts: Sequence[Mapping[str, Any]]
     remarks: Sequence[str]
 
@@ -126,6 +136,11 @@ def load(dir: Path) -> Recording:
     remarks: list[str] = []
     facts = list(_facts(dir, remarks))
     segments = _segments(dir, remarks)
+    gaps = _gaps(session, facts, segments)
+    remarks += [
+        f"cpu{cpu}: {_numbers(first, after)} missing: copy it again"
+        for cpu, first, after in gaps
+    ]
     if session.get("ended") is None:
         remarks.append("no end: it is still being recorded, or the recorder was killed")
     return Recording(
@@ -134,9 +149,16 @@ def load(dir: Path) -> Recording:
         session=session,
         layouts=_layouts(dir),
         segments=segments,
+        gaps=gaps,
         facts=facts,
         remarks=remarks,
     )
+
+
+def _numbers(first: int, after: int) -> str:
+    if after == first + 1:
+        return f"segment {first} is"
+    return f"segments {first} to {after - 1} are"
 
 
 def _session(dir: Path) -> Mapping[str, Any]:
@@ -209,15 +231,45 @@ def _segments(dir: Path, remarks: list[str]) -> list[Segment]:
         cpu, seq = int(match[1]), int(match[2])
         found.append(_segment(path, cpu, seq, remarks))
     found.sort(key=lambda one: (one.cpu, one.seq))
-    for before, after in itertools.pairwise(found):
-        if before.cpu != after.cpu:
-            continue
-        if after.seq != before.seq + 1:
-            remarks.append(
-                f"cpu{after.cpu}: segments {before.seq + 1} to {after.seq - 1} are "
-                "missing"
-            )
     return found
+
+
+def _gaps(
+    session: Mapping[str, Any],
+    facts: Sequence[Mapping[str, Any]],
+    segments: Sequence[Segment],
+) -> list[Gap]:
+    """Where numbers are missing: a copy that was interrupted looks like a whole one."""
+    there: dict[int, list[int]] = {}
+    for one in segments:
+        there.setdefault(one.cpu, []).append(one.seq)
+    # Of one that goes on more may have been sealed after the collector had looked.
+    if session.get("ended") is not None:
+        for cpu, number in _said_to_be_there(facts).items():
+            there.setdefault(cpu, []).append(number)
+    config = session.get("config")
+    ring = isinstance(config, dict) and bool(config.get("ring"))
+    found = []
+    for cpu, numbers in sorted(there.items()):
+        # With --ring the oldest made room, which the recorder has counted.
+        start = [] if ring else [-1]
+        for before, after in itertools.pairwise([*start, *numbers]):
+            if after > before + 1:
+                found.append(Gap(cpu, before + 1, after))
+    return found
+
+
+def _said_to_be_there(facts: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """Of each CPU the number after its last segment, as the recorder said last."""
+    for fact in reversed(facts):
+        after = fact.get("segments")
+        if fact["kind"] == "complete" and isinstance(after, dict):
+            return {
+                int(cpu): number
+                for cpu, number in after.items()
+                if _CPU.fullmatch(cpu) and isinstance(number, int)
+            }
+    return {}
 
 
 def _segment(path: Path, cpu: int, seq: int, remarks: list[str]) -> Segment:
