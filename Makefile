@@ -72,7 +72,7 @@ node: ## the recorder for operators' nodes, as one file: out/kstall-node
 	@mkdir -p out/node
 	@rm -rf out/node/kstall_node && cp -r harness/kstall_node out/node/
 	@rm -rf out/node/kstall_node/__pycache__
-	@python3 -m zipapp out/node -m kstall_node.cli:run -p '/usr/bin/env python3' \
+	@python3 -m zipapp out/node -m kstall_node.__main__:run -p '/usr/bin/env python3' \
 		-c -o out/kstall-node
 	@chmod 755 out/kstall-node
 	@rm -r out/node

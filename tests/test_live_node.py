@@ -31,7 +31,7 @@ def packed(project_root: Path, path: Path) -> Path:
     outer = path.with_suffix(".z")
     outer.mkdir()
     source.rename(outer / "kstall_node")
-    zipapp.create_archive(outer, path, main="kstall_node.cli:run")
+    zipapp.create_archive(outer, path, main="kstall_node.__main__:run")
     return path
 
 

@@ -165,7 +165,7 @@ def _older(node: Path, target: Path) -> None:
     text = path.read_text()
     path.write_text(re.sub(r"(?m)^SPOKEN = \d+$", "SPOKEN = 0", text))
     assert path.read_text() != text
-    zipapp.create_archive(source, target, main="kstall_node.cli:run")
+    zipapp.create_archive(source, target, main="kstall_node.__main__:run")
 
 
 def _connected(path: Path) -> socket.socket:

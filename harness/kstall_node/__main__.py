@@ -3,7 +3,21 @@
 
 import sys
 
-from kstall_node.cli import main
+
+def run() -> None:
+    """Start, or say in one line that this Python is too old.
+
+    Some distributions' python3 is 3.6 still: nothing newer may stand in this file.
+    """
+    if sys.version_info < (3, 9):  # noqa: UP036
+        sys.exit(
+            "kstall-node: Python 3.9 or later is needed, and this is "
+            f"{sys.version.split()[0]}; try python3.9 {sys.argv[0]}"
+        )
+    from kstall_node.cli import main  # noqa: PLC0415
+
+    sys.exit(main())
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()
