@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from kstall_node import __main__ as start
 from kstall_node import agent, catalogue, cli, record, sources
 from kstall_node.errors import NodeError
 from kstall_node.facts import NOBODY, Facts, Rank, rank_of
@@ -131,7 +132,7 @@ def test_recording_goes_on_without_what_was_refused(
     asked = record.Asked(tmp_path / "o", ["throttle"])
     assert Refusing(Host(str(node.root)), asked).run() == 0
     said = capsys.readouterr().err
-    assert "the kernel says 18000000; refused" in said
+    assert "the kernel says 18000000 ns; refused" in said
     assert "records a second" not in said
     (refused,) = [
         one
@@ -446,6 +447,55 @@ def test_one_clear_message(
     err = capsys.readouterr().err
     assert said in err and "Traceback" not in err
     assert err.count("\n") == 1 or "removed" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--max-mb", "500"), "--max-mb is what --ring keeps: give both"),
+        (("--ring", "--max-mb", "0"), "'0' is no number of 1 or more"),
+        (("--buffer-kb", "0"), "'0' is no number of 1 or more"),
+        (("--max-rate", "0"), "'0' is no number of 1 or more"),
+        (("--min-ns", "x"), "'x' is no number of 0 or more"),
+        (("--seconds", "nan"), "'nan' is no number of seconds"),
+        (("--seconds", "-1"), "'-1' is no number of seconds"),
+    ],
+)
+def test_what_would_not_be_done_is_refused(
+    node: Node,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    """Without --ring nothing bounds a recording, and nan seconds never end."""
+    with pytest.raises(SystemExit) as ended:
+        run(node, tmp_path / "o", *THROTTLE, *words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "o").exists()
+
+
+def test_whoever_started_it_is_told_what_to_do_next(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.throttled(0, (time.monotonic_ns(), 1, 1))
+    assert run(node, tmp_path / "o") == 0
+    said = capsys.readouterr().err
+    assert "for 0.3 s\n" in said
+    assert ": 4 KB of records; next, where you analyse: kstall fleet pull" in said
+
+
+def test_an_old_python_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, project_root: Path
+) -> None:
+    """RHEL 8's python3 is 3.6: it has to be able to read so far."""
+    path = project_root / "harness/kstall_node/__main__.py"
+    ast.parse(path.read_text(), feature_version=(3, 6))
+    assert "__future__" not in path.read_text()
+    monkeypatch.setattr(sys, "version_info", (3, 8, 18))
+    with pytest.raises(SystemExit) as ended:
+        start.run()
+    assert str(ended.value).startswith("kstall-node: Python 3.9 or later is needed")
 
 
 def test_each_reason_is_told_once() -> None:

@@ -110,7 +110,10 @@ class Recorder:
                 except Full as error:
                     status = 1
                     self._make_room()
-                    self.say(f"{error}; what is sealed is kept, and recording ends")
+                    self.say(
+                        f"{error}; what is sealed is kept, and recording ends; make "
+                        "room, use -o, or keep the newest only: --ring --max-mb N"
+                    )
                     self._finish(full=True)
                 except NodeError:
                     self._finish()
@@ -200,7 +203,9 @@ class Recorder:
             if cls not in recorded:
                 whys = [one.why for one in self.refused if one.cls == cls]
                 self.say(f"{cls}: not recorded: {sources.reasons(whys)}")
-        self.say(f"recording into {self.dir}")
+        lasts = self.asked.seconds
+        until = "until Ctrl-C" if lasts is None else f"for {lasts:g} s"
+        self.say(f"recording into {self.dir}, {until}")
 
     def _attach(self, cls: str, after: str | None = None) -> bool:
         found, refused = sources.choose(
@@ -510,7 +515,7 @@ class Recorder:
     def _replace(self, one: sources.Attached, bad: Sequence[Verdict]) -> None:
         name = one.source.name
         why = f"disagrees with {one.source.oracle}: " + ", ".join(
-            f"{said.scope}: {said.ours} ns, the kernel says {said.theirs}"
+            f"{said.scope}: {said.ours} ns, the kernel says {said.theirs} ns"
             for said in bad[:3]
         )
         self.say(f"{name} {why}; refused")
@@ -701,9 +706,11 @@ class Recorder:
             for said in verdicts:
                 self._fact(said.fact(name))
                 if said.verdict == "disagrees":
+                    unit = "" if said.metric == "count" else " ns"
                     self.say(
                         f"{name} disagrees with {oracle.name} ({said.scope}: "
-                        f"{said.ours}, the kernel says {said.theirs}); refused"
+                        f"{said.ours}{unit}, the kernel says {said.theirs}{unit}); "
+                        "refused: nothing is claimed from it"
                     )
                     self.refused.append(
                         sources.Refusal(
@@ -719,7 +726,10 @@ class Recorder:
         count = sum(
             pages_ for one in self._segments.values() for _, pages_, _ in one.sealed
         )
-        self.say(f"{self.dir}: {count} pages in all")
+        self.say(
+            f"{self.dir}: {count * pages.PAGE >> 10} KB of records; next, where you "
+            "analyse: kstall fleet pull, or copy it and kstall seal"
+        )
 
     def _clean(self) -> None:
         """Whatever happened: nothing stays enabled, and nothing open."""
