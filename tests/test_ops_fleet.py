@@ -72,7 +72,7 @@ def test_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = {one.node: one.said for one in pulled.nodes}
     assert {one.node for one in pulled.nodes if one.ok} == {"node1"}
     assert said["dead"] == (
-        "ended in the middle, status 255: ssh: connect to host: No route to host"
+        "ended before it answered, status 255: ssh: connect to host: No route to host"
     )
     assert said["stopped"] == "silent for 2 s: stopped, or far away"
     assert said["old"].startswith("its agent speaks version 0, this kstall 1")
@@ -180,3 +180,26 @@ def test_no_shell_reads_a_name(tmp_path: Path) -> None:
     pulled = fleet.pull(["a"], f"echo $(touch {tmp_path}/x) {{node}}", tmp_path / "s")
     assert pulled.status == 2
     assert os.listdir(tmp_path) == []  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--via", "ssh 'x"), "--via: No closing quotation"),
+        (("--timeout", "-1"), "'-1' is no number of seconds above 0"),
+        (("--limit", "nan"), "'nan' is no number of seconds above 0"),
+    ],
+)
+def test_what_makes_no_sense_is_said_in_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    argv = ["fleet", "pull", "-w", "n1", "-o", str(tmp_path / "s"), *words]
+    try:
+        status: object = cli.main(argv)
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(said)

@@ -344,6 +344,13 @@ def test_a_query_wants_one_question(
 ) -> None:
     assert cli.main(["query", str(made)]) == 2
     assert cli.main(["query", str(made), "SELECT 1", "--named", "lost"]) == 2
+    assert cli.main(["query", str(made), ""]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and all("give either SQL or --named" in one for one in said)
+    assert cli.main(["query", str(made), "SELECT * FROM stal"]) == 2
+    mistake = capsys.readouterr().err
+    assert 'Did you mean "stall"?; SHOW TABLES' in mistake and "\\n" not in mistake
+    assert cli.main(["query", str(made), "DESCRIBE stall"]) == 0
     capsys.readouterr()
     assert cli.main(["query", str(made), "SELECT NULL AS a, 1.5::DOUBLE AS b"]) == 0
     assert capsys.readouterr().out == "a  b\n-  1.500\n"

@@ -218,6 +218,23 @@ def _edit(
     return edit
 
 
+def test_of_one_that_is_damaged_it_is_said_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of many keeps the others from being sealed, too."""
+    good, bad = (culprit().nodes()[n].write(tmp_path / f"r{n}") for n in (0, 1))
+    _cut(bad)
+    words = ["seal", str(good), str(bad), "-o", str(tmp_path / "s")]
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert "truncated; nothing was sealed: leave it out, or copy it again" in said
+    assert not (tmp_path / "s").exists()
+    file = tmp_path / "file"
+    file.touch()
+    assert cli.main(["seal", str(file), "-o", str(tmp_path / "s")]) == 2
+    assert capsys.readouterr().err.startswith(f"kstall: {file}: no directory; ")
+
+
 @pytest.mark.parametrize(
     ("seqs", "config", "said"),
     [

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from kstall.base import KstallError
 
 from . import VERBS, store
 from . import explain as explaining
 from . import seal as sealing
-from .errors import shown
+from .errors import NotARecording, OpsError, Refused, shown
 
 CANNOT = 2
+_TABLES = "SHOW TABLES and DESCRIBE stall say what there is"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,57 +56,138 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    seal = verbs.add_parser("seal", help=VERBS["seal"])
-    seal.add_argument("dirs", nargs="+", type=Path, metavar="DIR")
-    seal.add_argument("-o", dest="store", type=Path, required=True, metavar="STORE")
+    seal = verbs.add_parser(
+        "seal",
+        help=VERBS["seal"],
+        description="Decode recordings of nodes into a store, beside what it has; "
+        "the same again changes nothing.",
+    )
+    seal.add_argument(
+        "dirs", nargs="+", type=Path, metavar="DIR", help="a recording, or many below"
+    )
+    _store(seal, "-o", dest="store", required=True)
     seal.set_defaults(verb=_seal)
 
-    query = verbs.add_parser("query", help=VERBS["query"])
-    query.add_argument("store", type=Path, metavar="STORE")
-    query.add_argument("sql", nargs="?", metavar="SQL")
-    query.add_argument("--named", choices=sorted(store.NAMED), help="one that is known")
+    query = verbs.add_parser(
+        "query",
+        help=VERBS["query"],
+        description="Run read-only SQL (DuckDB's) on a store.",
+        epilog=f"{_TABLES}; times are ns, NULL and - are unknown",
+    )
+    _store(query)
+    query.add_argument("sql", nargs="?", metavar="SQL", help="in quotes")
+    query.add_argument(
+        "--named",
+        choices=sorted(store.NAMED),
+        help="instead of SQL: what is asked often",
+    )
     query.add_argument("--json", action="store_true", help="an object a row")
     query.set_defaults(verb=_query)
 
-    told = verbs.add_parser("explain", help=VERBS["explain"])
-    told.add_argument("store", type=Path, metavar="STORE")
+    told = verbs.add_parser(
+        "explain",
+        help=VERBS["explain"],
+        description="Say which rank was late, for what, and how sure that is.",
+    )
+    _store(told)
     told.add_argument("--job", metavar="J", help="of several, this one")
     told.add_argument("--json", action="store_true", help="for programs")
     told.add_argument("--html", type=Path, metavar="FILE", help="also as one page")
     told.set_defaults(verb=_explain)
 
-    line = verbs.add_parser("timeline", help=VERBS["timeline"])
-    line.add_argument("store", type=Path, metavar="STORE")
-    line.add_argument("-o", dest="output", type=Path, required=True, metavar="FILE")
+    line = verbs.add_parser(
+        "timeline",
+        help=VERBS["timeline"],
+        description="Write a store as a trace; https://ui.perfetto.dev opens it.",
+    )
+    _store(line)
+    line.add_argument(
+        "-o",
+        dest="output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the trace, as t.pftrace",
+    )
     line.add_argument("--job", metavar="J", help="of several, this one")
     line.set_defaults(verb=_timeline)
 
     fleet = verbs.add_parser("fleet", help=VERBS["fleet"])
     pull = fleet.add_subparsers(required=True, metavar="VERB").add_parser(
-        "pull", help=VERBS["fleet"], epilog="exit status: 0 all, 3 some, 2 none"
+        "pull",
+        help=VERBS["fleet"],
+        description="Fetch recordings from agents on nodes into a store.",
+        epilog="exit status: 0 all, 3 some, 2 none",
     )
     pull.add_argument(
-        "-w", dest="nodes", required=True, metavar="NODES", help="as n[1-3],m"
+        "-w",
+        dest="nodes",
+        required=True,
+        metavar="NODES",
+        help="as root@n[1-3],m, or @group of ClusterShell",
     )
-    pull.add_argument("-o", dest="store", type=Path, required=True, metavar="STORE")
-    pull.add_argument("--timeout", type=float, default=30, help="seconds of silence")
-    pull.add_argument("--limit", type=float, default=900, help="seconds for a node")
+    _store(pull, "-o", dest="store", required=True)
+    pull.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=30,
+        metavar="S",
+        help="give up on a node that is silent for so many seconds (%(default)s)",
+    )
+    pull.add_argument(
+        "--limit",
+        type=_seconds,
+        default=900,
+        metavar="S",
+        help="give up on a node that is not done after so many (%(default)s)",
+    )
     pull.add_argument(
         "--via",
         default="ssh -oBatchMode=yes {node} kstall-node agent --stdio",
-        help="how to reach an agent (default: %(default)s)",
+        metavar="COMMAND",
+        help="how to reach an agent (%(default)s)",
     )
-    pull.add_argument("--keep", type=Path, metavar="DIR", help="recordings stay here")
+    pull.add_argument(
+        "--keep", type=Path, metavar="DIR", help="recordings stay here as well"
+    )
     pull.set_defaults(verb=_pull)
 
-    mcp = verbs.add_parser("mcp", help=VERBS["mcp"])
-    mcp.add_argument("store", type=Path, metavar="STORE")
+    mcp = verbs.add_parser(
+        "mcp",
+        help=VERBS["mcp"],
+        description="Answer a model's questions about a store, read-only, on stdio.",
+    )
+    _store(mcp)
     mcp.set_defaults(verb=_mcp)
     return parser
 
 
+def _store(parser: argparse.ArgumentParser, *names: str, **more: Any) -> None:
+    said = "the file that kstall seal or fleet pull makes"
+    parser.add_argument(
+        *(names or ["store"]), type=Path, metavar="STORE", help=said, **more
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return found
+
+
 def _seal(arguments: argparse.Namespace) -> int:
-    done = sealing.seal(arguments.dirs, arguments.store)
+    try:
+        done = sealing.seal(arguments.dirs, arguments.store)
+    except NotARecording as error:
+        # What else was named is not sealed either, and nobody should have to guess.
+        raise OpsError(
+            f"{error}; nothing was sealed: leave it out, or copy it again if that "
+            "damaged it"
+        ) from None
     for text in done.remarks:
         print(f"  ! {shown(text, 400)}")
     print(
@@ -114,11 +198,16 @@ def _seal(arguments: argparse.Namespace) -> int:
 
 
 def _query(arguments: argparse.Namespace) -> int:
-    if (arguments.sql is None) == (arguments.named is None):
-        print("kstall: query: give either SQL or --named", file=sys.stderr)
-        return CANNOT
+    if (not arguments.sql) == (arguments.named is None):
+        raise OpsError(
+            "query: give either SQL or --named; known are "
+            f"{', '.join(sorted(store.NAMED))}"
+        )
     sql = arguments.sql or store.NAMED[arguments.named]
-    names, rows, _ = store.query(arguments.store, sql)
+    try:
+        names, rows, _ = store.query(arguments.store, sql)
+    except Refused as error:
+        raise OpsError(f"{error}; {_TABLES}") from None
     if arguments.json:
         for row in rows:
             print(json.dumps(dict(zip(names, row, strict=True)), default=str))

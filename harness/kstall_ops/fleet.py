@@ -130,7 +130,10 @@ def pull(
     it.  ``timeout`` is for how long an agent may say nothing, ``limit`` for how long it
     may take in all.
     """
-    words = shlex.split(via)
+    try:
+        words = shlex.split(via)
+    except ValueError as error:
+        raise OpsError(f"--via: {error}") from None
     if not words:
         raise OpsError("--via: an empty command")
     with contextlib.ExitStack() as stack:
@@ -297,6 +300,7 @@ class _Agent:
         self._limits, self._buffer = limits, b""
         self._until = time.monotonic() + limits.whole
         # In a file: nobody reads a pipe while a chatty ssh fills it.
+        self._heard = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
@@ -386,6 +390,7 @@ class _Agent:
         piece = os.read(self._process.stdout.fileno(), 1 << 20)
         if not piece:
             raise self._gone()
+        self._heard = True
         return piece
 
     def _gone(self) -> AgentError:
@@ -396,4 +401,5 @@ class _Agent:
         last = next(itertools.chain((x for x in reversed(lines) if x.strip()), [""]))
         status = self._process.returncode
         said = f": {shown(last.strip())}" if last else ""
-        return AgentError(f"ended in the middle, status {status}{said}")
+        when = "in the middle" if self._heard else "before it answered"
+        return AgentError(f"ended {when}, status {status}{said}")

@@ -47,7 +47,8 @@ def find(dirs: Iterable[Path]) -> list[Path]:
         below = sorted(path.parent for path in dir.glob(f"*/{recording.SESSION}"))
         here = (dir / recording.SESSION).exists()
         if not here and not below and not dir.is_dir():
-            raise NotARecording(f"{dir}: no such directory")
+            what = "no directory" if dir.exists() else "no such directory"
+            raise NotARecording(f"{dir}: {what}")
         found += below if below and not here else [dir]
     return found
 

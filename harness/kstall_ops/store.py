@@ -185,7 +185,8 @@ def query(
             raise Refused(f"the query took longer than {seconds:g} s") from None
         except (duckdb.Error, RuntimeError) as error:
             # DuckDB goes on with candidates and a caret; all but that is one line.
-            raise Refused(shown(str(error).split("\n\n")[0], 400)) from None
+            said = " ".join(str(error).split("\n\n")[0].splitlines())
+            raise Refused(shown(said, 400)) from None
         finally:
             if timer:
                 timer.cancel()
