@@ -52,6 +52,27 @@ def test_a_quota_on_one_rank_that_is_lifted_again(tmp_path: Path) -> None:
     assert json.loads(json.dumps(explain.as_json(made), default=str))["schema"] == 1
 
 
+def test_who_has_not_read_the_manual_is_told_how_sure_that_is(tmp_path: Path) -> None:
+    said = explain.as_text(report(tmp_path, culprit().nodes()))
+    assert "ranks 0-2, 59 steps of 103.1 ms (median); late is 5.2 ms or more\n" in said
+    assert "in 20 of 20 late steps, there 77% of a median step on average" in said
+    assert "\nhow sure that is\n  EXPLAINS: on the late thread itself, " in said
+    assert "COINCIDES: " not in said and "OBSERVED: " not in said
+
+
+def test_what_was_left_out_is_said_in_words(tmp_path: Path) -> None:
+    nodes = culprit().nodes()[:1]
+    nodes[0].fact(
+        "loss", t0=BEGAN, t1=None, n=None, reason="threshold mmu/start 4000 ns"
+    )
+    nodes[0].fact("loss", t0=BEGAN, t1=None, n=None, reason="suspended aer")
+    said = explain.as_text(report(tmp_path, nodes))
+    assert "job train: rank 0, 59 steps" in said
+    assert "node0: of mmu/start what is shorter than 4000 ns was left out" in said
+    assert "node0: aer was switched off: too many records (suspended aer)" in said
+    assert "how sure that is" not in said
+
+
 # -- negatives ----------------------------------------------------------------------
 
 
@@ -397,8 +418,9 @@ def test_a_tenth_dropped_in_silence_is_seen_by_the_oracle(tmp_path: Path) -> Non
     (late,) = verdict(made).stragglers
     assert late.findings[0].level == "coincides"
     assert late.findings[0].caps == ("its oracle disagrees with throttle/fprobe",)
-    assert "throttle/fprobe is refused: it says 1440000000, its oracle 1600000000" in (
-        explain.as_text(made)
+    assert (
+        "throttle/fprobe is refused: it says 1440000000 ns, its oracle 1600000000 ns"
+        in (explain.as_text(made))
     )
 
 

@@ -265,8 +265,9 @@ def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
     found = []
     if not jobs and not made.hung:
         found.append(
-            "no marks of collectives: which rank was late cannot be known; write "
-            "`kstall step=N phase=enter|exit` to the instance's trace_marker"
+            "no marks of collectives: which rank was late cannot be known; the job has "
+            "to write `kstall step=N phase=enter`, and exit, to "
+            "/sys/kernel/tracing/instances/kstall/trace_marker (docs/operator.md)"
         )
     for one in jobs:
         if len(one.ranks) < 2:
@@ -283,7 +284,7 @@ def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
         if entry["verdict"] == "disagrees":
             found.append(
                 f"{shown(entry['node'])}: {shown(entry['provider'])} is refused: it "
-                f"says {entry['ours']}, its oracle {entry['theirs']}"
+                f"says {_amount(entry, 'ours')}, its oracle {_amount(entry, 'theirs')}"
             )
         elif entry["verdict"] == "unknown":
             found.append(
@@ -291,13 +292,33 @@ def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
                 "with no oracle"
             )
     for entry in made.losses:
+        found.append(f"{shown(entry['node'])}: {_loss_text(entry)}")
+    return found
+
+
+def _amount(entry: dict[str, Any], name: str) -> str:
+    unit = "records" if entry["metric"] == "count" else "ns"
+    return "nothing" if entry[name] is None else f"{entry[name]} {unit}"
+
+
+def _loss_text(entry: dict[str, Any]) -> str:
+    """In words, and as the recorder has it."""
+    reason = shown(entry["reason"] or "no reason given")
+    word, _, rest = reason.partition(" ")
+    provider, _, least = rest.partition(" ")
+    if word == "threshold":
+        said = (
+            f"of {provider} what is shorter than {least} was left out: too many records"
+        )
+    elif word == "suspended":
+        said = f"{provider} was switched off: too many records"
+    elif word == "refused":
+        said = f"nothing is claimed from {provider}, with which its oracle disagreed"
+    else:
         count = "an unknown number of" if entry["events"] is None else entry["events"]
         where = "" if entry["cpu"] is None else f" on CPU {entry['cpu']}"
-        found.append(
-            f"{shown(entry['node'])}: {count} events lost{where} "
-            f"({shown(entry['reason'])})"
-        )
-    return found
+        said = f"{count} events lost{where}"
+    return f"{said} ({reason})"
 
 
 def elsewhere(late: chains.Straggler) -> str | None:
@@ -349,6 +370,17 @@ def as_json(made: Report) -> dict[str, Any]:
 def as_text(made: Report, limits: Rules | None = None) -> str:
     """For people at a terminal."""
     limits = limits or rules()
+    lines = _said(made, limits)
+    if made.remarks:
+        lines += ["", "what cannot be known, or only with doubt"]
+        lines += [f"  - {text}" for text in made.remarks]
+    if levels := meanings(made, limits):
+        lines += ["", "how sure that is"]
+        lines += [f"  {level.upper()}: {text}" for level, text in levels]
+    return "\n".join(lines)
+
+
+def _said(made: Report, limits: Rules) -> list[str]:
     lines: list[str] = []
     for stuck in made.hung:
         lines += _hung_text(stuck)
@@ -391,10 +423,7 @@ def as_text(made: Report, limits: Rules | None = None) -> str:
             lines.append(f"  … {len(made.lost) - 20} more: kstall query --named lost")
     elif not made.verdicts:
         lines.append("no stall was recorded")
-    if made.remarks:
-        lines += ["", "what cannot be known, or only with doubt"]
-        lines += [f"  - {text}" for text in made.remarks]
-    return "\n".join(lines)
+    return lines
 
 
 def hung_title(one: Hung) -> str:
@@ -415,9 +444,13 @@ def hung_title(one: Hung) -> str:
     return said
 
 
+def ranks_named(ranks: Sequence[int]) -> str:
+    """`rank 1`, or `ranks 0-2`."""
+    return f"rank{'s' * (len(ranks) != 1)} {straggler.ranks_text(ranks)}"
+
+
 def _ranks(ranks: Sequence[int], singular: str, plural: str) -> str:
-    text = straggler.ranks_text(ranks)
-    return f"rank {text} {singular}" if len(ranks) == 1 else f"ranks {text} {plural}"
+    return f"{ranks_named(ranks)} {singular if len(ranks) == 1 else plural}"
 
 
 def absent_title(one: Absent) -> str:
@@ -460,8 +493,8 @@ def open_text(one: Open) -> str:
 def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     job = one.job
     lines = [
-        f"{title(job)}: ranks {straggler.ranks_text(job.ranks)}, {len(job.steps)} "
-        f"steps, median {job.median / 1e6:.1f} ms, late from {job.limit / 1e6:.1f} ms"
+        f"{title(job)}: {ranks_named(job.ranks)}, {len(job.steps)} steps of "
+        f"{job.median / 1e6:.1f} ms (median); late is {job.limit / 1e6:.1f} ms or more"
     ]
     lines += [f"  ! {text}" for text in job.remarks]
     if one.said == "nothing" and len(job.ranks) > 1:
@@ -492,14 +525,40 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     return lines
 
 
+def evidence(one: chains.Finding, coverage: float) -> str:
+    """What it covers, and how much that is."""
+    said = f"covers {one.coverage or 0:.0%} of the lateness (median)"
+    said += f", at least {coverage:.0%} in {one.covered} of {one.late} late steps"
+    if one.impact is not None:
+        said += f", there {one.impact:.0%} of a median step on average"
+    return f"{said}; {one.n} record{'s' * (one.n != 1)}"
+
+
+def meanings(made: Report, limits: Rules) -> list[tuple[str, str]]:
+    """How sure each level is that is in there, for who has not read the manual."""
+    found = [
+        finding
+        for one in made.verdicts
+        for late in one.stragglers
+        for finding in late.findings
+    ]
+    levels = {one.level for one in found}
+    levels |= {"coincides" for one in made.hung for rank in one.absent if rank.cls}
+    levels |= {"observed"} if made.incidents else set()
+    said = {
+        "explains": "on the late thread itself, before it arrived, and steps without "
+        "it are less late; p is how likely that is by chance; [warn] from "
+        f"{limits.warn:.0%} of a median step on, [high] from {limits.high:.0%}",
+        "coincides": "at that time, on a thread of that rank; it may not be the reason",
+        "observed": "it was recorded; nothing ties it to who was late",
+    }
+    return [(level, text) for level, text in said.items() if level in levels]
+
+
 def _finding_text(one: chains.Finding, coverage: float) -> list[str]:
     lines = [f"    {one.level.upper()} [{one.severity}] {one.cls}: {one.text}"]
     if one.coverage is not None:
-        says = f"covers {one.coverage:.0%} of the lateness (median)"
-        says += f", at least {coverage:.0%} in {one.covered} of {one.late} late steps"
-        if one.impact is not None:
-            says += f"; {one.impact:.0%} of a median step"
-        lines.append(f"      evidence: {says}; {one.n} records")
+        lines.append(f"      evidence: {evidence(one, coverage)}")
     if one.control is not None:
         c = one.control
         lines.append(

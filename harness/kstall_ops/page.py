@@ -53,6 +53,9 @@ def write(path: Path, made: Report, output: Path) -> None:
         items = "".join(f"<li>{_text(one)}</li>" for one in made.remarks)
         said = "What cannot be known, or only with doubt"
         parts.append(f"<h2>{said}</h2><ul>{items}</ul>")
+    if levels := explain.meanings(made, rules()):
+        listed = _list((level.capitalize(), text) for level, text in levels)
+        parts.append(f"<h2>How sure that is</h2>{listed}")
     nodes = f"{len(made.nodes)} node{'s' if len(made.nodes) != 1 else ''}"
     # What a name of a stranger might smuggle in would not be run or fetched either.
     policy = "default-src 'none'; style-src 'unsafe-inline'"
@@ -120,9 +123,9 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) ->
     job = one.job
     parts = [f"<h2>{_text(explain.title(job))}</h2>"]
     parts.append(
-        f'<p class="soft">ranks {ranks_text(job.ranks)} · {len(job.steps)} steps · '
-        f"median step {job.median / 1e6:.1f} ms · late from {job.limit / 1e6:.1f} "
-        "ms</p>"
+        f'<p class="soft">{explain.ranks_named(job.ranks)} · {len(job.steps)} steps of '
+        f"{job.median / 1e6:.1f} ms (median) · late is {job.limit / 1e6:.1f} ms or "
+        "more</p>"
     )
     parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
     if one.said == "nothing" and len(job.ranks) > 1:
@@ -170,15 +173,7 @@ def _list(entries: Iterable[tuple[str, str]]) -> str:
 def _finding(one: Finding) -> str:
     entries: list[tuple[str, str]] = []
     if one.coverage is not None:
-        impact = "" if one.impact is None else f"; {one.impact:.0%} of a median step"
-        entries.append(
-            (
-                "evidence",
-                f"covers {one.coverage:.0%} of the lateness (median), at least "
-                f"{rules().coverage:.0%} in {one.covered} of {one.late} late steps"
-                f"{impact}; {one.n} records",
-            )
-        )
+        entries.append(("evidence", explain.evidence(one, rules().coverage)))
     if one.control is not None:
         c = one.control
         entries.append(
