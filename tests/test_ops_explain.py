@@ -73,6 +73,80 @@ def test_what_was_left_out_is_said_in_words(tmp_path: Path) -> None:
     assert "how sure that is" not in said
 
 
+# -- a job that was started again --------------------------------------------------
+
+
+def again(
+    first: Training, second: Training, gap: int, ahead: list[int | None]
+) -> list[Node]:
+    """Recordings of two starts on the same nodes, of which clocks are ``ahead``."""
+    made = []
+    for job, later in ((first, 0), (second, gap)):
+        for node, real in zip(job.nodes(), ahead, strict=True):
+            node.events = [(e[0] + later, *e[1:]) for e in node.events]
+            node.began += later
+            node.ended = node.began + 60 * SECOND
+            if real is not None:
+                t = node.began
+                node.fact("clock", t_mono=t, t_real=t + real, bound=MS, method="x")
+            made.append(node)
+    return made
+
+
+REAL = 1_800_000_000 * SECOND
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        [REAL, REAL + MS, REAL - MS],
+        # Nobody looked at the clock, or one of them is far off: by their number.
+        [None, None, None],
+        [REAL, REAL + 3600 * SECOND, REAL],
+    ],
+)
+def test_a_job_that_was_started_again_is_two(
+    tmp_path: Path, ahead: list[int | None]
+) -> None:
+    """Yesterday's recordings are in the same directory, and steps begin anew."""
+    made = report(tmp_path, again(culprit(), Training(), 500 * SECOND, ahead))
+    bad, good = made.verdicts
+    (late,) = bad.stragglers
+    assert (late.rank, late.steps, late.explained) == (1, tuple(range(20, 40)), True)
+    assert (good.said, good.job.remarks) == ("nothing", [])
+    said = explain.as_text(made)
+    assert "job train, start 1 of 2" in said and "job train, start 2 of 2" in said
+    if ahead[2] == REAL - MS:
+        assert "start 2 of 2, 2027-01-15 08:10:01 UTC: ranks 0-2" in said
+        assert "refuted" not in said
+    starts = [one["start"] for one in explain.as_json(made)["jobs"]]
+    assert all(start.startswith("start ") for start in starts)
+    assert explain.report(tmp_path / "s.duckdb", "train").verdicts == made.verdicts
+
+
+def test_of_one_start_a_node_has_no_recording(tmp_path: Path) -> None:
+    """Clocks tell which start the others are of; by number it would be another."""
+    nodes = again(culprit(), Training(), 500 * SECOND, [REAL, REAL, REAL])
+    nodes += again(Training(), Training(), 500 * SECOND, [REAL, REAL, REAL])[3:]
+    for node in nodes[6:]:
+        node.began += 2000 * SECOND
+        node.ended = node.began + 60 * SECOND
+        node.events = [(e[0] + 2000 * SECOND, *e[1:]) for e in node.events]
+    # Two starts are left of each, but not the same.
+    for number in (8, 4, 0):
+        del nodes[number]
+    found = [one.job.ranks for one in report(tmp_path, nodes).verdicts]
+    assert found == [(1, 2), (0, 2), (0, 1)]
+
+
+def test_who_says_twice_at_a_time_to_be_one_rank_is_not_two_starts(
+    tmp_path: Path,
+) -> None:
+    nodes = again(culprit(), Training(), SECOND, [REAL, REAL, REAL])
+    (one,) = report(tmp_path, nodes).verdicts
+    assert one.job.start == "" and one.job.remarks
+
+
 # -- negatives ----------------------------------------------------------------------
 
 

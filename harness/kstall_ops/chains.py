@@ -448,7 +448,7 @@ def _finding(
     if any(map(rule.counts_once, overlap.causes)):
         severity = "high"
     return Finding(
-        id=digest(job.name, rank, first.sid, cls, cause).hex(),
+        id=digest(job.name + job.start, rank, first.sid, cls, cause).hex(),
         job=job.name,
         rank=rank,
         node=health.nodes.get(first.sid, first.sid),

@@ -17,6 +17,7 @@ from .chains import Health, Verdict
 from .errors import OpsError, shown
 from .pending import Absent, Hung, Open
 from .rules import Rules, rules
+from .runs import TABLE, runs
 from .straggler import Job
 
 _FAR = (1 << 63) - 1
@@ -37,12 +38,15 @@ SELECT sid, count(*) FROM mark m WHERE EXISTS (
     AND list_contains(?::VARCHAR[], s.class))
 GROUP BY sid
 """
-_COLLECTIVES = """
-SELECT e.sid, coalesce(e.job, ''), e.step, min(e.t), max(x.t)
-FROM mark e JOIN mark x ON e.sid = x.sid AND e.tid = x.tid AND e.step = x.step
+_COLLECTIVES = f"""
+WITH {TABLE}
+SELECT e.sid, coalesce(e.job, '') || chr(0) || r.run, e.step, min(e.t), max(x.t)
+FROM mark e JOIN runs r ON coalesce(e.job, '') = r.job AND e.rank = r.rank
+    AND e.sid = r.sid AND e.tid = r.tid
+    JOIN mark x ON e.sid = x.sid AND e.tid = x.tid AND e.step = x.step
     AND e.rank = x.rank AND e.job IS NOT DISTINCT FROM x.job
 WHERE e.phase = 'enter' AND x.phase = 'exit' GROUP BY ALL HAVING count(*) = 1
-"""
+"""  # noqa: S608
 
 
 @dataclass
@@ -234,7 +238,8 @@ def clocks_of(opened: duckdb.DuckDBPyConnection) -> dict[str, align.Clock]:
         'SELECT sid, t_mono, t_real, peer, "offset", bound, method FROM clock '
         "WHERE t_mono IS NOT NULL"
     ).fetchall()
-    shared = [align.Collective(*row) for row in opened.execute(_COLLECTIVES).fetchall()]
+    found = opened.execute(_COLLECTIVES, [runs(opened).rows]).fetchall()
+    shared = [align.Collective(*row) for row in found]
     return align.clocks([sid for sid, _ in sessions], rows, shared, dict(sessions))
 
 
@@ -334,7 +339,8 @@ def elsewhere(late: chains.Straggler) -> str | None:
 
 def title(job: Job) -> str:
     """What a job is called."""
-    return f"job {shown(job.name)}" if job.name else "the job without a name"
+    said = f"job {shown(job.name)}" if job.name else "the job without a name"
+    return f"{said}, {job.start}" if job.start else said
 
 
 def as_json(made: Report) -> dict[str, Any]:
@@ -345,6 +351,7 @@ def as_json(made: Report) -> dict[str, Any]:
         "jobs": [
             {
                 "job": one.job.name,
+                "start": one.job.start or None,
                 "ranks": list(one.job.ranks),
                 "steps": len(one.job.steps),
                 "median_step_ns": one.job.median,

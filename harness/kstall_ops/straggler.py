@@ -17,17 +17,19 @@ from dataclasses import dataclass, field
 import duckdb
 
 from .rules import Rules
+from .runs import TABLE, runs
 
 _PARTS = 12
-_MARKS = """
-WITH numbered AS (
-    SELECT *, row_number() OVER (
-        PARTITION BY sid, tid, job, rank, step, phase ORDER BY t) AS nth
-    FROM mark WHERE rank IS NOT NULL
+_MARKS = f"""
+WITH {TABLE}, numbered AS (
+    SELECT m.*, r.run, row_number() OVER (
+        PARTITION BY m.sid, m.tid, m.job, m.rank, step, phase ORDER BY t) AS nth
+    FROM mark m JOIN runs r ON coalesce(m.job, '') = r.job AND m.rank = r.rank
+        AND m.sid = r.sid AND m.tid = r.tid
 ), pairs AS (
     SELECT coalesce(e.job, '') AS job, e.rank, e.step, e.nth, e.sid, e.tid, e.tgid,
-        e.t AS entered, x.t AS left_at,
-        min(x.t) OVER (PARTITION BY coalesce(e.job, ''), e.step, e.nth,
+        e.run, e.t AS entered, x.t AS left_at,
+        min(x.t) OVER (PARTITION BY coalesce(e.job, ''), e.run, e.step, e.nth,
             coalesce(s.boot_id, e.sid)) AS released
     FROM numbered e JOIN numbered x ON e.sid = x.sid AND e.tid = x.tid
         AND e.job IS NOT DISTINCT FROM x.job AND e.rank = x.rank
@@ -35,10 +37,10 @@ WITH numbered AS (
         LEFT JOIN session s ON s.sid = e.sid
     WHERE e.phase = 'enter' AND x.phase = 'exit'
 )
-SELECT *, lag(released) OVER (PARTITION BY job, rank, sid, tid ORDER BY entered)
-    AS since
-FROM pairs ORDER BY job, step, nth, rank
-"""
+SELECT job, run, rank, step, nth, sid, tid, tgid, entered, left_at, released,
+    lag(released) OVER (PARTITION BY job, rank, sid, tid ORDER BY entered) AS since
+FROM pairs ORDER BY job, run, step, nth, rank
+"""  # noqa: S608
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class Job:
     limit: int = 0
     #: Of so many ranks there are no marks; one of them may be the late one.
     silent: int = 0
+    #: Which of several starts it is, in words.
+    start: str = ""
 
     def late(self, rank: int) -> list[Step]:
         """The steps that this rank was last at, by more than the limit."""
@@ -124,21 +128,25 @@ class Job:
 
 def jobs(opened: duckdb.DuckDBPyConnection, limits: Rules) -> list[Job]:
     """All jobs that have marks, by name."""
-    found: dict[str, dict[tuple[int, int], list[Arrival]]] = {}
+    found: dict[tuple[str, int], dict[tuple[int, int], list[Arrival]]] = {}
+    made = runs(opened)
     # A step may have several collectives, the n-th of which is one for all ranks.
-    for row in opened.execute(_MARKS).fetchall():
-        job, rank, step, nth, sid, tid, tgid, enter, left, released, since = row
+    for row in opened.execute(_MARKS, [made.rows]).fetchall():
+        job, run, rank, step, nth, sid, tid, tgid, enter, left, released, since = row
         arrival = Arrival(rank, sid, tid, tgid, since, enter, left, released)
-        found.setdefault(job, {}).setdefault((step, nth), []).append(arrival)
+        found.setdefault((job, run), {}).setdefault((step, nth), []).append(arrival)
     worlds = dict(
         opened.execute(
             "SELECT coalesce(job, ''), max(world) FROM proc GROUP BY ALL"
         ).fetchall()
     )
-    return [
-        _job(name, steps, worlds.get(name), limits)
-        for name, steps in sorted(found.items())
-    ]
+    jobs = []
+    for (name, run), steps in sorted(found.items()):
+        job = _job(name, steps, worlds.get(name), limits)
+        if name in made.names:
+            job.start = made.names[name][run]
+        jobs.append(job)
+    return jobs
 
 
 def _job(

@@ -150,7 +150,10 @@ class _Writer:
         flows: tuple[int, ...] = ()
         culprit = step.last
         if step.number in explained.get(culprit, ()):
-            arrow = int.from_bytes(digest("flow", job.name, step.number), "big") >> 1
+            arrow = (
+                int.from_bytes(digest("flow", job.name + job.start, step.number), "big")
+                >> 1
+            )
             if culprit == rank:
                 key = (one.sid, one.tid)
                 self._causes.setdefault(key, []).append((one.since, one.enter, arrow))
