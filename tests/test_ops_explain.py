@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall_ops import chains, cli, errors, explain, seal, store, straggler
+from kstall_ops import chains, cli, errors, explain, page, seal, store, straggler
 from kstall_ops.rules import rules
 from recordings import BEGAN, MS, SECOND, Node, Training, culprit
 
@@ -143,8 +143,15 @@ def test_who_says_twice_at_a_time_to_be_one_rank_is_not_two_starts(
     tmp_path: Path,
 ) -> None:
     nodes = again(culprit(), Training(), SECOND, [REAL, REAL, REAL])
-    (one,) = report(tmp_path, nodes).verdicts
-    assert one.job.start == "" and one.job.remarks
+    made = report(tmp_path, nodes)
+    (one,) = made.verdicts
+    assert one.job.start == "" and one.job.remarks and not one.job.steps
+    # Of no step at all nobody knows whether somebody was late.
+    said = explain.as_text(made)
+    assert "job train: ranks 0-2, no whole step\n" in said
+    assert "no rank was late" not in said
+    page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
+    assert "was a straggler" not in (tmp_path / "page.html").read_text()
 
 
 # -- negatives ----------------------------------------------------------------------

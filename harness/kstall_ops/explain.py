@@ -497,14 +497,22 @@ def open_text(one: Open) -> str:
     return said
 
 
+def measure(job: Job) -> tuple[str, str]:
+    """Of whom and of what it is said that somebody was late, or not."""
+    if not job.steps:
+        return ranks_named(job.ranks), "no whole step"
+    said = f"{len(job.steps)} steps of {job.median / 1e6:.1f} ms (median)"
+    return (
+        ranks_named(job.ranks),
+        f"{said}; late is {job.limit / 1e6:.1f} ms or more",
+    )
+
+
 def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     job = one.job
-    lines = [
-        f"{title(job)}: {ranks_named(job.ranks)}, {len(job.steps)} steps of "
-        f"{job.median / 1e6:.1f} ms (median); late is {job.limit / 1e6:.1f} ms or more"
-    ]
+    lines = [f"{title(job)}: {', '.join(measure(job))}"]
     lines += [f"  ! {text}" for text in job.remarks]
-    if one.said == "nothing" and len(job.ranks) > 1:
+    if one.said == "nothing" and len(job.ranks) > 1 and job.steps:
         count = len(job.late_steps())
         none = "of these ranks none" if job.silent else "no rank"
         lines.append(

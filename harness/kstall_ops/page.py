@@ -122,13 +122,9 @@ def _open(made: Report) -> list[str]:
 def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) -> str:
     job = one.job
     parts = [f"<h2>{_text(explain.title(job))}</h2>"]
-    parts.append(
-        f'<p class="soft">{explain.ranks_named(job.ranks)} · {len(job.steps)} steps of '
-        f"{job.median / 1e6:.1f} ms (median) · late is {job.limit / 1e6:.1f} ms or "
-        "more</p>"
-    )
+    parts.append(f'<p class="soft">{" · ".join(explain.measure(job))}</p>')
     parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
-    if one.said == "nothing" and len(job.ranks) > 1:
+    if one.said == "nothing" and len(job.ranks) > 1 and job.steps:
         said = "of these ranks none" if job.silent else "no rank"
         said = f"before that {said}" if hangs else said
         said = f"{said[0].upper()}{said[1:]} was a straggler."
