@@ -57,7 +57,7 @@ def examine(host: Host) -> list[Check]:
             made = list(look(host))
         except (NodeError, OSError, ValueError) as error:
             made = [Check(name, UNKNOWN, str(error))]
-        found += made or [Check(name, UNKNOWN, "nothing here says")]
+        found += made or [Check(name, UNKNOWN, "this node does not say")]
     return found
 
 

@@ -172,7 +172,10 @@ class Recorder:
             self._attach(cls)
         if not self.attached:
             said = sources.reasons(one.why for one in self.refused)
-            raise NodeError(f"nothing can be recorded here: {said}")
+            raise NodeError(
+                f"nothing can be recorded here: {said}; it takes Linux 6.5 or later "
+                "with CONFIG_FPROBE_EVENTS, or one with these events"
+            )
         text = self.tracefs.print_format()
         with contextlib.suppress(ValueError):
             made = pages.layout(text or "", "ftrace")
