@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 
-def say(**said: object) -> None:
+def say(**fields: object) -> None:
     """One line."""
-    sys.stdout.buffer.write(json.dumps(said).encode() + b"\n")
+    sys.stdout.buffer.write(json.dumps(fields).encode() + b"\n")
     sys.stdout.buffer.flush()
 
 

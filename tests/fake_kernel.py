@@ -90,7 +90,7 @@ def commit(top: Path, message: str = "kernel") -> str:
 
 def snapshot(top: Path) -> dict[str, tuple[object, ...]]:
     """Everything about everything below ``top``, but for the time it was last read."""
-    found: dict[str, tuple[object, ...]] = {}
+    entries: dict[str, tuple[object, ...]] = {}
     for folder, folders, files in os.walk(top):
         for name in [".", *folders, *files]:
             path = Path(folder) / name
@@ -100,22 +100,22 @@ def snapshot(top: Path) -> dict[str, tuple[object, ...]]:
                 content = path.readlink()
             elif path.is_file():
                 content = hashlib.sha256(path.read_bytes()).hexdigest()
-            found[str(path.relative_to(top))] = (
+            entries[str(path.relative_to(top))] = (
                 *(stat.st_mode, stat.st_ino, stat.st_uid, stat.st_gid, stat.st_size),
                 *(stat.st_mtime_ns, stat.st_ctime_ns, stat.st_nlink, content),
             )
-    return found
+    return entries
 
 
 def contents(top: Path) -> dict[str, tuple[object, ...]]:
     """What a build sees of the files below ``top``: content, links, exec bits."""
-    found: dict[str, tuple[object, ...]] = {}
+    entries: dict[str, tuple[object, ...]] = {}
     for path in sorted(top.rglob("*")):
         name = str(path.relative_to(top))
         if path.is_symlink():
-            found[name] = ("link", str(path.readlink()))
+            entries[name] = ("link", str(path.readlink()))
         elif path.is_dir():
-            found[name] = ("directory",)
+            entries[name] = ("directory",)
         else:
-            found[name] = (path.read_bytes(), bool(path.stat().st_mode & 0o100))
-    return found
+            entries[name] = (path.read_bytes(), bool(path.stat().st_mode & 0o100))
+    return entries

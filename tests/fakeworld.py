@@ -257,14 +257,14 @@ agent["workloads"] = []
 for load in job["workloads"]:
     place = results / load["name"]
     place.mkdir(parents=True)
-    said = "dozed\\n"
+    output = "dozed\\n"
     if load["name"].startswith("nap"):
-        said = "operations 10\\n" + "1000\\n" * 5
+        output = "operations 10\\n" + "1000\\n" * 5
     if load["name"] == "all-trace-events":
-        said = "==> sched/nap/format <==\\nname: nap\\nID: 1\\nformat:\\n"
-        said += "\\tfield:unsigned short common_type;\\toffset:0;\\tsize:2;"
-        said += "\\tsigned:0;\\n\\nprint fmt: \\"x\\"\\n"
-    (place / "stdout").write_text(said)
+        output = "==> sched/nap/format <==\\nname: nap\\nID: 1\\nformat:\\n"
+        output += "\\tfield:unsigned short common_type;\\toffset:0;\\tsize:2;"
+        output += "\\tsigned:0;\\n\\nprint fmt: \\"x\\"\\n"
+    (place / "stdout").write_text(output)
     (place / "stderr").write_text("")
     (place / "kmsg.txt").write_text("")
     agent["workloads"].append(
@@ -272,8 +272,8 @@ for load in job["workloads"]:
     if fault.exists():
         exec(fault.read_text())
 if "stress" in job:
-    said = {{"rounds": 3, "seen": {{}}, "errors": []}}
-    agent["stress"] = {{"readers": {{}}, "bpftrace": said, "lockdep": True,
+    tally = {{"rounds": 3, "seen": {{}}, "errors": []}}
+    agent["stress"] = {{"readers": {{}}, "bpftrace": tally, "lockdep": True,
         "cpus": {{"cycles": {{"1": 20}}, "runs": 1, "errors": []}},
         "counters": {{"dma-errors": 0, "dma-disabled": 0, "object-warnings": 0,
             "kcsan-enabled": 1, "kcsan-watchpoints": 1}}}}
@@ -324,8 +324,8 @@ class Ran:
     def every(self, name: str) -> list[Stage]:
         """As `stage`, of all series."""
         assert self.report is not None, self.said
-        own = [stage for one in self.report.series for stage in one.stages]
-        return [one for one in (*self.report.stages, *own) if one.name == name]
+        own = [stage for series in self.report.series for stage in series.stages]
+        return [stage for stage in (*self.report.stages, *own) if stage.name == name]
 
     @property
     def reused(self) -> set[str]:
@@ -424,7 +424,7 @@ class World:
         if child.exitcode is None:
             os.kill(child.pid or 0, signal.SIGABRT)
             child.join()
-            raise AssertionError(f"it does not end: {self._said(child)}")
+            raise AssertionError(f"it does not end: {self._output(child)}")
         return self.outcome(child)
 
     def start(
@@ -444,16 +444,16 @@ class World:
 
     def outcome(self, child: ForkProcess) -> Ran:
         """What a process that has ended left."""
-        said = (self.root / f"said-{child.pid}").read_text(errors="replace")
+        output = (self.root / f"said-{child.pid}").read_text(errors="replace")
         begun = self.root / f"run-{child.pid}"
         latest = self.out / "latest"
         if begun.exists():
             latest = Path(os.fsdecode(begun.read_bytes()))
         try:
-            found = read(latest / "report.json")
+            report = read(latest / "report.json")
         except OSError:
-            found = None
-        return Ran(child.exitcode, said, latest, found)
+            report = None
+        return Ran(child.exitcode, output, latest, report)
 
     def held(
         self, stage: str, *, inside: bool = False, when: str = "true"
@@ -472,7 +472,7 @@ class World:
             hold = f"{stage}{' inside' if inside else ''}"
             child = self.start(hold=hold, when=when, held=fifo)
             ready = wait([reader, child.sentinel], _PATIENCE)
-            assert reader in ready, f"never held: {self._said(child)}"
+            assert reader in ready, f"never held: {self._output(child)}"
         finally:
             fifo.unlink()
             os.close(reader)
@@ -499,13 +499,13 @@ class World:
     def processes(self) -> list[int]:
         """Descendants of ours that have this world in their environment."""
         mark = f"WORLD={self.root}\0".encode()
-        found = []
+        pids = []
         for number in descendants():
             with contextlib.suppress(OSError):
                 # A forked child has the environment of its parent there.
                 if mark in Path(f"/proc/{number}/environ").read_bytes():
-                    found.append(number)
-        return found
+                    pids.append(number)
+        return pids
 
     def free(self) -> bool:
         """Whether nobody holds a lock in the cache."""
@@ -528,7 +528,7 @@ class World:
             or any(mark in path.name for mark in marks)
         ]
 
-    def _said(self, child: ForkProcess) -> str:
+    def _output(self, child: ForkProcess) -> str:
         path = self.root / f"said-{child.pid}"
         return path.read_text() if path.exists() else "nothing"
 
@@ -537,12 +537,12 @@ class World:
         status = 99
         try:
             os.setsid()
-            said = (self.root / f"said-{os.getpid()}").open("w", buffering=1)
+            output = (self.root / f"said-{os.getpid()}").open("w", buffering=1)
             for number in (1, 2):
-                os.dup2(said.fileno(), number)
-            sys.stdout = sys.stderr = said
+                os.dup2(output.fileno(), number)
+            sys.stdout = sys.stderr = output
             # So that one that has to be aborted says where it stood.
-            faulthandler.enable(said)
+            faulthandler.enable(output)
             path = f"{self.root / 'bin'}:{os.environ['PATH']}"
             if hold is not None and hold.endswith(" inside"):
                 path = f"{self.root / 'hold'}:{path}"

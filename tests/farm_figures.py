@@ -99,9 +99,9 @@ def _cell(cell: str, split: float | None, building: float) -> Iterator[Job]:
 
 def of_report(path: Path) -> None:
     """Take from a report how long units took, where it has them."""
-    found = json.loads(path.read_text(encoding="utf-8"))
-    for entry in found["series"]:
-        seconds = {one["name"]: one["seconds"] for one in entry["stages"]}
+    report = json.loads(path.read_text(encoding="utf-8"))
+    for entry in report["series"]:
+        seconds = {stage["name"]: stage["seconds"] for stage in entry["stages"]}
         old = SERIES.get(entry["name"], (30, 60, 0, 0))
         SERIES[entry["name"]] = (
             seconds.get("compile", old[0]),
@@ -131,7 +131,7 @@ async def run(
     for name in ("distributed", "tornado"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-        made = [
+        started = [
             Worker(
                 scheduler.address,
                 nthreads=1,
@@ -144,12 +144,12 @@ async def run(
             )
             for number in range(workers)
         ]
-        await asyncio.gather(*made)
+        await asyncio.gather(*started)
         async with Client(scheduler.address, asynchronous=True) as client:
             began = time.monotonic()
             await _do(client, jobs, workers, scale, longest_first)
             took = time.monotonic() - began
-        await asyncio.gather(*(one.close() for one in made))
+        await asyncio.gather(*(worker.close() for worker in started))
     return took / scale
 
 

@@ -45,7 +45,7 @@ class Crowd:
         return child
 
     def said(self, child: ForkProcess) -> str:
-        return self.world._said(child)
+        return self.world._output(child)
 
     def begin(self, *words: str) -> None:
         self.scheduler = self.start("scheduler", "--port", "0", *words)
@@ -97,15 +97,15 @@ class Crowd:
 @contextlib.contextmanager
 def crowd(world: World, *names: str, tls: Sequence[str] = ()) -> Iterator[Crowd]:
     """A scheduler and workers of these names."""
-    made = Crowd(world)
+    workers = Crowd(world)
     try:
-        made.begin(*tls)
+        workers.begin(*tls)
         for name in names:
-            made.hire(name)
-        made.gather()
-        yield made
+            workers.hire(name)
+        workers.gather()
+        yield workers
     finally:
-        made.dismiss()
+        workers.dismiss()
 
 
 #: What tells when something happened, and where, and which words a process was called
@@ -119,18 +119,20 @@ def verdict(ran: Ran) -> str:
     """A report as text, without times, paths, and the stage that names the workers."""
     assert ran.report is not None, ran.said
     raw = json.loads(ran.report.model_dump_json())
-    raw["stages"] = [one for one in raw["stages"] if one["name"] != "workers"]
+    raw["stages"] = [stage for stage in raw["stages"] if stage["name"] != "workers"]
     for entry in raw["series"]:
         # Those that go on beside each other end in any order.
-        entry["stages"].sort(key=lambda one: str(one["name"]))
+        entry["stages"].sort(key=lambda stage: str(stage["name"]))
     return json.dumps(_timeless(raw), indent=1)
 
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _timeless(one) for key, one in value.items() if key not in _TIMES}
+        return {
+            key: _timeless(part) for key, part in value.items() if key not in _TIMES
+        }
     if isinstance(value, list):
-        return [_timeless(one) for one in value]
+        return [_timeless(part) for part in value]
     if isinstance(value, str):
         text = re.sub(r"\d{8}T\d{6}Z(-\d+)?", "RUN", value)
         return re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)

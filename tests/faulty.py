@@ -119,9 +119,9 @@ def _copy(top: Path, to: Path) -> None:
     shutil.copystat(top, to)
 
 
-def _same(one: Path, other: Path) -> bool:
-    return _print_of(one) == _print_of(other) and (
-        not one.is_file() or filecmp.cmp(one, other, shallow=False)
+def _same(path: Path, other: Path) -> bool:
+    return _print_of(path) == _print_of(other) and (
+        not path.is_file() or filecmp.cmp(path, other, shallow=False)
     )
 
 
@@ -149,9 +149,9 @@ def require_stopped(ran: Ran, stage: str, *says: str) -> None:
     """It could not run: ``stage`` says why and what to do, and is no traceback."""
     assert ran.exit_code == 2, ran.said
     assert "Traceback" not in ran.said and "a bug in kstall" not in ran.said, ran.said
-    found = ran.stage(stage)
-    assert found.status == "error"
-    error = found.error or ""
+    outcome = ran.stage(stage)
+    assert outcome.status == "error"
+    error = outcome.error or ""
     for text in (*says, "next: "):
         assert text in error, error
 

@@ -33,9 +33,9 @@ class Outcome:
         return {
             check.name: check.detail
             or "\n".join(
-                f"{one.label}: {one.seen}, expected {one.wanted}"
-                for one in check.comparisons
-                if not one.ok
+                f"{comparison.label}: {comparison.seen}, expected {comparison.wanted}"
+                for comparison in check.comparisons
+                if not comparison.ok
             )
             for check in self.report.series[0].checks
             if check.status in ("fail", "error")
@@ -75,7 +75,7 @@ def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) ->
     toml = folder / "series.toml"
     text = toml.read_text()
     whole = tomllib.loads(text)
-    shown = [one["check"] for one in whole.get("shown", [])]
+    shown = [excerpt["check"] for excerpt in whole.get("shown", [])]
     if shown and not set(shown) & set(checks):
         checks = [*checks, shown[0]]  # a fix has to show something
     needed = {
@@ -84,7 +84,7 @@ def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) ->
         if check["name"] in checks
         for load in check["workloads"]
     }
-    others = [one["name"] for one in whole["check"] if one["name"] not in checks]
+    others = [check["name"] for check in whole["check"] if check["name"] not in checks]
     code = folder / "checks.py"
     if others:
         # What is private judges nothing.
@@ -100,8 +100,8 @@ def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) ->
     keep = True
     # A table goes with those below it: [[workload.inject]] with its [[workload]].
     for part in re.split(r"(?m)^(?=\[)", text):
-        if found := re.match(r"\[\[?(\w+)(\.)?", part):
-            table, below = found.groups()
+        if header := re.match(r"\[\[?(\w+)(\.)?", part):
+            table, below = header.groups()
             if table == "overhead":
                 keep = binaries and not part.startswith("[[overhead.workload]]")
             elif not below:

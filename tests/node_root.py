@@ -126,8 +126,8 @@ class Node:
         here = f"sys/fs/cgroup/{name}"
         self.write("sys/fs/cgroup/cgroup.controllers", "cpu\n")
         self.write(f"{here}/cpu.max", "20000 100000\n")
-        said = f"usage_usec 1\nnr_throttled 1\nthrottled_usec {throttled_usec}\n"
-        self.write(f"{here}/cpu.stat", said)
+        stat = f"usage_usec 1\nnr_throttled 1\nthrottled_usec {throttled_usec}\n"
+        self.write(f"{here}/cpu.stat", stat)
         if local is not None:
             self.write(f"{here}/cpu.stat.local", f"throttled_usec {local}\n")
         return (self.root / here).stat().st_ino

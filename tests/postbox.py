@@ -49,16 +49,16 @@ class Postbox:
     def parsed(self) -> list[EmailMessage]:
         """The mails, read by Python's own parser."""
         return [
-            email.message_from_bytes(one, EmailMessage, policy=email.policy.default)
-            for one in self.mails
+            email.message_from_bytes(mail, EmailMessage, policy=email.policy.default)
+            for mail in self.mails
         ]
 
     def mbox(self, path: Path) -> Path:
         """All of them as an archive would give them out (mboxrd)."""
         with path.open("wb") as file:
-            for one in self.mails:
+            for mail in self.mails:
                 file.write(b"From mboxrd@z Thu Jan  1 00:00:00 1970\n")
-                for line in one.replace(b"\r\n", b"\n").split(b"\n"):
+                for line in mail.replace(b"\r\n", b"\n").split(b"\n"):
                     quote = b">" if line.lstrip(b">").startswith(b"From ") else b""
                     file.write(quote + line + b"\n")
                 file.write(b"\n")
@@ -70,9 +70,9 @@ def server() -> Iterator[tuple[Postbox, int]]:
     """A running server on a free port of this machine."""
     box = Postbox()
     # It connects to itself once it has started, so that it has to be told a port.
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     controller = Controller(box, hostname="127.0.0.1", port=port)
     controller.start()
     try:
@@ -156,8 +156,8 @@ def checkout(files: dict[str, File | None], path: Path, home: Path) -> Path:
 
 def tracked(path: Path, home: Path) -> set[str]:
     """The files that git tracks there."""
-    said = run(("git", "ls-files", "-z"), path, home)
-    return set(said.split("\0")[:-1])
+    listing = run(("git", "ls-files", "-z"), path, home)
+    return set(listing.split("\0")[:-1])
 
 
 def sign_off(request: export.Export, name: str, base: Base) -> export.Exported:

@@ -34,7 +34,7 @@ def expect_signals() -> None:
 
 def descendants() -> set[int]:
     """The processes that we started, and those that they did, also as orphans."""
-    found: set[int] = set()
+    pids: set[int] = set()
     pending = [os.getpid()]
     while pending:
         tasks: list[Path] = []
@@ -43,10 +43,10 @@ def descendants() -> set[int]:
             tasks += Path(f"/proc/{pending.pop()}/task").glob("*/children")
         for task in tasks:
             with contextlib.suppress(OSError):
-                new = set(map(int, task.read_text().split())) - found
-                found |= new
+                new = set(map(int, task.read_text().split())) - pids
+                pids |= new
                 pending += new
-    return found
+    return pids
 
 
 def bury() -> None:

@@ -18,8 +18,8 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 def guest(reached: socket.socket) -> int:
     """The process that has the other end."""
-    said = reached.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    pid: int = struct.unpack("3i", said)[0]
+    peer = reached.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    pid: int = struct.unpack("3i", peer)[0]
     return pid
 
 

@@ -87,11 +87,11 @@ PROVIDERS: list[dict[str, Any]] = [
 
 def layouts() -> dict[str, event.Layout]:
     """By name."""
-    found = {}
+    by_name = {}
     for path, text in FORMATS.items():
         system, name = path.split("/")
-        found[name] = parse_layout(text, system)
-    return found
+        by_name[name] = parse_layout(text, system)
+    return by_name
 
 
 @dataclass
@@ -151,10 +151,14 @@ class Node:
             ],
         }
         (dir / "session.json").write_text(json.dumps(session))
-        facts = "".join(json.dumps(one) + "\n" for one in self.facts)
+        facts = "".join(json.dumps(fact) + "\n" for fact in self.facts)
         (dir / "facts.jsonl").write_text(facts)
-        for cpu in sorted({one[1] for one in self.events}):
-            mine = sorted(one for one in self.events if one[1] == cpu)
+        for cpu in sorted({recorded_event[1] for recorded_event in self.events}):
+            mine = sorted(
+                recorded_event
+                for recorded_event in self.events
+                if recorded_event[1] == cpu
+            )
             pages = []
             for at in range(0, len(mine), per_page):
                 pages.append(_page(mine[at : at + per_page], known))
@@ -220,17 +224,17 @@ class Training:
 
     def nodes(self, one_node: bool = False) -> list[Node]:
         """One node for each rank, with the same numbers of processes on each."""
-        made: list[Node] = []
+        nodes: list[Node] = []
         if one_node:
-            made = [Node()] * self.ranks
+            nodes = [Node()] * self.ranks
         else:
             for rank in range(self.ranks):
                 skew = self.skew(rank)
                 began = BEGAN + skew
                 ended = began + (self.steps + 10) * 10 * self.compute
-                made.append(Node(f"node{rank}", f"boot{rank}", began, ended))
+                nodes.append(Node(f"node{rank}", f"boot{rank}", began, ended))
         tids = [4000 + (10 * r if one_node else 0) for r in range(self.ranks)]
-        for rank, node in enumerate(made):
+        for rank, node in enumerate(nodes):
             node.proc(tids[rank], job="train", rank=rank, world=self.ranks)
             node.fact(
                 "cgroup", cgroup_id=77, path="/pod-7/train", cpu_max="20000 100000"
@@ -246,7 +250,7 @@ class Training:
                 for rank in range(self.ranks)
             ]
             done = max(arrivals) + 2 * MS
-            for rank, node in enumerate(made):
+            for rank, node in enumerate(nodes):
                 ahead = self.skew(rank)
                 if lost := self.throttled(rank, step):
                     begin = now + 20 * MS + ahead
@@ -260,7 +264,7 @@ class Training:
                 node.mark(left + ahead, tids[rank], step, "exit")
                 starts[rank] = max(left, done + 100_000)
             now = done + 100_000
-        return made
+        return nodes
 
     def write(self, dir: Path) -> Path:
         """Recordings of all nodes, below ``dir``."""
@@ -274,7 +278,7 @@ def culprit(
 ) -> Training:
     """A job with a quota on one rank, that is lifted again."""
 
-    def slow(one: int, step: int) -> int:
-        return lost if one == rank and begin <= step < end else 0
+    def slow(number: int, step: int) -> int:
+        return lost if number == rank and begin <= step < end else 0
 
     return Training(extra=slow, throttled=slow)

@@ -63,20 +63,20 @@ def series(
         git("commit", "-q", f"--author={step.author}", "-m", step.message)
     git("format-patch", "-q", "-o", str(place), f"-{len(steps)}")
     (place / "cover.txt").write_text(cover)
-    found = tuple(patchfile.parse(one) for one in sorted(place.glob("*.patch")))
+    patches = tuple(patchfile.parse(path) for path in sorted(place.glob("*.patch")))
     home = dict.fromkeys(("name", "prefix", "tree", "branch", "list"), "x")
-    made = Spec.model_validate(
+    series_spec = Spec.model_validate(
         {
             "schema": 1,
             "title": "demo",
-            "patches": [one.path.name for one in found],
+            "patches": [patch.path.name for patch in patches],
             "cover": "cover.txt",
             "kconfig": "demo.config",
             "subsystem": home,
             **spec,
         }
     )
-    return Series("demo", place, made, found)
+    return Series("demo", place, series_spec, patches)
 
 
 def write(root: Path, files: Mapping[str, str]) -> None:

@@ -73,8 +73,8 @@ def obtain(version: str, top: Path) -> Stock:
 
 def boot(kernel: Stock, *words: Any, **named: Any) -> guest.GuestRun:
     """As `guest.boot`, whose first parameter is the image."""
-    made = functools.partial(_argv, guest.vng_argv, kernel)
-    with mock.patch.object(guest, "vng_argv", made):
+    argv = functools.partial(_argv, guest.vng_argv, kernel)
+    with mock.patch.object(guest, "vng_argv", argv):
         return guest.boot(kernel.image, *words, **named)
 
 

@@ -54,7 +54,7 @@ def prove(
             recorded.append(json.dumps({**event, "comm": "load", "fields": fields}))
     (load / "trace.txt").write_text("".join(f"{line}\n" for line in traced))
     (load / "record.jsonl").write_text("".join(f"{line}\n" for line in recorded))
-    made = Report(
+    run_report = Report(
         run=name,
         started="2026-01-02T03:04:05+00:00",
         command=["kstall", "validate"],
@@ -83,14 +83,17 @@ def prove(
                 digest=series.digest,
                 evidence=f"{series.name}/results",
                 stages=[_compiled(level)],
-                checks=[_check(one.name, one.kind, one.claim) for one in _all(series)],
+                checks=[
+                    _check(check.name, check.kind, check.claim)
+                    for check in _all(series)
+                ],
                 overhead=_overhead() if overhead else None,
             )
         ],
     )
-    made.settle()
-    assert made.status == "proven"
-    report.write(made, directory / "report.json")
+    run_report.settle()
+    assert run_report.status == "proven"
+    report.write(run_report, directory / "report.json")
     return directory
 
 
@@ -102,8 +105,8 @@ def _compiled(level: str) -> report.Stage:
 
 def _all(series: Series) -> list[Check]:
     declared = [
-        Check(name=one.name, kind=one.kind, claim=one.claim, status="pass")
-        for one in series.spec.check
+        Check(name=check.name, kind=check.kind, claim=check.claim, status="pass")
+        for check in series.spec.check
     ]
     harness = Check(name="booted", kind="harness", claim="It booted.", status="pass")
     each = Check(name=EACH_PATCH, kind="patch", claim="It compiles.", status="pass")
@@ -112,7 +115,7 @@ def _all(series: Series) -> list[Check]:
 
 def _check(name: str, kind: object, claim: str) -> Check:
     wanted = 0 if kind == "negative" else 31337
-    one = Comparison(
+    comparison = Comparison(
         label="events", relation="=", expected=wanted, observed=wanted, ok=True
     )
     return Check.model_validate(
@@ -121,7 +124,7 @@ def _check(name: str, kind: object, claim: str) -> Check:
             "kind": kind,
             "claim": claim,
             "status": "pass",
-            "comparisons": [one],
+            "comparisons": [comparison],
         }
     )
 

@@ -83,7 +83,9 @@ def _settled(world: World) -> None:
     assert world.processes() == []
     marks = (".tmp-", ".import-", ".removed-")
     left = [
-        str(one) for one in world.root.rglob(".*") if any(m in one.name for m in marks)
+        str(path)
+        for path in world.root.rglob(".*")
+        if any(m in path.name for m in marks)
     ]
     assert left == []
     bury()
@@ -336,9 +338,9 @@ def test_scheduler_gone_and_there_again(world: World) -> None:
         workers.kill(workers.scheduler)
         ran = world.end(child)
         assert ran.exit_code == 2 and "the scheduler is gone" in ran.said, ran.said
-        one = workers.workers["one"]
-        one.join(60)
-        assert one.exitcode == 2 and "is gone" in workers.said(one)
+        worker = workers.workers["one"]
+        worker.join(60)
+        assert worker.exitcode == 2 and "is gone" in workers.said(worker)
     _go(world)
     with crowd(world, "one") as workers:
         ran = workers.validate()
@@ -381,7 +383,7 @@ def test_two_clients_that_want_the_same_kernel(world: World) -> None:
         )
         store = ("--store", str(world.cache / "store"), "--out", str(world.root / "o2"))
         second = elsewhere.start("--on", workers.address, *store)
-        until("it asks, too", lambda: "2 workers" in world._said(second))
+        until("it asks, too", lambda: "2 workers" in world._output(second))
         _go(world)
         require_proven(world.end(first))
         require_proven(elsewhere.end(second))
