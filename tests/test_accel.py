@@ -94,9 +94,9 @@ def test_an_old_emulator_runs_in_one_thread(
     monkeypatch.setattr(
         accel, "version_of", lambda *_: f"QEMU emulator version {version}"
     )
-    found = probe(tmp_path, KSTALL_ACCEL="tcg")
-    assert found.one_thread is one_thread
-    assert ("in one thread" in found.why) is one_thread
+    accelerator = probe(tmp_path, KSTALL_ACCEL="tcg")
+    assert accelerator.one_thread is one_thread
+    assert ("in one thread" in accelerator.why) is one_thread
 
 
 @pytest.mark.parametrize("kind", ["kvm", "tcg"])

@@ -572,7 +572,7 @@ FAULTS = {
 
 
 def test_whose_fault_each_kind_of_error_is() -> None:
-    assert {kind: one.fault for kind, one in errors.kinds().items()} == FAULTS
+    assert {kind: error.fault for kind, error in errors.kinds().items()} == FAULTS
     for kind, fault in FAULTS.items():
         # As agents said it before they knew of faults, and as they say it now.
         assert errors.fault_of({"kind": kind}) == fault
@@ -625,8 +625,8 @@ def test_formats_are_saved_or_reported(
     machine: session.Machine, tmp_path: Path
 ) -> None:
     wanted = [QUEUE, "sched:nope"]
-    said = session.save_formats(machine.tracefs, wanted, tmp_path)
-    assert said == {QUEUE: "saved", "sched:nope": "missing"}
+    statuses = session.save_formats(machine.tracefs, wanted, tmp_path)
+    assert statuses == {QUEUE: "saved", "sched:nope": "missing"}
     saved = tmp_path / "formats" / "workqueue" / "workqueue_queue_work"
     assert saved.read_text().startswith("name: workqueue_queue_work\n")
 

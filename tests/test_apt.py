@@ -77,11 +77,11 @@ class Archive:
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
-    made = Archive(tmp_path)
-    monkeypatch.setenv("PATH", f"{made.bin}:{os.environ['PATH']}")
+    mirror = Archive(tmp_path)
+    monkeypatch.setenv("PATH", f"{mirror.bin}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE", str(tmp_path))
     monkeypatch.setattr(apt, "keyring", lambda: Path("/keys.gpg"))
-    return made
+    return mirror
 
 
 def test_fetched_once_and_not_asked_for_again_that_day(archive: Archive) -> None:
@@ -124,11 +124,11 @@ def test_one_that_was_cut_short_is_fetched_again(archive: Archive) -> None:
     archive.has("7.3.4-1")
     known = archive.newest(0)
     os.truncate(known.path, 3)
-    with cache.remarked() as said:
+    with cache.remarked() as remarks:
         assert archive.newest(60) == known
     assert known.path.read_text() == "7.3.4-1\n"
     assert archive.asked() == 2
-    assert said[0].startswith(f"{known.path} is damaged (3 bytes instead of 8)")
+    assert remarks[0].startswith(f"{known.path} is damaged (3 bytes instead of 8)")
 
 
 @pytest.mark.fault("clock", "it goes back a day after the mirror was asked")

@@ -72,11 +72,11 @@ def test_keys_of_x86_64_are_those_of_before() -> None:
 
 def test_another_has_other_keys() -> None:
     assert root.key_of(["kmod"], whose=ARM) != root.key_of(["kmod"])
-    one, other = (
+    first, other = (
         Toolchain(("CC=gcc",), "gcc 12", "v1.30", False, (), whose)
         for whose in (X86, ARM)
     )
-    assert one.id != other.id
+    assert first.id != other.id
 
 
 def test_its_packages_are_unpacked_and_not_run(project_root: Path) -> None:
@@ -139,14 +139,14 @@ def _root(whose: arch.Architecture) -> Root:
 
 def test_its_guests_are_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accel, "version_of", lambda _: "QEMU emulator version 10.0.2")
-    found = accel.probe(
+    accelerator = accel.probe(
         Path("/nowhere"),
         Path("/nowhere/Image"),
         _root(ARM),
         lambda _: None,
         environment={"KSTALL_ACCEL": "kvm"},
     )
-    assert found == Accel("tcg", "guests for arm64 are emulated on this machine")
+    assert accelerator == Accel("tcg", "guests for arm64 are emulated on this machine")
 
 
 def test_command_line(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def _fragment(tmp_path: Path, text: str) -> Path:
 def test_symbols_of_one_architecture(tmp_path: Path) -> None:
     path = _fragment(tmp_path, FRAGMENT)
     assert [*kconfig.combine([path])] == ["BOTH", "PC", "PC_TOO", "LAST"]
-    found = kconfig.combine([path], ARM)
-    assert [*found] == ["BOTH", "VIRT", "LAST"]
-    assert found["VIRT"].alternatives[0].values == (("OLD", "y"),)
+    requests = kconfig.combine([path], ARM)
+    assert [*requests] == ["BOTH", "VIRT", "LAST"]
+    assert requests["VIRT"].alternatives[0].values == (("OLD", "y"),)
     assert kconfig.combine([path])["PC_TOO"].need == "optional"
 
 

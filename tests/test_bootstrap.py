@@ -22,7 +22,7 @@ NOBODY = 65534
 
 
 @pytest.mark.parametrize(
-    ("said", "next"),
+    ("message", "next"),
     [
         ("E: cannot find newuidmap\n", "sudo apt-get install uidmap"),
         ("E: cannot find newgidmap\n", "sudo apt-get install uidmap"),
@@ -42,15 +42,15 @@ NOBODY = 65534
         ("E: something else\n", "see its output in the log"),
     ],
 )
-def test_advice_fits_the_reason(tmp_path: Path, said: str, next: str) -> None:
-    assert next in bootstrap.advice(f"I: …\n{said}", proc=tmp_path, etc=tmp_path)
+def test_advice_fits_the_reason(tmp_path: Path, message: str, next: str) -> None:
+    assert next in bootstrap.advice(f"I: …\n{message}", proc=tmp_path, etc=tmp_path)
 
 
 def test_a_range_is_one_that_nobody_has(tmp_path: Path) -> None:
     (tmp_path / "subuid").write_text("ann:100000:65536\nbob:300000:1000\n")
     (tmp_path / "subgid").write_text(f"ann:100000:65536\n{USER}:165536:65536\n")
-    said = bootstrap.advice("W: no entry in /etc/subuid for x", etc=tmp_path)
-    assert said == f"sudo usermod {USER} --add-subuids 301000-366535"
+    advice = bootstrap.advice("W: no entry in /etc/subuid for x", etc=tmp_path)
+    assert advice == f"sudo usermod {USER} --add-subuids 301000-366535"
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_what_forbids_user_namespaces_is_named(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("1\n")
     (tmp_path / switch).write_text(f"{value}\n")
-    said = bootstrap.advice("E: unshare syscall failed: EPERM", proc=tmp_path)
-    assert said.startswith("sudo sysctl -w ") and allows in said
+    advice = bootstrap.advice("E: unshare syscall failed: EPERM", proc=tmp_path)
+    assert advice.startswith("sudo sysctl -w ") and allows in advice
 
 
 def test_a_small_disk_for_temporary_files(
@@ -133,10 +133,10 @@ def test_somebody_without_a_range_is_told_so(project_root: Path) -> None:
         )
     finally:
         shutil.rmtree(place)
-    said = done.stdout + done.stderr
-    if "No module named" in said or "Permission denied" in said.splitlines()[0]:
+    output = done.stdout + done.stderr
+    if "No module named" in output or "Permission denied" in output.splitlines()[0]:
         pytest.skip("this Python is not for others to use")
-    assert "mmdebstrap made no trixie root" in said
+    assert "mmdebstrap made no trixie root" in output
     # Its own reason, and what to do about that; a machine without users has no range.
-    assert re.search(r"no entry in /etc/subuid for nobody|/etc/subuid is empty", said)
-    assert "next: sudo usermod nobody --add-subuids " in said
+    assert re.search(r"no entry in /etc/subuid for nobody|/etc/subuid is empty", output)
+    assert "next: sudo usermod nobody --add-subuids " in output

@@ -242,13 +242,13 @@ def test_no_bpftrace_at_all(tmp_path: Path) -> None:
 
 
 def test_it_does_not_run_while_it_is_paused(start: Start) -> None:
-    one, other = start(name="one"), start(name="other")
-    bpftrace.wait_attached([one, other], 60)
-    bpftrace.pause([one, other])
-    for tracer in (one, other):
+    first, other = start(name="one"), start(name="other")
+    bpftrace.wait_attached([first, other], 60)
+    bpftrace.pause([first, other])
+    for tracer in (first, other):
         stat = Path(f"/proc/{tracer.process.pid}/stat").read_text()
         assert stat.rpartition(")")[2].split()[0] == "T"
-    outcomes = bpftrace.stop([one, other])
+    outcomes = bpftrace.stop([first, other])
     assert [outcome.errors for outcome in outcomes] == [(), ()]
     assert [outcome.exit_status for outcome in outcomes] == [0, 0]
 

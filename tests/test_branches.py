@@ -41,8 +41,10 @@ def url(top: Path) -> str:
     return f"file://{top}"
 
 
-def obtain(name: str, cache: Path, said: list[str] | None = None) -> Base:
-    return source.obtain(Path(name), cache, (said if said is not None else []).append)
+def obtain(name: str, cache: Path, remarks: list[str] | None = None) -> Base:
+    return source.obtain(
+        Path(name), cache, (remarks if remarks is not None else []).append
+    )
 
 
 # -- names ---------------------------------------------------------------------------
@@ -60,10 +62,10 @@ def obtain(name: str, cache: Path, said: list[str] | None = None) -> Base:
     ],
 )
 def test_addresses_survive_being_paths(name: str, repository: str, branch: str) -> None:
-    found = remote.named(Path(name))
-    assert found is not None and found.path is None
-    assert found.url == repository
-    assert found.branch == branch
+    address = remote.named(Path(name))
+    assert address is not None and address.path is None
+    assert address.url == repository
+    assert address.branch == branch
 
 
 @pytest.mark.parametrize("name", ["debian:7.2", "linux", "/srv/linux", "~/linux"])
@@ -116,9 +118,9 @@ def test_an_unknown_branch_is_named_with_those_like_it(
 ) -> None:
     with pytest.raises(KstallError) as caught:
         obtain(f"{place(upstream)}#for-nxt", cache)
-    said = str(caught.value)
-    assert f"{place(upstream)} has no branch, tag or commit 'for-nxt'" in said
-    assert "it has for-next" in said
+    message = str(caught.value)
+    assert f"{place(upstream)} has no branch, tag or commit 'for-nxt'" in message
+    assert "it has for-next" in message
     with pytest.raises(KstallError, match=r"it has such as .*master"):
         obtain(f"{place(upstream)}#qqqqqqq", cache)
 
@@ -141,9 +143,9 @@ def test_a_branch_without_a_kernel(
     commit(upstream, "notes")
     with pytest.raises(KstallError) as caught:
         obtain(f"{place(upstream)}#notes", cache)
-    said = str(caught.value)
-    assert "#notes is no Linux source tree: its notes " in said
-    assert "has no Makefile with VERSION" in said
+    message = str(caught.value)
+    assert "#notes is no Linux source tree: its notes " in message
+    assert "has no Makefile with VERSION" in message
 
 
 def test_what_is_no_repository(tmp_path: Path, cache: Path) -> None:
@@ -164,13 +166,13 @@ def test_a_branch_elsewhere_comes_without_its_history(
     upstream: Path, cache: Path
 ) -> None:
     before = snapshot(upstream)
-    said: list[str] = []
-    base = obtain(f"{url(upstream)}#for-next", cache, said)
+    remarks: list[str] = []
+    base = obtain(f"{url(upstream)}#for-next", cache, remarks)
     assert snapshot(upstream) == before
     assert base.commit == git(upstream, "rev-parse", "for-next").strip()
     assert base.origin == f"{url(upstream)}#for-next"
     assert base.describe == f"for-next at {base.commit[:12]}"
-    assert any("without its history" in line for line in said)
+    assert any("without its history" in line for line in remarks)
     ours = remote.repository(cache)
     assert git(ours, "rev-list", "--all", "--count").strip() == "1"
     # The same content, however it came.
@@ -180,15 +182,15 @@ def test_a_branch_elsewhere_comes_without_its_history(
 def test_what_is_there_is_not_fetched_again(upstream: Path, cache: Path) -> None:
     name = f"{url(upstream)}#for-next"
     first = obtain(name, cache)
-    said: list[str] = []
-    assert obtain(name, cache, said) == first
-    assert not any("fetching" in line for line in said)
+    remarks: list[str] = []
+    assert obtain(name, cache, remarks) == first
+    assert not any("fetching" in line for line in remarks)
     git(upstream, "switch", "-q", "for-next")
     (upstream / "Kbuild").write_text("obj-y += newer/\n")
     head = commit(upstream, "newer")
-    base = obtain(name, cache, said)
+    base = obtain(name, cache, remarks)
     assert base.commit == head and base.id != first.id
-    assert any("fetching" in line for line in said)
+    assert any("fetching" in line for line in remarks)
     assert obtain(f"{url(upstream)}#v7.3.4", cache).id == first.id
     assert obtain(url(upstream), cache).commit == head
 
@@ -258,8 +260,8 @@ def test_trees_of_one_matrix_do_not_drive_each_other_out(
 ) -> None:
     monkeypatch.setattr("kstall.tree.store._IDLE_S", -1)
     tops = [write(tmp_path / f"linux-{n}", Kbuild=f"# {n}\n") for n in range(5)]
-    made = [source.obtain(top, cache, lambda _: None, keep=5) for top in tops]
-    assert all(base.path.is_dir() for base in made)
+    bases = [source.obtain(top, cache, lambda _: None, keep=5) for top in tops]
+    assert all(base.path.is_dir() for base in bases)
     more = write(tmp_path / "more", Kbuild="# more\n")
     obtain(str(more), cache)
-    assert sum(base.path.is_dir() for base in made) == 2
+    assert sum(base.path.is_dir() for base in bases) == 2

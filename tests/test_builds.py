@@ -77,18 +77,22 @@ class Bench:
         return series(self.root, kbuildtree.FILES, *steps, **spec)
 
     def prove(
-        self, made: Series, *, everything: bool = True, seeds: tuple[int, ...] = ()
+        self, patchset: Series, *, everything: bool = True, seeds: tuple[int, ...] = ()
     ) -> tuple[report.SeriesReport, objects.Told]:
         """The stages, and what objects tell of costs."""
         run = runs.begin(self.root / "out", ["test"], Ui(Console(file=io.StringIO())))
         entry = report.SeriesReport(name="demo", title="t", digest="d")
         run.report.series = [entry]
-        plan = tree.plan(self.base, made.patches, self.root / "am")
-        project = SimpleNamespace(kconfigs=self.root / "kconfigs", load=lambda: (made,))
+        plan = tree.plan(self.base, patchset.patches, self.root / "am")
+        project = SimpleNamespace(
+            kconfigs=self.root / "kconfigs", load=lambda: (patchset,)
+        )
         level: Level = "deep" if everything else "full"
         context = run.context(project, self.cache, level)  # type: ignore[arg-type]
         context = replace(context, seeds=seeds)
-        work = Work(context, made, plan, TOOLS, Root("root", self.root, (), {}, True))
+        work = Work(
+            context, patchset, plan, TOOLS, Root("root", self.root, (), {}, True)
+        )
         with tree.workspace(self.base, lambda _: None) as put:
             told = builds.prove(work, put, run, entry)
         return entry, told
@@ -96,7 +100,7 @@ class Bench:
     def judge(self, *steps: Step, everything: bool = True) -> dict[str, Check]:
         """All checks of ``steps``, by name."""
         entry, _ = self.prove(self.series(*steps), everything=everything)
-        return {one.name: one for one in entry.checks}
+        return {check.name: check for check in entry.checks}
 
 
 @pytest.fixture
@@ -115,40 +119,44 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
 
 
-def _not_passed(found: Mapping[str, Check]) -> dict[str, str]:
+def _not_passed(checks: Mapping[str, Check]) -> dict[str, str]:
     """Without those that only a deep run tries."""
     return {
-        name: one.status
-        for name, one in found.items()
-        if one.status != "pass" and "LEVEL=deep" not in one.detail
+        name: check.status
+        for name, check in checks.items()
+        if check.status != "pass" and "LEVEL=deep" not in check.detail
     }
 
 
 def _failed(check: Check) -> dict[str, str]:
     """What is wrong with which patch."""
-    return {one.label[:4]: one.detail for one in check.comparisons if not one.ok}
+    return {
+        comparison.label[:4]: comparison.detail
+        for comparison in check.comparisons
+        if not comparison.ok
+    }
 
 
 def test_a_series_that_is_right_passes_every_check(bench: Bench) -> None:
-    found = bench.judge(GOOD, _demo("\tseconds++;\n"))
-    assert _not_passed(found) == {}
-    assert tuple(found) == (*compilecheck.CHECKS, compilecheck.LEFT_OUT)
-    assert {len(found[name].comparisons) for name in compilecheck.CHECKS} == {2}
+    checks = bench.judge(GOOD, _demo("\tseconds++;\n"))
+    assert _not_passed(checks) == {}
+    assert tuple(checks) == (*compilecheck.CHECKS, compilecheck.LEFT_OUT)
+    assert {len(checks[name].comparisons) for name in compilecheck.CHECKS} == {2}
 
 
 def test_a_run_that_is_not_deep_tries_what_takes_seconds(bench: Bench) -> None:
     entry, _ = bench.prove(bench.series(GOOD), everything=False)
-    assert [one.name for one in entry.checks if one.status == "pass"] == [
+    assert [check.name for check in entry.checks if check.status == "pass"] == [
         *("compiles_as_configured", "no_new_warnings", "sparse_clean"),
         *("headers_stand_alone", "tracepoints_are_called", "compiles_without_tracing"),
         *("compiles_tiny", compilecheck.LEFT_OUT),
     ]
-    left = {one.name for one in entry.checks if one.status == "skip"}
-    assert left == set(compilecheck.CHECKS) - {one.name for one in entry.checks[:7]}
+    left = {check.name for check in entry.checks if check.status == "skip"}
+    assert left == set(compilecheck.CHECKS) - {check.name for check in entry.checks[:7]}
     # In the same words, so that views tell one cause once.
-    skipped = [one for one in entry.checks if one.status == "skip"]
-    assert {one.detail for one in skipped} == {compilestage.DEEP}
-    assert not any(one.comparisons for one in skipped)
+    skipped = [check for check in entry.checks if check.status == "skip"]
+    assert {check.detail for check in skipped} == {compilestage.DEEP}
+    assert not any(check.comparisons for check in skipped)
     assert "LEVEL=deep" in entry.stages[0].summary
 
 
@@ -156,7 +164,7 @@ def test_the_log_has_one_variant_after_the_other(bench: Bench) -> None:
     """Two are compiled at once, and lines of one between the other's tell nothing."""
     entry, _ = bench.prove(bench.series(GOOD), everything=False)
     place = bench.root / "out/latest/demo"
-    assert [one.name for one in place.glob("compile*")] == ["compile.log"]
+    assert [path.name for path in place.glob("compile*")] == ["compile.log"]
     told: list[tuple[bool, set[str]]] = []
     for line in (place / "compile.log").read_text().splitlines():
         if line.startswith("$ "):
@@ -186,15 +194,15 @@ COMPILED = {
 
 def test_a_patch_in_the_middle_does_not_compile(bench: Bench) -> None:
     later = Step({"include/linux/demo.h": f"#define LATER 1\n{HEADER}"})
-    found = bench.judge(_demo("\tseconds++;\n"), _demo("\tseconds += LATER;\n"), later)
-    assert set(_not_passed(found)) == COMPILED
-    said = _failed(found["compiles_as_configured"])
-    assert set(said) == {"0002"}
-    assert said["0002"].startswith("drivers/demo.c:8: error: 'LATER' undeclared")
+    checks = bench.judge(_demo("\tseconds++;\n"), _demo("\tseconds += LATER;\n"), later)
+    assert set(_not_passed(checks)) == COMPILED
+    details = _failed(checks["compiles_as_configured"])
+    assert set(details) == {"0002"}
+    assert details["0002"].startswith("drivers/demo.c:8: error: 'LATER' undeclared")
 
 
 @pytest.mark.parametrize(
-    ("files", "checks", "said"),
+    ("files", "checks", "detail"),
     [
         (
             {"drivers/demo.c": f"{SOURCE}#define UNUSED 1\n"},
@@ -257,14 +265,14 @@ def test_a_patch_in_the_middle_does_not_compile(bench: Bench) -> None:
     ],
 )
 def test_mutants(
-    bench: Bench, files: dict[str, str], checks: list[str], said: str
+    bench: Bench, files: dict[str, str], checks: list[str], detail: str
 ) -> None:
-    found = bench.judge(GOOD, Step(files), everything=False)
-    assert set(_not_passed(found)) == set(checks)
+    by_name = bench.judge(GOOD, Step(files), everything=False)
+    assert set(_not_passed(by_name)) == set(checks)
     for name in checks:
-        failed = _failed(found[name])
+        failed = _failed(by_name[name])
         assert set(failed) == {"0002"}
-        assert said in failed["0002"]
+        assert detail in failed["0002"]
 
 
 def test_each_fault_of_a_header_is_told_as_its_own(bench: Bench) -> None:
@@ -280,16 +288,16 @@ def test_each_fault_of_a_header_is_told_as_its_own(bench: Bench) -> None:
     base = kerneltree.base(bench.root / "tree", bench.cache)
     files = {**kbuildtree.FILES, "include/linux/bad.h": bad, **sources}
     header = HEADER.replace("int demo(", "#include <linux/bad.h>\nint demo(")
-    made = series(bench.root, files, Step({"include/linux/demo.h": header}))
-    entry, _ = replace(bench, base=base).prove(made, everything=False)
-    found = {one.name: one for one in entry.checks}
-    assert set(_not_passed(found)) == {"headers_stand_alone"}
-    said = _failed(found["headers_stand_alone"])["0001"]
-    assert said.startswith(
+    patchset = series(bench.root, files, Step({"include/linux/demo.h": header}))
+    entry, _ = replace(bench, base=base).prove(patchset, everything=False)
+    checks = {check.name: check for check in entry.checks}
+    assert set(_not_passed(checks)) == {"headers_stand_alone"}
+    detail = _failed(checks["headers_stand_alone"])["0001"]
+    assert detail.startswith(
         "include/linux/demo.h:0: not-self-contained: in include/linux/bad.h: unknown "
         "type name 'nap0_t'; "
     )
-    assert said.endswith("; and 2 more")
+    assert detail.endswith("; and 2 more")
 
 
 def test_a_tree_whose_calls_leave_no_name(bench: Bench) -> None:
@@ -298,20 +306,20 @@ def test_a_tree_whose_calls_leave_no_name(bench: Bench) -> None:
     write(bench.root / "tree", {"include/linux/tracepoint.h": old})
     base = kerneltree.base(bench.root / "tree", bench.cache)
     entry, _ = replace(bench, base=base).prove(bench.series(GOOD), everything=False)
-    assert _not_passed({one.name: one for one in entry.checks}) == {}
+    assert _not_passed({check.name: check for check in entry.checks}) == {}
 
 
 def test_a_mutant_without_an_option(bench: Bench) -> None:
     header = HEADER.replace("static inline", "static")
-    found = bench.judge(Step({"include/linux/demo.h": header}))
-    assert _not_passed(found) == {
+    checks = bench.judge(Step({"include/linux/demo.h": header}))
+    assert _not_passed(checks) == {
         "compiles_without_options": "fail",
         "compiles_tiny": "fail",
     }
-    said = _failed(found["compiles_without_options"])["0001"]
-    assert "-Wunused-function: NAP=n: 'nap' defined but not used" in said
-    said = _failed(found["compiles_tiny"])["0001"]
-    assert "-Wunused-function: 'nap' defined but not used" in said
+    detail = _failed(checks["compiles_without_options"])["0001"]
+    assert "-Wunused-function: NAP=n: 'nap' defined but not used" in detail
+    detail = _failed(checks["compiles_tiny"])["0001"]
+    assert "-Wunused-function: 'nap' defined but not used" in detail
 
 
 @pytest.mark.parametrize("name", ["clang", "arm64", "i386", "builtin"])
@@ -322,7 +330,7 @@ def test_mutants_of_one_variant(
     asks = {"MUTANT": "y"}
     variant = variants.Variant(name, name, TOOLS, name, asks=asks)
     monkeypatch.setattr(variants, name, lambda *_: variant)
-    found = bench.judge(
+    checks = bench.judge(
         GOOD,
         Step({"drivers/demo.c": f"{SOURCE}#ifdef CONFIG_MUTANT\n#error no\n#endif\n"}),
     )
@@ -330,8 +338,8 @@ def test_mutants_of_one_variant(
         name, f"compiles_for_{name}"
     )
     # The option is one that the line hangs on, too.
-    assert _not_passed(found) == {check: "fail"}
-    assert "drivers/demo.c:11: error: #error no" in _failed(found[check])["0002"]
+    assert _not_passed(checks) == {check: "fail"}
+    assert "drivers/demo.c:11: error: #error no" in _failed(checks[check])["0002"]
 
 
 def test_a_division_that_only_a_library_has(
@@ -343,10 +351,10 @@ def test_a_division_that_only_a_library_has(
     text = SOURCE.replace("int demo(", "long long naps;\nint demo(").replace(
         "seconds + 1", "(int)(naps / seconds)"
     )
-    found = bench.judge(GOOD, Step({"drivers/demo.c": text}))
-    assert _not_passed(found) == {"compiles_for_i386": "fail"}
-    said = _failed(found["compiles_for_i386"])["0002"]
-    assert "drivers/demo.o:0: 64-bit-division: __divdi3() is called" in said
+    checks = bench.judge(GOOD, Step({"drivers/demo.c": text}))
+    assert _not_passed(checks) == {"compiles_for_i386": "fail"}
+    detail = _failed(checks["compiles_for_i386"])["0002"]
+    assert "drivers/demo.o:0: 64-bit-division: __divdi3() is called" in detail
 
 
 # -- what is not a patch's fault, and what is argued -----------------------------------
@@ -358,16 +366,16 @@ def test_what_the_base_has_is_not_held_against_a_patch(bench: Bench) -> None:
     write(bench.root / "tree", {"drivers/demo.c": noisy})
     base = kerneltree.base(bench.root / "tree", bench.cache)
     files = {**kbuildtree.FILES, "drivers/demo.c": noisy}
-    made = series(
+    patchset = series(
         bench.root,
         files,
         Step({"drivers/demo.c": noisy.replace("linux/demo", "linux/none")}),
         Step({"drivers/demo.c": noisy.replace("+ 1", "+ 2")}),
     )
-    entry, _ = replace(bench, base=base).prove(made, everything=False)
-    found = {one.name: one for one in entry.checks}
-    assert _failed(found["no_new_warnings"]) == {}
-    assert set(_failed(found["compiles_as_configured"])) == {"0001"}
+    entry, _ = replace(bench, base=base).prove(patchset, everything=False)
+    checks = {check.name: check for check in entry.checks}
+    assert _failed(checks["no_new_warnings"]) == {}
+    assert set(_failed(checks["compiles_as_configured"])) == {"0001"}
 
 
 def test_a_finding_that_is_argued_passes_and_is_shown(bench: Bench) -> None:
@@ -377,22 +385,22 @@ def test_a_finding_that_is_argued_passes_and_is_shown(bench: Bench) -> None:
         "because": "it is for debuggers",
     }
     noisy = Step({"drivers/demo.c": f"{SOURCE}#define UNUSED 1\n"})
-    made = bench.series(noisy, exemption=[argument])
-    entry, _ = bench.prove(made, everything=False)
-    found = {one.name: one for one in entry.checks}
-    assert found["no_new_warnings"].status == "pass"
-    (told,) = found["no_new_warnings"].comparisons
+    patchset = bench.series(noisy, exemption=[argument])
+    entry, _ = bench.prove(patchset, everything=False)
+    checks = {check.name: check for check in entry.checks}
+    assert checks["no_new_warnings"].status == "pass"
+    (told,) = checks["no_new_warnings"].comparisons
     assert "argued: -Wunused-macros 1: it is for debuggers" in told.detail
     # Only for that check.
-    assert found["compiles_without_tracing"].status == "fail"
+    assert checks["compiles_without_tracing"].status == "fail"
 
 
 def test_a_source_that_no_fragment_has_compiled_is_a_finding(bench: Bench) -> None:
     stray = Step({"drivers/stray.c": "int stray;\n"})
-    found = bench.judge(stray, everything=False)
-    said = _failed(found["compiles_as_configured"])["0001"]
-    assert said == "drivers/stray.c:0: not-compiled: no fragment enables it"
-    gap = found[compilecheck.LEFT_OUT]
+    checks = bench.judge(stray, everything=False)
+    detail = _failed(checks["compiles_as_configured"])["0001"]
+    assert detail == "drivers/stray.c:0: not-compiled: no fragment enables it"
+    gap = checks[compilecheck.LEFT_OUT]
     assert (gap.status, gap.comparisons) == ("skip", [])
     assert gap.detail == "drivers/stray.c: in none of the configurations"
 
@@ -411,28 +419,28 @@ def test_what_a_check_needs_and_has_not_is_named(
 
     monkeypatch.setattr(sparse, "obtain", no_checker)
     monkeypatch.setattr(variants, "arm64", no_compiler)
-    found = bench.judge(GOOD)
-    assert _not_passed(found) == {
+    checks = bench.judge(GOOD)
+    assert _not_passed(checks) == {
         "sparse_clean": "skip",
         "compiles_for_arm64": "skip",
     }
-    assert found["sparse_clean"].detail == "no sparse; install sparse"
-    assert found["compiles_for_arm64"].detail == "no compiler; apt-get install it"
-    assert found["compiles_for_arm64"].comparisons == []
+    assert checks["sparse_clean"].detail == "no sparse; install sparse"
+    assert checks["compiles_for_arm64"].detail == "no compiler; apt-get install it"
+    assert checks["compiles_for_arm64"].comparisons == []
 
 
 def test_an_option_that_cannot_be_off_is_named(bench: Bench) -> None:
     text = f"{SOURCE}#ifdef CONFIG_X86\nextern int x86;\n#endif\n"
-    found = bench.judge(GOOD, Step({"drivers/demo.c": text}))
+    checks = bench.judge(GOOD, Step({"drivers/demo.c": text}))
     # What was compiled is compared, and what cannot be is a skip of its own.
-    assert _not_passed(found) == {compilecheck.LEFT_OUT: "skip"}
-    whole = found["compiles_without_options"]
+    assert _not_passed(checks) == {compilecheck.LEFT_OUT: "skip"}
+    whole = checks["compiles_without_options"]
     assert whole.comparisons
-    for one in (whole, found[compilecheck.LEFT_OUT]):
+    for check in (whole, checks[compilecheck.LEFT_OUT]):
         assert (
-            "X86=n: X86 cannot be off: it is kept on by its own default" in one.detail
+            "X86=n: X86 cannot be off: it is kept on by its own default" in check.detail
         )
-    assert found[compilecheck.LEFT_OUT].comparisons == []
+    assert checks[compilecheck.LEFT_OUT].comparisons == []
 
 
 # -- random configurations -------------------------------------------------------------
@@ -445,14 +453,14 @@ def test_a_mutant_that_only_some_seeds_show(
 ) -> None:
     monkeypatch.setattr(seeds, "of", lambda _: (0x11, 0x12))
     steps = (GOOD, Step({"drivers/demo.c": CHANCE}), _nothing(CHANCE))
-    found = bench.judge(*steps)
+    checks = bench.judge(*steps)
     # The option is one that the line hangs on, too; this tree's Kconfig has it not.
-    check = found["compiles_at_random"]
+    check = checks["compiles_at_random"]
     assert check.status == "fail"
-    said = _failed(check)
+    details = _failed(check)
     # The seed is told, and the patch; those behind it are not at fault.
-    assert set(said) == {"0002"}
-    assert "error: KCONFIG_SEED=0x12: #error no luck" in said["0002"]
+    assert set(details) == {"0002"}
+    assert "error: KCONFIG_SEED=0x12: #error no luck" in details["0002"]
     assert check.detail.startswith("tried KCONFIG_SEED=0x11, KCONFIG_SEED=0x12")
 
 
@@ -467,41 +475,41 @@ def test_what_a_seed_shows_of_the_base_is_not_held_against_a_patch(
     files = {**kbuildtree.FILES, "drivers/demo.c": CHANCE}
     write(bench.root / "tree", files)
     base = kerneltree.base(bench.root / "tree", bench.cache)
-    made = series(bench.root, files, _nothing(CHANCE))
-    entry, _ = replace(bench, base=base).prove(made)
-    found = {one.name: one for one in entry.checks}
-    assert found["compiles_at_random"].status == "pass"
+    patchset = series(bench.root, files, _nothing(CHANCE))
+    entry, _ = replace(bench, base=base).prove(patchset)
+    checks = {check.name: check for check in entry.checks}
+    assert checks["compiles_at_random"].status == "pass"
 
 
 def test_a_seed_is_tried_by_itself_at_any_level(bench: Bench) -> None:
-    made = bench.series(Step({"drivers/demo.c": CHANCE}))
-    entry, _ = bench.prove(made, everything=False, seeds=(0x12,))
-    found = {one.name: one for one in entry.checks}
-    assert found["compiles_at_random"].status == "fail"
-    entry, _ = bench.prove(made, everything=False, seeds=(0x13,))
-    found = {one.name: one for one in entry.checks}
-    assert found["compiles_at_random"].status == "pass"
+    patchset = bench.series(Step({"drivers/demo.c": CHANCE}))
+    entry, _ = bench.prove(patchset, everything=False, seeds=(0x12,))
+    checks = {check.name: check for check in entry.checks}
+    assert checks["compiles_at_random"].status == "fail"
+    entry, _ = bench.prove(patchset, everything=False, seeds=(0x13,))
+    checks = {check.name: check for check in entry.checks}
+    assert checks["compiles_at_random"].status == "pass"
 
 
 def test_a_clean_configuration_is_compiled_once(bench: Bench) -> None:
     """What the base would say counts for nothing then."""
-    made = bench.series(GOOD, _demo("\tseconds++;\n"))
-    bench.prove(made, everything=False)
+    patchset = bench.series(GOOD, _demo("\tseconds++;\n"))
+    bench.prove(patchset, everything=False)
     outcomes = [*(bench.cache / "compiled").glob("*/outcome.json")]
-    bench.prove(made, everything=False, seeds=(7,))
+    bench.prove(patchset, everything=False, seeds=(7,))
     more = {*(bench.cache / "compiled").glob("*/outcome.json")} - {*outcomes}
-    (said,) = (json.loads(one.read_text())["said"] for one in more)
-    assert said == []
+    (findings,) = (json.loads(path.read_text())["said"] for path in more)
+    assert findings == []
 
 
 def test_seeds_are_those_of_the_patches(bench: Bench) -> None:
-    made = bench.series(GOOD)
-    found = seeds.of(made)
-    assert len(set(found)) == seeds.COUNT
-    assert found == seeds.of(made)
-    path = made.patches[0].path
+    patchset = bench.series(GOOD)
+    numbers = seeds.of(patchset)
+    assert len(set(numbers)) == seeds.COUNT
+    assert numbers == seeds.of(patchset)
+    path = patchset.patches[0].path
     path.write_text(path.read_text().replace("A nap", "One nap"))
-    assert not set(found) & set(seeds.of(made))
+    assert not set(numbers) & set(seeds.of(patchset))
 
 
 def test_what_code_cannot_be_without_is_fixed(tmp_path: Path) -> None:
@@ -539,8 +547,8 @@ config OTHER
     values = "".join(f"CONFIG_{name}=y\n" for name in on if name != "NUMBER")
     write(tmp_path, {".config": f"{values}CONFIG_NUMBER=4\n"})
     kconf = kconfig.load(tmp_path, tmp_path / ".config", {})
-    found = seeds.needed(kconf, ["B", "HIDDEN", "OFF", "UNKNOWN"])
-    assert found == dict.fromkeys(("A", "B", "D", "HIDDEN", "SELECTS"), "y")
+    settings = seeds.needed(kconf, ["B", "HIDDEN", "OFF", "UNKNOWN"])
+    assert settings == dict.fromkeys(("A", "B", "D", "HIDDEN", "SELECTS"), "y")
 
 
 # -- what is found again ---------------------------------------------------------------
@@ -559,21 +567,21 @@ def test_a_compiler_that_is_killed_says_nothing_of_a_header(
     write(bench.root, {killed.name: text})
     variant = variants.modules(replace(TOOLS, make=(f"CC={killed}",)), None)
     monkeypatch.setattr(variants, "modules", lambda *_: variant)
-    made = bench.series(GOOD)
+    patchset = bench.series(GOOD)
     with pytest.raises(runs.StageStopped):
-        bench.prove(made, everything=False)
+        bench.prove(patchset, everything=False)
     (stage,) = report.read(bench.root / "out/latest/report.json").series[0].stages
     assert stage.status == "error" and "compiler was killed" in (stage.error or "")
     write(bench.root, {killed.name: '#!/bin/sh\nexec gcc "$@"\n'})
-    entry, _ = bench.prove(made, everything=False)
-    assert _not_passed({one.name: one for one in entry.checks}) == {}
+    entry, _ = bench.prove(patchset, everything=False)
+    assert _not_passed({check.name: check for check in entry.checks}) == {}
 
 
 def test_what_was_compiled_is_found_again(bench: Bench) -> None:
-    made = bench.series(GOOD, _demo("\tseconds++;\n"))
-    first, grown = bench.prove(made)
+    patchset = bench.series(GOOD, _demo("\tseconds++;\n"))
+    first, grown = bench.prove(patchset)
     known = _compiled(bench)
-    again, same = bench.prove(made)
+    again, same = bench.prove(patchset)
     assert (first.stages[0].reused, again.stages[0].reused) == (False, True)
     assert (again.checks, same) == (first.checks, grown)
     assert _compiled(bench) == known
@@ -583,8 +591,8 @@ def test_after_an_edit_only_what_is_behind_it_is_compiled(bench: Bench) -> None:
     bench.prove(bench.series(GOOD, _demo("\tseconds++;\n")), everything=False)
     known = _compiled(bench)
     edited = replace(bench, root=bench.root / "edited")
-    made = edited.series(GOOD, _demo("\tseconds--;\n"))
-    entry, _ = bench.prove(made, everything=False)
+    patchset = edited.series(GOOD, _demo("\tseconds--;\n"))
+    entry, _ = bench.prove(patchset, everything=False)
     assert not entry.stages[0].reused
     # The last state in each of the variants.
     assert len(_compiled(bench) - known) == 5
@@ -594,8 +602,8 @@ def test_a_patch_of_documentation_has_nothing_compiled(bench: Bench) -> None:
     bench.prove(bench.series(GOOD), everything=False)
     known = _compiled(bench)
     told = replace(bench, root=bench.root / "told")
-    made = told.series(GOOD, Step({"Documentation/demo.rst": "Demo\n====\n"}))
-    entry, _ = bench.prove(made, everything=False)
+    patchset = told.series(GOOD, Step({"Documentation/demo.rst": "Demo\n====\n"}))
+    entry, _ = bench.prove(patchset, everything=False)
     assert entry.stages[0].reused
     assert _compiled(bench) == known
 
@@ -611,20 +619,20 @@ def test_a_warning_is_not_lost_with_a_run_that_was_killed(
     for store in (bench.cache / "variants").rglob("kstall-objects.json"):
         store.unlink()
     entry, _ = bench.prove(noisy, everything=False)
-    found = {one.name: one for one in entry.checks}
-    assert found["no_new_warnings"].status == "fail"
+    checks = {check.name: check for check in entry.checks}
+    assert checks["no_new_warnings"].status == "fail"
 
 
 def test_what_is_up_to_date_is_not_compiled_again(bench: Bench) -> None:
-    made = bench.series(GOOD)
-    bench.prove(made, everything=False)
+    patchset = bench.series(GOOD)
+    bench.prove(patchset, everything=False)
     for kept in (bench.cache / "compiled").iterdir():
         cache.remove(kept)
     place = bench.cache / "variants" / bench.base.id / "modules"
     before = (place / "drivers/nap.o").stat().st_mtime_ns
-    entry, _ = bench.prove(made, everything=False)
+    entry, _ = bench.prove(patchset, everything=False)
     assert entry.status != "fail"
-    assert _not_passed({one.name: one for one in entry.checks}) == {}
+    assert _not_passed({check.name: check for check in entry.checks}) == {}
     assert (place / "drivers/user.o").stat().st_mtime_ns > before
 
 
@@ -635,20 +643,24 @@ def test_growth_without_jump_labels_is_told_by_function(bench: Bench) -> None:
     bulky = "\tfor (int n = 0; n < seconds; n++)\n\t\tseconds -= n / 3;\n"
     entry, told = bench.prove(bench.series(_demo(bulky)), everything=False)
     assert entry.stages[0].status == "pass"
-    (one,) = told.worst
-    assert (one.binary, one.name, one.part) == ("drivers/demo.o", "demo", "code")
-    assert one.base is not None
-    assert one.patched is not None
-    assert one.patched > one.base
+    (growth,) = told.worst
+    assert (growth.binary, growth.name, growth.part) == (
+        "drivers/demo.o",
+        "demo",
+        "code",
+    )
+    assert growth.base is not None
+    assert growth.patched is not None
+    assert growth.patched > growth.base
 
 
 def test_what_is_longer_with_mitigations_is_told_by_function(bench: Bench) -> None:
     bulky = "\tfor (int n = 0; n < seconds; n++)\n\t\tseconds -= n / 3;\n"
     entry, told = bench.prove(bench.series(_demo(bulky)), everything=False)
     assert entry.stages[1].name == "objects"
-    (one,) = told.mitigated.paths
-    assert (one.binary, one.name) == ("drivers/demo.o", "demo")
-    assert one.added or one.most > 0
+    (path,) = told.mitigated.paths
+    assert (path.binary, path.name) == ("drivers/demo.o", "demo")
+    assert path.added or path.most > 0
 
 
 def test_jumps_of_an_image_that_objtool_has_yet_to_read_are_made_nops(
@@ -674,8 +686,8 @@ def test_libraries_are_listed_too(tmp_path: Path) -> None:
     write(tmp_path / "tree", {**kbuildtree.FILES, **libraries})
     config = tmp_path / "config"
     config.write_text("CONFIG_DEMO=m\n")
-    found = kbuild.listed(
+    listing = kbuild.listed(
         tmp_path / "tree", config, "x86", ["lib", "drivers"], tmp_path / "scratch"
     )
-    assert found.objects == {"lib/list.o", "drivers/demo.o", "drivers/user.o"}
-    assert not found.no_source
+    assert listing.objects == {"lib/list.o", "drivers/demo.o", "drivers/user.o"}
+    assert not listing.no_source

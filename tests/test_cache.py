@@ -83,10 +83,10 @@ DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
 
 
 def test_an_entry_is_known_again(entry: Path) -> None:
-    with cache.remarked() as said:
+    with cache.remarked() as remarks:
         assert cache.kept(entry)
         assert not cache.kept(entry.parent / "another")
-    assert said == []
+    assert remarks == []
 
 
 @pytest.mark.fault("truncated", "any file of an entry, and the list of them")
@@ -96,9 +96,9 @@ def test_a_damaged_entry_is_none(
     entry: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
     damage(entry / name)
-    with cache.remarked() as said:
+    with cache.remarked() as remarks:
         assert not cache.kept(entry)
-    (line,) = said
+    (line,) = remarks
     assert line.startswith(f"{entry} is damaged ({name} ")
     with cache.keep(entry) as scratch:
         (scratch / "new").touch()
@@ -117,9 +117,9 @@ def test_an_entry_of_before_there_were_lists_gets_one(entry: Path) -> None:
 def test_a_result_counts_without_being_kept(tmp_path: Path, whole: bool) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")
     error = shutil.Error([("from", "to", str(full))]) if whole else full
-    with cache.remarked() as said, cache.keep_if_possible(tmp_path / "entry"):
+    with cache.remarked() as remarks, cache.keep_if_possible(tmp_path / "entry"):
         raise error
-    assert "could not be kept (No space left on device)" in said[0]
+    assert "could not be kept (No space left on device)" in remarks[0]
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OSError), cache.keep_if_possible(tmp_path / "entry"):
         raise OSError(errno.EIO, "broken")

@@ -82,11 +82,11 @@ def run(project_root: Path, place: Path, **programs: str) -> tuple[int, str, str
 def test_without_a_clean_root_the_tests_run_on_the_machine(
     project_root: Path, tmp_path: Path, programs: dict[str, str], why: str
 ) -> None:
-    status, said, remarks = run(
+    status, stdout, remarks = run(
         project_root, tmp_path, make='echo "make $* in $PWD"; exit 7', **programs
     )
     # The exit status is that of the tests, and their last line the last one.
-    assert (status, said) == (7, f"make test in {tmp_path}\n")
+    assert (status, stdout) == (7, f"make test in {tmp_path}\n")
     assert remarks == (
         f"ci: no clean root ({why}): the tests run on this machine as it is\n"
     )
@@ -96,7 +96,7 @@ def test_a_root_that_cannot_be_made_is_no_success(
     project_root: Path, tmp_path: Path
 ) -> None:
     programs = dict.fromkeys(("unshare", "apt_get", "git", "python3"), "exit 0")
-    status, said, _ = run(
+    status, stdout, _ = run(
         project_root,
         tmp_path,
         **programs,
@@ -104,7 +104,7 @@ def test_a_root_that_cannot_be_made_is_no_success(
         mmdebstrap="echo 'E: no mirror' >&2; exit 100",
         make="echo 5 passed",
     )
-    assert status == 100 and said == ""
+    assert status == 100 and stdout == ""
     assert not list(tmp_path.glob("kstall-ci-*"))
 
 

@@ -24,9 +24,9 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_unknown_series_is_two(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", "nope"]) == 2
-    said = capsys.readouterr().err
-    assert "no such series: nope" in said
-    assert "choose from: " in said
+    stderr = capsys.readouterr().err
+    assert "no such series: nope" in stderr
+    assert "choose from: " in stderr
 
 
 def test_not_a_kernel_tree_is_two(
@@ -118,9 +118,9 @@ def test_a_place_that_cannot_hold_runs_is_two(
     (tmp_path / "file").touch()
     place = tmp_path / "file" if out == "file" else Path("/proc/foo")
     assert cli.main(["validate", "drm-sched", "--out", str(place)]) == 2
-    said = capsys.readouterr().err
-    assert f"{place} cannot hold run directories" in said
-    assert "--out" in said
+    stderr = capsys.readouterr().err
+    assert f"{place} cannot hold run directories" in stderr
+    assert "--out" in stderr
 
 
 def test_a_cache_that_cannot_be_made_is_two(
@@ -142,9 +142,9 @@ def test_a_cache_from_which_nothing_runs_is_two(
     monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(os, "statvfs", lambda _: Noexec)
     assert cli.main(["validate", "drm-sched"]) == 2
-    said = capsys.readouterr().err
-    assert f"{tmp_path}/cache cannot hold the cache: it is mounted noexec" in said
-    assert "set KSTALL_CACHE" in said
+    stderr = capsys.readouterr().err
+    assert f"{tmp_path}/cache cannot hold the cache: it is mounted noexec" in stderr
+    assert "set KSTALL_CACHE" in stderr
 
 
 def test_a_bug_of_ours_is_two_and_in_the_report(

@@ -125,27 +125,27 @@ def _save(directory: Path, report: dict[str, Any]) -> Path:
 def compared(tmp_path: Path) -> Callable[[Callable[[Any], None]], Comparison]:
     """Compare a run with the same one after a change."""
 
-    def made(change: Callable[[Any], None]) -> Comparison:
+    def compare_changed(change: Callable[[Any], None]) -> Comparison:
         after = copy.deepcopy(REPORT)
         change(after)
         return comparison.compare(
             _save(tmp_path / "before", REPORT), _save(tmp_path / "after", after)
         )
 
-    return made
+    return compare_changed
 
 
 Compared = Callable[[Callable[[Any], None]], Comparison]
 
 
-def _one(found: Comparison) -> tuple[str, str, str, str, str]:
-    (one,) = found.changes
-    return one.weight, one.kind, one.what, one.before, one.after
+def _change_of(diff: Comparison) -> tuple[str, str, str, str, str]:
+    (change,) = diff.changes
+    return change.weight, change.kind, change.what, change.before, change.after
 
 
 def test_the_same_is_no_change(compared: Compared) -> None:
-    found = compared(lambda report: None)
-    assert (found.changes, found.compared, found.exit_code) == ([], 1, 0)
+    diff = compared(lambda report: None)
+    assert (diff.changes, diff.compared, diff.exit_code) == ([], 1, 0)
 
 
 def _status(status: str, check: str | None = None) -> Callable[[Any], None]:
@@ -194,10 +194,15 @@ def test_weights_of_statuses(before: Any, after: Any, weight: str | None) -> Non
 def test_a_verdict_that_changed_stands_for_its_checks(
     compared: Compared, status: str, code: int, word: str
 ) -> None:
-    found = compared(_status(status))
+    diff = compared(_status(status))
     # Its checks were not made, nor its events seen: that is no news of its own.
-    assert _one(found)[1:] == ("verdict", "verdict", "pass", f"{word}: apply: because")
-    assert found.exit_code == code
+    assert _change_of(diff)[1:] == (
+        "verdict",
+        "verdict",
+        "pass",
+        f"{word}: apply: because",
+    )
+    assert diff.exit_code == code
 
 
 def test_one_that_the_tree_has_by_now_is_not_worse(compared: Compared) -> None:
@@ -205,31 +210,31 @@ def test_one_that_the_tree_has_by_now_is_not_worse(compared: Compared) -> None:
         _status("does-not-apply")(report)
         report["series"][0]["merged"] = True
 
-    found = compared(change)
-    assert _one(found)[0] == "changed"
-    assert found.exit_code == 0
+    diff = compared(change)
+    assert _change_of(diff)[0] == "changed"
+    assert diff.exit_code == 0
 
 
 def test_a_series_that_went_and_one_that_came(compared: Compared) -> None:
     def change(report: Any) -> None:
         report["series"][0]["name"] = "other"
 
-    found = compared(change)
-    assert [(one.weight, one.series, one.after) for one in found.changes] == [
+    diff = compared(change)
+    assert [(entry.weight, entry.series, entry.after) for entry in diff.changes] == [
         ("worse", "demo", "not requested"),
         ("changed", "other", "pass"),
     ]
-    assert (found.compared, found.exit_code) == (0, 1)
+    assert (diff.compared, diff.exit_code) == (0, 1)
 
 
 def test_a_series_that_was_not_proven_is_not_lost(tmp_path: Path) -> None:
     before, after = copy.deepcopy(REPORT), copy.deepcopy(REPORT)
     _status("does-not-apply")(before)
     after["series"] = []
-    found = comparison.compare(
+    diff = comparison.compare(
         _save(tmp_path / "before", before), _save(tmp_path / "after", after)
     )
-    assert _one(found)[0] == "changed"
+    assert _change_of(diff)[0] == "changed"
 
 
 def test_checks_are_compared_one_by_one(compared: Compared) -> None:
@@ -240,8 +245,10 @@ def test_checks_are_compared_one_by_one(compared: Compared) -> None:
         snores |= {"name": "dreams"}
         report["series"][0]["status"] = "fail"
 
-    found = compared(change)
-    told = {one.what: (one.weight, one.before, one.after) for one in found.changes}
+    diff = compared(change)
+    told = {
+        entry.what: (entry.weight, entry.before, entry.after) for entry in diff.changes
+    }
     assert told == {
         "verdict": ("worse", "pass", "fail: naps"),
         "naps": ("worse", "pass", "fail: naps: 2, expected = 1"),
@@ -305,8 +312,8 @@ def _cost(change: Callable[[Any], None]) -> Callable[[Any], None]:
 def test_costs(
     compared: Compared, change: Callable[[Any], None], weight: str | None
 ) -> None:
-    found = compared(_cost(change))
-    assert [(one.weight, one.kind) for one in found.changes] == (
+    diff = compared(_cost(change))
+    assert [(entry.weight, entry.kind) for entry in diff.changes] == (
         [] if weight is None else [(weight, "cost")]
     )
 
@@ -320,16 +327,16 @@ def test_inputs_and_durations_are_told_and_weigh_nothing(compared: Compared) -> 
         report["series"][0]["digest"] = "e"
         report["series"][0]["stages"][0]["seconds"] = 71
 
-    found = compared(change)
-    assert found.exit_code == 0
-    assert {(one.kind, one.what) for one in found.changes} == {
+    diff = compared(change)
+    assert diff.exit_code == 0
+    assert {(entry.kind, entry.what) for entry in diff.changes} == {
         ("input", "tree"),
         ("input", "kstall"),
         ("input", "patches or series.toml"),
         ("duration", "run took"),
         ("duration", "its stages took"),
     }
-    (tree,) = [one for one in found.changes if one.what == "tree"]
+    (tree,) = [entry for entry in diff.changes if entry.what == "tree"]
     assert tree.after == "7.3.0-rc1 (next at 2, 222222222222)"
 
 
@@ -375,8 +382,11 @@ def test_matrices_are_compared_tree_by_tree(tmp_path: Path) -> None:
     _status("fail")(failed)
     before = _matrix(tmp_path / "a", next=REPORT, old=failed, gone=REPORT, cut=REPORT)
     after = _matrix(tmp_path / "b", next=failed, old=REPORT, cut=None, fresh=REPORT)
-    found = comparison.compare(before, after)
-    told = [(one.weight, one.place.split()[0], one.series) for one in found.changes]
+    diff = comparison.compare(before, after)
+    told = [
+        (change.weight, change.place.split()[0], change.series)
+        for change in diff.changes
+    ]
     assert told == [
         ("worse", "next", "demo"),
         ("worse", "gone", ""),
@@ -385,13 +395,15 @@ def test_matrices_are_compared_tree_by_tree(tmp_path: Path) -> None:
         # Its checks were not made while it did not apply.
         ("changed", "fresh", ""),
     ]
-    assert found.exit_code == 1
+    assert diff.exit_code == 1
     assert comparison.compare(before, before).changes == []
     # What fails has failed, whatever was not reached before.
     failed["status"] = "failed"
     cut = _matrix(tmp_path / "c", cut=failed)
     worse = comparison.compare(after, cut).of("worse")
-    assert [one.place.split()[0] for one in worse if one.what == "run"] == ["cut"]
+    assert [change.place.split()[0] for change in worse if change.what == "run"] == [
+        "cut"
+    ]
 
 
 def test_a_run_and_a_matrix_are_not_compared(tmp_path: Path) -> None:
@@ -416,21 +428,21 @@ def test_the_command_prints_writes_and_exits(
     page.parent.mkdir()
     words = ["compare", str(before), str(after)]
     assert cli.main([*words, "--html", str(page), "--json", str(data)]) == 1
-    said = capsys.readouterr().out
-    assert said.startswith(
+    stdout = capsys.readouterr().out
+    assert stdout.startswith(
         "WORSE  demo: verdict: pass -> fail: apply: <script>[red]1[/]\n"
     )
-    assert said.splitlines()[-1] == "verdict  WORSE  1 worse; 1 series compared"
+    assert stdout.splitlines()[-1] == "verdict  WORSE  1 worse; 1 series compared"
     text = page.read_text()
     assert "<script>" not in text and "&lt;script&gt;" in text
     links = re.findall(r'href="([^"]+)"', text)
-    assert [(page.parent / one).resolve() for one in links] == [
+    assert [(page.parent / link).resolve() for link in links] == [
         before / "report.html",
         after / "report.html",
     ]
-    found = json.loads(data.read_text())
-    valid(found, json.loads(comparison.schema_text()))
-    assert found["changes"][0]["weight"] == "worse"
+    document = json.loads(data.read_text())
+    valid(document, json.loads(comparison.schema_text()))
+    assert document["changes"][0]["weight"] == "worse"
     # Nothing is written that was not asked for.
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("a", "b", "pages", "what.json")
@@ -449,9 +461,9 @@ def test_what_is_no_run_is_two(
         other.mkdir()
         (other / "report.json").write_text(content)
     assert cli.main(["compare", str(run), str(other)]) == 2
-    said = capsys.readouterr().err
-    assert f"{other} is no run directory: " in said
-    assert "such as out/latest" in said
+    stderr = capsys.readouterr().err
+    assert f"{other} is no run directory: " in stderr
+    assert "such as out/latest" in stderr
 
 
 def test_the_page_of_no_change(tmp_path: Path) -> None:

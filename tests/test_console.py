@@ -77,9 +77,9 @@ def test_a_kernel_without_user_space_gives_up(why: str, rootless: bool) -> None:
         " </TASK>",
         f"---[ end Kernel panic - not syncing: {why} ]---",
     ]
-    (found,) = console.scan("".join(f"[    1.000000] {one}\n" for one in lines))
-    assert found.kind == "panic"
-    assert console.is_rootless(found) == rootless
+    (splat,) = console.scan("".join(f"[    1.000000] {line}\n" for line in lines))
+    assert splat.kind == "panic"
+    assert console.is_rootless(splat) == rootless
 
 
 def test_warnings_hung_tasks_and_atomic_sleep() -> None:
@@ -91,9 +91,9 @@ def test_warnings_hung_tasks_and_atomic_sleep() -> None:
         ("warning", 126),
         ("hung-task", 158),
     ]
-    said = scan("warnings.log")[1]
+    splat = scan("warnings.log")[1]
     # 7.3 prints a WARN's own words before the line that names it.
-    assert "] splat: 5\n" in said.excerpt
+    assert "] splat: 5\n" in splat.excerpt
     hung = scan("warnings.log")[2]
     assert hung.headline == "INFO: task sleeper:62 blocked for more than 5 seconds."
     assert hung.excerpt.endswith("</TASK>")
@@ -209,9 +209,9 @@ def test_a_file_is_read_as_its_text_is(
     panic = "[    9.000000] Kernel panic - not syncing: no\n"
     for before in range(lines - 300, lines + 10, 7):
         text = "noise\n" * before + report + "noise\n" * 290 + report + panic
-        found = console.scan_file(_file(tmp_path, text))
-        assert found == console.scan(text)
-        assert [one.kind for one in found] == ["warning", "warning", "panic"]
+        splats = console.scan_file(_file(tmp_path, text))
+        assert splats == console.scan(text)
+        assert [splat.kind for splat in splats] == ["warning", "warning", "panic"]
 
 
 def test_long_lines_take_no_more_memory_than_short_ones(tmp_path: Path) -> None:
@@ -266,18 +266,18 @@ def test_of_very_many_reports_a_new_one_is_told(tmp_path: Path) -> None:
     text = "".join(f"[    1.000000] WARNING: at x, CPU#{n}\n" for n in range(3000))
     text += "[    2.000000] BUG: KASAN: slab-use-after-free in f+0x1/0x2\n"
     text += "[    3.000000] WARNING: at x, CPU#0\n"
-    found = console.scan_file(_file(tmp_path, text))
-    assert len(found) == console._MOST_REPORTS + 1
-    assert (found[-1].kind, found[-1].line) == ("kasan", 3001)
+    splats = console.scan_file(_file(tmp_path, text))
+    assert len(splats) == console._MOST_REPORTS + 1
+    assert (splats[-1].kind, splats[-1].line) == ("kasan", 3001)
 
 
 @pytest.mark.fault("endless console", "more reports than anyone reads")
 def test_of_very_many_reports_the_panic_is_told(tmp_path: Path) -> None:
     text = "[    1.000000] WARNING: at x\n" * 3000
     text += "[    9.000000] Kernel panic - not syncing: no\n"
-    found = console.scan_file(_file(tmp_path, text))
-    assert len(found) == console._MOST_REPORTS + 1
-    assert (found[-1].kind, found[-1].line) == ("panic", 3001)
+    splats = console.scan_file(_file(tmp_path, text))
+    assert len(splats) == console._MOST_REPORTS + 1
+    assert (splats[-1].kind, splats[-1].line) == ("panic", 3001)
 
 
 def test_a_long_console_is_kept_without_its_middle(tmp_path: Path) -> None:

@@ -45,12 +45,14 @@ def count(boot: str, mode: str, *taken: int, events: int | None = None) -> Any:
 
 @pytest.fixture
 def series(project_root: Path) -> Series:
-    (found,) = Project(project_root).load(["drm-sched"])
-    one = measure(
+    (drm_sched,) = Project(project_root).load(["drm-sched"])
+    workload = measure(
         events=["gpu_scheduler:drm_sched_job_wait"], script="drm-sched-wait.bt"
     )
-    spec = found.spec.model_copy(update={"overhead": Overhead(workload=(one,))})
-    return dataclasses.replace(found, spec=spec)
+    spec = drm_sched.spec.model_copy(
+        update={"overhead": Overhead(workload=(workload,))}
+    )
+    return dataclasses.replace(drm_sched, spec=spec)
 
 
 def test_the_medians_of_boots_are_compared() -> None:
@@ -62,12 +64,12 @@ def test_the_medians_of_boots_are_compared() -> None:
         count("patched-2", "off", 1010, 1010, 1010),
         count("patched-1", "ftrace", 1500, 1500, 1500, events=100),
     ]
-    found = counting._measurement(measure(nops=1), counts)
-    assert found.difference == 1
-    assert found.resolution == 0
-    assert found.visible
-    assert found.predicted == 1
-    by_mode = {one.mode: one for one in found.samples}
+    measurement = counting._measurement(measure(nops=1), counts)
+    assert measurement.difference == 1
+    assert measurement.resolution == 0
+    assert measurement.visible
+    assert measurement.predicted == 1
+    by_mode = {sample.mode: sample for sample in measurement.samples}
     assert by_mode["base"].boots[0].high == 180
     # Two repetitions come first that are not printed.
     assert by_mode["ftrace"].hits == 100 / 50
@@ -79,9 +81,9 @@ def test_a_difference_within_the_spread_is_not_visible() -> None:
         count("base-2", "base", 1030, 1030, 1030),
         count("patched-1", "off", 1035, 1035, 1035),
     ]
-    found = counting._measurement(measure(), counts)
-    assert found.resolution == 3
-    assert not found.visible
+    measurement = counting._measurement(measure(), counts)
+    assert measurement.resolution == 3
+    assert not measurement.visible
 
 
 def test_what_a_program_prints() -> None:
@@ -111,8 +113,8 @@ def test_formats_are_printed_once_of_each_kernel_when_all_is_measured(
 ) -> None:
     asked = []
     for boot in counting._boots(kernels):
-        made = counting._job(series, boot)
-        loads = job.parse(made).workloads
+        document = counting._job(series, boot)
+        loads = job.parse(document).workloads
         names = [load.name for load in loads]
         if "all-trace-events" in names:
             assert names[-1] == "all-trace-events"
@@ -284,11 +286,11 @@ def test_a_boot_is_given_what_prints_the_formats(
     for built in (kernels.base, kernels.patched):
         built.modules.mkdir(parents=True)
     (tmp_path / "out/programs").mkdir(parents=True)
-    for one in counting._boots(kernels):
+    for planned in counting._boots(kernels):
         with pytest.raises(KstallError, match="enough"):
             counting.run(
                 Project(project_root),
-                *(series, kernels, one, tmp_path / "out"),
+                *(series, kernels, planned, tmp_path / "out"),
                 accel.Accel("tcg", "on trial"),
                 counting.one_processor(series),
             )
@@ -298,8 +300,8 @@ def test_a_boot_is_given_what_prints_the_formats(
 def test_a_script_is_not_compiled(
     series: Series, project_root: Path, tmp_path: Path
 ) -> None:
-    one = measure(program="workloads/overhead/read-measure")
-    spec = series.spec.model_copy(update={"overhead": Overhead(workload=(one,))})
+    workload = measure(program="workloads/overhead/read-measure")
+    spec = series.spec.model_copy(update={"overhead": Overhead(workload=(workload,))})
     counting.compile_programs(
         Project(project_root),
         dataclasses.replace(series, spec=spec),
@@ -417,7 +419,7 @@ def test_what_others_cost_is_a_nop_for_each_time_that_their_events_fire() -> Non
         count("patched-1", "ftrace", 1500, 1500, 1500, events=50),
         count("patched-1", "beside", 2500, 2500, 2500, events=100),
     ]
-    found = counting._measurement(measure(nops=1), counts)
-    assert found.difference == 3
-    assert (found.predicted, found.others) == (1, 2)
-    assert [one.mode for one in found.samples] == ["base", "off", "ftrace"]
+    measurement = counting._measurement(measure(nops=1), counts)
+    assert measurement.difference == 3
+    assert (measurement.predicted, measurement.others) == (1, 2)
+    assert [sample.mode for sample in measurement.samples] == ["base", "off", "ftrace"]

@@ -34,15 +34,15 @@ def facts_of(series: Series) -> dict[str, Any]:
     count: dict[str, Any] = {"seen": 1, "absent": 0, "failed": 0, "error": ""}
     count["toggles"] = TOGGLES // 4
     points = series.spec.tracepoint
-    events = [one.event for one in points if one.kind == "event"]
-    bare = [f"{one.name}_tp" for one in points if one.kind == "bare"]
+    events = [point.event for point in points if point.kind == "event"]
+    bare = [f"{point.name}_tp" for point in points if point.kind == "bare"]
     readers = {
         reader: {event: dict(count) for event in events}
         for reader in ("ftrace", "perf", "bpf")
     }
     readers["raw"] = {event: dict(count) for event in events}
     readers["raw"] |= {event: {**count, "toggles": TOGGLES} for event in bare}
-    modules = {name for one in series.spec.workload for name in one.modules}
+    modules = {name for workload in series.spec.workload for name in workload.modules}
     return {
         "readers": readers,
         "bpftrace": {"rounds": 3, "seen": {}, "errors": []},
@@ -75,8 +75,8 @@ def watched(
     facts: dict[str, Any] | None = None,
 ) -> Watched:
     loads = [
-        {"name": one.name, "status": "exited", "exit_status": 0}
-        for one in series.spec.workload
+        {"name": workload.name, "status": "exited", "exit_status": 0}
+        for workload in series.spec.workload
     ]
     return Watched(
         status,
@@ -86,7 +86,7 @@ def watched(
             "workloads": loads,
             "stress": facts_of(series) if facts is None else facts,
         },
-        tuple(splats.complaint(one) for one in console.scan(text)),
+        tuple(splats.complaint(splat) for splat in console.scan(text)),
         None if leaked is None else splats.leaks(leaked),
     )
 
@@ -102,17 +102,17 @@ def judged(
     events = frozenset(point.name for point in series.spec.tracepoint)
     code = debugcheck.Code(changed, changed, events)
     saved = debugcheck.Saved({"debug": pair}, code)
-    found = debugcheck.judge(series, saved)
-    assert {one.kind for one in found} == {"debug"}
-    return {one.name: one for one in found}
+    checks = debugcheck.judge(series, saved)
+    assert {check.kind for check in checks} == {"debug"}
+    return {check.name: check for check in checks}
 
 
 def failing(checks: dict[str, Check]) -> dict[str, str]:
     return {
         name: "\n".join(
-            f"{one.label}: {one.observed} {one.detail}"
-            for one in check.comparisons
-            if not one.ok
+            f"{comparison.label}: {comparison.observed} {comparison.detail}"
+            for comparison in check.comparisons
+            if not comparison.ok
         )
         for name, check in checks.items()
         if check.status not in ("pass", "skip")
@@ -124,7 +124,9 @@ def test_a_kernel_without_a_word_is_fine(name: str) -> None:
     series = load(name)
     checks = judged(series, watched(series))
     assert failing(checks) == {}
-    skipped = {one.name: one.detail for one in checks.values() if one.status == "skip"}
+    skipped = {
+        check.name: check.detail for check in checks.values() if check.status == "skip"
+    }
     assert ("toggles_survived" in skipped) == (not series.spec.tracepoint)
     assert all(skipped.values())
 
@@ -132,11 +134,11 @@ def test_a_kernel_without_a_word_is_fine(name: str) -> None:
 def test_a_new_splat_is_held_against_the_series() -> None:
     series = load("drm-sched")
     text = (DATA / "lockdep.log").read_text()
-    said = failing(judged(series, watched(series, text=text)))
-    assert set(said) == {"no_new_splats"}
-    assert "&entity->lock, &rq->lock" in said["no_new_splats"]
-    assert "suspicious RCU usage: drm_sched_job_init" in said["no_new_splats"]
-    assert "drm_sched_entity_push_job+0x9c" in said["no_new_splats"]
+    failures = failing(judged(series, watched(series, text=text)))
+    assert set(failures) == {"no_new_splats"}
+    assert "&entity->lock, &rq->lock" in failures["no_new_splats"]
+    assert "suspicious RCU usage: drm_sched_job_init" in failures["no_new_splats"]
+    assert "drm_sched_entity_push_job+0x9c" in failures["no_new_splats"]
 
 
 def test_what_the_base_says_as_well_is_not_but_is_told() -> None:
@@ -144,10 +146,10 @@ def test_what_the_base_says_as_well_is_not_but_is_told() -> None:
     both = watched(series, text=(DATA / "lockdep.log").read_text(), leaked=LEAK)
     checks = judged(series, both, both)
     assert failing(checks) == {}
-    labels = [one.label for one in checks["no_new_splats"].comparisons]
-    assert sum("reported by the base: " in one for one in labels) == 2
-    assert sum("possible circular locking" in one for one in labels) == 2
-    leaks = [one.label for one in checks["no_leaks"].comparisons]
+    labels = [comparison.label for comparison in checks["no_new_splats"].comparisons]
+    assert sum("reported by the base: " in label for label in labels) == 2
+    assert sum("possible circular locking" in label for label in labels) == 2
+    leaks = [comparison.label for comparison in checks["no_leaks"].comparisons]
     assert "debug: reported by the base: leak: 64 bytes: lose" in leaks
 
 
@@ -155,9 +157,9 @@ def test_a_base_that_was_not_asked_excuses_nothing() -> None:
     series = load("drm-sched")
     pair = debugcheck.Pair(watched(series), None, frozenset())
     saved = debugcheck.Saved({"debug": pair})
-    checks = {one.name: one for one in debugcheck.judge(series, saved)}
+    checks = {check.name: check for check in debugcheck.judge(series, saved)}
     assert failing(checks) == {}
-    details = [one.detail for one in checks["no_new_splats"].comparisons]
+    details = [comparison.detail for comparison in checks["no_new_splats"].comparisons]
     assert "0 of this kernel, and the base was not run" in details
 
 
@@ -166,12 +168,16 @@ def test_a_race_elsewhere_is_told_and_one_of_ours_is_held() -> None:
     racing = watched(series, text=(DATA / "kcsan.log").read_text())
     changed = frozenset({"drm_sched_run_job_work"})
     check = judged(series, racing, changed=changed)["no_new_splats"]
-    bad = [one.label for one in check.comparisons if not one.ok]
+    bad = [comparison.label for comparison in check.comparisons if not comparison.ok]
     assert bad == [
         "debug: kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]: "
         "read of 8 bytes in drm_sched_job_trace_wait"
     ]
-    (elsewhere,) = (one for one in check.comparisons if "tick_sched_timer" in one.label)
+    (elsewhere,) = (
+        comparison
+        for comparison in check.comparisons
+        if "tick_sched_timer" in comparison.label
+    )
     assert elsewhere.ok and "not in code that the patches touch" in elsewhere.detail
 
 
@@ -186,32 +192,32 @@ def test_a_race_in_the_code_of_a_tracepoint_is_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "detail"),
     [
         ({"status": "hang"}, "guest ended as: hang"),
         ({"status": "panic"}, "guest ended as: panic"),
         ({"agent": "running"}, "agent: running"),
     ],
 )
-def test_a_guest_that_does_not_come_back(change: dict[str, str], said: str) -> None:
+def test_a_guest_that_does_not_come_back(change: dict[str, str], detail: str) -> None:
     series = load("drm-sched")
-    found = failing(judged(series, watched(series, **change)))  # type: ignore[arg-type]
-    assert said in found["no_new_splats"]
+    failures = failing(judged(series, watched(series, **change)))  # type: ignore[arg-type]
+    assert detail in failures["no_new_splats"]
 
 
 def test_a_watcher_that_gave_up_is_no_silence() -> None:
     series = load("drm-sched")
     facts = facts_of(series) | {"lockdep": False, "leaks": False}
-    found = failing(judged(series, watched(series, facts=facts, leaked=None)))
-    assert "lockdep watched to the end" in found["no_new_splats"]
-    assert "kmemleak looked for leaks" in found["no_leaks"]
+    failures = failing(judged(series, watched(series, facts=facts, leaked=None)))
+    assert "lockdep watched to the end" in failures["no_new_splats"]
+    assert "kmemleak looked for leaks" in failures["no_leaks"]
 
 
 def test_a_leak() -> None:
     series = load("drm-sched")
-    found = failing(judged(series, watched(series, leaked=LEAK)))
-    assert set(found) == {"no_leaks"}
-    assert "lose+0x4/0x9 [m]" in found["no_leaks"]
+    failures = failing(judged(series, watched(series, leaked=LEAK)))
+    assert set(failures) == {"no_leaks"}
+    assert "lose+0x4/0x9 [m]" in failures["no_leaks"]
 
 
 def test_a_kernel_without_kmemleak_is_skipped_with_the_reason() -> None:
@@ -241,7 +247,7 @@ def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
             reader["sched:sched_stat_throttled"]["seen"] = 0
     del facts["readers"]["raw"]["sched_cfs_unthrottle_tp"]
     facts["bpftrace"] = {"rounds": 0, "seen": {}, "errors": ["no memory"]}
-    said = failing(judged(series, watched(series, facts=facts)))["toggles_survived"]
+    detail = failing(judged(series, watched(series, facts=facts)))["toggles_survived"]
     for part in (
         f"sched_cfs_throttle: on and off: {TOGGLES - 1}",
         f"sched_stat_throttled: perf: on and off: {SHARE - 1}",
@@ -251,7 +257,7 @@ def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
         "visits of bpftrace: 0",
         "no memory",
     ):
-        assert part in said
+        assert part in detail
 
 
 def test_a_processor_that_stays() -> None:
@@ -259,10 +265,10 @@ def test_a_processor_that_stays() -> None:
     facts = facts_of(series)
     errors = ["cpu1: Device busy"]
     facts["cpus"] = {"cycles": {"1": CYCLES - 1}, "runs": 0, "errors": errors}
-    said = failing(judged(series, watched(series, facts=facts)))
-    assert set(said) == {"cpu_hotplug_survived"}
-    assert "processor 1: away: 19" in said["cpu_hotplug_survived"]
-    assert "Device busy" in said["cpu_hotplug_survived"]
+    failures = failing(judged(series, watched(series, facts=facts)))
+    assert set(failures) == {"cpu_hotplug_survived"}
+    assert "processor 1: away: 19" in failures["cpu_hotplug_survived"]
+    assert "Device busy" in failures["cpu_hotplug_survived"]
 
 
 def test_a_module_that_stays() -> None:
@@ -274,21 +280,21 @@ def test_a_module_that_stays() -> None:
         "runs": 0,
         "errors": ["modprobe -r drm_sched_tests: in use"],
     }
-    said = failing(judged(series, watched(series, facts=facts)))
-    assert set(said) == {"modules_reloaded"}
+    failures = failing(judged(series, watched(series, facts=facts)))
+    assert set(failures) == {"modules_reloaded"}
     for part in (
         "drm_sched_tests: unloaded: 0",
         "gpu_sched: unloaded: 0",
         "workloads after that: 0",
         "in use",
     ):
-        assert part in said["modules_reloaded"]
+        assert part in failures["modules_reloaded"]
 
 
 def test_nothing_done_is_nothing_survived() -> None:
     series = load("drm-sched")
-    found = failing(judged(series, watched(series, facts={})))
-    assert set(found) == {
+    failures = failing(judged(series, watched(series, facts={})))
+    assert set(failures) == {
         "no_new_splats",
         "toggles_survived",
         "cpu_hotplug_survived",
@@ -302,9 +308,9 @@ def test_a_workload_that_does_not_end() -> None:
     agent = copy.deepcopy(dict(patched.agent))
     agent["workloads"][0] |= {"status": "timeout", "exit_status": None}
     late = dataclasses.replace(patched, agent=agent)
-    found = failing(judged(series, late))
-    assert set(found) == {"workloads_come_to_their_end"}
-    assert "credits: False timeout" in found["workloads_come_to_their_end"]
+    failures = failing(judged(series, late))
+    assert set(failures) == {"workloads_come_to_their_end"}
+    assert "credits: False timeout" in failures["workloads_come_to_their_end"]
 
 
 def test_a_workload_that_is_left_out_is_told_with_the_reason() -> None:
@@ -315,9 +321,9 @@ def test_a_workload_that_is_left_out_is_told_with_the_reason() -> None:
     without = first.model_copy(update={"not_debugged": "it never ends there"})
     spec = series.spec.model_copy(update={"workload": (without, *rest)})
     left = dataclasses.replace(series, spec=spec)
-    found = judged(left, watched(left))["no_workload_is_left_out"]
-    assert found.status == "skip"
-    assert found.detail == f"{first.name}: it never ends there"
+    check = judged(left, watched(left))["no_workload_is_left_out"]
+    assert check.status == "skip"
+    assert check.detail == f"{first.name}: it never ends there"
 
 
 # What the patches of `test_the_code_of_patches` make of a file.
@@ -379,10 +385,10 @@ def test_the_code_of_patches() -> None:
 
 def race(*stacks: tuple[str, ...]) -> str:
     """A report of KCSAN with ``stacks``, each with its access on top."""
-    lines = [f"BUG: KCSAN: data-race in {' / '.join(one[0] for one in stacks)}", ""]
-    for one in stacks:
+    lines = [f"BUG: KCSAN: data-race in {' / '.join(stack[0] for stack in stacks)}", ""]
+    for stack in stacks:
         lines.append("write to 0xffffffff82c0f0a0 of 4 bytes by task 1 on cpu 0:")
-        lines += [f" {name}+0x1/0x20" for name in one]
+        lines += [f" {name}+0x1/0x20" for name in stack]
         lines.append("")
     return "".join(f"[    1.000000] {line}\n" for line in lines)
 
@@ -417,23 +423,23 @@ def test_without_the_answer_of_the_base_there_is_no_verdict() -> None:
 
     def checks(why: str = "the base is gone", **change: Any) -> dict[str, Check]:
         pair = debugcheck.Pair(watched(series, **change), None, frozenset(), why)
-        found = debugcheck.judge(series, debugcheck.Saved({"debug": pair}))
-        return {one.name: one for one in found}
+        verdicts = debugcheck.judge(series, debugcheck.Saved({"debug": pair}))
+        return {check.name: check for check in verdicts}
 
     for check, change in (
         ("no_new_splats", {"text": WARNING}),
         ("no_leaks", {"leaked": LEAK}),
     ):
-        found = checks(**change)
-        assert list(failing(found)) == [check]
-        assert found[check].status == "error"
-        assert "the base reports it, too: debug: " in found[check].detail
-        assert found[check].detail.endswith(": the base is gone")
-        assert not all(one.ok for one in found[check].comparisons)
+        verdicts = checks(**change)
+        assert list(failing(verdicts)) == [check]
+        assert verdicts[check].status == "error"
+        assert "the base reports it, too: debug: " in verdicts[check].detail
+        assert verdicts[check].detail.endswith(": the base is gone")
+        assert not all(comparison.ok for comparison in verdicts[check].comparisons)
         assert checks("", **change)[check].status == "fail"
     # What it could not make good is held all the same.
-    found = checks(text=WARNING, status="panic", leaked=None)
-    assert found["no_new_splats"].status == found["no_leaks"].status == "fail"
+    verdicts = checks(text=WARNING, status="panic", leaked=None)
+    assert verdicts["no_new_splats"].status == verdicts["no_leaks"].status == "fail"
     # And without a need of it nothing is lost.
     assert failing(checks()) == {}
 
@@ -442,18 +448,18 @@ def test_what_one_base_said_is_a_verdict_though_another_is_silent() -> None:
     series = load("drm-sched")
     warns = watched(series, text=WARNING)
     silent = debugcheck.Pair(warns, None, frozenset(), "the base is gone")
-    said = debugcheck.Pair(warns, watched(series), frozenset())
+    answered = debugcheck.Pair(warns, watched(series), frozenset())
     quiet = debugcheck.Pair(watched(series, leaked=None), None, frozenset())
     for debug, kcsan, status in (
-        (said, silent, "fail"),
+        (answered, silent, "fail"),
         (silent, quiet, "error"),
         (silent, silent, "error"),
     ):
         saved = debugcheck.Saved({"debug": debug, "kcsan": kcsan})
         (check,) = (
-            one
-            for one in debugcheck.judge(series, saved)
-            if one.name == "no_new_splats"
+            check
+            for check in debugcheck.judge(series, saved)
+            if check.name == "no_new_splats"
         )
         assert check.status == status
     assert check.detail.count("the base is gone") == 2
@@ -493,29 +499,29 @@ KCSAN_SANITIZE_snore.o := y
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "reasons"),
     [
         ("bed/nap.c", ["KCSAN_SANITIZE = n"]),
         ("bed/doze.c", ["KASAN_SANITIZE_doze.o := n", "KCSAN_SANITIZE = n"]),
         ("bed/snore.c", []),
     ],
 )
-def test_what_sanitizers_are_left_out_of(path: str, said: list[str]) -> None:
-    assert list(debugcheck.unwatched(path, MAKEFILE)) == said
+def test_what_sanitizers_are_left_out_of(path: str, reasons: list[str]) -> None:
+    assert list(debugcheck.unwatched(path, MAKEFILE)) == reasons
 
 
 def test_a_file_that_is_not_watched_is_told_with_the_reason() -> None:
     series = load("drm-sched")
     whole = judged(series, watched(series))["no_file_is_left_out"]
-    labels = [one.label for one in whole.comparisons]
+    labels = [comparison.label for comparison in whole.comparisons]
     assert whole.status == "pass"
     assert "drivers/gpu/drm/scheduler/sched_main.c" in labels
-    assert not any(one.startswith(("tools/", "Documentation/")) for one in labels)
+    assert not any(label.startswith(("tools/", "Documentation/")) for label in labels)
     (first, *_) = labels
     code = debugcheck.Code(unwatched=((first, "so it says"), ("else.c", "not ours")))
     pair = debugcheck.Pair(watched(series), None, frozenset())
-    found = debugcheck.judge(series, debugcheck.Saved({"debug": pair}, code))
-    (check,) = (one for one in found if one.name == "no_file_is_left_out")
+    checks = debugcheck.judge(series, debugcheck.Saved({"debug": pair}, code))
+    (check,) = (check for check in checks if check.name == "no_file_is_left_out")
     others = f"not left out: {', '.join(labels[1:])}"
     assert (check.status, check.detail) == ("skip", f"{first}: so it says; {others}")
     assert check.comparisons == []
@@ -560,7 +566,7 @@ static int UVERBS_HANDLER(UVERBS_METHOD_CQ_CREATE)(
 
 
 @pytest.mark.parametrize(
-    ("flavour", "facts", "said"),
+    ("flavour", "facts", "detail"),
     [
         ("debug", {"lockdep": None}, "lockdep watched to the end"),
         ("debug", {"counters": {}}, "dma-errors that were counted: False unknown"),
@@ -571,7 +577,9 @@ static int UVERBS_HANDLER(UVERBS_METHOD_CQ_CREATE)(
         ("kcsan", {"kcsan-watchpoints": 0}, "accesses that KCSAN watched: 0"),
     ],
 )
-def test_one_who_does_not_watch(flavour: Any, facts: dict[str, Any], said: str) -> None:
+def test_one_who_does_not_watch(
+    flavour: Any, facts: dict[str, Any], detail: str
+) -> None:
     series = load("drm-sched")
     whole = facts_of(series)
     for name, value in facts.items():
@@ -579,8 +587,8 @@ def test_one_who_does_not_watch(flavour: Any, facts: dict[str, Any], said: str) 
     guest = watched(series, facts=whole)
     assert not debugcheck.worth_keeping(series, flavour, guest)
     pair = debugcheck.Pair(guest, watched(series), frozenset())
-    found = debugcheck.judge(series, debugcheck.Saved({flavour: pair}))
-    assert said in failing({one.name: one for one in found})["no_new_splats"]
+    checks = debugcheck.judge(series, debugcheck.Saved({flavour: pair}))
+    assert detail in failing({check.name: check for check in checks})["no_new_splats"]
 
 
 @pytest.mark.parametrize(

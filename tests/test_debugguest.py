@@ -47,17 +47,20 @@ def kernel_at(path: Path, key: str = "k" * 16) -> Kernel:
 @pytest.mark.parametrize("name", Project(ROOT).names())
 def test_the_guest_understands_its_job(name: str, tmp_path: Path) -> None:
     (series,) = Project(ROOT).load([name])
-    new = {one.event for one in series.spec.tracepoint}
+    new = {point.event for point in series.spec.tracepoint}
     for side in ("patched", "base"):
-        made = debugguest.job_for(series, kernel_at(tmp_path), side)
-        job = jobs.parse(made)
+        document = debugguest.job_for(series, kernel_at(tmp_path), side)
+        job = jobs.parse(document)
         assert job.stress is not None
         switched = {*job.stress.events, *job.stress.bare}
-        assert [one.name for one in job.workloads] == [
-            one.name for one in series.spec.workload if one.not_debugged is None
+        assert [workload.name for workload in job.workloads] == [
+            workload.name
+            for workload in series.spec.workload
+            if workload.not_debugged is None
         ]
         assert not any(
-            one.events or one.record or one.bpftrace for one in job.workloads
+            workload.events or workload.record or workload.bpftrace
+            for workload in job.workloads
         )
         if side == "patched" and new:
             assert switched == new
@@ -70,7 +73,7 @@ def test_there_is_a_processor_to_take_away_and_the_line_is_not_too_long() -> Non
     for series in Project(ROOT).load():
         machine = debugguest.machine_for(series)
         assert machine.cpus >= 2
-        assert not any(one.startswith("isolcpus=") for one in machine.append)
+        assert not any(word.startswith("isolcpus=") for word in machine.append)
         assert machine.memory == "3072M"
         shares = [guest.Share(str(jobs_of.GUEST), ROOT)]
         guest._check_length(machine, shares, ["python3", "-m", "kstall_guest"] * 2)
@@ -145,20 +148,20 @@ def test_a_guest_without_a_word_is_not_run_again(bench: Bench) -> None:
 def test_one_that_complains_is(bench: Bench) -> None:
     bench.console = (DATA / "lockdep.log").read_text()
     first = bench.run(keep=lambda came: not came.complaints)
-    assert [one.kind for one in first.complaints] == ["lockdep", "lockdep"]
+    assert [splat.kind for splat in first.complaints] == ["lockdep", "lockdep"]
     bench.run(keep=lambda came: not came.complaints)
     assert bench.boots == 2
 
 
 def test_a_whole_console_is_read_again(bench: Bench) -> None:
     bench.console = (DATA / "lockdep.log").read_text()
-    found = bench.run()
+    outcome = bench.run()
     (results,) = bench.home.glob("run*/results")
     facts = json.loads((results / "debug.json").read_text())
     assert len(facts["reports"]) == 2
     # As if its words had not been known when it was booted.
     (results / "debug.json").write_text(json.dumps({**facts, "reports": []}))
-    assert debugguest.load(results) == found
+    assert debugguest.load(results) == outcome
     with (results / "console.txt").open("a") as file:
         file.write("x" * (2 * console._ABRIDGED))
     assert debugguest.load(results).complaints == ()
@@ -197,10 +200,10 @@ def test_a_guest_on_a_busy_host_is_no_result(bench: Bench) -> None:
         bench.run()
     # What else its kernel says counts all the same, and only that.
     bench.console += "[  310.000000] WARNING: CPU: 0 PID: 7 at x.c:3 f+0x1/0x2\n"
-    (found,) = bench.run(keep=lambda _: False).complaints
-    assert found.kind == "warning"
+    (splat,) = bench.run(keep=lambda _: False).complaints
+    assert splat.kind == "warning"
     bench.ran = {"host": _busy(0.1)}
-    assert [one.kind for one in bench.run().complaints] == ["lockup", "warning"]
+    assert [splat.kind for splat in bench.run().complaints] == ["lockup", "warning"]
 
 
 def test_a_guest_that_hangs_is_a_result_and_is_run_again(bench: Bench) -> None:
@@ -253,8 +256,8 @@ class Stages:
         self.run = runs.begin(tmp_path / "out", ["kstall"], ui())
         self.report = self.run.report
         self.report.series = [
-            report.SeriesReport(name=one.name, title="t", digest="d")
-            for one in self.series
+            report.SeriesReport(name=series.name, title="t", digest="d")
+            for series in self.series
         ]
         home, tree = tmp_path / "cache", kerneltree.directory(tmp_path / "linux")
         root: Any = None
@@ -285,10 +288,10 @@ class Stages:
         self.triggers[name] = triggers
         self.turns[name] = words[2].accel.one_thread
         # Of one series, or of each.
-        said = self.said.get(f"{words[1].name}/{name}", self.said.get(name, ""))
-        if isinstance(said, Exception):
-            raise said
-        complaints = tuple(map(splats.complaint, console.scan(said)))
+        answer = self.said.get(f"{words[1].name}/{name}", self.said.get(name, ""))
+        if isinstance(answer, Exception):
+            raise answer
+        complaints = tuple(map(splats.complaint, console.scan(answer)))
         counters = {
             "dma-errors": 0,
             "dma-disabled": 0,
@@ -306,7 +309,7 @@ class Stages:
         with contextlib.suppress(runs.StageStopped):
             pairs = list(zip(self.series, self.report.series, strict=True))
             debugging.prove(self.ground, pairs, self.run)
-        return {one.name: one for one in self.report.series[0].checks}
+        return {check.name: check for check in self.report.series[0].checks}
 
 
 @pytest.fixture
@@ -318,17 +321,17 @@ def test_where_no_kernel_complains_the_base_is_not_asked(stages: Stages) -> None
     checks = stages.prove()
     assert sorted(stages.booted) == ["debug-patched", "kcsan-patched"]
     assert stages.built == [("debug", "patched"), ("kcsan", "patched")]
-    found = {one.name: one for one in stages.report.stages}
-    assert list(found) == [
+    by_name = {stage.name: stage for stage in stages.report.stages}
+    assert list(by_name) == [
         "debug-apply",
         "debug-programs",
         "debug-guests",
         "debug-base-guests",
     ]
-    assert found["debug-base-guests"].status == "skip"
-    assert "no need to boot the base" in found["debug-base-guests"].summary
+    assert by_name["debug-base-guests"].status == "skip"
+    assert "no need to boot the base" in by_name["debug-base-guests"].summary
     assert checks["no_new_splats"].status == "pass"
-    labels = [one.label for one in checks["no_new_splats"].comparisons]
+    labels = [comparison.label for comparison in checks["no_new_splats"].comparisons]
     assert "debug: guest ended as" in labels and "kcsan: guest ended as" in labels
     (stage,) = stages.report.series[0].stages
     assert stage.name == "debug" and "of 8 checks pass" in stage.summary
@@ -366,7 +369,7 @@ def test_what_a_fix_lets_run_is_run_where_the_fix_is(
     for among in ((fix,), ()):
         plan: Any = None
         group = groups.Group((stages.series[0], *among), plan)
-        made = {
+        reasons = {
             side: debugging.Wanted(
                 stages.series[0], group, "debug", side, kernel_at(tmp_path), ()
             )
@@ -375,7 +378,7 @@ def test_what_a_fix_lets_run_is_run_where_the_fix_is(
             for side in get_args(debugguest.Side)
         }
         # The base never has the fix.
-        assert made == {"patched": None if among else "a bug", "base": "a bug"}
+        assert reasons == {"patched": None if among else "a bug", "base": "a bug"}
 
 
 def test_a_fix_that_is_only_needed_has_no_guest_and_no_kernel_of_its_own(
@@ -402,8 +405,8 @@ def test_fixes_are_taken_along_if_they_are_needed_and_apply(stages: Stages) -> N
     def needed(*asked: Series, known: Series) -> list[str]:
         project: Any = SimpleNamespace(load=lambda _: (known,))
         request: Any = SimpleNamespace(series=asked, project=project)
-        found = validate._needed(request, stages.run, stages.ground, asked)
-        return [one.name for one in found]
+        fixes = validate._needed(request, stages.run, stages.ground, asked)
+        return [fix.name for fix in fixes]
 
     assert needed(demo, known=fix) == []
     assert needed(demo, needing, known=fix) == ["fix"]
@@ -415,10 +418,10 @@ def test_the_fix_is_one_of_ours(tmp_path: Path) -> None:
     (series,) = Project(ROOT).load([debugging._TRIGGER_FIX])
     kernel = kernel_at(tmp_path)
     jobs_of_both = [
-        debugguest.job_for(series, kernel, "patched", triggers=one)
-        for one in (False, True)
+        debugguest.job_for(series, kernel, "patched", triggers=triggers)
+        for triggers in (False, True)
     ]
-    options = [one["stress"]["options"] for one in jobs_of_both]
+    options = [document["stress"]["options"] for document in jobs_of_both]
     assert options == [[], ["triggers"]]
 
 
@@ -441,8 +444,8 @@ def test_the_base_is_asked_about_what_a_kernel_says(stages: Stages) -> None:
     assert sorted(stages.booted) == ["debug-base", "debug-patched", "kcsan-patched"]
     assert stages.built[2:] == [("debug", "base")]
     assert checks["no_new_splats"].status == "pass"
-    labels = [one.label for one in checks["no_new_splats"].comparisons]
-    assert sum("reported by the base: " in one for one in labels) == 2
+    labels = [comparison.label for comparison in checks["no_new_splats"].comparisons]
+    assert sum("reported by the base: " in label for label in labels) == 2
 
 
 def test_what_the_base_has_said_once_it_is_not_asked_again(
@@ -457,8 +460,8 @@ def test_what_the_base_has_said_once_it_is_not_asked_again(
     assert both.booted.count("debug-base") == 1
     statuses = [
         check.status
-        for one in both.report.series
-        for check in one.checks
+        for series in both.report.series
+        for check in series.checks
         if check.name == "no_new_splats"
     ]
     assert statuses == ["pass", "pass"]
@@ -475,8 +478,8 @@ def test_the_base_is_not_asked_about_a_race_of_others(stages: Stages) -> None:
     checks = stages.prove()
     assert "kcsan-base" not in stages.booted
     assert checks["no_new_splats"].status == "pass"
-    told = [one.label for one in checks["no_new_splats"].comparisons]
-    assert any("KCSAN: data-race" in one for one in told)
+    told = [comparison.label for comparison in checks["no_new_splats"].comparisons]
+    assert any("KCSAN: data-race" in label for label in told)
 
 
 def test_what_the_base_does_not_say_is_held_against_the_series(stages: Stages) -> None:
@@ -559,7 +562,7 @@ def test_a_base_guest_that_is_lost_is_no_verdict_on_what_it_was_asked(
     assert checks["no_new_splats"].status == "error"
     assert "the guest went away" in checks["no_new_splats"].detail
     assert checks["no_leaks"].status == "pass"
-    assert any("1 did not" in one.summary for one in stages.report.stages)
+    assert any("1 did not" in stage.summary for stage in stages.report.stages)
 
 
 def test_a_guest_that_is_lost_is_no_verdict(stages: Stages) -> None:
@@ -568,7 +571,7 @@ def test_a_guest_that_is_lost_is_no_verdict(stages: Stages) -> None:
     (stage,) = stages.report.series[0].stages
     assert (stage.name, stage.status) == ("debug", "error")
     assert "the guest went away" in (stage.error or "")
-    assert any("1 did not" in one.summary for one in stages.report.stages)
+    assert any("1 did not" in stage.summary for stage in stages.report.stages)
 
 
 def test_a_race_of_any_series_in_the_kernel_is_known(
@@ -576,7 +579,7 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
 ) -> None:
     """It may show in the guest of another one."""
 
-    def one(path: str, event: str) -> Any:
+    def declaring(path: str, event: str) -> Any:
         spec = SimpleNamespace(tracepoint=[SimpleNamespace(name=event)])
         return SimpleNamespace(touches=(path,), spec=spec)
 
@@ -595,7 +598,9 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
         return {"Makefile": makefile}
 
     monkeypatch.setattr(debugkernel.tree, "pristine", pristine)
-    group = groups.Group((one("nap.c", "slept"), one("doze.c", "woke")), plan)
+    group = groups.Group(
+        (declaring("nap.c", "slept"), declaring("doze.c", "woke")), plan
+    )
     assert group.code == debugcheck.Code(
         frozenset({"n", "d"}),
         frozenset({"n"}),
@@ -660,7 +665,7 @@ def test_base_and_patched_are_built_in_one_directory(
         ("config", *fragments, "NEW"),
         ("build", "+debug"),
     ]
-    assert [one.name for one in run.report.stages] == [
+    assert [stage.name for stage in run.report.stages] == [
         "debug-patched-demo",
         "debug-base-demo",
     ]
@@ -669,7 +674,7 @@ def test_base_and_patched_are_built_in_one_directory(
 @pytest.mark.parametrize("flavour", ["debug", "kcsan"])
 def test_its_configuration_contradicts_no_other(flavour: str) -> None:
     project = Project(ROOT)
-    names = ["base.config", *(one.spec.kconfig for one in project.load())]
+    names = ["base.config", *(series.spec.kconfig for series in project.load())]
     paths = [project.kconfigs / name for name in (*names, f"{flavour}.config")]
     wanted = kconfig.combine(paths)
     # bpftrace needs types, and processors have to go away.

@@ -143,8 +143,8 @@ def test_a_buffer_is_read_to_its_end(tmp_path: Path) -> None:
         directory = tmp_path / f"per_cpu/cpu{number}"
         directory.mkdir(parents=True)
         (directory / "trace_pipe_raw").write_bytes(bytes([number]) * 4096 * pages)
-    found = tracefs.Instance(tmp_path).pages()
-    assert [(name, len(data)) for name, data in found.items()] == [
+    buffers = tracefs.Instance(tmp_path).pages()
+    assert [(name, len(data)) for name, data in buffers.items()] == [
         ("cpu0", 3 * 4096),
         ("cpu1", 0),
         ("cpu10", 4096),

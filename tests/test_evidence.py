@@ -52,9 +52,11 @@ LISTED = "  demo:demo_nap                    [Tracepoint event]\n"
 def _pages(*naps: tuple[int, int], text: str = FORMAT) -> bytes:
     """A page with records that are 7 us apart, each with ``nap_ns`` and ``cat``."""
     layout = records.parse_layout(text, "demo")
-    made = [record(layout, 77, {"nap_ns": a, "cat": b}) for a, b in naps]
+    payloads = [record(layout, 77, {"nap_ns": a, "cat": b}) for a, b in naps]
     return (
-        page(99_999_995_000 + 1, [entry(7_000, data) for data in made]) if made else b""
+        page(99_999_995_000 + 1, [entry(7_000, data) for data in payloads])
+        if payloads
+        else b""
     )
 
 
@@ -124,9 +126,9 @@ def _series(**fields: str) -> Any:
 
 
 def _status(name: str, series: Any, saved: Evidence) -> Check:
-    found = {check.name: check for check in common.judge(series, saved)}
-    assert set(found) == {f.__name__ for f in common._CHECKS}
-    return found[name]
+    checks = {check.name: check for check in common.judge(series, saved)}
+    assert set(checks) == {f.__name__ for f in common._CHECKS}
+    return checks[name]
 
 
 def test_good_results_pass_every_common_check(tmp_path: Path) -> None:
@@ -146,8 +148,8 @@ def test_a_series_of_fixes_has_no_events_to_judge(tmp_path: Path) -> None:
     saved = evidence.load(tmp_path)
     series = _series()
     series.spec.tracepoint = []
-    found = [check.name for check in common.judge(series, saved)]
-    assert found == ["booted_kernel", "nothing_lost", "readers_agree"]
+    names = [check.name for check in common.judge(series, saved)]
+    assert names == ["booted_kernel", "nothing_lost", "readers_agree"]
     (load,) = series.spec.workload
     load.events = load.record = load.scripts = ()
     assert [check.name for check in common.judge(series, saved)] == ["booted_kernel"]
@@ -169,7 +171,7 @@ def test_readers_agree_on_names_and_functions(tmp_path: Path) -> None:
     text = NAMED.replace("nap_ns=%llu", "fn=%ps").replace(
         "REC->nap_ns", "(void *)REC->nap_ns"
     )
-    said = {
+    texts = {
         "trace.txt": TRACE.replace("nap_ns=5 cat=1", "fn=nap [demo] cat=tom"),
         "perf.txt": PERF.replace("nap_ns=99 cat=9", "fn=nap cat=minka").replace(
             "nap_ns=5 cat=1", "fn=nap cat=tom"
@@ -182,7 +184,7 @@ def test_readers_agree_on_names_and_functions(tmp_path: Path) -> None:
         **{
             "formats/demo/demo_nap": text,
             "doze/pages/cpu1": _pages((5, 1), (5, 2)),
-            **{f"doze/{name}": value.replace(*end) for name, value in said.items()},
+            **{f"doze/{name}": value.replace(*end) for name, value in texts.items()},
         },
     )
     saved = evidence.load(tmp_path)
@@ -190,7 +192,7 @@ def test_readers_agree_on_names_and_functions(tmp_path: Path) -> None:
         result = _status(check, _series(), saved)
         assert result.status == "pass", result
     # perf does not know the functions of a module that came later, but where they are.
-    perf = said["perf.txt"].replace(*end)
+    perf = texts["perf.txt"].replace(*end)
     for address, status in (("0x5", "pass"), ("0x6", "fail")):
         (tmp_path / "doze/perf.txt").write_text(
             perf.replace("fn=nap cat=tom", f"fn={address} cat=tom")
@@ -203,7 +205,9 @@ def test_readers_agree_on_names_and_functions(tmp_path: Path) -> None:
     wrong = [str(item.observed) for item in result.comparisons if not item.ok]
     assert len(wrong) == 2 and wrong[1] == "nap: 5, 6"
     assert wrong[0].endswith("printed 'minka', recorded '0x3'")
-    text = said["trace.txt"].replace(*end).replace("fn=nap cat=minka", "fn=x cat=minka")
+    text = (
+        texts["trace.txt"].replace(*end).replace("fn=nap cat=minka", "fn=x cat=minka")
+    )
     (tmp_path / "doze/trace.txt").write_text(text)
     (tmp_path / "doze/pages/cpu1").write_bytes(_pages((5, 1), (5, 2)))
     result = _status("text_is_the_record", _series(), evidence.load(tmp_path))
@@ -318,7 +322,11 @@ def test_each_common_check_can_fail(
     _write_results(tmp_path, **changes)
     result = _status(check, _series(), evidence.load(tmp_path))
     assert result.status == "fail"
-    assert any(says in one.seen for one in result.comparisons if not one.ok)
+    assert any(
+        says in comparison.seen
+        for comparison in result.comparisons
+        if not comparison.ok
+    )
 
 
 LATE = {
@@ -415,7 +423,9 @@ def test_the_apparatus_does_not_excuse_what_is_the_series_fault(
     )
     result = _status("booted_kernel", _series(), evidence.load(tmp_path))
     assert result.status == "fail"
-    assert any(one.observed == "no demo_nap" for one in result.comparisons)
+    assert any(
+        comparison.observed == "no demo_nap" for comparison in result.comparisons
+    )
 
 
 def test_a_fault_of_the_series_leaves_its_checks_as_they_were(tmp_path: Path) -> None:
@@ -491,13 +501,13 @@ def test_what_ftrace_tells_of_a_skip_is_not_lost(tmp_path: Path) -> None:
     assert load.skipped == {"demo_nap": 1} and not saved.impaired
     results = {check.name: check for check in common.judge(_series(), saved)}
     assert {check.status for check in results.values()} == {"pass"}, results
-    said = {
-        (one.label, one.observed)
+    observations = {
+        (comparison.label, comparison.observed)
         for check in ("nothing_lost", "readers_agree")
-        for one in results[check].comparisons
+        for comparison in results[check].comparisons
     }
-    assert ("doze: bpftrace record: missed, and recorded by ftrace", 1) in said
-    assert ("doze: demo_nap: records, and 1 that it skipped", 2) in said
+    assert ("doze: bpftrace record: missed, and recorded by ftrace", 1) in observations
+    assert ("doze: demo_nap: records, and 1 that it skipped", 2) in observations
     # What counts the recorder's records cannot be judged, what counts ftrace's can.
     assert _judge(saved, _doze, "doze").status == "pass"
 

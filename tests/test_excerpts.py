@@ -23,20 +23,20 @@ RUN = Trace((OTHERS, NAPS))
 
 
 def test_a_record_without_a_time_is_the_one_most_like_it() -> None:
-    made = excerpts.replaced(
+    replacement = excerpts.replaced(
         "Text:\n\n  nap: who=1 nap_ns=77 deep=0\n\nnap: who=1\n", RUN
     )
-    assert made.text == "Text:\n\n  nap: who=1 nap_ns=500 deep=0\n\nnap: who=1\n"
-    assert made.shown == {"nap"}
-    assert made.strange == ()
+    assert replacement.text == "Text:\n\n  nap: who=1 nap_ns=500 deep=0\n\nnap: who=1\n"
+    assert replacement.shown == {"nap"}
+    assert replacement.strange == ()
 
 
 def test_records_of_words_are_told_apart_as_well() -> None:
     run = Trace(
         ((_line("", "nap", "who 1, deep 0"), _line("", "nap", "who 2, deep 1")),)
     )
-    made = excerpts.replaced("  nap: who 2, deep 7\n", run)
-    assert made.text == "  nap: who 2, deep 1\n"
+    replacement = excerpts.replaced("  nap: who 2, deep 7\n", run)
+    assert replacement.text == "  nap: who 2, deep 1\n"
 
 
 def test_an_excerpt_is_of_one_workload_in_order_and_close_together() -> None:
@@ -44,16 +44,16 @@ def test_an_excerpt_is_of_one_workload_in_order_and_close_together() -> None:
         "  doze-5 [000] ..... 5.000000: nap_begin: who=2 bed=4\n"
         "  doze-5 [000] ..... 5.500000: nap: who=2 nap_ns=1 deep=1\n"
     )
-    made = excerpts.replaced(shown, RUN)
-    assert made.text == (
+    replacement = excerpts.replaced(shown, RUN)
+    assert replacement.text == (
         "  doze-8 [001] ..... 2.000009: nap_begin: who=2 bed=4\n"
         "  doze-8 [001] ..... 2.000010: nap: who=2 nap_ns=900 deep=1\n"
     )
 
 
 def test_fields_that_an_excerpt_leaves_out_stay_out() -> None:
-    made = excerpts.replaced("  doze-5 [000] 5.000000: nap: who=1 deep=0\n", RUN)
-    assert made.text == "  doze-7 [000] ..... 1.000002: nap: who=1 deep=0\n"
+    replacement = excerpts.replaced("  doze-5 [000] 5.000000: nap: who=1 deep=0\n", RUN)
+    assert replacement.text == "  doze-7 [000] ..... 1.000002: nap: who=1 deep=0\n"
 
 
 def test_wide_lines_go_on_below_and_are_read_so() -> None:
@@ -62,20 +62,20 @@ def test_wide_lines_go_on_below_and_are_read_so() -> None:
     text = line.text("  ")
     assert max(map(len, text.splitlines())) <= 75
     assert len(text.splitlines()) > 2
-    assert all(one.startswith("      field_") for one in text.splitlines()[1:])
-    made = excerpts.replaced(f"{text}\n", Trace(((line,),)))
-    assert made.text == f"{text}\n"
+    assert all(line.startswith("      field_") for line in text.splitlines()[1:])
+    replacement = excerpts.replaced(f"{text}\n", Trace(((line,),)))
+    assert replacement.text == f"{text}\n"
 
 
 def test_what_the_run_has_not_stays_and_is_told() -> None:
     shown = "  doze-5 [000] 5.000000: nap: who=1\n  doze-5 [000] 5.1: end\n"
-    made = excerpts.replaced("  doze-5 [000] 5.000000: snore: who=1\n", RUN)
-    assert made.text == "  doze-5 [000] 5.000000: snore: who=1\n"
-    assert made.strange == ("snore: who=1",)
+    replacement = excerpts.replaced("  doze-5 [000] 5.000000: snore: who=1\n", RUN)
+    assert replacement.text == "  doze-5 [000] 5.000000: snore: who=1\n"
+    assert replacement.strange == ("snore: who=1",)
     both = shown.replace("5.1: end", "5.100000: end:")
-    made = excerpts.replaced(both, RUN)
-    assert made.text == both
-    assert made.strange == ("nap: who=1", "end: ")
+    replacement = excerpts.replaced(both, RUN)
+    assert replacement.text == both
+    assert replacement.strange == ("nap: who=1", "end: ")
 
 
 def test_figures_of_prose_and_not_of_samples() -> None:

@@ -95,8 +95,8 @@ def test_the_cases_that_failed_with_what_did_not_hold() -> None:
 
 
 def test_cases_in_the_kernel_s_log() -> None:
-    (found,) = kunit.failures(LOG)
-    assert found.lines == (
+    (failure,) = kunit.failures(LOG)
+    assert failure.lines == (
         "# nap_long: EXPECTATION FAILED at lib/nap_test.c:42",
         "Expected slept == 8, but",
         "    slept == 7 (0x7)",
@@ -117,8 +117,8 @@ def test_a_suite_that_passed_and_a_case_that_never_ended() -> None:
     assert kunit.failures(good) == ()
     assert kunit.failures("") == ()
     cut = LOG[: LOG.index("[   25.198211]")]
-    (found,) = kunit.failures(cut)
-    assert (found.case, found.lines[-1]) == ("nap_long", "(no result)")
+    (failure,) = kunit.failures(cut)
+    assert (failure.case, failure.lines[-1]) == ("nap_long", "(no result)")
     # One that failed without a word, and a suite that did so before its first case.
     (bare,) = kunit.failures("    # Subtest: s\n    not ok 1 c\nnot ok 1 s\n")
     assert (bare.suite, bare.case, bare.lines) == ("s", "c", ("not ok 1 c",))
@@ -145,7 +145,7 @@ def _check(name: str = "naps", **fields: Any) -> Check:
 
 
 def _report(*checks: Check, command: str = "kstall validate -- demo other") -> Report:
-    made = Report(
+    run_report = Report(
         run="r1",
         started="2026-01-01T00:00:00+00:00",
         command=command.split(),
@@ -168,8 +168,8 @@ def _report(*checks: Check, command: str = "kstall validate -- demo other") -> R
             for name in ("demo", "other")
         ],
     )
-    made.settle()
-    return made
+    run_report.settle()
+    return run_report
 
 
 def _results(run: Path, *, status: str = "exited", code: int | None = 0) -> Path:
@@ -188,11 +188,11 @@ def _results(run: Path, *, status: str = "exited", code: int | None = 0) -> Path
 
 
 def _explained(run: Path, check: Check) -> Explanation:
-    made = _report(check)
-    explain.fill(made, run)
-    found = made.series[0].checks[0].explanation
-    assert found is not None
-    return found
+    run_report = _report(check)
+    explain.fill(run_report, run)
+    explanation = run_report.series[0].checks[0].explanation
+    assert explanation is not None
+    return explanation
 
 
 @pytest.mark.parametrize(("file", "text"), [("stdout", KTAP), ("kmsg.txt", LOG)])
@@ -281,9 +281,9 @@ def test_readers_that_disagree_show_the_first_record_that_differs(
         kind="harness",
         comparisons=[_comparison("doze: demo_nap: differing")],
     )
-    (found,) = _explained(tmp_path, unlike).excerpts
-    assert found.title == "the first record of demo_nap that differs"
-    traced, recorded, differ = found.lines
+    (excerpt,) = _explained(tmp_path, unlike).excerpts
+    assert excerpt.title == "the first record of demo_nap that differs"
+    traced, recorded, differ = excerpt.lines
     assert traced.startswith("only ftrace has, at 100.000009 s, CPU 1, pid 77: ")
     assert "nap_ns=7" in recorded
     assert differ == "they differ in nap_ns: 6 and 7"
@@ -295,15 +295,15 @@ def test_readers_that_disagree_show_the_first_record_that_differs(
 def test_what_a_guest_prints_moves_no_cursor(tmp_path: Path) -> None:
     place = _results(tmp_path, code=3)
     (place / "stderr").write_text(HOSTILE + "x" * 5000 + "\n")
-    made = _report(_check(detail=HOSTILE, claim=HOSTILE))
-    made.series[0].stages[1].status = "fail"
-    made.series[0].stages[1].error = HOSTILE
-    explain.fill(made, tmp_path)
+    run_report = _report(_check(detail=HOSTILE, claim=HOSTILE))
+    run_report.series[0].stages[1].status = "fail"
+    run_report.series[0].stages[1].error = HOSTILE
+    explain.fill(run_report, tmp_path)
     text = io.StringIO()
-    views.terminal(made, tmp_path, Console(file=text, width=200))
-    shown = text.getvalue() + html.page(made) + ktap.text(made)
-    junit.write(made, tmp_path / "junit.xml")
-    shown += (tmp_path / "junit.xml").read_text() + json.dumps(kcidb.data(made))
+    views.terminal(run_report, tmp_path, Console(file=text, width=200))
+    shown = text.getvalue() + html.page(run_report) + ktap.text(run_report)
+    junit.write(run_report, tmp_path / "junit.xml")
+    shown += (tmp_path / "junit.xml").read_text() + json.dumps(kcidb.data(run_report))
     for bad in "\x1b\x9b\x07\x7f\u202e":
         assert bad not in shown, repr(bad)
     assert "\\u001b" not in shown and "\\u202e" not in shown
@@ -332,9 +332,9 @@ def test_a_guest_s_words_lead_nowhere_else(tmp_path: Path) -> None:
     outside = {"name": "../../demo/results/doze", "status": "exited", "exit_status": 1}
     loads = json.loads(agent.read_text())["workloads"]
     agent.write_text(json.dumps({"workloads": [*loads, outside, {"name": "a\0"}]}))
-    found = _explained(tmp_path, _check(workloads=["doze", outside["name"]]))
-    assert [one.lines for one in found.excerpts] == [["dozing"]]
-    assert found.files == [
+    explanation = _explained(tmp_path, _check(workloads=["doze", outside["name"]]))
+    assert [excerpt.lines for excerpt in explanation.excerpts] == [["dozing"]]
+    assert explanation.files == [
         *("demo/results/doze/stdout", "demo/results/doze/trace.txt"),
         "demo/results/agent.json",
     ]
@@ -342,19 +342,22 @@ def test_a_guest_s_words_lead_nowhere_else(tmp_path: Path) -> None:
 
 def test_commands_name_files_that_are_there(tmp_path: Path) -> None:
     _results(tmp_path)
-    found = _explained(tmp_path, _check())
-    assert "demo/results/doze/trace.txt" in found.files
-    assert all((tmp_path / path).is_file() for path in found.files)
+    explanation = _explained(tmp_path, _check())
+    assert "demo/results/doze/trace.txt" in explanation.files
+    assert all((tmp_path / path).is_file() for path in explanation.files)
     (tmp_path / "demo/results/doze/trace.txt").unlink()
     assert "demo/results/doze/trace.txt" not in _explained(tmp_path, _check()).files
-    here = list(explain.lines(found, tmp_path / "a b"))
-    assert f"more:  less {shlex.quote(str(tmp_path / 'a b' / found.files[0]))}" in here
+    here = list(explain.lines(explanation, tmp_path / "a b"))
+    assert (
+        f"more:  less {shlex.quote(str(tmp_path / 'a b' / explanation.files[0]))}"
+        in here
+    )
 
 
 def test_a_run_directory_that_is_gone_explains_less(tmp_path: Path) -> None:
-    found = _explained(tmp_path / "none", _check())
-    assert (found.excerpts, found.files) == ([], [])
-    assert found.again
+    explanation = _explained(tmp_path / "none", _check())
+    assert (explanation.excerpts, explanation.files) == ([], [])
+    assert explanation.again
 
 
 @pytest.mark.parametrize(
@@ -384,52 +387,52 @@ def test_a_run_directory_that_is_gone_explains_less(tmp_path: Path) -> None:
 def test_the_command_that_tries_again_is_one_that_kstall_takes(
     tmp_path: Path, command: str, kind: str, again: list[str]
 ) -> None:
-    made = _report(_check(kind=kind), command=command)
-    explain.fill(made, tmp_path)
-    found = made.series[0].checks[0].explanation
-    assert found is not None
-    assert found.again == again
-    for one in found.again:
+    run_report = _report(_check(kind=kind), command=command)
+    explain.fill(run_report, tmp_path)
+    explanation = run_report.series[0].checks[0].explanation
+    assert explanation is not None
+    assert explanation.again == again
+    for line in explanation.again:
         # `make` hands them on, and --again is another module's to know.
-        words = [word for word in shlex.split(one) if word != "--again"]
+        words = [word for word in shlex.split(line) if word != "--again"]
         if words[0] == "kstall":
             assert cli._parser().parse_args(words[1:])
 
 
 def test_what_passes_is_not_explained(tmp_path: Path) -> None:
     _results(tmp_path, code=3)
-    made = _report(_check(status="pass"), _check(status="skip", detail="no GPU"))
-    made.series[0].checks[0].explanation = Explanation()
-    explain.fill(made, tmp_path)
-    assert [one.explanation for one in made.series[0].checks] == [None, None]
+    run_report = _report(_check(status="pass"), _check(status="skip", detail="no GPU"))
+    run_report.series[0].checks[0].explanation = Explanation()
+    explain.fill(run_report, tmp_path)
+    assert [check.explanation for check in run_report.series[0].checks] == [None, None]
 
 
 def test_a_guest_that_hung_shows_what_its_workload_said_last(tmp_path: Path) -> None:
     _results(tmp_path, status="running", code=None)
     (tmp_path / "demo/console.log").write_text(LOG)
-    made = _report()
-    made.series[0].evidence = None
-    made.series[0].stages[1].status = "fail"
-    explain.fill(made, tmp_path)
-    found = made.series[0].stages[1].explanation
-    assert found is not None
-    case, last = found.excerpts
+    run_report = _report()
+    run_report.series[0].evidence = None
+    run_report.series[0].stages[1].status = "fail"
+    explain.fill(run_report, tmp_path)
+    explanation = run_report.series[0].stages[1].explanation
+    assert explanation is not None
+    case, last = explanation.excerpts
     assert "nap_long failed" in case.title
     assert last.lines == ["dozing"]
-    assert found.files == ["demo/console.log"]
+    assert explanation.files == ["demo/console.log"]
 
 
-def _shown(made: Report, run: Path) -> str:
+def _shown(run_report: Report, run: Path) -> str:
     text = io.StringIO()
-    views.terminal(made, run, Console(file=text, width=240))
+    views.terminal(run_report, run, Console(file=text, width=240))
     return text.getvalue()
 
 
 def test_the_terminal_says_all_that_once(tmp_path: Path) -> None:
     (_results(tmp_path) / "stdout").write_text(KTAP)
-    made = _report(_check(), _check("also"))
-    explain.fill(made, tmp_path)
-    shown = _shown(made, tmp_path)
+    run_report = _report(_check(), _check("also"))
+    explain.fill(run_report, tmp_path)
+    shown = _shown(run_report, tmp_path)
     assert "    naps seen: observed 1, expected = 0" in shown
     assert shown.count("# nap_long: EXPECTATION FAILED at") == 1
     assert shown.count("KUnit: nap_tests: nap_long failed") == 2
@@ -440,8 +443,8 @@ def test_the_terminal_says_all_that_once(tmp_path: Path) -> None:
 
 def test_what_could_not_be_judged_for_one_reason_is_said_once(tmp_path: Path) -> None:
     lost = {"status": "error", "detail": "could not judge: workload doze: 7 lost"}
-    made = _report(_check("one", **lost), _check("two", **lost), _check("bad"))
-    shown = _shown(made, tmp_path)
+    run_report = _report(_check("one", **lost), _check("two", **lost), _check("bad"))
+    shown = _shown(run_report, tmp_path)
     assert "COULD NOT JUDGE one, two\n" in shown
     assert shown.count("could not judge: workload doze: 7 lost") == 1
     assert "1 fail, 2 could not judge" in shown
@@ -451,18 +454,18 @@ def test_what_could_not_be_judged_for_one_reason_is_said_once(tmp_path: Path) ->
 def test_skips_of_one_cause_are_one_line_on_a_terminal(tmp_path: Path) -> None:
     skips = [_check(f"lazy_{n}", status="skip", detail="no GPU") for n in range(6)]
     alone = _check("alone", status="skip", detail="no cat")
-    made = _report(_check(status="pass"), *skips, alone)
-    shown = _shown(made, tmp_path)
+    run_report = _report(_check(status="pass"), *skips, alone)
+    shown = _shown(run_report, tmp_path)
     (row,) = (line for line in shown.splitlines() if line.startswith("lazy_0"))
     assert row.split() == [
         *("lazy_0", "+5", "SKIP", "positive", "no", "GPU;", "also"),
         *("lazy_1,", "lazy_2,", "lazy_3,", "lazy_4,", "lazy_5"),
     ]
     assert "skipped  neither passed nor failed:" in shown
-    (cause, other) = explain.skipped(made)
+    (cause, other) = explain.skipped(run_report)
     assert (cause.reason, cause.count, other.count) == ("no GPU", 6, 1)
     # As diagnostics, for each keeps the line that the plan promises.
-    told = ktap.text(made).splitlines()
+    told = ktap.text(run_report).splitlines()
     assert "  # skipped, 6: no GPU" in told
     assert sum("# SKIP no GPU" in line for line in told) == 6
     assert not any("skipped, 1" in line for line in told)
@@ -471,29 +474,29 @@ def test_skips_of_one_cause_are_one_line_on_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", ["pass", "skip"])
 def test_no_view_ticks_what_is_skipped(tmp_path: Path, status: str) -> None:
     """The same check, as it passes and as it is skipped, in all that is written."""
-    made = _report(_check("other"), _check("naps"))
-    naps = made.series[0].checks[1]
+    run_report = _report(_check("other"), _check("naps"))
+    naps = run_report.series[0].checks[1]
     naps.comparisons = [_comparison("NAPSEEN", ok=True)]
     naps.detail = "no GPU"
     naps.status = status  # type: ignore[assignment]
-    made.settle()
-    junit.write(made, tmp_path / "junit.xml")
+    run_report.settle()
+    junit.write(run_report, tmp_path / "junit.xml")
     views_ = [
-        made.model_dump_json(),
-        _shown(made, tmp_path),
-        html.page(made),
+        run_report.model_dump_json(),
+        _shown(run_report, tmp_path),
+        html.page(run_report),
         (tmp_path / "junit.xml").read_text(),
-        json.dumps(kcidb.data(made)),
-        ktap.text(made),
+        json.dumps(kcidb.data(run_report)),
+        ktap.text(run_report),
     ]
-    ticked = ["NAPSEEN" in one for one in views_]
+    ticked = ["NAPSEEN" in view for view in views_]
     # KTAP has no comparisons of what passes.
     assert ticked == [status == "pass"] * 5 + [False]
 
 
 def _unfit() -> Report:
-    made = _report(_check(status="pass"))
-    unfit = made.series[1]
+    run_report = _report(_check(status="pass"))
+    unfit = run_report.series[1]
     place = "0002-nap.patch, mm/nap.c:12: hunk 1"
     unfit.stages = [
         Stage(
@@ -504,54 +507,56 @@ def _unfit() -> Report:
             error=f"{place}\n  next: name another tree",
         )
     ]
-    made.settle()
-    assert made.status == "does-not-apply"
-    return made
+    run_report.settle()
+    assert run_report.status == "does-not-apply"
+    return run_report
 
 
 def test_each_format_has_its_word_for_what_does_not_apply(tmp_path: Path) -> None:
-    made = _unfit()
-    said = "does not apply: 0002-nap.patch, mm/nap.c:12: hunk 1"
-    lines = ktap.text(made).splitlines()
-    assert f"ok 2 other # SKIP {said}" in lines
-    assert f"  ok 1 stage.apply # SKIP {said}" in lines
-    junit.write(made, tmp_path / "junit.xml")
+    run_report = _unfit()
+    reason = "does not apply: 0002-nap.patch, mm/nap.c:12: hunk 1"
+    lines = ktap.text(run_report).splitlines()
+    assert f"ok 2 other # SKIP {reason}" in lines
+    assert f"  ok 1 stage.apply # SKIP {reason}" in lines
+    junit.write(run_report, tmp_path / "junit.xml")
     suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
     (skipped,) = suite.findall("testcase/skipped")
-    assert (skipped.get("message"), suite.get("failures")) == (said, "0")
-    found = kcidb.data(made)
-    kcidb.validate(found)
-    assert [one["valid"] for one in found["checkouts"]] == [True, False]
-    assert len(found["builds"]) == 1
-    shown = _shown(made, tmp_path)
+    assert (skipped.get("message"), suite.get("failures")) == (reason, "0")
+    document = kcidb.data(run_report)
+    kcidb.validate(document)
+    assert [checkout["valid"] for checkout in document["checkouts"]] == [True, False]
+    assert len(document["builds"]) == 1
+    shown = _shown(run_report, tmp_path)
     assert "verdict  DOES NOT APPLY" in shown
     assert "DOES NOT APPLY other: apply:" in shown
-    assert "mm/nap.c:12" in html.page(made).split("<main>")[0]
+    assert "mm/nap.c:12" in html.page(run_report).split("<main>")[0]
 
 
 def test_each_format_has_its_word_for_what_could_not_be_judged(
     tmp_path: Path,
 ) -> None:
     lost = _check(status="error", detail="could not judge: workload doze: late")
-    made = _report(lost)
-    assert made.status == "could-not-run"
-    assert "not ok 4 check.naps # ERROR " not in ktap.text(made)
-    assert "  not ok 3 check.naps # ERROR workload doze: late" in ktap.text(made)
-    junit.write(made, tmp_path / "junit.xml")
+    run_report = _report(lost)
+    assert run_report.status == "could-not-run"
+    assert "not ok 4 check.naps # ERROR " not in ktap.text(run_report)
+    assert "  not ok 3 check.naps # ERROR workload doze: late" in ktap.text(run_report)
+    junit.write(run_report, tmp_path / "junit.xml")
     suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[0]
     (error,) = suite.findall("testcase/error")
     assert error.get("message") == "workload doze: late"
     (test,) = (
-        one for one in kcidb.data(made)["tests"] if one["path"].endswith("check.naps")
+        entry
+        for entry in kcidb.data(run_report)["tests"]
+        if entry["path"].endswith("check.naps")
     )
     assert test["status"] == "ERROR"
-    assert "verdict  COULD NOT JUDGE" in _shown(made, tmp_path)
+    assert "verdict  COULD NOT JUDGE" in _shown(run_report, tmp_path)
 
 
 def test_a_run_that_is_over_is_explained_in_its_report(tmp_path: Path) -> None:
     (_results(tmp_path) / "stdout").write_text(KTAP)
-    made = _report(_check())
-    run = runs.Run(tmp_path, made, ui.Ui(Console(file=io.StringIO())), 0)
+    run_report = _report(_check())
+    run = runs.Run(tmp_path, run_report, ui.Ui(Console(file=io.StringIO())), 0)
     run.save()
     (check,) = report.read(tmp_path / "report.json").series[0].checks
     assert check.explanation is not None
@@ -567,17 +572,17 @@ def test_what_explains_cannot_cost_a_verdict(
         raise ZeroDivisionError
 
     monkeypatch.setattr(explain, "fill", broken)
-    said = io.StringIO()
-    run = runs.Run(tmp_path, _report(_check()), ui.Ui(Console(file=said)), 0)
+    output = io.StringIO()
+    run = runs.Run(tmp_path, _report(_check()), ui.Ui(Console(file=output)), 0)
     run.save()
     assert report.read(tmp_path / "report.json").status == "failed"
-    assert "not all failures are explained: ZeroDivisionError" in said.getvalue()
+    assert "not all failures are explained: ZeroDivisionError" in output.getvalue()
 
 
 def _tried() -> Report:
-    made = _report(_check(status="pass"))
+    run_report = _report(_check(status="pass"))
     late = report.Unjudged(check="naps", cause="could not judge: doze: it came late")
-    made.series[0].tries = [
+    run_report.series[0].tries = [
         report.Try(
             number=n,
             evidence=place,
@@ -586,30 +591,30 @@ def _tried() -> Report:
         )
         for n, place in ((1, "demo/results"), (2, "demo/try-2/results"))
     ]
-    return made
+    return run_report
 
 
 def test_both_tries_are_shown(tmp_path: Path) -> None:
-    made = _tried()
-    for shown in (_shown(made, tmp_path), html.page(made)):
+    run_report = _tried()
+    for shown in (_shown(run_report, tmp_path), html.page(run_report)):
         assert "doze: it came late" in shown
         assert "demo/try-2/results" in shown
     # One that was enough is nothing to tell.
-    made.series[0].tries = made.series[0].tries[:1]
-    for shown in (_shown(made, tmp_path), html.page(made)):
+    run_report.series[0].tries = run_report.series[0].tries[:1]
+    for shown in (_shown(run_report, tmp_path), html.page(run_report)):
         assert "it came late" not in shown
 
 
 def _repeated(run: Path) -> Report:
     """Three runs: a good one, one in which ``naps`` failed, one with a lost guest."""
-    made = _report(_check())
+    run_report = _report(_check())
     _results(run)
     other = run / "demo/repeat-002/results"
     other.parent.mkdir()
     (run / "demo/results").rename(other)
     (other / "doze/stdout").write_text(KTAP)
     _results(run)
-    made.series[0].repeats = report.Repeats(
+    run_report.series[0].repeats = report.Repeats(
         asked=3,
         runs=[
             report.Repeat(number=1, status="pass"),
@@ -628,16 +633,16 @@ def _repeated(run: Path) -> Report:
             report.Tally(check="steady", passed=3),
         ],
     )
-    return made
+    return run_report
 
 
 def test_repeats_are_counted_and_the_odd_ones_named(tmp_path: Path) -> None:
-    made = _repeated(tmp_path)
-    for shown in (_shown(made, tmp_path), html.page(made)):
+    run_report = _repeated(tmp_path)
+    for shown in (_shown(run_report, tmp_path), html.page(run_report)):
         assert "qemu went away" in shown
         assert "demo/repeat-002/results" in shown
         assert "steady" not in shown
-    rows = [line.split() for line in _shown(made, tmp_path).splitlines()]
+    rows = [line.split() for line in _shown(run_report, tmp_path).splitlines()]
     assert ["naps", "1", "1", "1", "0"] in rows
     assert ["1", "others", "3", "0", "0", "0"] in rows
 
@@ -645,11 +650,11 @@ def test_repeats_are_counted_and_the_odd_ones_named(tmp_path: Path) -> None:
 def test_what_failed_in_one_of_many_runs_is_explained_by_that_one(
     tmp_path: Path,
 ) -> None:
-    made = _repeated(tmp_path)
-    explain.fill(made, tmp_path)
-    found = made.series[0].checks[0].explanation
-    assert found is not None
-    assert found.excerpts[0].file == "demo/repeat-002/results/doze/stdout"
+    run_report = _repeated(tmp_path)
+    explain.fill(run_report, tmp_path)
+    explanation = run_report.series[0].checks[0].explanation
+    assert explanation is not None
+    assert explanation.excerpts[0].file == "demo/repeat-002/results/doze/stdout"
 
 
 def test_a_check_knows_its_workloads(tmp_path: Path) -> None:
