@@ -64,11 +64,11 @@ def _certificates(place: Path, name: str, ca: str) -> list[str]:
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
     if not (place / f"{ca}.pem").exists():
         subject = ["-subj", f"/CN={ca}", "-days", "9"]
-        made = ["-keyout", f"{ca}.key", "-out", f"{ca}.pem"]
-        subprocess.run(["openssl", "req", "-x509", *key, *subject, *made], **run)  # type: ignore[call-overload]
+        outputs = ["-keyout", f"{ca}.key", "-out", f"{ca}.pem"]
+        subprocess.run(["openssl", "req", "-x509", *key, *subject, *outputs], **run)  # type: ignore[call-overload]
     signed = ["-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-days", "9"]
-    made = ["-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}"]
-    subprocess.run(["openssl", "req", "-x509", *key, *signed, *made], **run)  # type: ignore[call-overload]
+    outputs = ["-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}"]
+    subprocess.run(["openssl", "req", "-x509", *key, *signed, *outputs], **run)  # type: ignore[call-overload]
     return [
         *("--tls-ca-file", str(place / f"{ca}.pem")),
         *("--tls-cert", str(place / f"{name}.pem")),
@@ -78,13 +78,16 @@ def _certificates(place: Path, name: str, ca: str) -> list[str]:
 
 def _outside(workers: Crowd) -> list[str]:
     """Where others than this machine could connect."""
-    found = []
+    addresses = []
     for child in (workers.scheduler, *workers.workers.values()):
         assert child is not None
-        for one in psutil.Process(child.pid).net_connections("inet"):
-            if one.status == psutil.CONN_LISTEN and one.laddr.ip not in _LOOPBACK:
-                found.append(f"{one.laddr.ip}:{one.laddr.port}")
-    return found
+        for connection in psutil.Process(child.pid).net_connections("inet"):
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr.ip not in _LOOPBACK
+            ):
+                addresses.append(f"{connection.laddr.ip}:{connection.laddr.port}")
+    return addresses
 
 
 def test_nobody_else_can_connect(tmp_path: Path) -> None:
@@ -190,10 +193,10 @@ def test_errors_keep_their_class(tmp_path: Path) -> None:
         NotJudged("who knows"),
         KstallError("something"),
     ):
-        found = elsewhere.of_json(elsewhere.as_json(error, tmp_path), Path("/else"))
-        assert type(found) is type(error)
-        assert found.what == error.what and found.next == error.next
-        assert found.log == (Path("/else/a/log") if error.log else None)
+        copy = elsewhere.of_json(elsewhere.as_json(error, tmp_path), Path("/else"))
+        assert type(copy) is type(error)
+        assert copy.what == error.what and copy.next == error.next
+        assert copy.log == (Path("/else/a/log") if error.log else None)
     raw = elsewhere.as_json(NotJudged("x"), tmp_path)
     raw["classes"] = ["Unheard", *raw["classes"]]
     assert type(elsewhere.of_json(raw, tmp_path)) is NotJudged
@@ -220,7 +223,7 @@ def test_what_a_worker_lacks_is_named() -> None:
 
 def test_ctrl_c_stays_the_runs_with_slurm() -> None:
     """In a process of its own: what is imported once changes nothing any more."""
-    said = subprocess.run(
+    process = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -239,14 +242,14 @@ def test_ctrl_c_stays_the_runs_with_slurm() -> None:
         text=True,
         check=False,
     )
-    assert said.returncode == 0, said.stderr
+    assert process.returncode == 0, process.stderr
 
 
 def test_what_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its script only: here is no Slurm."""
     monkeypatch.chdir(tmp_path)
     asked = []
-    made = farm.slurm_cluster(
+    slurm = farm.slurm_cluster(
         "slurm:queue=batch,cores=8,memory=32GB,walltime=04:00:00,jobs=3",
         "/shared/store",
         None,
@@ -254,9 +257,9 @@ def test_what_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         scale=lambda cluster, jobs: asked.append(jobs),
     )
     try:
-        script = made.job_script()
+        script = slurm.job_script()
     finally:
-        made.close()
+        slurm.close()
     assert asked == [3]
     for line in (
         "#SBATCH -p batch",
@@ -265,7 +268,7 @@ def test_what_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "#SBATCH -t 04:00:00",
     ):
         assert line in script.splitlines(), script
-    (command,) = (one for one in script.splitlines() if "kstall worker" in one)
+    (command,) = (line for line in script.splitlines() if "kstall worker" in line)
     assert command.startswith(f"{sys.executable} -m kstall worker tls://")
     for words in (
         "--nthreads 8",

@@ -71,15 +71,15 @@ CLASSES = frozenset(
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with settling(World(tmp_path / "world")) as made:
-        yield made
+    with settling(World(tmp_path / "world")) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
-    made = World(tmp_path_factory.mktemp("proven") / "world")
-    require_proven(made.validate())
-    return save(made)
+    sandbox = World(tmp_path_factory.mktemp("proven") / "world")
+    require_proven(sandbox.validate())
+    return save(sandbox)
 
 
 @pytest.fixture
@@ -131,8 +131,8 @@ def test_runs_that_are_killed_leave_nothing_running_and_are_gone_on_with(
         killed = world.outcome(child)
         assert killed.report is not None and killed.report.status == "running"
         series = killed.report.series[:1]
-        done = [*killed.report.stages, *(s for one in series for s in one.stages)]
-        assert [one.name for one in done[:-1] if one.status == "error"] == []
+        done = [*killed.report.stages, *(s for entry in series for s in entry.stages)]
+        assert [stage.name for stage in done[:-1] if stage.status == "error"] == []
     guests = len(world.guests)
     after = world.validate()
     require_proven(after)
@@ -211,15 +211,15 @@ def test_a_damaged_entry_is_named_and_made_anew(
         damage(path)
     ran = proven.validate()
     require_proven(ran)
-    said = ran.stage(stage).summary
+    summary = ran.stage(stage).summary
     entries = {path.relative_to(proven.cache).parts[:2] for path in paths}
-    assert "made anew" in said
-    assert any(f"{proven.cache.joinpath(*e)} is damaged (" in said for e in entries)
+    assert "made anew" in summary
+    assert any(f"{proven.cache.joinpath(*e)} is damaged (" in summary for e in entries)
     # The tree's own are not the same to the byte: they have the time of the copy.
     if not file.startswith("trees/"):
         assert [path.read_bytes() for path in sorted(proven.cache.glob(file))] == before
         with cache.remarked() as said_now:
-            assert all(cache.kept(proven.cache.joinpath(*one)) for one in entries)
+            assert all(cache.kept(proven.cache.joinpath(*entry)) for entry in entries)
         assert said_now == []
 
 
@@ -403,8 +403,8 @@ def test_a_full_disk_costs_no_result_that_is_there(
     ran = proven.validate()
     proven.prepare.clear()
     require_proven(ran)
-    said = ran.stage(stage).summary
-    assert "could not be kept (No space left on device)" in said, said
+    summary = ran.stage(stage).summary
+    assert "could not be kept (No space left on device)" in summary, summary
     after = proven.validate()
     require_proven(after)
     assert set(_KEPT) - {stage} == after.reused & set(_KEPT)
@@ -667,15 +667,15 @@ def test_of_two_runs_one_waits_and_takes_what_the_other_made(
     second = proven.held("waiting")
     assert first.is_alive() and second.is_alive()
     proven.release()
-    one, other = proven.end(first), proven.end(second)
-    require_proven(one)
+    run, other = proven.end(first), proven.end(second)
+    require_proven(run)
     require_proven(other)
-    assert one.dir != other.dir
+    assert run.dir != other.dir
     assert f"waiting for process {first.pid}" in other.said or (
         f"waiting: process {first.pid}" in other.said
     )
     if stage in _KEPT:
-        assert stage not in one.reused and stage in other.reused
+        assert stage not in run.reused and stage in other.reused
     assert len(proven.guests) - guests == {"guest": 1, "instructions": 6}.get(stage, 0)
 
 
@@ -738,8 +738,8 @@ def test_a_run_measures_by_a_clock_that_nobody_sets(proven: World) -> None:
     require_proven(ran)
     assert ran.report is not None
     stages = [*ran.report.stages, *ran.report.series[0].stages]
-    times = [ran.report.seconds, *(one.seconds for one in stages)]
-    times += [one.value for stage in stages for one in stage.figures]
+    times = [ran.report.seconds, *(stage.seconds for stage in stages)]
+    times += [figure.value for stage in stages for figure in stage.figures]
     assert min(times) >= 0 and max(times) < 86400
 
 
@@ -823,7 +823,7 @@ def test_a_patch_that_leads_out_of_the_tree_is_refused(world: World, path: str) 
     assert f"{patch}:" in ran.said and path in ran.said, ran.said
     assert "leads out of the kernel tree" in ran.said or "git's own" in ran.said
     assert "next: " in ran.said and "Traceback" not in ran.said
-    assert {one for one in _paths(world.root) - before if "evil" in one} == set()
+    assert {path for path in _paths(world.root) - before if "evil" in path} == set()
     assert not Path("/tmp/evil.c").exists()
 
 
@@ -867,17 +867,17 @@ def test_without_a_mirror_there_is_no_root(world: World) -> None:
 
 def _catalogue() -> dict[tuple[str, str], str]:
     """Every fault that some test injects, by kind and what, with the test's name."""
-    found = {}
+    catalogue = {}
     for path in sorted(Path(__file__).parent.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.FunctionDef):
                 continue
-            for one in node.decorator_list:
-                if ast.unparse(one).startswith("pytest.mark.fault("):
-                    assert isinstance(one, ast.Call)
-                    kind, what = (ast.literal_eval(word) for word in one.args)
-                    found[kind, what] = f"{path.name}::{node.name}"
-    return found
+            for decorator in node.decorator_list:
+                if ast.unparse(decorator).startswith("pytest.mark.fault("):
+                    assert isinstance(decorator, ast.Call)
+                    kind, what = (ast.literal_eval(word) for word in decorator.args)
+                    catalogue[kind, what] = f"{path.name}::{node.name}"
+    return catalogue
 
 
 def test_every_kind_of_fault_is_injected_by_a_test() -> None:

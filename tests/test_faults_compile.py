@@ -34,15 +34,15 @@ from faulty import (
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with settling(World(tmp_path / "world")) as made:
-        yield made
+    with settling(World(tmp_path / "world")) as sandbox:
+        yield sandbox
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
-    made = World(tmp_path_factory.mktemp("compiled") / "world")
-    require_proven(made.validate())
-    return save(made)
+    sandbox = World(tmp_path_factory.mktemp("compiled") / "world")
+    require_proven(sandbox.validate())
+    return save(sandbox)
 
 
 @pytest.fixture
@@ -60,9 +60,9 @@ def _outcomes(world: World) -> dict[str, bytes]:
 
 
 def _objects(world: World) -> list[Path]:
-    found = sorted(world.cache.glob("variants/*/*/demo.o"))
-    assert len(found) == 5
-    return found
+    objects = sorted(world.cache.glob("variants/*/*/demo.o"))
+    assert len(objects) == 5
+    return objects
 
 
 # -- killed --------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def _have_two_errors(world: World) -> None:
 def _require_both_told(ran: Ran, *names: str) -> None:
     """Each of these checks has both errors."""
     assert ran.report is not None
-    checks = {one.name: one for one in ran.report.series[0].checks}
+    checks = {check.name: check for check in ran.report.series[0].checks}
     for name in names:
         (told,) = checks[name].comparisons
         assert "'three' undeclared" in told.detail, name
@@ -216,8 +216,8 @@ def test_a_damaged_directory_of_few_objects_is_used_all_the_same(
     compiled: World, file: str, damage: Callable[[Path], None]
 ) -> None:
     before = _outcomes(compiled)
-    for one in _objects(compiled):
-        damage(one.with_name(file))
+    for binary in _objects(compiled):
+        damage(binary.with_name(file))
     forget(compiled, "compiled")
     require_proven(compiled.validate())
     assert _outcomes(compiled) == before
@@ -237,13 +237,13 @@ def test_a_damaged_object_is_compiled_again(
     compiled: World, damage: Callable[[Path], None]
 ) -> None:
     before = _outcomes(compiled)
-    for one in _objects(compiled):
-        when = one.stat()
-        damage(one)
-        os.utime(one, ns=(when.st_atime_ns, when.st_mtime_ns))
+    for binary in _objects(compiled):
+        when = binary.stat()
+        damage(binary)
+        os.utime(binary, ns=(when.st_atime_ns, when.st_mtime_ns))
     outcomes = compiled.cache.glob("compiled/*/outcome.json")
     # Of the last state, whose objects are those that lie there.
-    for path in sorted(outcomes, key=lambda one: one.stat().st_mtime_ns)[-3:]:
+    for path in sorted(outcomes, key=lambda outcome: outcome.stat().st_mtime_ns)[-3:]:
         shutil.rmtree(path.parent)
     require_proven(compiled.validate())
     assert _outcomes(compiled) == before
@@ -290,7 +290,9 @@ def test_a_disk_that_fills_up_is_no_fault_of_a_patch(world: World, place: str) -
     (world.root / "bin/make").unlink()
     require_stopped(ran, "compile", "no space left", "KSTALL_CACHE")
     assert ran.report is not None
-    assert not [one for one in ran.report.series[0].checks if one.status == "fail"]
+    assert not [
+        check for check in ran.report.series[0].checks if check.status == "fail"
+    ]
     require_proven(world.validate())
 
 

@@ -52,10 +52,10 @@ _GUESTS = {
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
-    made = World(tmp_path_factory.mktemp("deep") / "world", level="deep")
-    require_proven(made.validate())
-    assert _booted(made) == sorted(_GUESTS)
-    return save(made)
+    sandbox = World(tmp_path_factory.mktemp("deep") / "world", level="deep")
+    require_proven(sandbox.validate())
+    assert _booted(sandbox) == sorted(_GUESTS)
+    return save(sandbox)
 
 
 @pytest.fixture
@@ -72,18 +72,18 @@ def _booted(world: World, since: int = 0) -> list[str]:
 
 def _series(ran: Ran, name: str) -> SeriesReport:
     assert ran.report is not None, ran.said
-    return next(one for one in ran.report.series if one.name == name)
+    return next(series for series in ran.report.series if series.name == name)
 
 
 def _debug(ran: Ran, name: str) -> Stage:
     """The stage in which a series is judged."""
-    return next(one for one in _series(ran, name).stages if one.name == "debug")
+    return next(stage for stage in _series(ran, name).stages if stage.name == "debug")
 
 
 def _checks(ran: Ran, name: str) -> dict[str, str]:
     """The status of each check on these guests."""
     checks = _series(ran, name).checks
-    return {one.name: one.status for one in checks if one.kind == "debug"}
+    return {check.name: check.status for check in checks if check.kind == "debug"}
 
 
 def _only(series: str, what: str, *, guest: str = "debug-patched") -> str:
@@ -122,7 +122,7 @@ def test_runs_that_are_ended_leave_nothing_running_and_are_gone_on_with(
         assert "interrupted; what was finished is kept" in ran.said, stage
         assert "Traceback" not in ran.said
         # Of two at once, the guest of the one may have come back before it was.
-        assert "interrupted" in [one.error for one in ran.every(stage)]
+        assert "interrupted" in [entry.error for entry in ran.every(stage)]
         settled(world)
     require_proven(after := world.validate())
     settled(world)
@@ -179,9 +179,9 @@ def test_a_damaged_guest_is_named_and_booted_again(
     start = len(deep.guests)
     ran = deep.validate()
     require_proven(ran)
-    said = ran.stage("debug-guests").summary
-    assert f"{kept[0]} is damaged ({file} is not what it was)" in said
-    assert "made anew" in said
+    summary = ran.stage("debug-guests").summary
+    assert f"{kept[0]} is damaged ({file} is not what it was)" in summary
+    assert "made anew" in summary
     assert len(_booted(deep, start)) == 1
     assert "debug-guests" not in ran.reused
     assert "debug-guests" in deep.validate().reused
@@ -198,8 +198,8 @@ def test_a_full_disk_costs_no_guest_that_came_back(deep: World) -> None:
     ran = deep.validate()
     deep.prepare.clear()
     require_proven(ran)
-    said = ran.stage("debug-guests").summary
-    assert "could not be kept (No space left on device)" in said
+    summary = ran.stage("debug-guests").summary
+    assert "could not be kept (No space left on device)" in summary
     require_proven(deep.validate())
 
 
@@ -244,8 +244,10 @@ def test_a_full_disk_stops_such_a_kernel_and_is_said(deep: World) -> None:
     deep.prepare.clear()
     require_stopped(ran, "debug-patched-all", "KSTALL_CACHE")
     # All that the series' own kernels have said stands.
-    checks = [one for each in ("demo", "other") for one in _series(ran, each).checks]
-    statuses = {one.status for one in checks}
+    checks = [
+        check for each in ("demo", "other") for check in _series(ran, each).checks
+    ]
+    statuses = {check.status for check in checks}
     # What there is nothing to look at for, such as documents, is skipped.
     assert "pass" in statuses and statuses <= {"pass", "skip"}
     require_proven(deep.validate())
@@ -295,9 +297,9 @@ def test_a_kernel_that_hangs_in_silence_is_not_judged(deep: World) -> None:
     assert ran.exit_code == 2, ran.said
     stage = _debug(ran, "demo")
     assert stage.status == "error"
-    said = stage.error or ""
-    assert "the guest did not end in workload doze" in said
-    assert "demo/debug-patched/console.log" in said
+    error = stage.error or ""
+    assert "the guest did not end in workload doze" in error
+    assert "demo/debug-patched/console.log" in error
     assert (ran.dir / "demo/debug-patched/console.log").stat().st_size > 0
     # The other one has its verdict.
     assert set(_checks(ran, "other").values()) == {"pass", "skip"}
@@ -348,9 +350,9 @@ def test_a_base_that_is_lost_is_no_verdict(deep: World) -> None:
     deep.guest(None)
     assert ran.exit_code == 2, ran.said
     (check,) = (
-        one
-        for one in _series(ran, "demo").checks
-        if one.kind == "debug" and one.status not in ("pass", "skip")
+        check
+        for check in _series(ran, "demo").checks
+        if check.kind == "debug" and check.status not in ("pass", "skip")
     )
     assert (check.name, check.status) == ("no_new_splats", "error")
     for text in ("went away", "demo/debug-base/console.log", "next: "):
@@ -455,8 +457,8 @@ def test_of_two_runs_one_takes_the_guests_of_the_other(deep: World) -> None:
     first = deep.held("debug-guests", inside=True)
     second = deep.held("waiting")
     deep.release()
-    one, other = deep.end(first), deep.end(second)
-    require_proven(one)
+    run, other = deep.end(first), deep.end(second)
+    require_proven(run)
     require_proven(other)
     assert f"waiting: process {first.pid} runs this very guest" in other.said
     assert _booted(deep, start) == sorted(_GUESTS)
@@ -468,10 +470,10 @@ def test_of_two_runs_one_takes_the_kernel_of_the_other(deep: World) -> None:
     first = deep.held("debug-patched-all", inside=True)
     second = deep.held("waiting")
     deep.release()
-    one, other = deep.end(first), deep.end(second)
-    require_proven(one)
+    run, other = deep.end(first), deep.end(second)
+    require_proven(run)
     require_proven(other)
-    assert "debug-patched-all" not in one.reused
+    assert "debug-patched-all" not in run.reused
     assert "debug-patched-all" in other.reused
     # Between the two kernels whoever waits may come first.
-    assert ("kcsan-patched-all" in one.reused) != ("kcsan-patched-all" in other.reused)
+    assert ("kcsan-patched-all" in run.reused) != ("kcsan-patched-all" in other.reused)

@@ -36,12 +36,14 @@ MACHINES = (
 )
 
 
-@pytest.fixture(scope="module", params=MACHINES, ids=lambda one: str(one.arch.name))
+@pytest.fixture(
+    scope="module", params=MACHINES, ids=lambda target: str(target.arch.name)
+)
 def machine(request: pytest.FixtureRequest) -> Machine:
-    one: Machine = request.param
-    if shutil.which(one.arch.tool("gcc")) is None:
-        pytest.skip(f"no {one.arch.tool('gcc')}")
-    return one
+    target: Machine = request.param
+    if shutil.which(target.arch.tool("gcc")) is None:
+        pytest.skip(f"no {target.arch.tool('gcc')}")
+    return target
 
 
 @pytest.fixture(scope="module")
@@ -72,30 +74,30 @@ def compare(build: Build, *macros: str, flags: tuple[str, ...] = ()) -> costs.Fo
     return footprint.binaries("trace", base, patched, WANTED)
 
 
-def paths_of(found: costs.Footprint, name: str) -> costs.FunctionPaths:
-    return next(one for one in found.paths if one.name == name)
+def paths_of(comparison: costs.Footprint, name: str) -> costs.FunctionPaths:
+    return next(paths for paths in comparison.paths if paths.name == name)
 
 
 def test_an_event_is_one_nop(build: Build, machine: Machine) -> None:
-    found = compare(build)
-    (site,) = found.sites
+    comparison = compare(build)
+    (site,) = comparison.sites
     assert (site.event, site.function, site.declared) == (
         "job_wait",
         "submit",
         "submit",
     )
     assert site.nop == machine.nop
-    assert machine.nop in found.nops
+    assert machine.nop in comparison.nops
     assert site.hot
     assert site.out_of_line
     assert any("ktime_get" in line for line in site.cold_code)
     assert site.cold_bytes > 0
-    paths = paths_of(found, "submit")
+    paths = paths_of(comparison, "submit")
     assert paths.proven
     assert (paths.most, paths.nops) == (0, 1)
     assert paths.clock_reads == paths.calls == []
-    assert {one.name for one in found.functions} == {"submit"}
-    assert found.unchanged == 2
+    assert {function.name for function in comparison.functions} == {"submit"}
+    assert comparison.unchanged == 2
 
 
 def test_a_clock_read_outside_the_guard_is_found(
@@ -121,30 +123,32 @@ def test_an_argument_read_outside_the_guard_is_found(
 ) -> None:
     paths = paths_of(compare(build, "LOAD"), "submit")
     assert paths.most >= 1
-    assert any(machine.load in text for one in paths.stretches for text in one.added)
+    assert any(
+        machine.load in text for stretch in paths.stretches for text in stretch.added
+    )
 
 
 def test_a_site_in_an_inline_function_is_nobodys(build: Build) -> None:
-    found = compare(build, "INLINE")
-    assert {(one.function, one.declared) for one in found.sites} == {
+    comparison = compare(build, "INLINE")
+    assert {(site.function, site.declared) for site in comparison.sites} == {
         ("submit", "submit"),
         ("poll", None),
     }
 
 
 def test_a_key_that_is_read_is_no_site(build: Build) -> None:
-    found = compare(build, "BROKEN")
-    assert found.sites == []
-    assert paths_of(found, "submit").most > 0
+    comparison = compare(build, "BROKEN")
+    assert comparison.sites == []
+    assert paths_of(comparison, "submit").most > 0
 
 
 @pytest.mark.parametrize("flag", ["-Os", "-O1", "-fno-reorder-blocks", "-O3"])
 def test_any_optimisation_gives_the_same_answer(
     build: Build, machine: Machine, flag: str
 ) -> None:
-    found = compare(build, flags=(flag,))
-    assert [one.nop for one in found.sites] == [machine.nop]
-    assert paths_of(found, "submit").clock_reads == []
+    comparison = compare(build, flags=(flag,))
+    assert [site.nop for site in comparison.sites] == [machine.nop]
+    assert paths_of(comparison, "submit").clock_reads == []
 
 
 def test_the_register_that_a_retpoline_calls_is_the_compiler_s_choice(
@@ -168,19 +172,19 @@ def test_the_register_that_a_retpoline_calls_is_the_compiler_s_choice(
         )
         return target
 
-    found = footprint.binaries("f", calling("rax"), calling("r10"), WANTED)
-    assert found.paths == []
-    found = footprint.binaries(
+    comparison = footprint.binaries("f", calling("rax"), calling("r10"), WANTED)
+    assert comparison.paths == []
+    comparison = footprint.binaries(
         "f", calling("rax"), calling("r10", r'"xor %eax, %eax\n" '), WANTED
     )
-    assert paths_of(found, "f").most == 1
-    assert paths_of(found, "f").calls == []
+    assert paths_of(comparison, "f").most == 1
+    assert paths_of(comparison, "f").calls == []
 
 
 def test_the_same_object_twice_is_no_difference(build: Build) -> None:
-    found = footprint.binaries("trace", build(), build(), WANTED)
-    assert not (found.paths or found.functions or found.sites)
-    assert found.unchanged == 3
+    comparison = footprint.binaries("trace", build(), build(), WANTED)
+    assert not (comparison.paths or comparison.functions or comparison.sites)
+    assert comparison.unchanged == 3
 
 
 def test_layouts_are_compared(build: Build) -> None:
@@ -203,15 +207,17 @@ def test_a_record_s_text_begins_behind_its_last_member() -> None:
 
 
 def test_holes_are_found(build: Build) -> None:
-    found = {one.name: one for one in btf.read(build("HOLE")).layouts()}
-    record = found["trace_event_raw_job_wait"]
+    layouts = {layout.name: layout for layout in btf.read(build("HOLE")).layouts()}
+    record = layouts["trace_event_raw_job_wait"]
     assert record.holes == (btf.Hole("wait_ns", 4),)
-    assert found["job"].holes == ()
+    assert layouts["job"].holes == ()
 
 
 def test_a_loop_comes_by_one_site_again(build: Build) -> None:
-    found = footprint.binaries("trace", build("LOOP"), build("PATCHED", "LOOP"), WANTED)
-    paths = paths_of(found, "submit")
+    comparison = footprint.binaries(
+        "trace", build("LOOP"), build("PATCHED", "LOOP"), WANTED
+    )
+    paths = paths_of(comparison, "submit")
     assert (paths.nops, paths.sites) == (1, 1)
     twice = footprint.binaries(
         "trace", build("LOOP"), build("PATCHED", "LOOP", "TWICE"), WANTED
@@ -237,11 +243,16 @@ def test_prototypes_are_compared_by_position(
 ) -> None:
     if patched is not None and machine.arch is arch.ARM64:
         # A char has no sign there.
-        patched = [one.replace("s8", "u8") for one in patched]
-    found = costs.Footprint()
-    structs.add(found, structs.types([("trace", build(), build("PATCHED", macro))]))
-    assert found.same_prototypes == 0
-    shown = [(one.event, one.base, one.patched) for one in found.prototypes]
+        patched = [prototype.replace("s8", "u8") for prototype in patched]
+    comparison = costs.Footprint()
+    structs.add(
+        comparison, structs.types([("trace", build(), build("PATCHED", macro))])
+    )
+    assert comparison.same_prototypes == 0
+    shown = [
+        (prototype.event, prototype.base, prototype.patched)
+        for prototype in comparison.prototypes
+    ]
     assert shown == [
         ("job_done", base, patched),
         ("job_wait", None, ["struct job *", "u64"]),
@@ -249,6 +260,6 @@ def test_prototypes_are_compared_by_position(
 
 
 def test_the_same_prototypes_are_counted(build: Build) -> None:
-    found = costs.Footprint()
-    structs.add(found, structs.types([("trace", build(), build("LOOP"))]))
-    assert (found.same_prototypes, found.prototypes) == (1, [])
+    comparison = costs.Footprint()
+    structs.add(comparison, structs.types([("trace", build(), build("LOOP"))]))
+    assert (comparison.same_prototypes, comparison.prototypes) == (1, [])

@@ -46,7 +46,7 @@ def _stages(**states: Status) -> list[Stage]:
 def run() -> Report:
     """A series that fails, one whose kernel does not build, one that was not reached,
     and one that passes."""
-    made = Report(
+    run_report = Report(
         run="20260101T000000Z",
         started="2026-01-01T00:00:00+00:00",
         command=["kstall", "validate"],
@@ -90,8 +90,8 @@ def run() -> Report:
             )
         ],
     )
-    made.settle()
-    return made
+    run_report.settle()
+    return run_report
 
 
 def test_ktap(run: Report, project_root: Path) -> None:
@@ -127,12 +127,16 @@ def test_a_single_failure_fails_its_series(run: Report) -> None:
 
 def test_kcidb_is_what_its_schema_wants(run: Report, tmp_path: Path) -> None:
     kcidb.write(run, tmp_path / "kcidb.json")
-    made = json.loads((tmp_path / "kcidb.json").read_text())
-    assert [one["valid"] for one in made["checkouts"]] == [True, True, True]
-    assert [one["status"] for one in made["builds"]] == ["PASS", "FAIL", "PASS"]
-    assert made["builds"][1]["log_excerpt"].startswith("build: broke")
-    found = {one["path"]: one["status"] for one in made["tests"]}
-    assert found == {
+    document = json.loads((tmp_path / "kcidb.json").read_text())
+    assert [checkout["valid"] for checkout in document["checkouts"]] == [
+        True,
+        True,
+        True,
+    ]
+    assert [build["status"] for build in document["builds"]] == ["PASS", "FAIL", "PASS"]
+    assert document["builds"][1]["log_excerpt"].startswith("build: broke")
+    statuses = {test["path"]: test["status"] for test in document["tests"]}
+    assert statuses == {
         "kstall.naps.stage.guest": "MISS",
         "kstall.naps.stage.judge": "PASS",
         "kstall.naps.check.a": "FAIL",
@@ -142,9 +146,9 @@ def test_kcidb_is_what_its_schema_wants(run: Report, tmp_path: Path) -> None:
         "kstall.sound.check.a": "PASS",
         "kstall.sound.check.b": "SKIP",
     }
-    assert len({one["id"] for one in made["tests"]}) == len(made["tests"])
-    builds = {one["id"] for one in made["builds"]}
-    assert {one["build_id"] for one in made["tests"]} <= builds
+    assert len({test["id"] for test in document["tests"]}) == len(document["tests"])
+    builds = {build["id"] for build in document["builds"]}
+    assert {test["build_id"] for test in document["tests"]} <= builds
 
 
 def test_kcidb_hashes_a_patchset_as_the_schema_says(run: Report) -> None:
@@ -156,10 +160,10 @@ def test_kcidb_hashes_a_patchset_as_the_schema_says(run: Report) -> None:
 
 def test_kcidb_says_when_patches_do_not_apply(run: Report) -> None:
     run.series[0].stages = _stages(apply="fail")
-    made = kcidb.data(run)
-    kcidb.validate(made)
-    assert made["checkouts"][0]["valid"] is False
-    assert len(made["builds"]) == 2
+    document = kcidb.data(run)
+    kcidb.validate(document)
+    assert document["checkouts"][0]["valid"] is False
+    assert len(document["builds"]) == 2
 
 
 @pytest.mark.parametrize("build", [{}, {"build": "error"}])
@@ -169,19 +173,23 @@ def test_kcidb_keeps_what_was_found_before_a_build_that_is_not_there(
     broken = run.series[1]
     broken.stages = _stages(apply="pass", patches="pass", compile="pass", **build)
     broken.checks = [_check("gate", "fail").model_copy(update={"kind": "patch"})]
-    made = kcidb.data(run)
-    kcidb.validate(made)
-    assert [one["status"] for one in made["builds"]] == ["PASS", "MISS", "PASS"]
-    found = {one["path"]: one for one in made["tests"] if ".broken." in one["path"]}
-    assert {path: one["status"] for path, one in found.items()} == {
+    document = kcidb.data(run)
+    kcidb.validate(document)
+    assert [build["status"] for build in document["builds"]] == ["PASS", "MISS", "PASS"]
+    tests = {
+        test["path"]: test for test in document["tests"] if ".broken." in test["path"]
+    }
+    assert {path: test["status"] for path, test in tests.items()} == {
         "kstall.broken.stage.patches": "PASS",
         "kstall.broken.stage.compile": "PASS",
         "kstall.broken.check.gate": "FAIL",
     }
     # No guest had a part in that.
-    assert not any("environment" in one for one in found.values())
+    assert not any("environment" in test for test in tests.values())
     assert all(
-        "environment" in one for one in made["tests"] if one not in found.values()
+        "environment" in test
+        for test in document["tests"]
+        if test not in tests.values()
     )
 
 
@@ -191,9 +199,9 @@ def test_kcidb_has_a_configuration_that_fails_as_a_build_that_does(
 ) -> None:
     run.series[1].stages = _stages(apply="pass", config=config)
     run.series[1].checks = []
-    made = kcidb.data(run)
-    kcidb.validate(made)
-    build = made["builds"][1]
+    document = kcidb.data(run)
+    kcidb.validate(document)
+    build = document["builds"][1]
     assert (build["status"], build["comment"]) == (says, "config it is")
     assert build["log_excerpt"] == "config: broke\n  log: x"
 
@@ -219,9 +227,9 @@ def test_what_the_schema_refuses_is_not_written(
     field: str,
     value: object,
 ) -> None:
-    made = kcidb.data(run)
-    made["tests"][0][field] = value
-    monkeypatch.setattr(kcidb, "data", lambda _: made)
+    document = kcidb.data(run)
+    document["tests"][0][field] = value
+    monkeypatch.setattr(kcidb, "data", lambda _: document)
     with pytest.raises(KstallError, match=r"tests/0.*schema 5\.3"):
         kcidb.write(run, tmp_path / "kcidb.json")
     assert not (tmp_path / "kcidb.json").exists()

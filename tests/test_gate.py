@@ -29,42 +29,46 @@ def machine() -> Machine:
 @pytest.fixture(scope="module")
 def series(project_root: Path) -> Series:
     """A series that declares the event of the small subsystem."""
-    (found,) = Project(project_root).load(["drm-sched"])
-    point = found.spec.tracepoint[0]
+    (drm_sched,) = Project(project_root).load(["drm-sched"])
+    point = drm_sched.spec.tracepoint[0]
     site = point.site[0].model_copy(update={"function": "submit", "hot": True})
     point = point.model_copy(update={"name": "job_wait", "site": (site,)})
-    spec = found.spec.model_copy(
+    spec = drm_sched.spec.model_copy(
         update={"tracepoint": (point,), "overhead": Overhead()}
     )
-    return dataclasses.replace(found, spec=spec)
+    return dataclasses.replace(drm_sched, spec=spec)
 
 
 def exempting(series: Series, **fields: object) -> Series:
-    one = Exemption.model_validate({"because": "it is argued", **fields})
-    spec = series.spec.model_copy(update={"overhead": Overhead(exemption=(one,))})
+    exemption = Exemption.model_validate({"because": "it is argued", **fields})
+    spec = series.spec.model_copy(update={"overhead": Overhead(exemption=(exemption,))})
     return dataclasses.replace(series, spec=spec)
 
 
 def judged(series: Series, build: Build, *macros: str) -> dict[str, Check]:
     base, patched = build(), build("PATCHED", *macros)
-    found = footprint.binaries("trace", base, patched, WANTED)
-    found.structs = list(structs.compare("trace", btf.read(base), btf.read(patched)))
-    overhead = costs.Overhead(base_kernel="base", footprint=found)
-    return {one.name: one for one in gate.judge(series, overhead)}
+    comparison = footprint.binaries("trace", base, patched, WANTED)
+    comparison.structs = list(
+        structs.compare("trace", btf.read(base), btf.read(patched))
+    )
+    overhead = costs.Overhead(base_kernel="base", footprint=comparison)
+    return {check.name: check for check in gate.judge(series, overhead)}
 
 
 def prototypes(series: Series, build: Build, *macros: str) -> Check:
     """The check of prototypes, of the same subsystem."""
-    found = costs.Footprint()
-    structs.add(found, structs.types([("trace", build(), build("PATCHED", *macros))]))
-    return gate.judge_prototypes(series, found)
+    comparison = costs.Footprint()
+    structs.add(
+        comparison, structs.types([("trace", build(), build("PATCHED", *macros))])
+    )
+    return gate.judge_prototypes(series, comparison)
 
 
 def faults(check: Check) -> str:
     return "\n".join(
-        f"{one.label}: {one.observed}, not {one.expected}"
-        for one in check.comparisons
-        if not one.ok
+        f"{comparison.label}: {comparison.observed}, not {comparison.expected}"
+        for comparison in check.comparisons
+        if not comparison.ok
     )
 
 
@@ -87,10 +91,10 @@ def test_one_nop_passes(series: Series, build: Build) -> None:
 def test_a_fault_is_named(
     series: Series, build: Build, macro: str, check: str, words: tuple[str, ...]
 ) -> None:
-    found = judged(series, build, macro)
-    assert found[check].status == "fail"
+    checks = judged(series, build, macro)
+    assert checks[check].status == "fail"
     for word in words:
-        assert word in faults(found[check])
+        assert word in faults(checks[check])
 
 
 def guarded(series: Series, build: Build, *macros: str) -> Check:
@@ -98,9 +102,9 @@ def guarded(series: Series, build: Build, *macros: str) -> Check:
     pair = {"drivers/trace.o": (build(), build("PATCHED", *macros))}
     mitigated = objects.compare(pair, WANTED)
     overhead = costs.Overhead(base_kernel="base", mitigated=mitigated)
-    (found,) = gate.judge(series, overhead)
-    assert found.name == "mitigations_add_nothing"
-    return found
+    (check,) = gate.judge(series, overhead)
+    assert check.name == "mitigations_add_nothing"
+    return check
 
 
 @pytest.mark.parametrize(
@@ -116,10 +120,10 @@ def test_a_fault_with_mitigations_is_named(
     series: Series, build: Build, macro: str, words: tuple[str, ...]
 ) -> None:
     assert guarded(series, build).status == "pass"
-    found = guarded(series, build, macro)
-    assert found.status == "fail"
+    check = guarded(series, build, macro)
+    assert check.status == "fail"
     for word in words:
-        assert word in faults(found)
+        assert word in faults(check)
 
 
 def test_what_is_declared_holds_with_mitigations_too(
@@ -140,12 +144,12 @@ def test_somebody_else_s_costs_are_told_and_not_judged(
     series: Series, build: Build, macro: str, check: str, words: str
 ) -> None:
     spec = series.spec.model_copy(update={"discovered": True})
-    found = judged(dataclasses.replace(series, spec=spec), build, macro)[check]
-    assert found.status == "skip"
-    assert found.detail.startswith("received series, only reported: ")
-    assert words in found.detail
-    assert found.comparisons == []
-    assert " more comparisons hold" in found.detail
+    verdict = judged(dataclasses.replace(series, spec=spec), build, macro)[check]
+    assert verdict.status == "skip"
+    assert verdict.detail.startswith("received series, only reported: ")
+    assert words in verdict.detail
+    assert verdict.comparisons == []
+    assert " more comparisons hold" in verdict.detail
 
 
 def test_somebody_else_s_sites_need_not_be_where_sources_have_them(
@@ -154,15 +158,15 @@ def test_somebody_else_s_sites_need_not_be_where_sources_have_them(
     spec = series.spec.model_copy(update={"discovered": True})
     theirs = dataclasses.replace(series, spec=spec)
     assert judged(theirs, build, "INLINE")["off_is_a_nop"].status == "pass"
-    found = judged(theirs, build, "BROKEN")["off_is_a_nop"]
-    assert found.status == "fail"
-    assert "job_wait: sites: 0, not 1" in faults(found)
+    check = judged(theirs, build, "BROKEN")["off_is_a_nop"]
+    assert check.status == "fail"
+    assert "job_wait: sites: 0, not 1" in faults(check)
 
 
 def test_an_exemption_counts_instructions(series: Series, build: Build) -> None:
     allowed = exempting(series, function="submit", instructions=9, calls=["estimate"])
-    found = judged(allowed, build, "ARGUMENT")
-    assert found["disabled_path_unchanged"].status == "pass"
+    checks = judged(allowed, build, "ARGUMENT")
+    assert checks["disabled_path_unchanged"].status == "pass"
     allowed = exempting(series, function="submit", instructions=9)
     assert (
         judged(allowed, build, "ARGUMENT")["disabled_path_unchanged"].status == "fail"
@@ -171,13 +175,13 @@ def test_an_exemption_counts_instructions(series: Series, build: Build) -> None:
 
 def test_no_exemption_lets_a_clock_be_read(series: Series, build: Build) -> None:
     allowed = exempting(series, function="submit", instructions=99, calls=["ktime_get"])
-    found = judged(allowed, build, "CLOCK")
-    assert "reads a clock" in faults(found["disabled_path_unchanged"])
+    checks = judged(allowed, build, "CLOCK")
+    assert "reads a clock" in faults(checks["disabled_path_unchanged"])
 
 
 def test_a_struct_may_grow_as_declared(series: Series, build: Build) -> None:
-    found = judged(exempting(series, struct="job", bytes=8), build, "GROWN")
-    assert found["structs_do_not_grow"].status == "pass"
+    checks = judged(exempting(series, struct="job", bytes=8), build, "GROWN")
+    assert checks["structs_do_not_grow"].status == "pass"
 
 
 def measured(
@@ -192,7 +196,7 @@ def measured(
         )
         for mode, values in (("base", base), ("off", off))
     ]
-    one = costs.Measurement(
+    measurement = costs.Measurement(
         workload="w",
         operation="call",
         resolution=samples[0].spread,
@@ -201,8 +205,8 @@ def measured(
         predicted=predicted,
         others=others,
     )
-    one.visible = gate.visible(one)
-    overhead = costs.Overhead(base_kernel="base", measurements=[one])
+    measurement.visible = gate.visible(measurement)
+    overhead = costs.Overhead(base_kernel="base", measurements=[measurement])
     return gate.off_costs_what_is_predicted(None, overhead)  # type: ignore[arg-type, return-value]
 
 
@@ -232,7 +236,7 @@ def test_an_operation_crosses_what_it_is_said_to(
         {"name": "w", "program": "p", "operation": "call", "nops": nops}
     )
     spec = series.spec.model_copy(update={"overhead": Overhead(workload=(load,))})
-    one = costs.Measurement(
+    measurement = costs.Measurement(
         workload="w",
         operation="call",
         resolution=0,
@@ -243,10 +247,10 @@ def test_an_operation_crosses_what_it_is_said_to(
         others=others,
         visible=difference != 0,
     )
-    found = costs.Overhead(base_kernel="base", measurements=[one])
+    overhead = costs.Overhead(base_kernel="base", measurements=[measurement])
     checks = {
         check.name: check.status
-        for check in gate.judge(dataclasses.replace(series, spec=spec), found)
+        for check in gate.judge(dataclasses.replace(series, spec=spec), overhead)
     }
     assert checks.get("measured_operations_cross_sites") == status
 
@@ -265,7 +269,7 @@ def test_only_what_can_be_seen_is_judged(
     base: list[float], off: list[float], predicted: float, good: bool
 ) -> None:
     verdict = measured(base, off, predicted)
-    assert all(one.ok for one in verdict.comparisons) is good
+    assert all(comparison.ok for comparison in verdict.comparisons) is good
 
 
 @pytest.mark.parametrize(
@@ -276,15 +280,15 @@ def test_nops_of_other_series_in_the_kernel_are_added(
     off: float, others: float, good: bool
 ) -> None:
     verdict = measured([100, 100, 100], [off] * 3, 1, others)
-    assert all(one.ok for one in verdict.comparisons) is good
+    assert all(comparison.ok for comparison in verdict.comparisons) is good
 
 
 def test_prototypes_that_are_kept_and_a_new_one_that_is_declared(
     series: Series, build: Build
 ) -> None:
-    found = prototypes(series, build)
-    assert (found.status, found.kind) == ("pass", "abi")
-    assert [one.label for one in found.comparisons] == [
+    check = prototypes(series, build)
+    assert (check.status, check.kind) == ("pass", "abi")
+    assert [comparison.label for comparison in check.comparisons] == [
         "1 tracepoints keep their arguments",
         "job_wait is declared",
     ]
@@ -301,27 +305,27 @@ def test_prototypes_that_are_kept_and_a_new_one_that_is_declared(
 def test_a_changed_prototype_is_named(
     series: Series, build: Build, macro: str, words: str
 ) -> None:
-    found = prototypes(series, build, macro)
-    assert found.status == "fail"
-    (wrong,) = (one for one in found.comparisons if not one.ok)
+    check = prototypes(series, build, macro)
+    assert check.status == "fail"
+    (wrong,) = (comparison for comparison in check.comparisons if not comparison.ok)
     assert wrong.label == "job_done can be attached to as before"
     assert wrong.detail == words
 
 
 def test_an_argument_at_the_end_moves_no_other(series: Series, build: Build) -> None:
-    found = prototypes(series, build, "MORE")
-    assert found.status == "pass"
-    assert "became (struct job *, u32, s8 *)" in str(found.comparisons)
+    check = prototypes(series, build, "MORE")
+    assert check.status == "pass"
+    assert "became (struct job *, u32, s8 *)" in str(check.comparisons)
 
 
 def test_a_new_prototype_has_to_be_declared(series: Series, build: Build) -> None:
     spec = series.spec.model_copy(update={"tracepoint": ()})
-    found = prototypes(dataclasses.replace(series, spec=spec), build)
-    assert found.status == "fail"
-    assert "job_wait is declared" in faults(found)
+    check = prototypes(dataclasses.replace(series, spec=spec), build)
+    assert check.status == "fail"
+    assert "job_wait is declared" in faults(check)
 
 
 def test_types_without_any_prototype_decide_nothing(series: Series) -> None:
-    found = gate.judge_prototypes(series, costs.Footprint())
-    assert found.status == "skip"
-    assert "CONFIG_BPF_EVENTS" in found.detail
+    check = gate.judge_prototypes(series, costs.Footprint())
+    assert check.status == "skip"
+    assert "CONFIG_BPF_EVENTS" in check.detail

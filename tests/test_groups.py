@@ -23,12 +23,12 @@ class Asked:
     """Holds unless a part has all of one of ``conflicts``; counts the questions."""
 
     def __init__(self, *conflicts: str) -> None:
-        self.conflicts = [set(one) for one in conflicts]
+        self.conflicts = [set(conflict) for conflict in conflicts]
         self.parts: list[Names] = []
 
     def __call__(self, part: Names) -> bool:
         self.parts.append(part)
-        return not any(one <= set(part) for one in self.conflicts)
+        return not any(conflict <= set(part) for conflict in self.conflicts)
 
 
 def test_those_that_hold_together_are_asked_once() -> None:
@@ -44,9 +44,9 @@ def test_one_alone_is_not_asked_at_all() -> None:
 @pytest.mark.parametrize("guilty", ALL)
 def test_one_that_is_broken_by_itself_is_found(guilty: str) -> None:
     asked = Asked(guilty)
-    found = divide(ALL, asked)
-    assert found.apart == (Apart(guilty, None, alone=False),)
-    assert found.together == tuple(one for one in ALL if one != guilty)
+    division = divide(ALL, asked)
+    assert division.apart == (Apart(guilty, None, alone=False),)
+    assert division.together == tuple(name for name in ALL if name != guilty)
     # All, three halves, itself, and the others.
     assert len(asked.parts) <= 6
 
@@ -54,33 +54,33 @@ def test_one_that_is_broken_by_itself_is_found(guilty: str) -> None:
 @pytest.mark.parametrize("pair", list(itertools.combinations(ALL, 2)))
 def test_of_a_pair_the_later_one_stands_apart(pair: Names) -> None:
     asked = Asked("".join(pair))
-    found = divide(ALL, asked)
-    assert found.apart == (Apart(pair[1], pair[0], alone=True),)
-    assert found.together == tuple(one for one in ALL if one != pair[1])
+    division = divide(ALL, asked)
+    assert division.apart == (Apart(pair[1], pair[0], alone=True),)
+    assert division.together == tuple(name for name in ALL if name != pair[1])
     assert len(asked.parts) == len(set(asked.parts)) <= 11
 
 
 def test_whoever_is_suspected_is_taken_out_first() -> None:
     asked = Asked("bg")
-    found = divide(ALL, asked, lambda: ("z", "b"))
-    assert found.apart == (Apart("b", "g", alone=True),)
+    division = divide(ALL, asked, lambda: ("z", "b"))
+    assert division.apart == (Apart("b", "g", alone=True),)
     assert asked.parts[:3] == [ALL, tuple("acdefgh"), ("b",)]
 
 
 def test_a_suspect_that_is_innocent_is_left_where_it_is() -> None:
-    found = divide(ALL, Asked("g"), lambda: ("b",))
-    assert found.apart == (Apart("g", None, alone=False),)
+    division = divide(ALL, Asked("g"), lambda: ("b",))
+    assert division.apart == (Apart("g", None, alone=False),)
 
 
 def test_of_three_that_do_not_hold_together_no_pair_is_named() -> None:
-    found = divide(ALL, Asked("bdg"))
-    assert found.apart == (Apart("g", None, alone=True),)
-    assert set(found.together) == set(ALL) - {"g"}
+    division = divide(ALL, Asked("bdg"))
+    assert division.apart == (Apart("g", None, alone=True),)
+    assert set(division.together) == set(ALL) - {"g"}
 
 
 def test_several_stand_apart() -> None:
-    found = divide(ALL, Asked("c", "bf"))
-    assert set(found.apart) == {
+    division = divide(ALL, Asked("c", "bf"))
+    assert set(division.apart) == {
         Apart("c", None, alone=False),
         Apart("f", "b", alone=True),
     }
@@ -92,7 +92,7 @@ def test_several_stand_apart() -> None:
 def test_who_is_in_the_way_of_one_is_named_only_if_that_is_shown(
     conflicts: list[str], other: str | None
 ) -> None:
-    others = tuple(one for one in ALL if one != "c")
+    others = tuple(name for name in ALL if name != "c")
     assert groups.culprit("c", ALL, others, Asked(*conflicts)) == other
 
 
@@ -102,10 +102,10 @@ def test_what_does_not_apply_beside_another_stands_apart(tmp_path: Path) -> None
     (demo,) = project.load(["demo"])
     # The same patches can be applied only once, and no patch need touch anything.
     twin, none = replace(demo, name="twin"), replace(demo, name="none", patches=())
-    group, found = groups.applied(base, [demo, none, twin], tmp_path / "scratch")
-    assert [one.name for one in group.series] == ["demo", "none"]
+    group, division = groups.applied(base, [demo, none, twin], tmp_path / "scratch")
+    assert [series.name for series in group.series] == ["demo", "none"]
     assert group.slot == "+all" and group.plan.patches == demo.patches
-    assert found.apart == (Apart("twin", "demo", alone=True),)
+    assert division.apart == (Apart("twin", "demo", alone=True),)
     assert isinstance(demo.patches[0], Patch)
 
 
@@ -116,21 +116,21 @@ def test_series_that_declare_a_conflict_stand_apart(project_copy: Project) -> No
     text = toml.read_text()
     conflict = '[[conflict]]\nseries = "pci-aer"\nbecause = "so"\n\n[[workload]]'
     toml.write_text(text.replace("[[workload]]", conflict, 1))
-    every = sorted(project_copy.load(), key=lambda one: one.name)
-    found = groups.declared(every)
-    assert found.apart == (Apart("pci-aer-fixes", "pci-aer", alone=True),)
-    without = [one for one in every if one.name != "pci-aer"]
+    every = sorted(project_copy.load(), key=lambda series: series.name)
+    division = groups.declared(every)
+    assert division.apart == (Apart("pci-aer-fixes", "pci-aer", alone=True),)
+    without = [series for series in every if series.name != "pci-aer"]
     assert groups.declared(without).apart == ()
 
 
 def _defining(*symbols: str) -> tree.Plan:
     """A plan of patches that each define a symbol."""
-    texts = ["", *(f"config {one}\n\tbool\n" for one in symbols)]
+    texts = ["", *(f"config {symbol}\n\tbool\n" for symbol in symbols)]
     states = [
         (("Kconfig", am.File("".join(texts[: count + 1]).encode(), False)),)
         for count in range(len(texts))
     ]
-    patches = tuple(SimpleNamespace(path=Path(one)) for one in symbols)
+    patches = tuple(SimpleNamespace(path=Path(symbol)) for symbol in symbols)
     return tree.Plan(None, patches, tuple(states), ())  # type: ignore[arg-type]
 
 

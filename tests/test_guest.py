@@ -143,12 +143,12 @@ def test_a_clock_that_is_set_does_not_tell_how_long_a_guest_took(
         os.utime(desk.control / "began", (when, when))
 
     child: Any = _Child(desk.monitor.touch, began)
-    said: list[str] = []
+    remarks: list[str] = []
     times = hosttime.Watch(1, tmp_path / "console", tmp_path / "lost")
-    watch = guest._wait(child, desk, time.monotonic(), 60, times, said.append)
+    watch = guest._wait(child, desk, time.monotonic(), 60, times, remarks.append)
     assert not watch.hung
     assert watch.first_line is not None and 0 <= watch.first_line < 30
-    assert said == [f"booted in {watch.first_line:.1f} s"]
+    assert remarks == [f"booted in {watch.first_line:.1f} s"]
 
 
 def test_an_old_emulator_gets_one_thread(desk: guest._Desk) -> None:

@@ -59,13 +59,13 @@ class Bench:
 
     def qemus(self) -> list[int]:
         """The process ids of the guests that have their sockets on our desks."""
-        found = []
+        pids = []
         for number in descendants():
             with contextlib.suppress(OSError):
                 line = Path(f"/proc/{number}/cmdline").read_bytes()
                 if b"qemu" in line.split(b"\0")[0] and bytes(self.desks) in line:
-                    found.append(number)
-        return found
+                    pids.append(number)
+        return pids
 
     def await_job(self, file: Path, runs: Callable[[], bool]) -> None:
         """Wait for ``file``, which the job makes, for as long as the guest ``runs``."""

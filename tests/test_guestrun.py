@@ -317,8 +317,8 @@ LOSS = Splat("warning", 1, "** 3 printk messages dropped **", "dropped")
         ),
         # What was there before the first program, and what memory was left.
         *(
-            ({"status": "panic", "splats": (one,)}, NotJudged, one.headline)
-            for one in (NO_ROOT, NO_INIT)
+            ({"status": "panic", "splats": (splat,)}, NotJudged, splat.headline)
+            for splat in (NO_ROOT, NO_INIT)
         ),
         (
             {"status": "panic", "splats": (KILLED_INIT,), "victims": ("init",)},

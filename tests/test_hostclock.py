@@ -76,8 +76,8 @@ def test_clock_that_ran_ahead_is_no_verdict(
 
 
 def test_watchdogs_go_by_that_clock_and_oopses_do_not(tmp_path: Path) -> None:
-    found = ran(tmp_path, 1300, LOCKUP, OOPS)
-    assert guestrun.meant(found, LIMITS) == (OOPS,)
+    boot = ran(tmp_path, 1300, LOCKUP, OOPS)
+    assert guestrun.meant(boot, LIMITS) == (OOPS,)
 
 
 def test_counted_instructions_are_no_clock(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_counted_instructions_are_no_clock(tmp_path: Path) -> None:
 
 def test_a_character_that_came_twice_is_no_clock(tmp_path: Path) -> None:
     """As it does where a report takes the serial line from the thread that prints."""
-    found = ran(tmp_path, 70.0)
-    with found.console.open("a") as file:
+    boot = ran(tmp_path, 70.0)
+    with boot.console.open("a") as file:
         file.write("[   770.072418] R13: 00007ffdb014ce50\r\n")
         file.write("[   70.072460] Call Trace:\r\n[   700.072471]  <TASK>\r\n")
-    assert found.ahead is None
+    assert boot.ahead is None

@@ -77,21 +77,21 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 def test_workers_of_each_kind(
     tmp_path: Path, times: int, processors: int, kinds: dict[str, int]
 ) -> None:
-    made = hostload.commands(times, processors, tmp_path)
-    told = [command[1].removeprefix("--") for command in made]
+    commands = hostload.commands(times, processors, tmp_path)
+    told = [command[1].removeprefix("--") for command in commands]
     assert {kind: told.count(kind) for kind in kinds} == kinds
     assert len(told) == sum(kinds.values())
-    places = {command[command.index("--temp-path") + 1] for command in made}
-    assert len(places) == len(made)
+    places = {command[command.index("--temp-path") + 1] for command in commands}
+    assert len(places) == len(commands)
 
 
 def test_it_ends_with_the_block(fake: Fake) -> None:
-    said: list[str] = []
-    with hostload.put(2, said.append, processors=2) as required:
+    remarks: list[str] = []
+    with hostload.put(2, remarks.append, processors=2) as required:
         required()
         assert len(fake.calls.read_text().splitlines()) == 4
     assert fake.gone()
-    assert said == ["the host is busy: 4 workers on 2 processors"]
+    assert remarks == ["the host is busy: 4 workers on 2 processors"]
 
 
 def test_it_ends_with_ctrl_c(fake: Fake) -> None:

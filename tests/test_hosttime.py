@@ -43,8 +43,8 @@ def slow_disk(share: float) -> Host:
 
 
 def splat(line: str, more: str = "") -> console.Splat:
-    (found,) = console.scan(f"[  100.000000] {line}\n[  100.000001] {more}\n")
-    return found
+    (report,) = console.scan(f"[  100.000000] {line}\n[  100.000001] {more}\n")
+    return report
 
 
 def rcu(seconds: float) -> console.Splat:
@@ -52,7 +52,7 @@ def rcu(seconds: float) -> console.Splat:
 
 
 @pytest.mark.parametrize(
-    ("said", "stall"),
+    ("report", "stall"),
     [
         (splat(SOFT.format(23)), (23, 20)),
         (splat(HARD), (20, 10)),
@@ -69,11 +69,11 @@ def rcu(seconds: float) -> console.Splat:
     ],
 )
 def test_which_reports_go_by_the_clock(
-    said: console.Splat, stall: tuple[float, float] | None
+    report: console.Splat, stall: tuple[float, float] | None
 ) -> None:
-    found = hosttime.stall(said, Thresholds())
-    assert (found and (found.seconds, found.limit)) == stall
-    starved = hosttime.excuse(said, 250, host(0.95, 0.95), Thresholds())
+    timing = hosttime.stall(report, Thresholds())
+    assert (timing and (timing.seconds, timing.limit)) == stall
+    starved = hosttime.excuse(report, 250, host(0.95, 0.95), Thresholds())
     assert (starved is not None) == (stall is not None)
 
 
@@ -92,7 +92,7 @@ def test_remarks_on_a_slow_machine_are_no_reports(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "when", "excused"),
+    ("report", "when", "excused"),
     [
         # Nobody else wanted the processors: the kernel is at fault.
         (splat(SOFT.format(23)), host(0.0), False),
@@ -120,9 +120,9 @@ def test_remarks_on_a_slow_machine_are_no_reports(line: str) -> None:
     ],
 )
 def test_what_a_busy_host_explains(
-    said: console.Splat, when: Host, excused: bool
+    report: console.Splat, when: Host, excused: bool
 ) -> None:
-    why = hosttime.excuse(said, 280, when, Thresholds())
+    why = hosttime.excuse(report, 280, when, Thresholds())
     assert (why is not None) == excused
     if why is not None:
         assert "stood still" in why
@@ -135,12 +135,12 @@ def test_only_the_time_of_the_stall_counts() -> None:
         Sample(float(at), {"CPU 0/TCG": float(max(0, min(at, 60) - 10))})
         for at in range(1, 200)
     ]
-    said = splat(SOFT.format(22))
-    found = {
-        at: hosttime.excuse(said, at, Host(tuple(samples)), Thresholds()) is not None
+    report = splat(SOFT.format(22))
+    excuses = {
+        at: hosttime.excuse(report, at, Host(tuple(samples)), Thresholds()) is not None
         for at in (9, 40, 60, 100)
     }
-    assert found == {9: False, 40: True, 60: True, 100: False}
+    assert excuses == {9: False, 40: True, 60: True, 100: False}
 
 
 def test_what_the_kernel_was_told_of_its_watchdogs(tmp_path: Path) -> None:
@@ -260,8 +260,8 @@ def test_a_host_that_does_not_tell(tmp_path: Path, counted: str | None) -> None:
     assert watch.host == Host() and watch.lost == 0
     # That it is not there is how the guest knows.
     assert not (tmp_path / "lost").exists()
-    said = splat(SOFT.format(23))
-    why = hosttime.excuse(said, 280, watch.host, Thresholds())
+    report = splat(SOFT.format(23))
+    why = hosttime.excuse(report, 280, watch.host, Thresholds())
     assert why is not None and "does not tell" in why
 
 

@@ -160,7 +160,7 @@ def full(text: str = "n") -> Report:
         commands=[report.Command(argv=[text], returncode=0, seconds=1)],
         explanation=explanation(text),
     )
-    made = Report(
+    run_report = Report(
         run=text,
         started="2026-01-01T00:00:00+00:00",
         command=[text],
@@ -206,8 +206,8 @@ def full(text: str = "n") -> Report:
             )
         ],
     )
-    made.settle()
-    return made
+    run_report.settle()
+    return run_report
 
 
 class Balance(HTMLParser):
@@ -220,9 +220,11 @@ class Balance(HTMLParser):
         self.ids: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.links += [found[name] or "" for name in ("href", "src") if name in found]
-        self.ids += [found["id"] or ""] if "id" in found else []
+        attributes = dict(attrs)
+        self.links += [
+            attributes[name] or "" for name in ("href", "src") if name in attributes
+        ]
+        self.ids += [attributes["id"] or ""] if "id" in attributes else []
         if tag not in _VOID:
             self.open.append(tag)
 
@@ -234,11 +236,11 @@ class Balance(HTMLParser):
 
 
 def parsed(text: str) -> Balance:
-    found = Balance()
-    found.feed(text)
-    found.close()
-    assert found.open == []
-    return found
+    balance = Balance()
+    balance.feed(text)
+    balance.close()
+    assert balance.open == []
+    return balance
 
 
 def words(text: str) -> str:
@@ -249,11 +251,11 @@ def words(text: str) -> str:
 
 @pytest.mark.parametrize("text", ["n", HOSTILE])
 def test_the_page_is_whole_and_needs_nothing_else(text: str) -> None:
-    found = parsed(html.page(full(text)))
-    for link in found.links:
+    page = parsed(html.page(full(text)))
+    for link in page.links:
         assert link.startswith(("./", "#")), link
-    for link in (link for link in found.links if link.startswith("#")):
-        assert link[1:] in found.ids
+    for link in (link for link in page.links if link.startswith("#")):
+        assert link[1:] in page.ids
     style = html.page(full(text)).split("<style>")[1].split("</style>")[0]
     assert "url(" not in style
     assert "@import" not in style
@@ -290,12 +292,12 @@ def test_every_word_of_a_report_is_on_the_page() -> None:
 
 
 def test_a_skip_never_looks_like_a_pass() -> None:
-    made = full()
-    made.series[0].checks = [check("pass"), check("skip")]
-    made.series[0].stages = made.stages = []
-    made.settle()
-    assert made.status == "proven"
-    text = html.page(made)
+    run_report = full()
+    run_report.series[0].checks = [check("pass"), check("skip")]
+    run_report.series[0].stages = run_report.stages = []
+    run_report.settle()
+    assert run_report.status == "proven"
+    text = html.page(run_report)
     shown = words(text)
     # At the top, before anything that passed, and in its place.
     assert shown.index("Skipped, so neither passed nor failed") < shown.index("pass")
@@ -310,17 +312,17 @@ def test_a_skip_never_looks_like_a_pass() -> None:
 
 
 def test_a_stage_that_was_skipped_is_told_at_the_top() -> None:
-    made = full()
-    made.series[0].stages = [
+    run_report = full()
+    run_report.series[0].stages = [
         Stage(name="rival", status="skip", seconds=0, summary="no other compiler")
     ]
-    assert "stage rival of n: no other compiler" in words(html.page(made))
+    assert "stage rival of n: no other compiler" in words(html.page(run_report))
 
 
 def test_what_failed_comes_first_and_is_open() -> None:
     text = html.page(full())
-    found = re.findall(r'<details class="check (\w+)" id="[^"]*"( open)?>', text)
-    assert found == [
+    details = re.findall(r'<details class="check (\w+)" id="[^"]*"( open)?>', text)
+    assert details == [
         ("fail", " open"),
         ("error", " open"),
         ("skip", " open"),
@@ -329,7 +331,7 @@ def test_what_failed_comes_first_and_is_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "headline"),
     [
         ("proven", "✓ proven"),
         ("failed", "✗ failed"),
@@ -339,34 +341,34 @@ def test_what_failed_comes_first_and_is_open() -> None:
         ("running", "○ running"),
     ],
 )
-def test_the_verdict_stands_at_the_top(status: report.RunStatus, said: str) -> None:
-    made = full()
-    made.status = status
-    assert said in words(html.page(made))[:60]
+def test_the_verdict_stands_at_the_top(status: report.RunStatus, headline: str) -> None:
+    run_report = full()
+    run_report.status = status
+    assert headline in words(html.page(run_report))[:60]
 
 
 def test_a_run_that_got_nowhere_has_a_page() -> None:
-    made = full()
-    made.tree = None
-    made.series = []
-    made.settle()
-    shown = words(html.page(made))
+    run_report = full()
+    run_report.tree = None
+    run_report.series = []
+    run_report.settle()
+    shown = words(html.page(run_report))
     assert "No series was requested" in shown
-    made = full()
-    made.series[0] = SeriesReport(name="demo", title="t", digest="d")
-    made.settle()
-    shown = words(html.page(made))
+    run_report = full()
+    run_report.series[0] = SeriesReport(name="demo", title="t", digest="d")
+    run_report.settle()
+    shown = words(html.page(run_report))
     assert "no check was reached" in shown
     assert "Not reached" in shown
 
 
 def test_a_difference_that_is_not_seen_is_not_called_one() -> None:
-    made = full()
-    assert made.series[0].overhead is not None
-    made.series[0].overhead.measurements = [
+    run_report = full()
+    assert run_report.series[0].overhead is not None
+    run_report.series[0].overhead.measurements = [
         measurement(difference=0.25, visible=False, predicted=0)
     ]
-    shown = words(html.page(made))
+    shown = words(html.page(run_report))
     assert "below resolution" in shown
     assert "nothing measurable" in shown
     assert "differ by up to 0.5 instructions" in shown
@@ -374,7 +376,7 @@ def test_a_difference_that_is_not_seen_is_not_called_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hits", "predicted", "said"),
+    ("hits", "predicted", "text"),
     [
         (1.25, 1.0, "fire 1.25 times per operation"),
         (0.0, 1.0, "crosses a site, but has nothing to report"),
@@ -383,15 +385,15 @@ def test_a_difference_that_is_not_seen_is_not_called_one() -> None:
     ],
 )
 def test_what_was_measured_is_not_said_to_be_more(
-    hits: float | None, predicted: float, said: str
+    hits: float | None, predicted: float, text: str
 ) -> None:
     traced = [sample("base", 1), sample("off", 1), sample("ftrace", 4, hits=hits)]
-    one = measurement(samples=traced, predicted=predicted)
-    assert said in html.crossing(one)
+    crossing = measurement(samples=traced, predicted=predicted)
+    assert text in html.crossing(crossing)
 
 
 @pytest.mark.parametrize(
-    ("exempt", "found"),
+    ("exempt", "count"),
     [
         ({"function": "n"}, 1),
         ({"struct": "n"}, 8),
@@ -400,13 +402,13 @@ def test_what_was_measured_is_not_said_to_be_more(
     ],
 )
 def test_what_an_exception_is_needed_for(
-    exempt: dict[str, str], found: int | None
+    exempt: dict[str, str], count: int | None
 ) -> None:
-    made = full().series[0].overhead
-    assert made is not None
-    assert made.footprint is not None
-    one = costs.Exemption.model_validate({"allowed": 9, "because": "n", **exempt})
-    assert html.needed(made.footprint, one) == found
+    overhead = full().series[0].overhead
+    assert overhead is not None
+    assert overhead.footprint is not None
+    exemption = costs.Exemption.model_validate({"allowed": 9, "because": "n", **exempt})
+    assert html.needed(overhead.footprint, exemption) == count
 
 
 def test_what_is_more_than_predicted_stands_out() -> None:
@@ -416,9 +418,9 @@ def test_what_is_more_than_predicted_stands_out() -> None:
     # What other series in the kernel cost is not held against this one.
     assert not html.too_much(measurement(difference=3.5, others=2))
     assert html.too_much(measurement(difference=3.6, others=2))
-    made = full("nap")
-    assert '<b class="fail">+2</b>' in html.page(made)
-    assert "more than the 1 that the series predicts" in words(html.page(made))
+    run_report = full("nap")
+    assert '<b class="fail">+2</b>' in html.page(run_report)
+    assert "more than the 1 that the series predicts" in words(html.page(run_report))
 
 
 def test_the_table_of_costs_has_all_modes() -> None:
@@ -441,48 +443,50 @@ def test_bars_are_to_scale_and_whiskers_span_the_boots() -> None:
 
 
 def test_the_zoom_has_base_boots_in_its_band_and_the_others_where_they_are() -> None:
-    found = html.zoom(measurement())
-    assert found is not None
-    (_, _, base), (_, _, off) = found.dots
-    low, high = found.band
+    zoom = html.zoom(measurement())
+    assert zoom is not None
+    (_, _, base), (_, _, off) = zoom.dots
+    low, high = zoom.band
     assert all(low <= place <= high for place in base)
     assert all(place > high for place in off)
-    assert found.zero == base[0]
-    places = {text: place for place, text in found.ticks}
-    assert places["+1"] == found.predicted
+    assert zoom.zero == base[0]
+    places = {text: place for place, text in zoom.ticks}
+    assert places["+1"] == zoom.predicted
     assert places["+2"] == off[0]
     assert all(0 <= place <= 100 for place in [*base, *off, *places.values()])
 
 
 def test_the_zoom_of_equal_boots_is_a_picture_all_the_same() -> None:
     same = [sample("base", 7, 7), sample("off", 7, 7)]
-    found = html.zoom(measurement(samples=same, resolution=0, predicted=0))
-    assert found is not None
-    assert {place for _, _, dots in found.dots for place in dots} == {50}
+    zoom = html.zoom(measurement(samples=same, resolution=0, predicted=0))
+    assert zoom is not None
+    assert {place for _, _, dots in zoom.dots for place in dots} == {50}
     assert html.zoom(measurement(samples=same[:1])) is None
 
 
 def test_a_reason_that_series_share_is_told_once() -> None:
-    made = full()
+    run_report = full()
     skipped = Stage(name="rival", status="skip", seconds=0, summary="no other compiler")
-    made.series = [
+    run_report.series = [
         SeriesReport(name=name, title="t", digest="d", stages=[skipped])
         for name in ("one", "two")
     ]
-    assert "stage rival of one, two: no other compiler" in words(html.page(made))
+    assert "stage rival of one, two: no other compiler" in words(html.page(run_report))
 
 
 def test_many_skips_of_one_cause_are_one_line_at_the_top() -> None:
-    made = full()
-    made.series[0].checks = [
+    run_report = full()
+    run_report.series[0].checks = [
         check("pass"),
         *(
             check("skip").model_copy(update={"name": f"lazy_{n}", "detail": "no GPU"})
             for n in range(6)
         ),
     ]
-    made.series[0].checks.append(check("skip").model_copy(update={"detail": "no cat"}))
-    text = html.page(made)
+    run_report.series[0].checks.append(
+        check("skip").model_copy(update={"detail": "no cat"})
+    )
+    text = html.page(run_report)
     (box,) = re.findall(r'(?s)<div class="note skip"><b>Skipped.*?</div>', text)
     assert box.count("<li>") == 2
     assert "lazy_0 , lazy_1 , lazy_2" in words(f"<body>{box}")
@@ -492,24 +496,24 @@ def test_many_skips_of_one_cause_are_one_line_at_the_top() -> None:
 def test_a_failure_explains_itself_on_the_page() -> None:
     shown = words(html.page(full("nap")))
     assert "check_fail : nap: 1, expected = 2" in shown[: shown.index("Verdicts")]
-    for said in (
+    for phrase in (
         "why: nap nap nap",
         "to see more less nap",
         "to try again kstall validate nap",
     ):
-        assert said in shown, said
+        assert phrase in shown, phrase
     # Stage, check: what explains both is there once.
     assert shown.count("why: nap nap nap") == 1
     assert "why: nap: see above" in shown
 
 
 def test_what_could_not_be_judged_is_called_that_everywhere() -> None:
-    made = full()
-    made.series[0].checks = [check("error"), check("pass")]
-    made.series[0].stages, made.stages = made.series[0].stages, []
-    made.settle()
-    assert made.status == "could-not-run"
-    text = html.page(made)
+    run_report = full()
+    run_report.series[0].checks = [check("error"), check("pass")]
+    run_report.series[0].stages, run_report.stages = run_report.series[0].stages, []
+    run_report.settle()
+    assert run_report.status == "could-not-run"
+    text = html.page(run_report)
     shown = words(text)
     assert "! COULD NOT JUDGE" in shown
     assert "Could not be judged, so neither passed nor failed: check_error" in shown
@@ -518,10 +522,10 @@ def test_what_could_not_be_judged_is_called_that_everywhere() -> None:
 
 
 def test_a_status_of_a_newer_kstall_does_not_break_the_page() -> None:
-    made = full()
-    made.status = "half-proven"  # type: ignore[assignment]
-    made.series[0].status = "half-proven"  # type: ignore[assignment]
-    assert "! half proven" in words(html.page(made))
+    run_report = full()
+    run_report.status = "half-proven"  # type: ignore[assignment]
+    run_report.series[0].status = "half-proven"  # type: ignore[assignment]
+    assert "! half proven" in words(html.page(run_report))
 
 
 @pytest.mark.parametrize("span", [0.003, 1, 2.5, 3, 7, 40, 999])
@@ -533,10 +537,10 @@ def test_ticks_are_round_and_few(span: float) -> None:
 
 def test_sizes_of_functions_are_drawn_from_zero_both_ways() -> None:
     functions = [size("grew", 10, 40), size("gone", 10, None), size("new", None, 20)]
-    (found,) = html.sizes(costs.Footprint(functions=functions))
-    assert found.total == 40
-    bars = {bar.label: bar for bar in found.bars}
-    assert [bar.label for bar in found.bars] == ["grew", "new", "gone"]
+    (chart,) = html.sizes(costs.Footprint(functions=functions))
+    assert chart.total == 40
+    bars = {bar.label: bar for bar in chart.bars}
+    assert [bar.label for bar in chart.bars] == ["grew", "new", "gone"]
     assert (bars["grew"].left, bars["grew"].width) == (25, 75)
     assert (bars["gone"].left, bars["gone"].width) == (0, 25)
     assert bars["gone"].value == "\N{MINUS SIGN}10 bytes"
@@ -546,9 +550,9 @@ def test_sizes_of_functions_are_drawn_from_zero_both_ways() -> None:
 
 def test_functions_that_are_not_drawn_are_counted() -> None:
     functions = [size(f"f{n:02}", None, 100 - n) for n in range(15)]
-    (found,) = html.sizes(costs.Footprint(functions=functions))
-    assert len(found.bars) == 12
-    assert found.rest == (3, 88 + 87 + 86)
+    (chart,) = html.sizes(costs.Footprint(functions=functions))
+    assert len(chart.bars) == 12
+    assert chart.rest == (3, 88 + 87 + 86)
 
 
 @pytest.mark.parametrize(
@@ -577,12 +581,12 @@ def test_signs_and_durations() -> None:
 
 
 def test_the_page_is_written_when_the_run_is_over(tmp_path: Path) -> None:
-    made = full()
-    run = runs.Run(tmp_path, made, None, 0)  # type: ignore[arg-type]
-    made.status = "running"
+    run_report = full()
+    run = runs.Run(tmp_path, run_report, None, 0)  # type: ignore[arg-type]
+    run_report.status = "running"
     run.save()
     assert not (tmp_path / "report.html").exists()
-    made.settle()
+    run_report.settle()
     run.save()
     assert "FAILED" in (tmp_path / "report.html").read_text()
 
@@ -590,10 +594,10 @@ def test_the_page_is_written_when_the_run_is_over(tmp_path: Path) -> None:
 def test_the_page_is_made_again_from_what_is_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = full()
-    report.write(made, tmp_path / "report.json")
+    run_report = full()
+    report.write(run_report, tmp_path / "report.json")
     assert cli.main(["html", str(tmp_path)]) == 0
-    assert (tmp_path / "report.html").read_text() == html.page(made)
+    assert (tmp_path / "report.html").read_text() == html.page(run_report)
     assert "report.html" in capsys.readouterr().out
     assert cli.main(["html", str(tmp_path / "none")]) == 2
     assert "holds no report.json" in capsys.readouterr().err

@@ -48,8 +48,8 @@ def test_fragment_lines(tmp_path: Path) -> None:
     path = _fragment(
         tmp_path / "f", '# why\nCONFIG_A=y\n\n# CONFIG_B is not set\nCONFIG_C="x y"\n'
     )
-    found = [(r.symbol, r.value, r.line) for r in kconfig.parse_fragment(path)]
-    assert found == [("A", "y", 2), ("B", "n", 4), ("C", '"x y"', 5)]
+    requests = [(r.symbol, r.value, r.line) for r in kconfig.parse_fragment(path)]
+    assert requests == [("A", "y", 2), ("B", "n", 4), ("C", '"x y"', 5)]
 
 
 def test_a_line_that_is_no_assignment(tmp_path: Path) -> None:
@@ -63,8 +63,11 @@ def test_one_that_says_so_overrides_those_before(tmp_path: Path) -> None:
     one.write_text("CONFIG_A=y\nCONFIG_B=y\n")
     two.write_text("# override: it costs too much\n# CONFIG_A is not set\n")
     three.write_text("CONFIG_A=y\n")
-    found = kconfig.combine([one, two])
-    assert {name: one.value for name, one in found.items()} == {"A": "n", "B": "y"}
+    requests = kconfig.combine([one, two])
+    assert {name: request.value for name, request in requests.items()} == {
+        "A": "n",
+        "B": "y",
+    }
     with pytest.raises(kconfig.KconfigError, match="three:1: CONFIG_A=y contradicts"):
         kconfig.combine([one, two, three])
     # It holds for the next line only.
@@ -117,16 +120,16 @@ def test_why_a_symbol_did_not_stick(
     (tmp_path / "Kconfig").write_text(KCONFIG)
     (tmp_path / ".config").write_text(config)
     asked = kconfig.parse_fragment(_fragment(tmp_path / "f", request_ + "\n"))
-    (said,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, {})
-    assert why in said
+    (reason,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, {})
+    assert why in reason
 
 
 def test_an_unreadable_kconfig_costs_only_the_explanation(tmp_path: Path) -> None:
     (tmp_path / "Kconfig").write_text("no such keyword\n")
     (tmp_path / ".config").write_text("")
     asked = kconfig.parse_fragment(_fragment(tmp_path / "f", "CONFIG_A=y\n"))
-    (said,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, {})
-    assert "could not be read to say why" in said
+    (reason,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, {})
+    assert "could not be read to say why" in reason
 
 
 def test_without_a_kconfig_that_can_be_read_nothing_is_off(tmp_path: Path) -> None:

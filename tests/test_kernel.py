@@ -119,8 +119,8 @@ def test_what_comes_out(bench: Bench) -> None:
     assert not list(built.modules.rglob("build")), "bpftrace would follow this link"
     assert {p.step for p in seen[:2]} == {"a.o", "b.o"}, "in any order: make -j"
     assert [p.step for p in seen[2:]] == ["vmlinux"]
-    found = kernel.find(built.key, bench.cache)
-    assert found == dataclasses.replace(built, reused=True)
+    entry = kernel.find(built.key, bench.cache)
+    assert entry == dataclasses.replace(built, reused=True)
 
 
 @pytest.mark.parametrize("stale", ["bzImage", "compressed/vmlinux.bin"])
@@ -139,9 +139,9 @@ def test_an_image_of_another_kernel_is_none(bench: Bench, stale: str) -> None:
 
 
 def test_a_full_disk_is_no_fault_of_the_source(bench: Bench) -> None:
-    said = "$(S)a.c:1: fatal error: error writing to x.s: No space left on device"
+    message = "$(S)a.c:1: fatal error: error writing to x.s: No space left on device"
     makefile = bench.tree / "Makefile"
-    makefile.write_text(MAKEFILE.replace("@gcc -Wall", f"@echo '{said}'; false"))
+    makefile.write_text(MAKEFILE.replace("@gcc -Wall", f"@echo '{message}'; false"))
     with pytest.raises(KstallError, match="no space left while building") as caught:
         bench.build()
     assert not isinstance(caught.value, kernel.BuildError)

@@ -81,4 +81,4 @@ def test_the_agent_is_told(
     monkeypatch.setattr(program.time, "monotonic", lambda: next(clock))
     monkeypatch.setenv(workload._TROUBLE, str(tmp_path / workload.TROUBLE))
     assert program.main([SUITE]) == program.FAILED
-    assert [one.kind for one in workload.troubles(tmp_path)] == told
+    assert [trouble.kind for trouble in workload.troubles(tmp_path)] == told

@@ -58,11 +58,11 @@ def test_packages_import_public_names_of_earlier_ones(project_root: Path) -> Non
             other = where.split(".")[1:]
             if not other or other[0] in (mine, "cli", "entry"):
                 continue
-            said = f"{path.relative_to(top)} imports {where}"
-            assert FLOW.index(other[0]) < before, said
-            assert len(other) == 1, f"{said}, which is no package"
+            message = f"{path.relative_to(top)} imports {where}"
+            assert FLOW.index(other[0]) < before, message
+            assert len(other) == 1, f"{message}, which is no package"
             public = importlib.import_module(where).__all__
-            assert set(names) <= set(public), f"{said}: {names} are not all public"
+            assert set(names) <= set(public), f"{message}: {names} are not all public"
 
 
 def test_analysis_stands_on_the_first_packages_only(project_root: Path) -> None:
@@ -105,9 +105,9 @@ def test_readme_draws_the_same_flow(project_root: Path) -> None:
 
 @pytest.mark.parametrize("package", FLOW)
 def test_a_package_says_what_it_is_for(package: str) -> None:
-    found = importlib.import_module(f"kstall.{package}")
-    assert found.__doc__ and "\n\nIn come" in found.__doc__
-    assert all(hasattr(found, name) for name in found.__all__)
+    module = importlib.import_module(f"kstall.{package}")
+    assert module.__doc__ and "\n\nIn come" in module.__doc__
+    assert all(hasattr(module, name) for name in module.__all__)
 
 
 def test_checks_import_only_evidence(project_root: Path) -> None:

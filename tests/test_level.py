@@ -27,7 +27,7 @@ from kstall.series.series import Overhead
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Built:
     """Stages, the kernels that were built, what they are compared by, and for each time
     that patches were compiled whether it was in every variant."""
 
@@ -42,10 +42,10 @@ def _built(
     project_root: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> _Made:
+) -> _Built:
     """What is done at ``level``, with nothing really made."""
     (series,) = Project(project_root).load(["drm-sched"])
-    made: list[str] = []
+    sides: list[str] = []
     compiled: list[bool] = []
     base = SimpleNamespace(patches=())
     plan = SimpleNamespace(touched=(), offsets=(), upto=lambda _: base)
@@ -55,8 +55,8 @@ def _built(
         yield lambda plan: kernels._Checkout(plan, lambda: None)  # type: ignore[arg-type,return-value]
 
     def build(_: object, checkout: Any, *__: object) -> SimpleNamespace:
-        made.append("base" if checkout.plan is base else "patched")
-        return SimpleNamespace(key=made[-1])
+        sides.append("base" if checkout.plan is base else "patched")
+        return SimpleNamespace(key=sides[-1])
 
     nothing = SimpleNamespace(reused=True, remarks=(), file=tmp_path / "x/.config")
     for name, what in {
@@ -85,30 +85,30 @@ def _built(
     ground = groups.Ground(request.project, source, nowhere, nowhere, tmp_path)
     subject = validate._subject(request, run, ground, series, entry)
     built = kernels.make(ground, subject.group, level, run, entry)
-    return _Made(run.report, made, built.pair(series), compiled)
+    return _Built(run.report, sides, built.pair(series), compiled)
 
 
 def test_a_full_run_builds_both_kernels(
     project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = _built("full", project_root, tmp_path, monkeypatch)
-    assert made.kernels == ["base", "patched"]
-    assert made.both is not None
+    outcome = _built("full", project_root, tmp_path, monkeypatch)
+    assert outcome.kernels == ["base", "patched"]
+    assert outcome.both is not None
 
 
 def test_a_quick_run_builds_one_and_says_what_it_skips(
     project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = _built("quick", project_root, tmp_path, monkeypatch)
-    assert made.kernels == ["patched"]
-    assert made.both is None
-    assert made.compiled == []
-    said = ktap.text(made.report)
+    outcome = _built("quick", project_root, tmp_path, monkeypatch)
+    assert outcome.kernels == ["patched"]
+    assert outcome.both is None
+    assert outcome.compiled == []
+    text = ktap.text(outcome.report)
     for skipped in (
         "stage.base # SKIP LEVEL=quick: the costs of events are not measured",
         "stage.compile # SKIP LEVEL=quick: patches are not compiled one by one",
     ):
-        assert skipped in said
+        assert skipped in text
 
 
 @pytest.mark.parametrize(("level", "everything"), [("full", [False]), ("deep", [True])])
@@ -119,8 +119,8 @@ def test_only_deep_compiles_in_every_variant(
     level: validate.Level,
     everything: list[bool],
 ) -> None:
-    found = _built(level, project_root, tmp_path, monkeypatch)
-    assert found.compiled == everything
+    outcome = _built(level, project_root, tmp_path, monkeypatch)
+    assert outcome.compiled == everything
 
 
 def test_a_quick_run_is_no_proof_for_mails(tmp_path: Path) -> None:

@@ -33,11 +33,11 @@ def test_the_series_is_proven(proven: Outcome) -> None:
     (series,) = proven.report.series
     # Two reasons only: another level tries it, or the smallest kernel has no scheduler.
     untold = [
-        (one.name, one.status, one.detail)
-        for one in series.checks
-        if one.status != "pass"
-        and not (one.status == "skip" and one.detail.endswith("at LEVEL=deep"))
-        and (one.name, one.status) != ("compiles_tiny", "skip")
+        (check.name, check.status, check.detail)
+        for check in series.checks
+        if check.status != "pass"
+        and not (check.status == "skip" and check.detail.endswith("at LEVEL=deep"))
+        and (check.name, check.status) != ("compiles_tiny", "skip")
     ]
     assert untold == []
     declared = {check.name for check in Project(_root()).load([SERIES])[0].spec.check}
@@ -83,33 +83,33 @@ def _program(project: Project, text: str) -> None:
 @pytest.mark.deep
 def test_a_patch_that_does_not_apply(project_copy: Project, tmp_path: Path) -> None:
     _patch(project_copy, "\n \ts_fence = sched_job->s_fence;\n", "\n \tother();\n")
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 3
-    said = found.stage("apply").error or ""
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert outcome.exit_code == 3
+    error = outcome.stage("apply").error or ""
     place = f"{WAIT}, drivers/gpu/drm/scheduler/sched_main.c:1041: hunk"
-    assert said.startswith(place), said
+    assert error.startswith(place), error
 
 
 @pytest.mark.deep
 def test_a_symbol_that_does_not_stick(project_copy: Project, tmp_path: Path) -> None:
     with (project_copy.kconfigs / "drm-sched.config").open("a") as fragment:
         fragment.write("# CONFIG_SND is not set\nCONFIG_SND_HDA_INTEL=m\n")
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
     # The base cannot have it either, so that it is no fault of the patches.
-    assert found.exit_code == 2
+    assert outcome.exit_code == 2
     # The base, which comes first, is asked for the same symbols.
-    said = found.stage("base").error or ""
-    assert "CONFIG_SND_HDA_INTEL=m did not stick" in said
-    assert "unmet dependency SND [=n]" in said
+    error = outcome.stage("base").error or ""
+    assert "CONFIG_SND_HDA_INTEL=m did not stick" in error
+    assert "unmet dependency SND [=n]" in error
 
 
 @pytest.mark.deep
 def test_a_build_error(project_copy: Project, tmp_path: Path) -> None:
     _patch(project_copy, "ready = job->submit_ts, ts;\n", "ready = job->no_such, ts;\n")
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
-    said = found.stage("build").error or ""
-    assert re.search(r"sched_main\.c:\d+:\d+: error: .*no_such", said), said
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert outcome.exit_code == 1
+    error = outcome.stage("build").error or ""
+    assert re.search(r"sched_main\.c:\d+:\d+: error: .*no_such", error), error
 
 
 @pytest.mark.deep
@@ -122,21 +122,21 @@ def test_a_warning_fails_the_second_time_as_well(
         "+\tu32 deps = 0, order_deps = 0, lazy_deps = 0, idle;\n",
     )
     for number in range(2):
-        found = validate(project_copy.root, tmp_path / str(number), SERIES)
-        assert found.exit_code == 1
-        assert "unused variable" in (found.stage("build").error or "")
+        outcome = validate(project_copy.root, tmp_path / str(number), SERIES)
+        assert outcome.exit_code == 1
+        assert "unused variable" in (outcome.stage("build").error or "")
 
 
 @pytest.mark.fault("guest panics", "a real kernel in a run")
 @pytest.mark.deep
 def test_a_guest_that_panics(project_copy: Project, tmp_path: Path) -> None:
     _program(project_copy, "#!/bin/sh\necho c >/proc/sysrq-trigger\n")
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
-    said = found.stage("guest").error or ""
-    assert "the guest panicked in workload" in said
-    assert "sysrq triggered crash" in said
-    assert "console.log" in said
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert outcome.exit_code == 1
+    error = outcome.stage("guest").error or ""
+    assert "the guest panicked in workload" in error
+    assert "sysrq triggered crash" in error
+    assert "console.log" in error
 
 
 @pytest.mark.fault("guest hangs", "a real kernel in a run")
@@ -150,15 +150,15 @@ def test_a_guest_that_hangs(project_copy: Project, tmp_path: Path) -> None:
     path.write_text(text)
     # The agent is stopped, so nothing in the guest keeps the workload's deadline.
     _program(project_copy, "#!/bin/sh\nkill -STOP $PPID\nsleep 3600\n")
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
     # Its kernel is silent, and the deadline is the harness's: it is tried once more.
-    assert found.exit_code == 2
-    said = found.stage("guest").error or ""
-    assert said.count("the guest did not end in workload") == 2
-    assert "in the first try: " in said
-    console = (found.dir / SERIES / "console.log").read_text(errors="replace")
+    assert outcome.exit_code == 2
+    error = outcome.stage("guest").error or ""
+    assert error.count("the guest did not end in workload") == 2
+    assert "in the first try: " in error
+    console = (outcome.dir / SERIES / "console.log").read_text(errors="replace")
     assert "Show Blocked State" in console or "Show State" in console
-    assert not _qemus(found.dir)
+    assert not _qemus(outcome.dir)
 
 
 @pytest.mark.deep
@@ -168,10 +168,10 @@ def test_an_event_that_never_fires(project_copy: Project, tmp_path: Path) -> Non
         f"+\tif (trace_{EVENT}_enabled())\n",
         f"+\tif (0 && trace_{EVENT}_enabled())\n",
     )
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
-    assert f"{EVENT}: 0 events, expected >= 1" in found.failed()["events_fire"]
-    assert "one_wait_for_each_run" in found.failed()
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert outcome.exit_code == 1
+    assert f"{EVENT}: 0 events, expected >= 1" in outcome.failed()["events_fire"]
+    assert "one_wait_for_each_run" in outcome.failed()
 
 
 @pytest.mark.deep
@@ -183,10 +183,10 @@ def test_an_event_that_carries_a_wrong_value(
         f"+\ttrace_call__{EVENT}(job, ktime_sub(now, job->submit_ts),\n",
         f"+\ttrace_call__{EVENT}(job, ktime_sub(now, job->submit_ts) >> 10,\n",
     )
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
-    assert "wait_ns" in found.failed()["second_job_waits_for_credits"]
-    assert "times_agree_with_older_events" in found.failed()
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert outcome.exit_code == 1
+    assert "wait_ns" in outcome.failed()["second_job_waits_for_credits"]
+    assert "times_agree_with_older_events" in outcome.failed()
 
 
 @pytest.mark.deep
@@ -202,9 +202,9 @@ def test_a_record_with_a_hole(project_copy: Project, tmp_path: Path) -> None:
         fields("dep_ns", "ctx", "seqno", "deps"),
         fields("deps", "dep_ns", "ctx", "seqno"),
     )
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
-    assert "4 bytes before dep_ns" in found.failed()["record_layout"]
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert outcome.exit_code == 1
+    assert "4 bytes before dep_ns" in outcome.failed()["record_layout"]
 
 
 @pytest.mark.deep
@@ -216,13 +216,13 @@ def test_a_print_fmt_that_only_the_kernel_can_evaluate(
         "+\t\t  __get_str(name), __entry->wait_ns, __entry->dep_ns,\n",
         "+\t\t  __get_str(name), __entry->wait_ns, ktime_to_ns(__entry->dep_ns),\n",
     )
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert outcome.exit_code == 1
     for reader in ("decoded_by_perf", "decoded_by_trace_cmd"):
-        assert "[FAILED TO PARSE]" in found.failed()[reader]
+        assert "[FAILED TO PARSE]" in outcome.failed()[reader]
     assert (
         "cannot be evaluated: ktime_to_ns(REC->dep_ns)"
-        in found.failed()["text_is_the_record"]
+        in outcome.failed()["text_is_the_record"]
     )
 
 
@@ -232,16 +232,16 @@ def test_a_kernel_that_warns(project_copy: Project, tmp_path: Path) -> None:
         "+\t\t/* A fence can be signalled with a timestamp of the driver's choice. */"
     )
     _patch(project_copy, comment, "+\t\tWARN_ON_ONCE(deps < 1000);")
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    assert found.exit_code == 1
-    said = found.stage("guest").error or ""
-    assert "the kernel complained" in said
-    assert "drm_sched_job_trace_wait" in said
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
+    assert outcome.exit_code == 1
+    error = outcome.stage("guest").error or ""
+    assert "the kernel complained" in error
+    assert "drm_sched_job_trace_wait" in error
 
 
 def _qemus(directory: Path) -> list[int]:
     """Processes that name ``directory``, directly or through a link of theirs."""
-    found = []
+    pids = []
     for number in descendants():
         entry = Path(f"/proc/{number}")
         try:
@@ -251,8 +251,8 @@ def _qemus(directory: Path) -> list[int]:
             continue
         held = any(link.startswith(str(directory)) for link in links)
         if held or str(directory).encode() in words:
-            found.append(number)
-    return found
+            pids.append(number)
+    return pids
 
 
 @pytest.mark.fault("killed", "a real build and a real guest")

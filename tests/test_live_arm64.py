@@ -20,11 +20,11 @@ def test_a_series_is_proven(project_root: Path, tmp_path: Path, series: str) -> 
     if shutil.which(arch.ARM64.qemu) is None:
         pytest.skip("make setup ARCH=arm64 installs what that takes")
     words = ("--arch", "arm64", "--level", "quick", series)
-    found = validate(project_root, tmp_path / "out", *words)
-    assert found.exit_code == 0, found.said
-    assert found.report.environment.arch == "arm64"
-    assert found.report.environment.accelerator == "tcg"
-    judged = {one.name: one.status for one in found.report.series[0].checks}
+    outcome = validate(project_root, tmp_path / "out", *words)
+    assert outcome.exit_code == 0, outcome.said
+    assert outcome.report.environment.arch == "arm64"
+    assert outcome.report.environment.accelerator == "tcg"
+    judged = {check.name: check.status for check in outcome.report.series[0].checks}
     (declared,) = Project(project_root).load([series])
     there = declared.on(arch.ARM64)
     gone = {check.name for check, _ in there.skipped}

@@ -53,21 +53,23 @@ def _checks(
     work = Work(
         context=run.context(project, kept),
         series=series,
-        plan=replace(plan, states=tuple(tuple(one.items()) for one in states)),
+        plan=replace(plan, states=tuple(tuple(state.items()) for state in states)),
         tools=kernel.toolchain(borrowed.pahole, kept),
         root=borrowed,
     )
     with tree.workspace(base, ui.say) as put:
         builds.prove(work, put, run, entry)
-    return {one.name: one for one in entry.checks}
+    return {check.name: check for check in entry.checks}
 
 
-def _failed(found: dict[str, Check]) -> dict[str, dict[str, str]]:
+def _failed(checks: dict[str, Check]) -> dict[str, dict[str, str]]:
     return {
         check.name: {
-            one.label[:4]: one.detail for one in check.comparisons if not one.ok
+            comparison.label[:4]: comparison.detail
+            for comparison in check.comparisons
+            if not comparison.ok
         }
-        for check in found.values()
+        for check in checks.values()
         if check.status not in ("pass", "skip")
     }
 
@@ -78,22 +80,24 @@ def test_a_series_as_it_is(project_root: Path, tmp_path: Path) -> None:
 
 def test_a_warning_under_w_1(project_root: Path, tmp_path: Path) -> None:
     unused = "static const int kstall_unused = 1;\n"
-    found = _failed(_checks(project_root, tmp_path, {2: unused, 3: unused}))
+    failures = _failed(_checks(project_root, tmp_path, {2: unused, 3: unused}))
     # Its quotation marks depend on the locale.
-    said = re.compile(r"-Wunused-const-variable=: .kstall_unused. defined but not used")
+    pattern = re.compile(
+        r"-Wunused-const-variable=: .kstall_unused. defined but not used"
+    )
     for name in ("no_new_warnings", "compiles_without_tracing"):
-        told = found.pop(name)
+        told = failures.pop(name)
         assert set(told) == {"0002"}
         assert f"{FILE}:" in told["0002"]
-        assert said.search(told["0002"])
-    assert found == {}
+        assert pattern.search(told["0002"])
+    assert failures == {}
 
 
 def test_a_patch_in_the_middle_does_not_build(
     project_root: Path, tmp_path: Path
 ) -> None:
-    found = _failed(_checks(project_root, tmp_path, {2: "#error of a mutant\n"}))
-    assert set(found) == {"compiles_as_configured", "compiles_without_tracing"}
-    for told in found.values():
+    failures = _failed(_checks(project_root, tmp_path, {2: "#error of a mutant\n"}))
+    assert set(failures) == {"compiles_as_configured", "compiles_without_tracing"}
+    for told in failures.values():
         assert set(told) == {"0002"}
         assert "error: #error of a mutant" in told["0002"]

@@ -59,13 +59,13 @@ def _debugged(project: Project, tmp_path: Path) -> dict[str, Check]:
         groups.Ground(project, base, guest_root, tools, home),
         [(series, entry)],
         run,
-        beside=[one for one in project.load() if one.name != SERIES],
+        beside=[series for series in project.load() if series.name != SERIES],
         flavours=("debug",),
     )
-    return {one.name: one for one in entry.checks}
+    return {check.name: check for check in entry.checks}
 
 
-def _said(check: Check) -> str:
+def _details(check: Check) -> str:
     assert check.status == "fail"
     return "\n".join(f"{o.label}\n{o.detail}" for o in check.comparisons if not o.ok)
 
@@ -73,9 +73,9 @@ def _said(check: Check) -> str:
 def test_a_sleeping_call_in_a_probe(project_copy: Project, tmp_path: Path) -> None:
     line = "+\t\t    __entry->credits = sched_job->credits;\n"
     _mutate(project_copy, line, line.replace("__entry", "might_sleep(); __entry", 1))
-    said = _said(_debugged(project_copy, tmp_path)["no_new_splats"])
-    assert "BUG: sleeping function called from invalid context" in said
-    assert "drm_sched_job_no_credits" in said
+    details = _details(_debugged(project_copy, tmp_path)["no_new_splats"])
+    assert "BUG: sleeping function called from invalid context" in details
+    assert "drm_sched_job_no_credits" in details
 
 
 def test_a_lock_taken_in_the_wrong_order(project_copy: Project, tmp_path: Path) -> None:
@@ -86,6 +86,6 @@ def test_a_lock_taken_in_the_wrong_order(project_copy: Project, tmp_path: Path) 
         "+\tu32 count = ({ spin_lock(&entity->lock); spin_unlock(&entity->lock); "
         "atomic_read(&sched->credit_count); });\n",
     )
-    said = _said(_debugged(project_copy, tmp_path)["no_new_splats"])
-    assert "WARNING: possible circular locking dependency detected" in said
-    assert "&entity->lock" in said and "&rq->lock" in said
+    details = _details(_debugged(project_copy, tmp_path)["no_new_splats"])
+    assert "WARNING: possible circular locking dependency detected" in details
+    assert "&entity->lock" in details and "&rq->lock" in details

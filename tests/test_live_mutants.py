@@ -26,11 +26,11 @@ def base() -> Base:
 
 
 def _all() -> list[tuple[str, mutants.Mutant]]:
-    found = []
+    pairs = []
     for name in Project(ROOT).names():
         (series,) = Project(ROOT).load([name])
-        found += [(name, mutant) for mutant in mutants.load(series)]
-    return found
+        pairs += [(name, mutant) for mutant in mutants.load(series)]
+    return pairs
 
 
 MUTANTS = [
@@ -40,7 +40,7 @@ MUTANTS = [
 
 
 def test_each_series_with_events_has_one_that_falsifies_a_record() -> None:
-    wanted = {one.name for one in Project(ROOT).load() if one.spec.tracepoint}
+    wanted = {series.name for series in Project(ROOT).load() if series.spec.tracepoint}
     assert wanted <= {series for series, mutant in _all() if mutant.falsifies}
 
 
@@ -87,8 +87,8 @@ def test_a_mutant_is_caught_by_name(
     folder = project_copy.patches / name
     mutants.make(folder, mutant)
     live.keep_only(folder, mutant.caught_by)
-    found = live.validate(project_copy.root, tmp_path / "out", name)
-    assert found.exit_code == 1, found.said
-    checks = found.report.series[0].checks
+    outcome = live.validate(project_copy.root, tmp_path / "out", name)
+    assert outcome.exit_code == 1, outcome.said
+    checks = outcome.report.series[0].checks
     failed = {check.name for check in checks if check.status == "fail"}
-    assert set(mutant.caught_by) <= failed, found.failed()
+    assert set(mutant.caught_by) <= failed, outcome.failed()

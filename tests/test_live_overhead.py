@@ -65,10 +65,10 @@ def _validate(project: Project, out: Path) -> Outcome:
     return validate(project.root, out, SERIES)
 
 
-def _said(found: Outcome, check: str) -> str:
-    assert found.exit_code == 1, found.said
-    assert check in found.failed(), found.said
-    return found.failed()[check]
+def _detail(outcome: Outcome, check: str) -> str:
+    assert outcome.exit_code == 1, outcome.said
+    assert check in outcome.failed(), outcome.said
+    return outcome.failed()[check]
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_work_outside_the_guard(
     project_copy: Project, tmp_path: Path, condition: str, cause: str
 ) -> None:
     _replace(project_copy, GUARD, GUARD.replace("(trace", f"({condition}trace"))
-    found = _validate(project_copy, tmp_path / "out")
-    said = _said(found, "disabled_path_unchanged")
-    assert f"drm_sched_run_job_work [gpu-sched]: {cause}" in said
-    assert "drm_sched_run_job_work+0x" in said
-    assert "call ktime_get" in said or "call dma_fence_get_status" in said
+    outcome = _validate(project_copy, tmp_path / "out")
+    detail = _detail(outcome, "disabled_path_unchanged")
+    assert f"drm_sched_run_job_work [gpu-sched]: {cause}" in detail
+    assert "drm_sched_run_job_work+0x" in detail
+    assert "call ktime_get" in detail or "call dma_fence_get_status" in detail
 
 
 def test_a_grown_struct(project_copy: Project, proven: Outcome, tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_a_grown_struct(project_copy: Project, proven: Outcome, tmp_path: Path) 
         "struct drm_sched_job {\n",
         "struct drm_sched_job {\n\tktime_t\t\t\t\twaited;\n",
     )
-    found = _validate(project_copy, tmp_path / "out")
-    said = _said(found, "structs_do_not_grow")
-    assert "struct drm_sched_job: +waited: 160 bytes, expected <= 152 bytes" in said
+    outcome = _validate(project_copy, tmp_path / "out")
+    detail = _detail(outcome, "structs_do_not_grow")
+    assert "struct drm_sched_job: +waited: 160 bytes, expected <= 152 bytes" in detail
 
 
 def test_a_renamed_field_of_an_existing_event(
@@ -122,9 +122,9 @@ def test_a_renamed_field_of_an_existing_event(
     renamed = done.replace("fence_seqno", "number")
     header = "drivers/gpu/drm/scheduler/gpu_scheduler_trace.h"
     _add_patch(project_copy, proven, header, done, renamed)
-    found = validate(project_copy.root, tmp_path / "out", SERIES)
-    said = _said(found, "existing_events_are_kept")
-    assert "drm_sched_job_done" in said and "fence_seqno is gone" in said
+    outcome = validate(project_copy.root, tmp_path / "out", SERIES)
+    detail = _detail(outcome, "existing_events_are_kept")
+    assert "drm_sched_job_done" in detail and "fence_seqno is gone" in detail
 
 
 def test_a_tracepoint_in_a_header(
@@ -147,7 +147,7 @@ def test_a_tracepoint_in_a_header(
         "\tif (tracepoint_enabled(drm_sched_job_wait))\n"
         "\t\tsmp_mb();\n",
     )
-    found = _validate(project_copy, tmp_path / "out")
-    said = _said(found, "off_is_a_nop")
-    assert "drm_sched_job_wait: functions with a site" in said
-    assert "(!)" in said
+    outcome = _validate(project_copy, tmp_path / "out")
+    detail = _detail(outcome, "off_is_a_nop")
+    assert "drm_sched_job_wait: functions with a site" in detail
+    assert "(!)" in detail

@@ -34,8 +34,8 @@ def rasdaemon_has_them(ev: Evidence) -> Verdict:
 
     v = Verdict()
     facts = _facts(ev.workload("consumer"))
-    (last,) = [one for one in facts if one["what"] == "consumer"]
-    burst, both = (one for one in facts if one["what"] == "turn")
+    (last,) = [fact for fact in facts if fact["what"] == "consumer"]
+    burst, both = (fact for fact in facts if fact["what"] == "turn")
     with tempfile.NamedTemporaryFile() as file:
         file.write(base64.b64decode(last["database"]))
         file.flush()
@@ -104,8 +104,9 @@ def fetched(place: Path) -> Path:
         (place / name).mkdir(parents=True)
     (place / "etc/status").touch()
     lines = [
-        f"deb-src [signed-by={debian.keyring()}] {debian.mirror_for(one)} {one} main\n"
-        for one in ("sid", "trixie")
+        f"deb-src [signed-by={debian.keyring()}] "
+        f"{debian.mirror_for(suite)} {suite} main\n"
+        for suite in ("sid", "trixie")
     ]
     (place / "etc/sources.list").write_text("".join(lines))
     settings = {
@@ -134,10 +135,10 @@ def built(source: Path, patch: Path, target: Path) -> None:
     run("autoreconf", "-fi", cwd=source)
     state = "--localstatedir=/tmp/kstall-ras"
     run("./configure", "--enable-sqlite3", "--enable-aer", state, cwd=source)
-    said = run("make", "-j2", cwd=source)
-    warned = re.findall(r"(?m)^(ras-[\w-]+\.[ch]):\d+.*warning: (.*)$", said)
+    output = run("make", "-j2", cwd=source)
+    warned = re.findall(r"(?m)^(ras-[\w-]+\.[ch]):\d+.*warning: (.*)$", output)
     # That one it has without the patch, too.
-    assert [one for one in warned if "use_ipmitool" not in one[1]] == []
+    assert [warning for warning in warned if "use_ipmitool" not in warning[1]] == []
     target.mkdir()
     shutil.copy2(source / "rasdaemon", target)
     linked = run("ldd", source / "rasdaemon", cwd=source)
@@ -148,11 +149,11 @@ def built(source: Path, patch: Path, target: Path) -> None:
 def test_rasdaemon_reads_the_event(project_copy: Project, tmp_path: Path) -> None:
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if not missing:
-        found = (
+        probes = (
             (name, subprocess.run(["pkg-config", "--exists", name], check=False))
             for name in LIBRARIES
         )
-        missing = [name for name, done in found if done.returncode]
+        missing = [name for name, done in probes if done.returncode]
     if missing:
         pytest.skip(f"to build rasdaemon takes {', '.join(missing)}")
     folder = project_copy.patches / "pci-aer"

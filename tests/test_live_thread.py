@@ -55,34 +55,38 @@ def _check(project: Path, out: Path, thread: Path, *arguments: str) -> Outcome:
     return live.run(project, "check-thread", out, str(thread), *arguments)
 
 
-def _status(found: Outcome, name: str) -> Check:
-    (check,) = [one for one in found.report.series[0].checks if one.name == name]
+def _status(outcome: Outcome, name: str) -> Check:
+    (check,) = [
+        check for check in outcome.report.series[0].checks if check.name == name
+    ]
     return check
 
 
 def test_a_series_of_ours_is_known_and_proven_by_its_own_checks(
     project_root: Path, tmp_path: Path, received: Path
 ) -> None:
-    found = _check(project_root, tmp_path, received)
-    assert found.exit_code == 0, found.said
-    assert f"it is {SERIES}, and results in the same tree" in found.said
-    assert "range-diff" not in found.said
-    (entry,) = found.report.series
+    outcome = _check(project_root, tmp_path, received)
+    assert outcome.exit_code == 0, outcome.said
+    assert f"it is {SERIES}, and results in the same tree" in outcome.said
+    assert "range-diff" not in outcome.said
+    (entry,) = outcome.report.series
     assert entry.name == SERIES
     (ours,) = Project(project_root).load([SERIES])
-    judged = {one.name for one in entry.checks}
-    assert {one.name for one in ours.spec.check} < judged
+    judged = {check.name for check in entry.checks}
+    assert {check.name for check in ours.spec.check} < judged
     assert {"off_is_a_nop", "events_fire", "checkpatch_strict"} < judged
-    assert found.report.status == "proven"
+    assert outcome.report.status == "proven"
     # The mails are what was judged: they are signed, and ours are not.
-    texts = [path.read_text() for path in found.dir.parent.glob("threads/*/patches/*")]
+    texts = [
+        path.read_text() for path in outcome.dir.parent.glob("threads/*/patches/*")
+    ]
     assert all(f"Signed-off-by: {postbox.NAME}" in text for text in texts)
-    digests = {cache.file_digest(path) for path in _arrived(found).glob("*.patch")}
-    assert {one.sha256 for one in entry.patches} == digests
+    digests = {cache.file_digest(path) for path in _arrived(outcome).glob("*.patch")}
+    assert {patch.sha256 for patch in entry.patches} == digests
 
 
-def _arrived(found: Outcome) -> Path:
-    (place,) = found.dir.parent.glob(f"threads/*/project/patches/{SERIES}")
+def _arrived(outcome: Outcome) -> Path:
+    (place,) = outcome.dir.parent.glob(f"threads/*/project/patches/{SERIES}")
     return place
 
 
@@ -96,34 +100,36 @@ def test_one_line_that_was_changed_is_shown_and_is_what_is_judged(
     changed.write_bytes(text.replace(old, old[:-1] + b" >> 10,"))
     # It has a Makefile, which runs here: of ours it is known, of others to be read.
     words = ("--level=quick", "--trusted")
-    found = _check(project_root, tmp_path / "out", changed, *words)
-    assert f"it is {SERIES}, and results in a different tree" in found.said
-    assert "changed  drm/sched: Trace how long a job waited and for what" in found.said
-    assert "range-diff, ours against theirs:" in found.said
+    outcome = _check(project_root, tmp_path / "out", changed, *words)
+    assert f"it is {SERIES}, and results in a different tree" in outcome.said
+    assert (
+        "changed  drm/sched: Trace how long a job waited and for what" in outcome.said
+    )
+    assert "range-diff, ours against theirs:" in outcome.said
     call = r"\s+trace_call__\w+\(job, ktime_sub\(now, job->submit_ts\)"
-    assert re.search(rf"-\+{call},", found.said)
-    assert re.search(rf"\+\+{call} >> 10,", found.said)
+    assert re.search(rf"-\+{call},", outcome.said)
+    assert re.search(rf"\+\+{call} >> 10,", outcome.said)
     # What came is built and run (now, or when this was tested the last time), and says
     # too little.
-    assert found.exit_code == 1, found.said
-    assert found.stage("guest").status == "pass"
-    failed = {x.name for x in found.report.series[0].checks if x.status == "fail"}
-    assert "second_job_waits_for_credits" in failed, found.failed()
+    assert outcome.exit_code == 1, outcome.said
+    assert outcome.stage("guest").status == "pass"
+    failed = {x.name for x in outcome.report.series[0].checks if x.status == "fail"}
+    assert "second_job_waits_for_credits" in failed, outcome.failed()
 
 
 def test_a_series_that_nobody_here_has_seen(project_root: Path, tmp_path: Path) -> None:
-    found = _check(project_root, tmp_path, STRANGE)
-    assert found.exit_code == 0, found.said
-    assert "it is no version of a series of this checkout" in found.said
-    assert "pipe:pipe_resize (event), include/trace/events/pipe.h" in found.said
-    assert "in pipe_resize_ring() of fs/pipe.c" in found.said
-    (entry,) = found.report.series
-    assert [one.name for one in entry.events] == ["pipe:pipe_resize"]
-    listed = _status(found, "kernel_lists_them")
+    outcome = _check(project_root, tmp_path, STRANGE)
+    assert outcome.exit_code == 0, outcome.said
+    assert "it is no version of a series of this checkout" in outcome.said
+    assert "pipe:pipe_resize (event), include/trace/events/pipe.h" in outcome.said
+    assert "in pipe_resize_ring() of fs/pipe.c" in outcome.said
+    (entry,) = outcome.report.series
+    assert [event.name for event in entry.events] == ["pipe:pipe_resize"]
+    listed = _status(outcome, "kernel_lists_them")
     assert listed.status == "pass"
     fields = "unsigned int from, unsigned int to, unsigned int used; holes: none"
     assert fields in listed.comparisons[0].detail
-    fire = _status(found, "they_fire")
+    fire = _status(outcome, "they_fire")
     assert fire.status == "skip"
     assert fire.detail == (
         "did not fire, and no workload was named to make them fire: pipe:pipe_resize"
@@ -132,17 +138,19 @@ def test_a_series_that_nobody_here_has_seen(project_root: Path, tmp_path: Path) 
     (site,) = entry.overhead.footprint.sites
     assert (site.event, site.function) == ("pipe_resize", "pipe_resize_ring")
     assert site.nop in (2, 5)
-    assert _status(found, "off_is_a_nop").status == "pass"
-    assert found.report.status == "proven"
+    assert _status(outcome, "off_is_a_nop").status == "pass"
+    assert outcome.report.status == "proven"
 
 
 def test_it_fires_if_somebody_says_how(project_root: Path, tmp_path: Path) -> None:
     program = tmp_path / "resize.py"
     program.write_text(RESIZE)
-    found = _check(project_root, tmp_path / "out", STRANGE, "--workload", str(program))
-    assert found.exit_code == 0, found.said
-    assert _status(found, "they_fire").status == "pass"
-    trace = next(found.dir.glob("*/results/named/trace.txt")).read_text()
+    outcome = _check(
+        project_root, tmp_path / "out", STRANGE, "--workload", str(program)
+    )
+    assert outcome.exit_code == 0, outcome.said
+    assert _status(outcome, "they_fire").status == "pass"
+    trace = next(outcome.dir.glob("*/results/named/trace.txt")).read_text()
     assert "pipe_resize: from=16 to=32 used=0" in trace
 
 
@@ -151,8 +159,10 @@ def test_a_workload_that_does_not_make_it_fire_fails(
 ) -> None:
     program = tmp_path / "idle.sh"
     program.write_text("#!/bin/sh\n")
-    found = _check(project_root, tmp_path / "out", STRANGE, "--workload", str(program))
-    assert found.exit_code == 1, found.said
-    assert found.failed() == {
+    outcome = _check(
+        project_root, tmp_path / "out", STRANGE, "--workload", str(program)
+    )
+    assert outcome.exit_code == 1, outcome.said
+    assert outcome.failed() == {
         "they_fire": "pipe:pipe_resize: 0 events, expected >= 1 events"
     }

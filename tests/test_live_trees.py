@@ -38,16 +38,16 @@ def test_a_series_that_fits_both_is_proven_on_both(
     project: Project, tmp_path: Path, version: str
 ) -> None:
     words = ("--level", "quick", "--kernel", f"debian:{version}", SERIES)
-    found = validate(project.root, tmp_path / "out", *words)
-    assert found.exit_code == 0, found.said
-    assert found.report.status == "proven"
-    assert found.report.tree is not None
-    assert found.report.tree.version.startswith(f"{version}.")
-    judged = {one.name: one.status for one in found.report.series[0].checks}
+    outcome = validate(project.root, tmp_path / "out", *words)
+    assert outcome.exit_code == 0, outcome.said
+    assert outcome.report.status == "proven"
+    assert outcome.report.tree is not None
+    assert outcome.report.tree.version.startswith(f"{version}.")
+    judged = {check.name: check.status for check in outcome.report.series[0].checks}
     for name in ("arguments_are_counted", "decoded_by_perf", "decoded_by_trace_cmd"):
         assert judged[name] == "pass"
     if version == "6.12":
-        assert "PREEMPT_VOLUNTARY=y instead of" in found.stage("config").summary
+        assert "PREEMPT_VOLUNTARY=y instead of" in outcome.stage("config").summary
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_six_series_are_proven_on_the_version_before(
     project_root: Path, tmp_path: Path, series: str
 ) -> None:
     words = ("--level", "quick", "--kernel", "debian:7.2", series)
-    found = validate(project_root, tmp_path / "out", *words)
-    assert found.exit_code == 0, found.said
-    judged = {one.name: one.status for one in found.report.series[0].checks}
+    outcome = validate(project_root, tmp_path / "out", *words)
+    assert outcome.exit_code == 0, outcome.said
+    judged = {check.name: check.status for check in outcome.report.series[0].checks}
     assert judged["checkpatch_tags"] == "skip"
-    assert "PROC_SYSCTL=y instead of SYSCTL" in found.stage("config").summary
+    assert "PROC_SYSCTL=y instead of SYSCTL" in outcome.stage("config").summary
 
 
 @pytest.mark.parametrize(
@@ -76,21 +76,21 @@ def test_two_do_not_apply_to_it(
     project_root: Path, tmp_path: Path, series: str, place: str
 ) -> None:
     words = ("--level", "quick", "--kernel", "debian:7.2", series)
-    found = validate(project_root, tmp_path / "out", *words)
-    assert found.exit_code == 3, found.said
-    assert re.match(place, found.stage("apply").error or "")
+    outcome = validate(project_root, tmp_path / "out", *words)
+    assert outcome.exit_code == 3, outcome.said
+    assert re.match(place, outcome.stage("apply").error or "")
 
 
 def test_what_does_not_fit_an_old_tree_is_no_failure(
     project: Project, tmp_path: Path
 ) -> None:
     words = ("--level", "quick", "--kernel", "debian:6.12", "drm-sched")
-    found = validate(project.root, tmp_path / "out", *words)
-    assert found.exit_code == 3, found.said
-    assert found.report.status == "does-not-apply"
-    said = found.stage("apply").error or ""
-    assert said.startswith("0001-drm-sched-Add-a-helper-for-pipelined-dependencies")
-    assert ", drivers/gpu/drm/scheduler/" in said.splitlines()[0]
+    outcome = validate(project.root, tmp_path / "out", *words)
+    assert outcome.exit_code == 3, outcome.said
+    assert outcome.report.status == "does-not-apply"
+    error = outcome.stage("apply").error or ""
+    assert error.startswith("0001-drm-sched-Add-a-helper-for-pipelined-dependencies")
+    assert ", drivers/gpu/drm/scheduler/" in error.splitlines()[0]
 
 
 # -- 7.3 with a Kconfig of tomorrow --------------------------------------------------
@@ -100,8 +100,8 @@ def test_what_does_not_fit_an_old_tree_is_no_failure(
 def tools(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
     wanted = root.packages(project_root / "scripts/guest-packages.txt")
     log = tmp_path_factory.mktemp("root") / "log"
-    made = root.obtain(wanted, cache.default_dir(), lambda _: None, log=log)
-    return kernel.toolchain(made.pahole, cache.default_dir())
+    borrowed = root.obtain(wanted, cache.default_dir(), lambda _: None, log=log)
+    return kernel.toolchain(borrowed.pahole, cache.default_dir())
 
 
 @pytest.fixture
@@ -166,12 +166,12 @@ def test_a_tree_that_renames_hides_and_removes_what_is_asked_for(
     # Removed: one that is always there from then on, and one that headers test.
     for name in ("EPOLL", "FAILSLAB"):
         _everywhere(tomorrow, _renaming(f"config {name}\n", f"config NO_{name}\n"))
-    made = resolve.configure(
+    configuration = resolve.configure(
         tomorrow, tmp_path / "o", [base], tools.make, log=tmp_path / "log"
     )
     for name in ("KPROBE_TRACING", "KUNIT_DEBUGFS", "KUNIT_FILES", "WQ_WATCHDOG"):
-        assert made.config[name] == "y", name
-    assert set(made.remarks) == {
+        assert configuration.config[name] == "y", name
+    assert set(configuration.remarks) == {
         "KPROBE_EVENTS is called KPROBE_TRACING now",
         "KUNIT_DEBUGFS through KUNIT_FILES, as it has no prompt",
         "WQ_WATCHDOG with WATCHDOGS, which it depends on",
@@ -179,7 +179,9 @@ def test_a_tree_that_renames_hides_and_removes_what_is_asked_for(
     }
     # All others are what they were.
     others = set(asked) - {"KPROBE_EVENTS", "EPOLL", "FAILSLAB"}
-    assert all(made.config.get(name, "n") == asked[name].value for name in others)
+    assert all(
+        configuration.config.get(name, "n") == asked[name].value for name in others
+    )
     # The series that needs what is gone is not judged; the next one is not stopped.
     with pytest.raises(resolve.UnmetSymbols) as caught:
         resolve.configure(
@@ -192,7 +194,7 @@ def test_a_tree_that_renames_hides_and_removes_what_is_asked_for(
     assert "io_uring-sq.config:8: CONFIG_FAILSLAB=y" in caught.value.what
     assert "no such symbol" in caught.value.what
     fragments = [base, project.kconfigs / "sched-throttle.config"]
-    made = resolve.configure(
+    configuration = resolve.configure(
         tomorrow, tmp_path / "o", fragments, tools.make, log=tmp_path / "log"
     )
-    assert made.config["CFS_BANDWIDTH"] == "y"
+    assert configuration.config["CFS_BANDWIDTH"] == "y"
