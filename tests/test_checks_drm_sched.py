@@ -110,12 +110,12 @@ class Told:
     told: tuple[Event, ...]
 
     def events(self, name: str | None = None) -> tuple[Event, ...]:
-        return tuple(one for one in self.told if name in (None, one.name))
+        return tuple(event for event in self.told if name in (None, event.name))
 
     record = events
 
     def older(self, *new: str) -> tuple[Event, ...]:
-        return tuple(one for one in self.told if one.name not in new)
+        return tuple(event for event in self.told if event.name not in new)
 
 
 def _drm(
@@ -139,8 +139,14 @@ def _dma(ms: float, cpu: int, name: str, fence: tuple[int, int]) -> Event:
 def _container_case(order: tuple[int, ...], *, looked_at: bool) -> Told:
     """Fences that signal at 50, 100 and 150 ms, and what they are in after that."""
     told = [
-        *(_drm(i, 0, "queue", one, dev=f"link-{i}") for i, one in enumerate(INSIDE)),
-        *(_drm(3 + i, 0, "run", one, dev=f"link-{i}") for i, one in enumerate(INSIDE)),
+        *(
+            _drm(i, 0, "queue", fence, dev=f"link-{i}")
+            for i, fence in enumerate(INSIDE)
+        ),
+        *(
+            _drm(3 + i, 0, "run", fence, dev=f"link-{i}")
+            for i, fence in enumerate(INSIDE)
+        ),
         _drm(10, 0, "queue", JOB, dev="ring"),
         _drm(10.01, 0, "add_dep", JOB, ctx=CONTAINER[0], seqno=CONTAINER[1]),
     ]
@@ -189,7 +195,7 @@ def test_a_container_that_nobody_had_looked_at_is_late(checks: ModuleType) -> No
 
 
 @pytest.mark.parametrize(
-    ("forget", "said"),
+    ("forget", "wrong"),
     [
         ("none", set()),
         ("a look", {"fences in containers that signalled when looked at"}),
@@ -198,7 +204,7 @@ def test_a_container_that_nobody_had_looked_at_is_late(checks: ModuleType) -> No
     ],
 )
 def test_what_the_containers_did_is_held_against_what_they_hold(
-    checks: ModuleType, forget: str, said: set[str]
+    checks: ModuleType, forget: str, wrong: set[str]
 ) -> None:
     held, jobs, signals = [], {}, {}
     cases = [(order, False) for order in checks.ORDERS for _ in range(2)]
@@ -216,9 +222,11 @@ def test_what_the_containers_did_is_held_against_what_they_hold(
         held[0].deps.clear()
     verdict = Verdict()
     checks._containers_are_timed(verdict, held, jobs, signals)
-    failed = {one.label for one in verdict.comparisons if not one.ok}
-    assert failed >= said
-    assert bool(failed) == bool(said)
+    failed = {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    }
+    assert failed >= wrong
+    assert bool(failed) == bool(wrong)
 
 
 def test_the_last_dependency_is_the_one_that_signalled_last(
@@ -346,7 +354,7 @@ def _late_look(number: int, lazy: int, *, ahead: bool) -> Told:
 
 
 @pytest.mark.parametrize(
-    ("cases", "said"),
+    ("cases", "wrong"),
     [
         (((1, False), (1, False), (1, True)), set()),
         # One is not marked: then it is no upper limit, but wrong.
@@ -362,15 +370,17 @@ def _late_look(number: int, lazy: int, *, ahead: bool) -> Told:
     ],
 )
 def test_a_late_look_has_to_be_marked(
-    checks: ModuleType, cases: tuple[tuple[int, bool], ...], said: set[str]
+    checks: ModuleType, cases: tuple[tuple[int, bool], ...], wrong: set[str]
 ) -> None:
     told: list[Event] = []
     for number, (lazy, ahead) in enumerate(cases):
         told += _late_look(number, lazy, ahead=ahead).told
     verdict = checks.a_late_look_is_marked(_Run(Told(tuple(told))))
-    failed = {one.label for one in verdict.comparisons if not one.ok}
+    failed = {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    }
     if any(lazy == 0 for lazy, _ in cases):
-        assert failed - said == {"dep_ns of 148:2, longer by"}
+        assert failed - wrong == {"dep_ns of 148:2, longer by"}
     else:
-        assert failed == said
-    assert failed >= said
+        assert failed == wrong
+    assert failed >= wrong

@@ -51,7 +51,7 @@ def _said(lines: Lines) -> str:
 
 def _wrong(verdict: Any) -> list[str]:
     assert verdict.comparisons
-    return [one.label for one in verdict.comparisons if not one.ok]
+    return [comparison.label for comparison in verdict.comparisons if not comparison.ok]
 
 
 # -- iommu-lazy -----------------------------------------------------------------------
@@ -162,8 +162,8 @@ def test_a_disk_in_a_lazy_domain(
         "strict_mode_waits",
         "each_iova_is_freed",
     ):
-        found = _wrong(getattr(checks, name)(evidence))
-        assert found == (wrong if name == check else []), name
+        labels = _wrong(getattr(checks, name)(evidence))
+        assert labels == (wrong if name == check else []), name
 
 
 # -- iommu-fq -------------------------------------------------------------------------
@@ -344,8 +344,8 @@ def test_device_memory_that_is_used_up(
     load = _load(tmp_path, "chunk", _said(lines))
     evidence = Evidence(tmp_path, {}, {"chunk": load}, {})
     names = ("nobody_waits_for_ever", "both_sizes_are_mapped")
-    found = [_wrong(getattr(checks, name)(evidence)) for name in names]
-    assert found == ([[], wrong] if line == 2 else [wrong, []])
+    labels = [_wrong(getattr(checks, name)(evidence)) for name in names]
+    assert labels == ([[], wrong] if line == 2 else [wrong, []])
 
 
 SHORT: Lines = [

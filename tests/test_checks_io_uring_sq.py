@@ -59,12 +59,12 @@ def _started(
     return _record(START, at, pid, op_str="WRITE", opcode=23, **request)
 
 
-def _evidence(place: Path, name: str, said: list[Line], records: list[Record]) -> Any:
+def _evidence(place: Path, name: str, output: list[Line], records: list[Record]) -> Any:
     folder = place / name
     folder.mkdir()
-    (folder / "stdout").write_text("".join(json.dumps(line) + "\n" for line in said))
+    (folder / "stdout").write_text("".join(json.dumps(line) + "\n" for line in output))
     created = _record("io_uring_create", 1, fd=FD)
-    lines = "".join(json.dumps(one) + "\n" for one in [created, *records])
+    lines = "".join(json.dumps(record) + "\n" for record in [created, *records])
     (folder / "record.jsonl").write_text(lines)
     return Evidence(place, {}, {name: WorkloadResult(name, folder, {}, {})}, {})
 
@@ -94,7 +94,7 @@ def _file() -> tuple[list[Line], list[Record]]:
 
 
 def _wrong(verdict: Any) -> set[str]:
-    return {one.label for one in verdict.comparisons if not one.ok}
+    return {comparison.label for comparison in verdict.comparisons if not comparison.ok}
 
 
 def _same(records: list[Record]) -> None:
@@ -135,18 +135,18 @@ def test_time_in_the_queue(
     change: Callable[[list[Record]], None],
     wrong: set[str],
 ) -> None:
-    said, records = _file()
+    output, records = _file()
     change(records)
-    evidence = _evidence(tmp_path, "async", said, records)
+    evidence = _evidence(tmp_path, "async", output, records)
     assert _wrong(checks.time_in_the_queue_is_the_programs(evidence)) == wrong
 
 
 def test_a_queue_that_was_never_long_proves_nothing(
     checks: ModuleType, tmp_path: Path
 ) -> None:
-    said, records = _file()
-    said[1]["writes"] = said[1]["writes"][:2]
-    evidence = _evidence(tmp_path, "async", said, records[:2] + records[6:8])
+    output, records = _file()
+    output[1]["writes"] = output[1]["writes"][:2]
+    evidence = _evidence(tmp_path, "async", output, records[:2] + records[6:8])
     wrong = _wrong(checks.time_in_the_queue_is_the_programs(evidence))
     assert wrong == {"longest time in the queue, by the program"}
 
@@ -183,7 +183,7 @@ def test_a_stall_that_lasts(
 ) -> None:
     # Of two files, then of one, whose worker has begun the second write of three.
     chain = [_queued(data, 4) for data in (3, 4, 5)] + [_started(3, 5), _started(4, 6)]
-    said: list[Line] = []
+    output: list[Line] = []
     for case, begun, count in (
         ("async-stall", [1], 2),
         ("async-stall-file", [3, 4], 3),
@@ -191,38 +191,38 @@ def test_a_stall_that_lasts(
         own = {**OWN, "case": case}
         writes = [[begun[0] + turn, WORKER, 7, 9] for turn in range(count)]
         at = {"at_ns": 201 * MS, "begun": begun, "trace": [case]}
-        said += [
+        output += [
             _ring(case),
             {**own, **at, "kind": "stall"},
             {**own, "kind": "async", "writes": writes},
         ]
-    found = {"async-stall": trace, "async-stall-file": chain}
+    traces = {"async-stall": trace, "async-stall-file": chain}
     reader = SimpleNamespace(
         trace=lambda text, layouts: SimpleNamespace(
-            events=list(map(_event, found[text]))
+            events=list(map(_event, traces[text]))
         )
     )
     monkeypatch.setattr(checks, "records", reader)
-    evidence = _evidence(tmp_path, "async", said, [])
+    evidence = _evidence(tmp_path, "async", output, [])
     labels = {f"async-stall: {label}" for label in wrong}
     assert _wrong(checks.stall_shows_while_it_lasts(evidence)) == labels
-    found = {"async-stall": found["async-stall"], "async-stall-file": chain[:-1]}
+    traces = {"async-stall": traces["async-stall"], "async-stall-file": chain[:-1]}
     labels |= {"async-stall-file: started", "async-stall-file: queued still"}
     assert _wrong(checks.stall_shows_while_it_lasts(evidence)) == labels
 
 
 def _canceled() -> tuple[list[Line], dict[str, Record]]:
     """The last write's event: of four files, and of one whose worker had taken it."""
-    said: list[Line] = []
+    output: list[Line] = []
     for case, files in (("async-cancel", 4), ("async-cancel-file", 1)):
         writes = [[1, WORKER, 10, 30], [2, WORKER, 31, 40], [3, 0, 0, 0]]
         times = {"cancel_ns": 20, "canceled_ns": 25, "over_ns": 50}
-        found = -114 if files == 1 else 0
-        cqes = {"cqes": [[1, 4096], [4, found], [2, 4096], [3, -125]]}
+        res = -114 if files == 1 else 0
+        cqes = {"cqes": [[1, 4096], [4, res], [2, 4096], [3, -125]]}
         fd = {"fd": FD + (files == 1)}
         line = {**OWN, **fd, **times, **cqes, "files": files, "writes": writes}
-        said += [{**_ring(case), **fd}, {**line, "kind": "async", "case": case}]
-    return said, {
+        output += [{**_ring(case), **fd}, {**line, "kind": "async", "case": case}]
+    return output, {
         "created": _record("io_uring_create", 2, fd=FD + 1, ctx=CTX + 1),
         "listed": _started(3, 22, PID, 1),
         "taken": _started(3, 45, WORKER, 1, CTX + 1),
@@ -243,9 +243,9 @@ def _canceled() -> tuple[list[Line], dict[str, Record]]:
 def test_who_tells_of_a_canceled_write(
     checks: ModuleType, tmp_path: Path, which: str, change: Record, wrong: set[str]
 ) -> None:
-    said, records = _canceled()
+    output, records = _canceled()
     records[which] |= change
-    evidence = _evidence(tmp_path, "async", said, [*records.values()])
+    evidence = _evidence(tmp_path, "async", output, [*records.values()])
     assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == wrong
 
 
@@ -291,11 +291,11 @@ def test_what_older_kernels_do_not_find_runs(
     event: dict[str, int],
     wrong: set[str],
 ) -> None:
-    said, records = _canceled()
-    said[3]["writes"] = [*said[3]["writes"][:2], write]
-    said[3]["cqes"] = [[1, 4096], [2, 4096], *cqes]
+    output, records = _canceled()
+    output[3]["writes"] = [*output[3]["writes"][:2], write]
+    output[3]["cqes"] = [[1, 4096], [2, 4096], *cqes]
     records["taken"]["fields"] |= {"cancel": 0, **event}
-    evidence = _evidence(tmp_path, "async", said, [*records.values()])
+    evidence = _evidence(tmp_path, "async", output, [*records.values()])
     labels = {f"async-cancel-file: {label}" for label in wrong}
     assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == labels
 
@@ -303,9 +303,9 @@ def test_what_older_kernels_do_not_find_runs(
 def test_canceled_work_without_an_event_is_still_queued(
     checks: ModuleType, tmp_path: Path
 ) -> None:
-    said, records = _canceled()
+    output, records = _canceled()
     del records["taken"]
-    evidence = _evidence(tmp_path, "async", said, [*records.values()])
+    evidence = _evidence(tmp_path, "async", output, [*records.values()])
     labels = {f"async-cancel-file: {label}" for label in ("opcodes", "cancel")}
     assert _wrong(checks.canceled_work_leaves_the_queue(evidence)) == labels
 
@@ -314,10 +314,10 @@ def test_a_worker_that_had_the_write_of_another_file(
     checks: ModuleType, tmp_path: Path
 ) -> None:
     # Two of the files share a hash: it is the worker's, after what was held.
-    said, records = _canceled()
-    said[1]["cqes"] = [[1, 4096], [4, -114], [2, 4096], [3, -125]]
+    output, records = _canceled()
+    output[1]["cqes"] = [[1, 4096], [4, -114], [2, 4096], [3, -125]]
     records["listed"] |= {"pid": WORKER, "ts": 30}
-    evidence = _evidence(tmp_path, "async", said, [*records.values()])
+    evidence = _evidence(tmp_path, "async", output, [*records.values()])
     verdict = checks.canceled_work_leaves_the_queue(evidence)
     assert _wrong(verdict) == set()
     assert "async-cancel: a worker had the write" in (verdict.undecided or "")
@@ -341,13 +341,13 @@ def test_who_is_killed_leaves_nothing_queued(
     own = {**OWN, "case": "async-kill"}
     times = {"begin_ns": 10, "over_ns": 20}
     writes = [[1, WORKER, 15, 0], [2, 0, 0, 0]]
-    said = [
+    output = [
         _ring("async-kill"),
         {**own, **times, "kind": "killed", "writes": writes},
         {**own, "kind": "gone", "gone_ns": 30},
     ]
     queued = [_queued(1, 11), _queued(2, 12)]
-    evidence = _evidence(tmp_path, "async", said, queued + records)
+    evidence = _evidence(tmp_path, "async", output, queued + records)
     assert _wrong(checks.killed_work_leaves_the_queue(evidence)) == wrong
 
 
@@ -375,7 +375,7 @@ RIGHT = [
         (RIGHT, set()),
         # As it is without the patch.
         (
-            [one[3:] for one in RIGHT],
+            [lines[3:] for lines in RIGHT],
             {
                 "counters, before: fdinfo",
                 "counters, dropped: fdinfo",
@@ -406,7 +406,7 @@ def test_counters_of_fdinfo(
 ) -> None:
     counts = [(0, 0), (3, 0), (3, 0), (3, 4), (0, 0)]
     cases = [("counters", when) for when in ("before", "dropped", "kept", "lost")]
-    said: list[Line] = [
+    output: list[Line] = [
         {
             **OWN,
             **{"kind": "fdinfo", "case": case, "when": when, "lines": lines},
@@ -417,10 +417,12 @@ def test_counters_of_fdinfo(
         )
     ]
     cqes = {"nops": 7, "cqes": [[1, 0], [2, 0]], "kept": [[3, 0]]}
-    said.append({**OWN, **cqes, "kind": "counters", "case": "counters"})
+    output.append({**OWN, **cqes, "kind": "counters", "case": "counters"})
     overflows = [{"ocqe": 1}] + [{"ocqe": 0}] * 4
-    events = [_event(_record("io_uring_cqe_overflow", 9, **one)) for one in overflows]
-    evidence = _evidence(tmp_path, "counters", said, [])
+    events = [
+        _event(_record("io_uring_cqe_overflow", 9, **fields)) for fields in overflows
+    ]
+    evidence = _evidence(tmp_path, "counters", output, [])
     load = evidence.workload("counters")
     monkeypatch.setattr(type(load), "events", lambda self, name: tuple(events))
     assert _wrong(checks.fdinfo_shows_the_rings_counters(evidence)) == wrong

@@ -43,7 +43,7 @@ def _toggled(place: Path, told: list[tuple[int, int]]) -> Evidence:
     """Evidence of the workload ``toggle`` with ``told`` for either event."""
     folder = place / "toggle"
     folder.mkdir()
-    seen = [(*one, 0) for one in told]
+    seen = [(*record, 0) for record in told]
     lines = [
         json.dumps(
             {"what": "toggle", "event": event, "turns": TURNS[:count], "told": seen}
@@ -56,7 +56,11 @@ def _toggled(place: Path, told: list[tuple[int, int]]) -> Evidence:
 
 
 def _wrong(verdict: Verdict) -> set[str]:
-    return {one.label.partition(": ")[2] for one in verdict.comparisons if not one.ok}
+    return {
+        comparison.label.partition(": ")[2]
+        for comparison in verdict.comparisons
+        if not comparison.ok
+    }
 
 
 ON, OFF = TURNS[7]
@@ -91,7 +95,9 @@ def test_switched_on_half_way(
 ) -> None:
     verdict = checks.switched_on_half_way(_toggled(tmp_path, told))
     assert _wrong(verdict) == wrong
-    of_both = {one.label for one in verdict.comparisons if not one.ok}
+    of_both = {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    }
     # Beside the thread there can be the timer.
     each = {"iotlb_sync"} if wrong == MANY else set(EVENTS)
     assert of_both == {f"{event}: {what}" for event in each for what in wrong}
@@ -100,7 +106,9 @@ def test_switched_on_half_way(
 def test_two_flushes_at_a_time_and_no_third(checks: ModuleType, tmp_path: Path) -> None:
     many = [(LATE[0] + number * US, LATE[1]) for number in range(3)]
     verdict = checks.switched_on_half_way(_toggled(tmp_path, [*TOLD, *many]))
-    of_both = {one.label for one in verdict.comparisons if not one.ok}
+    of_both = {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    }
     assert of_both == {f"{event}: {what}" for event in EVENTS for what in MANY}
 
 
@@ -131,7 +139,7 @@ class Lazy:
         """All of it as a workload's results; only scattered pages were read."""
         folder = place / "disk-lazy"
         folder.mkdir()
-        said: list[dict[str, object]] = [
+        facts: list[dict[str, object]] = [
             {
                 "what": "phase",
                 "name": name,
@@ -146,8 +154,8 @@ class Lazy:
             }
             for name, begin in BEGINS.items()
         ]
-        said.append({"what": "probes", "entered": self.entered, "waits": self.waits})
-        (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+        facts.append({"what": "probes", "entered": self.entered, "waits": self.waits})
+        (folder / "stdout").write_text("\n".join(map(json.dumps, facts)))
         load = WorkloadResult("disk-lazy", folder, {}, {})
         load.__dict__["_traced"] = Trace(tuple(self.events), 0)
         return load
@@ -292,7 +300,9 @@ def test_scattered_reads(
     if change is not None:
         change(lazy)
     verdict = checks.scattered_io_waits_in_lazy_mode(lazy.evidence(tmp_path))
-    assert {one.label for one in verdict.comparisons if not one.ok} == wrong
+    assert {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    } == wrong
 
 
 def _flush(at: int, freed: int, full: int = 0, cpu: int = 0) -> Event:
@@ -352,30 +362,32 @@ def test_freed_once(
     ):
         folder = tmp_path / load
         folder.mkdir()
-        said = [
+        facts = [
             {"what": "phase", "name": name, "begin_ns": at * 1000 * MS,
              "end_ns": at * 1000 * MS + 900 * MS}
             for at, name in enumerate(phases)
         ]  # fmt: skip
-        (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+        (folder / "stdout").write_text("\n".join(map(json.dumps, facts)))
         loads[load] = WorkloadResult(load, folder, {}, {})
         # The others are quiet.
         of = events if load == "disk-lazy" else []
         loads[load].__dict__["_traced"] = Trace(tuple(of), 0)
     verdict = checks.each_unmapping_is_freed_once(Evidence(tmp_path, {}, loads, {}))
-    found = {one.label for one in verdict.comparisons if not one.ok}
-    assert found == {f"disk-lazy: small: {what}" for what in wrong}
+    labels = {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    }
+    assert labels == {f"disk-lazy: small: {what}" for what in wrong}
 
 
 def _named(place: Path, named: list[tuple[int, int, str]], full: int = 1) -> Evidence:
     """Two flushes of a full queue, told at 100 and at 300 us."""
     (place / "bench-lazy").mkdir()
-    said = [
+    facts = [
         {"what": "phase", "name": "full", "begin_ns": 0, "end_ns": MS,
          "device": DISK},
         {"what": "named", "named": named},
     ]  # fmt: skip
-    (place / "bench-lazy/stdout").write_text("\n".join(map(json.dumps, said)))
+    (place / "bench-lazy/stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("bench-lazy", place / "bench-lazy", {}, {})
     events = [_flush(100 * US, 255, full), _flush(300 * US, 255, full)]
     load.__dict__["_traced"] = Trace(tuple(events), 0)
@@ -406,7 +418,9 @@ def test_the_device_of_a_full_queue(
     wrong: set[str],
 ) -> None:
     verdict = checks.full_flush_is_before_its_device(_named(tmp_path, named, full))
-    assert {one.label for one in verdict.comparisons if not one.ok} == wrong
+    assert {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    } == wrong
 
 
 @pytest.mark.parametrize(
@@ -441,7 +455,9 @@ def test_sizes_add_up(
         loads[name] = WorkloadResult(name, folder, {}, {})
         loads[name].__dict__["_traced"] = Trace(tuple(_waiting().events), 0)
     verdict = checks.sizes_add_up(Evidence(tmp_path, {}, loads, {}))
-    assert {one.label for one in verdict.comparisons if not one.ok} == wrong
+    assert {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    } == wrong
 
 
 # -- both times of an unmapping --------------------------------------------------------
@@ -453,7 +469,7 @@ def _strict(place: Path, change: Callable[[dict[str, object]], None]) -> Evidenc
     folder.mkdir()
     events: list[Event] = []
     waits = []
-    said: list[dict[str, object]] = []
+    facts: list[dict[str, object]] = []
     for number, (name, granule) in enumerate(
         (("one", 2), ("sixteen", 2), ("tables", 2))
     ):
@@ -474,7 +490,7 @@ def _strict(place: Path, change: Callable[[dict[str, object]], None]) -> Evidenc
             change(fields)
             told = cast(dict[str, int | str], fields)
             events.append(_event(at + 13 * US, "iotlb_sync", **told))
-        said.append(
+        facts.append(
             {
                 "what": "phase",
                 "name": name,
@@ -486,8 +502,8 @@ def _strict(place: Path, change: Callable[[dict[str, object]], None]) -> Evidenc
                 "avg_unmap_100ns": 150,
             }
         )
-    said.append({"what": "probes", "waits": waits})
-    (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+    facts.append({"what": "probes", "waits": waits})
+    (folder / "stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("bench-strict", folder, {}, {})
     load.__dict__["_traced"] = Trace(tuple(events), 0)
     return Evidence(place, {}, {"bench-strict": load}, {})
@@ -572,11 +588,11 @@ def test_two_devices(
         _event(14 * US, "iotlb_fq_flush", domain=its) for its in (DOMAIN, flushed)
     ]  # fmt: skip
     flushes = [[13, its, 13, 14, 0, 0, 0, 0] for its in (DOMAIN, DOMAIN + 1)]
-    said = [
+    facts = [
         {"what": "probes", "waits": waits, "entered": []},
         {"what": "flushes", "flushes": flushes},
     ]
-    (tmp_path / "operator/stdout").write_text("\n".join(map(json.dumps, said)))
+    (tmp_path / "operator/stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("operator", tmp_path / "operator", {}, {})
     load.__dict__["_traced"] = Trace(tuple(events), 0)
     evidence = Evidence(tmp_path, {}, {"operator": load}, {})
@@ -584,7 +600,7 @@ def test_two_devices(
 
 
 def _wrong_labels(verdict: Verdict) -> set[str]:
-    return {one.label for one in verdict.comparisons if not one.ok}
+    return {comparison.label for comparison in verdict.comparisons if not comparison.ok}
 
 
 # -- two processors, and a type that changes late --------------------------------------
@@ -606,14 +622,14 @@ def _crowded(place: Path, *, others: int = 3, **told: int) -> Evidence:
             Event(at + 20 * US, cpu, 1, "x", "iommu", "iotlb_fq_flush", {**fields}),
         ]
     events += [Event(MS, 0, 1, "x", "iommu", "unmap", {})] * 512
-    said: list[dict[str, object]] = [
+    facts: list[dict[str, object]] = [
         {
             **{"what": "phase", "name": "crowd", "begin_ns": 0, "end_ns": 9 * MS},
             **{"type": "DMA-FQ", "device": NIC},
         },
         {"what": "flushes", "flushes": flushes, "others": others},
     ]
-    (place / "crowd/stdout").write_text("\n".join(map(json.dumps, said)))
+    (place / "crowd/stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("crowd", place / "crowd", {}, {})
     load.__dict__["_traced"] = Trace(tuple(events), 0)
     return Evidence(place, {}, {"crowd": load}, {})
@@ -650,11 +666,11 @@ def test_two_cpus(
 def _switched(place: Path, lazy: int, at: int) -> Evidence:
     """A strict unmapping, asked for at 0 us and invalidated from 3 us on."""
     (place / "switch-late").mkdir()
-    said: list[dict[str, object]] = [
+    facts: list[dict[str, object]] = [
         {"what": "written", "type": "DMA-FQ", "lazy": [at]},
         {"what": "probes", "waits": [_wait(0, 0x10000)], "entered": []},
     ]
-    (place / "switch-late/stdout").write_text("\n".join(map(json.dumps, said)))
+    (place / "switch-late/stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("switch-late", place / "switch-late", {}, {})
     told = (_event(13 * US, "iotlb_sync", lazy=lazy),)
     load.__dict__["_traced"] = Trace(told, 0)
@@ -691,19 +707,19 @@ def _tables(place: Path, walks: int, *, walking: bool, syncs: int = 0) -> Eviden
     """Twelve unmappings of either kind, and ``walks`` invalidations amid the latter."""
     folder = place / "lazy-tables"
     folder.mkdir()
-    events, said = [], []
+    events, lines = [], []
     for number, name in enumerate(("pages", "tables")):
         begin = number * 1000 * MS
         facts = {"what": "phase", "name": name, "type": "DMA-FQ", "device": DISK}
-        said.append({**facts, "begin_ns": begin, "end_ns": begin + 900 * MS})
+        lines.append({**facts, "begin_ns": begin, "end_ns": begin + 900 * MS})
         events += [_unmapped(begin + at * MS, at << 21) for at in range(1, 13)]
         events.append(_event(begin + 800 * MS, "iotlb_fq_flush", freed=12))
     events += [_event(1500 * MS, "iotlb_sync") for _ in range(syncs)]
     probed = [
         [1000 * at, 1000 * at + 7, 0, 1 << 21] for at in range(1001, 1001 + walks)
     ]
-    said.append({"what": "probes", "waits": [], "walks": probed, "walking": walking})
-    (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+    lines.append({"what": "probes", "waits": [], "walks": probed, "walking": walking})
+    (folder / "stdout").write_text("\n".join(map(json.dumps, lines)))
     load = WorkloadResult("lazy-tables", folder, {}, {})
     load.__dict__["_traced"] = Trace(tuple(events), 0)
     return Evidence(place, {}, {"lazy-tables": load}, {})

@@ -36,7 +36,7 @@ def checks(project_root: Path) -> ModuleType:
 
 
 def _wrong(verdict: Verdict) -> set[str]:
-    return {one.label for one in verdict.comparisons if not one.ok}
+    return {comparison.label for comparison in verdict.comparisons if not comparison.ok}
 
 
 # -- what the document tells to type --------------------------------------------------
@@ -88,10 +88,10 @@ def _end(at: int, start: int, ns: int, **fields: int | str) -> Event:
     return Event(at, 0, 7, "x", "mmu_notifier", END, own)
 
 
-def _load(place: Path, name: str, said: list[object], events: list[Event]) -> Evidence:
+def _load(place: Path, name: str, facts: list[object], events: list[Event]) -> Evidence:
     folder = place / name
     folder.mkdir()
-    (folder / "stdout").write_text("\n".join(map(json.dumps, said)))
+    (folder / "stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult(name, folder, {}, {})
     load.__dict__["_traced"] = Trace(tuple(events), 0)
     return Evidence(place, {}, {name: load}, {})
@@ -100,21 +100,21 @@ def _load(place: Path, name: str, said: list[object], events: list[Event]) -> Ev
 def _filtered(
     place: Path, kept: list[tuple[int, int]], slowest: int = 3 * MS
 ) -> Evidence:
-    said: list[object] = []
+    facts: list[object] = []
     events = []
     for number, (start, slow, ns) in enumerate(MOVES, 1):
         at = number * 100 * MS
         wall = 40 * MS if slow else slowest
         events.append(_end(at + ns, start, ns))
-        said.append(
+        facts.append(
             {
                 **{"what": "move" if slow else "quick", "addr": start, "moved": 1},
                 **{"began": at, "ended": at + wall},
             }
         )
-    said += [{"what": "record", "start": s, "duration_ns": ns} for s, ns in kept]
-    said.append({"what": "records", "began": 1, "read": 1000 * MS})
-    return _load(place, "slow", said, events)
+    facts += [{"what": "record", "start": s, "duration_ns": ns} for s, ns in kept]
+    facts.append({"what": "records", "began": 1, "read": 1000 * MS})
+    return _load(place, "slow", facts, events)
 
 
 SLOW = [(start, ns) for start, slow, ns in MOVES if slow]
@@ -156,13 +156,13 @@ def test_filter_is_not_judged_if_all_was_slow(
 
 
 def _evicted(place: Path, events: list[Event], gone: int = 2) -> Evidence:
-    said: list[object] = [
+    facts: list[object] = [
         {
             **{"what": "evict", "tid": 7, "addr": 0x1000, "pages": 2, "gone": gone},
             **{"there": 2, "began": 10 * MS, "ended": 20 * MS},
         }
     ]
-    return _load(place, "device", said, events)
+    return _load(place, "device", facts, events)
 
 
 EVICTED = [_end(11 * MS, 0x1000, 1), _end(12 * MS, 0x2000, 1)]
@@ -212,7 +212,7 @@ def test_end_that_is_switched_on_amid_a_callback(
         **{"end alone": (16, 0, 16), "off again": (16, 0, 0), "on amid": (1, 0, 0)},
         **{"on, slow": (1, 1, 1), "off amid": (1, 1, 0), "end on amid": (1, 1, 1)},
     }
-    said: list[object] = [
+    facts: list[object] = [
         {
             **{"what": step, "moved": moved, "begins": begins, "ends": ends},
             **{"events": begins + ends, "helpers": (begins + ends) // 2, "amid": 1},
@@ -220,7 +220,7 @@ def test_end_that_is_switched_on_amid_a_callback(
         }
         for step, (moved, begins, ends) in steps.items()
     ]
-    for one in said:
-        if isinstance(one, dict) and one["what"] == "off amid":
-            one["helpers"] = 1
-    assert _wrong(checks.off_is_off(_load(tmp_path, "toggle", said, []))) == wrong
+    for fact in facts:
+        if isinstance(fact, dict) and fact["what"] == "off amid":
+            fact["helpers"] = 1
+    assert _wrong(checks.off_is_off(_load(tmp_path, "toggle", facts, []))) == wrong

@@ -115,7 +115,9 @@ def test_an_advisory_error(
 ) -> None:
     saved = _evidence(tmp_path, reports, mask, left, counted)
     verdict = checks.advisory_error_is_one_message(saved)
-    assert {one.label for one in verdict.comparisons if not one.ok} == wrong
+    assert {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    } == wrong
 
 
 # -- the invariants, held against turns that are made up
@@ -195,9 +197,9 @@ def _wrong(
     monkeypatch.setattr(checks, "_WORKLOADS", ("multi",))
     verdict = getattr(checks, check)(saved)
     return {
-        one.label.partition(": two-devices")[2]
-        for one in verdict.comparisons
-        if not one.ok
+        comparison.label.partition(": two-devices")[2]
+        for comparison in verdict.comparisons
+        if not comparison.ok
     }
 
 
@@ -357,5 +359,9 @@ def test_the_interrupt(
     saved = _turns(tmp_path, [{"told": [], "traced": traced}])
     monkeypatch.setattr(checks, "_WORKLOADS", ("multi",))
     verdict = checks.told_by_the_interrupt(saved)
-    bad = {one.label.partition(": ")[2] for one in verdict.comparisons if not one.ok}
+    bad = {
+        comparison.label.partition(": ")[2]
+        for comparison in verdict.comparisons
+        if not comparison.ok
+    }
     assert bad == wrong

@@ -70,7 +70,7 @@ _DIED = {"what": "died", "first": 20_000, "second": 60_000}
 def _evidence(place: Path, spoil: Callable[[list[Fact], list[Fact]], None]) -> Evidence:
     folder = place / "follow"
     folder.mkdir()
-    said = [
+    facts = [
         _cq("shared", SHARED, 3, 5, 3),
         _cq("own", OWN, 7, 1, 1),
         {"what": "qp", "qp": "first", "state": ERR},
@@ -79,43 +79,43 @@ def _evidence(place: Path, spoil: Callable[[list[Fact], list[Fact]], None]) -> E
         dict(_DIED),
     ]
     told = _events()
-    spoil(said, told)
-    (folder / "stdout").write_text("".join(json.dumps(s) + "\n" for s in said))
+    spoil(facts, told)
+    (folder / "stdout").write_text("".join(json.dumps(s) + "\n" for s in facts))
     (folder / "record.jsonl").write_text("".join(json.dumps(t) + "\n" for t in told))
     load = WorkloadResult("follow", folder, {}, {})
     return Evidence(place, {}, {"follow": load}, {})
 
 
 def _set(number: int, key: str, value: object) -> Callable[..., None]:
-    def spoil(said: list[Fact], told: list[Fact]) -> None:
-        said[number][key] = value
+    def spoil(facts: list[Fact], told: list[Fact]) -> None:
+        facts[number][key] = value
 
     return spoil
 
 
 def _tell(number: int, key: str, value: object) -> Callable[..., None]:
-    def spoil(said: list[Fact], told: list[Fact]) -> None:
+    def spoil(facts: list[Fact], told: list[Fact]) -> None:
         told[number]["fields"][key] = value
 
     return spoil
 
 
 def _at(number: int, ts: int) -> Callable[..., None]:
-    def spoil(said: list[Fact], told: list[Fact]) -> None:
+    def spoil(facts: list[Fact], told: list[Fact]) -> None:
         told[number]["ts"] = ts
 
     return spoil
 
 
-def _one_event(said: list[Fact], told: list[Fact]) -> None:
+def _one_event(facts: list[Fact], told: list[Fact]) -> None:
     told.pop()
 
 
-def _qp_event(said: list[Fact], told: list[Fact]) -> None:
+def _qp_event(facts: list[Fact], told: list[Fact]) -> None:
     told.append({**told[0], "ts": 60_000, "event": "rdma_core:qp_async_event"})
 
 
-def _as_it_was(said: list[Fact], told: list[Fact]) -> None:
+def _as_it_was(facts: list[Fact], told: list[Fact]) -> None:
     pass
 
 
@@ -153,4 +153,6 @@ def test_queue_pairs_follow_their_queue(
     wrong: set[str],
 ) -> None:
     verdict = checks.queue_pairs_follow_their_queue(_evidence(tmp_path, spoil))
-    assert {one.label for one in verdict.comparisons if not one.ok} == wrong
+    assert {
+        comparison.label for comparison in verdict.comparisons if not comparison.ok
+    } == wrong

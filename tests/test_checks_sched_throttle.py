@@ -52,21 +52,21 @@ def _record(name: str, ts: int, **fields: int) -> Record:
 
 def _records(held: list[tuple[int, ...]]) -> list[Record]:
     """A period for each of ``held``, the tasks that stop in it, and go on."""
-    found: list[Record] = []
+    records: list[Record] = []
     for number, tasks in enumerate(held):
         begin, end = number * 100 * MS, number * 100 * MS + 50 * MS
-        found.append(_record("throttle", begin))
+        records.append(_record("throttle", begin))
         for late, task in enumerate(tasks):
-            found.append(_record("throttle_task", begin + late * MS, task=task))
-        found.append(_record("unthrottle", end, delta=50 * MS))
+            records.append(_record("throttle_task", begin + late * MS, task=task))
+        records.append(_record("unthrottle", end, delta=50 * MS))
         for task in tasks:
-            found.append(_record("unthrottle_task", end, task=task, reason=REFILL))
-    return found
+            records.append(_record("unthrottle_task", end, task=task, reason=REFILL))
+    return records
 
 
 def _gaps(records: list[Record], pid: int) -> list[list[int]]:
     """What a task that looks at its clock sees of ``records``."""
-    of_it = [one["ts"] for one in records if one["fields"].get("task") == pid]
+    of_it = [record["ts"] for record in records if record["fields"].get("task") == pid]
     return [
         [start - MS // 2, end + MS // 2]
         for start, end in zip(of_it[::2], of_it[1::2], strict=True)
@@ -74,18 +74,18 @@ def _gaps(records: list[Record], pid: int) -> list[list[int]]:
 
 
 def _evidence(
-    place: Path, name: str, records: list[Record], *said: dict[str, Any]
+    place: Path, name: str, records: list[Record], *facts: dict[str, Any]
 ) -> Evidence:
     folder = place / name
     folder.mkdir()
-    (folder / "stdout").write_text("".join(json.dumps(fact) + "\n" for fact in said))
-    lines = "".join(json.dumps(one) + "\n" for one in records)
+    (folder / "stdout").write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    lines = "".join(json.dumps(record) + "\n" for record in records)
     (folder / "record.jsonl").write_text(lines)
     return Evidence(place, {}, {name: WorkloadResult(name, folder, {}, {})}, {})
 
 
 def _wrong(verdict: Any) -> set[str]:
-    return {one.label for one in verdict.comparisons if not one.ok}
+    return {comparison.label for comparison in verdict.comparisons if not comparison.ok}
 
 
 def _nothing(_records: list[Record]) -> None:
@@ -94,22 +94,23 @@ def _nothing(_records: list[Record]) -> None:
 
 def _last(records: list[Record], event: str, task: int | None = None) -> Record:
     return next(
-        one
-        for one in reversed(records)
-        if one["event"] == f"sched:sched_cfs_{event}"
-        and task in (None, one["fields"].get("task"))
+        record
+        for record in reversed(records)
+        if record["event"] == f"sched:sched_cfs_{event}"
+        and task in (None, record["fields"].get("task"))
     )
 
 
 def _without_ends(records: list[Record]) -> None:
     """The ends of one task are lost, all but a few."""
     ends = [
-        one
-        for one in records
-        if one["event"].endswith("unthrottle_task") and one["fields"]["task"] == PIDS[1]
+        record
+        for record in records
+        if record["event"].endswith("unthrottle_task")
+        and record["fields"]["task"] == PIDS[1]
     ]
-    for one in ends[3:]:
-        records.remove(one)
+    for record in ends[3:]:
+        records.remove(record)
 
 
 def _late_end(records: list[Record]) -> None:
@@ -118,9 +119,9 @@ def _late_end(records: list[Record]) -> None:
 
 
 def _early_ends(records: list[Record]) -> None:
-    for one in records:
-        if one["event"].endswith("unthrottle_task"):
-            one["fields"]["clock"] -= MS
+    for record in records:
+        if record["event"].endswith("unthrottle_task"):
+            record["fields"]["clock"] -= MS
 
 
 @pytest.mark.parametrize(
@@ -142,14 +143,14 @@ def test_three_tasks(
     wrong: set[str],
 ) -> None:
     records = _records([PIDS] * 12)
-    said = [
+    facts = [
         {
             **{"what": "group", "name": "three", "cgroup": GROUP, "parent": 1},
             "local": {"throttled_usec": 12 * 50_000},
             "seen": {"grown": 12, "stood": 24},
         }
     ]
-    said += [
+    facts += [
         {
             **{"what": "task", "name": f"three-{pid}", "pid": pid, "gap_ns": MS},
             **{"begin_ns": 0, "last_ns": 10_000 * MS, "gaps": _gaps(records, pid)},
@@ -157,7 +158,7 @@ def test_three_tasks(
         for pid in PIDS
     ]
     change(records)
-    evidence = _evidence(tmp_path, "three", records, *said)
+    evidence = _evidence(tmp_path, "three", records, *facts)
     assert _wrong(checks.three_tasks_wait_for_one_queue(evidence)) == wrong
 
 
@@ -228,7 +229,9 @@ def test_a_pi_futex(
 
 
 def _of_no_worker(records: list[Record]) -> None:
-    records[:] = [one for one in records if one["fields"].get("task") != WORKER]
+    records[:] = [
+        record for record in records if record["fields"].get("task") != WORKER
+    ]
 
 
 def _blocked(records: list[Record]) -> None:
@@ -236,8 +239,8 @@ def _blocked(records: list[Record]) -> None:
 
 
 def _stretched(records: list[Record]) -> None:
-    for one in records:
-        one["fields"]["clock"] = one["fields"]["clock"] * 6 // 5
+    for record in records:
+        record["fields"]["clock"] = record["fields"]["clock"] * 6 // 5
 
 
 def _too_long(records: list[Record]) -> None:
@@ -342,9 +345,9 @@ def test_another_nice_value(
         _record("unthrottle_task", 900 * MS, reason=REFILL, **of_it),
     ]
     records = [
-        one
-        for one in records
-        if one["pid"] != driver or one["event"] != f"sched:sched_cfs_{lost}"
+        record
+        for record in records
+        if record["pid"] != driver or record["event"] != f"sched:sched_cfs_{lost}"
     ]
     steps: list[Record] = [
         {
@@ -356,10 +359,10 @@ def test_another_nice_value(
             ("lift", 700, 899, 902),
         )
     ]
-    said: list[Record] = [*steps, {"what": "driver", "pid": driver}]
-    evidence = _evidence(tmp_path, "move", records, *said)
-    found = _wrong(checks.changing_the_nice_value_ends_it(evidence))
-    assert {label for label in found if ":" not in label} == wrong
+    facts: list[Record] = [*steps, {"what": "driver", "pid": driver}]
+    evidence = _evidence(tmp_path, "move", records, *facts)
+    labels = _wrong(checks.changing_the_nice_value_ends_it(evidence))
+    assert {label for label in labels if ":" not in label} == wrong
 
 
 def _removed(place: Path, used: int, *names: str, rmdir: int = 1) -> Evidence:
@@ -367,7 +370,7 @@ def _removed(place: Path, used: int, *names: str, rmdir: int = 1) -> Evidence:
     records = [_record(name, (at + 1) * 50 * MS) for at, name in enumerate(names)]
     gone: Record = {"event": "cgroup:cgroup_rmdir", "fields": {"id": GROUP}}
     records += [_record("", 201 * MS) | gone] * rmdir
-    records.sort(key=lambda one: int(one["ts"]))
+    records.sort(key=lambda record: int(record["ts"]))
     group: Record = {
         **{"what": "group", "name": "removed-0", "cgroup": GROUP, "parent": 1},
         **{"quota_us": 1000, "stat": {"usage_usec": used, "nr_periods": 2}},
@@ -439,7 +442,7 @@ def test_a_group_that_goes_first(
     gone: Record = {"event": "cgroup:cgroup_rmdir", "fields": {"id": GROUP}}
     records = [_record("throttle", at * MS) for at in events]
     records += [_record("", 201 * MS) | gone] * rmdir
-    records.sort(key=lambda one: int(one["ts"]))
+    records.sort(key=lambda record: int(record["ts"]))
     group = {"what": "group", "name": "exiting-0", "cgroup": GROUP, "parent": 1}
     verdict = checks.removal_can_come_first(
         _evidence(tmp_path, "removed", records, group)
