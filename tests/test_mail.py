@@ -50,8 +50,8 @@ class Desk:
     @property
     def series(self) -> Series:
         """The demo series, as it is on disk."""
-        (one,) = self.project.load(["demo"])
-        return one
+        (series,) = self.project.load(["demo"])
+        return series
 
     @property
     def out(self) -> Path:
@@ -153,11 +153,11 @@ def test_a_run_that_proved_nothing_is_refused(
     desk: Desk, change: Callable[[report.Report], None], says: str
 ) -> None:
     run = desk.prove()
-    found = report.read(run / "report.json")
-    change(found)
-    if found.status == "proven":
-        found.settle()
-    report.write(found, run / "report.json")
+    run_report = report.read(run / "report.json")
+    change(run_report)
+    if run_report.status == "proven":
+        run_report.settle()
+    report.write(run_report, run / "report.json")
     with pytest.raises(proof.NoProof, match=says):
         desk.export()
 
@@ -172,9 +172,11 @@ def _without_costs(desk: Desk) -> None:
 def test_a_quick_run_is_refused_also_of_a_series_without_costs(desk: Desk) -> None:
     _without_costs(desk)
     desk.prove(overhead=False, level="quick")
-    with pytest.raises(proof.NoProof, match="quick run, which compiles no pat") as one:
+    with pytest.raises(
+        proof.NoProof, match="quick run, which compiles no pat"
+    ) as refusal:
         desk.export()
-    assert one.value.next == _full(desk)
+    assert refusal.value.next == _full(desk)
     desk.prove(overhead=False, name="20260102T030406Z")
     assert desk.export().proof.dir.name == "20260102T030406Z"
 
@@ -198,15 +200,15 @@ def test_a_run_that_compiled_no_patch_by_itself_is_refused(
     desk: Desk, change: Callable[[report.SeriesReport], object], says: str
 ) -> None:
     run = desk.prove()
-    found = report.read(run / "report.json")
-    change(found.series[0])
-    report.write(found, run / "report.json")
+    run_report = report.read(run / "report.json")
+    change(run_report.series[0])
+    report.write(run_report, run / "report.json")
     with pytest.raises(proof.NoProof, match=says):
         desk.export()
 
 
 def _each_patch(entry: report.SeriesReport) -> Check:
-    return next(one for one in entry.checks if one.name == synthetic.EACH_PATCH)
+    return next(check for check in entry.checks if check.name == synthetic.EACH_PATCH)
 
 
 def test_a_broken_report_does_not_hide_an_older_proof(desk: Desk) -> None:
@@ -218,16 +220,16 @@ def test_a_broken_report_does_not_hide_an_older_proof(desk: Desk) -> None:
 
 def test_an_older_proof_does_not_outweigh_a_newer_failure(desk: Desk) -> None:
     older, newer = desk.prove(), desk.prove(name="20260102T030406Z")
-    found = report.read(newer / "report.json")
-    found.series[0].status = "fail"
-    report.write(found, newer / "report.json")
+    run_report = report.read(newer / "report.json")
+    run_report.series[0].status = "fail"
+    report.write(run_report, newer / "report.json")
     with pytest.raises(proof.NoProof, match="20260102T030406Z: not proven"):
         desk.export()
     # Whoever names the older one knows what they do.
     assert desk.export(run=older).proof.dir == older
     # Of other patches it says nothing.
-    found.series[0].digest = "other"
-    report.write(found, newer / "report.json")
+    run_report.series[0].digest = "other"
+    report.write(run_report, newer / "report.json")
     assert desk.export().proof.dir == older
 
 
@@ -301,7 +303,7 @@ Nor is a snore, of 4321 ns:
 def test_what_is_argued_is_printed_with_its_reason(desk: Desk) -> None:
     desk.edit("series.toml", "[[mail.cc]]\n", ARGUED)
     run = desk.prove()
-    found = report.read(run / "report.json")
+    run_report = report.read(run / "report.json")
     why = "argued: TRAILING_WHITESPACE 1: the blank is part of the joke"
     shown = Comparison(
         label="0001",
@@ -311,7 +313,7 @@ def test_what_is_argued_is_printed_with_its_reason(desk: Desk) -> None:
         ok=True,
         detail=why,
     )
-    found.series[0].checks.append(
+    run_report.series[0].checks.append(
         Check(
             name="checkpatch_strict",
             kind="patch",
@@ -320,7 +322,7 @@ def test_what_is_argued_is_printed_with_its_reason(desk: Desk) -> None:
             comparisons=[shown],
         )
     )
-    report.write(found, run / "report.json")
+    report.write(run_report, run / "report.json")
     text = " ".join(_mail(desk.export().letters[0]).get_content().split())
     assert (
         "checkpatch --strict (without the Signed-off-by: that the sender adds). All "
@@ -333,11 +335,11 @@ def test_what_is_argued_is_printed_with_its_reason(desk: Desk) -> None:
 
 
 def test_allowances_of_one_reason_are_one_line() -> None:
-    one = costs.Exemption(function="a", allowed=1, because="it is cold")
-    both = [one, one.model_copy(update={"function": "b"})]
+    exemption = costs.Exemption(function="a", allowed=1, because="it is cold")
+    both = [exemption, exemption.model_copy(update={"function": "b"})]
     other = costs.Exemption(struct="bed", allowed=8, because="sheets")
-    found = costs.Overhead(base_kernel="k", exemptions=[*both, other])
-    assert cover.allowances(found) == [
+    overhead = costs.Overhead(base_kernel="k", exemptions=[*both, other])
+    assert cover.allowances(overhead) == [
         "1 instruction allowed for a(), b(): it is cold",
         "8 bytes allowed for struct bed: sheets",
     ]
@@ -356,8 +358,8 @@ def test_a_path_is_told_by_the_figure_it_is_judged_by() -> None:
         sites=1,
     )
     hot = cold.model_copy(update={"hot": True})
-    found = costs.Footprint.model_construct(paths=[cold, hot])
-    assert cover.paths(found) == [
+    footprint = costs.Footprint.model_construct(paths=[cold, hot])
+    assert cover.paths(footprint) == [
         "doze() [vmlinux]: 1 NOP, other instructions on a path: +1 at most, and "
         "unconditional jumps: 2",
         "doze() [vmlinux, hot]: 1 NOP, other instructions on a path: +3 at most",
@@ -376,16 +378,16 @@ def test_a_path_that_only_mitigations_make_longer_is_named() -> None:
         sites=1,
     )
     nap = doze.model_copy(update={"name": "nap", "work": 3})
-    found = costs.Overhead(
+    overhead = costs.Overhead(
         base_kernel="k",
         footprint=costs.Footprint(paths=[doze]),
         mitigated=costs.Footprint(paths=[doze]),
     )
-    assert found.mitigated is not None
-    (line,) = cover.guarded(found)
+    assert overhead.mitigated is not None
+    (line,) = cover.guarded(overhead)
     assert line.endswith("0 of 0 sites are a NOP; longer paths than without: none")
-    found.mitigated.paths.append(nap)
-    assert cover.guarded(found)[0].endswith("than without: nap() +3 at most")
+    overhead.mitigated.paths.append(nap)
+    assert cover.guarded(overhead)[0].endswith("than without: nap() +3 at most")
     assert cover.guarded(costs.Overhead(base_kernel="k")) == []
 
 
@@ -393,13 +395,13 @@ def test_why_an_operation_costs_more_is_said() -> None:
     plain = costs.Measurement(
         workload="doze", operation="doze", resolution=0, samples=[], predicted=1
     )
-    one = plain.model_copy(
+    nap = plain.model_copy(
         update={"operation": "nap", "predicted": 17.0, "because": "it\ndreams."}
     )
-    found = costs.Overhead(base_kernel="k", measurements=[one, plain])
-    assert cover.reasons(found) == ["nap: +17 instructions predicted: it dreams"]
-    found.measurements[1].others = 2
-    assert cover.reasons(found)[1] == (
+    overhead = costs.Overhead(base_kernel="k", measurements=[nap, plain])
+    assert cover.reasons(overhead) == ["nap: +17 instructions predicted: it dreams"]
+    overhead.measurements[1].others = 2
+    assert cover.reasons(overhead)[1] == (
         "doze: +2 NOPs of other series in the same kernel"
     )
 
@@ -412,10 +414,10 @@ def test_what_was_not_measured_is_said(desk: Desk) -> None:
 
 def test_a_skipped_check_is_told_with_its_reason(desk: Desk) -> None:
     run = desk.prove()
-    found = report.read(run / "report.json")
-    found.series[0].checks[2].status = "skip"
-    found.series[0].checks[2].detail = "needs a bed"
-    report.write(found, run / "report.json")
+    run_report = report.read(run / "report.json")
+    run_report.series[0].checks[2].status = "skip"
+    run_report.series[0].checks[2].detail = "needs a bed"
+    report.write(run_report, run / "report.json")
     text = _mail(desk.export().letters[0]).get_content()
     assert "Not covered by this run:\n\n- Each nap is seen: needs a bed" in text
 
@@ -423,9 +425,9 @@ def test_a_skipped_check_is_told_with_its_reason(desk: Desk) -> None:
 def test_what_kernels_showed_that_watch_themselves_is_told(desk: Desk) -> None:
     run = desk.prove()
     assert "KASAN" not in _mail(desk.export().letters[0]).get_content()
-    found = report.read(run / "report.json")
-    seen = found.series[0].checks[2].comparisons[0]
-    found.series[0].checks += [
+    run_report = report.read(run / "report.json")
+    seen = run_report.series[0].checks[2].comparisons[0]
+    run_report.series[0].checks += [
         Check(
             name="quiet",
             kind="debug",
@@ -441,7 +443,7 @@ def test_what_kernels_showed_that_watch_themselves_is_told(desk: Desk) -> None:
             detail="one sings",
         ),
     ]
-    report.write(found, run / "report.json")
+    report.write(run_report, run / "report.json")
     text = " ".join(_mail(desk.export().letters[0]).get_content().split())
     assert "one with KCSAN. Nobody snores. All hold, in 2 comparisons." in text
     assert "Not covered by this run: - All nap: one sings" in text
@@ -451,12 +453,12 @@ def test_claims_that_one_cause_leaves_out_are_one_item_and_never_hold(
     desk: Desk,
 ) -> None:
     run = desk.prove()
-    found = report.read(run / "report.json")
-    found.series[0].checks += [
+    run_report = report.read(run / "report.json")
+    run_report.series[0].checks += [
         Check(name=name, kind="harness", claim=claim, status="skip", detail="no bed")
         for name, claim in (("a", "All snore."), ("b", "None sings."))
     ]
-    report.write(found, run / "report.json")
+    report.write(run_report, run / "report.json")
     text = " ".join(_mail(desk.export().letters[0]).get_content().split())
     assert "Not covered by this run: - All snore; None sings: no bed" in text
     # Before, the claims of all checks of the harness stood in front of this.
@@ -547,10 +549,10 @@ def test_v2_without_v1_or_words_is_refused(desk: Desk) -> None:
 
 def test_the_change_id_stays(desk: Desk) -> None:
     desk.prove()
-    one = desk.export()
+    first = desk.export()
     desk.edit("series.toml", "demo: Trace naps", "demo: Trace sleep")
     desk.prove(name="20260103T000000Z")
-    assert desk.export(version=2).thread.change_id == one.thread.change_id
+    assert desk.export(version=2).thread.change_id == first.thread.change_id
 
 
 @pytest.mark.parametrize(
@@ -566,17 +568,23 @@ def test_the_change_id_stays(desk: Desk) -> None:
 def test_the_comparison_that_decides(
     kind: str, figures: list[tuple[object, object]], shown: object
 ) -> None:
-    made = [
+    comparisons = [
         Comparison.model_validate(
             {"label": "events", "relation": "=", "expected": e, "observed": o, "ok": 1}
         )
         for e, o in figures
     ]
     check = Check.model_validate(
-        {"name": "n", "kind": kind, "claim": "c", "status": "pass", "comparisons": made}
+        {
+            "name": "n",
+            "kind": kind,
+            "claim": "c",
+            "status": "pass",
+            "comparisons": comparisons,
+        }
     )
-    found = cover.deciding(check)
-    assert (found and found.observed) == shown
+    comparison = cover.deciding(check)
+    assert (comparison and comparison.observed) == shown
 
 
 def test_prose_is_filled_and_records_are_not() -> None:
@@ -621,11 +629,11 @@ def test_a_key_is_for_one_content_only(desk: Desk) -> None:
     desk.prove()
     with pytest.raises(contributor.NotCertified) as shown:
         desk.export(sign_off="")
-    said = str(shown.value)
-    assert "demo: trace naps (Assisted-by: LLM)" in said
-    assert "(a) It is mine." in said
-    assert "1234" in said
-    key = said.rpartition("--sign-off=")[2]
+    message = str(shown.value)
+    assert "demo: trace naps (Assisted-by: LLM)" in message
+    assert "(a) It is mine." in message
+    assert "1234" in message
+    key = message.rpartition("--sign-off=")[2]
     desk.edit("0002-demo.patch", "line_ten", "line_11th")
     desk.prove(name="20260103T000000Z")
     with pytest.raises(contributor.NotCertified, match="is not for this text"):
@@ -711,12 +719,12 @@ def test_another_charset_is_refused(desk: Desk) -> None:
 def test_who_gets_what(desk: Desk) -> None:
     desk.prove()
     done = desk.export()
-    found = {one.address: one for one in done.recipients.cover}
-    assert [one.address for one in done.recipients.cover][:2] == [
+    by_address = {recipient.address: recipient for recipient in done.recipients.cover}
+    assert [recipient.address for recipient in done.recipients.cover][:2] == [
         "zoe@example.org",
         "demo@lists.example.org",
     ]
-    assert {a: (x.to, x.is_list) for a, x in found.items()} == {
+    assert {a: (x.to, x.is_list) for a, x in by_address.items()} == {
         "zoe@example.org": (True, False),
         "demo@lists.example.org": (True, True),
         "q@example.org": (False, False),
@@ -724,17 +732,17 @@ def test_who_gets_what(desk: Desk) -> None:
         "linux-kernel@vger.kernel.org": (False, True),
         "linux-trace-kernel@vger.kernel.org": (False, True),
     }
-    assert found["carla@example.org"].because == ("sleeps a lot",)
+    assert by_address["carla@example.org"].because == ("sleeps a lot",)
     (left,) = done.recipients.omitted
     assert (left.address, left.because) == (
         "nora@example.org",
         ("NOISE: only the word matches",),
     )
     tracing = "linux-trace-kernel@vger.kernel.org"
-    second = {one.address for one in done.recipients.patches[1]}
+    second = {recipient.address for recipient in done.recipients.patches[1]}
     assert tracing not in second
     cc = _mail(done.letters[0])["cc"].addresses
-    assert "Q. Uote, Jr." in {one.display_name for one in cc}
+    assert "Q. Uote, Jr." in {address.display_name for address in cc}
     page = summary.page([summary.Outcome(desk.series, done)], desk.base, desk.out)
     assert (
         "| Carla Çelik <carla@example.org> | Cc, person | all | sleeps a lot |" in page
@@ -801,7 +809,7 @@ def test_traps_of_mail_survive(desk: Desk, home: Path) -> None:
     done = _certified(desk)
     with postbox.server() as (box, port):
         postbox.send(shlex.split(done.send), port, home)
-    assert all(b"\r\n" in one for one in box.mails)
+    assert all(b"\r\n" in letter for letter in box.mails)
     assert b"\r\nSubject: [PATCH 2/2] =?utf-8?q?demo" in box.mails[2]
     subject = str(box.parsed()[2]["subject"])
     assert subject.endswith("how wide the Größe of a nap is")
@@ -825,13 +833,14 @@ def test_traps_of_mail_survive(desk: Desk, home: Path) -> None:
 
 
 def test_checkpatch_remarks_are_counted() -> None:
-    said = (
+    output = (
         "p.patch:9: WARNING:LONG: x\np.patch:1: ERROR:BAD: y\np.patch:2: CHECK:C: z\n"
     )
-    found = checkpatch.parse("noise\n" + said)
-    assert [one.line for one in found] == [9, 1, 2]
+    remarks = checkpatch.parse("noise\n" + output)
+    assert [remark.line for remark in remarks] == [9, 1, 2]
     assert (
-        checkpatch.summary(found) == "1 error, 1 warning, 1 check (LONG 1, BAD 1, C 1)"
+        checkpatch.summary(remarks)
+        == "1 error, 1 warning, 1 check (LONG 1, BAD 1, C 1)"
     )
     assert checkpatch.summary(()) == "clean"
 
@@ -881,7 +890,7 @@ def test_b4_passes_over_what_is_argued_on_this_branch_only(
     desk.edit("series.toml", "[[mail.cc]]\n", ARGUED)
     desk.prove()
     done = _certified(desk)
-    assert [one.kind for one in done.remarks] == ["TRAILING_WHITESPACE"]
+    assert [remark.kind for remark in done.remarks] == ["TRAILING_WHITESPACE"]
     assert set(done.argued) == set(done.remarks)
     (outcome,) = summary.export_all(desk.request, [desk.series], desk.base)
     assert not any("checkpatch" in text for text in outcome.missing)
@@ -946,16 +955,16 @@ def test_b4_sends_what_we_do(tmp_path: Path, home: Path) -> None:
         )
         for p in sorted(sent.glob("*.eml"))
     ]
-    assert [str(one["subject"]).partition("] ")[2] for one in mails] == [
+    assert [str(letter["subject"]).partition("] ")[2] for letter in mails] == [
         letter.subject.partition("] ")[2] for letter in done.letters
     ]
     cover = mails[0]
     assert "RFC" in str(cover["subject"])
-    named = {one.addr_spec for f in ("to", "cc") for one in cover[f].addresses}
-    wanted = {one.address for one in done.recipients.cover}
+    named = {address.addr_spec for f in ("to", "cc") for address in cover[f].addresses}
+    wanted = {recipient.address for recipient in done.recipients.cover}
     assert wanted <= named <= wanted | {postbox.ADDRESS}
-    acting = {one.address for one in done.recipients.cover if one.to}
-    assert {one.addr_spec for one in cover["to"].addresses} == acting
+    acting = {recipient.address for recipient in done.recipients.cover if recipient.to}
+    assert {address.addr_spec for address in cover["to"].addresses} == acting
     text = cover.get_content()
     assert f"base-commit: {desk.base.commit}" in text
     assert f"change-id: {done.thread.change_id}" in text
@@ -1011,10 +1020,10 @@ def _call(desk: Desk, *words: str) -> int:
 
 def test_the_summary_names_skipped_checks_and_moderated_lists(desk: Desk) -> None:
     run = desk.prove()
-    found = report.read(run / "report.json")
-    found.series[0].checks[2].status = "skip"
-    found.series[0].checks[2].detail = "needs a bed"
-    report.write(found, run / "report.json")
+    run_report = report.read(run / "report.json")
+    run_report.series[0].checks[2].status = "skip"
+    run_report.series[0].checks[2].detail = "needs a bed"
+    report.write(run_report, run / "report.json")
     done = desk.export()
     open_page = summary.page([summary.Outcome(desk.series, done)], desk.base, desk.out)
     assert "moderator" not in open_page
@@ -1037,12 +1046,12 @@ def test_the_command_writes_mails_and_a_summary(
     assert "not written" in (desk.out / "mail/summary.md").read_text()
     desk.prove()
     assert _call(desk) == 0
-    said = capsys.readouterr().out
-    assert "demo: 3 mails in" in said
-    assert "git send-email" not in said
+    output = capsys.readouterr().out
+    assert "demo: 3 mails in" in output
+    assert "git send-email" not in output
     assert (desk.out / "mail/demo/v1/thread.mbox").is_file()
     assert _call(desk, "demo", "--sign-off") == 2
-    said = capsys.readouterr().out
-    key = said.partition("--sign-off=")[2].split()[0]
+    output = capsys.readouterr().out
+    key = output.partition("--sign-off=")[2].split()[0]
     assert _call(desk, "demo", f"--sign-off={key}") == 0
     assert "git send-email --no-thread" in capsys.readouterr().out

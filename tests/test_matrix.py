@@ -21,7 +21,7 @@ from kstall.report import matrix, matrixviews, report
 def world(tmp_path: Path) -> World:
     """Two series, demo and later, and three trees: linux, new, and old, where later
     does not apply."""
-    made = World(tmp_path, level="quick")
+    sandbox = World(tmp_path, level="quick")
     files = {
         "patches/later/series.toml": TOML.replace("demo.config", "later.config"),
         "patches/later/0001-demo.patch": PATCH.replace("demo.c", "later.c").replace(
@@ -31,15 +31,15 @@ def world(tmp_path: Path) -> World:
         "patches/later/checks.py": CHECKS,
         "kconfigs/later.config": "CONFIG_DEMO=y\n",
     }
-    write(made.project.root, files)
+    write(sandbox.project.root, files)
     later = "int later(void)\n{\n\treturn 1;\n}\n"
-    write(made.kernel, {"later.c": later})
+    write(sandbox.kernel, {"later.c": later})
     for name, text in (("new", later), ("old", later.replace("1", "7"))):
         top = tmp_path / name
         # Other sources, and so another base.
         write(top, {**KERNEL, "later.c": text, "other.c": f"/* {name} */\n"})
         (top / "btf").write_bytes(NO_TYPES)
-    return made
+    return sandbox
 
 
 def _expect(world: World, series: str, *trees: str) -> None:
@@ -48,11 +48,11 @@ def _expect(world: World, series: str, *trees: str) -> None:
 
 
 def _cells(world: World) -> dict[tuple[str, str], str]:
-    found = matrix.read(world.out / "latest")
+    grid = matrix.read(world.out / "latest")
     return {
-        (one.series, column.tree.rpartition("/")[2]): one.status
-        for column in found.columns
-        for one in column.cells
+        (cell.series, column.tree.rpartition("/")[2]): cell.status
+        for column in grid.columns
+        for cell in column.cells
     }
 
 
@@ -95,7 +95,7 @@ def test_each_tree_has_a_run_and_all_have_a_table(world: World, tmp_path: Path) 
     page = (latest / "matrix.html").read_text()
     assert 'href="./old/report.html"' in page and "<script" not in page
     cases = {
-        (case.classname, case.name): [type(one).__name__ for one in case.result]
+        (case.classname, case.name): [type(outcome).__name__ for outcome in case.result]
         for suite in junitparser.JUnitXml.fromfile(str(latest / "junit.xml"))
         for case in suite
     }
@@ -127,8 +127,8 @@ def test_a_tree_that_cannot_be_had_stops_no_other(world: World, tmp_path: Path) 
         *("--kernel", f"{tmp_path}/gone#master", "demo"),
     )
     assert ran.exit_code == 2, ran.said
-    found = matrix.read(world.out / "latest")
-    assert [one.status for one in found.columns] == [
+    grid = matrix.read(world.out / "latest")
+    assert [column.status for column in grid.columns] == [
         *("proven", "could-not-run", "proven", "could-not-run")
     ]
     # It is said before anything is built, too.
@@ -172,8 +172,8 @@ def test_two_trees_of_one_name_and_one_named_twice(
         *("--kernel", str(tmp_path / "new"), "--kernel", str(tmp_path / "b/new")),
         *("--kernel", str(tmp_path / "new"), "demo"),
     )
-    found = matrix.read(world.out / "latest")
-    assert [one.directory for one in found.columns] == ["linux", "new", "new-2"]
+    grid = matrix.read(world.out / "latest")
+    assert [column.directory for column in grid.columns] == ["linux", "new", "new-2"]
 
 
 @pytest.mark.fault("killed", "SIGTERM in the second tree of a matrix")
@@ -191,11 +191,11 @@ def test_one_that_is_ended_says_so_and_goes_on(world: World, tmp_path: Path) -> 
     child.terminate()
     ran = world.end(child)
     assert ran.exit_code == 2
-    found = matrix.read(latest)
-    assert found.status == "interrupted"
-    assert found.columns[0].status == "proven"
-    assert found.columns[1].cell("demo") is not None
-    assert found.columns[1].status in ("interrupted", "could-not-run")
+    grid = matrix.read(latest)
+    assert grid.status == "interrupted"
+    assert grid.columns[0].status == "proven"
+    assert grid.columns[1].cell("demo") is not None
+    assert grid.columns[1].status in ("interrupted", "could-not-run")
     assert "INTERRUPTED" in (latest / "matrix.html").read_text().upper()
     again = world.validate("--kernel", str(tmp_path / "new"), "demo")
     assert again.exit_code == 0, again.said
@@ -222,27 +222,29 @@ def test_a_file_names_trees_levels_and_what_is_expected(
     )
     ran = world.run("validate", "--matrix", str(path), "--out", str(world.out))
     assert ran.exit_code == 1, ran.said
-    found = matrix.read(world.out / "latest")
-    assert [one.tree for one in found.columns] == [
+    grid = matrix.read(world.out / "latest")
+    assert [column.tree for column in grid.columns] == [
         *("linux", "new#for-next", "yesterday's")
     ]
-    assert [one.directory for one in found.columns] == [
+    assert [column.directory for column in grid.columns] == [
         *("linux", "new-for-next", "yesterday-s")
     ]
-    assert found.columns[1].commit == git(top, "rev-parse", "HEAD").strip()
-    cells = {(one.tree, x.series): x for one in found.columns for x in one.cells}
+    assert grid.columns[1].commit == git(top, "rev-parse", "HEAD").strip()
+    cells = {
+        (column.tree, x.series): x for column in grid.columns for x in column.cells
+    }
     assert cells[("new#for-next", "later")].status == "pass"
     assert cells[("new#for-next", "later")].unexpected
     assert cells[("yesterday's", "later")].status == "fail"
     assert "where the matrix expects it" in cells[("yesterday's", "later")].why
-    assert found.columns[2].cell("demo") is None
+    assert grid.columns[2].cell("demo") is None
     # Narrowed by hand.
     ran = world.run(
         *("validate", "--matrix", str(path), "--out", str(world.out), "demo")
     )
     assert ran.exit_code == 0, ran.said
-    found = matrix.read(world.out / "latest")
-    assert [one.tree for one in found.columns] == ["linux", "new#for-next"]
+    grid = matrix.read(world.out / "latest")
+    assert [column.tree for column in grid.columns] == ["linux", "new#for-next"]
 
 
 @pytest.mark.parametrize(
@@ -278,8 +280,10 @@ def test_mistakes_in_a_file_have_their_line(
     path = _file(world, text)
     with pytest.raises(matrixfile.MatrixError) as caught:
         matrixfile.read(path, world.project)
-    said = str(caught.value)
-    assert re.search(rf"(?m)^{re.escape(str(path))}:{line}: .*{re.escape(says)}", said)
+    message = str(caught.value)
+    assert re.search(
+        rf"(?m)^{re.escape(str(path))}:{line}: .*{re.escape(says)}", message
+    )
 
 
 def test_every_mistake_is_told_at_once_and_is_two(world: World) -> None:
@@ -306,13 +310,13 @@ def test_relative_trees_are_those_of_the_file(
     )
     monkeypatch.chdir("/")
     columns = matrixfile.read(path, world.project)
-    assert [str(one.kernel) for one in columns[::2]] == [
+    assert [str(column.kernel) for column in columns[::2]] == [
         str(tmp_path / "linux"),
         str(tmp_path / "../x#b"),
         "debian:7.2",
         "https:/example.org/linux.git#master",
     ]
-    assert [one.directory for one in columns] == [
+    assert [column.directory for column in columns] == [
         f"{tree}-{level}"
         for tree in ("linux", "x-b", "debian-7.2", "linux-master")
         for level in ("quick", "full")
@@ -326,8 +330,8 @@ def test_a_matrix_is_narrowed_by_series_and_level(world: World) -> None:
         '[[tree]]\nname = "old"\nkernel = "old"\nseries = ["later"]\n',
     )
     columns = matrixfile.read(path, world.project)
-    found = matrixfile.narrowed(columns, ["demo"], "deep")
-    assert [(one.tree, one.level, one.series) for one in found] == [
+    narrow = matrixfile.narrowed(columns, ["demo"], "deep")
+    assert [(column.tree, column.level, column.series) for column in narrow] == [
         ("linux", "deep", ("demo",))
     ]
     assert matrixfile.narrowed(columns, [], None) == columns
@@ -374,22 +378,22 @@ def _matrix(**status: str) -> matrix.Matrix:
 def test_the_worst_column_decides(
     states: tuple[str, str], verdict: str, code: int
 ) -> None:
-    found = _matrix(a=states[0], b=states[1])
-    found.settle()
-    assert (found.status, found.exit_code) == (verdict, code)
+    grid = _matrix(a=states[0], b=states[1])
+    grid.settle()
+    assert (grid.status, grid.exit_code) == (verdict, code)
 
 
 def test_what_was_not_reached_is_no_pass_and_names_are_no_markup(
     tmp_path: Path,
 ) -> None:
-    found = _matrix(a="running")
-    cell = found.columns[0].cell("<b>demo</b>")
+    grid = _matrix(a="running")
+    cell = grid.columns[0].cell("<b>demo</b>")
     assert cell is not None and (cell.status, cell.why) == ("error", "not reached")
-    matrixviews.write_page(found, tmp_path / "matrix.html")
+    matrixviews.write_page(grid, tmp_path / "matrix.html")
     page = (tmp_path / "matrix.html").read_text()
     assert "<b>demo</b>" not in page.replace("<b><b>", "")
     assert "&lt;b&gt;demo&lt;/b&gt;" in page
-    matrixviews.write_junit(found, tmp_path / "junit.xml")
+    matrixviews.write_junit(grid, tmp_path / "junit.xml")
     (suite,) = junitparser.JUnitXml.fromfile(str(tmp_path / "junit.xml"))
     assert suite.errors == 1
 

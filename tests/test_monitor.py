@@ -145,7 +145,7 @@ def test_a_guest_asks_and_what_was_done_is_kept(place: Path) -> None:
             assert "not a request" in port.ask([1])["error"]
             port.close()
         assert qemu.told == [ERROR, "nmi"]
-    text = json.dumps([one.as_json() for one in done])
+    text = json.dumps([step.as_json() for step in done])
     hit, miss, none = records.injected(text)
     assert (hit.step, hit.error, hit.answers) == ("hit", None, ((ERROR, OK, None),))
     assert (miss.step, miss.error) == ("miss", "nmi: no NMI")

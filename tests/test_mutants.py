@@ -50,7 +50,7 @@ def test_without_a_file_there_is_none(project_copy: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"caught_by": '["nobody"]'}, "no [[check]] called nobody"),
         ({"caught_by": "[]"}, "`caught-by`: Tuple should have at least 1 item"),
@@ -70,11 +70,11 @@ def test_without_a_file_there_is_none(project_copy: Project) -> None:
     ],
 )
 def test_a_mistake_is_named_with_its_line(
-    project_copy: Project, keys: dict[str, str], said: str
+    project_copy: Project, keys: dict[str, str], message: str
 ) -> None:
     with pytest.raises(SeriesError) as error:
         _write(project_copy, "# comment\n\n" + _mutant(**keys))
-    assert said in str(error.value)
+    assert message in str(error.value)
     path = project_copy.patches / SERIES / mutants.FILE
     assert re.search(rf"^{re.escape(str(path))}:[3-9]: ", str(error.value))
 

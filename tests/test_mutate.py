@@ -223,11 +223,11 @@ def _line(event: str, at: int, cpu: int, fields: Mapping[str, Member]) -> str:
 
 def false(series: Series, results: Path, *mutant: str) -> Evidence:
     """The evidence that a mutant of demo_nap makes; it has to change something."""
-    made, where = Genuine(series, evidence.load(results)).falsified(
+    variant, where = Genuine(series, evidence.load(results)).falsified(
         Mutant(NAP if mutant[0] != "p" else DREAM, *mutant)
     )
     assert where == {"doze"}
-    return made
+    return variant
 
 
 def told(saved: Evidence, field: str) -> list[Member]:
@@ -236,12 +236,12 @@ def told(saved: Evidence, field: str) -> list[Member]:
     raw = sorted(load.raw("demo_nap"), key=lambda event: event.ts_ns)
     values = [event.fields[field] for event in raw]
     assert [event.fields[field] for event in load.record("demo_nap")] == values
-    said = [event.fields[field] for event in load.events("demo_nap")]
+    parsed = [event.fields[field] for event in load.events("demo_nap")]
     if field == "kind":
         kinds: list[Any] = values
-        assert said == [KINDS.get(kind, f"0x{kind:x}") for kind in kinds]
+        assert parsed == [KINDS.get(kind, f"0x{kind:x}") for kind in kinds]
     else:
-        assert said == values
+        assert parsed == values
     return values
 
 
@@ -288,7 +288,9 @@ def test_an_operator_on_a_value_in_all_readings(
     series = made(tmp_path)
     for check in (common.readers_agree, readers.text_is_the_record):
         verdict = check(series, saved)
-        assert [one for one in verdict.comparisons if not one.ok] == []
+        assert [
+            comparison for comparison in verdict.comparisons if not comparison.ok
+        ] == []
 
 
 def test_text_is_what_the_kernel_would_print(tmp_path: Path, results: Path) -> None:
@@ -354,11 +356,11 @@ def test_what_is_read_through_a_false_pointer_follows_it(
 
 
 def test_what_changes_nothing_is_not_applicable(tmp_path: Path, results: Path) -> None:
-    found = mutate.judged(made(tmp_path), evidence.load(results))
+    mutation = mutate.judged(made(tmp_path), evidence.load(results))
     idle = {
-        (one.field, one.operator)
-        for one in found.mutants
-        if one.outcome == "not-applicable"
+        (mutant.field, mutant.operator)
+        for mutant in mutation.mutants
+        if mutant.outcome == "not-applicable"
     }
     # No value is above 32 bits, and no third dream is there to be dropped.
     assert idle == {
@@ -371,47 +373,57 @@ def test_what_changes_nothing_is_not_applicable(tmp_path: Path, results: Path) -
     }
 
 
-def outcomes(found: Mutation, field: str) -> dict[str, str]:
-    return {one.operator: one.outcome for one in found.mutants if one.field == field}
-
-
-def test_checks_that_know_better_catch_it(tmp_path: Path, results: Path) -> None:
-    found = mutate.judged(made(tmp_path), evidence.load(results))
-    for field in NAMES[:-1]:
-        assert set(outcomes(found, field).values()) <= {"caught", "not-applicable"}
-    assert found.witnesses == ["naps_are_as_long_as_cats_say", "events_fire"]
-    assert {one.check for one in found.mutants if one.outcome == "caught"} == {
-        "naps_are_as_long_as_cats_say"
+def outcomes(mutation: Mutation, field: str) -> dict[str, str]:
+    return {
+        mutant.operator: mutant.outcome
+        for mutant in mutation.mutants
+        if mutant.field == field
     }
 
 
+def test_checks_that_know_better_catch_it(tmp_path: Path, results: Path) -> None:
+    mutation = mutate.judged(made(tmp_path), evidence.load(results))
+    for field in NAMES[:-1]:
+        assert set(outcomes(mutation, field).values()) <= {"caught", "not-applicable"}
+    assert mutation.witnesses == ["naps_are_as_long_as_cats_say", "events_fire"]
+    assert {
+        mutant.check for mutant in mutation.mutants if mutant.outcome == "caught"
+    } == {"naps_are_as_long_as_cats_say"}
+
+
 def test_an_error_is_no_catch(tmp_path: Path, results: Path) -> None:
-    found = mutate.judged(made(tmp_path), evidence.load(results))
-    assert outcomes(found, "cat") == {
+    mutation = mutate.judged(made(tmp_path), evidence.load(results))
+    assert outcomes(mutation, "cat") == {
         "empty": "escaped",
         "another string": "escaped",
         "cut short": "escaped",
         # Both cats are known, so that there is a verdict.
         "stale": "caught",
     }
-    (broke,) = next(one for one in found.mutants if one.operator == "empty").broke
+    (broke,) = next(
+        mutant for mutant in mutation.mutants if mutant.operator == "empty"
+    ).broke
     assert broke == "naps_are_as_long_as_cats_say: KeyError: ''"
 
 
 def test_what_escapes_fails_the_check(tmp_path: Path, results: Path) -> None:
     series = made(tmp_path, NO_CHECK)
-    found = mutate.judged(series, evidence.load(results))
-    result = mutate.judge(series, found)
+    mutation = mutate.judged(series, evidence.load(results))
+    result = mutate.judge(series, mutation)
     assert result.status == "fail"
-    wrong = {one.label: str(one.observed) for one in result.comparisons if not one.ok}
+    wrong = {
+        comparison.label: str(comparison.observed)
+        for comparison in result.comparisons
+        if not comparison.ok
+    }
     assert "zero, one more, one less, half" in wrong["demo_nap: nap_ns: escaped"]
     assert wrong["demo_nap: (records): escaped"].startswith("first dropped, last")
     assert wrong["demo_nap: nap_ns: any caught or argued"] == "False"
 
 
 def argument(field: str | None, *operators: str, event: str = NAP) -> dict[str, Any]:
-    made: dict[str, Any] = {"event": event, "operators": operators, "because": "so"}
-    return made | ({"field": field} if field else {})
+    keys: dict[str, Any] = {"event": event, "operators": operators, "because": "so"}
+    return keys | ({"field": field} if field else {})
 
 
 @pytest.mark.parametrize(
@@ -430,18 +442,20 @@ def test_how_near_a_time_is_known_is_measured(
     assert exact in CHECKS
     near = f'v.at_most("time", abs(event.ts_ns - at), {slack})'
     series = made(tmp_path, CHECKS.replace(exact, near))
-    found = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
     for to in ("later", "earlier"):
-        (one,) = (
-            one
-            for one in found.mutants
-            if (one.event, one.operator) == (NAP, f"1 ms {to}")
+        (mutant,) = (
+            mutant
+            for mutant in mutation.mutants
+            if (mutant.event, mutant.operator) == (NAP, f"1 ms {to}")
         )
-        assert one.outcome == outcome
-        assert one.resolution == resolution.format(to)
+        assert mutant.outcome == outcome
+        assert mutant.resolution == resolution.format(to)
         # It comes to the same when it is judged again from what was kept.
         (again,) = (
-            o for o in mutate.argued(series, found).mutants if vars(o) == vars(one)
+            o
+            for o in mutate.argued(series, mutation).mutants
+            if vars(o) == vars(mutant)
         )
         assert again.outcome == outcome
 
@@ -454,31 +468,36 @@ def test_what_is_argued_does_not(tmp_path: Path, results: Path) -> None:
         argument(None, "one doubled", "two swapped", event=DREAM),
         argument(None, "1 ms later", "1 ms earlier", event=DREAM),
     ]  # fmt: skip
-    bare = [one["name"] for one in SPEC["tracepoint"]]
+    bare = [point["name"] for point in SPEC["tracepoint"]]
     assert bare == ["demo_nap", "demo_dream"]
     series = made(tmp_path, unproven=arguments)
-    found = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
     escaped = {
-        (one.field, one.operator) for one in found.mutants if one.outcome == "escaped"
+        (mutant.field, mutant.operator)
+        for mutant in mutation.mutants
+        if mutant.outcome == "escaped"
     }
     assert escaped == set()
-    spare = {(one.field, one.operator, one.why) for one in found.spare}
+    spare = {
+        (refutation.field, refutation.operator, refutation.why)
+        for refutation in mutation.spare
+    }
     # Doubled and swapped dreams are noticed by their tasks, in this run: another one
     # may need the argument.
     assert spare == {
         (RECORDS, "one doubled", "caught by naps_are_as_long_as_cats_say"),
         (RECORDS, "two swapped", "caught by naps_are_as_long_as_cats_say"),
     }
-    assert not found.stale
-    assert mutate.judge(series, found).status == "pass"
+    assert not mutation.stale
+    assert mutate.judge(series, mutation).status == "pass"
     arguments[2:3] = []
     series = made(tmp_path, unproven=arguments)
-    assert mutate.judge(series, found).status == "pass"
-    assert mutate.argued(series, found).unproven()[0] == (
+    assert mutate.judge(series, mutation).status == "pass"
+    assert mutate.argued(series, mutation).unproven()[0] == (
         "demo_nap, cat (empty, another string, cut short): so"
     )
     # Whoever argues no more has an escape again, also of what was judged before.
-    assert mutate.judge(made(tmp_path), found).status == "fail"
+    assert mutate.judge(made(tmp_path), mutation).status == "fail"
 
 
 def test_an_argument_that_is_refuted(tmp_path: Path, results: Path) -> None:
@@ -490,14 +509,20 @@ def test_an_argument_that_is_refuted(tmp_path: Path, results: Path) -> None:
         argument("snore_ns", "zero"),
     ]
     series = made(tmp_path, unproven=arguments)
-    found = mutate.argued(series, mutate.judged(series, evidence.load(results)))
-    assert [(one.field, one.operator, one.why) for one in found.stale] == [
+    mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    assert [
+        (refutation.field, refutation.operator, refutation.why)
+        for refutation in mutation.stale
+    ] == [
         ("cat", "double", "there is no such operator for it"),
     ]
-    assert [(one.field, one.operator, one.why) for one in found.spare] == [
+    assert [
+        (refutation.field, refutation.operator, refutation.why)
+        for refutation in mutation.spare
+    ] == [
         ("snore_ns", "zero", "caught by naps_are_as_long_as_cats_say"),
     ]
-    result = mutate.judge(series, found)
+    result = mutate.judge(series, mutation)
     assert not result.comparisons[-1].ok
     assert result.comparisons[-1].label == (
         "arguments of [[unproven]] about mutants that do not exist"
@@ -513,7 +538,7 @@ def test_events_of_one_class_are_false_together(tmp_path: Path, results: Path) -
     (results / "formats" / "demo" / "demo_doze").write_text(text)
     both = f"{NAP}+demo_doze"
     saved = evidence.load(results)
-    assert {one.event for one in falsify.mutants(series, saved)} == {
+    assert {mutant.event for mutant in falsify.mutants(series, saved)} == {
         NAP,
         "demo:demo_doze",
         both,
@@ -530,17 +555,19 @@ def test_events_of_one_class_are_false_together(tmp_path: Path, results: Path) -
     escaped = MutantOutcome(
         event=both, field="cat", operator="empty", outcome="escaped"
     )
-    found = Mutation(digest="", seconds=0, witnesses=[], silent=[], mutants=[escaped])
-    (one,) = mutate.argued(arguing, found).mutants
-    assert (one.outcome, one.because) == ("argued", "so")
+    mutation = Mutation(
+        digest="", seconds=0, witnesses=[], silent=[], mutants=[escaped]
+    )
+    (mutant,) = mutate.argued(arguing, mutation).mutants
+    assert (mutant.outcome, mutant.because) == ("argued", "so")
 
 
 def test_the_output_of_a_script_is_no_witness(tmp_path: Path, results: Path) -> None:
     series = made(tmp_path, BY_SCRIPT)
-    found = mutate.judged(series, evidence.load(results))
-    assert found.silent == ["naps_are_as_long_as_cats_say"]
-    assert found.witnesses == ["events_fire"]
-    assert outcomes(found, "nap_ns")["double"] == "escaped"
+    mutation = mutate.judged(series, evidence.load(results))
+    assert mutation.silent == ["naps_are_as_long_as_cats_say"]
+    assert mutation.witnesses == ["events_fire"]
+    assert outcomes(mutation, "nap_ns")["double"] == "escaped"
     saved = false(series, results, "nap_ns", "double").workload("doze")
     for read in (lambda: saved.bpftrace("naps"), lambda: saved.decoded("perf.txt")):
         with pytest.raises(falsify.Withheld, match="cannot prove them"):
@@ -590,7 +617,7 @@ def test_a_thread_that_is_moved_between_two_readers(
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     saved = false(made(tmp_path), results, "nap_ns", "stale").workload("doze")
     for event in (saved.events("demo_nap"), saved.record("demo_nap")):
-        assert [one.fields["nap_ns"] for one in event] == [5_000, 5_000, 7_001, 9_000]
+        assert [nap.fields["nap_ns"] for nap in event] == [5_000, 5_000, 7_001, 9_000]
     # Another thread's is not that record.
     naps[1]["pid"] += 1
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -607,9 +634,11 @@ def test_a_check_that_does_not_end_is_no_catch(
         '    while ev.workload("doze").events("demo_nap")[0].fields["deep"]:\n'
         "        pass\n    return v",
     )
-    found = mutate.judged(made(tmp_path, endless), evidence.load(results))
-    (one,) = (m for m in found.mutants if (m.field, m.operator) == ("deep", "inverted"))
-    assert one.outcome == "escaped" and "processor time" in one.broke[0]
+    mutation = mutate.judged(made(tmp_path, endless), evidence.load(results))
+    (mutant,) = (
+        m for m in mutation.mutants if (m.field, m.operator) == ("deep", "inverted")
+    )
+    assert mutant.outcome == "escaped" and "processor time" in mutant.broke[0]
 
 
 def test_several_processes_find_the_same(tmp_path: Path, results: Path) -> None:
@@ -642,8 +671,8 @@ def test_what_was_judged_is_not_judged_again(
 
 def test_it_is_shown(tmp_path: Path, results: Path) -> None:
     series = made(tmp_path, unproven=[argument("cat", "empty")])
-    found = mutate.argued(series, mutate.judged(series, evidence.load(results)))
-    entry = report.SeriesReport(name="demo", title="t", digest="d", mutation=found)
+    mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    entry = report.SeriesReport(name="demo", title="t", digest="d", mutation=mutation)
     shown = report.Report(
         run="r",
         started="2026-01-02T03:04:05+00:00",
@@ -652,7 +681,7 @@ def test_it_is_shown(tmp_path: Path, results: Path) -> None:
         series=[entry],
     )
     again = report.Report.model_validate_json(shown.model_dump_json())
-    assert again.series[0].mutation == found
+    assert again.series[0].mutation == mutation
     html.write(shown, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "escaped: another string, cut short" in text
@@ -661,14 +690,16 @@ def test_it_is_shown(tmp_path: Path, results: Path) -> None:
 
 def test_every_declared_field_is_falsified(tmp_path: Path, results: Path) -> None:
     series, saved = made(tmp_path), evidence.load(results)
-    made_of = {(one.event, one.field) for one in falsify.mutants(series, saved)}
+    made_of = {
+        (mutant.event, mutant.field) for mutant in falsify.mutants(series, saved)
+    }
     assert made_of == {
         *((NAP, name) for name in (*NAMES, RECORDS)),
         *((DREAM, name) for name in ("p", "delta", RECORDS)),
     }
     swapped = [
-        one.operator
-        for one in falsify.mutants(series, saved)
-        if one.operator.startswith("swapped")
+        mutant.operator
+        for mutant in falsify.mutants(series, saved)
+        if mutant.operator.startswith("swapped")
     ]
     assert swapped == ["swapped with snore_ns"]

@@ -165,8 +165,8 @@ def test_the_command_says_where_and_what_next(
 ) -> None:
     argv = ["--project", str(project_copy.root), "new", NAME]
     assert cli.main(argv) == 0
-    said = capsys.readouterr().out
-    assert f"patches/{NAME}/series.toml\n" in said
-    assert f"kstall validate --level quick {NAME}" in said
+    output = capsys.readouterr().out
+    assert f"patches/{NAME}/series.toml\n" in output
+    assert f"kstall validate --level quick {NAME}" in output
     assert cli.main(argv) == 2
     assert f"there already: patches/{NAME}" in capsys.readouterr().err

@@ -18,9 +18,9 @@ LACKS = "\t@grep -v 'CONFIG_GONE' $(KCONFIG_ALLCONFIG) >$(O)/.config\n"
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """Two series, demo and later, of which the first is proven."""
-    made = World(tmp_path, level="quick")
-    _add_series(made, PATCH)
-    return made
+    sandbox = World(tmp_path, level="quick")
+    _add_series(sandbox, PATCH)
+    return sandbox
 
 
 def _add_series(world: World, patch: str, fragment: str = "CONFIG_DEMO=y\n") -> None:
@@ -46,9 +46,9 @@ def _makefile(world: World) -> None:
     path.write_text(text.replace(copies, LACKS))
 
 
-def _entry(found: Report | None, name: str) -> SeriesReport:
-    assert found is not None
-    return next(one for one in found.series if one.name == name)
+def _entry(report: Report | None, name: str) -> SeriesReport:
+    assert report is not None
+    return next(entry for entry in report.series if entry.name == name)
 
 
 def _stopped(entry: SeriesReport) -> Stage:
@@ -117,7 +117,7 @@ def test_one_that_applies_unexpectedly_is_proven_and_told(world: World) -> None:
     ran = world.validate("later")
     assert ran.exit_code == 0, ran.said
     stage = next(
-        one for one in _entry(ran.report, "later").stages if one.name == "apply"
+        stage for stage in _entry(ran.report, "later").stages if stage.name == "apply"
     )
     assert stage.summary == "1 patches, 1 files; it was not expected to apply here"
 
@@ -141,7 +141,7 @@ def test_a_needed_symbol_that_the_tree_lacks_is_no_verdict(world: World) -> None
     assert (stage.name, stage.status) == ("config", "error")
     assert "later.config:2: CONFIG_GONE=y did not stick" in str(stage.error)
     assert "this tree has no such symbol" in str(stage.error)
-    assert not any(one.status == "fail" for one in entry.checks)
+    assert not any(check.status == "fail" for check in entry.checks)
     # Only the series that needs it is stopped.
     assert _entry(ran.report, "demo").status == "pass"
 
@@ -158,7 +158,7 @@ def test_one_of_the_base_stops_all_unless_it_can_be_done_without(world: World) -
     ran = world.validate()
     assert ran.exit_code == 0, ran.said
     config = next(
-        one for one in _entry(ran.report, "demo").stages if one.name == "config"
+        stage for stage in _entry(ran.report, "demo").stages if stage.name == "config"
     )
     assert config.summary == "not available in this tree, and not needed: GONE"
 

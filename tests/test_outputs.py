@@ -94,10 +94,12 @@ class Lab:
         """What had to be compiled in each of ``names``, turn by turn."""
         applied = self.checkout(**files)
         (self.home / "base.json").touch()
-        made = {outputs.apart(applied, name, self.cache): self.config for name in names}
+        configs = {
+            outputs.apart(applied, name, self.cache): self.config for name in names
+        }
         return [
             {output.name: self._compiled(output, only) for output in turn}
-            for turn in outputs.turns(applied, made)
+            for turn in outputs.turns(applied, configs)
         ]
 
     @property
@@ -146,7 +148,7 @@ def test_the_nearest_neighbour_has_the_fewest_objects_to_compile_again(
         ("other", "AB", "$(wildcard include/config/B)", 2, {}),
         ("idle", "ABCDE", f"$(wildcard include/config/B) \\\n  {header}", 1, {}),
     ):
-        lab.config.write_text("".join(f"CONFIG_{one}=y\n" for one in symbols))
+        lab.config.write_text("".join(f"CONFIG_{symbol}=y\n" for symbol in symbols))
         output = lab.use(slot, lab.checkout(**files))
         cache.remove(output / "fs")  # of the neighbour that it began with
         objects(output, needs, count)
@@ -346,10 +348,10 @@ def test_a_clock_that_goes_back_between_two_turns(lab: Lab) -> None:
     lab.apart("one", "late", files={})
     lab.apart("one", files={"b": "new"})
     applied = lab.checkout(b="newer")
-    made = {
+    configs = {
         outputs.apart(applied, name, lab.cache): lab.config for name in ("one", "late")
     }
-    turns = outputs.turns(applied, made)
+    turns = outputs.turns(applied, configs)
     next(turns)
     late = lab.cache / "variants/base/late"
     ahead = time.time() + 60

@@ -29,18 +29,18 @@ def _nothing(key: object, value: object) -> None:
 
 def test_each_is_told_of_as_it_comes_back() -> None:
     later = threading.Event()
-    found = []
+    results = []
 
     def second() -> int:
         assert later.wait(60)
         return 2
 
     def done(key: str, value: int) -> None:
-        found.append((key, value))
+        results.append((key, value))
         later.set()
 
     parallel.each({"late": second, "early": lambda: 1}, 2, done)
-    assert found == [("early", 1), ("late", 2)]
+    assert results == [("early", 1), ("late", 2)]
 
 
 def test_no_more_at_once_than_asked_for() -> None:

@@ -130,8 +130,8 @@ class Bench:
         """All checks, by name."""
         scratch = self.root / "scratch"
         scratch.mkdir(exist_ok=True)
-        found = patchcheck.judge(series, self.plan(series), scratch)
-        return {one.name: one for one in found}
+        checks = patchcheck.judge(series, self.plan(series), scratch)
+        return {check.name: check for check in checks}
 
 
 @pytest.fixture
@@ -140,8 +140,10 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path, kerneltree.base(tmp_path / "tree", tmp_path / "cache"))
 
 
-def _states(found: Judged) -> dict[str, str]:
-    return {name: one.status for name, one in found.items() if one.status != "pass"}
+def _states(checks: Judged) -> dict[str, str]:
+    return {
+        name: check.status for name, check in checks.items() if check.status != "pass"
+    }
 
 
 def test_a_series_that_is_right_passes_every_check(bench: Bench) -> None:
@@ -151,10 +153,12 @@ def test_a_series_that_is_right_passes_every_check(bench: Bench) -> None:
         "demo_trace.h": HEADER + "TRACE_EVENT(demo_wake, TP_PROTO(int a));\n",
         "Documentation/demo.rst": DOCUMENT + "\n.. kernel-doc:: demo.c\n   :doc: x\n",
     }
-    found = bench.judge(bench.series(Step(more), Step({"demo.c": SOURCE + "int a;\n"})))
-    assert _states(found) == {}
-    assert set(found) == set(patchcheck.CHECKS)
-    counts = {name: len(one.comparisons) for name, one in found.items()}
+    checks = bench.judge(
+        bench.series(Step(more), Step({"demo.c": SOURCE + "int a;\n"}))
+    )
+    assert _states(checks) == {}
+    assert set(checks) == set(patchcheck.CHECKS)
+    counts = {name: len(check.comparisons) for name, check in checks.items()}
     with_cover = ("spelling_is_right", "prose_is_wrapped", "nothing_to_fill_in")
     assert counts == {name: 2 + (name in with_cover) for name in patchcheck.CHECKS}
 
@@ -296,11 +300,11 @@ MUTANTS: list[tuple[str, Step, str]] = [
 def test_what_is_wrong_is_caught_by_its_check(
     bench: Bench, name: str, step: Step, says: str
 ) -> None:
-    found = bench.judge(bench.series(Step({"demo2.c": "int a;\n"}), step))
+    checks = bench.judge(bench.series(Step({"demo2.c": "int a;\n"}), step))
     # checkpatch asks for a sign-off of those who could give one.
     signs = {"checkpatch_strict": "fail"} if step.author != NOBODY else {}
-    assert _states(found) == {name: "fail"} | signs
-    first, second, *_ = found[name].comparisons
+    assert _states(checks) == {name: "fail"} | signs
+    first, second, *_ = checks[name].comparisons
     assert first.ok, "the fault is in the second patch"
     assert not second.ok
     assert second.label == "0002: clean"
@@ -308,18 +312,20 @@ def test_what_is_wrong_is_caught_by_its_check(
 
 
 def test_spelling_of_the_cover_letter(bench: Bench) -> None:
-    found = bench.judge(bench.series(nap(), cover="Teh naps.\n"))
+    checks = bench.judge(bench.series(nap(), cover="Teh naps.\n"))
     assert [
-        one.label for one in found["spelling_is_right"].comparisons if not one.ok
+        comparison.label
+        for comparison in checks["spelling_is_right"].comparisons
+        if not comparison.ok
     ] == ["cover.txt: clean"]
 
 
 @pytest.mark.parametrize("name", ["prose_is_wrapped", "nothing_to_fill_in"])
 def test_the_cover_letter_is_read_too(bench: Bench, name: str) -> None:
-    found = bench.judge(bench.series(nap(), cover="A nap " * 20 + "\n\n@@COST@@\n"))
-    assert [one.label for one in found[name].comparisons if not one.ok] == [
-        "cover.txt: clean"
-    ]
+    checks = bench.judge(bench.series(nap(), cover="A nap " * 20 + "\n\n@@COST@@\n"))
+    assert [
+        comparison.label for comparison in checks[name].comparisons if not comparison.ok
+    ] == ["cover.txt: clean"]
 
 
 def test_what_the_base_has_already_is_not_held_against_a_patch(bench: Bench) -> None:
@@ -328,21 +334,24 @@ def test_what_the_base_has_already_is_not_held_against_a_patch(bench: Bench) -> 
         "demo.c": "\n\n" + SOURCE,
         "Documentation/demo.rst": "\n" + DOCUMENT + "\nMore.\n",
     }
-    found = bench.judge(bench.series(Step(moved)))
-    assert _states(found) == {}
+    checks = bench.judge(bench.series(Step(moved)))
+    assert _states(checks) == {}
 
 
 def test_a_second_fault_like_one_of_the_base_is_a_new_one(bench: Bench) -> None:
     text = DOCUMENT + "\n:unheard:`of` again.\n"
-    found = bench.judge(bench.series(Step({"Documentation/demo.rst": text})))
-    assert _states(found) == {"documents": "fail"}
+    checks = bench.judge(bench.series(Step({"Documentation/demo.rst": text})))
+    assert _states(checks) == {"documents": "fail"}
 
 
 def test_what_one_patch_breaks_another_does_not_mend(bench: Bench) -> None:
     """Each patch is looked at as it leaves the tree, not only the last state."""
     wrong = Step({"demo.c": SOURCE + "/**\n * UNDOCUMENTED_now\n */\nint nap;\n"})
-    found = bench.judge(bench.series(wrong, Step({"demo.c": SOURCE})))
-    assert [one.ok for one in found["kernel_doc"].comparisons] == [False, True]
+    checks = bench.judge(bench.series(wrong, Step({"demo.c": SOURCE})))
+    assert [comparison.ok for comparison in checks["kernel_doc"].comparisons] == [
+        False,
+        True,
+    ]
 
 
 def test_names_and_what_was_there_need_no_spelling(bench: Bench) -> None:
@@ -354,8 +363,8 @@ def test_names_and_what_was_there_need_no_spelling(bench: Bench) -> None:
     )
     other.root.mkdir()
     step = Step({"demo.c": f"{text}int nap;\n"}, f"{MESSAGE}Cc: Teh <t@example.org>\n")
-    made = patch_series(other.root, {**FILES, "demo.c": text}, step)
-    assert other.judge(made)["spelling_is_right"].status == "pass"
+    series = patch_series(other.root, {**FILES, "demo.c": text}, step)
+    assert other.judge(series)["spelling_is_right"].status == "pass"
 
 
 def test_a_pattern_loses_its_last_file(bench: Bench) -> None:
@@ -364,24 +373,28 @@ def test_a_pattern_loses_its_last_file(bench: Bench) -> None:
     moved = bench.series(Step({"include/trace/events/other.h": ""}), step)
     path = moved.patches[0].path
     assert "trace/events/other.h" in path.read_text()
-    made = bench.plan(moved)
+    plan = bench.plan(moved)
     gone = tuple(
         tuple((p, None if "other.h" in p and n else f) for p, f in state)
-        for n, state in enumerate(made.states)
+        for n, state in enumerate(plan.states)
     )
-    subject = patchcheck.Subject(moved, replace(made, states=gone), bench.root)
+    subject = patchcheck.Subject(moved, replace(plan, states=gone), bench.root)
     first, second = patchcheck.sections_are_whole(subject)
-    assert [one.text for one in first] == ["TRACING: no file matches include/trace/"]
+    assert [finding.text for finding in first] == [
+        "TRACING: no file matches include/trace/"
+    ]
     assert second == []
 
 
 @pytest.mark.parametrize("early", [True, False])
 def test_a_document_is_mentioned_once_it_is_there(bench: Bench, early: bool) -> None:
-    said = Step({"demo.c": SOURCE + "/* Documentation/nap.rst, tools/x.txt */\n"})
-    made = Step({"Documentation/nap.rst": "Naps\n====\n"})
-    found = bench.judge(bench.series(*((said, made) if early else (made, said))))
+    mention = Step({"demo.c": SOURCE + "/* Documentation/nap.rst, tools/x.txt */\n"})
+    document = Step({"Documentation/nap.rst": "Naps\n====\n"})
+    checks = bench.judge(
+        bench.series(*((mention, document) if early else (document, mention)))
+    )
     wanted = "fail" if early else "pass"
-    assert found["mentioned_documents_exist"].status == wanted
+    assert checks["mentioned_documents_exist"].status == wanted
 
 
 @pytest.fixture
@@ -427,10 +440,10 @@ def _fixing(bench: Bench, commit: str, subject: str) -> Check:
 def test_what_a_patch_fixes_is_looked_up(
     history: Bench, commit: str, subject: str, says: str | None
 ) -> None:
-    found = _fixing(history, commit, subject)
-    assert found.status == ("pass" if says is None else "fail")
+    check = _fixing(history, commit, subject)
+    assert check.status == ("pass" if says is None else "fail")
     if says is not None:
-        assert re.search(says, found.comparisons[0].detail)
+        assert re.search(says, check.comparisons[0].detail)
 
 
 def test_what_a_cut_history_does_not_have_decides_nothing(history: Bench) -> None:
@@ -438,21 +451,21 @@ def test_what_a_cut_history_does_not_have_decides_nothing(history: Bench) -> Non
     whole, head = (_git(top, "rev-parse", name) for name in ("main~1", "main"))
     (top / ".git/shallow").write_text(f"{head}\n")
     step = nap(message=f'{MESSAGE}Fixes: {whole[:12]} ("demo: add naps")\n')
-    made = history.series(step)
-    found = history.judge(made)["fixes_are_in_history"]
-    assert found.status == "skip"
-    assert "--unshallow" in found.detail
-    before = patchcheck.history(made, history.base)
+    series = history.series(step)
+    check = history.judge(series)["fixes_are_in_history"]
+    assert check.status == "skip"
+    assert "--unshallow" in check.detail
+    before = patchcheck.history(series, history.base)
     (top / ".git/shallow").unlink()
-    assert patchcheck.history(made, history.base) != before
-    assert history.judge(made)["fixes_are_in_history"].status == "pass"
+    assert patchcheck.history(series, history.base) != before
+    assert history.judge(series)["fixes_are_in_history"].status == "pass"
 
 
 def test_sources_without_history_decide_nothing(bench: Bench) -> None:
     step = nap(message=f'{MESSAGE}Fixes: {"1" * 12} ("demo: add naps")\n')
-    found = bench.judge(bench.series(step))["fixes_are_in_history"]
-    assert found.status == "skip"
-    assert "has no history" in found.detail
+    check = bench.judge(bench.series(step))["fixes_are_in_history"]
+    assert check.status == "skip"
+    assert "has no history" in check.detail
 
 
 def _argue(series: Series, **changes: Any) -> Series:
@@ -462,17 +475,19 @@ def _argue(series: Series, **changes: Any) -> Series:
         "files": ["demo.c"],
         "because": "a blank\nis wanted",
     }
-    made = PatchExemption.model_validate(facts | changes)
-    return replace(series, spec=series.spec.model_copy(update={"exemption": (made,)}))
+    exemption = PatchExemption.model_validate(facts | changes)
+    return replace(
+        series, spec=series.spec.model_copy(update={"exemption": (exemption,)})
+    )
 
 
 BLANK = Step({"demo.c": SOURCE + "int nap; \n"})
 
 
 def test_what_is_argued_passes_and_is_shown_with_its_reason(bench: Bench) -> None:
-    found = bench.judge(_argue(bench.series(BLANK)))
-    assert _states(found) == {}
-    (compared,) = found["checkpatch_strict"].comparisons
+    checks = bench.judge(_argue(bench.series(BLANK)))
+    assert _states(checks) == {}
+    (compared,) = checks["checkpatch_strict"].comparisons
     assert compared.label == "0001: clean apart from exemptions"
     assert compared.detail == "argued: TRAILING_WHITESPACE 1: a blank is wanted"
 
@@ -489,13 +504,13 @@ def test_what_is_argued_passes_and_is_shown_with_its_reason(bench: Bench) -> Non
 def test_an_argument_is_for_its_check_kinds_and_files(
     bench: Bench, changes: dict[str, Any]
 ) -> None:
-    found = bench.judge(_argue(bench.series(BLANK), **changes))
-    assert _states(found) == {"checkpatch_strict": "fail"}
+    checks = bench.judge(_argue(bench.series(BLANK), **changes))
+    assert _states(checks) == {"checkpatch_strict": "fail"}
 
 
 def test_an_argument_can_be_about_what_is_said(bench: Bench) -> None:
-    found = bench.judge(_argue(bench.series(BLANK), saying="^WARNING: blank"))
-    assert _states(found) == {}
+    checks = bench.judge(_argue(bench.series(BLANK), saying="^WARNING: blank"))
+    assert _states(checks) == {}
     with pytest.raises(ValueError, match="no regular expression"):
         _argue(bench.series(BLANK), saying="(")
 
@@ -509,10 +524,10 @@ def test_nothing_to_fill_in_cannot_be_argued_away() -> None:
 def test_of_somebody_else_s_patches_findings_are_told_and_decide_nothing(
     bench: Bench,
 ) -> None:
-    found = bench.judge(bench.series(BLANK, discovered=True))
-    assert _states(found) == {"checkpatch_strict": "skip"}
-    assert "TRAILING_WHITESPACE" in found["checkpatch_strict"].detail
-    assert found["checkpatch_strict"].comparisons == []
+    checks = bench.judge(bench.series(BLANK, discovered=True))
+    assert _states(checks) == {"checkpatch_strict": "skip"}
+    assert "TRAILING_WHITESPACE" in checks["checkpatch_strict"].detail
+    assert checks["checkpatch_strict"].comparisons == []
 
 
 # Of Assisted-by: 7.2 wants another form than 7.3; nobody has such a rule for Link:.
@@ -536,28 +551,28 @@ def older(tmp_path: Path) -> Bench:
 def test_a_form_of_a_tag_that_this_version_alone_wants_is_no_failure(
     older: Bench,
 ) -> None:
-    found = older.judge(older.series(nap()))
-    assert _states(found) == {"checkpatch_tags": "skip"}
-    said = found["checkpatch_tags"]
-    assert said.comparisons == []
-    assert said.detail == (
+    checks = older.judge(older.series(nap()))
+    assert _states(checks) == {"checkpatch_tags": "skip"}
+    check = checks["checkpatch_tags"]
+    assert check.comparisons == []
+    assert check.detail == (
         "7.3.4 wants Assisted-by in another form than other versions do: WARNING: "
         "Assisted-by expects A:B"
     )
 
 
 def test_it_hides_no_fault_of_the_code(older: Bench) -> None:
-    found = older.judge(older.series(BLANK))
-    assert _states(found) == {"checkpatch_strict": "fail", "checkpatch_tags": "skip"}
-    (compared,) = found["checkpatch_strict"].comparisons
+    checks = older.judge(older.series(BLANK))
+    assert _states(checks) == {"checkpatch_strict": "fail", "checkpatch_tags": "skip"}
+    (compared,) = checks["checkpatch_strict"].comparisons
     assert "Assisted-by" not in compared.detail
 
 
 def test_nor_of_another_tag(older: Bench) -> None:
     message = MESSAGE + "Link: https://example.org/nap\n"
-    found = older.judge(older.series(nap(message)))
-    assert _states(found) == {"checkpatch_tags": "fail"}
-    (compared,) = found["checkpatch_tags"].comparisons
+    checks = older.judge(older.series(nap(message)))
+    assert _states(checks) == {"checkpatch_tags": "fail"}
+    (compared,) = checks["checkpatch_tags"].comparisons
     assert re.search(r"message:\d+: BAD_SIGN_OFF: .*Link:", compared.detail)
     assert "Assisted-by" not in compared.detail
 
@@ -622,8 +637,8 @@ def test_the_stage_goes_on_after_a_failure_and_keeps_what_it_found(
 ) -> None:
     series = bench.series(BLANK)
     first, second = (_prove(bench, run, series) for _ in range(2))
-    assert [one.stages[0].status for one in (first, second)] == ["pass", "pass"]
-    assert [one.stages[0].reused for one in (first, second)] == [False, True]
+    assert [entry.stages[0].status for entry in (first, second)] == ["pass", "pass"]
+    assert [entry.stages[0].reused for entry in (first, second)] == [False, True]
     assert first.checks == second.checks
     assert first.stages[0].summary == "14 of 15 checks of 1 patches pass"
     # What was copied is gone.
@@ -685,10 +700,14 @@ def test_checks_of_patches_alone_prove_nothing(bench: Bench, run: runs.Run) -> N
 )
 def test_include_order(before: str | None, after: str, wrong: list[str]) -> None:
     def text(words: str) -> str:
-        return "".join(f"#include {one}\n" if one else "\n" for one in words.split(" "))
+        return "".join(
+            f"#include {header}\n" if header else "\n" for header in words.split(" ")
+        )
 
-    found = includes.misplaced(None if before is None else text(before), text(after))
-    assert [name for _, name in found] == wrong
+    misplaced = includes.misplaced(
+        None if before is None else text(before), text(after)
+    )
+    assert [name for _, name in misplaced] == wrong
 
 
 @pytest.mark.parametrize(
@@ -726,21 +745,21 @@ def test_what_sphinx_adds_is_no_fault(text: str) -> None:
 
 
 def test_a_fault_in_a_part_that_is_a_document_is_one() -> None:
-    ((line, said),) = rst.faults("X\n=\n\n.. only:: html\n\n   An ``open one.\n")
+    ((line, text),) = rst.faults("X\n=\n\n.. only:: html\n\n   An ``open one.\n")
     assert line == 6
-    assert "Inline literal start-string" in said
+    assert "Inline literal start-string" in text
 
 
 def test_kernel_doc_s_words_are_read() -> None:
     """As Linux 7.3's prints them."""
-    said = (
+    output = (
         "Warning: t.h:4 function parameter 'b' not described in 'foo'\n"
         "Warning: t.h:4 No description found for return value of 'foo'\n"
         "Warning: t.h:4 function parameter 'b' not described in 'foo'\n"
         "Warning: u.h:1 what was not asked for\n"
         "t.h:4: something else\n"
     )
-    assert kerneldoc.parse(said, ["t.h", "v.h"]) == {
+    assert kerneldoc.parse(output, ["t.h", "v.h"]) == {
         "t.h": (
             (4, "function parameter 'b' not described in 'foo'"),
             (4, "No description found for return value of 'foo'"),
@@ -750,13 +769,13 @@ def test_kernel_doc_s_words_are_read() -> None:
 
 
 def test_the_lines_of_the_older_kernel_doc() -> None:
-    said = (
+    output = (
         "t.h:5: warning: Function parameter or struct member 'b' not described in 'f'\n"
         "t.h:9: warning: missing initial short description on line:\n"
         " * broken thing\n"
         "u.h:1: warning: what was not asked for\n"
     )
-    assert kerneldoc.parse(said, ["t.h"]) == {
+    assert kerneldoc.parse(output, ["t.h"]) == {
         "t.h": (
             (5, "Function parameter or struct member 'b' not described in 'f'"),
             (9, "missing initial short description on line:"),
@@ -770,9 +789,9 @@ def test_a_kernel_doc_whose_words_nobody_knows_is_no_verdict(tmp_path: Path) -> 
     base = kerneltree.base(tmp_path / "tree", tmp_path / "cache")
     bench = Bench(tmp_path, base)
     wrong = Step({"demo.c": SOURCE + "/**\n * UNDOCUMENTED_now\n */\nint nap;\n"})
-    found = bench.judge(bench.series(wrong))
-    assert _states(found) == {"kernel_doc": "error"}
-    assert "cannot be read" in found["kernel_doc"].detail
+    checks = bench.judge(bench.series(wrong))
+    assert _states(checks) == {"kernel_doc": "error"}
+    assert "cannot be read" in checks["kernel_doc"].detail
 
 
 @pytest.mark.parametrize(
@@ -794,5 +813,7 @@ def test_width_of_prose(line: str, wide: bool) -> None:
 def test_every_series_of_this_checkout_argues_what_it_may(project_root: Path) -> None:
     """An argument about a file that the series does not touch is out of date."""
     for series in Project(project_root).load():
-        for one in series.spec.exemption:
-            assert set(one.files) <= {*series.touches, patchcheck.MESSAGE}, series.name
+        for exemption in series.spec.exemption:
+            assert set(exemption.files) <= {*series.touches, patchcheck.MESSAGE}, (
+                series.name
+            )

@@ -26,56 +26,61 @@ def code(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Code:
 def against(code: Code, name: str) -> PathsCompared:
     start = code.binary.symbols
     base = Side(code, frozenset(), lambda _: False)
-    patched = Side(code, frozenset(), lambda one: one.name == "helper")
+    patched = Side(code, frozenset(), lambda symbol: symbol.name == "helper")
     return Comparer(base, patched).compare(start["original"], start[name])
 
 
 def test_the_same_is_the_same(code: Code) -> None:
-    found = against(code, "original")
-    assert found.proven
-    assert (found.most, found.least, found.differences) == (0, 0, ())
+    comparison = against(code, "original")
+    assert comparison.proven
+    assert (comparison.most, comparison.least, comparison.differences) == (0, 0, ())
 
 
 def test_layout_and_registers_do_not_matter(code: Code) -> None:
-    found = against(code, "rearranged")
-    assert found.proven
-    assert (found.most, found.work, found.least) == (1, 0, 0)
-    (difference,) = found.differences
-    assert [one.kind for one in difference.added] == ["jump"]
+    comparison = against(code, "rearranged")
+    assert comparison.proven
+    assert (comparison.most, comparison.work, comparison.least) == (1, 0, 0)
+    (difference,) = comparison.differences
+    assert [instruction.kind for instruction in difference.added] == ["jump"]
 
 
 def test_an_instruction_is_found_where_it_is(code: Code) -> None:
-    found = against(code, "longer")
-    assert found.proven
-    assert (found.most, found.least) == (1, 0)
-    (difference,) = found.differences
-    assert [one.text for one in difference.added] == ["mov rsi, qword ptr [rdi]"]
+    comparison = against(code, "longer")
+    assert comparison.proven
+    assert (comparison.most, comparison.least) == (1, 0)
+    (difference,) = comparison.differences
+    assert [instruction.text for instruction in difference.added] == [
+        "mov rsi, qword ptr [rdi]"
+    ]
 
 
 def test_a_choice_more_is_counted_on_each_path(code: Code) -> None:
-    found = against(code, "wonders")
-    assert found.proven
-    assert (found.most, found.least) == (2, 2)
+    comparison = against(code, "wonders")
+    assert comparison.proven
+    assert (comparison.most, comparison.least) == (2, 2)
 
 
 def test_a_way_out_more_is_counted_where_it_is_not_taken(code: Code) -> None:
-    found = against(code, "asks")
-    assert found.proven
-    assert found.most == 2
+    comparison = against(code, "asks")
+    assert comparison.proven
+    assert comparison.most == 2
 
 
 def test_what_has_nothing_in_common_is_no_proof(code: Code) -> None:
-    found = against(code, "unlike")
-    assert not found.proven
-    assert found.unmatched
-    assert [one.form for one in found.added] == ["bt r:q, 3", "jmp r:q"]
+    comparison = against(code, "unlike")
+    assert not comparison.proven
+    assert comparison.unmatched
+    assert [instruction.form for instruction in comparison.added] == [
+        "bt r:q, 3",
+        "jmp r:q",
+    ]
 
 
 def test_a_function_of_its_own_is_walked_into(code: Code) -> None:
-    found = against(code, "outlined")
-    assert found.proven
+    comparison = against(code, "outlined")
+    assert comparison.proven
     # The call of the helper and its return.
-    assert (found.most, found.least) == (2, 0)
+    assert (comparison.most, comparison.least) == (2, 0)
 
 
 def test_a_site_behind_a_loop_is_on_the_path() -> None:
