@@ -166,9 +166,9 @@ def runs(handler: Path, *records: tuple[int, int, int], **env: str) -> list[list
 
 def level(handler: Path, status: int) -> str:
     """What comes before the time in the line about a record."""
-    said = handled(handler, (status, 0, 0)).stderr
-    (found,) = re.findall(r"([A-Z]+) \d{4}-", said)
-    return str(found)
+    log = handled(handler, (status, 0, 0)).stderr
+    (severity,) = re.findall(r"([A-Z]+) \d{4}-", log)
+    return str(severity)
 
 
 def test_correctable_messages_run_no_trigger(handler: Path) -> None:

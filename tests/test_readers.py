@@ -47,7 +47,11 @@ def edit(path: Path, old: str, new: str) -> None:
 def wrong(check: Check, series: Series, results: Path) -> list[str]:
     verdict = check(series, evidence.load(results))
     assert verdict.comparisons
-    return [f"{one.label}: {one.observed}" for one in verdict.comparisons if not one.ok]
+    return [
+        f"{comparison.label}: {comparison.observed}"
+        for comparison in verdict.comparisons
+        if not comparison.ok
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +70,12 @@ def test_real_readers_agree(check: Check, series: Series, results: Path) -> None
 def test_raw_records_are_what_bpftrace_read(results: Path) -> None:
     ran = evidence.load(results).workload("credits")
     assert len(ran.raw()) == 9
-    (one,) = ran.raw("drm_sched_job_no_credits")
-    (two,) = ran.record("drm_sched_job_no_credits")
-    assert one.fields == two.fields and (one.cpu, one.pid) == (two.cpu, two.pid)
+    (raw_event,) = ran.raw("drm_sched_job_no_credits")
+    (event,) = ran.record("drm_sched_job_no_credits")
+    assert raw_event.fields == event.fields and (raw_event.cpu, raw_event.pid) == (
+        event.cpu,
+        event.pid,
+    )
     both = zip(ran.raw(WAIT), ran.record(WAIT), strict=True)
     assert all(raw.fields == read.fields for raw, read in both)
 
@@ -85,8 +92,8 @@ def test_a_record_that_holds_something_else(series: Series, results: Path) -> No
     path = results / "credits/pages/cpu0"
     old, new = (struct.pack("<Q", value) for value in (1039519601, 1039519602))
     path.write_bytes(path.read_bytes().replace(old, new))
-    (said,) = wrong(readers.text_is_the_record, series, results)
-    assert said.endswith("printed 1039519601, recorded 1039519602")
+    (mismatch,) = wrong(readers.text_is_the_record, series, results)
+    assert mismatch.endswith("printed 1039519601, recorded 1039519602")
 
 
 @pytest.mark.parametrize(
@@ -103,9 +110,13 @@ def test_a_decoder_that_does_not_understand(
     good = path.read_text()
     # The words of libtraceevent for a print fmt with a call in it.
     edit(path, "dev=drm_sched_test_credits", "[FAILED TO PARSE] dev=drm_sched_test")
-    assert any("[FAILED TO PARSE]" in said for said in wrong(check, series, results))
+    assert any(
+        "[FAILED TO PARSE]" in mismatch for mismatch in wrong(check, series, results)
+    )
     path.write_text(good.replace("credit_limit=1", "credit_limit=0"))
-    assert [said.partition(": (")[0] for said in wrong(check, series, results)] == [
+    assert [
+        mismatch.partition(": (")[0] for mismatch in wrong(check, series, results)
+    ] == [
         "credits: drm_sched_job_no_credits: missing",
         "credits: drm_sched_job_no_credits: not in ftrace",
     ]

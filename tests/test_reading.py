@@ -126,25 +126,25 @@ class Bench:
     root: Path
     base: Base
 
-    def prove(self, made: Series, level: Level = "deep") -> report.SeriesReport:
+    def prove(self, candidate: Series, level: Level = "deep") -> report.SeriesReport:
         """The stage."""
         run = runs.begin(self.root / "out", ["test"], Ui(Console(file=io.StringIO())))
         entry = report.SeriesReport(name="demo", title="t", digest="d")
         run.report.series = [entry]
-        plan = tree.plan(self.base, made.patches, self.root / "am")
+        plan = tree.plan(self.base, candidate.patches, self.root / "am")
         context = run.context(
             SimpleNamespace(),  # type: ignore[arg-type]
             self.root / "cache",
             level,
         )
         with tree.workspace(self.base, lambda _: None) as put:
-            patches.read(reading.Work(context, made, plan), put, run, entry)
+            patches.read(reading.Work(context, candidate, plan), put, run, entry)
         return entry
 
     def judge(self, *steps: Step) -> dict[str, Check]:
         """Both checks of ``steps``, by name."""
         entry = self.prove(series(self.root, FILES, *steps))
-        return {one.name: one for one in entry.checks}
+        return {check.name: check for check in entry.checks}
 
     def asked(self) -> int:
         """How often the stand-in for Coccinelle was called."""
@@ -166,7 +166,11 @@ def _code(text: str) -> Step:
 
 
 def _faults(check: Check) -> dict[str, str]:
-    return {one.label[:4]: one.detail for one in check.comparisons if not one.ok}
+    return {
+        comparison.label[:4]: comparison.detail
+        for comparison in check.comparisons
+        if not comparison.ok
+    }
 
 
 MORE = CODE + "\nvoid wake(void *bed)\n{\n\tif (bed)\n\t\tkfree(bed);\n}\n"
@@ -174,21 +178,21 @@ MORE = CODE + "\nvoid wake(void *bed)\n{\n\tif (bed)\n\t\tkfree(bed);\n}\n"
 
 def test_what_the_base_has_is_not_held_against_a_patch(bench: Bench) -> None:
     """Nor is what has moved, with the line that it names."""
-    found = bench.judge(_code("int nap_s;\n\n" + CODE))[COCCI]
-    assert found.status == "pass"
+    check = bench.judge(_code("int nap_s;\n\n" + CODE))[COCCI]
+    assert check.status == "pass"
 
 
 def test_a_mutant_of_code(bench: Bench) -> None:
-    found = bench.judge(_code(CODE + "int nap_s;\n"), _code(MORE))[COCCI]
-    assert found.status == "fail"
-    assert _faults(found) == {
+    check = bench.judge(_code(CODE + "int nap_s;\n"), _code(MORE))[COCCI]
+    assert check.status == "fail"
+    assert _faults(check) == {
         "0002": "nap.c:10: free: WARNING: NULL check, see line N",
     }
 
 
 def test_what_could_not_be_asked_is_named(bench: Bench) -> None:
-    found = bench.judge(_code(CODE + "int nap_s;\n"))[COCCI]
-    assert found.detail == (
+    check = bench.judge(_code(CODE + "int nap_s;\n"))[COCCI]
+    assert check.detail == (
         "spatch version 1.1.1 compiled with OCaml version 4.13.1; "
         "newer: needs version 99.0; ocaml: needs an OCaml compiler"
     )
@@ -207,14 +211,16 @@ def test_only_what_changed_is_read_again(bench: Bench) -> None:
 
 
 def test_a_finding_that_is_argued_passes_and_is_shown(bench: Bench) -> None:
-    made = series(bench.root, FILES, _code(MORE))
+    candidate = series(bench.root, FILES, _code(MORE))
     argued = PatchExemption.model_validate(
         {"check": COCCI, "kinds": ["free"], "because": "it is on purpose"}
     )
-    spec = made.spec.model_copy(update={"exemption": (argued,)})
-    found = bench.prove(Series(made.name, made.dir, spec, made.patches)).checks[0]
-    assert found.status == "pass"
-    assert "argued: free 1: it is on purpose" in found.comparisons[0].detail
+    spec = candidate.spec.model_copy(update={"exemption": (argued,)})
+    check = bench.prove(
+        Series(candidate.name, candidate.dir, spec, candidate.patches)
+    ).checks[0]
+    assert check.status == "pass"
+    assert "argued: free 1: it is on purpose" in check.comparisons[0].detail
 
 
 @pytest.mark.parametrize("level", ["full", "deep"])
@@ -224,7 +230,7 @@ def test_what_is_not_asked_is_skipped(
     for reader, _ in CHECKS.values():
         monkeypatch.setattr(reader, "program", "no-such-program")
     entry = bench.prove(series(bench.root, FILES, _code(MORE)), level)
-    assert {one.name: one.status for one in entry.checks} == dict.fromkeys(
+    assert {check.name: check.status for check in entry.checks} == dict.fromkeys(
         CHECKS, "skip"
     )
     reason = (
@@ -271,11 +277,11 @@ def test_mutants_of_documents(
     bench: Bench, files: Mapping[str, str], says: str | None
 ) -> None:
     step = Step({f"Documentation/{name}": text for name, text in files.items()})
-    found = bench.judge(_code(CODE + "int a;\n"), step)[SPHINX]
-    assert found.status == ("pass" if says is None else "fail"), found
+    check = bench.judge(_code(CODE + "int a;\n"), step)[SPHINX]
+    assert check.status == ("pass" if says is None else "fail"), check
     if says is not None:
-        assert set(_faults(found)) == {"0002"}
-        assert says in _faults(found)["0002"]
+        assert set(_faults(check)) == {"0002"}
+        assert says in _faults(check)["0002"]
     # The tree has got nothing.
     assert not list(bench.base.path.rglob("__pycache__"))
 
@@ -288,14 +294,14 @@ def test_a_tree_that_sphinx_cannot_read_is_no_fault_of_a_patch(bench: Bench) -> 
         bench.root, kerneltree.base(bench.root / "other", bench.root / "cache-2")
     )
     step = Step({"Documentation/demo/naps.rst": NAPS + "\n:doc:`pillows`\n"})
-    found = other.judge(step)[SPHINX]
-    assert found.status == "skip"
-    assert "no_such_extension" in found.detail
+    check = other.judge(step)[SPHINX]
+    assert check.status == "skip"
+    assert "no_such_extension" in check.detail
 
 
 @pytest.mark.skipif(not shutil.which("sphinx-build"), reason="no Sphinx here")
 def test_a_patch_that_has_sphinx_fail_is_at_fault(bench: Bench) -> None:
     naps = {"Documentation/demo/naps.rst": NAPS + "\nMore.\n"}
     conf = {"Documentation/conf.py": CONF.replace("[]", '["no_such_extension"]')}
-    found = bench.judge(Step(naps), Step(conf))[SPHINX]
-    assert "unreadable" in _faults(found)["0002"]
+    check = bench.judge(Step(naps), Step(conf))[SPHINX]
+    assert "unreadable" in _faults(check)["0002"]

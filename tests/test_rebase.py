@@ -52,8 +52,8 @@ DEMO = KERNEL["demo.c"] + LINES
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """A series of two patches that applies to ``linux``, and not to ``new``."""
-    made = World(tmp_path, level="quick")
-    series = made.project.patches / "demo"
+    sandbox = World(tmp_path, level="quick")
+    series = sandbox.project.patches / "demo"
     (series / "0001-demo.patch").unlink()
     write(
         series,
@@ -72,8 +72,8 @@ def world(tmp_path: Path) -> World:
             ),
         },
     )
-    write(made.kernel, {"demo.c": DEMO})
-    return made
+    write(sandbox.kernel, {"demo.c": DEMO})
+    return sandbox
 
 
 def _new(world: World, demo: str, **files: str) -> Path:
@@ -94,12 +94,14 @@ def _rebase(world: World, *words: str, kernel: Path | str | None = None) -> Ran:
 
 
 def _place(world: World) -> Path:
-    (found,) = (world.out / "rebase").glob("demo-*")
-    return found
+    (place,) = (world.out / "rebase").glob("demo-*")
+    return place
 
 
 def _patches(world: World) -> dict[str, str]:
-    return {one.name: one.read_text() for one in _place(world).glob("patches/*.patch")}
+    return {
+        patch.name: patch.read_text() for patch in _place(world).glob("patches/*.patch")
+    }
 
 
 def test_what_only_moved_is_carried_over_compiled_and_shown(world: World) -> None:
@@ -125,14 +127,14 @@ def test_what_only_moved_is_carried_over_compiled_and_shown(world: World) -> Non
     assert re.search(r"(?m)^1: +[0-9a-f]+ ! 1: +[0-9a-f]+ demo: Return", ran.said)
     assert re.search(r"(?m)^2: +[0-9a-f]+ = 2: +[0-9a-f]+ demo: Say more", ran.said)
     assert "verdict  demo: carried over" in ran.said
-    found = report.read(_place(world) / "run" / "report.json")
-    (entry,) = found.series
-    assert (found.status, entry.status) == ("proven", "pass")
-    stages = {one.name: one.summary for one in entry.stages}
+    run_report = report.read(_place(world) / "run" / "report.json")
+    (entry,) = run_report.series
+    assert (run_report.status, entry.status) == ("proven", "pass")
+    stages = {stage.name: stage.summary for stage in entry.stages}
     assert stages["rebase"] == "2 of 2 patches carried over"
     assert "checks pass" in stages["compile"]
     # Each patch was compiled, and nothing was booted.
-    assert {one.name for one in entry.checks} >= {"compiles_as_configured"}
+    assert {check.name for check in entry.checks} >= {"compiles_as_configured"}
     assert world.guests == []
     # By `git am`, as everybody applies it.
     top = world.root / "new"
@@ -248,7 +250,7 @@ def test_a_file_that_was_renamed_is_followed(world: World) -> None:
     (top / "demo.c").unlink()
     ran = _rebase(world, "--no-compile")
     assert ran.exit_code == 0, ran.said
-    assert all("a/nap.c" in one for one in _patches(world).values())
+    assert all("a/nap.c" in text for text in _patches(world).values())
     assert "--no-compile: whether it compiles" in ran.said
 
 
@@ -260,8 +262,8 @@ def test_a_branch_by_name_and_its_true_commit(world: World) -> None:
     assert ran.exit_code == 0, ran.said
     assert snapshot(top) == before
     # The work tree stands on what was fetched.
-    found = git(_place(world) / "tree", "rev-parse", "kstall-new").strip()
-    assert found == head
+    tip = git(_place(world) / "tree", "rev-parse", "kstall-new").strip()
+    assert tip == head
 
 
 def test_another_series_or_tree_is_not_mixed_in(world: World) -> None:

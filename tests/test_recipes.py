@@ -129,36 +129,36 @@ def _night(world: World, matrix: Path, **more: str) -> tuple[int, str, Path]:
 
 def test_nights_over_two_branches(world: World, nights: Path) -> None:
     top = world.root / "upstream"
-    status, said, place = _night(world, nights)
-    assert status == 0, said
-    assert "the first night; nothing to compare with" in said
+    status, output, place = _night(world, nights)
+    assert status == 0, output
+    assert "the first night; nothing to compare with" in output
     assert "Nothing changed." in (place / "index.html").read_text()
     # Nothing happened: nothing is told.
-    status, said, _ = _night(world, nights)
-    assert status == 0 and "NOTHING WORSE" in said, said
+    status, output, _ = _night(world, nights)
+    assert status == 0 and "NOTHING WORSE" in output, output
     # Somebody else changes the line.
     (top / "demo.c").write_text(KERNEL["demo.c"].replace("return 1;", "return 9;"))
     commit(top, "demo: Return nine")
-    status, said, _ = _night(world, nights)
-    assert status == 1, said
+    status, output, _ = _night(world, nights)
+    assert status == 1, output
     assert re.search(
         r"WORSE  demo on upstream#for-next .*: verdict: pass -> fail: apply: "
         r"no longer applies to 7\.3\.4",
-        said,
+        output,
     )
     page = (place / "index.html").read_text()
     assert "no longer applies" in page and "WORSE" in page
     # The other branch did not move, and nothing is said of it.
     changed = json.loads((place / "changed.json").read_text())["changes"]
-    assert {one["place"].split()[0] for one in changed} == {"upstream#for-next"}
+    assert {change["place"].split()[0] for change in changed} == {"upstream#for-next"}
     links = re.findall(r'href="([^"]+)"', page)
-    assert links and all((place / one).exists() for one in links)
+    assert links and all((place / link).exists() for link in links)
     # It is settled.
     (top / "demo.c").write_text(KERNEL["demo.c"])
     commit(top, "Revert")
-    status, said, _ = _night(world, nights, KEEP="2")
-    assert status == 0 and re.search(r"better  demo on .*fail -> pass", said), said
-    assert len([one for one in (place / "runs").glob("2*") if one.is_dir()]) == 2
+    status, output, _ = _night(world, nights, KEEP="2")
+    assert status == 0 and re.search(r"better  demo on .*fail -> pass", output), output
+    assert len([path for path in (place / "runs").glob("2*") if path.is_dir()]) == 2
     assert (place / "runs/latest/changed.html").exists()
 
 
@@ -171,9 +171,9 @@ def test_a_night_that_was_cut_short_is_no_yardstick(world: World, nights: Path) 
         text = (later / "matrix.json").read_text()
         text = re.sub(r'(?m)^  "status": "\w+"', f'  "status": "{state}"', text)
         (later / "matrix.json").write_text(text)
-    status, said, _ = _night(world, nights)
-    assert status == 0, said
-    assert f"before   {first}  " in said
+    status, output, _ = _night(world, nights)
+    assert status == 0, output
+    assert f"before   {first}  " in output
 
 
 def test_two_nights_are_not_at_once(world: World, nights: Path) -> None:
@@ -185,18 +185,18 @@ def test_two_nights_are_not_at_once(world: World, nights: Path) -> None:
         stdout=subprocess.PIPE,
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == b"held\n"
-        status, said, _ = _night(world, nights)
+        status, output, _ = _night(world, nights)
         child.communicate(b"")
-    assert status == 2 and "the night before is not over" in said
+    assert status == 2 and "the night before is not over" in output
     assert not list(place.glob("runs/2*"))
 
 
 def test_a_night_with_bad_input_is_two(world: World, tmp_path: Path) -> None:
     path = tmp_path / "bad.toml"
     path.write_text("[matrix]\n")
-    status, said, _ = _night(world, path)
+    status, output, _ = _night(world, path)
     assert status == 2
-    assert f"{path}:1: no tree" in said and "no matrix came of it" in said
+    assert f"{path}:1: no tree" in output and "no matrix came of it" in output
     assert _run(world, "nightly.sh").returncode == 2
 
 
@@ -207,22 +207,22 @@ def test_it_mails_nobody() -> None:
 
 def test_the_trees_of_the_night_are_those_that_series_are_for() -> None:
     project = Project(ROOT)
-    series = {one.name: one.spec.subsystem for one in project.load()}
+    subsystems = {series.name: series.spec.subsystem for series in project.load()}
     columns = matrixfile.read(RECIPES / "nightly.toml", project)
     seen = set()
-    for one in columns:
-        assert one.kernel is not None
-        branch = remote.named(one.kernel)
+    for column in columns:
+        assert column.kernel is not None
+        branch = remote.named(column.kernel)
         assert branch is not None and branch.url is not None
-        if one.expected:
-            seen |= set(one.series)
-            for name in one.series:
-                home = series[name]
+        if column.expected:
+            seen |= set(column.series)
+            for name in column.series:
+                home = subsystems[name]
                 assert branch.branch == home.branch
                 assert branch.url.partition("://")[2] == home.tree.partition("://")[2]
         else:
-            assert set(one.series) == set(series)
-    assert seen == set(series)
+            assert set(column.series) == set(subsystems)
+    assert seen == set(subsystems)
 
 
 # -- GitLab --------------------------------------------------------------------------
@@ -247,8 +247,8 @@ def test_the_schema_would_notice(tmp_path: Path) -> None:
 
 
 def _gitlab() -> dict[str, Any]:
-    found: dict[str, Any] = YAML(typ="safe").load(GITLAB.read_text())
-    return found
+    config: dict[str, Any] = YAML(typ="safe").load(GITLAB.read_text())
+    return config
 
 
 def test_what_gitlab_runs_is_there() -> None:
@@ -260,13 +260,15 @@ def test_what_gitlab_runs_is_there() -> None:
             command, *words = shlex.split(line)
             if command == ".venv/bin/kstall":
                 # Unknown verbs and options end this.
-                words = [re.sub(r"^\$LEVEL$", "quick", one) for one in words]
+                words = [re.sub(r"^\$LEVEL$", "quick", word) for word in words]
                 assert cli._parser().parse_args(words).verb
             else:
                 assert (ROOT / command).is_file() and os.access(ROOT / command, os.X_OK)
-                assert all((ROOT / one).exists() for one in words if "examples" in one)
+                assert all(
+                    (ROOT / word).exists() for word in words if "examples" in word
+                )
     (trees,) = jobs["prove"]["parallel"]["matrix"]
-    assert all(one.startswith("debian:") for one in trees["TREE"])
+    assert all(tree.startswith("debian:") for tree in trees["TREE"])
     # 3 is no failure, and nothing else is let pass there.
     assert jobs["prove"]["allow_failure"] == {"exit_codes": 3}
     assert _gitlab()[".kstall"]["artifacts"]["when"] == "always"
@@ -276,6 +278,6 @@ def test_documents_quote_no_recipe_that_is_not_there() -> None:
     text = (ROOT / "docs/ci.md").read_text()
     for path in re.findall(r"examples/ci/[\w.-]+", text):
         assert (ROOT / path).is_file(), path
-    assert {one.name for one in RECIPES.iterdir()} == {
-        Path(one).name for one in re.findall(r"examples/ci/[\w.-]+", text)
+    assert {path.name for path in RECIPES.iterdir()} == {
+        Path(path).name for path in re.findall(r"examples/ci/[\w.-]+", text)
     }

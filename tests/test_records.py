@@ -79,11 +79,13 @@ def test_both_readers_agree() -> None:
     ]
     assert len(printed) == len(recorded) == 24
     same = ("work", "workqueue", "req_cpu", "cpu")
-    for one, two in zip(printed, recorded, strict=True):
-        assert [one.fields[key] for key in same] == [two.fields[key] for key in same]
-        assert (one.pid, one.cpu) == (two.pid, two.cpu)
+    for line, record in zip(printed, recorded, strict=True):
+        assert [line.fields[key] for key in same] == [
+            record.fields[key] for key in same
+        ]
+        assert (line.pid, line.cpu) == (record.pid, record.cpu)
         # ftrace reads the clock first, and prints it rounded to a microsecond.
-        assert -500 <= two.ts_ns - one.ts_ns < 100_000
+        assert -500 <= record.ts_ns - line.ts_ns < 100_000
 
 
 def test_both_readers_agree_on_drm_sched() -> None:
@@ -101,11 +103,11 @@ def test_both_readers_agree_on_drm_sched() -> None:
 
 def test_drm_sched_style_with_every_separator() -> None:
     drm_job = layout("gpu_scheduler:drm_sched_job_queue")
-    found = compile_fmt(drm_job.print_fmt).match(
+    values = compile_fmt(drm_job.print_fmt).match(
         "dev=my, dev=1, fence=18446744073709551615:2, ring=r 0, fence=3:4, "
         "job count:1, hw job count:-2, client_id:5"
     )
-    assert found == {
+    assert values == {
         "dev": "my, dev=1",
         "fence_context": 2**64 - 1,
         "fence_seqno": 2,
@@ -136,9 +138,9 @@ def test_drm_sched_style_with_every_separator() -> None:
     ],
 )  # fmt: skip
 def test_print_fmt(fmt: str, body: str, fields: dict[str, object]) -> None:
-    found = compile_fmt(fmt).match(body)
-    assert found is not None
-    assert {key: found[key] for key in fields} == fields
+    values = compile_fmt(fmt).match(body)
+    assert values is not None
+    assert {key: values[key] for key in fields} == fields
 
 
 @pytest.mark.parametrize(
@@ -150,8 +152,8 @@ def test_a_broken_print_fmt_is_refused(fmt: str) -> None:
 
 
 def test_an_escape_that_is_none_stays() -> None:
-    found = compile_fmt(r'"\8=%d", REC->x')
-    assert found.match("8=1") == {"x": 1}
+    pattern = compile_fmt(r'"\8=%d", REC->x')
+    assert pattern.match("8=1") == {"x": 1}
 
 
 def test_a_print_fmt_that_is_broken_concerns_its_own_event_only() -> None:

@@ -37,7 +37,7 @@ def _check(status: Status, name: str = "naps") -> Check:
 
 
 def _report(stage: base.Status = "pass", *checks: Check) -> Report:
-    made = Report(
+    run_report = Report(
         run="r1",
         started="2026-01-01T00:00:00+00:00",
         command=["kstall", "validate"],
@@ -53,8 +53,8 @@ def _report(stage: base.Status = "pass", *checks: Check) -> Report:
             )
         ],
     )
-    made.settle()
-    return made
+    run_report.settle()
+    return run_report
 
 
 @pytest.mark.parametrize(
@@ -78,32 +78,32 @@ def _report(stage: base.Status = "pass", *checks: Check) -> Report:
 def test_status_and_exit_code(
     stage: base.Status, checks: list[Status], status: str, code: int
 ) -> None:
-    made = _report(stage, *(_check(s, f"c{i}") for i, s in enumerate(checks)))
-    assert (made.status, made.exit_code) == (status, code)
+    run_report = _report(stage, *(_check(s, f"c{i}") for i, s in enumerate(checks)))
+    assert (run_report.status, run_report.exit_code) == (status, code)
 
 
 def test_another_series_is_proven_where_one_does_not_apply() -> None:
-    made = _report("pass", _check("pass"))
-    other = made.series[0].model_copy(update={"name": "other", "checks": []})
+    run_report = _report("pass", _check("pass"))
+    other = run_report.series[0].model_copy(update={"name": "other", "checks": []})
     other.stages = [Stage(name="apply", status="does-not-apply", seconds=0)]
-    for series, code in (([other], 3), ([made.series[0], other], 3)):
-        made.series = series
-        made.settle()
-        assert (other.status, made.exit_code) == ("does-not-apply", code)
-    assert made.series[0].status == "pass"
+    for series, code in (([other], 3), ([run_report.series[0], other], 3)):
+        run_report.series = series
+        run_report.settle()
+        assert (other.status, run_report.exit_code) == ("does-not-apply", code)
+    assert run_report.series[0].status == "pass"
 
 
 def test_a_report_without_series_proves_nothing() -> None:
-    made = _report("pass", _check("pass"))
-    made.series = []
-    made.settle()
-    assert made.exit_code == 2
+    run_report = _report("pass", _check("pass"))
+    run_report.series = []
+    run_report.settle()
+    assert run_report.exit_code == 2
 
 
 def test_json_round_trip_and_schema(tmp_path: Path) -> None:
-    made = _report("pass", _check("pass"))
-    report.write(made, tmp_path / "report.json")
-    assert report.read(tmp_path / "report.json") == made
+    run_report = _report("pass", _check("pass"))
+    report.write(run_report, tmp_path / "report.json")
+    assert report.read(tmp_path / "report.json") == run_report
     schema = json.loads(report.schema_text())
     assert schema["properties"]["schema_version"]["const"] == 1
 
@@ -128,9 +128,9 @@ def test_the_committed_schema_is_the_code_s(project_root: Path) -> None:
     )
 
 
-def _shown(made: Report) -> str:
+def _shown(run_report: Report) -> str:
     text = io.StringIO()
-    views.terminal(made, Path("/runs/r1"), Console(file=text, width=100))
+    views.terminal(run_report, Path("/runs/r1"), Console(file=text, width=100))
     return text.getvalue()
 
 
@@ -150,15 +150,15 @@ def test_terminal_shows_a_skip_with_its_reason() -> None:
 
 
 def test_terminal_shows_a_stage_s_error() -> None:
-    made = _report("fail")
-    made.series[0].stages[0].error = "x.c:3: error: [boom]\n  log: build.log"
-    assert "x.c:3: error: [boom]" in _shown(made)
+    run_report = _report("fail")
+    run_report.series[0].stages[0].error = "x.c:3: error: [boom]\n  log: build.log"
+    assert "x.c:3: error: [boom]" in _shown(run_report)
 
 
 def test_terminal_shows_costs_and_what_they_are_judged_by() -> None:
-    made = _report("pass", _check("pass"))
+    run_report = _report("pass", _check("pass"))
     boots = [costs.Boot(median=7, low=7, high=9, repetitions=3)]
-    made.series[0].overhead = costs.Overhead(
+    run_report.series[0].overhead = costs.Overhead(
         base_kernel="b",
         measurements=[
             costs.Measurement(
@@ -207,7 +207,7 @@ def test_terminal_shows_costs_and_what_they_are_judged_by() -> None:
         ),
         exemptions=[costs.Exemption(struct="cat", allowed=8, because="[it] purrs")],
     )
-    shown = _shown(made)
+    shown = _shown(run_report)
     assert "0.25" in shown
     assert "worst    +12 bytes of code (functions: 1) without jump labels" in shown
     assert "guarded  with mitigations 1 of 2 sites are a NOP" in shown
@@ -216,11 +216,13 @@ def test_terminal_shows_costs_and_what_they_are_judged_by() -> None:
 
 
 def test_junit_counts(tmp_path: Path) -> None:
-    made = _report("pass", _check("pass"), _check("fail", "b"), _check("skip", "c"))
-    made.series[0].checks[1].detail = "a console excerpt with \x1b[31m in it"
-    made.series[0].stages[0].status = "fail"
-    made.series[0].stages[0].summary = "an escape \x1b in a message"
-    junit.write(made, tmp_path / "junit.xml")
+    run_report = _report(
+        "pass", _check("pass"), _check("fail", "b"), _check("skip", "c")
+    )
+    run_report.series[0].checks[1].detail = "a console excerpt with \x1b[31m in it"
+    run_report.series[0].stages[0].status = "fail"
+    run_report.series[0].stages[0].summary = "an escape \x1b in a message"
+    junit.write(run_report, tmp_path / "junit.xml")
     suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
     assert suite.get("name") == "kstall.demo"
     assert [suite.get(k) for k in ("tests", "failures", "skipped")] == ["4", "2", "1"]
@@ -228,9 +230,9 @@ def test_junit_counts(tmp_path: Path) -> None:
 
 
 def test_a_series_that_was_not_reached_is_in_junit(tmp_path: Path) -> None:
-    made = _report("error")
-    made.series[0].stages = []
-    junit.write(made, tmp_path / "junit.xml")
+    run_report = _report("error")
+    run_report.series[0].stages = []
+    junit.write(run_report, tmp_path / "junit.xml")
     suite = ET.parse(tmp_path / "junit.xml").getroot().findall("testsuite")[1]
     assert suite.get("errors") == "1"
 
@@ -250,7 +252,7 @@ def test_comparisons_are_data_that_reads_well(
 ) -> None:
     relation, expected, observed, *rest = comparison
     unit, detail = (*rest, "", "")[:2]
-    made = Comparison(
+    compared = Comparison(
         label="x",
         relation=relation,
         expected=expected,
@@ -259,8 +261,8 @@ def test_comparisons_are_data_that_reads_well(
         unit=unit,
         detail=detail,
     )
-    again = Comparison.model_validate_json(made.model_dump_json())
-    assert (again, again.wanted, again.seen) == (made, wanted, seen)
+    again = Comparison.model_validate_json(compared.model_dump_json())
+    assert (again, again.wanted, again.seen) == (compared, wanted, seen)
 
 
 def test_events_are_those_of_the_booted_kernel(project_root: Path) -> None:
@@ -279,15 +281,15 @@ def test_events_are_those_of_the_booted_kernel(project_root: Path) -> None:
     )
     layout = records.parse_layout(text, "sched")
     saved = evidence.Evidence(Path(), {}, {}, {layout.event: layout})
-    made = {one.name: one for one in trials.events(series, saved)}
-    assert len(made) == len(series.spec.tracepoint)
-    known = made["sched:sched_stat_throttled"]
-    assert [(one.name, one.offset, one.size) for one in known.fields] == [
+    events = {event.name: event for event in trials.events(series, saved)}
+    assert len(events) == len(series.spec.tracepoint)
+    known = events["sched:sched_stat_throttled"]
+    assert [(field.name, field.offset, field.size) for field in known.fields] == [
         ("seen", 12, 4)
     ]
     assert known.holes == 4
     assert known.print_fmt == '"seen=%u", REC->seen'
-    bare = made["sched:sched_cfs_throttle"]
+    bare = events["sched:sched_cfs_throttle"]
     assert bare.kind == "bare"
     assert bare.holes is None
     assert bare.fields[0].offset is None

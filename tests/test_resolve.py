@@ -102,8 +102,8 @@ def _is_no_verdict(error: KstallError, *texts: str) -> None:
 
 
 def test_what_a_tree_has_as_it_is_written_is_asked_for_once(tree: Tree) -> None:
-    made = tree.configure(_PLAIN, "CONFIG_NAP=y\n")
-    assert made == Resolved({"MODULES": "y", "NAP": "y"}, (), ())
+    resolved = tree.configure(_PLAIN, "CONFIG_NAP=y\n")
+    assert resolved == Resolved({"MODULES": "y", "NAP": "y"}, (), ())
     assert tree.times == 1
 
 
@@ -117,31 +117,31 @@ _OR = "# or: CONFIG_DOZE=y (before 7.3: it had this name)\nCONFIG_NAP=y\n"
 
 
 def test_a_fragment_names_what_an_older_tree_calls_it(tree: Tree) -> None:
-    made = tree.configure(_RENAMED, _OR)
-    assert made.config["DOZE"] == "y"
-    assert made.added == (("DOZE", "y"),)
-    (said,) = made.remarks
-    assert said == "DOZE=y instead of NAP: before 7.3: it had this name"
+    resolved = tree.configure(_RENAMED, _OR)
+    assert resolved.config["DOZE"] == "y"
+    assert resolved.added == (("DOZE", "y"),)
+    (remark,) = resolved.remarks
+    assert remark == "DOZE=y instead of NAP: before 7.3: it had this name"
 
 
 def test_the_alternative_is_for_trees_that_lack_the_symbol_only(tree: Tree) -> None:
-    made = tree.configure(_PLAIN + _RENAMED, _OR)
-    assert "DOZE" not in made.config
-    assert made.remarks == ()
+    resolved = tree.configure(_PLAIN + _RENAMED, _OR)
+    assert "DOZE" not in resolved.config
+    assert resolved.remarks == ()
 
 
 def test_an_alternative_that_is_asked_for_anyway(tree: Tree) -> None:
-    made = tree.configure(_RENAMED, "CONFIG_DOZE=y\n", _OR)
-    assert made.added == ()
-    assert made.remarks == ("DOZE=y instead of NAP: before 7.3: it had this name",)
+    resolved = tree.configure(_RENAMED, "CONFIG_DOZE=y\n", _OR)
+    assert resolved.added == ()
+    assert resolved.remarks == ("DOZE=y instead of NAP: before 7.3: it had this name",)
     assert tree.times == 1
 
 
 def test_one_of_several_alternatives_which_the_tree_knows(tree: Tree) -> None:
     text = "# or: CONFIG_REST=y (5.0)\n# or: CONFIG_DOZE=y CONFIG_BED=y (6.0)\n"
     known = _RENAMED + 'config BED\n\tbool "beds"\n'
-    made = tree.configure(known, f"{text}CONFIG_NAP=y\n")
-    assert made.added == (("DOZE", "y"), ("BED", "y"))
+    resolved = tree.configure(known, f"{text}CONFIG_NAP=y\n")
+    assert resolved.added == (("DOZE", "y"), ("BED", "y"))
     with pytest.raises(UnmetSymbols) as caught:
         tree.configure(_RENAMED, f"{text}CONFIG_NAP=y\n")
     _is_no_verdict(caught.value, "1.config:3: CONFIG_NAP=y", "no such symbol")
@@ -170,9 +170,9 @@ config DOZE
 	bool "naps"
 	default NAP
 """
-    made = tree.configure(text, "CONFIG_NAP=y\n")
-    assert made.config["DOZE"] == "y"
-    assert made.remarks == ("NAP is called DOZE now",)
+    resolved = tree.configure(text, "CONFIG_NAP=y\n")
+    assert resolved.config["DOZE"] == "y"
+    assert resolved.remarks == ("NAP is called DOZE now",)
 
 
 # -- hidden, and selected otherwise --------------------------------------------------
@@ -186,9 +186,9 @@ config BED
 	bool "beds"
 	select NAP
 """
-    made = tree.configure(text, "CONFIG_NAP=y\n")
-    assert (made.config["NAP"], made.config["BED"]) == ("y", "y")
-    assert made.remarks == ("NAP through BED, as it has no prompt",)
+    resolved = tree.configure(text, "CONFIG_NAP=y\n")
+    assert (resolved.config["NAP"], resolved.config["BED"]) == ("y", "y")
+    assert resolved.remarks == ("NAP through BED, as it has no prompt",)
 
 
 def test_a_hidden_symbol_comes_by_the_condition_of_its_default(tree: Tree) -> None:
@@ -216,9 +216,9 @@ config SOFA
         tree.configure(text, "CONFIG_NAP=y\n")
     _is_no_verdict(caught.value, "it is selected by one of BED", "SOFA")
     # One that the fragments do not want is none.
-    made = tree.configure(text, "# CONFIG_SOFA is not set\nCONFIG_NAP=y\n")
-    assert "SOFA" not in made.config
-    assert made.config["BED"] == "y"
+    resolved = tree.configure(text, "# CONFIG_SOFA is not set\nCONFIG_NAP=y\n")
+    assert "SOFA" not in resolved.config
+    assert resolved.config["BED"] == "y"
 
 
 def test_what_was_selected_once_is_depended_on_now(tree: Tree) -> None:
@@ -232,9 +232,14 @@ config BED
 config ROOM
 	tristate "rooms"
 """
-    made = tree.configure(text.replace("ROOM != n", "ROOM"), "CONFIG_NAP=y\n")
-    assert made.config["ROOM"] == made.config["BED"] == made.config["NAP"] == "y"
-    assert made.remarks == (
+    resolved = tree.configure(text.replace("ROOM != n", "ROOM"), "CONFIG_NAP=y\n")
+    assert (
+        resolved.config["ROOM"]
+        == resolved.config["BED"]
+        == resolved.config["NAP"]
+        == "y"
+    )
+    assert resolved.remarks == (
         "NAP with BED, which it depends on",
         "BED with ROOM, which it depends on",
     )
@@ -255,12 +260,12 @@ config SNORE
 config BED
 	tristate "beds"
 """
-    made = tree.configure(text, "CONFIG_NAP=m\n")
-    assert (made.config["NAP"], made.config["BED"]) == ("m", "m")
+    resolved = tree.configure(text, "CONFIG_NAP=m\n")
+    assert (resolved.config["NAP"], resolved.config["BED"]) == ("m", "m")
     # What is part of the image needs all of it there.
-    made = tree.configure(text, "CONFIG_NAP=m\nCONFIG_SNORE=y\n")
-    assert (made.config["SNORE"], made.config["BED"]) == ("y", "y")
-    assert made.config["NAP"] == "m"
+    resolved = tree.configure(text, "CONFIG_NAP=m\nCONFIG_SNORE=y\n")
+    assert (resolved.config["SNORE"], resolved.config["BED"]) == ("y", "y")
+    assert resolved.config["NAP"] == "m"
 
 
 def test_of_alternatives_in_a_dependency_the_only_one_there_is(tree: Tree) -> None:
@@ -285,9 +290,9 @@ config NAP
 config EXPERT
 	bool "experts"
 """
-    made = tree.configure(text, "CONFIG_NAP=y\n")
-    assert made.config["NAP"] == "y"
-    assert made.added == (("EXPERT", "y"),)
+    resolved = tree.configure(text, "CONFIG_NAP=y\n")
+    assert resolved.config["NAP"] == "y"
+    assert resolved.added == (("EXPERT", "y"),)
 
 
 def test_nothing_is_added_that_a_fragment_does_not_want(tree: Tree) -> None:
@@ -304,9 +309,9 @@ config BED
 
 
 def test_a_module_that_is_a_bool_here(tree: Tree) -> None:
-    made = tree.configure(_PLAIN, "CONFIG_NAP=m\n")
-    assert made.config["NAP"] == "y"
-    assert made.remarks == ("NAP=y, as it is no module here",)
+    resolved = tree.configure(_PLAIN, "CONFIG_NAP=m\n")
+    assert resolved.config["NAP"] == "y"
+    assert resolved.remarks == ("NAP=y, as it is no module here",)
 
 
 def test_a_module_that_something_else_has_in_the_image(tree: Tree) -> None:
@@ -317,8 +322,8 @@ config BED
 	bool "beds"
 	select NAP
 """
-    made = tree.configure(text, "CONFIG_NAP=m\nCONFIG_BED=y\n")
-    assert made.remarks == ("NAP is part of the image, not a module",)
+    resolved = tree.configure(text, "CONFIG_NAP=m\nCONFIG_BED=y\n")
+    assert resolved.remarks == ("NAP is part of the image, not a module",)
 
 
 # -- not to be had -------------------------------------------------------------------
@@ -333,9 +338,9 @@ def test_a_needed_symbol_that_is_not_there_is_no_verdict(tree: Tree) -> None:
 def test_it_stops_only_the_series_that_needs_it(tree: Tree) -> None:
     base = "# optional: tested by a header\nCONFIG_NAP=y\n"
     text = 'config BED\n\tbool "beds"\n'
-    made = tree.configure(text, base, "CONFIG_BED=y\n")
-    assert made.config["BED"] == "y"
-    assert made.remarks == ("not available in this tree, and not needed: NAP",)
+    resolved = tree.configure(text, base, "CONFIG_BED=y\n")
+    assert resolved.config["BED"] == "y"
+    assert resolved.remarks == ("not available in this tree, and not needed: NAP",)
     with pytest.raises(UnmetSymbols) as caught:
         tree.configure(text, base, "# why\nCONFIG_NAP=y\n")
     # And names the fragment of that series, not the one that could do without.
@@ -344,9 +349,9 @@ def test_it_stops_only_the_series_that_needs_it(tree: Tree) -> None:
 
 def test_a_symbol_that_is_needed_where_it_is_known(tree: Tree) -> None:
     asked = "# if known: always there, else\nCONFIG_NAP=y\nCONFIG_BED=y\n"
-    made = tree.configure(_PLAIN, asked)
-    assert made.config["NAP"] == "y"
-    assert made.remarks == ("not available in this tree, and not needed: BED",)
+    resolved = tree.configure(_PLAIN, asked)
+    assert resolved.config["NAP"] == "y"
+    assert resolved.remarks == ("not available in this tree, and not needed: BED",)
     text = "config NAP\n\tbool\n" + 'config BED\n\tbool "beds"\n'
     with pytest.raises(UnmetSymbols) as caught:
         tree.configure(text, asked)
@@ -369,12 +374,14 @@ config SLEEP
 config NEVER
 	bool
 """
-    made = tree.configure(
+    resolved = tree.configure(
         text, "# optional: nice to have\nCONFIG_NAP=y\nCONFIG_DREAM=y\n"
     )
-    assert made.added == ()
-    assert made.config == {"MODULES": "y"}
-    assert made.remarks == ("not available in this tree, and not needed: NAP, DREAM",)
+    assert resolved.added == ()
+    assert resolved.config == {"MODULES": "y"}
+    assert resolved.remarks == (
+        "not available in this tree, and not needed: NAP, DREAM",
+    )
 
 
 def test_a_number_is_not_made_up(tree: Tree) -> None:
@@ -424,8 +431,8 @@ config NAP_TEST
 
 def test_a_symbol_that_the_patches_add_is_not_missed_in_their_base(tree: Tree) -> None:
     asked = "CONFIG_NAP=y\nCONFIG_NAP_TEST=m\n"
-    made = tree.configure(_PLAIN, asked, absent={"NAP_TEST"})
-    assert made == Resolved({"MODULES": "y", "NAP": "y"}, (), ())
+    resolved = tree.configure(_PLAIN, asked, absent={"NAP_TEST"})
+    assert resolved == Resolved({"MODULES": "y", "NAP": "y"}, (), ())
     assert tree.times == 1
 
 
@@ -437,9 +444,9 @@ config NAP
 config BED
 	bool "beds"
 """
-    made = tree.configure(text, "CONFIG_NAP=y\nCONFIG_GONE=y\n", lenient=True)
-    assert made.added == (("BED", "y"),)
-    assert made.remarks[-1] == "not available in this tree, and not needed: GONE"
+    resolved = tree.configure(text, "CONFIG_NAP=y\nCONFIG_GONE=y\n", lenient=True)
+    assert resolved.added == (("BED", "y"),)
+    assert resolved.remarks[-1] == "not available in this tree, and not needed: GONE"
 
 
 # -- a tree of tomorrow --------------------------------------------------------------
@@ -486,8 +493,8 @@ def test_how_far_comments_reach(tmp_path: Path) -> None:
         "# if known: always there\nCONFIG_D=y\n\nCONFIG_E=y\n"
         "# optional: as well\n# or: CONFIG_G=y (once)\nCONFIG_F=y\nCONFIG_H=y\n"
     )
-    asked = {one.symbol: one for one in kconfig.parse_fragment(path)}
-    needs = {name: one.need for name, one in asked.items()}
+    asked = {setting.symbol: setting for setting in kconfig.parse_fragment(path)}
+    needs = {name: setting.need for name, setting in asked.items()}
     assert needs == {
         "A": "optional",
         "B": "optional",
@@ -497,7 +504,9 @@ def test_how_far_comments_reach(tmp_path: Path) -> None:
         "F": "optional",
         "H": "optional",
     }
-    assert [one.values for one in asked["F"].alternatives] == [(("G", "y"),)]
+    assert [alternative.values for alternative in asked["F"].alternatives] == [
+        (("G", "y"),)
+    ]
     assert asked["H"].alternatives == ()
 
 
@@ -506,6 +515,6 @@ def test_what_one_fragment_needs_is_needed(tmp_path: Path) -> None:
     base.write_text("# optional: tested by a header\nCONFIG_A=y\n")
     demo.write_text("# or: CONFIG_B=y (once)\nCONFIG_A=y\n")
     for order in ([base, demo], [demo, base]):
-        one = kconfig.combine(order)["A"]
-        assert (one.need, one.file) == ("needed", demo)
-        assert len(one.alternatives) == 1
+        setting = kconfig.combine(order)["A"]
+        assert (setting.need, setting.file) == ("needed", demo)
+        assert len(setting.alternatives) == 1

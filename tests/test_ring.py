@@ -48,18 +48,18 @@ def test_what_stands_in_a_page() -> None:
         "next_prio": 120,
     }
     long = record(WORK, -1, FIELDS | {"cpu": 0, "workqueue": "w" * 200})
-    found = read(
+    events = read(
         page(1000, [entry(5, QUEUED), entry(7, record(SWITCH, 1, fields))]),
         page(9000, [entry(0, long)]),
     )
-    assert [(e.ts_ns, e.cpu, e.pid, e.system, e.name) for e in found] == [
+    assert [(e.ts_ns, e.cpu, e.pid, e.system, e.name) for e in events] == [
         (1005, 1, 42, "workqueue", "workqueue_queue_work"),
         (1012, 1, 1, "sched", "sched_switch"),
         (9000, 1, -1, "workqueue", "workqueue_queue_work"),
     ]
-    assert found[0].fields == FIELDS | {"cpu": 3}
-    assert found[1].fields == fields
-    assert found[2].fields["workqueue"] == "w" * 200
+    assert events[0].fields == FIELDS | {"cpu": 3}
+    assert events[1].fields == fields
+    assert events[2].fields["workqueue"] == "w" * 200
 
 
 def test_time_between_records() -> None:
@@ -68,12 +68,14 @@ def test_time_between_records() -> None:
     thrown = struct.pack("<II", 3 << 5 | 29, 12) + bytes(8)
     rest = struct.pack("<I", 29) + b"\xff" * 8
     lost = 1 << 31
-    made = [entry(1, QUEUED), extend, entry(1, QUEUED), thrown, entry(1, QUEUED)]
+    entries = [entry(1, QUEUED), extend, entry(1, QUEUED), thrown, entry(1, QUEUED)]
     upper = 5 << 59
-    found = read(page(upper + 10, [*made, stamp, entry(0, QUEUED), rest], flags=lost))
+    events = read(
+        page(upper + 10, [*entries, stamp, entry(0, QUEUED), rest], flags=lost)
+    )
     at = upper + 10 + 1 + (2 << 27) + 1 + 1
     expected = [upper + 11, at, at + 3 + 1, upper + (4 << 27) + 9]
-    assert [event.ts_ns for event in found] == expected
+    assert [event.ts_ns for event in events] == expected
 
 
 def test_arrays() -> None:
@@ -94,7 +96,7 @@ def test_arrays() -> None:
 
 def test_text_to_the_end_of_the_record() -> None:
     """ftrace:print, whose format says `char buf[]` of size 0."""
-    said = records.parse_layout(
+    print_layout = records.parse_layout(
         "name: print\nID: 5\nformat:\n"
         "\tfield:unsigned long ip;\toffset:8;\tsize:8;\tsigned:0;\n"
         "\tfield:char buf[];\toffset:16;\tsize:0;\tsigned:0;\n\n"
@@ -102,17 +104,17 @@ def test_text_to_the_end_of_the_record() -> None:
         "ftrace",
     )
     data = struct.pack("<HBBiQ", 5, 0, 0, 7, 1) + b"step=3\n\0\xff"
-    (event,) = ring.records(page(10, [entry(0, data)]), 0, [said])
+    (event,) = ring.records(page(10, [entry(0, data)]), 0, [print_layout])
     assert event.fields == {"ip": 1, "buf": "step=3\n"}
 
 
 @pytest.mark.parametrize(("flags", "lost"), [(0, 0), (1 << 31, None), (3 << 30, 9)])
 def test_events_lost_before_a_page(flags: int, lost: int | None) -> None:
-    made = bytearray(page(1, [entry(1, QUEUED)], flags=flags))
+    buffer = bytearray(page(1, [entry(1, QUEUED)], flags=flags))
     at = 16 + len(entry(1, QUEUED))
-    made[at : at + 8] = (9).to_bytes(8, "little")
-    assert ring.missed(bytes(made)) == lost
-    ((where, _),) = ring.placed(bytes(made), 1, [WORK])
+    buffer[at : at + 8] = (9).to_bytes(8, "little")
+    assert ring.missed(bytes(buffer)) == lost
+    ((where, _),) = ring.placed(bytes(buffer), 1, [WORK])
     assert where == 20
 
 
@@ -184,11 +186,11 @@ def test_text_is_what_the_record_prints(fmt: str, text: str) -> None:
     printed = compile_fmt(fmt)
     read = printed.read(text)
     assert read is not None
-    for value, said in zip(printed.values, read, strict=True):
+    for value, reading in zip(printed.values, read, strict=True):
         if value.function:
-            assert (said, value.of(MEMBERS)) == ("f+0x1/0x2", 0x1234)
+            assert (reading, value.of(MEMBERS)) == ("f+0x1/0x2", 0x1234)
         else:
-            assert said == value.of(MEMBERS)
+            assert reading == value.of(MEMBERS)
     assert printed.read("?" + text) != read
 
 

@@ -107,14 +107,14 @@ def test_mmdebstrap_works_where_the_next_run_sweeps(
 
 @pytest.mark.live
 def test_real_root_is_made_once(tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
     log = tmp_path / "root.log"
-    first = root.obtain(["kmod", "pahole"], tmp_path, said.append, log=log)
+    first = root.obtain(["kmod", "pahole"], tmp_path, messages.append, log=log)
     assert not first.reused
     assert first.versions["kmod"]
     assert first.image.stat().st_size > 1 << 20
     assert process.run([first.pahole, "--version"]).stdout.startswith("v1.")
-    assert any("installing" in line for line in said)
-    again = root.obtain(["pahole", "kmod"], tmp_path, said.append, log=log)
+    assert any("installing" in line for line in messages)
+    again = root.obtain(["pahole", "kmod"], tmp_path, messages.append, log=log)
     assert again.reused
     assert again.path == first.path

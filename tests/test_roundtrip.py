@@ -91,17 +91,19 @@ def test_there_and_back(
     assert came.found is not None
     assert came.found.series.name == name
     assert came.found.same_tree
-    assert {one.relation for one in came.found.pairs} == {"same"}
+    assert {pair.relation for pair in came.found.pairs} == {"same"}
     points = [(p.event, p.kind == "bare", p.header) for p in series.spec.tracepoint]
-    found = [(p.event, p.bare, p.header) for p in came.points]
-    assert sorted(found) == sorted(points)
+    events = [(p.event, p.bare, p.header) for p in came.points]
+    assert sorted(events) == sorted(points)
     assert incoming.adopted(came, project, None, trusted=True).name == name
     if series.spec.tracepoint:
         # As if we had never seen it.
         strange = (came.plan, came.points, came.thread.title)
-        made = adopt.unknown(project, tmp_path / "strange", *strange, None)
-        assert [one.event for one in made.spec.tracepoint] == [x[0] for x in found]
-        assert made.touches == series.touches
+        adopted = adopt.unknown(project, tmp_path / "strange", *strange, None)
+        assert [point.event for point in adopted.spec.tracepoint] == [
+            x[0] for x in events
+        ]
+        assert adopted.touches == series.touches
 
 
 def _arrived(done: export.Exported, box: postbox.Postbox) -> None:
@@ -116,14 +118,16 @@ def _arrived(done: export.Exported, box: postbox.Postbox) -> None:
         assert mail["from"].addresses[0].addr_spec == postbox.ADDRESS
         assert mail.get_content_type() == "text/plain"
         assert max(map(len, box.mails[number].split(b"\r\n"))) <= 998
-        wanted = {one.address for one in done.letters[number].recipients}
+        wanted = {recipient.address for recipient in done.letters[number].recipients}
         assert set(box.receivers[number]) - {postbox.ADDRESS} == wanted
-        named = [one.addr_spec for f in ("to", "cc") for one in mail[f].addresses]
+        named = [
+            address.addr_spec for f in ("to", "cc") for address in mail[f].addresses
+        ]
         assert sorted(named) == sorted(wanted)
         if number:
             assert mail["in-reply-to"] == cover["message-id"]
             assert f"Signed-off-by: {postbox.NAME}" in mail.get_content()
-    acting = {one.addr_spec for one in cover["to"].addresses}
+    acting = {address.addr_spec for address in cover["to"].addresses}
     assert done.series.spec.subsystem.list in acting
 
 
@@ -152,7 +156,7 @@ def _applied(done: export.Exported, plan: tree.Plan, mbox: Path, home: Path) -> 
             ("git", "log", "--format=%an <%ae>%n%s%n%b", "-z"), work, home
         )
         commits = log.split("\0")
-        assert len([one for one in commits if one.strip()]) == count + 1
+        assert len([entry for entry in commits if entry.strip()]) == count + 1
         for commit, patch in zip(
             reversed(commits[:count]), done.series.patches, strict=True
         ):
@@ -163,10 +167,10 @@ def _applied(done: export.Exported, plan: tree.Plan, mbox: Path, home: Path) -> 
 def _prepared(done: export.Exported, linux: Path, home: Path) -> None:
     """b4 takes the branch for its own."""
     postbox.run(("git", "switch", "-q", prep.branch(done, linux)), linux, home)
-    said = postbox.b4("prep", "--check", cwd=linux, home=home)
+    output = postbox.b4("prep", "--check", cwd=linux, home=home)
     # For who wants to see it: pytest -s.
-    print(said)
-    match = re.search(r"Success: (\d+), Warning: (\d+), Error: (\d+)", said)
+    print(output)
+    match = re.search(r"Success: (\d+), Warning: (\d+), Error: (\d+)", output)
     assert match is not None
     # All that checkpatch says is argued, and b4 was told so.
     assert set(done.remarks) == set(done.argued)

@@ -113,5 +113,5 @@ def test_a_format_that_is_not_valid_costs_no_verdict_either(
 
 def test_runs_of_one_second_have_directories_of_their_own(tmp_path: Path) -> None:
     ui = Ui(Console(file=io.StringIO()))
-    made = {runs.begin(tmp_path, ["kstall"], ui).dir for _ in range(3)}
-    assert len(made) == 3
+    directories = {runs.begin(tmp_path, ["kstall"], ui).dir for _ in range(3)}
+    assert len(directories) == 3

@@ -142,8 +142,8 @@ def test_steps_for_the_monitor_are_checked(
     with pytest.raises(SeriesError, match=re.escape(says)) as caught:
         load(project, NAME)
     # Any line of the table will do to find it.
-    (found,) = {int(n) for n in re.findall(r"series.toml:(\d+)", str(caught.value))}
-    assert line <= found <= line + 2
+    (number,) = {int(n) for n in re.findall(r"series.toml:(\d+)", str(caught.value))}
+    assert line <= number <= line + 2
 
 
 def test_second_step_of_a_name(project: Project) -> None:
@@ -216,8 +216,8 @@ def test_what_it_cannot_have_is_skipped_and_says_why(project: Project) -> None:
     series = load(project, NAME)
     other = series.on(arch.ARM64)
     assert (other.spec.workload, other.spec.check) == ((), ())
-    assert [(one.name, why) for one, why in other.skipped] == [
-        (one.name, "nobody naps there") for one in series.spec.check
+    assert [(check.name, why) for check, why in other.skipped] == [
+        (check.name, "nobody naps there") for check in series.spec.check
     ]
     nothing = Evidence(project.root, {}, {}, {})
     for check in evidence.judge(other, nothing):
@@ -227,7 +227,7 @@ def test_what_it_cannot_have_is_skipped_and_says_why(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('workloads = ["doze"]\nb', 'workloads = ["nup"]\nb', "no workload called nup"),
         ('workloads = ["doze"]\nb', 'measures = ["m"]\nb', "no measure called m"),
@@ -236,11 +236,11 @@ def test_what_it_cannot_have_is_skipped_and_says_why(project: Project) -> None:
     ],
 )
 def test_a_mistake_there_has_its_line(
-    project: Project, old: str, new: str, said: str
+    project: Project, old: str, new: str, message: str
 ) -> None:
     _edit(project, "[subsystem]", ON)
     _edit(project, old, new)
-    with pytest.raises(SeriesError, match=rf"series.toml:\d+: .*{said}"):
+    with pytest.raises(SeriesError, match=rf"series.toml:\d+: .*{message}"):
         load(project, NAME)
 
 
@@ -286,15 +286,15 @@ def test_faults_have_file_and_line(
     shown = str(caught.value)
     assert message in shown
     path = project.patches / NAME / "series.toml"
-    found = re.search(
+    match = re.search(
         rf"{re.escape(str(path))}:(\d+): [^\n]*{re.escape(message)}", shown
     )
-    assert found is not None, shown
+    assert match is not None, shown
     if message.startswith("missing"):
         line = 1
     if "unknown" in message or old.startswith("\n"):
         line += 1
-    assert int(found[1]) == line, shown
+    assert int(match[1]) == line, shown
 
 
 def test_bare_events_have_no_record(project: Project) -> None:
@@ -417,8 +417,8 @@ def test_trees_are_told_apart_by_their_version(
     _say(project, f'[applies]\ntrees = ["{condition}", "==5.10.*"]\n')
     applies = load(project, NAME).spec.applies
     assert applies is not None
-    assert [applies.to(one) for one in on] == [True] * len(on)
-    assert [applies.to(one) for one in off] == [False] * len(off)
+    assert [applies.to(version) for version in on] == [True] * len(on)
+    assert [applies.to(version) for version in off] == [False] * len(off)
     assert applies.to("5.10.7")
 
 

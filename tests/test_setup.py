@@ -80,9 +80,9 @@ def test_what_is_missing_is_installed(machine: Machine) -> None:
 
 
 def test_who_is_not_root_is_given_one_line(machine: Machine) -> None:
-    status, said, wanted = machine.setup(LACKING="bison uidmap", USER_ID="1000")
+    status, output, wanted = machine.setup(LACKING="bison uidmap", USER_ID="1000")
     assert (status, wanted) == (2, [])
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "setup: missing bison uidmap; install: "
         "sudo apt-get install --no-install-recommends bison uidmap"
     ]
@@ -93,9 +93,9 @@ def test_an_old_qemu_is_named_once_to_who_cannot_change_it(machine: Machine) -> 
     qemu = machine.top / "bin/qemu-system-x86_64"
     qemu.write_text("#!/bin/sh\necho QEMU emulator version 7.2.17\n")
     qemu.chmod(0o755)
-    status, said, _ = machine.setup(USER_ID="1000")
+    status, output, _ = machine.setup(USER_ID="1000")
     assert status == 0
-    assert f"sudo {machine.top}/scripts/setup.sh --packages" in said
+    assert f"sudo {machine.top}/scripts/setup.sh --packages" in output
     assert machine.setup(USER_ID="1000") == (0, "", [])
 
 
@@ -107,9 +107,9 @@ def test_packages_are_installed_without_anything_else(machine: Machine) -> None:
 
 
 def test_without_what_every_level_needs_nothing_goes_on(machine: Machine) -> None:
-    status, said, _ = machine.setup(LACKING="bison", APT_FAILS="100")
+    status, output, _ = machine.setup(LACKING="bison", APT_FAILS="100")
     assert status == 2
-    assert "missing: bison" in said
+    assert "missing: bison" in output
 
 
 def test_only_deep_installs_what_only_it_uses(machine: Machine) -> None:
@@ -122,29 +122,29 @@ def test_only_deep_installs_what_only_it_uses(machine: Machine) -> None:
 def test_deep_goes_on_without_what_only_it_uses(
     machine: Machine, why: dict[str, str]
 ) -> None:
-    status, said, _ = machine.setup(LACKING="clang-19", LEVEL="deep", **why)
+    status, output, _ = machine.setup(LACKING="clang-19", LEVEL="deep", **why)
     assert status == 0
-    assert "LEVEL=deep skips what needs clang-19; to have it: apt-get install" in said
+    assert "LEVEL=deep skips what needs clang-19; to have it: apt-get install" in output
 
 
 def test_another_architecture_is_installed_when_asked_for(machine: Machine) -> None:
     lacking = "gcc-aarch64-linux-gnu clang-19"
-    status, said, wanted = machine.setup(LACKING=lacking, KSTALL_ARCH="arm64")
-    assert (status, wanted) == (0, ["gcc-aarch64-linux-gnu"]), said
+    status, output, wanted = machine.setup(LACKING=lacking, KSTALL_ARCH="arm64")
+    assert (status, wanted) == (0, ["gcc-aarch64-linux-gnu"]), output
     assert machine.setup(LACKING=lacking) == (0, "", [])
     assert machine.setup(LACKING=lacking, KSTALL_ARCH="x86_64") == (0, "", [])
 
 
 def test_without_it_there_is_one_line(machine: Machine) -> None:
     lacking = {"LACKING": "gcc-aarch64-linux-gnu", "KSTALL_ARCH": "arm64"}
-    status, said, _ = machine.setup(**lacking, USER_ID="1000")
+    status, output, _ = machine.setup(**lacking, USER_ID="1000")
     assert status == 2
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "setup: ARCH=arm64 needs gcc-aarch64-linux-gnu; install: "
         "sudo apt-get install --no-install-recommends gcc-aarch64-linux-gnu"
     ]
-    status, said, _ = machine.setup(KSTALL_ARCH="mips")
-    assert (status, said) == (
+    status, output, _ = machine.setup(KSTALL_ARCH="mips")
+    assert (status, output) == (
         2,
         "setup: ARCH=mips: no scripts/host-packages-mips.txt, so it is not known "
         "here\n",

@@ -106,7 +106,10 @@ def test_what_nobody_names_is_of_those_who_change_its_module() -> None:
     odd = path("cleanup_module").model_copy(update={"binary": "nap"})
     known = path("doze").model_copy(update={"binary": "nap"})
     assert owners(costs.Footprint(paths=[odd, known]), "paths") == ["nap"]
-    assert [one.name for one in SHARES.of("run", costs.Footprint(paths=[odd])).paths]
+    assert [
+        function.name
+        for function in SHARES.of("run", costs.Footprint(paths=[odd])).paths
+    ]
 
 
 def test_an_exemption_is_no_claim_on_what_another_series_changes() -> None:
@@ -119,7 +122,7 @@ def test_an_exemption_is_no_claim_on_what_another_series_changes() -> None:
 
 def test_sites_are_those_of_the_events_that_a_series_declares() -> None:
     whole = costs.Footprint(sites=[site("nap_begin", "doze"), site("run_end", "walk")])
-    assert [one.event for one in SHARES.of("run", whole).sites] == ["run_end"]
+    assert [point.event for point in SHARES.of("run", whole).sites] == ["run_end"]
     assert SHARES.of("fix", whole).sites == []
 
 
@@ -161,8 +164,8 @@ def test_a_binary_of_one_series_is_told_whole_and_of_others_what_is_its() -> Non
     )
     told = {
         name: {
-            (one.binary, one.section): one.patched - one.base
-            for one in SHARES.of(name, whole).sections
+            (section.binary, section.section): section.patched - section.base
+            for section in SHARES.of(name, whole).sections
         }
         for name in NAMES
     }
@@ -203,11 +206,11 @@ def test_a_new_prototype_is_whose_event_it_is_and_a_changed_one_everybodys() -> 
             prototype("old", ["u64"]),
         ],
     )
-    found = {name: SHARES.of(name, whole) for name in NAMES}
-    events = {name: [p.event for p in part.prototypes] for name, part in found.items()}
+    parts = {name: SHARES.of(name, whole) for name in NAMES}
+    events = {name: [p.event for p in part.prototypes] for name, part in parts.items()}
     assert events == {
         "nap": ["nap_begin", "nobodys", "old"],
         "run": ["run_end", "nobodys", "old"],
         "fix": ["nobodys", "old"],
     }
-    assert {part.same_prototypes for part in found.values()} == {7}
+    assert {part.same_prototypes for part in parts.values()} == {7}

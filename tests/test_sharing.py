@@ -101,7 +101,7 @@ def patch(name: str, new: str, *, line: int = 1, file: str = "") -> str:
     """A patch that changes a line of the file of ``name``, or of another one."""
     file = file or f"{name}.c"
     lines = SOURCE.format(name=file.removesuffix(".c")).splitlines()
-    hunk = [f" {one}" for one in lines]
+    hunk = [f" {line}" for line in lines]
     hunk[line - 1 : line] = [f"-{lines[line - 1]}", f"+{new}"]
     text = "\n".join(hunk)
     return PATCH.format(name=name, file=file, line=1, lines=len(lines), hunk=text)
@@ -151,28 +151,28 @@ def make(world: World) -> World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with settling(make(World(tmp_path / "world", level="quick", at_once=2))) as made:
-        yield made
+    with settling(make(World(tmp_path / "world", level="quick", at_once=2))) as sandbox:
+        yield sandbox
 
 
 def entry(ran: Ran, name: str) -> SeriesReport:
     assert ran.report is not None, ran.said
-    return next(one for one in ran.report.series if one.name == name)
+    return next(series for series in ran.report.series if series.name == name)
 
 
 def stage(ran: Ran, name: str, which: str) -> Stage:
-    return next(one for one in entry(ran, name).stages if one.name == which)
+    return next(step for step in entry(ran, name).stages if step.name == which)
 
 
 def statuses(ran: Ran) -> dict[str, str]:
     assert ran.report is not None, ran.said
-    return {one.name: one.status for one in ran.report.series}
+    return {series.name: series.status for series in ran.report.series}
 
 
 def shared(ran: Ran) -> list[str]:
     """The stages of the run itself."""
     assert ran.report is not None, ran.said
-    return [one.name for one in ran.report.stages]
+    return [step.name for step in ran.report.stages]
 
 
 def kernels(world: World) -> int:
@@ -203,7 +203,7 @@ def test_one_series_has_a_kernel_of_its_own(world: World) -> None:
     ran = world.validate("beta")
     require_proven(ran)
     assert "together" not in shared(ran)
-    assert [one.name for one in entry(ran, "beta").stages][3:5] == ["config", "build"]
+    assert [step.name for step in entry(ran, "beta").stages][3:5] == ["config", "build"]
     (config,) = world.cache.glob("kernels/*/config")
     assert "ALPHA" not in config.read_text() and "BETA" in config.read_text()
 
@@ -300,12 +300,14 @@ def test_two_that_do_not_build_together_are_named(world: World) -> None:
     ran = world.validate()
     require_proven(ran)
     told = {
-        name: [one.summary for one in entry(ran, name).stages if one.name == "beside"]
+        name: [
+            step.summary for step in entry(ran, name).stages if step.name == "beside"
+        ]
         for name in NAMES
     }
-    (one,) = (name for name, said in told.items() if said)
-    other = {"alpha": "delta", "delta": "alpha"}[one]
-    assert told[one] == [f"does not build beside {other}: on a kernel of its own"]
+    (loner,) = (name for name, summaries in told.items() if summaries)
+    other = {"alpha": "delta", "delta": "alpha"}[loner]
+    assert told[loner] == [f"does not build beside {other}: on a kernel of its own"]
     assert entry(ran, "beta").kernel == entry(ran, other).kernel
 
 
@@ -372,9 +374,11 @@ def test_alone_proves_each_on_a_kernel_of_its_own_as_well(world: World) -> None:
     require_proven(ran)
     assert kernels(world) == 4 and len(world.guests) == 6
     for name in NAMES:
-        (check,) = [one for one in entry(ran, name).checks if one.name == sharing.ALONE]
+        (check,) = [
+            check for check in entry(ran, name).checks if check.name == sharing.ALONE
+        ]
         assert check.status == "pass"
-        assert "dozes" in [one.label for one in check.comparisons]
+        assert "dozes" in [comparison.label for comparison in check.comparisons]
 
 
 def test_alone_shows_what_only_another_series_makes_true(world: World) -> None:
@@ -386,8 +390,12 @@ def test_alone_shows_what_only_another_series_makes_true(world: World) -> None:
     require_proven(world.validate())
     ran = world.validate("--alone")
     assert statuses(ran) == proven("alpha")
-    (check,) = [one for one in entry(ran, "alpha").checks if one.name == sharing.ALONE]
-    assert [one.label for one in check.comparisons if not one.ok] == ["dozes"]
+    (check,) = [
+        check for check in entry(ran, "alpha").checks if check.name == sharing.ALONE
+    ]
+    assert [
+        comparison.label for comparison in check.comparisons if not comparison.ok
+    ] == ["dozes"]
 
 
 def test_guests_one_after_the_other_say_the_same(world: World) -> None:
@@ -413,22 +421,22 @@ def test_an_edit_of_one_makes_a_new_kernel_and_new_guests(world: World) -> None:
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[World]:
-    with settling(make(World(tmp_path / "world", at_once=2))) as made:
-        yield made
+    with settling(make(World(tmp_path / "world", at_once=2))) as sandbox:
+        yield sandbox
 
 
 def found(ran: Ran, name: str = "alpha") -> dict[str, str]:
-    return {one.name: one.status for one in entry(ran, name).stages}
+    return {step.name: step.status for step in entry(ran, name).stages}
 
 
 def test_one_series_is_counted_beside_its_guest(full: World) -> None:
     ran = full.validate("alpha")
     require_proven(ran)
     assert found(ran)["instructions"] == found(ran)["guest"] == "pass"
-    names = [one.name for one in entry(ran, "alpha").stages]
+    names = [step.name for step in entry(ran, "alpha").stages]
     assert len(names) == len(set(names))
-    made = entry(ran, "alpha").overhead
-    assert made is not None and len(made.measurements) == 1
+    overhead = entry(ran, "alpha").overhead
+    assert overhead is not None and len(overhead.measurements) == 1
     guests = len(full.guests)
     again = full.validate("alpha")
     require_proven(again)
@@ -480,10 +488,10 @@ def test_a_run_that_is_interrupted_ends_all_guests(
     assert ran.report is not None and ran.report.status == "interrupted"
     assert "Traceback" not in ran.said
     stopped = [
-        one.error
+        step.error
         for series in ran.report.series
-        for one in series.stages
-        if one.status == "error"
+        for step in series.stages
+        if step.status == "error"
     ]
     assert set(stopped) == {"interrupted"}
     full.guest(None)

@@ -39,8 +39,10 @@ def said() -> list[str]:
     return []
 
 
-def obtain(kernel: Path, cache: Path, said: list[str] | None = None) -> Base:
-    return source.obtain(kernel, cache, (said if said is not None else []).append)
+def obtain(kernel: Path, cache: Path, messages: list[str] | None = None) -> Base:
+    return source.obtain(
+        kernel, cache, (messages if messages is not None else []).append
+    )
 
 
 def bases(cache: Path) -> list[str]:
@@ -141,13 +143,13 @@ def test_a_linked_worktree_and_a_shallow_clone_are_the_same_base(
     git(tmp_path, "clone", "-q", "--depth=1", f"file://{top}", "shallow")
     assert (tmp_path / "tree" / ".git").is_file()
     before = snapshot(tmp_path / "tree"), snapshot(top), snapshot(tmp_path / "shallow")
-    found = [obtain(tmp_path / name, cache) for name in ("linux", "tree", "shallow")]
+    trees = [obtain(tmp_path / name, cache) for name in ("linux", "tree", "shallow")]
     after = snapshot(tmp_path / "tree"), snapshot(top), snapshot(tmp_path / "shallow")
     assert after == before
-    assert {base.id for base in found} == {found[0].id}
-    assert all(base.commit == head and not base.dirty for base in found)
-    assert found[0].describe == "v7.3.4"
-    assert bases(cache) == [found[0].id]
+    assert {base.id for base in trees} == {trees[0].id}
+    assert all(base.commit == head and not base.dirty for base in trees)
+    assert trees[0].describe == "v7.3.4"
+    assert bases(cache) == [trees[0].id]
 
 
 def test_a_git_that_runs_us_does_not_lead_us_astray(
@@ -529,14 +531,14 @@ def test_copies_do_not_pile_up(
     tmp_path: Path, cache: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top = write(tmp_path / "linux")
-    made = []
+    copies = []
     for number in range(5):
         (top / "Kbuild").write_text(f"# {number}\n")
-        made.append(obtain(top, cache, said))
+        copies.append(obtain(top, cache, said))
         when = time.time() - 7200 + number
-        os.utime(made[-1].path.parent / "base.json", (when, when))
-    assert bases(cache) == sorted(base.id for base in made[-3:])
-    assert any(f"removing the private copy {made[0].id}" in line for line in said)
+        os.utime(copies[-1].path.parent / "base.json", (when, when))
+    assert bases(cache) == sorted(base.id for base in copies[-3:])
+    assert any(f"removing the private copy {copies[0].id}" in line for line in said)
 
 
 def test_a_copy_in_use_is_not_removed(tmp_path: Path, cache: Path) -> None:

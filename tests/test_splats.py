@@ -17,11 +17,13 @@ DATA = Path(__file__).parent / "data/console"
 
 
 def complaints(text: str) -> list[splats.Complaint]:
-    return [splats.complaint(one) for one in console.scan(text)]
+    return [splats.complaint(splat) for splat in console.scan(text)]
 
 
 def printed(*lines: str, start: float = 1.0) -> str:
-    return "".join(f"[{start + n / 1000:12.6f}] {one}\n" for n, one in enumerate(lines))
+    return "".join(
+        f"[{start + n / 1000:12.6f}] {line}\n" for n, line in enumerate(lines)
+    )
 
 
 def sleeping(task: str, function: str, line: int, offset: int) -> str:
@@ -41,39 +43,39 @@ def sleeping(task: str, function: str, line: int, offset: int) -> str:
 
 
 def test_boots_and_builds_differ_and_the_complaint_is_the_same() -> None:
-    (one,) = complaints(sleeping("kworker/0:1", "trace_wait", 301, 16))
-    (two,) = complaints(sleeping("sh", "trace_wait", 317, 64))
-    assert one.signature == two.signature
-    assert one.signature == (
+    (first,) = complaints(sleeping("kworker/0:1", "trace_wait", 301, 16))
+    (second,) = complaints(sleeping("sh", "trace_wait", 317, 64))
+    assert first.signature == second.signature
+    assert first.signature == (
         "bug: BUG: sleeping function called from invalid context at mm/slab.c: "
         "trace_wait < process_one_work"
     )
-    assert one.functions == two.functions
-    assert "trace_wait" in one.functions and "left_over" not in one.functions
+    assert first.functions == second.functions
+    assert "trace_wait" in first.functions and "left_over" not in first.functions
 
 
 def test_another_place_is_another_complaint() -> None:
-    (one,) = complaints(sleeping("sh", "trace_wait", 301, 16))
-    (two,) = complaints(sleeping("sh", "trace_done", 301, 16))
-    assert one.signature != two.signature
+    (first,) = complaints(sleeping("sh", "trace_wait", 301, 16))
+    (second,) = complaints(sleeping("sh", "trace_done", 301, 16))
+    assert first.signature != second.signature
 
 
 def test_races_that_follow_each_other_are_told_apart() -> None:
-    one, two = complaints((DATA / "kcsan.log").read_text())
-    assert one.signature == (
+    first, second = complaints((DATA / "kcsan.log").read_text())
+    assert first.signature == (
         "kcsan: BUG: KCSAN: data-race in tick_nohz_stop_tick / tick_sched_timer: "
         "read of 4 bytes in tick_nohz_stop_tick: write of 4 bytes in tick_sched_timer"
     )
-    assert {"tick_sched_timer", "do_idle"} < one.functions
-    assert one.accesses == {"tick_nohz_stop_tick", "tick_sched_timer"}
-    assert two.accesses == {"drm_sched_job_trace_wait"}
-    assert "drm_sched_job_trace_wait" not in one.functions
-    assert two.signature == (
+    assert {"tick_sched_timer", "do_idle"} < first.functions
+    assert first.accesses == {"tick_nohz_stop_tick", "tick_sched_timer"}
+    assert second.accesses == {"drm_sched_job_trace_wait"}
+    assert "drm_sched_job_trace_wait" not in first.functions
+    assert second.signature == (
         "kcsan: BUG: KCSAN: data-race in drm_sched_job_trace_wait [gpu_sched]: "
         "read of 8 bytes in drm_sched_job_trace_wait"
     )
-    assert "drm_sched_run_job_work" in two.functions
-    assert "value changed: 0x0000000000000001" in two.excerpt
+    assert "drm_sched_run_job_work" in second.functions
+    assert "value changed: 0x0000000000000001" in second.excerpt
 
 
 def race(title: str, *stacks: str, how: str = "write", who: str = "task 1") -> str:
@@ -86,27 +88,31 @@ def race(title: str, *stacks: str, how: str = "write", who: str = "task 1") -> s
 
 def test_a_race_is_between_those_whom_its_title_names() -> None:
     # The end of a report can be missing, and any function can be the one.
-    (one,) = complaints(race("data-race in nap [bed] / report_nap.part.3", "nap sleep"))
-    assert one.accesses == {"nap", "report_nap"}
-    assert one.functions == {"nap", "sleep"}
-    (one,) = complaints(race("data-race in nap.isra.0+0x16/0x70 [bed]", "nap sleep"))
-    assert one.accesses == {"nap"}
+    (complaint,) = complaints(
+        race("data-race in nap [bed] / report_nap.part.3", "nap sleep")
+    )
+    assert complaint.accesses == {"nap", "report_nap"}
+    assert complaint.functions == {"nap", "sleep"}
+    (complaint,) = complaints(
+        race("data-race in nap.isra.0+0x16/0x70 [bed]", "nap sleep")
+    )
+    assert complaint.accesses == {"nap"}
 
 
 def test_an_assertion_on_the_way_to_a_race_may_be_anyones() -> None:
     text = race("assert: race in nap / doze", "nap bed", how="assert no writes")
-    (one,) = complaints(text)
-    assert one.functions == {"nap", "bed"}
-    assert one.accesses == {"nap", "bed", "doze"}
-    assert "assert no writes of 4 bytes in nap" in one.signature
+    (complaint,) = complaints(text)
+    assert complaint.functions == {"nap", "bed"}
+    assert complaint.accesses == {"nap", "bed", "doze"}
+    assert "assert no writes of 4 bytes in nap" in complaint.signature
 
 
 def test_what_was_interrupted_has_no_part_in_a_race() -> None:
     stack = "tick asm_sysvec_apic_timer_interrupt sleep bed"
-    (one,) = complaints(race("data-race in nap / tick", stack, who="interrupt"))
-    assert one.functions == {"tick", "asm_sysvec_apic_timer_interrupt"}
-    (one,) = complaints(race("data-race in nap / tick", stack))
-    assert {"sleep", "bed"} < one.functions
+    (complaint,) = complaints(race("data-race in nap / tick", stack, who="interrupt"))
+    assert complaint.functions == {"tick", "asm_sysvec_apic_timer_interrupt"}
+    (complaint,) = complaints(race("data-race in nap / tick", stack))
+    assert {"sleep", "bed"} < complaint.functions
     # The next stack is another's.
     both = race("data-race in nap / tick", stack, "nap quilt", who="interrupt")
     assert "quilt" in complaints(both)[0].functions
@@ -151,8 +157,8 @@ def test_deadlocks_are_told_apart_by_their_locks() -> None:
     ],
 )
 def test_what_is_left_of_a_headline(text: str, signature: str) -> None:
-    (one,) = complaints(f"[    1.000000] {text}\n")
-    assert one.signature == signature
+    (complaint,) = complaints(f"[    1.000000] {text}\n")
+    assert complaint.signature == signature
 
 
 LEAKS = """\
@@ -176,17 +182,17 @@ unreferenced object 0xffff888004a1ffc0 (size 64):
 
 
 def test_leaks_of_one_place_are_one_complaint() -> None:
-    one, two = splats.leaks(LEAKS)
-    assert one.signature == two.signature
-    assert one.signature == "leak: 64 bytes: aer_inject_init < do_one_initcall"
-    assert "aer_inject_init" in one.functions
-    assert one.excerpt.startswith("unreferenced object 0xffff888004a1b2c0")
+    first, second = splats.leaks(LEAKS)
+    assert first.signature == second.signature
+    assert first.signature == "leak: 64 bytes: aer_inject_init < do_one_initcall"
+    assert "aer_inject_init" in first.functions
+    assert first.excerpt.startswith("unreferenced object 0xffff888004a1b2c0")
     assert splats.leaks("") == ()
 
 
 def test_another_access_of_the_same_functions_is_another_race() -> None:
     text = (DATA / "kcsan.log").read_text()
-    one, _ = complaints(text)
+    complaint, _ = complaints(text)
     for other in (
         text.replace(
             "read to 0xffffffff82c0f0a0 of 4", "read to 0xffffffff82c0f0a0 of 8"
@@ -195,11 +201,11 @@ def test_another_access_of_the_same_functions_is_another_race() -> None:
             "write to 0xffffffff82c0f0a0", "write (marked) to 0xffffffff82c0f0a0"
         ),
     ):
-        assert complaints(other)[0].signature != one.signature
+        assert complaints(other)[0].signature != complaint.signature
     again, _ = complaints(
         text.replace("82c0f0a0", "82c0f0b8").replace("task 0", "task 9")
     )
-    assert again.signature == one.signature
+    assert again.signature == complaint.signature
 
 
 def test_two_places_of_one_file_are_two() -> None:

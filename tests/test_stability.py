@@ -51,7 +51,7 @@ class Bench:
         monkeypatch.setattr(stability.trials, "judge", self._judge)
         monkeypatch.setattr(stability.mutate, "judged", self._falsified)
         # Without what the series argues, of other mutants than these.
-        monkeypatch.setattr(stability.mutate, "argued", lambda _, found: found)
+        monkeypatch.setattr(stability.mutate, "argued", lambda _, mutation: mutation)
         #: What the checks missed in each run, one run after the other.
         self.missed: list[list[str]] = []
 
@@ -76,8 +76,8 @@ class Bench:
         where = Guest(
             kernel, Root("r", self.out, (), {}, True), guest.Accel("tcg", "t")
         )
-        for one in request.series:
-            yield run, one, where
+        for series in request.series:
+            yield run, series, where
 
     @contextlib.contextmanager
     def _put(self, times: int, say: object) -> Iterator[Callable[[], None]]:
@@ -160,24 +160,29 @@ def bench(
 
 
 def test_one_and_two_at_once() -> None:
-    assert [list(one) for one in stability.batches(7)] == [
+    assert [list(batch) for batch in stability.batches(7)] == [
         [1],
         [2, 3],
         [4],
         [5, 6],
         [7],
     ]
-    assert [list(one) for one in stability.batches(2)] == [[1], [2]]
-    assert [list(one) for one in stability.batches(5, (3,))] == [[1, 2, 3], [4, 5]]
+    assert [list(batch) for batch in stability.batches(2)] == [[1], [2]]
+    assert [list(batch) for batch in stability.batches(5, (3,))] == [[1, 2, 3], [4, 5]]
 
 
 def test_each_series_under_each_load(bench: Bench) -> None:
     outcome = bench.measure(Plan(4, (0, 4)), "drm-sched", "rdma-cq")
     assert bench.loads == [0, 4, 0, 4]
-    told = [(one.series, one.load, one.number, one.beside) for one in outcome.attempts]
+    told = [
+        (attempt.series, attempt.load, attempt.number, attempt.beside)
+        for attempt in outcome.attempts
+    ]
     for series in ("drm-sched", "rdma-cq"):
         for load in (0, 4):
-            mine = sorted(one[2:] for one in told if one[:2] == (series, load))
+            mine = sorted(
+                attempt[2:] for attempt in told if attempt[:2] == (series, load)
+            )
             assert mine == [(1, 0), (2, 1), (3, 1), (4, 0)]
     assert stability.exit_code(outcome) == 0
     assert outcome.series == {"drm-sched", "rdma-cq"}
@@ -204,7 +209,7 @@ def test_what_moved_is_counted_and_kept(bench: Bench) -> None:
     assert stability.exit_code(outcome) == 1
     place = outcome.place
     assert place is not None
-    kept = {one.number: one.kept for one in outcome.attempts}
+    kept = {attempt.number: attempt.kept for attempt in outcome.attempts}
     assert [number for number, where in sorted(kept.items()) if where] == [2, 3, 5]
     for where in filter(None, kept.values()):
         assert (place / where / "guest/results").is_dir()
@@ -226,13 +231,13 @@ def test_a_false_value_that_one_run_does_not_notice(bench: Bench) -> None:
     (cause,) = tally.causes
     assert cause.startswith("run 2: every_value_is_falsifiable (fail): ")
     assert "last dropped" in cause
-    assert [one.kept is None for one in outcome.attempts] == [True, False, True]
+    assert [attempt.kept is None for attempt in outcome.attempts] == [True, False, True]
 
 
 def test_a_failed_check_of_the_guest_is_a_failure(bench: Bench) -> None:
     bench.fates = {1: FailedCheck("the kernel complained")}
     outcome = bench.measure(Plan(1, (0,)), "drm-sched")
-    assert [one.verdict for one in outcome.attempts] == ["failed"]
+    assert [attempt.verdict for attempt in outcome.attempts] == ["failed"]
     assert outcome.attempts[0].cause == "the kernel complained"
 
 
@@ -265,25 +270,27 @@ TOTAL = {"what": "total", "seconds": 2.5, "passed": 3, "failed": 0, "not-run": 0
 
 
 def test_suites_that_patches_add(project_root: Path) -> None:
-    found = {one.name: suites.added(one) for one in Project(project_root).load()}
-    assert found["drm-sched"] == (
+    names = {
+        series.name: suites.added(series) for series in Project(project_root).load()
+    }
+    assert names["drm-sched"] == (
         "drm_sched_trace_tests",
         "drm_sched_trace_deep_tests",
     )
-    assert found["rdma-cq"] == ("rdma_cq",)
-    assert found["iommu-iotlb"] == ()
+    assert names["rdma-cq"] == ("rdma_cq",)
+    assert names["iommu-iotlb"] == ()
 
 
 def test_a_suite_on_one_processor_and_on_four(bench: Bench) -> None:
     bench.printed = _said(TOTAL)
     outcome = bench.measure(Plan(20, (4,), kunit=3), "rdma-cq", "iommu-iotlb")
     assert bench.machines == [1, 4]
-    told = [(one.suite, one.load, one.cpus) for one in outcome.suites]
+    told = [(suite.suite, suite.load, suite.cpus) for suite in outcome.suites]
     assert told == [
         ("rdma_cq", 4, 1),
         ("rdma_cq", 4, 4),
     ]
-    assert [one.count for one in outcome.suites] == [suites.Count(3, 0, 0, ())] * 2
+    assert [suite.count for suite in outcome.suites] == [suites.Count(3, 0, 0, ())] * 2
     assert outcome.attempts == []
     assert stability.exit_code(outcome) == 0
 
@@ -318,5 +325,5 @@ def test_a_suite_whose_module_is_not_known(project_copy: Project) -> None:
 
 
 def test_no_answer_is_told_with_its_cause() -> None:
-    one = Repeated("s", "suite", 4, 1, 2.0, None, "the guest went away")
-    assert stability.tell_suite(one).endswith("could-not-judge: the guest went away")
+    suite = Repeated("s", "suite", 4, 1, 2.0, None, "the guest went away")
+    assert stability.tell_suite(suite).endswith("could-not-judge: the guest went away")

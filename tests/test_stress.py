@@ -134,7 +134,7 @@ def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
         "v as cpus",
     ]
     # The others need none of them.
-    assert [one for one in ran if one.endswith(" as modules")] == ["w as modules"]
+    assert [line for line in ran if line.endswith(" as modules")] == ["w as modules"]
     assert list(facts["seconds"]) == [
         "workloads",
         "cpus",
@@ -144,7 +144,7 @@ def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
         "leaks",
     ]
     assert set(facts["readers"]) == {"ftrace", "perf", "bpf", "raw"}
-    assert sum(one[SWITCH]["toggles"] for one in facts["readers"].values()) >= 200
+    assert sum(reader[SWITCH]["toggles"] for reader in facts["readers"].values()) >= 200
     assert "not:here" not in facts["readers"]["ftrace"]
     assert facts["bpftrace"]["rounds"] >= 1 and facts["bpftrace"]["errors"] == []
     assert facts["cpus"].pop("runs") >= 1
@@ -166,7 +166,11 @@ def test_all_of_it(system: stress.System, tmp_path: Path) -> None:
         "kcsan-watchpoints": 77,
     }
     assert (tmp_path / "r/kmemleak.txt").exists()
-    assert {one.name for one in system.loaded.iterdir()} == {"one", "two", "stuck"}
+    assert {module.name for module in system.loaded.iterdir()} == {
+        "one",
+        "two",
+        "stuck",
+    }
 
 
 def test_what_is_switched_and_how_it_is_filtered(

@@ -37,8 +37,8 @@ CONSTANTS = {
 @pytest.fixture(params=Project(ROOT).names())
 def series(request: pytest.FixtureRequest) -> Series:
     """Each series that is here."""
-    (one,) = Project(ROOT).load([request.param])
-    return one
+    (subject,) = Project(ROOT).load([request.param])
+    return subject
 
 
 def _texts(series: Series) -> list[str]:
@@ -47,8 +47,8 @@ def _texts(series: Series) -> list[str]:
 
 
 def test_no_figure_is_somebody_s_memory(series: Series) -> None:
-    found = {figure for text in _texts(series) for figure in figures.in_prose(text)}
-    assert found == CONSTANTS.get(series.name, {}).keys()
+    numbers = {figure for text in _texts(series) for figure in figures.in_prose(text)}
+    assert numbers == CONSTANTS.get(series.name, {}).keys()
 
 
 def test_no_size_is_somebody_s_memory(series: Series) -> None:
@@ -70,8 +70,8 @@ def test_checks_of_texts_find_nothing(
 ) -> None:
     """Those that need no tree: an edited sentence is not seen in a run only."""
     nowhere = cast(Plan, None)
-    found = check(patchcheck.Subject(series, nowhere, tmp_path))
-    assert [*map(list, found)] == [[]] * (len(series.patches) + 1)
+    findings = check(patchcheck.Subject(series, nowhere, tmp_path))
+    assert [*map(list, findings)] == [[]] * (len(series.patches) + 1)
 
 
 def test_messages_are_no_wider_than_a_mail(series: Series) -> None:

@@ -35,9 +35,9 @@ def base(tmp_path: Path) -> Base:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """The demo series, and what else a project has."""
-    made = kerneltree.project(tmp_path / "project")
-    (made.root / "harness").mkdir()
-    return made
+    demo = kerneltree.project(tmp_path / "project")
+    (demo.root / "harness").mkdir()
+    return demo
 
 
 @pytest.fixture
@@ -89,21 +89,21 @@ def _attached(content: bytes) -> bytes:
 def test_a_thread_with_replies_and_an_older_version(
     tmp_path: Path, mails: list[bytes]
 ) -> None:
-    cover, one, two = mails
+    cover, first, second = mails
     newer = [_edit(x, "[PATCH", "[RFC PATCH v2") for x in mails]
-    other = _edit(_reply(one), "Subject: Re: [PATCH 1/2]", "Subject: a question,")
+    other = _edit(_reply(first), "Subject: Re: [PATCH 1/2]", "Subject: a question,")
     path = _mbox(
         tmp_path / "t",
-        [two, *newer[::-1], _reply(two), cover, other, _reply(cover), one],
+        [second, *newer[::-1], _reply(second), cover, other, _reply(cover), first],
     )
-    found = thread.read(path, tmp_path / "scratch")
-    assert found.version == 2
-    assert [x.number for x in found.patches] == [1, 2]
-    assert found.title == "demo: Trace naps"
-    assert len(found.ignored) == 6
-    assert sum("a reply" in x for x in found.ignored) == 2
-    assert sum("no patch" in x for x in found.ignored) == 1
-    assert sum("version 1" in x for x in found.ignored) == 3
+    posting = thread.read(path, tmp_path / "scratch")
+    assert posting.version == 2
+    assert [x.number for x in posting.patches] == [1, 2]
+    assert posting.title == "demo: Trace naps"
+    assert len(posting.ignored) == 6
+    assert sum("a reply" in x for x in posting.ignored) == 2
+    assert sum("no patch" in x for x in posting.ignored) == 1
+    assert sum("version 1" in x for x in posting.ignored) == 3
     older = thread.read(path, tmp_path / "again", version=1)
     assert [x.number for x in older.patches] == [1, 2]
 
@@ -112,8 +112,8 @@ def test_a_patch_without_numbers_is_a_series(
     tmp_path: Path, mails: list[bytes]
 ) -> None:
     alone = _edit(mails[1], "[PATCH 1/2]", "[PATCH net-next]")
-    found = thread.read(_mbox(tmp_path / "t", [alone]), tmp_path / "scratch")
-    assert (found.cover, len(found.patches)) == (None, 1)
+    posting = thread.read(_mbox(tmp_path / "t", [alone]), tmp_path / "scratch")
+    assert (posting.cover, len(posting.patches)) == (None, 1)
 
 
 def test_a_directory_of_mails(tmp_path: Path, mails: list[bytes]) -> None:
@@ -122,9 +122,9 @@ def test_a_directory_of_mails(tmp_path: Path, mails: list[bytes]) -> None:
         (tmp_path / "dir" / f"{number}.eml").write_bytes(
             content.replace(b"\n", b"\r\n")
         )
-    found = thread.read(tmp_path / "dir", tmp_path / "scratch")
-    assert len(found.patches) == 2
-    assert b"\r" not in found.patches[0].content
+    posting = thread.read(tmp_path / "dir", tmp_path / "scratch")
+    assert len(posting.patches) == 2
+    assert b"\r" not in posting.patches[0].content
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_hostile_headers_stay_in_their_line(
 ) -> None:
     hostile = re.sub(rb"\nSubject: .*\n", f"\n{header}\n".encode(), mails[1], count=1)
     path = _mbox(tmp_path / "t", [mails[0], hostile, mails[2]])
-    found = thread.read(path, tmp_path / "scratch")
-    assert found.patches[0].subject.isprintable()
+    posting = thread.read(path, tmp_path / "scratch")
+    assert posting.patches[0].subject.isprintable()
     out = tmp_path / "threads-out"
     came = incoming.receive(str(path), project, base, out, tmp_path / "more")
     for file in (out / "threads").rglob("*.patch"):
@@ -248,7 +248,7 @@ def test_a_changed_patch_has_a_range_diff(
     assert "line_zehn" in incoming.text(came)
     series = incoming.adopted(came, project, None, trusted=True)
     assert series.name == "demo"
-    assert [one.name for one in series.spec.workload] == ["doze"]
+    assert [workload.name for workload in series.spec.workload] == ["doze"]
     assert "line_zehn" in series.patches[1].path.read_text()
 
 
@@ -467,7 +467,7 @@ def test_events_that_nobody_knows_how_to_fire_are_skipped(
     # That nothing asked for it to fire, so that it is no comparison.
     assert fire.comparisons == []
     # Of what nobody knows there is nothing to compare, and no error.
-    checks = {one.name: one.status for one in common.judge(series, saved)}
+    checks = {check.name: check.status for check in common.judge(series, saved)}
     assert checks == {"booted_kernel": "pass", "nothing_lost": "pass"}
 
 
@@ -484,8 +484,8 @@ def test_a_workload_that_is_named_has_to_make_them_fire(
     assert (scripts / "workloads/arrived/named.c").read_text() == program.read_text()
     both = _results(tmp_path / "both", "named", "dream_begin", "dream_end")
     assert evidence.judge(series, both)[1].status == "pass"
-    one = _results(tmp_path / "one", "named", "dream_begin")
-    assert evidence.judge(series, one)[1].status == "fail"
+    half = _results(tmp_path / "one", "named", "dream_begin")
+    assert evidence.judge(series, half)[1].status == "fail"
 
 
 def test_a_kernel_without_the_event_fails(
@@ -557,7 +557,7 @@ def test_the_command_ends_in_a_validation(
     torn = _edit(mails[2], "-int line_10;", "-int line_11;")
     _mbox(path, [mails[0], mails[1], torn])
     assert cli.main(words) == 3
-    said = capsys.readouterr().err
-    assert "does not apply: 0002-demo" in said
-    assert ", demo.c:10: hunk 1" in said
+    output = capsys.readouterr().err
+    assert "does not apply: 0002-demo" in output
+    assert ", demo.c:10: hunk 1" in output
     assert replace(request, kernel=None).kernel is None

@@ -60,9 +60,9 @@ def _sharing() -> list[tuple[str, str]]:
     """Pairs of series that touch a file in common."""
     touches = {series.name: series.touches for series in _load(NAMES)}
     return [
-        (one, two)
-        for one, two in itertools.combinations(NAMES, 2)
-        if touches[one] & touches[two]
+        (first, second)
+        for first, second in itertools.combinations(NAMES, 2)
+        if touches[first] & touches[second]
     ]
 
 
@@ -86,16 +86,16 @@ def test_each_applies_alone(base: Base, tmp_path: Path, name: str) -> None:
 def test_pairs_that_share_a_file_apply_in_both_orders(
     base: Base, tmp_path: Path
 ) -> None:
-    for one, two in _sharing():
-        if (one, two) in RIVALS:
+    for first, second in _sharing():
+        if (first, second) in RIVALS:
             continue
-        ahead = _plan(base, [one, two], tmp_path)
-        if (one, two) in ORDERED:
+        ahead = _plan(base, [first, second], tmp_path)
+        if (first, second) in ORDERED:
             with pytest.raises(am.ApplyError):
-                _plan(base, [two, one], tmp_path)
+                _plan(base, [second, first], tmp_path)
             continue
-        behind = _plan(base, [two, one], tmp_path)
-        assert ahead.content == behind.content, (one, two)
+        behind = _plan(base, [second, first], tmp_path)
+        assert ahead.content == behind.content, (first, second)
 
 
 def test_all_apply_in_orders_of_which_each_series_is_first_and_last(
@@ -105,16 +105,16 @@ def test_all_apply_in_orders_of_which_each_series_is_first_and_last(
         names = [name for name in NAMES if name not in left_out]
         turns = [names[n:] + names[:n] for n in range(len(names))]
         orders = [_ordered(order) for order in (*turns, names[::-1])]
-        found = {_plan(base, order, tmp_path).content for order in orders}
-        assert len(found) == 1
+        contents = {_plan(base, order, tmp_path).content for order in orders}
+        assert len(contents) == 1
         touched = frozenset().union(*(series.touches for series in _load(names)))
         assert set(_plan(base, names, tmp_path).touched) == touched
 
 
-@pytest.mark.parametrize(("one", "two"), sorted(RIVALS))
+@pytest.mark.parametrize(("first", "second"), sorted(RIVALS))
 def test_rivals_cannot_both_be_applied(
-    base: Base, tmp_path: Path, one: str, two: str
+    base: Base, tmp_path: Path, first: str, second: str
 ) -> None:
-    for order in ((one, two), (two, one)):
+    for order in ((first, second), (second, first)):
         with pytest.raises(am.ApplyError):
             _plan(base, order, tmp_path)

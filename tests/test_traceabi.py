@@ -85,12 +85,16 @@ def kernels(tmp_path: Path, project_root: Path) -> Kernels:
 
 
 def _wrong(verdict: Verdict) -> list[str]:
-    return [f"{one.label}: {one.detail}" for one in verdict.comparisons if not one.ok]
+    return [
+        f"{comparison.label}: {comparison.detail}"
+        for comparison in verdict.comparisons
+        if not comparison.ok
+    ]
 
 
 def test_the_same_kernel_twice(kernels: Kernels) -> None:
-    found = kernels.compare()
-    assert found == traceabi.FormatChanges((), (), 9, (), ())
+    changes = kernels.compare()
+    assert changes == traceabi.FormatChanges((), (), 9, (), ())
     assert _wrong(kernels.judge()) == []
 
 
@@ -136,11 +140,11 @@ def test_an_event_that_changes_is_broken(
     kernels: Kernels, pairs: tuple[tuple[str, str], ...], says: str
 ) -> None:
     kernels.change(*pairs)
-    found = kernels.compare()
-    assert (found.same, len(found.grown)) == (8, 0)
-    (one,) = found.broken
-    assert one.event == EVENT
-    assert says in one.what
+    changes = kernels.compare()
+    assert (changes.same, len(changes.grown)) == (8, 0)
+    (change,) = changes.broken
+    assert change.event == EVENT
+    assert says in change.what
     assert len(_wrong(kernels.judge())) == 1
 
 
@@ -149,7 +153,7 @@ def test_a_number_that_is_printed_does_not_get_digits(kernels: Kernels) -> None:
         path = side.joinpath(*EVENT.split(":"))
         path.write_text(path.read_text().replace(" [ns]", ""))
     kernels.change(("%Lu", "%Lu0"))
-    assert [one.event for one in kernels.compare().broken] == [EVENT]
+    assert [change.event for change in kernels.compare().broken] == [EVENT]
 
 
 def test_an_event_that_is_gone_is_broken(kernels: Kernels) -> None:
@@ -163,8 +167,8 @@ def test_an_event_may_grow_at_its_end(kernels: Kernels) -> None:
         ("[ns]", "[ns] cpu=%u"),
         ("long)REC->delay", "long)REC->delay, REC->cpu"),
     )
-    found = kernels.compare()
-    assert found.grown == (traceabi.Change(EVENT, "has more at its end: cpu"),)
+    changes = kernels.compare()
+    assert changes.grown == (traceabi.Change(EVENT, "has more at its end: cpu"),)
     assert _wrong(kernels.judge()) == []
 
 
@@ -179,7 +183,7 @@ def test_a_new_record_with_a_hole(kernels: Kernels) -> None:
     text = THROTTLED.replace("sched_stat_throttled", "nap")
     kernels.add("demo:nap", text.replace("offset:16", "offset:24"))
     verdict = kernels.judge("demo:nap")
-    (wrong,) = [one for one in verdict.comparisons if not one.ok]
+    (wrong,) = [comparison for comparison in verdict.comparisons if not comparison.ok]
     assert (wrong.label, wrong.observed) == ("demo:nap: holes", "8 bytes before delay")
     (layout,) = kernels.compare().new
     assert traceabi.describe(layout) == [
@@ -203,7 +207,7 @@ def test_a_new_name_that_another_system_has(kernels: Kernels) -> None:
 def test_what_tracefs_has_besides_is_passed_over(kernels: Kernels) -> None:
     """A copy of events/: formats in directories, switches, ftrace's own records."""
     for side in (kernels.base, kernels.patched):
-        for path in [one for one in side.glob("*/*") if one.is_file()]:
+        for path in [path for path in side.glob("*/*") if path.is_file()]:
             text = path.read_text()
             path.unlink()
             path.mkdir()
@@ -238,7 +242,7 @@ def test_an_event_that_we_cannot_read_is_compared_as_text(kernels: Kernels) -> N
     kernels.change(("ID: 247", "ID: 9"))
     assert kernels.compare().same == 9
     kernels.change(("(*delay)(int)", "(*delay)(long)"))
-    assert [one.event for one in kernels.compare().broken] == [EVENT]
+    assert [change.event for change in kernels.compare().broken] == [EVENT]
 
 
 # -- in a run ------------------------------------------------------------------------
@@ -246,7 +250,7 @@ def test_an_event_that_we_cannot_read_is_compared_as_text(kernels: Kernels) -> N
 
 def _printed(side: Path, project_root: Path) -> str:
     """What the guest's program prints of a copy of tracefs."""
-    for path in [one for one in side.glob("*/*") if one.is_file()]:
+    for path in [path for path in side.glob("*/*") if path.is_file()]:
         text = path.read_text()
         path.unlink()
         path.mkdir()
@@ -261,8 +265,8 @@ def _printed(side: Path, project_root: Path) -> str:
 def test_what_the_guest_prints_is_read_back(
     kernels: Kernels, project_root: Path
 ) -> None:
-    found = traceabi.read(kernels.base)
-    assert traceabi.listed(_printed(kernels.base, project_root)) == found
+    layouts = traceabi.read(kernels.base)
+    assert traceabi.listed(_printed(kernels.base, project_root)) == layouts
 
 
 @pytest.mark.parametrize("text", ["", "sh: tail: not found\n"])
@@ -315,7 +319,7 @@ def test_a_run_judges_the_events_of_both_kernels(
     spec = series.spec.model_copy(update={"tracepoint": (*points, more)})
     series = replace(series, spec=spec)
     kernels.base.joinpath(*EVENT.split(":")).unlink()
-    texts = [_printed(one, project_root) for one in (kernels.base, kernels.patched)]
+    texts = [_printed(side, project_root) for side in (kernels.base, kernels.patched)]
     entry = _stage(tmp_path, series, texts)
     (check,) = entry.checks
     assert (check.name, check.kind) == ("existing_events_are_kept", "abi")
@@ -326,7 +330,7 @@ def test_a_run_judges_the_events_of_both_kernels(
     changed = texts[1].replace("prev_pid=%d", "pid=%d")
     (check,) = _stage(tmp_path, series, [texts[0], changed]).checks
     assert check.status == "fail"
-    (wrong,) = [one for one in check.comparisons if not one.ok]
+    (wrong,) = [comparison for comparison in check.comparisons if not comparison.ok]
     assert wrong.label == "sched:sched_switch can be read as before"
 
 
@@ -353,6 +357,6 @@ def test_the_command_says_what_changed(
 
 
 def test_layouts_of_real_events_are_read(kernels: Kernels) -> None:
-    found: dict[str, Layout] = traceabi.read(kernels.base)
-    assert found[EVENT].fields[-1].name == "delay"
-    assert "sched:sched_switch" in found
+    layouts: dict[str, Layout] = traceabi.read(kernels.base)
+    assert layouts[EVENT].fields[-1].name == "delay"
+    assert "sched:sched_switch" in layouts

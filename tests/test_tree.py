@@ -67,9 +67,9 @@ class Lab:
         if patches:
             git(clone, "am", "-q", *(str(patch.path.absolute()) for patch in patches))
         shutil.rmtree(clone / ".git")
-        found = contents(clone)
+        files = contents(clone)
         shutil.rmtree(clone)
-        return found
+        return files
 
 
 @pytest.fixture(scope="module")
@@ -145,12 +145,12 @@ def test_every_state_of_a_series_is_known(lab: Lab) -> None:
 
 def test_content_names_the_tree_and_not_the_way_to_it(lab: Lab) -> None:
     edit = change("Kbuild", "obj-y", "obj-m")
-    one = lab.plan(lab.patches("one", edit))
+    first = lab.plan(lab.patches("one", edit))
     same = lab.plan(lab.patches("same", edit))
     undone = lab.plan(lab.patches("undone", edit, change("Kbuild", "obj-m", "obj-y")))
-    assert one.content == same.content
-    assert undone.content == one.upto(0).content == lab.plan(()).content
-    assert one.content != undone.content
+    assert first.content == same.content
+    assert undone.content == first.upto(0).content == lab.plan(()).content
+    assert first.content != undone.content
 
 
 def test_a_hunk_that_moved_is_reported(lab: Lab) -> None:
@@ -394,9 +394,9 @@ def test_a_workspace_that_somebody_changed_is_not_built(lab: Lab, how: str) -> N
 
 @pytest.mark.fault("corrupted", "what was kept aside of a file of another series")
 def test_what_was_kept_aside_and_is_damaged_is_not_put_back(lab: Lab) -> None:
-    one = lab.patches("one", change("drivers/sched.c", "line 7\n", "line seven\n"))
+    first = lab.patches("one", change("drivers/sched.c", "line 7\n", "line seven\n"))
     other = lab.patches("other", change("Kbuild", "drivers", "mm"))
-    lab.checkout(lab.plan(one))
+    lab.checkout(lab.plan(first))
     home = lab.base.path.parent
     aside = home / "pristine/drivers/sched.c"
     aside.write_bytes(bytes(aside.stat().st_size))

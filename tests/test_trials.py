@@ -36,9 +36,9 @@ def _if(condition: str, what: str) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> World:
-    made = World(tmp_path_factory.mktemp("built") / "world", level="quick")
-    require_proven(made.validate())
-    return made
+    sandbox = World(tmp_path_factory.mktemp("built") / "world", level="quick")
+    require_proven(sandbox.validate())
+    return sandbox
 
 
 @pytest.fixture
@@ -64,7 +64,11 @@ def _series(ran: Ran) -> SeriesReport:
 
 
 def _states(ran: Ran) -> dict[str, str]:
-    return {one.name: one.status for one in _series(ran).checks if one.kind != "patch"}
+    return {
+        check.name: check.status
+        for check in _series(ran).checks
+        if check.kind != "patch"
+    }
 
 
 def _kept(world: World) -> list[Path]:
@@ -77,16 +81,16 @@ def test_what_could_not_be_judged_is_tried_once_more(world: World) -> None:
     require_proven(ran)
     assert world.guests.count("doze") == 2
     series = _series(ran)
-    assert [one.number for one in series.tries] == [1, 2]
+    assert [attempt.number for attempt in series.tries] == [1, 2]
     first, second = series.tries
     cause = "could not judge: workload doze: ftrace: 9 events lost"
-    assert {one.cause.partition("; ")[0] for one in first.unjudged} == {cause}
-    assert "dozes" in {one.check for one in first.unjudged}
+    assert {unjudged.cause.partition("; ")[0] for unjudged in first.unjudged} == {cause}
+    assert "dozes" in {unjudged.check for unjudged in first.unjudged}
     assert (first.evidence, second.evidence) == ("demo/results", "demo/try-2/results")
     assert series.evidence == second.evidence and second.unjudged == []
-    for one in series.tries:
-        assert (ran.dir / str(one.evidence) / "agent.json").exists()
-    assert [one.name for one in series.stages].count("guest") == 1
+    for attempt in series.tries:
+        assert (ran.dir / str(attempt.evidence) / "agent.json").exists()
+    assert [stage.name for stage in series.stages].count("guest") == 1
     assert "booting this guest once more" in ran.said
     # The second is kept, the first is not.
     (kept,) = _kept(world)
@@ -98,12 +102,12 @@ def test_twice_is_enough(world: World) -> None:
     ran = world.validate()
     assert (ran.exit_code, world.guests.count("doze")) == (2, 2)
     assert _states(ran) == {"booted_kernel": "error", "dozes": "error"}
-    (check,) = [one for one in _series(ran).checks if one.name == "dozes"]
+    (check,) = [check for check in _series(ran).checks if check.name == "dozes"]
     assert check.tainted
     assert "ftrace: 9 events lost; in the first try: could not judge" in check.detail
     assert _kept(world) == [], "what was not judged is nothing to judge by"
     # The comparison holds, and is no pass all the same.
-    assert [one.ok for one in check.comparisons] == [True]
+    assert [comparison.ok for comparison in check.comparisons] == [True]
     # The next run starts from nothing.
     world.guest(None)
     require_proven(world.validate())
@@ -115,7 +119,7 @@ def test_what_failed_is_not_tried_again(world: World) -> None:
     ran = world.validate()
     assert (ran.exit_code, world.guests.count("doze")) == (1, 1)
     assert _states(ran) == {"booted_kernel": "pass", "dozes": "fail"}
-    assert [one.number for one in _series(ran).tries] == [1]
+    assert [attempt.number for attempt in _series(ran).tries] == [1]
     # Nor with the help of the apparatus: what another workload shows stays shown.
     _forget(world)
     fails = "load['name'] == 'selftest'"
@@ -157,9 +161,9 @@ def test_a_guest_that_hangs_in_silence_is_told_twice(world: World) -> None:
     assert (ran.exit_code, world.guests.count("doze")) == (2, 2)
     stage = ran.stage("guest")
     assert stage.status == "error"
-    said = (stage.error or "").split("in the first try: ")
-    assert len(said) == 2
-    for text in said:
+    causes = (stage.error or "").split("in the first try: ")
+    assert len(causes) == 2
+    for text in causes:
         assert "the guest did not end in workload doze in the 6 s" in text
         assert "its kernel did not say why" in text and "console.log" in text
     assert _series(ran).status == "error"
@@ -213,7 +217,7 @@ def test_a_failure_of_an_earlier_guest_says_so(world: World) -> None:
 def _tally(ran: Ran) -> dict[str, tuple[int, int, int]]:
     repeats = _series(ran).repeats
     assert repeats is not None
-    return {one.check: (one.passed, one.failed, one.unjudged) for one in repeats.tally}
+    return {row.check: (row.passed, row.failed, row.unjudged) for row in repeats.tally}
 
 
 def test_repeats_that_agree(world: World) -> None:
@@ -244,15 +248,15 @@ def test_repeats_that_differ(world: World) -> None:
     }
     repeats = _series(ran).repeats
     assert repeats is not None
-    odd = [one.number for one in repeats.runs if one.odd]
+    odd = [run.number for run in repeats.runs if run.odd]
     assert odd == [2, 3, 4]
-    kept = sorted(one.name for one in ran.dir.glob("demo/repeat-*"))
+    kept = sorted(path.name for path in ran.dir.glob("demo/repeat-*"))
     assert kept == ["repeat-002", "repeat-003", "repeat-004"]
     assert _series(ran).evidence == "demo/repeat-002/results"
     assert _states(ran) == {"booted_kernel": "error", "dozes": "fail"}
     assert repeats.runs[1].failed == ["dozes"]
     assert "the guest went away" in (repeats.runs[2].error or "")
-    rows = [one.split() for one in ran.said.splitlines()]
+    rows = [line.split() for line in ran.said.splitlines()]
     assert ["dozes", "2", "1", "2", "0"] in rows
     assert "5 runs: 2 proven, 1 failed, 2 could not be judged" in ran.said
 
@@ -320,7 +324,7 @@ def test_a_failure_is_told_though_a_later_guest_cannot_be_tried(world: World) ->
     assert _states(ran)["dozes"] == "fail"
     repeats = _series(ran).repeats
     assert repeats is not None
-    assert [one.status for one in repeats.runs] == ["fail", "error"]
+    assert [run.status for run in repeats.runs] == ["fail", "error"]
     assert "QEMU did not start" in (ran.stage("guest").error or "")
 
 

@@ -38,22 +38,26 @@ def fix(world: World, shown: str = SHOWN) -> Path:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    with settling(make(World(tmp_path / "world", level="quick"))) as made:
-        fix(made)
-        yield made
+    with settling(make(World(tmp_path / "world", level="quick"))) as sandbox:
+        fix(sandbox)
+        yield sandbox
 
 
 def test_what_fails_without_the_patches_is_told(world: World) -> None:
     world.guest(BUG + SLEEPS)
     ran = world.validate("beta")
     require_proven(ran)
-    found = entry(ran, "beta")
-    (check,) = (one for one in found.checks if one.name == CHECK)
+    outcome = entry(ran, "beta")
+    (check,) = (check for check in outcome.checks if check.name == CHECK)
     assert check.status == "pass"
-    (shown,) = found.shown
+    (shown,) = outcome.shown
     assert (shown.check, shown.looks) == ("dozes", "it sleeps instead")
-    (one,) = shown.comparisons
-    assert (one.label, one.observed, one.expected) == ("said", "slept", "dozed\n")
+    (comparison,) = shown.comparisons
+    assert (comparison.label, comparison.observed, comparison.expected) == (
+        "said",
+        "slept",
+        "dozed\n",
+    )
     assert stage(ran, "beta", "without").summary == (
         "1 of 1 checks fail on the base kernel"
     )
@@ -81,15 +85,15 @@ def test_costs_are_compared_with_a_kernel_that_has_the_fixes(tmp_path: Path) -> 
         require_proven(ran)
         assert shared(ran)[3:] == ["together", "base", "fixed", "config", "build"]
         told = [ran.stage(name).summary for name in ("base", "fixed", "build")]
-        assert [one.rpartition("with")[2] for one in told] == [
+        assert [summary.rpartition("with")[2] for summary in told] == [
             "out patches",
             " beta",
             # A fix is applied before the others, whatever its name.
             " beta, alpha, delta",
         ]
         built = {
-            one.parent.name: one.read_bytes()
-            for one in world.cache.glob("kernels/*/vmlinux")
+            image.parent.name: image.read_bytes()
+            for image in world.cache.glob("kernels/*/vmlinux")
         }
         assert len(built) == 3
         for name in ("alpha", "delta"):
@@ -105,9 +109,12 @@ def test_costs_are_compared_with_a_kernel_that_has_the_fixes(tmp_path: Path) -> 
 def test_a_check_that_holds_without_the_patches_proves_nothing(world: World) -> None:
     ran = world.validate("beta")
     assert ran.exit_code == 1
-    (check,) = (one for one in entry(ran, "beta").checks if one.name == CHECK)
+    (check,) = (check for check in entry(ran, "beta").checks if check.name == CHECK)
     assert check.status == "fail"
-    seen = {one.label: (one.observed, one.expected) for one in check.comparisons}
+    seen = {
+        comparison.label: (comparison.observed, comparison.expected)
+        for comparison in check.comparisons
+    }
     assert seen["dozes: without the patches"] == ("pass", "fail")
 
 
@@ -122,8 +129,11 @@ def test_something_else_that_fails_is_not_the_bug(world: World) -> None:
     world.guest(BUG + SLEEPS)
     ran = world.validate("beta")
     assert ran.exit_code == 1
-    (check,) = (one for one in entry(ran, "beta").checks if one.name == CHECK)
-    seen = {one.label: (one.observed, one.expected) for one in check.comparisons}
+    (check,) = (check for check in entry(ran, "beta").checks if check.name == CHECK)
+    seen = {
+        comparison.label: (comparison.observed, comparison.expected)
+        for comparison in check.comparisons
+    }
     assert seen["dozes: what fails"] == ("['said']", "['naps']")
 
 
@@ -132,9 +142,9 @@ def test_a_base_that_panics_is_no_verdict(world: World) -> None:
     world.guest(KNOWS + f'if mine == "beta" and not has["beta"]:\n    {lines}')
     ran = world.validate("beta")
     assert ran.exit_code == 2
-    found = stage(ran, "beta", "without")
-    assert found.status == "error"
-    assert (found.error or "").startswith("without the patches: ")
+    step = stage(ran, "beta", "without")
+    assert step.status == "error"
+    assert (step.error or "").startswith("without the patches: ")
 
 
 def complains(world: World, text: str) -> None:
@@ -150,10 +160,10 @@ def test_a_complaint_is_what_a_bug_may_look_like(tmp_path: Path) -> None:
         complains(world, WARNING)
         ran = world.validate("beta")
         require_proven(ran)
-        found = entry(ran, "beta")
-        (shown,) = found.shown
-        (one,) = shown.comparisons
-        assert (one.observed, one.expected) == (WARNING, "none")
+        outcome = entry(ran, "beta")
+        (shown,) = outcome.shown
+        (comparison,) = shown.comparisons
+        assert (comparison.observed, comparison.expected) == (WARNING, "none")
         assert stage(ran, "beta", "without").summary == (
             "0 of 1 checks fail on the base kernel, which complains"
         )
@@ -161,7 +171,7 @@ def test_a_complaint_is_what_a_bug_may_look_like(tmp_path: Path) -> None:
         again = world.validate("beta")
         require_proven(again)
         assert world.guests == ["beta-dozes", "beta-dozes"]
-        assert entry(again, "beta").shown == found.shown
+        assert entry(again, "beta").shown == outcome.shown
         # What is expected no more is not taken from before.
         path = world.project.root / "patches/beta/series.toml"
         path.write_text(path.read_text().replace("at nap", "at snore"))
@@ -191,8 +201,8 @@ def test_a_bug_may_end_the_kernel(tmp_path: Path) -> None:
         ran = world.validate("beta")
         require_proven(ran)
         (shown,) = entry(ran, "beta").shown
-        (one,) = shown.comparisons
-        assert one.observed == OOPS.splitlines()[0].partition("] ")[2]
+        (comparison,) = shown.comparisons
+        assert comparison.observed == OOPS.splitlines()[0].partition("] ")[2]
         assert stage(ran, "beta", "without").summary == (
             "the base kernel ends early, and complains"
         )
@@ -210,7 +220,7 @@ def test_what_would_fail_cannot_be_seen_in_a_kernel_that_ended(tmp_path: Path) -
         ends(world, OOPS)
         ran = world.validate("beta")
         assert ran.exit_code == 2
-        (check,) = (one for one in entry(ran, "beta").checks if one.name == CHECK)
+        (check,) = (check for check in entry(ran, "beta").checks if check.name == CHECK)
         assert check.status == "error" and "the kernel ended" in check.detail
 
 
@@ -219,9 +229,9 @@ def test_a_complaint_that_does_not_come_proves_nothing(tmp_path: Path) -> None:
         fix(world, COMPLAINS)
         ran = world.validate("beta")
         assert ran.exit_code == 1
-        (check,) = (one for one in entry(ran, "beta").checks if one.name == CHECK)
+        (check,) = (check for check in entry(ran, "beta").checks if check.name == CHECK)
         assert check.status == "fail"
-        (wrong,) = (one for one in check.comparisons if not one.ok)
+        (wrong,) = (comparison for comparison in check.comparisons if not comparison.ok)
         assert wrong.label == "dozes: the kernel complains"
 
 
@@ -239,8 +249,8 @@ def test_another_complaint_is_not_the_bug(tmp_path: Path, text: str) -> None:
         complains(world, text)
         ran = world.validate("beta")
         assert ran.exit_code == 2
-        found = stage(ran, "beta", "without")
-        assert text.removeprefix("Kernel panic - ") in (found.error or "")
+        step = stage(ran, "beta", "without")
+        assert text.removeprefix("Kernel panic - ") in (step.error or "")
 
 
 def test_a_complaint_with_the_patches_is_a_failure(tmp_path: Path) -> None:
