@@ -68,6 +68,51 @@ def test_what_fails_without_the_patches_is_told(world: World) -> None:
     assert stage(again, "beta", "without").reused
 
 
+def test_a_workload_s_module_is_there_on_both_kernels(world: World) -> None:
+    """Each has its own, and an edit of it boots both guests again."""
+    root = world.project.root
+    path = root / "patches/beta/series.toml"
+    module = root / "scripts/workloads/beta/kstall_sleep.c"
+    bring = f'module = "workloads/beta/{module.name}"\nnot-debugged = "it sleeps"\n'
+    text = path.read_text().replace("deadline-s", f"{bring}deadline-s", 1)
+    path.write_text(text)
+    module.write_text("int sleep;\n")
+    found = """
+    (ko,) = share.glob("modules/lib/modules/*/extra/kstall_sleep.ko")
+    with (world / "modules").open("a") as log:
+        log.write(" ".join(job["workloads"][0]["modules"]) + "\\n")
+    """
+    world.guest(f"if True:{found}\n{BUG}{SLEEPS}")
+    require_proven(world.validate("beta"))
+    assert len(list(world.cache.glob("extra/*/kstall_sleep.ko"))) == 2
+    assert (world.root / "modules").read_text() == "kstall_sleep\n" * 2
+    require_proven(world.validate("beta"))
+    assert len(world.guests) == 2
+    module.write_text("int deep;\n")
+    require_proven(world.validate("beta"))
+    assert len(world.guests) == 4
+    path.write_text(text.replace('not-debugged = "it sleeps"\n', ""))
+    with pytest.raises(SeriesError, match="debug kernels get no module"):
+        world.project.load(["beta"])
+    path.write_text(text.replace(module.name, "gone.c"))
+    with pytest.raises(SeriesError, match=r"no such file: scripts/.*gone\.c"):
+        world.project.load(["beta"])
+
+
+def test_a_workload_s_module_that_does_not_compile(world: World) -> None:
+    path = world.project.root / "patches/beta/series.toml"
+    bring = 'module = "workloads/beta/bad.c"\nnot-debugged = "it sleeps"\n'
+    text = path.read_text()
+    path.write_text(text.replace("deadline-s", f"{bring}deadline-s", 1))
+    (world.project.root / "scripts/workloads/beta/bad.c").write_text("int bad = ;\n")
+    ran = world.validate()
+    assert not world.guests or "beta-dozes" not in world.guests
+    found = stage(ran, "beta", "programs")
+    assert found.status == "fail"
+    assert "does not compile" in (found.error or "")
+    assert stage(ran, "alpha", "guest").status == "pass"
+
+
 def test_in_a_kernel_of_several_the_base_has_none_of_them(world: World) -> None:
     world.guest(BUG + SLEEPS)
     ran = world.validate()

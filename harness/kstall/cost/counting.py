@@ -32,7 +32,6 @@ from ..base import (
     cache,
     elsewhere,
     parallel,
-    process,
 )
 from ..build import kernel
 from ..debian import root
@@ -377,12 +376,7 @@ def run(
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
-    shutil.copytree(boot.kernel.modules, share / "modules", symlinks=True)
-    if boot.extra is not None:
-        shutil.copytree(
-            boot.extra, share / "modules/lib/modules" / boot.kernel.release / "extra"
-        )
-        process.run(["depmod", "-b", share / "modules", boot.kernel.release])
+    guestrun.copy_modules(share, boot.kernel, boot.extra)
     cache.write_json(share / "job.json", _job(series, boot))
     try:
         guest_run = guest.boot(

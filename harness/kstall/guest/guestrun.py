@@ -31,7 +31,7 @@ from ..base import (
 )
 from ..build import kernel, programs
 from ..debian import root
-from ..series import Context, Project, Series, projects
+from ..series import Context, Project, Series, Workload, projects
 from . import accel, console, guest, hosttime, jobs, monitor
 
 #: The part of the agent that only guests of `debugguest` need, below the project.
@@ -57,13 +57,17 @@ class GuestEnded(GuestFailed):
 
 @dataclass(frozen=True)
 class Guest:
-    """A kernel, and what is needed to run it."""
+    """A kernel, and what is needed to run it.
+
+    ``extra`` is where the modules are that were compiled for it, as `build.extra` does.
+    """
 
     kernel: kernel.Kernel
     root: root.Root
     accel: accel.Accel
     machine: guest.Machine = field(default_factory=guest.Machine)
     programs: tuple[programs.Program, ...] = ()
+    extra: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
                 load.name,
                 [str(jobs.SCRIPTS / load.program), *load.args],
                 load.deadline_s,
-                modules=load.modules,
+                modules=[*load.modules, *_own(load)],
                 events=load.events,
                 scripts=load.scripts,
                 record=[event for event in load.record if event not in bare],
@@ -143,6 +147,10 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
         ],
         [point.event for point in spec.tracepoint if point.event not in bare],
     )
+
+
+def _own(load: Workload) -> list[str]:
+    return [Path(load.module).stem] if load.module is not None else []
 
 
 def inputs(project: Project, series: Series) -> tuple[Path, ...]:
@@ -176,6 +184,7 @@ def key_of(project: Project, series: Series, vm: Guest, *expected: str) -> str:
             (str(path.relative_to(project.root)), cache.file_digest(path))
             for path in inputs(project, series)
         ],
+        *([{"extra": vm.extra.name}] if vm.extra is not None else []),
         *expected,
     )
 
@@ -297,6 +306,7 @@ def _unit(
                 [program.name, program.file.parent.name, program.file.name]
                 for program in vm.programs
             ],
+            "extra": vm.extra.name if vm.extra is not None else None,
             "expected": list(expected),
             "key": key,
         },
@@ -305,6 +315,7 @@ def _unit(
             f"kernels/{vm.kernel.key}",
             f"roots/{vm.root.key}",
             *(f"programs/{program.file.parent.name}" for program in vm.programs),
+            *([f"extra/{vm.extra.name}"] if vm.extra is not None else []),
         ),
         needs=needs_of(vm.machine, vm.accel.kind),
         # bpftrace's start takes most of it.
@@ -347,6 +358,7 @@ def perform(
             programs.Program(name, cache_dir / "programs" / key / file, reused=True)
             for name, key, file in spec["programs"]
         ),
+        cache_dir / "extra" / spec["extra"] if spec["extra"] is not None else None,
     )
     expected = tuple(spec["expected"])
     if key_of(project, series, vm, *expected) != spec["key"]:
@@ -441,8 +453,17 @@ def fill(
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
-    shutil.copytree(vm.kernel.modules, share / "modules", symlinks=True)
+    copy_modules(share, vm.kernel, vm.extra)
     cache.write_json(share / "job.json", job)
+
+
+def copy_modules(share: Path, built: kernel.Kernel, extra: Path | None) -> None:
+    """Put the modules of ``built`` there, and the ``extra`` ones of ours."""
+    target = share / "modules"
+    shutil.copytree(built.modules, target, symlinks=True)
+    if extra is not None:
+        shutil.copytree(extra, target / "lib/modules" / built.release / "extra")
+        process.run(["depmod", "-b", target, built.release])
 
 
 def compile_program(

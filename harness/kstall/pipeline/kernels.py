@@ -77,7 +77,9 @@ class Built:
 
     Costs are measured against ``compared``, which has the fixes of the group; ``base``
     has no patches.  They are one if the group has no fixes, or nothing else.
-    ``broken`` is why a program or a module of a series could not be compiled.
+    ``modules`` are those that measure, for these two; ``own`` those of workloads, for
+    the base and the patched kernel.  ``broken`` is why a program or a module of a
+    series could not be compiled.
     """
 
     ground: Ground
@@ -86,6 +88,7 @@ class Built:
     base: kernel.Kernel | None = None
     compared: kernel.Kernel | None = None
     modules: Mapping[str, tuple[Path | None, Path | None]] = field(default_factory=dict)
+    own: Mapping[str, tuple[Path | None, Path | None]] = field(default_factory=dict)
     programs: Mapping[str, tuple[programs.Program, ...]] = field(default_factory=dict)
     broken: Mapping[str, KstallError] = field(default_factory=dict)
 
@@ -103,6 +106,10 @@ class Built:
         )
         root = self.ground.root
         return Kernels(self.compared, self.patched, root, base, patched, beside)
+
+
+def _of_workloads(series: Series) -> list[str]:
+    return [one.module for one in series.spec.workload if one.module is not None]
 
 
 def make(
@@ -239,6 +246,11 @@ class _Maker:
         ]
 
     @property
+    def _bringing(self) -> list[Series]:
+        """The series with workloads that have a module of ours."""
+        return [series for series in self.group.series if _of_workloads(series)]
+
+    @property
     def _wants_base(self) -> bool:
         shown = any(series.spec.shown for series in self.group.series)
         return bool(self._costly) or (shown and not self.attempt)
@@ -277,6 +289,7 @@ class _Maker:
             for measure in series.measures
             if measure.module is not None
         }
+        modules.update(*map(_of_workloads, self._bringing))
         return cache.digest(
             self.group.plan.content,
             self._config_keys,
@@ -360,6 +373,9 @@ class _Maker:
         plan = self.group.plan
         costly = self._costly
         modules: dict[str, list[Path | None]] = {series.name: [] for series in costly}
+        own: dict[str, list[Path | None]] = {
+            series.name: [] for series in self._bringing
+        }
         broken: dict[str, KstallError] = {}
         with workspace(self.ground.base, self.run.ui) as checkout:
             base = compared = None
@@ -369,6 +385,7 @@ class _Maker:
                     base = compared = self._build(bare, stage, ())
                     if not self._wants_fixed:
                         self._modules(costly, base, bare, stage, modules, broken)
+                    self._own(base, bare, stage, own, broken)
             elif not self.attempt and any(
                 series.spec.overhead for series in self.group.series
             ):
@@ -400,6 +417,7 @@ class _Maker:
                     raise
                 if compared is not None:
                     self._modules(costly, built, patched, stage, modules, broken)
+                self._own(built, patched, stage, own, broken)
             own_programs = self._programs(patched, broken)
         return Built(
             self.ground,
@@ -411,6 +429,11 @@ class _Maker:
                 name: (paths[0], paths[1])
                 for name, paths in modules.items()
                 if len(paths) > 1
+            },
+            {
+                name: (paths[0] if base is not None else None, paths[-1])
+                for name, paths in own.items()
+                if paths
             },
             own_programs,
             broken,
@@ -499,10 +522,24 @@ class _Maker:
     ) -> None:
         """Compile the measuring modules of the series against ``built``."""
         for series in costly:
+            sources = [measure.module for measure in series.measures if measure.module]
             with self._of_one(series, broken):
-                modules[series.name].append(
-                    self._module(series, built, checkout, stage)
-                )
+                module = self._module(sources, built, checkout, stage)
+                modules[series.name].append(module)
+
+    def _own(
+        self,
+        built: kernel.Kernel,
+        checkout: _Checkout,
+        stage: runs.Opened,
+        modules: dict[str, list[Path | None]],
+        broken: dict[str, KstallError],
+    ) -> None:
+        """Compile the modules that workloads bring along, for ``built``."""
+        for series in self._bringing:
+            with self._of_one(series, broken):
+                module = self._module(_of_workloads(series), built, checkout, stage)
+                modules[series.name].append(module)
 
     @contextlib.contextmanager
     def _of_one(self, series: Series, broken: dict[str, KstallError]) -> Iterator[None]:
@@ -516,18 +553,15 @@ class _Maker:
 
     def _module(
         self,
-        series: Series,
+        sources: Sequence[str],
         built: kernel.Kernel,
         checkout: _Checkout,
         stage: runs.Opened,
     ) -> Path | None:
-        sources = dict.fromkeys(
-            measure.module for measure in series.measures if measure.module
-        )
         if not sources:
             return None
         return extra.obtain(
-            [self.ground.project.scripts / file for file in sources],
+            [self.ground.project.scripts / file for file in dict.fromkeys(sources)],
             built,
             self.group.slot,
             self._configure(checkout, stage),

@@ -281,7 +281,8 @@ class _Sharing:
             run.report.environment.accelerator = speed.kind
             run.report.environment.accelerator_reason = speed.why
         programs = built.programs.get(subject.name, ())
-        return Guest(built.patched, root, speed, machine_for(series), programs)
+        _, own = built.own.get(subject.name, (None, None))
+        return Guest(built.patched, root, speed, machine_for(series), programs, own)
 
     # -- guests ------------------------------------------------------------------------
 
@@ -307,7 +308,8 @@ class _Sharing:
         if saved is not None:
             run.report.environment.guest.update(saved.versions)
         if series.spec.shown and built.base is not None:
-            without.prove(bench, built.base)
+            own, _ = built.own.get(series.name, (None, None))
+            without.prove(bench, built.base, own)
         if both is not None:
             among = self._shares(built)
             overhead.prove(

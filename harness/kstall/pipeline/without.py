@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..base import FailedCheck, KstallError, NotJudged
 from ..build import kernel
@@ -32,10 +33,11 @@ _CLAIM = (
 Complaints = dict[str, tuple[str, ...]]
 
 
-def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
+def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -> None:
     """Boot ``base`` with the workloads that show bugs, and add the check `CHECK`.
 
-    Raises `runs.StageStopped` if it cannot be judged.
+    ``extra`` is where the workloads' own modules for it are.  Raises
+    `runs.StageStopped` if it cannot be judged.
     """
     entry, run = bench.entry, bench.run
     series = part(bench.series)
@@ -44,7 +46,7 @@ def prove(bench: trials.Bench, base: kernel.Kernel) -> None:
         for shown in bench.series.spec.shown
         if shown.complaint
     }
-    guest = dataclasses.replace(bench.guest, kernel=base)
+    guest = dataclasses.replace(bench.guest, kernel=base, extra=extra)
     with run.stage("without", entry) as stage:
         checks: Sequence[Check] = ()
         for number in (1, 2):

@@ -223,12 +223,13 @@ class Workload(Table):
 
     ``program`` is a path below ``scripts/``: a script, or, where only ``<program>.c``
     is there, a C program that is compiled on the host.  With ``from_tree`` it is the
-    path that the tree's own program gets.  With ``decode`` perf and trace-cmd print
-    the records of new events, too; that takes seconds, and one workload for each event
-    will do.  ``inject`` are the steps that it may ask for by `kstall_guest.monitor`.
-    ``not_debugged`` says why it is not run on debug kernels (KASAN + lockdep; KCSAN),
-    and ``debugged_with`` names a fix, one of those that the series needs, with which
-    it is.
+    path that the tree's own program gets.  ``module`` is one of ours, a C file below
+    ``scripts/`` that is compiled for each kernel, and loaded after ``modules``.  With
+    ``decode`` perf and trace-cmd print the records of new events, too; that takes
+    seconds, and one workload for each event will do.  ``inject`` are the steps that it
+    may ask for by `kstall_guest.monitor`.  ``not_debugged`` says why it is not run on
+    debug kernels (KASAN + lockdep; KCSAN), and ``debugged_with`` names a fix, one of
+    those that the series needs, with which it is.
     """
 
     name: Name
@@ -236,6 +237,7 @@ class Workload(Table):
     from_tree: FromTree | None = None
     args: tuple[str, ...] = ()
     modules: tuple[Identifier, ...] = ()
+    module: Text | None = None
     events: tuple[Event, ...] = ()
     record: tuple[Event, ...] = ()
     decode: bool = False
@@ -722,6 +724,11 @@ def _contradictions(  # noqa: PLR0912, PLR0915 - one after the other
         files = (program, program.with_suffix(".c"))
         if workload.from_tree is None and not any(map(Path.is_file, files)):
             yield (*table, "program"), f"no such file: scripts/{workload.program}[.c]"
+        if workload.module is not None:
+            if not (project.scripts / workload.module).is_file():
+                yield (*table, "module"), f"no such file: scripts/{workload.module}"
+            if workload.not_debugged is None or workload.debugged_with is not None:
+                yield (*table, "module"), "debug kernels get no module: not-debugged"
         steps = [injection.step for injection in workload.inject]
         for name in sorted({name for name in steps if steps.count(name) > 1}):
             yield (*table, "inject"), f"second step called {name}"
