@@ -458,6 +458,105 @@ def test_triggers_of_a_module_that_goes(
     assert [_wrong(getattr(checks, name)(evidence)) for name in names] == wrong
 
 
+# -- drm-sched-stop -------------------------------------------------------------------
+
+
+def _scenes() -> Lines:
+    """What the module tells: jobs, and how many of them run, of each scene."""
+    scenes = {
+        "not killed": (2, 2),
+        "before it is selected": (2, 0),
+        "while selected": (2, 1),
+        "while selected, more jobs": (3, 1),
+        "while selected, and once more": (2, 1),
+        "while selected, its last job": (1, 1),
+        "after a job has run": (2, 1),
+    }
+    return [
+        {
+            "policy": policy,
+            "set": True,
+            "scene": name,
+            "jobs": jobs,
+            "met": 1,
+            "window": int(name.startswith("while")),
+            "tree": 0,
+            "ran": [run, run],
+            "done": run,
+            "killed": jobs - run,
+            "freed": jobs,
+        }
+        for policy in ("round robin", "fifo", "fair")
+        for name, (jobs, run) in scenes.items()
+    ]
+
+
+STOPPED = "killed_entity_is_off_the_run_queue"
+SERVED = "others_are_served_and_killed_as_ever"
+
+
+@pytest.mark.parametrize(
+    ("check", "at", "change", "wrong"),
+    [
+        (STOPPED, 0, {}, []),
+        (SERVED, 0, {}, []),
+        (STOPPED, 2, {"tree": 1}, ["round robin, while selected: in the tree"]),
+        (STOPPED, 9, {"ran": [1, 2]}, ["fifo, while selected: run"]),
+        (STOPPED, 16, {"window": 0}, ["fair, while selected: stopped in time"]),
+        (STOPPED, 16, {"set": False}, ["fair, while selected: by this policy"]),
+        (STOPPED, 16, {"scene": "nap"}, []),
+        (SERVED, 0, {"freed": 1}, ["round robin, not killed: freed"]),
+        (SERVED, 13, {"tree": 1}, ["fifo, after a job has run: in the tree"]),
+        (SERVED, 20, {"met": 0}, ["fair, after a job has run: came to the moment"]),
+        (SERVED, 15, {"killed": 1}, ["fair, before it is selected: killed"]),
+    ],
+)
+def test_a_killed_entity(
+    project_root: Path,
+    tmp_path: Path,
+    check: str,
+    at: int,
+    change: dict[str, Any],
+    wrong: list[str],
+) -> None:
+    lines = _scenes()
+    lines[at].update(change)
+    checks = _checks(project_root, "drm-sched-stop")
+    evidence = Evidence(
+        tmp_path, {}, {"kill": _load(tmp_path, "kill", _said(lines))}, {}
+    )
+    assert _wrong(getattr(checks, check)(evidence)) == wrong
+
+
+@pytest.mark.parametrize("check", [STOPPED, SERVED])
+def test_a_killed_entity_of_which_nothing_is_told(
+    project_root: Path, tmp_path: Path, check: str
+) -> None:
+    lines = [one for one in _scenes() if "selected" not in one["scene"]]
+    checks = _checks(project_root, "drm-sched-stop")
+    evidence = Evidence(
+        tmp_path, {}, {"kill": _load(tmp_path, "kill", _said(lines))}, {}
+    )
+    assert _wrong(getattr(checks, check)(evidence)) == ["scenes"]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("    ok 1 drm_sched_basic_entity_kill\n", []),
+        ("    not ok 1 drm_sched_basic_entity_kill\n", ["the case"]),
+        ("    ok 1 drm_sched_basic_submit\n", ["the case"]),
+    ],
+)
+def test_a_killed_entity_s_case(
+    project_root: Path, tmp_path: Path, text: str, wrong: list[str]
+) -> None:
+    load = _load(tmp_path, "suite", text)
+    checks = _checks(project_root, "drm-sched-stop")
+    evidence = Evidence(tmp_path, {}, {"suite": load}, {})
+    assert _wrong(checks.killed_entity_has_its_own_test(evidence)) == wrong
+
+
 # -- drm-sched-tests ------------------------------------------------------------------
 
 KILL = """\
