@@ -31,12 +31,14 @@ _JOBS = {"while selected, more jobs": 3, "while selected, its last job": 1}
 def _scenes(ev: Evidence, v: Verdict, names: tuple[str, ...]) -> Iterator[Any]:
     """Each of them, by each policy, with what to call it."""
     lines = ev.workload("kill").stdout.splitlines()
-    told = {(one["policy"], one["scene"]): one for one in map(json.loads, lines)}
-    v.equal("scenes", len(told), len(_POLICIES) * (len(_SELECTED) + len(_RUN)))
+    scenes = {
+        (scene["policy"], scene["scene"]): scene for scene in map(json.loads, lines)
+    }
+    v.equal("scenes", len(scenes), len(_POLICIES) * (len(_SELECTED) + len(_RUN)))
     for policy in _POLICIES:
         for name in names:
-            if (policy, name) in told:
-                yield f"{policy}, {name}", told[policy, name]
+            if (policy, name) in scenes:
+                yield f"{policy}, {name}", scenes[policy, name]
 
 
 def _judge(v: Verdict, where: str, scene: Any, run: int) -> None:
