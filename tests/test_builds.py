@@ -327,8 +327,8 @@ def test_mutants_of_one_variant(
     bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A line that only one of the variants does not bear."""
-    asks = {"MUTANT": "y"}
-    variant = variants.Variant(name, name, TOOLS, name, asks=asks)
+    requests = {"MUTANT": "y"}
+    variant = variants.Variant(name, name, TOOLS, name, requests=requests)
     monkeypatch.setattr(variants, name, lambda *_: variant)
     checks = bench.judge(
         GOOD,
@@ -415,7 +415,7 @@ def test_what_a_check_needs_and_has_not_is_named(
         raise sparse.NoChecker("no sparse", next="install sparse")
 
     def no_compiler(*_: object) -> variants.Variant:
-        raise variants.Lacking("no compiler", next="apt-get install it")
+        raise variants.Unavailable("no compiler", next="apt-get install it")
 
     monkeypatch.setattr(sparse, "obtain", no_checker)
     monkeypatch.setattr(variants, "arm64", no_compiler)

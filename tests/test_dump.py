@@ -61,11 +61,11 @@ class Guest:
 
 @pytest.fixture(autouse=True)
 def monitor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    class Said:
+    class Reply:
         reply = "RIP=0"
 
-    def perform(_: Path, __: Any) -> tuple[Said]:
-        return (Said(),)
+    def perform(_: Path, __: Any) -> tuple[Reply]:
+        return (Reply(),)
 
     monkeypatch.setattr(dump.monitor, "perform", perform)
     monkeypatch.setattr(dump, "_BEGIN", 0.5)

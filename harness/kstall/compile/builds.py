@@ -35,7 +35,7 @@ from ..series import Context, Series, SeriesError, projects
 from ..tree import AppliedTree, Base, Plan, tree
 from ..verdict import Check
 from . import compilecheck, compiling, kbuild, options, seeds, sparse, variants
-from .compilecheck import Tried
+from .compilecheck import Trial
 from .compiling import Job, Outcome
 from .variants import Variant
 
@@ -246,21 +246,21 @@ def _trials(
     work: Work,
     turns: Sequence[Sequence[Variant]],
     results: Mapping[tuple[str, int], _Result],
-) -> Iterator[Tried]:
+) -> Iterator[Trial]:
     for variant in itertools.chain(*turns):
         states = _states(work, variant)
         outcomes = tuple(results[variant.name, number].outcome for number in states)
         if variant.name not in _ANALYSED:
-            yield Tried(variant.name, variant.title, outcomes)
+            yield Trial(variant.name, variant.title, outcomes)
         if variant.checker is not None:
-            yield Tried(compiling.SPARSE, variant.title, outcomes)
+            yield Trial(compiling.SPARSE, variant.title, outcomes)
 
 
 def _random(
     work: Work,
     checkout: Callable[[Plan], AppliedTree],
     users: Callable[[Path], kbuild.Users],
-) -> Iterator[tuple[Tried, bool]]:
+) -> Iterator[tuple[Trial, bool]]:
     """Trials in random configurations, and whether each was cached.
 
     The whole series is compiled first; earlier states only where they are needed to
@@ -290,7 +290,7 @@ def _random(
         results = [base, *between, final]
         outcomes = tuple(result.outcome for result in results)
         yield (
-            Tried(variant.name, variant.title, outcomes),
+            Trial(variant.name, variant.title, outcomes),
             all(result.reused for result in results),
         )
 
@@ -301,7 +301,7 @@ def _states(work: Work, variant: Variant) -> Sequence[int]:
     return (0, last) if variant.name in _ANALYSED else range(last + 1)
 
 
-def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
+def _variants(work: Work) -> tuple[list[list[Variant]], list[Trial]]:
     """The variants in turns, and trials of unavailable ones, with the reason.
 
     Variants of one turn have separate output directories, so each state of the series
@@ -313,7 +313,9 @@ def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
     try:
         checker = sparse.obtain(tree_, work.root, work.cache, work.context.ui.say)
     except sparse.NoChecker as error:
-        unavailable.append(Tried(compiling.SPARSE, "sparse", lacking=_reason(error)))
+        unavailable.append(
+            Trial(compiling.SPARSE, "sparse", unavailable=_reason(error))
+        )
     first = [
         variants.modules(tools, checker),
         variants.untraced(tools),
@@ -322,7 +324,7 @@ def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
         variants.mitigated(tools),
     ]
     if work.context.level != "deep":
-        unavailable += [Tried(name, name, lacking=DEEP) for name in _ONLY_DEEP]
+        unavailable += [Trial(name, name, unavailable=DEEP) for name in _ONLY_DEEP]
         return [first], unavailable
     first.append(variants.builtin(tools))
     makers: dict[str, Callable[[], Variant]] = {
@@ -333,8 +335,8 @@ def _variants(work: Work) -> tuple[list[list[Variant]], list[Tried]]:
     for name, make in makers.items():
         try:
             first.append(make())
-        except variants.Lacking as error:
-            unavailable.append(Tried(name, name, lacking=_reason(error)))
+        except variants.Unavailable as error:
+            unavailable.append(Trial(name, name, unavailable=_reason(error)))
     symbols_needed = options.of(work.plan)
     turns = [first, *([variants.without(tools, symbol)] for symbol in symbols_needed)]
     return turns, unavailable

@@ -15,7 +15,7 @@ from ..lint import Finding, patchcheck
 from ..series import Series
 from ..verdict import Check, Verdict, run_check
 from . import compiling, variants
-from .compiling import Outcome, Said
+from .compiling import Outcome, Remark
 
 _FATAL = (compiling.ERROR, compiling.NO_SOURCE)
 _APART = (
@@ -25,16 +25,16 @@ _APART = (
 
 
 @dataclass(frozen=True)
-class Tried:
+class Trial:
     """A variant and its outcomes, one for each state from the base on.
 
-    ``lacking`` is the reason why there are none.
+    ``unavailable`` is the reason why there are none.
     """
 
     name: str
     title: str
     outcomes: tuple[Outcome, ...] = ()
-    lacking: str | None = None
+    unavailable: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,26 +44,26 @@ class _Check:
 
     claim: str
     variants: str
-    counts: Callable[[Said], bool]
+    counts: Callable[[Remark], bool]
 
 
-def _fatal(remark: Said) -> bool:
+def _fatal(remark: Remark) -> bool:
     return remark.kind in _FATAL
 
 
-def _warning(remark: Said) -> bool:
+def _warning(remark: Remark) -> bool:
     return remark.kind not in _APART
 
 
-def _either(remark: Said) -> bool:
+def _either(remark: Remark) -> bool:
     return _fatal(remark) or _warning(remark)
 
 
-def _also_linked(remark: Said) -> bool:
+def _also_linked(remark: Remark) -> bool:
     return _either(remark) or remark.kind == compiling.DIVISION
 
 
-def _only(kind: str) -> Callable[[Said], bool]:
+def _only(kind: str) -> Callable[[Remark], bool]:
     return lambda remark: remark.kind == kind
 
 
@@ -131,7 +131,7 @@ def says_more(outcome: Outcome, base: Outcome) -> bool:
     )
 
 
-def judge(series: Series, trials: Sequence[Tried]) -> tuple[Check, ...]:
+def judge(series: Series, trials: Sequence[Trial]) -> tuple[Check, ...]:
     """The checks that have a variant in ``trials``.
 
     What was compiled is compared, and passes or fails; what was not is reported by
@@ -159,7 +159,7 @@ def judge(series: Series, trials: Sequence[Tried]) -> tuple[Check, ...]:
     return tuple(results)
 
 
-def _left_out(trials: Sequence[Tried]) -> Verdict:
+def _left_out(trials: Sequence[Trial]) -> Verdict:
     """A source that one configuration or architecture leaves out is no gap; one that
     all leave out is."""
     verdict = Verdict()
@@ -190,7 +190,7 @@ def _left_out(trials: Sequence[Tried]) -> Verdict:
     return verdict
 
 
-def _details(trials: Sequence[Tried]) -> Iterator[str]:
+def _details(trials: Sequence[Trial]) -> Iterator[str]:
     """The seeds, where there are any, and what was not compiled."""
     seeds = [trial.title for trial in trials if trial.name.startswith(variants.RANDOM)]
     if seeds:
@@ -198,7 +198,7 @@ def _details(trials: Sequence[Tried]) -> Iterator[str]:
     yield from _limits(trials)
 
 
-def _limits(trials: Sequence[Tried]) -> Iterator[str]:
+def _limits(trials: Sequence[Trial]) -> Iterator[str]:
     """What was not compiled."""
     for trial in trials:
         if reason := _no_verdict(trial):
@@ -207,7 +207,7 @@ def _limits(trials: Sequence[Tried]) -> Iterator[str]:
             yield f"{trial.title}: without {', '.join(out)}"
 
 
-def _skip_reason(trials: Sequence[Tried]) -> str:
+def _skip_reason(trials: Sequence[Trial]) -> str:
     """Why none of the variants gives a verdict.
 
     Checks that lack the same thing give the same reason, so that views can group them.
@@ -223,7 +223,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _judge(
-    name: str, check: _Check, trials: Sequence[Tried], series: Series
+    name: str, check: _Check, trials: Sequence[Trial], series: Series
 ) -> Verdict:
     findings: list[list[Finding]] = [[] for _ in series.patches]
     stray = check.counts is _fatal
@@ -249,14 +249,14 @@ def _judge(
     return patchcheck.verdict(name, findings, series)
 
 
-def _no_verdict(trial: Tried, *, stray: bool = False) -> str | None:
+def _no_verdict(trial: Trial, *, stray: bool = False) -> str | None:
     """Why this variant gives no verdict, or None.
 
     With ``stray``, sources that are not compiled are findings, so it gives one even if
     it compiles none.
     """
-    if trial.lacking is not None:
-        return trial.lacking
+    if trial.unavailable is not None:
+        return trial.unavailable
     for outcome in trial.outcomes:
         if outcome.impossible is not None:
             return outcome.impossible
@@ -268,7 +268,7 @@ def _no_verdict(trial: Tried, *, stray: bool = False) -> str | None:
 
 
 def _findings(
-    outcome: Outcome, counts: Callable[[Said], bool], where: str
+    outcome: Outcome, counts: Callable[[Remark], bool], where: str
 ) -> list[Finding]:
     return [
         Finding(remark.file, remark.line, remark.kind, f"{where}{remark.text}")

@@ -57,7 +57,7 @@ UNUSED = "unused-tracepoint"
 
 
 @dataclass(frozen=True)
-class Said:
+class Remark:
     """A remark about a ``file`` of the tree; ``kind`` is ``error``, the name of the
     compiler's warning, or one of the constants above."""
 
@@ -78,7 +78,7 @@ class Outcome:
 
     compiled: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    said: tuple[Said, ...] = ()
+    said: tuple[Remark, ...] = ()
     impossible: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Outcome:
     @classmethod
     def of_json(cls, raw: Mapping[str, Any]) -> Outcome:
         """The outcome that `as_json` made this of."""
-        remarks = tuple(Said(**fields) for fields in raw["said"])
+        remarks = tuple(Remark(**fields) for fields in raw["said"])
         lists = {name: tuple(raw[name]) for name in ("compiled", "left_out")}
         return cls(**lists, said=remarks, impossible=raw["impossible"])
 
@@ -121,7 +121,7 @@ class _Transcript:
     could not make.
     """
 
-    remarks: dict[str, list[Said]] = field(default_factory=dict)
+    remarks: dict[str, list[Remark]] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 
@@ -136,7 +136,7 @@ class _Record:
     """A compiled object: its ``digest``, and the remarks when it was compiled."""
 
     digest: str
-    said: tuple[Said, ...]
+    said: tuple[Remark, ...]
 
 
 def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outcome:
@@ -160,7 +160,7 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
     targets = {path: name for path, name in objects.items() if name in listed.objects}
     output = job.output
     remarks = [
-        Said(name, 0, NO_SOURCE, "the Makefile lists it, but it has no source")
+        Remark(name, 0, NO_SOURCE, "the Makefile lists it, but it has no source")
         for name in sorted(listed.no_source)
     ]
     if targets:
@@ -205,7 +205,7 @@ def _copy(job: Job, objects: Iterable[str], target: Path) -> None:
 # -- make ----------------------------------------------------------------------------
 
 
-def _make(job: Job, output: Path, targets: Sequence[str]) -> list[Said]:
+def _make(job: Job, output: Path, targets: Sequence[str]) -> list[Remark]:
     store = output / _RECORDS
     records = _read(store)
     for name in targets:
@@ -234,7 +234,7 @@ def _is_unchanged(path: Path, record: _Record) -> bool:
 def _read(store: Path) -> dict[str, _Record]:
     return {
         name: _Record(
-            entry["digest"], tuple(Said(**remark) for remark in entry["said"])
+            entry["digest"], tuple(Remark(**remark) for remark in entry["said"])
         )
         for name, entry in (outputs.read(store, dict) or {}).items()
     }
@@ -318,9 +318,9 @@ def _line_handler(
     return handle
 
 
-def _parse(line: str, tree: AppliedTree) -> Said | None:
+def _parse(line: str, tree: AppliedTree) -> Remark | None:
     if match := _OBJTOOL.match(line):
-        return Said(match["file"], 0, OBJTOOL, match["text"])
+        return Remark(match["file"], 0, OBJTOOL, match["text"])
     match = _LINE.match(line)
     if match is None:
         return None
@@ -334,16 +334,18 @@ def _parse(line: str, tree: AppliedTree) -> Said | None:
         kind, text = f"-W{flag['flag']}", text[: flag.start()]
     else:
         kind = "warning"
-    return Said(file, int(match["line"]), kind, text)
+    return Remark(file, int(match["line"]), kind, text)
 
 
 # -- what no compiler reports --------------------------------------------------------
 
 
-def _divisions(output: Path, objects: Iterable[str]) -> list[Said]:
+def _divisions(output: Path, objects: Iterable[str]) -> list[Remark]:
     """Calls of functions for 64-bit division, which only libgcc has."""
     return [
-        Said(name, 0, DIVISION, f"{symbol}() is called, which the kernel does not have")
+        Remark(
+            name, 0, DIVISION, f"{symbol}() is called, which the kernel does not have"
+        )
         for name in objects
         for symbol in sorted(_undefined(output / name))
         if symbol in _DIVISIONS
@@ -362,7 +364,7 @@ def _undefined(path: Path) -> set[str]:
         }
 
 
-def _unused(output: Path, objects: Iterable[str]) -> list[Said]:
+def _unused(output: Path, objects: Iterable[str]) -> list[Remark]:
     """The tracepoints that are defined, and called nowhere in ``objects``.
 
     As the tree's own ``make UT=1`` reports for a whole kernel: each call leaves the
@@ -377,7 +379,7 @@ def _unused(output: Path, objects: Iterable[str]) -> list[Said]:
             defined |= dict.fromkeys(_strings(elf, "__tracepoints_strings"), name)
             called |= _strings(elf, _CALLED)
     return [
-        Said(where, 0, UNUSED, f"tracepoint {name} is defined, and nothing calls it")
+        Remark(where, 0, UNUSED, f"tracepoint {name} is defined, and nothing calls it")
         for name, where in sorted(defined.items())
         if name not in called
     ]
@@ -398,7 +400,7 @@ def _strings(elf: ELFFile, section: str) -> set[str]:
 
 def _headers_alone(
     job: Job, output: Path, headers: Sequence[str], objects: Sequence[str]
-) -> list[Said]:
+) -> list[Remark]:
     """The errors of each header when it is the first include of a file."""
     remarks = []
     for header in headers:
@@ -434,12 +436,12 @@ def _headers_alone(
     return remarks
 
 
-def _header_error(header: str, error: Said) -> Said:
+def _header_error(header: str, error: Remark) -> Remark:
     """An error in ``header`` or in what it includes, as a fault of ``header``."""
     if error.file == header:
-        return Said(header, error.line, ALONE, error.text)
+        return Remark(header, error.line, ALONE, error.text)
     # Without the line, which another patch may move: it would look like a new fault.
-    return Said(header, 0, ALONE, f"in {error.file}: {error.text}")
+    return Remark(header, 0, ALONE, f"in {error.file}: {error.text}")
 
 
 def _flags(output: Path, name: str) -> list[str]:

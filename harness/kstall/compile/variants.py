@@ -46,7 +46,7 @@ RANDOM = "random-"
 class Variant:
     """A way to compile; ``title`` is for readers.
 
-    ``place`` names the output directory.  ``asks`` are requests on top of those of the
+    ``place`` names the output directory.  ``requests`` come on top of those of the
     series; ``off`` has to be off, with all that selects it; ``builtin`` makes modules
     part of the image; a ``bare`` variant ignores all requests, even the series' own.
     ``arch`` is the name of the architecture's directory, where it is not that of the
@@ -58,7 +58,7 @@ class Variant:
     tools: Toolchain
     place: str
     arch: str = ""
-    asks: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, str] = field(default_factory=dict)
     off: tuple[str, ...] = ()
     builtin: bool = False
     bare: bool = False
@@ -69,9 +69,11 @@ class Variant:
     def id(self) -> str:
         """Changes with all that can change what is compiled, but for the sources."""
         checker = self.checker.version if self.checker else None
-        asks = sorted(self.asks.items())
+        requests = sorted(self.requests.items())
         how = (self.off, self.builtin, self.bare)
-        return cache.digest(self.name, self.tools.id, self.folder, asks, *how, checker)
+        return cache.digest(
+            self.name, self.tools.id, self.folder, requests, *how, checker
+        )
 
     @property
     def folder(self) -> str:
@@ -79,7 +81,7 @@ class Variant:
         return self.arch or self.tools.arch.kbuild
 
 
-class Lacking(KstallError):
+class Unavailable(KstallError):
     """A program that a variant needs is missing; ``next`` says what to install."""
 
 
@@ -102,8 +104,8 @@ def worst(tools: Toolchain) -> Variant:
 def mitigated(tools: Toolchain) -> Variant:
     """A kernel as distributions ship it for hardware: what guards branches and returns
     there changes how code is compiled."""
-    asks = _GUARDS[tools.arch.kbuild]
-    return Variant(MITIGATED, "with mitigations", tools, MITIGATED, asks=asks)
+    requests = _GUARDS[tools.arch.kbuild]
+    return Variant(MITIGATED, "with mitigations", tools, MITIGATED, requests=requests)
 
 
 def tiny(tools: Toolchain) -> Variant:
@@ -128,7 +130,7 @@ def without(tools: Toolchain, symbol: str) -> Variant:
 
 
 def clang(tree: Path, guest_tools: Toolchain) -> Variant:
-    """Compiled by the newest clang there is; raises `Lacking`."""
+    """Compiled by the newest clang there is; raises `Unavailable`."""
     name = "clang"
     script = tree / "scripts/min-tool-version.sh"
     minimum = "0.0.0"
@@ -155,7 +157,7 @@ def clang(tree: Path, guest_tools: Toolchain) -> Variant:
                 arch=guest_tools.arch,
             )
             return Variant(name, tools.compiler, tools, name)
-    raise Lacking(
+    raise Unavailable(
         f"no clang {minimum} or newer with lld and llvm",
         next="apt-get install clang-19 lld-19 llvm-19, or newer ones",
     )
@@ -174,13 +176,13 @@ def _suffixes() -> list[str]:
 
 
 def arm64(guest_tools: Toolchain) -> Variant:
-    """For 64-bit Arm; raises `Lacking`."""
+    """For 64-bit Arm; raises `Unavailable`."""
     other = arch.ARM64
     compiler = other.tool("gcc")
     if guest_tools.arch is other:
-        raise Lacking("the booted kernels are for arm64 already")
+        raise Unavailable("the booted kernels are for arm64 already")
     if shutil.which(compiler) is None:
-        raise Lacking(
+        raise Unavailable(
             f"no {compiler}, which compiles for arm64",
             next="apt-get install gcc-aarch64-linux-gnu",
         )
@@ -193,8 +195,10 @@ def arm64(guest_tools: Toolchain) -> Variant:
         env=(),
     )
     # So that it has ACPI, and an IOMMU.
-    asks = {"EFI": "y", "ACPI": "y", "ARM_SMMU_V3": "y"}
-    return Variant("arm64", "ARCH=arm64", tools, "arm64", arch="arm64", asks=asks)
+    requests = {"EFI": "y", "ACPI": "y", "ARM_SMMU_V3": "y"}
+    return Variant(
+        "arm64", "ARCH=arm64", tools, "arm64", arch="arm64", requests=requests
+    )
 
 
 def _pahole(tools: Toolchain) -> str:
@@ -203,14 +207,14 @@ def _pahole(tools: Toolchain) -> str:
 
 
 def i386(tools: Toolchain) -> Variant:
-    """For 32-bit x86, by the same compiler; raises `Lacking`."""
+    """For 32-bit x86, by the same compiler; raises `Unavailable`."""
     if tools.arch is not arch.X86_64:
-        raise Lacking("the booted kernels are not for x86-64")
+        raise Unavailable("the booted kernels are not for x86-64")
     probe = process.run(
         ["gcc", "-m32", "-c", "-x", "c", "/dev/null", "-o", "/dev/null"], check=False
     )
     if probe.returncode != 0:
-        raise Lacking(
+        raise Unavailable(
             "this gcc cannot compile for 32-bit x86", next="run it on an x86-64 host"
         )
     toolchain = Toolchain(
@@ -220,7 +224,7 @@ def i386(tools: Toolchain) -> Variant:
         ccache=tools.ccache,
         env=tools.env,
     )
-    return Variant("i386", "ARCH=i386", toolchain, "i386", asks={"64BIT": "n"})
+    return Variant("i386", "ARCH=i386", toolchain, "i386", requests={"64BIT": "n"})
 
 
 # -- configurations ------------------------------------------------------------------
@@ -283,7 +287,7 @@ def _values(
         for name, value in values.items()
         if not name.startswith("DEBUG_INFO")
     }
-    return {**chosen, "DEBUG_INFO_NONE": "y", **variant.asks}
+    return {**chosen, "DEBUG_INFO_NONE": "y", **variant.requests}
 
 
 def _text(values: Mapping[str, str]) -> str:
