@@ -78,7 +78,7 @@ class Bench:
 
     def prove(
         self, patchset: Series, *, everything: bool = True, seeds: tuple[int, ...] = ()
-    ) -> tuple[report.SeriesReport, objects.Told]:
+    ) -> tuple[report.SeriesReport, objects.ObjectCosts]:
         """The stages, and what objects tell of costs."""
         run = runs.begin(self.root / "out", ["test"], Ui(Console(file=io.StringIO())))
         entry = report.SeriesReport(name="demo", title="t", digest="d")

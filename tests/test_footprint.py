@@ -12,10 +12,10 @@ import pytest
 
 from kstall.base import Architecture, arch, process
 from kstall.cost import costs, footprint, structs
-from kstall.cost.footprint import Wanted
+from kstall.cost.footprint import Declaration
 from kstall.evidence import btf
 
-WANTED = Wanted({"job_wait": ("submit",)}, frozenset({"submit"}))
+DECLARATION = Declaration({"job_wait": ("submit",)}, frozenset({"submit"}))
 Build = Callable[..., Path]
 
 
@@ -71,7 +71,7 @@ def build(
 
 def compare(build: Build, *macros: str, flags: tuple[str, ...] = ()) -> costs.Footprint:
     base, patched = build(flags=flags), build("PATCHED", *macros, flags=flags)
-    return footprint.binaries("trace", base, patched, WANTED)
+    return footprint.binaries("trace", base, patched, DECLARATION)
 
 
 def paths_of(comparison: costs.Footprint, name: str) -> costs.FunctionPaths:
@@ -172,17 +172,17 @@ def test_the_register_that_a_retpoline_calls_is_the_compiler_s_choice(
         )
         return target
 
-    comparison = footprint.binaries("f", calling("rax"), calling("r10"), WANTED)
+    comparison = footprint.binaries("f", calling("rax"), calling("r10"), DECLARATION)
     assert comparison.paths == []
     comparison = footprint.binaries(
-        "f", calling("rax"), calling("r10", r'"xor %eax, %eax\n" '), WANTED
+        "f", calling("rax"), calling("r10", r'"xor %eax, %eax\n" '), DECLARATION
     )
     assert paths_of(comparison, "f").most == 1
     assert paths_of(comparison, "f").calls == []
 
 
 def test_the_same_object_twice_is_no_difference(build: Build) -> None:
-    comparison = footprint.binaries("trace", build(), build(), WANTED)
+    comparison = footprint.binaries("trace", build(), build(), DECLARATION)
     assert not (comparison.paths or comparison.functions or comparison.sites)
     assert comparison.unchanged == 3
 
@@ -215,12 +215,12 @@ def test_holes_are_found(build: Build) -> None:
 
 def test_a_loop_comes_by_one_site_again(build: Build) -> None:
     comparison = footprint.binaries(
-        "trace", build("LOOP"), build("PATCHED", "LOOP"), WANTED
+        "trace", build("LOOP"), build("PATCHED", "LOOP"), DECLARATION
     )
     paths = paths_of(comparison, "submit")
     assert (paths.nops, paths.sites) == (1, 1)
     twice = footprint.binaries(
-        "trace", build("LOOP"), build("PATCHED", "LOOP", "TWICE"), WANTED
+        "trace", build("LOOP"), build("PATCHED", "LOOP", "TWICE"), DECLARATION
     )
     assert paths_of(twice, "submit").nops == 2
 

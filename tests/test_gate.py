@@ -14,7 +14,7 @@ from kstall.evidence import btf
 from kstall.series import Exemption, Measure, Project, Series
 from kstall.series.series import Overhead
 from kstall.verdict import Check
-from test_footprint import MACHINES, WANTED, Machine, build
+from test_footprint import DECLARATION, MACHINES, Machine, build
 
 __all__ = ["build"]
 Build = Callable[..., Path]
@@ -47,7 +47,7 @@ def exempting(series: Series, **fields: object) -> Series:
 
 def judged(series: Series, build: Build, *macros: str) -> dict[str, Check]:
     base, patched = build(), build("PATCHED", *macros)
-    comparison = footprint.binaries("trace", base, patched, WANTED)
+    comparison = footprint.binaries("trace", base, patched, DECLARATION)
     comparison.structs = list(
         structs.compare("trace", btf.read(base), btf.read(patched))
     )
@@ -100,7 +100,7 @@ def test_a_fault_is_named(
 def guarded(series: Series, build: Build, *macros: str) -> Check:
     """The check of objects with mitigations, of the same subsystem."""
     pair = {"drivers/trace.o": (build(), build("PATCHED", *macros))}
-    mitigated = objects.compare(pair, WANTED)
+    mitigated = objects.compare(pair, DECLARATION)
     overhead = costs.Overhead(base_kernel="base", mitigated=mitigated)
     (check,) = gate.judge(series, overhead)
     assert check.name == "mitigations_add_nothing"

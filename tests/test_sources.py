@@ -51,7 +51,7 @@ def _checks(project: Project) -> str:
 
 
 def _footprint(_: Project) -> str:
-    return footprint.key_of(KERNEL, KERNEL, footprint.Wanted({}, frozenset()))
+    return footprint.key_of(KERNEL, KERNEL, footprint.Declaration({}, frozenset()))
 
 
 def _mutants(project: Project) -> str:

@@ -43,7 +43,7 @@ from . import costs, gate
 #: Changes when the same kernels would be measured in another way.
 VERSION = 2
 #: Modes, and one in which only events of other series in the kernel are on.
-Asked = costs.Mode | Literal["beside"]
+RunMode = costs.Mode | Literal["beside"]
 _SIDES = ("base", "patched")
 _COUNTING_EVENTS = ("ftrace", "beside")
 _COUNTS = "counts.json"
@@ -88,7 +88,7 @@ class Boot:
     kernel: kernel.Kernel
     extra: Path | None
     name: str
-    modes: tuple[Asked, ...]
+    modes: tuple[RunMode, ...]
     # Whether it prints the formats of all trace events after measuring.
     formats: bool = False
     beside: tuple[str, ...] = ()
@@ -108,7 +108,7 @@ def _boots(kernels: Kernels) -> tuple[Boot, ...]:
     """The boots in their order, both kernels taking turns."""
     boots = []
     for number in range(1, _BOOTS + 1):
-        modes: tuple[Asked, ...] = ("off", "ftrace")
+        modes: tuple[RunMode, ...] = ("off", "ftrace")
         if number == 1:
             # Once is enough: the cost of bpftrace is not judged, and it starts slowly.
             modes = (*modes, "beside", "bpftrace")
@@ -408,7 +408,7 @@ def _deadline(series: Series, boot: Boot) -> float:
     return seconds
 
 
-def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, Asked]]:
+def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, RunMode]]:
     """The runs of a boot, untraced ones first, before tracing has warmed anything."""
     for mode in boot.modes:
         for workload in series.measures:

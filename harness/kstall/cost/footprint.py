@@ -32,7 +32,7 @@ _LISTED = 40
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Declaration:
     """What a series declares: ``functions`` by symbol of the tracepoint, and which of
     them are hot."""
 
@@ -45,7 +45,7 @@ class Wanted:
         return frozenset(self.functions)
 
 
-def key_of(base: Kernel, patched: Kernel, declaration: Wanted) -> str:
+def key_of(base: Kernel, patched: Kernel, declaration: Declaration) -> str:
     """Changes with the kernels, what is looked for, and this analysis."""
     return cache.digest(
         sources.digest("kstall.evidence", "kstall.cost"),
@@ -57,7 +57,7 @@ def key_of(base: Kernel, patched: Kernel, declaration: Wanted) -> str:
 
 
 def obtain(
-    base: Kernel, patched: Kernel, declaration: Wanted, cache_dir: Path
+    base: Kernel, patched: Kernel, declaration: Declaration, cache_dir: Path
 ) -> tuple[costs.Footprint, bool]:
     """The footprint by `compare`, and whether it was cached."""
     key = key_of(base, patched, declaration)
@@ -72,7 +72,7 @@ def obtain(
     return footprint, False
 
 
-def compare(base: Kernel, patched: Kernel, declaration: Wanted) -> costs.Footprint:
+def compare(base: Kernel, patched: Kernel, declaration: Declaration) -> costs.Footprint:
     """Compare all binaries of ``patched`` with those of ``base``."""
     footprint = costs.Footprint()
     common = []
@@ -91,7 +91,7 @@ def compare(base: Kernel, patched: Kernel, declaration: Wanted) -> costs.Footpri
 
 
 def binaries(
-    name: str, base: Path, patched: Path, declaration: Wanted
+    name: str, base: Path, patched: Path, declaration: Declaration
 ) -> costs.Footprint:
     """`compare` for one kernel, module or object file; no structs."""
     return _Pair(
@@ -153,7 +153,7 @@ class _Pair:
     """A binary of the base, and the same one of the patched kernel."""
 
     def __init__(
-        self, name: str, base: Code, patched: Code, declaration: Wanted
+        self, name: str, base: Code, patched: Code, declaration: Declaration
     ) -> None:
         self.name = name
         self.base = base

@@ -20,7 +20,7 @@ Pairs = Mapping[str, tuple[Path, Path]]
 
 
 @dataclass(frozen=True)
-class Told:
+class ObjectCosts:
     """The fields of an `Overhead` that come from objects, under the same names."""
 
     worst: list[costs.FunctionSize]
@@ -46,7 +46,7 @@ def sizes(objects: Pairs) -> list[costs.FunctionSize]:
     ]
 
 
-def compare(objects: Pairs, declaration: footprint.Wanted) -> costs.Footprint:
+def compare(objects: Pairs, declaration: footprint.Declaration) -> costs.Footprint:
     """As `footprint.compare` for kernels, but for structs and prototypes; ``binary`` is
     the object."""
     total = costs.Footprint()

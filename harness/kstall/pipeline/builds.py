@@ -17,7 +17,7 @@ def prove(
     checkout: Callable[[Plan], AppliedTree],
     run: Run,
     entry: SeriesReport,
-) -> objects.Told:
+) -> objects.ObjectCosts:
     """Add the checks to ``entry``; return what the objects tell of costs.
 
     A failed check stops nothing: the rest of the series can be proven all the same.
@@ -36,11 +36,13 @@ def prove(
         pairs = {
             name: objects.pairs(*pair) for name, pair in compilation.objects.items()
         }
-    targets = footprint.Wanted(gate.tracepoints(work.series), gate.hot(work.series))
+    declaration = footprint.Declaration(
+        gate.tracepoints(work.series), gate.hot(work.series)
+    )
     with run.stage("objects", entry) as stage:
-        costs = objects.Told(
+        costs = objects.ObjectCosts(
             worst=objects.sizes(pairs[variants.WORST]),
-            mitigated=objects.compare(pairs[variants.MITIGATED], targets),
+            mitigated=objects.compare(pairs[variants.MITIGATED], declaration),
         )
         sites = len(costs.mitigated.sites)
         stage.summary = (

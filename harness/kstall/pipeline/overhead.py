@@ -26,16 +26,16 @@ def prove(
     entry: SeriesReport,
     *,
     among: shares.Shares | None = None,
-    told: objects.Told | None = None,
+    object_costs: objects.ObjectCosts | None = None,
 ) -> None:
     """Add to ``entry`` what ``series`` costs, and the checks that judge it.
 
-    ``among`` are the shares of all series of the kernel, if it has several; ``told`` is
-    what single objects tell of other configurations.
+    ``among`` are the shares of all series of the kernel, if it has several;
+    ``object_costs`` are those of other configurations, by single objects.
     """
     overhead = _begun(series, kernels, entry)
-    if told is not None:
-        overhead.worst, overhead.mitigated = told.worst, told.mitigated
+    if object_costs is not None:
+        overhead.worst, overhead.mitigated = object_costs.worst, object_costs.mitigated
     with run.stage("binaries", entry) as stage:
         overhead.footprint = _footprint(context, series, kernels, among, stage)
         overhead.footprint.limits.append(
@@ -156,14 +156,14 @@ def _footprint(
     among: shares.Shares | None,
     stage: Opened,
 ) -> costs.Footprint:
-    targets = footprint.Wanted(gate.tracepoints(series), gate.hot(series))
+    declaration = footprint.Declaration(gate.tracepoints(series), gate.hot(series))
     if among is not None:
-        targets = footprint.Wanted(among.events, among.hot)
-    key = footprint.key_of(kernels.base, kernels.patched, targets)
+        declaration = footprint.Declaration(among.events, among.hot)
+    key = footprint.key_of(kernels.base, kernels.patched, declaration)
     # One comparison serves all series of these kernels.
     with context.turn(f"footprint-{key}", "compares these kernels"), places.taken():
         delta, stage.reused = footprint.obtain(
-            kernels.base, kernels.patched, targets, context.cache
+            kernels.base, kernels.patched, declaration, context.cache
         )
     if among is not None:
         delta = among.of(series.name, delta)

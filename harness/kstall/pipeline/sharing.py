@@ -51,14 +51,14 @@ class Wanted:
 class Subject:
     """A series that applies, its part of the report, and the plan for it alone.
 
-    ``told`` is what objects say of its costs.
+    ``object_costs`` is what objects show of its costs.
     """
 
     series: Series
     entry: SeriesReport
     plan: Plan
     ground: Ground
-    told: objects.Told | None = None
+    object_costs: objects.ObjectCosts | None = None
 
     @property
     def name(self) -> str:
@@ -313,7 +313,13 @@ class _Sharing:
         if both is not None:
             among = self._shares(built)
             overhead.prove(
-                context, series, both, run, entry, among=among, told=subject.told
+                context,
+                series,
+                both,
+                run,
+                entry,
+                among=among,
+                object_costs=subject.object_costs,
             )
         elif context.level != "quick":
             overhead.not_compared(run, entry)

@@ -446,7 +446,7 @@ def _compile(
     series: Series,
     plan: tree.Plan,
     entry: SeriesReport,
-) -> objects.Told | None:
+) -> objects.ObjectCosts | None:
     """Compile what each patch touches (`builds.prove`); return what the objects tell of
     costs, or None at level quick."""
     if request.level == "quick":
