@@ -370,7 +370,7 @@ def test_what_a_fix_lets_run_is_run_where_the_fix_is(
         plan: Any = None
         group = groups.Group((stages.series[0], *among), plan)
         reasons = {
-            side: debugging.Wanted(
+            side: debugging.DebugGuest(
                 stages.series[0], group, "debug", side, kernel_at(tmp_path), ()
             )
             .debugged.spec.workload[0]

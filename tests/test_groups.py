@@ -12,7 +12,7 @@ import pytest
 
 import kerneltree
 from kstall.pipeline import groups
-from kstall.pipeline.groups import Apart, Group, Names, divide
+from kstall.pipeline.groups import Group, Names, Outlier, divide
 from kstall.series import Patch, Project
 from kstall.tree import am, tree
 
@@ -33,19 +33,19 @@ class Asked:
 
 def test_those_that_hold_together_are_asked_once() -> None:
     asked = Asked()
-    assert divide(ALL, asked) == groups.Divided(ALL)
+    assert divide(ALL, asked) == groups.Division(ALL)
     assert asked.parts == [ALL]
 
 
 def test_one_alone_is_not_asked_at_all() -> None:
-    assert divide(("a",), Asked("a")) == groups.Divided(("a",))
+    assert divide(("a",), Asked("a")) == groups.Division(("a",))
 
 
 @pytest.mark.parametrize("guilty", ALL)
 def test_one_that_is_broken_by_itself_is_found(guilty: str) -> None:
     asked = Asked(guilty)
     division = divide(ALL, asked)
-    assert division.apart == (Apart(guilty, None, alone=False),)
+    assert division.outliers == (Outlier(guilty, None, alone=False),)
     assert division.together == tuple(name for name in ALL if name != guilty)
     # All, three halves, itself, and the others.
     assert len(asked.parts) <= 6
@@ -55,7 +55,7 @@ def test_one_that_is_broken_by_itself_is_found(guilty: str) -> None:
 def test_of_a_pair_the_later_one_stands_apart(pair: Names) -> None:
     asked = Asked("".join(pair))
     division = divide(ALL, asked)
-    assert division.apart == (Apart(pair[1], pair[0], alone=True),)
+    assert division.outliers == (Outlier(pair[1], pair[0], alone=True),)
     assert division.together == tuple(name for name in ALL if name != pair[1])
     assert len(asked.parts) == len(set(asked.parts)) <= 11
 
@@ -63,26 +63,26 @@ def test_of_a_pair_the_later_one_stands_apart(pair: Names) -> None:
 def test_whoever_is_suspected_is_taken_out_first() -> None:
     asked = Asked("bg")
     division = divide(ALL, asked, lambda: ("z", "b"))
-    assert division.apart == (Apart("b", "g", alone=True),)
+    assert division.outliers == (Outlier("b", "g", alone=True),)
     assert asked.parts[:3] == [ALL, tuple("acdefgh"), ("b",)]
 
 
 def test_a_suspect_that_is_innocent_is_left_where_it_is() -> None:
     division = divide(ALL, Asked("g"), lambda: ("b",))
-    assert division.apart == (Apart("g", None, alone=False),)
+    assert division.outliers == (Outlier("g", None, alone=False),)
 
 
 def test_of_three_that_do_not_hold_together_no_pair_is_named() -> None:
     division = divide(ALL, Asked("bdg"))
-    assert division.apart == (Apart("g", None, alone=True),)
+    assert division.outliers == (Outlier("g", None, alone=True),)
     assert set(division.together) == set(ALL) - {"g"}
 
 
 def test_several_stand_apart() -> None:
     division = divide(ALL, Asked("c", "bf"))
-    assert set(division.apart) == {
-        Apart("c", None, alone=False),
-        Apart("f", "b", alone=True),
+    assert set(division.outliers) == {
+        Outlier("c", None, alone=False),
+        Outlier("f", "b", alone=True),
     }
 
 
@@ -105,22 +105,22 @@ def test_what_does_not_apply_beside_another_stands_apart(tmp_path: Path) -> None
     group, division = groups.applied(base, [demo, none, twin], tmp_path / "scratch")
     assert [series.name for series in group.series] == ["demo", "none"]
     assert group.slot == "+all" and group.plan.patches == demo.patches
-    assert division.apart == (Apart("twin", "demo", alone=True),)
+    assert division.outliers == (Outlier("twin", "demo", alone=True),)
     assert isinstance(demo.patches[0], Patch)
 
 
 def test_series_that_declare_a_conflict_stand_apart(project_copy: Project) -> None:
     """Only beside the other one; none of those that are here does."""
-    assert groups.declared(project_copy.load()).apart == ()
+    assert groups.declared(project_copy.load()).outliers == ()
     toml = project_copy.patches / "pci-aer-fixes/series.toml"
     text = toml.read_text()
     conflict = '[[conflict]]\nseries = "pci-aer"\nbecause = "so"\n\n[[workload]]'
     toml.write_text(text.replace("[[workload]]", conflict, 1))
     every = sorted(project_copy.load(), key=lambda series: series.name)
     division = groups.declared(every)
-    assert division.apart == (Apart("pci-aer-fixes", "pci-aer", alone=True),)
+    assert division.outliers == (Outlier("pci-aer-fixes", "pci-aer", alone=True),)
     without = [series for series in every if series.name != "pci-aer"]
-    assert groups.declared(without).apart == ()
+    assert groups.declared(without).outliers == ()
 
 
 def _defining(*symbols: str) -> tree.Plan:

@@ -326,4 +326,6 @@ def test_a_suite_whose_module_is_not_known(project_copy: Project) -> None:
 
 def test_no_answer_is_told_with_its_cause() -> None:
     suite = Repeated("s", "suite", 4, 1, 2.0, None, "the guest went away")
-    assert stability.tell_suite(suite).endswith("could-not-judge: the guest went away")
+    assert stability.describe_suite(suite).endswith(
+        "could-not-judge: the guest went away"
+    )

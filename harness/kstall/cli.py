@@ -748,7 +748,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
 
 def _columns(
     arguments: argparse.Namespace, project: Project
-) -> tuple[matrixfile.Wanted, ...]:
+) -> tuple[matrixfile.Column, ...]:
     """A column for each tree, if there are several trees."""
     if arguments.matrix is not None:
         if arguments.kernel:

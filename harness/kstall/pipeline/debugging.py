@@ -38,7 +38,7 @@ _TRIGGER_FIX = "trace-module-trigger"
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
+class DebugGuest:
     """A guest to boot."""
 
     series: Series
@@ -162,7 +162,7 @@ def _patched(
     pairs: Sequence[tuple[Group, Series]],
     flavours: Sequence[Flavour],
     run: Run,
-) -> list[Wanted]:
+) -> list[DebugGuest]:
     """Build the patched kernels; return the guests on them."""
     with run.stage("debug-programs") as stage:
         by_series = {
@@ -179,7 +179,7 @@ def _patched(
         for flavour, group in itertools.product(flavours, groups)
     }
     return [
-        Wanted(
+        DebugGuest(
             series,
             group,
             flavour,
@@ -192,7 +192,7 @@ def _patched(
 
 
 def _base(
-    ground: Ground, guests: Sequence[Wanted], patched: _Outcomes, run: Run
+    ground: Ground, guests: Sequence[DebugGuest], patched: _Outcomes, run: Run
 ) -> _Outcomes:
     """Boot the base where a patched kernel reported something."""
     base: _Outcomes = {}
@@ -227,8 +227,8 @@ def _base(
 
 
 def _to_ask(
-    guests: Sequence[Wanted], patched: _Outcomes, base: _Outcomes
-) -> list[Wanted]:
+    guests: Sequence[DebugGuest], patched: _Outcomes, base: _Outcomes
+) -> list[DebugGuest]:
     """The guests to boot on the base next.
 
     First those with reports of which it is not known whether the base has them.
@@ -263,13 +263,13 @@ def _to_ask(
 
 
 def _boot_all(
-    ground: Ground, guests: Sequence[Wanted], run: Run, stage: Opened
+    ground: Ground, guests: Sequence[DebugGuest], run: Run, stage: Opened
 ) -> _Outcomes:
     """Boot all guests, as many at once as there are processors for."""
     speed = _speed(ground, guests[0], run)
     outcomes: _Outcomes = {}
 
-    def done(guest: Wanted, outcome: _Outcome) -> None:
+    def done(guest: DebugGuest, outcome: _Outcome) -> None:
         outcomes[guest.key] = outcome
         run.ui.progress(len(outcomes), len(guests), f"{guest.series.name} {guest.name}")
 
@@ -294,7 +294,7 @@ def _at_once(speed: accel.Accel) -> int:
     return max(1, len(os.sched_getaffinity(0)) // threads)
 
 
-def _speed(ground: Ground, guest: Wanted, run: Run) -> accel.Accel:
+def _speed(ground: Ground, guest: DebugGuest, run: Run) -> accel.Accel:
     """The accelerator of these guests; emulated processors share one thread.
 
     With a thread each, a processor can execute a byte that another one has rewritten
@@ -309,7 +309,7 @@ def _speed(ground: Ground, guest: Wanted, run: Run) -> accel.Accel:
 
 
 def _boot(
-    ground: Ground, guest: Wanted, speed: accel.Accel, run: Run, stage: Opened
+    ground: Ground, guest: DebugGuest, speed: accel.Accel, run: Run, stage: Opened
 ) -> _Outcome:
     """Boot a guest; its error is returned, and reported where the series is judged."""
     vm = guestrun.Guest(
@@ -352,7 +352,7 @@ def _boot(
 
 
 def _pair(
-    guest: Wanted, watched: Watched, base: _Outcomes, guests: Sequence[Wanted]
+    guest: DebugGuest, watched: Watched, base: _Outcomes, guests: Sequence[DebugGuest]
 ) -> debugcheck.Pair:
     """The results of ``guest``: ``watched`` with the patches, and those of the base."""
     counterpart = base.get(guest.key)
@@ -374,7 +374,7 @@ def _pair(
     return dataclasses.replace(pair, unanswered=next(filter(None, others), ""))
 
 
-def _unanswered(guest: Wanted, base: _Outcomes) -> str:
+def _unanswered(guest: DebugGuest, base: _Outcomes) -> str:
     """Why the base run of ``guest`` is incomplete; empty if it is complete."""
     outcome = base.get(guest.key)
     title = f"{guest.series.name} {guest.flavour}-base"

@@ -29,7 +29,7 @@ def grouped(
     Raises `am.ApplyError` for a series that does not apply by itself.
     """
     first, division = groups.applied(base, all_series, scratch)
-    apart = {outlier.name for outlier in division.apart}
+    apart = {outlier.name for outlier in division.outliers}
     return (
         first,
         *(

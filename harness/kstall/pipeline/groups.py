@@ -119,7 +119,7 @@ def _text(file: am.File | None) -> str:
 
 
 @dataclass(frozen=True)
-class Apart:
+class Outlier:
     """A series that cannot share the kernel: because of ``other``, or at all.
 
     ``alone`` is whether it holds alone; if so, and ``other`` is None, no single one of
@@ -132,11 +132,11 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class Divided:
+class Division:
     """The series that hold together, and those that stand apart."""
 
     together: tuple[str, ...]
-    apart: tuple[Apart, ...] = ()
+    outliers: tuple[Outlier, ...] = ()
 
 
 Names = tuple[str, ...]
@@ -146,7 +146,7 @@ def divide(
     names: Names,
     holds: Callable[[Names], bool],
     suspects: Callable[[], Sequence[str]] = tuple,
-) -> Divided:
+) -> Division:
     """Take as few as possible out of ``names``, so that the others hold together.
 
     ``holds`` is called for subsets in the order of ``names``, once for each.
@@ -155,12 +155,12 @@ def divide(
     """
     ask = functools.cache(holds)
     left = names
-    apart: list[Apart] = []
+    outliers: list[Outlier] = []
     while len(left) > 1 and not ask(left):
         name = _suspected(left, ask, suspects()) or _last_of_shortest(left, ask)
         left = tuple(other for other in left if other != name)
-        apart.append(_apart(name, names, left, ask))
-    return Divided(left, tuple(apart))
+        outliers.append(_outlier(name, names, left, ask))
+    return Division(left, tuple(outliers))
 
 
 def _suspected(
@@ -185,10 +185,12 @@ def _last_of_shortest(names: Names, ask: Callable[[Names], bool]) -> str:
     return names[good]
 
 
-def _apart(name: str, names: Names, left: Names, ask: Callable[[Names], bool]) -> Apart:
+def _outlier(
+    name: str, names: Names, left: Names, ask: Callable[[Names], bool]
+) -> Outlier:
     if not ask((name,)):
-        return Apart(name, None, alone=False)
-    return Apart(name, culprit(name, names, left, ask), alone=True)
+        return Outlier(name, None, alone=False)
+    return Outlier(name, culprit(name, names, left, ask), alone=True)
 
 
 def culprit(
@@ -211,7 +213,7 @@ def culprit(
     return None if beside((other,)) else other
 
 
-def declared(all_series: Sequence[Series]) -> Divided:
+def declared(all_series: Sequence[Series]) -> Division:
     """Which series stand apart because series.toml declares a conflict."""
     by_name = {series.name: series for series in all_series}
 
@@ -227,7 +229,7 @@ def declared(all_series: Sequence[Series]) -> Divided:
 
 def applied(
     base: source.Base, all_series: Sequence[Series], scratch: Path
-) -> tuple[Group, Divided]:
+) -> tuple[Group, Division]:
     """The group of as many as apply together, and which series stand apart.
 
     Raises `am.ApplyError` or `am.BadPatch` if the first one does not even apply alone.

@@ -65,7 +65,7 @@ class File(tables.Table):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Column:
     """A column: ``kernel`` is as for `source.obtain`, ``tree`` what it is called.
 
     ``directory`` is where its run goes, in that of the matrix.
@@ -82,7 +82,7 @@ class Wanted:
 
 def of_kernels(
     kernels: Sequence[Path], series: Sequence[str], arch: str, level: Level
-) -> tuple[Wanted, ...]:
+) -> tuple[Column, ...]:
     """A column for each of ``kernels``, the first if one is named twice."""
     trees = [
         Tree(name=str(kernel), kernel=str(kernel))
@@ -97,7 +97,7 @@ def _as_named(kernel: Path) -> Path:
     return Path(str(branch)) if branch is not None and branch.url else kernel
 
 
-def read(path: Path, project: Project) -> tuple[Wanted, ...]:
+def read(path: Path, project: Project) -> tuple[Column, ...]:
     """The columns of the file at ``path``.
 
     Raises `MatrixError`, with each mistake as ``file:line: message``.
@@ -125,10 +125,10 @@ def read(path: Path, project: Project) -> tuple[Wanted, ...]:
 
 
 def narrowed(
-    columns: Sequence[Wanted], series: Sequence[str], level: Level | None
-) -> tuple[Wanted, ...]:
+    columns: Sequence[Column], series: Sequence[str], level: Level | None
+) -> tuple[Column, ...]:
     """``columns`` with no other ``series``, if any are named, and at ``level``."""
-    selected: dict[tuple[str, str, Level], Wanted] = {}
+    selected: dict[tuple[str, str, Level], Column] = {}
     for column in columns:
         left = tuple(name for name in column.series if not series or name in series)
         at = level or column.level
@@ -194,7 +194,7 @@ def _contradictions(file: File, project: Project) -> Iterator[tables.Fault]:
 
 def _columns(
     trees: Sequence[Tree], defaults: Defaults, series: Sequence[str]
-) -> Iterator[Wanted]:
+) -> Iterator[Column]:
     taken: set[str] = set()
     several = (
         len({target for tree in trees for target in tree.archs or defaults.archs}) > 1,
@@ -210,7 +210,7 @@ def _columns(
                     if many
                 ]
                 directory = _unused("-".join(words), taken)
-                yield Wanted(
+                yield Column(
                     *(tree.name, Path(tree.kernel), target, level),
                     *(tuple(dict.fromkeys(tree.series or series)), directory),
                     tree.expected,

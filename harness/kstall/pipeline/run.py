@@ -176,9 +176,9 @@ def begin(
     away: elsewhere.Elsewhere | None = None,
 ) -> Run:
     """Make the run's directory below ``out`` and point ``out/latest`` to it; or make
-    it at ``place``, which is below a directory of `made`."""
+    it at ``place``, which is below a directory of `new_directory`."""
     now = datetime.now(UTC)
-    directory = made(out, now) if place is None else place
+    directory = new_directory(out, now) if place is None else place
     run = Run(
         dir=directory,
         report=report.Report(
@@ -207,7 +207,7 @@ def begin(
     return run
 
 
-def made(out: Path, now: datetime) -> Path:
+def new_directory(out: Path, now: datetime) -> Path:
     """A new directory below ``out``, with ``now`` as its name."""
     stamp = now.strftime("%Y%m%dT%H%M%SZ")
     try:

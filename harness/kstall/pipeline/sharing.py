@@ -27,7 +27,7 @@ from ..tree import Plan
 from ..verdict import Verdict, run_check
 from . import groups, kernels, overhead, trials, without
 from . import run as runs
-from .groups import Apart, Divided, Ground, Group, Names
+from .groups import Division, Ground, Group, Names, Outlier
 from .kernels import Built
 
 #: The check that a series is proven on a kernel of its own as well.
@@ -37,7 +37,7 @@ _BESIDE_MEMORY = 512 * 2**20
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Options:
     """How series are to be proven; see `validate.Request`."""
 
     level: Level
@@ -93,13 +93,13 @@ class Subject:
         return frozenset((*stages, *checks))
 
 
-def prove(subjects: Sequence[Subject], options: Wanted, run: runs.Run) -> None:
+def prove(subjects: Sequence[Subject], options: Options, run: runs.Run) -> None:
     """Prove each of ``subjects``; the outcome is in their parts of the report."""
     _Sharing(tuple(subjects), options, run).prove()
 
 
 def guests(
-    subjects: Sequence[Subject], options: Wanted, run: runs.Run
+    subjects: Sequence[Subject], options: Options, run: runs.Run
 ) -> Iterator[tuple[Subject, Guest]]:
     """A guest for each of ``subjects`` whose kernel can be built."""
     sharing = _Sharing(tuple(subjects), options, run)
@@ -138,7 +138,7 @@ class _Sharing:
     """The series of a run, by name, and the kernels that are built of them."""
 
     def __init__(
-        self, subjects: tuple[Subject, ...], options: Wanted, run: runs.Run
+        self, subjects: tuple[Subject, ...], options: Options, run: runs.Run
     ) -> None:
         self._options = options
         self._run = run
@@ -175,24 +175,24 @@ class _Sharing:
         names = tuple(sorted(self._subjects))
         if len(names) < 2:
             return [], None
-        apart = groups.declared([self._subjects[name].series for name in names])
+        declared = groups.declared([self._subjects[name].series for name in names])
         with self._run.stage("together") as stage:
-            group, division = self._applied(apart.together)
+            group, division = self._applied(declared.together)
             stage.summary = "; ".join(
                 [
                     f"{len(division.together)} series in one kernel",
                     *(
                         f"{outlier.name} {_of(outlier, 'hold')}"
-                        for outlier in apart.apart
+                        for outlier in declared.outliers
                     ),
                     *(
                         f"{outlier.name} {_of(outlier, 'apply')}"
-                        for outlier in division.apart
+                        for outlier in division.outliers
                     ),
                 ]
             )
-        self._tell(apart, "hold", "series.toml declares it: [[conflict]]")
-        self._tell(division, "apply")
+        self._report_outliers(declared, "hold", "series.toml declares it: [[conflict]]")
+        self._report_outliers(division, "apply")
         if len(division.together) < 2:
             return [], None
         built, division = self._build(group)
@@ -200,17 +200,17 @@ class _Sharing:
             return [], None
         return [self._subjects[name] for name in division.together], built
 
-    def _applied(self, names: Names) -> tuple[Group, Divided]:
+    def _applied(self, names: Names) -> tuple[Group, Division]:
         base = self._subjects[names[0]].ground.base
         series = [self._subjects[name].series for name in names]
         return groups.applied(base, series, self._run.dir / "shared")
 
-    def _build(self, group: Group) -> tuple[Built | None, Divided]:
+    def _build(self, group: Group) -> tuple[Built | None, Division]:
         ground = self._subjects[group.series[0].name].ground
         level, run = self._options.level, self._run
         names = tuple(series.name for series in group.series)
         try:
-            return kernels.make(ground, group, level, run), Divided(names)
+            return kernels.make(ground, group, level, run), Division(names)
         except kernels.NotTogether as error:
             first = error
         last = [first]
@@ -232,7 +232,7 @@ class _Sharing:
             lambda part: answers[part] if part in answers else holds(part),
             lambda: last[-1].suspects,
         )
-        self._tell(division, "build", str(first.cause))
+        self._report_outliers(division, "build", str(first.cause))
         if len(division.together) < 2:
             return None, division
         together, _ = self._applied(division.together)
@@ -479,19 +479,19 @@ class _Sharing:
         for subject in subjects:
             subject.become(before[subject.name])
             self._set_aside(subject)
-        self._tell(division, "boot", why)
-        apart = [self._subjects[outlier.name] for outlier in division.apart]
+        self._report_outliers(division, "boot", why)
+        outliers = [self._subjects[outlier.name] for outlier in division.outliers]
         together = [self._subjects[name] for name in division.together]
         if len(together) < 2:
-            return [*apart, *together]
+            return [*outliers, *together]
         group, _ = self._applied(division.together)
         try:
             built = kernels.make(
                 together[0].ground, group, self._options.level, self._run
             )
         except (kernels.NotTogether, runs.StageStopped):
-            return [*apart, *together]
-        return [*apart, *self._prove_shared(together, built)]
+            return [*outliers, *together]
+        return [*outliers, *self._prove_shared(together, built)]
 
     def _set_aside(self, subject: Subject) -> None:
         """Move the results of its guest, to have room for those of another."""
@@ -600,9 +600,9 @@ class _Sharing:
 
     # -- report ------------------------------------------------------------------------
 
-    def _tell(self, division: Divided, verb: str, why: str = "") -> None:
+    def _report_outliers(self, division: Division, verb: str, why: str = "") -> None:
         """Report in each series' part why it stands apart."""
-        for outlier in division.apart:
+        for outlier in division.outliers:
             entry = self._subjects[outlier.name].entry
             with self._run.stage("beside", entry) as stage:
                 stage.status = "skip"
@@ -637,7 +637,7 @@ def _ended(entry: SeriesReport) -> None:
             stage.error = stage.summary = "interrupted"
 
 
-def _of(outlier: Apart, verb: str) -> str:
+def _of(outlier: Outlier, verb: str) -> str:
     if not outlier.alone:
         return f"does not {verb}"
     return f"does not {verb} beside {outlier.other or 'the others together'}"

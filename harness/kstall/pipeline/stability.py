@@ -236,7 +236,7 @@ class _Bench:
             attempt = self._finished(*pair)
             outcome.attempts.append(attempt)
             write(outcome)
-            self.ui.say(tell(attempt))
+            self.ui.say(describe(attempt))
 
         for numbers in batches(self.plan.runs, self.plan.at_once):
             tasks = {
@@ -254,7 +254,7 @@ class _Bench:
                 outcome.suites.append(self._repeated(suite, runs, cpus))
                 required()
                 write(outcome)
-                self.ui.say(tell_suite(outcome.suites[-1]))
+                self.ui.say(describe_suite(outcome.suites[-1]))
 
     def _place(self, number: int) -> Path:
         return self.place / self.series.name / f"load-{self.load}" / f"{number:03}"
@@ -352,7 +352,7 @@ class _Bench:
                 cache.remove(own)
 
 
-def tell(attempt: Attempt) -> str:
+def describe(attempt: Attempt) -> str:
     """An attempt in a line, and its cause in those after it."""
     beside = f", {attempt.beside} beside it" if attempt.beside else ""
     text = (
@@ -362,7 +362,7 @@ def tell(attempt: Attempt) -> str:
     return text if attempt.verdict == "proven" else f"{text}: {attempt.cause}"
 
 
-def tell_suite(repeated: Repeated) -> str:
+def describe_suite(repeated: Repeated) -> str:
     """A suite's counts in a line, and its complaints in those after it."""
     title = f"{repeated.suite}, load {repeated.load}, {repeated.cpus} processors"
     if repeated.count is None:
@@ -377,7 +377,7 @@ def tell_suite(repeated: Repeated) -> str:
 def summary(outcome: Outcome) -> list[str]:
     """For each series and load: runs, verdicts, and the checks that moved."""
     lines = [
-        f"{repeated.series}: {tell_suite(repeated)}" for repeated in outcome.suites
+        f"{repeated.series}: {describe_suite(repeated)}" for repeated in outcome.suites
     ]
     for tally in tallies(outcome.attempts):
         counts = ", ".join(f"{count} {name}" for name, count in tally.verdicts.items())

@@ -82,7 +82,7 @@ def _try(
                 stage.log,
                 out=out,
                 fresh=bench.again or number > 1,
-                keep=is_whole,
+                keep=is_complete,
             )
             results, stage.reused = booted.results, booted.reused
             stage.summary = booted.summary
@@ -154,7 +154,7 @@ def _may_be_tried_again(checks: Sequence[Check]) -> bool:
     )
 
 
-def is_whole(results: Path) -> bool:
+def is_complete(results: Path) -> bool:
     """Whether results can be judged, so that they are worth keeping."""
     try:
         return evidence.load(results).whole

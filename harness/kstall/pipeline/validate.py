@@ -336,8 +336,8 @@ def judge_again(project: Project, directory: Path) -> report.Report:
     return outcome
 
 
-def _plan(request: Request) -> sharing.Wanted:
-    return sharing.Wanted(
+def _plan(request: Request) -> sharing.Options:
+    return sharing.Options(
         request.level,
         again=request.again,
         repeat=request.repeat,

@@ -60,7 +60,7 @@ def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -
                     stage.log,
                     out=out,
                     fresh=bench.again or number > 1,
-                    keep=trials.is_whole,
+                    keep=trials.is_complete,
                     expected=tuple(expressions.values()),
                 )
                 stage.reused = booted.reused
