@@ -84,8 +84,8 @@ DAMAGES: list[tuple[str, Callable[[Path], object]]] = [
 
 def test_an_entry_is_known_again(entry: Path) -> None:
     with cache.remarked() as remarks:
-        assert cache.kept(entry)
-        assert not cache.kept(entry.parent / "another")
+        assert cache.is_complete(entry)
+        assert not cache.is_complete(entry.parent / "another")
     assert remarks == []
 
 
@@ -97,20 +97,20 @@ def test_a_damaged_entry_is_none(
 ) -> None:
     damage(entry / name)
     with cache.remarked() as remarks:
-        assert not cache.kept(entry)
+        assert not cache.is_complete(entry)
     (line,) = remarks
     assert line.startswith(f"{entry} is damaged ({name} ")
     with cache.keep(entry) as scratch:
         (scratch / "new").touch()
-    assert cache.kept(entry)
+    assert cache.is_complete(entry)
     assert [path.name for path in entry.parent.iterdir()] == ["entry"]
 
 
 def test_an_entry_of_before_there_were_lists_gets_one(entry: Path) -> None:
     (entry / cache.LIST).unlink()
-    assert cache.kept(entry)
+    assert cache.is_complete(entry)
     os.truncate(entry / "small", 0)
-    assert not cache.kept(entry)
+    assert not cache.is_complete(entry)
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -144,7 +144,7 @@ def test_entry_there_and_back(
     assert not there.bring(store, "kernels/abc", sent)
     got = there.cache / "kernels/abc"
     assert (got / "link").readlink() == Path("/etc/nowhere")
-    assert os.access(got / "tool", os.X_OK) and cache.kept(got)
+    assert os.access(got / "tool", os.X_OK) and cache.is_complete(got)
 
 
 def test_archive_of_another_entry_is_not_taken(tmp_path: Path) -> None:

@@ -219,7 +219,9 @@ def test_a_damaged_entry_is_named_and_made_anew(
     if not file.startswith("trees/"):
         assert [path.read_bytes() for path in sorted(proven.cache.glob(file))] == before
         with cache.remarked() as said_now:
-            assert all(cache.kept(proven.cache.joinpath(*entry)) for entry in entries)
+            assert all(
+                cache.is_complete(proven.cache.joinpath(*entry)) for entry in entries
+            )
         assert said_now == []
 
 

@@ -130,7 +130,7 @@ def test_nothing_is_started_after_the_end() -> None:
         children.end()
         with pytest.raises(process.Ended, match="the run is ending"):
             process.run(["true"])
-        with pytest.raises(process.Ended), children.born(make):
+        with pytest.raises(process.Ended), children.start(make):
             pass
         with process.recorded() as commands, pytest.raises(process.Ended):
             process.run(["true"])

@@ -7,7 +7,7 @@ it when its holder dies, however it dies.
 
 A complete entry may still be damaged: disks fill up, lose power and rot.  So an entry
 that is to be used again lists its content, and counts as missing if that has changed
-(`keep`, `kept`).
+(`keep`, `is_complete`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _used: contextvars.ContextVar[Used | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def used() -> Iterator[Used]:
-    """The entries that `kept` finds and `keep` makes while the block runs."""
+    """The entries that `is_complete` finds and `keep` makes while the block runs."""
     entries = Used()
     token = _used.set(entries)
     try:
@@ -126,7 +126,7 @@ def publish(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def keep(target: Path) -> Iterator[Path]:
-    """As `publish`, with a list of the content for `kept` to verify."""
+    """As `publish`, with a list of the content for `is_complete` to verify."""
     with publish(target) as scratch:
         yield scratch
         write_json(scratch / LIST, _listing(scratch))
@@ -154,7 +154,7 @@ def keep_if_possible(target: Path) -> Iterator[Path]:
         )
 
 
-def kept(target: Path) -> bool:
+def is_complete(target: Path) -> bool:
     """Whether ``target`` is an entry as `keep` left it.
 
     A damaged one counts as missing, with a `remark`; making it again replaces it.  One

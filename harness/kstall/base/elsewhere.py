@@ -23,7 +23,7 @@ from .stage import Figure, figure
 ALL = float("inf")
 
 
-class CannotHere(KstallError):
+class WrongWorker(KstallError):
     """A worker cannot do a unit, and another one perhaps can."""
 
 
@@ -49,16 +49,16 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Done:
-    """The result of a worker: facts that are ``told``, ``entries`` of its cache, of
-    which those in ``made`` are new, and the directory ``files`` that the run keeps.
+class Result:
+    """The result of a worker: ``facts``, ``entries`` of its cache, of which
+    ``new_entries`` are new, and the directory ``files`` that the run keeps.
 
     ``error`` is how the unit itself failed, such as a kernel that panicked.
     """
 
-    told: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     entries: tuple[str, ...] = ()
-    made: tuple[str, ...] = ()
+    new_entries: tuple[str, ...] = ()
     files: Path | None = None
     error: KstallError | None = None
 
@@ -67,18 +67,18 @@ class Done:
 class Outcome:
     """The result of a unit, transferred: entries are in the cache, files in place.
 
-    ``worker`` needed ``seconds`` for it.  ``made`` are entries that it had to make.
+    ``worker`` needed ``seconds`` for it.  ``new_entries`` it had to make.
     """
 
     worker: str
     seconds: float
-    told: Mapping[str, Any] = field(default_factory=dict)
-    made: frozenset[str] = frozenset()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    new_entries: frozenset[str] = frozenset()
     error: KstallError | None = None
 
-    def tell(self) -> None:
+    def report_figures(self) -> None:
         """Report the worker's figures, and its time, in this process."""
-        for values in self.told.get("figures", ()):
+        for values in self.facts.get("figures", ()):
             figure(*values)
         figure(f"work of {self.worker}", self.seconds, "s")
 
@@ -109,9 +109,9 @@ class Kind:
     Other kinds have a subclass.
     """
 
-    def is_there(self, place: Path) -> bool:
+    def is_complete(self, place: Path) -> bool:
         """Whether the entry at ``place`` is whole."""
-        return cache.kept(place)
+        return cache.is_complete(place)
 
     @contextlib.contextmanager
     def packed(self, place: Path) -> Iterator[Sequence[str]]:
@@ -120,7 +120,7 @@ class Kind:
 
 
 #: Does units of a kind, given the cache and ``out`` of a worker, and the spec.
-Performer = Callable[[Path, Path, Mapping[str, Any]], Done]
+Performer = Callable[[Path, Path, Mapping[str, Any]], Result]
 
 
 def as_json(error: KstallError, top: Path) -> dict[str, Any]:
@@ -153,5 +153,5 @@ def _classes(top: type[KstallError]) -> Iterator[type[KstallError]]:
 
 
 def figures_of(measurements: Sequence[Figure]) -> list[list[Any]]:
-    """Figures as JSON, for `Outcome.tell`."""
+    """Figures as JSON, for `Outcome.report_figures`."""
     return [list(measurement) for measurement in measurements]

@@ -97,7 +97,7 @@ class Children:
         self._ended = False
 
     @contextlib.contextmanager
-    def born(
+    def start(
         self, make: Callable[[], subprocess.Popen[bytes]]
     ) -> Iterator[subprocess.Popen[bytes]]:
         """The child that ``make`` starts, ended with the others; raises `Ended` after
@@ -239,7 +239,7 @@ def start(
 
     child = None
     try:
-        with (_children.get() or Children()).born(make) as child:
+        with (_children.get() or Children()).start(make) as child:
             yield child
     finally:
         # A child that did not start has not ended.

@@ -49,7 +49,7 @@ def obtain(
     compiler's messages.
     """
     target = cache_dir / "extra" / key_of(built, sources)
-    if not cache.kept(target):
+    if not cache.is_complete(target):
         with cache.keep(target) as scratch:
             tree = checkout()
             command = kernel.prepare_make(cache_dir, tree, slot, config, tools)

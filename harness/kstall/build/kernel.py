@@ -245,7 +245,7 @@ def added_symbols(plan: Plan) -> frozenset[str]:
 def find_config(key: str, cache_dir: Path) -> Configured | None:
     """The configuration with that key, if it was made before."""
     entry = cache_dir / "configs" / key
-    if not cache.kept(entry):
+    if not cache.is_complete(entry):
         return None
     facts = json.loads((entry / _RESOLVED).read_text(encoding="utf-8"))
     added = tuple((name, value) for name, value in facts["added"])
@@ -333,7 +333,7 @@ def key_of(content: str, config: Configured, tools: Toolchain) -> str:
 def find(key: str, cache_dir: Path) -> Kernel | None:
     """The kernel with that key, if it was built before."""
     path = cache_dir / "kernels" / key
-    if not cache.kept(path):
+    if not cache.is_complete(path):
         return None
     facts = json.loads((path / "kernel.json").read_text(encoding="utf-8"))
     os.utime(path)  # `prune` drops what was not used for longest

@@ -55,7 +55,7 @@ def obtain(
                 *tools.libraries,
             )
             target = cache_dir / "programs" / key
-            reused = cache.kept(target)
+            reused = cache.is_complete(target)
             if not reused:
                 _compile(load, checkout(), tools, target, log)
             programs[load.program] = Program(load.program, target / "program", reused)

@@ -162,8 +162,8 @@ def _fetch_entries(work: Work, turns: Sequence[Sequence[Variant]]) -> frozenset[
     entries: set[str] = set()
     for unit in units:
         outcome = away.do(unit)
-        outcome.tell()
-        entries |= outcome.made
+        outcome.report_figures()
+        entries |= outcome.new_entries
         if outcome.error is not None:
             reason = outcome.error.what.splitlines()[0]
             work.context.ui.say(f"{unit.title}: {outcome.worker} says {reason}")
@@ -180,7 +180,7 @@ def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere
             _key_of(work, number, variant, fragments)
             for number in _states(work, variant)
         ]
-        if all(cache.kept(work.cache / "compiled" / key) for key in keys):
+        if all(cache.is_complete(work.cache / "compiled" / key) for key in keys):
             continue
         yield elsewhere.Unit(
             kind="compile",
@@ -203,7 +203,7 @@ def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
-) -> elsewhere.Done:
+) -> elsewhere.Result:
     """Compile all states of a series in a variant, for another process."""
     project = projects.find(spec["project"], cache_dir)
     (series,) = project.load([spec["series"]])
@@ -226,7 +226,7 @@ def perform(
         for number in _states(work, variant)
     ]
     if keys != spec["keys"]:
-        raise elsewhere.CannotHere(
+        raise elsewhere.WrongWorker(
             "this worker would compile with another compiler or checker than requested"
         )
     paths = [path for path, _ in plan.states[-1]]
@@ -236,9 +236,9 @@ def perform(
     new_entries = {
         f"compiled/{result.entry.name}" for result in results if not result.reused
     }
-    return elsewhere.Done(
+    return elsewhere.Result(
         entries=tuple(f"compiled/{key}" for key in keys),
-        made=tuple(sorted(new_entries)),
+        new_entries=tuple(sorted(new_entries)),
     )
 
 
@@ -390,11 +390,11 @@ def _obtain(
 
 def _is_cached(entry: Path, state: _State) -> bool:
     """Whether ``entry`` is cached; if not, the workspace is ours from here on."""
-    if cache.kept(entry):
+    if cache.is_complete(entry):
         return True
     # Whoever held the workspace while we waited for it may have made the entry.
     _ = state.applied
-    return cache.kept(entry)
+    return cache.is_complete(entry)
 
 
 @dataclass(frozen=True)

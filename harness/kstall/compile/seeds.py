@@ -97,7 +97,7 @@ def configure(
     assert variant.seed is not None
     key = cache.digest("random", key, variant.seed, sorted(symbols))
     entry = cache_dir / "configs" / key
-    if not cache.kept(entry):
+    if not cache.is_complete(entry):
         variables = dict(word.split("=", 1) for word in variant.tools.make)
         kconf = kconfig.load(applied.path, merged.file, variables)
         fixed = needed(kconf, symbols) | _ALWAYS

@@ -61,7 +61,7 @@ def obtain(
     try:
         deb = apt.newest("sparse", home, say, now=time.time())
         unpacked = home / deb.version
-        if not cache.kept(unpacked):
+        if not cache.is_complete(unpacked):
             with cache.keep(unpacked) as scratch:
                 process.run(["dpkg-deb", "-x", deb.path, scratch])
     except KstallError as error:

@@ -177,7 +177,7 @@ def measure(
         for entry in entries.values():
             name = f"instructions-{entry.name}"
             turns.enter_context(context.turn(name, "counts this very thing"))
-        hits = {side: cache.kept(entry) for side, entry in entries.items()}
+        hits = {side: cache.is_complete(entry) for side, entry in entries.items()}
         if not all(hits.values()):
             boots = [boot for boot in _boots(kernels) if not hits[boot.side]]
             counts += _count(context, series, kernels, boots, log)
@@ -299,7 +299,7 @@ def _run_away(
 ) -> list[dict[str, Any]]:
     directory = out / str(unit.spec["boot"])
     outcome = away.do(unit, directory)
-    outcome.tell()
+    outcome.report_figures()
     if outcome.error is not None:
         raise outcome.error
     counts: list[dict[str, Any]]
@@ -309,7 +309,7 @@ def _run_away(
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
-) -> elsewhere.Done:
+) -> elsewhere.Result:
     """Count in one boot, for `measure` of another process."""
     project = projects.find(spec["project"], cache_dir)
     (series,) = project.load([spec["series"]])
@@ -334,7 +334,7 @@ def perform(
     except (FailedCheck, NotJudged) as failure:
         # All else is a problem of this worker; another may succeed.
         error = failure
-    return elsewhere.Done(files=directory, error=error)
+    return elsewhere.Result(files=directory, error=error)
 
 
 def compile_programs(

@@ -62,7 +62,7 @@ def obtain(
     """The footprint by `compare`, and whether it was cached."""
     key = key_of(base, patched, declaration)
     path = cache_dir / "footprints" / key / "footprint.json"
-    if cache.kept(path.parent):
+    if cache.is_complete(path.parent):
         text = path.read_text(encoding="utf-8")
         return costs.Footprint.model_validate_json(text), True
     footprint = compare(base, patched, declaration)

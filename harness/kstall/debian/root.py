@@ -147,7 +147,7 @@ def obtain(
         cache_dir / "roots" / f"{key}.lock",
         waiting=lambda holder: say(f"waiting for {holder}, which is making this root"),
     ):
-        if reused := cache.kept(target):
+        if reused := cache.is_complete(target):
             os.utime(target)
         else:
             with cache.keep(target) as scratch:

@@ -18,7 +18,7 @@ from ..base import KstallError, elsewhere, process
 from .line import Line, Ticket
 from .shelf import Shelf
 from .store import Artifact, Damaged, Store
-from .worker import perform, version, whole
+from .worker import noted_answer, perform, version
 
 _POLL = 0.5
 # Results are small.
@@ -37,7 +37,7 @@ class Gone(KstallError):
     """The scheduler is gone."""
 
 
-class NobodyCan(KstallError):
+class NoWorker(KstallError):
     """No worker has what a unit needs."""
 
 
@@ -155,7 +155,7 @@ class Farm:
         with job.lock:
             if not job.asked:
                 if not unit.fresh:
-                    job.answer = whole(self._store, _note(unit))
+                    job.answer = noted_answer(self._store, _note(unit))
                 if job.answer is None:
                     self._submit(job)
                 job.asked = True
@@ -226,7 +226,7 @@ class Farm:
     def _fitting(
         self, unit: elsewhere.Unit, needs: Mapping[str, float], tried: set[str]
     ) -> dict[str, dict[str, Any]]:
-        """The workers that could do it, by address.  Raises `NobodyCan`."""
+        """The workers that could do it, by address.  Raises `NoWorker`."""
         limit = time.monotonic() + self._patience
         while True:
             workers = self._look()
@@ -239,10 +239,10 @@ class Farm:
                 return fitting
             # Workers that are starting will register soon.
             if workers or time.monotonic() > limit:
-                raise self._nobody(unit, needs, tried)
+                raise self._no_worker(unit, needs, tried)
             self._pause()
 
-    def _nobody(
+    def _no_worker(
         self, unit: elsewhere.Unit, needs: Mapping[str, float], tried: set[str]
     ) -> KstallError:
         reasons = [
@@ -250,7 +250,7 @@ class Farm:
             for worker in self._workers.values()
             if worker["name"] not in tried
         ]
-        return NobodyCan(
+        return NoWorker(
             f"no worker can do this: {unit.title}: "
             + ("; ".join(reasons) or f"there is no {'other ' if tried else ''}worker"),
             next="start one that has it with `kstall worker`, or leave out --on",
@@ -323,10 +323,10 @@ class Farm:
             job.tried.add(answer["worker"])
         try:
             self._again(job)
-        except NobodyCan as nobody:
+        except NoWorker as no_worker:
             first = elsewhere.of_json(job.faults[0]["fault"], self._shelf.cache)
-            first.what += f" (on {job.faults[0]['worker']}; {nobody.what})"
-            raise first from nobody
+            first.what += f" (on {job.faults[0]['worker']}; {no_worker.what})"
+            raise first from no_worker
 
     def _waited(self, job: _Job) -> dict[str, Any]:
         began = looked = time.monotonic()
@@ -346,7 +346,7 @@ class Farm:
             elif now - alone > self._patience:
                 if job.future is not None:
                     job.future.cancel()
-                raise self._nobody(unit, needs, set())
+                raise self._no_worker(unit, needs, set())
             if now - looked > _TELL:
                 looked = now
                 self._say(f"{unit.title}: still running after {now - began:.0f} s")
@@ -392,8 +392,8 @@ class Farm:
         return elsewhere.Outcome(
             worker=answer["worker"],
             seconds=answer["seconds"],
-            told=answer["told"],
-            made=frozenset(answer["made"]),
+            facts=answer["told"],
+            new_entries=frozenset(answer["made"]),
             error=None
             if raw is None
             else elsewhere.of_json(raw, place or self._shelf.cache),

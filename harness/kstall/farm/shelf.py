@@ -24,9 +24,9 @@ class Shelf:
     def _kind(self, entry: str) -> elsewhere.Kind:
         return self.kinds.get(entry.partition("/")[0], elsewhere.Kind())
 
-    def is_there(self, entry: str) -> bool:
+    def is_complete(self, entry: str) -> bool:
         """Whether the cache has ``entry``, complete."""
-        return self._kind(entry).is_there(self.cache / entry)
+        return self._kind(entry).is_complete(self.cache / entry)
 
     def bring(self, store: Store, entry: str, artifact: Artifact) -> bool:
         """Bring ``entry`` into the cache; return whether it was missing.
@@ -36,11 +36,11 @@ class Shelf:
         target = self.cache / entry
         name = f"bring-{entry.replace('/', '-')}"
         with cache.lock(self.cache / "locks" / name):
-            if self.is_there(entry):
+            if self.is_complete(entry):
                 return False
             with cache.publish(target) as scratch:
                 store.get(artifact, scratch)
-            if not self.is_there(entry):
+            if not self.is_complete(entry):
                 cache.remove(target)
                 raise Damaged(f"{entry} from {store.url} is no such entry")
         kind = entry.partition("/")[0]

@@ -169,13 +169,13 @@ class _Bench:
 
     def _answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if message["kstall"] != version():
-            raise elsewhere.CannotHere(
+            raise elsewhere.WrongWorker(
                 f"this worker has kstall {version()}, "
                 f"and the client has {message['kstall']}"
             )
         store = Store(self.store or message["store"])
         note = f"units/{message['kind']}/{message['key']}"
-        if not message["fresh"] and (earlier := whole(store, note)) is not None:
+        if not message["fresh"] and (earlier := noted_answer(store, note)) is not None:
             return earlier
         for entry, artifact in message["entries"].items():
             self.shelf.bring(store, entry, Artifact(**artifact))
@@ -192,7 +192,7 @@ class _Bench:
             seconds = round(time.monotonic() - began, 3)
             answer = self._sent(store, outcome, out)
         answer["told"] = {
-            **outcome.told,
+            **outcome.facts,
             "figures": elsewhere.figures_of(measured),
         }
         answer |= {"worker": self.name, "seconds": seconds}
@@ -200,7 +200,9 @@ class _Bench:
             store.note(note, answer)
         return answer
 
-    def _sent(self, store: Store, outcome: elsewhere.Done, out: Path) -> dict[str, Any]:
+    def _sent(
+        self, store: Store, outcome: elsewhere.Result, out: Path
+    ) -> dict[str, Any]:
         """The answer for a unit, after its files were put into the store."""
         files = None
         if outcome.files is not None and outcome.files.is_dir():
@@ -211,7 +213,7 @@ class _Bench:
                 entry: asdict(self.shelf.publish(store, entry))
                 for entry in outcome.entries
             },
-            "made": list(outcome.made),
+            "made": list(outcome.new_entries),
             "files": files,
             "error": elsewhere.as_json(outcome.error, outcome.files or out)
             if outcome.error is not None
@@ -219,7 +221,7 @@ class _Bench:
         }
 
 
-def whole(store: Store, note: str) -> dict[str, Any] | None:
+def noted_answer(store: Store, note: str) -> dict[str, Any] | None:
     """The answer noted for a unit, if all archives that it names are there."""
     answer = store.noted(note)
     if answer is None:

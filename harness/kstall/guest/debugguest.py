@@ -173,7 +173,7 @@ def run(
     entry = context.cache / "watched" / _key(context.project, series, vm, job)
     results = out / "results"
     with context.turn(f"watched-{entry.name}", guestrun.RUNS_IT):
-        if reused := cache.kept(entry):
+        if reused := cache.is_complete(entry):
             shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
         else:
             _boot(context, series, vm, job, out, log)

@@ -218,7 +218,7 @@ def run_guest(
     results = place / "results"
     entry = context.cache / "evidence" / key
     with context.turn(f"evidence-{key}", RUNS_IT):
-        if not fresh and cache.kept(entry):
+        if not fresh and cache.is_complete(entry):
             shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
             summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return Booted(results, True, summary)
@@ -327,10 +327,10 @@ def _unit(
 
 def _run_away(farm: elsewhere.Elsewhere, unit: elsewhere.Unit, place: Path) -> str:
     outcome = farm.do(unit, place)
-    outcome.tell()
+    outcome.report_figures()
     if outcome.error is not None:
         raise outcome.error
-    return str(outcome.told["summary"])
+    return str(outcome.facts["summary"])
 
 
 def _forget_away(context: Context, series: Series, vm: Guest, key: str) -> None:
@@ -340,7 +340,7 @@ def _forget_away(context: Context, series: Series, vm: Guest, key: str) -> None:
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
-) -> elsewhere.Done:
+) -> elsewhere.Result:
     """Boot the guest that `run_guest` of another process requests."""
     project = projects.find(spec["project"], cache_dir)
     (full_series,) = project.load([spec["series"]])
@@ -362,7 +362,7 @@ def perform(
     )
     expected = tuple(spec["expected"])
     if key_of(project, series, vm, *expected) != spec["key"]:
-        raise elsewhere.CannotHere("this worker would boot a different guest")
+        raise elsewhere.WrongWorker("this worker would boot a different guest")
     context = Context(project, cache_dir, out, "full", ui)
     place = out / series.name
     log = place / "guest.log"
@@ -373,19 +373,19 @@ def perform(
     except (FailedCheck, NotJudged) as stopped:
         # Any other error is this worker's own, and another one may succeed.
         error = stopped
-    return elsewhere.Done(facts, files=place, error=error)
+    return elsewhere.Result(facts, files=place, error=error)
 
 
 def accelerator(
     cache_dir: Path, built: kernel.Kernel, user_space: root.Root, kind: str, ui: Sink
 ) -> accel.Accel:
-    """The worker's accelerator; raises `CannotHere` if it is not of this ``kind``."""
+    """The worker's accelerator; raises `WrongWorker` if it is not of this ``kind``."""
     environment = {} if kind == "kvm" else {"KSTALL_ACCEL": kind}
     answer = accel.probe(
         cache_dir, built.image, user_space, ui.say, environment=environment
     )
     if answer.kind != kind:
-        raise elsewhere.CannotHere(f"guests do not run under KVM here: {answer.why}")
+        raise elsewhere.WrongWorker(f"guests do not run under KVM here: {answer.why}")
     return answer
 
 

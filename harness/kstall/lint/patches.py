@@ -30,7 +30,7 @@ def judge(
     ``scratch`` is a directory for temporary files, created if it is missing.
     """
     path = cache_dir / "patchchecks" / key_of(series, plan) / "checks.json"
-    if cache.kept(path.parent):
+    if cache.is_complete(path.parent):
         entries = json.loads(path.read_text(encoding="utf-8"))
         return [Check.model_validate(entry) for entry in entries], True
     scratch.mkdir(parents=True, exist_ok=True)

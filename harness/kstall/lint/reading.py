@@ -182,7 +182,7 @@ class _Reading:
         """
         for number in range(len(self.work.plan.states)):
             units = [*self._units(number)]
-            missing = [unit for unit in units if not cache.kept(unit.entry)]
+            missing = [unit for unit in units if not cache.is_complete(unit.entry)]
             if missing:
                 self._read(number, missing)
             outcomes = [self._recall(unit) for unit in units]
@@ -225,7 +225,7 @@ class _Reading:
     def _read(self, number: int, units: Sequence[_Unit]) -> None:
         applied = self._checkout(self.work.plan.upto(number))
         # Another run may have read them while this one waited for the workspace.
-        units = [unit for unit in units if not cache.kept(unit.entry)]
+        units = [unit for unit in units if not cache.is_complete(unit.entry)]
         paths = [path for unit in units for path in unit.paths]
         if not paths:
             return

@@ -134,13 +134,13 @@ def make(
 def ahead(ground: Ground, group: Group, level: Level, run: runs.Run) -> None:
     """Start on a worker what `make` will ask for."""
     maker = _Maker(ground, group, level, run, None, 0)
-    if run.away is not None and not maker.is_there():
+    if run.away is not None and not maker.is_cached():
         run.away.ahead(maker.unit())
 
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Ui
-) -> elsewhere.Done:
+) -> elsewhere.Result:
     """Build, on a worker, the kernels that `make` of another process asked for."""
     project = projects.find(spec["project"], cache_dir)
     user_space = root.find(spec["root"], cache_dir)
@@ -170,7 +170,7 @@ def perform(
         entry = None
     maker = _Maker(ground, group, spec["level"], run, entry, spec["attempt"])
     if maker.key() != spec["key"]:
-        raise elsewhere.CannotHere(
+        raise elsewhere.WrongWorker(
             "this worker would build another kernel than the one asked for"
         )
     error: KstallError | None = None
@@ -185,11 +185,11 @@ def perform(
                 raise cause from stopped
             assert isinstance(cause, KstallError)
             error = cause
-    if isinstance(error, elsewhere.CannotHere | space.NoSpace | process.NotInstalled):
+    if isinstance(error, elsewhere.WrongWorker | space.NoSpace | process.NotInstalled):
         raise error
-    return elsewhere.Done(
+    return elsewhere.Result(
         entries=_entries(used.every, cache_dir),
-        made=_entries(used.made, cache_dir),
+        new_entries=_entries(used.made, cache_dir),
         error=error,
     )
 
@@ -302,7 +302,7 @@ class _Maker:
             sources.digest("kstall.build"),
         )
 
-    def is_there(self) -> bool:
+    def is_cached(self) -> bool:
         """Whether the kernels are in the cache, so that no worker is needed."""
         tools, cache_dir = self.ground.tools, self.ground.cache
         for config_key, plan in zip(self._config_keys, self._plans, strict=True):
@@ -353,15 +353,15 @@ class _Maker:
     def _made_away(self) -> frozenset[str]:
         """The entries that a worker made for this run, if there are workers."""
         away = self.run.away
-        if away is None or self.is_there():
+        if away is None or self.is_cached():
             return frozenset()
         unit = self.unit()
         outcome = away.do(unit)
-        outcome.tell()
+        outcome.report_figures()
         if outcome.error is not None:
             summary = outcome.error.what.splitlines()[0]
             self.run.ui.say(f"{unit.title}: {outcome.worker} says {summary}")
-        return outcome.made
+        return outcome.new_entries
 
     def _is_made_away(self, config: kernel.Configured) -> bool:
         return f"configs/{config.file.parent.name}" in self._made_away

@@ -20,7 +20,7 @@ def keep(project: Project, cache_dir: Path) -> str:
     entry = f"projects/{_digest(project)}"
     target = cache_dir / entry
     with cache.lock(cache_dir / "locks" / "projects"):
-        if not cache.kept(target):
+        if not cache.is_complete(target):
             with cache.keep(target) as scratch:
                 for path in _files(project):
                     to = scratch / path.relative_to(project.root)

@@ -225,7 +225,7 @@ def _committed(
     base = store.name(version, checkout.tree)
 
     def lookup() -> str | None:
-        return base if store.is_there(base, cache_dir) else None
+        return base if store.is_complete(base, cache_dir) else None
 
     def fill(scratch: Path) -> Mapping[str, str]:
         git.export(checkout, scratch / "src", scratch)

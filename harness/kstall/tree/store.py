@@ -56,15 +56,15 @@ class Job:
     """How to make one copy: ``fill`` puts ``src`` into the directory it is given.
 
     It returns the blob ids by path where it knows them.  ``needed`` is in bytes.
-    ``found`` returns the copy's id, if that is known; ``made`` is called with it once
-    the copy is there.  ``tree`` is the git tree id, if known.
+    ``lookup`` returns the copy's id, if that is known; ``record`` is called with it
+    once the copy is there.  ``tree`` is the git tree id, if known.
     """
 
     named: Path
     needed: int
     fill: Callable[[Path], Mapping[str, str] | None]
-    found: Callable[[], str | None]
-    made: Callable[[str], None] = lambda _: None
+    lookup: Callable[[], str | None]
+    record: Callable[[str], None] = lambda _: None
     tree: str | None = None
 
 
@@ -97,8 +97,8 @@ def obtain(job: Job, cache_dir: Path, say: Say) -> str:
     """
 
     def present() -> str | None:
-        base = job.found()
-        return base if base is not None and is_there(base, cache_dir) else None
+        base = job.lookup()
+        return base if base is not None and is_complete(base, cache_dir) else None
 
     if (base := present()) is not None:
         return base
@@ -124,7 +124,7 @@ def obtain(job: Job, cache_dir: Path, say: Say) -> str:
         finally:
             cache.remove(scratch)
         # Under the lock, so that a run that waits for it finds what we made.
-        job.made(base)
+        job.record(base)
         _prune(cache_dir, base, say)
     return base
 
@@ -141,7 +141,7 @@ def _make(job: Job, scratch: Path, cache_dir: Path) -> str:
     if blobs is None:
         blobs = listing.blobs(source, entries)
     base = name(version, job.tree or listing.tree_id(entries, blobs))
-    if not is_there(base, cache_dir):
+    if not is_complete(base, cache_dir):
         copy = scratch / "made"
         copy.mkdir()
         copy.chmod(0o755)
@@ -164,7 +164,7 @@ def _clamp_mtimes(source: Path, entries: Iterable[listing.Entry]) -> bool:
 
 
 def _drop_damaged(base: str, cache_dir: Path) -> None:
-    """Remove a copy that `is_there` rejects."""
+    """Remove a copy that `is_complete` rejects."""
     home = place(base, cache_dir)
     if not home.exists():
         return
@@ -246,7 +246,7 @@ def place(base: str, cache_dir: Path) -> Path:
     return _trees(cache_dir) / base
 
 
-def is_there(base: str, cache_dir: Path) -> bool:
+def is_complete(base: str, cache_dir: Path) -> bool:
     """Whether the copy called ``base`` exists, and its metadata is intact.
 
     Its ``src`` is compared with ``files`` only when it is used.
@@ -278,7 +278,7 @@ def owner(path: Path, cache_dir: Path) -> str | None:
     """The copy whose ``src`` is at ``path``, if any is."""
     base = path.parent
     if base.parent == _trees(cache_dir).resolve() and path.name == "src":
-        return base.name if is_there(base.name, cache_dir) else None
+        return base.name if is_complete(base.name, cache_dir) else None
     return None
 
 

@@ -190,9 +190,9 @@ def workspace(
 class Trees(elsewhere.Kind):
     """The copies of sources, whose workspace is packed without any patch."""
 
-    def is_there(self, place: Path) -> bool:
+    def is_complete(self, place: Path) -> bool:
         """Whether the copy at ``place`` is whole."""
-        return store.is_there(place.name, place.parents[1])
+        return store.is_complete(place.name, place.parents[1])
 
     @contextlib.contextmanager
     def packed(self, place: Path) -> Iterator[Sequence[str]]:
