@@ -18,7 +18,7 @@ import pytest
 
 from kstall.base import KstallError, cache, process, space
 from kstall.build import kernel
-from kstall.tree import Ever, File, listing
+from kstall.tree import File, TouchedFile, listing
 
 MAKEFILE = """\
 S := $(dir $(abspath $(firstword $(MAKEFILE_LIST))))
@@ -52,7 +52,7 @@ class Bench:
         self.log = root / "build.log"
         self.tree.mkdir(parents=True)
         (self.tree.parent / "files").touch()
-        self.ever: dict[str, Ever] = {}
+        self.ever_touched: dict[str, TouchedFile] = {}
         (self.tree / "Makefile").write_text(MAKEFILE)
         self.write("a.c", "int a(void) { return 1; }\n")
         self.write("b.c", "int b(void) { return 2; }\n")
@@ -63,11 +63,15 @@ class Bench:
     def write(self, name: str, text: str) -> None:
         """Put ``text`` into a file, as `tree` would for a series."""
         path = self.tree / name
-        if path.exists() and name not in self.ever:
-            self.ever[name] = Ever("", blob(path), path.stat().st_mtime_ns)
+        if path.exists() and name not in self.ever_touched:
+            self.ever_touched[name] = TouchedFile(
+                "", blob(path), path.stat().st_mtime_ns
+            )
         path.write_text(text)
-        if name in self.ever:
-            self.ever[name] = dataclasses.replace(self.ever[name], blob=blob(path))
+        if name in self.ever_touched:
+            self.ever_touched[name] = dataclasses.replace(
+                self.ever_touched[name], blob=blob(path)
+            )
         self.content = text
 
     def applied(self) -> Any:
@@ -76,7 +80,7 @@ class Bench:
             path=self.tree,
             touched=("a.c",),
             content=self.content,
-            ever=self.ever,
+            ever_touched=self.ever_touched,
         )
 
     def tools(self) -> kernel.Toolchain:

@@ -15,7 +15,7 @@ import pytest
 
 from kstall.base import cache, space
 from kstall.build import outputs
-from kstall.tree import Ever, listing
+from kstall.tree import TouchedFile, listing
 
 PRISTINE = "the base's\n"
 BOTH = {"include/a.h", "b.c"}
@@ -61,8 +61,8 @@ class Lab:
             base=SimpleNamespace(id="base"),
             path=self.src,
             touched=tuple(wanted),
-            ever={
-                name: Ever(blob(text), *self.base[name])
+            ever_touched={
+                name: TouchedFile(blob(text), *self.base[name])
                 for name, text in wanted.items()
             },
         )
@@ -186,21 +186,21 @@ def test_a_change_in_the_tick_of_the_last_build_is_seen(lab: Lab) -> None:
 def test_a_build_that_was_not_judged_is_compiled_again(lab: Lab) -> None:
     applied = lab.checkout(b="warns")
     lab.make("one", applied)
-    outputs.unjudged(lab.use("one", applied), applied)
+    outputs.mark_unread(lab.use("one", applied), applied)
     assert lab.make("one", applied) == {"b.c"}
-    outputs.judged(lab.use("one", applied))
+    outputs.mark_read(lab.use("one", applied))
     assert lab.make("one", applied) == {"b.c"}, "the judgement came before this use"
     assert lab.make("one", applied) == set()
 
 
 def test_a_file_of_another_series_is_not_a_source(lab: Lab) -> None:
     applied = lab.checkout()
-    applied.ever["new.c"] = Ever(None, None, 0)
+    applied.ever_touched["new.c"] = TouchedFile(None, None, 0)
     lab.make("one", applied)
     assert not (lab.src / "new.c").exists()
     (lab.src / "new.c").write_text("new")
     os.utime(lab.src / "new.c", (1, 1))
-    applied.ever["new.c"] = Ever(blob("new"), None, 0)
+    applied.ever_touched["new.c"] = TouchedFile(blob("new"), None, 0)
     before = (lab.cache / "builds/base/b.c").stat().st_mtime_ns
     lab.use("one", applied)
     assert (lab.src / "new.c").stat().st_mtime_ns > before
@@ -278,7 +278,7 @@ def test_what_a_killed_make_left_half_made_is_made_again(lab: Lab) -> None:
     lab.use("one", lab.checkout())
     assert {path.name for path in output.glob("*.*o")} == {"whole.o", "module.ko"}
     applied = lab.checkout()
-    outputs.unjudged(output, applied)
+    outputs.mark_unread(output, applied)
     lab.use("one", applied)
     assert {path.name for path in output.glob("*.*o")} == {"whole.o"}
 

@@ -957,7 +957,7 @@ def _rebase(arguments: argparse.Namespace, console: Console) -> int:
         if arguments.out != Path("out"):
             again.append(f"--out={arguments.out}")
         with Ui(console) as ui:
-            outcome = rebasing.carry(
+            outcome = rebasing.port(
                 *(request, arguments.origin, ui, again),
                 compiled=not arguments.no_compile,
             )
@@ -975,20 +975,20 @@ def _rebased(outcome: rebasing.Rebased, console: Console) -> None:
     def say(text: str) -> None:
         console.print(text, highlight=False, soft_wrap=True)
 
-    name, carried = outcome.series.name, outcome.carried
+    name, result = outcome.series.name, outcome.result
     console.print()
-    if carried is not None and carried.range_diff:
-        say(escape(carried.range_diff))
+    if result is not None and result.range_diff:
+        say(escape(result.range_diff))
     for stage in (*outcome.report.stages, *outcome.report.series[0].stages):
         if stage.error:
             say(f"{escape(name)}: {escape(stage.name)}: {escape(stage.error)}")
     for check in outcome.report.series[0].checks:
         if check.status in ("fail", "error"):
             say(f"{escape(name)}: {escape(check.name)}: {escape(views.fact(check))}")
-    if carried is not None:
-        if carried.patches:
-            say(f"patches  {escape(str(carried.directory / 'patches'))}")
-        say(f"tree     {escape(str(carried.tree))}")
+    if result is not None:
+        if result.patches:
+            say(f"patches  {escape(str(result.directory / 'patches'))}")
+        say(f"tree     {escape(str(result.tree))}")
         say(f"page     {escape(str(outcome.dir / 'report.html'))}")
     state = outcome.report.series[0].status
     words = {

@@ -390,7 +390,7 @@ def build(
     if (existing := find(key, cache_dir)) is not None:
         return existing  # another run built it while we waited for the tree
     output = outputs.use(applied, slot, config.file, cache_dir, tools.arch)
-    outputs.unjudged(output, applied)
+    outputs.mark_unread(output, applied)
     try:
         warnings = _make(applied, output, tools, log, progress)
     except SpoiltOutput:
@@ -406,7 +406,7 @@ def build(
     _require_own_image(output, tools.arch, log)
     with space.guarded(cache_dir / "kernels", _KERNEL_BYTES, "a kernel"):
         kernel = _collect(applied.path, output, tools, key, cache_dir, log)
-    outputs.judged(output)
+    outputs.mark_read(output)
     cache.prune(cache_dir / "kernels", keep=10)
     return kernel
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..base import Architecture, arch, cache, process, space
-from ..tree import AppliedTree, Ever
+from ..tree import AppliedTree, TouchedFile
 from . import kconfig
 
 # That of all series together, and those of the two debug kernels (KASAN + lockdep;
@@ -116,7 +116,7 @@ def turns(applied: AppliedTree, configs: Mapping[Path, Path]) -> Iterator[list[P
     alike: dict[str, list[Path]] = {}
     for output in configs:
         seen = read(output / _SEEN, dict) or {}
-        state = [(path, seen.get(path)) for path in sorted(applied.ever)]
+        state = [(path, seen.get(path)) for path in sorted(applied.ever_touched)]
         alike.setdefault(cache.digest(state), []).append(output)
     for turn in alike.values():
         with space.guarded(turn[0], 0, "a build of a few objects"):
@@ -143,16 +143,16 @@ def forget(output: Path) -> None:
     _discard(output)
 
 
-def unjudged(output: Path, applied: AppliedTree) -> None:
+def mark_unread(output: Path, applied: AppliedTree) -> None:
     """Record that from here on the compiler may warn about a touched file unseen.
 
-    Until `judged`, a build that only warned, or was killed, would leave objects that
+    Until `mark_read`, a build that only warned, or was killed, would leave objects that
     make skips, and the warning would never come back.
     """
     cache.write_json(output / _UNJUDGED, sorted(applied.touched))
 
 
-def judged(output: Path) -> None:
+def mark_read(output: Path) -> None:
     """Record that all warnings about touched files have been read."""
     (output / _UNJUDGED).unlink()
 
@@ -271,7 +271,7 @@ def _stale(output: Path, symbols: Mapping[str, str], applied: AppliedTree) -> in
         for name, _ in symbols.items() ^ theirs.items()
     ] + [
         f" {applied.path / path} "
-        for path, file in applied.ever.items()
+        for path, file in applied.ever_touched.items()
         if _seen_blob(seen, path, file) != file.blob
     ]
     if not changed:
@@ -285,7 +285,7 @@ def _stale(output: Path, symbols: Mapping[str, str], applied: AppliedTree) -> in
     return len(completed.stdout.splitlines())
 
 
-def _seen_blob(seen: Mapping[str, Any], path: str, file: Ever) -> str | None:
+def _seen_blob(seen: Mapping[str, Any], path: str, file: TouchedFile) -> str | None:
     """What the directory last saw in ``path``; the base's content if nothing else."""
     blob: str | None = seen[path][0] if path in seen else file.base_blob
     return blob
@@ -336,7 +336,7 @@ def _stamp(applied: AppliedTree, outputs: Sequence[Path]) -> None:
     histories = [_History.of(output, applied) for output in outputs]
     now = max(_outwait_the_clock(output / _SLOT) for output in outputs)
     stamps: dict[str, tuple[str | None, int]] = {}
-    for path, file in applied.ever.items():
+    for path, file in applied.ever_touched.items():
         earlier = [history.stamp(path, file) for history in histories]
         # The latest, if they differ after all: an earlier one would hide from make an
         # object that was compiled before it, from other content.
@@ -365,10 +365,10 @@ class _History:
         unread: frozenset[str] = frozenset()
         if (file := output / _UNJUDGED).exists():
             paths = read(file, list)
-            unread = frozenset(applied.ever if paths is None else paths)
+            unread = frozenset(applied.ever_touched if paths is None else paths)
         return cls(read(output / _SEEN, dict) or {}, unread)
 
-    def stamp(self, path: str, file: Ever) -> int | None:
+    def stamp(self, path: str, file: TouchedFile) -> int | None:
         """The time stamp in ns that the content had when it was last seen; None if
         what was last seen is something else."""
         if path in self.unread or _seen_blob(self.seen, path, file) != file.blob:

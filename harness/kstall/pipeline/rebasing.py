@@ -25,25 +25,25 @@ PLACE = "rebase"
 class Rebased:
     """The outcome for a series; its report is in ``dir``.
 
-    ``carried`` is None if an earlier stage failed.
+    ``result`` is None if an earlier stage failed.
     """
 
     series: Series
     dir: Path
     report: Report
-    carried: rebase.Carried | None
+    result: rebase.Result | None
 
     @property
     def clean(self) -> bool:
         """Whether all patches that are left apply and compile."""
         return (
-            self.carried is not None
-            and self.carried.conflict is None
+            self.result is not None
+            and self.result.conflict is None
             and self.report.series[0].status == "pass"
         )
 
 
-def carry(
+def port(
     request: validate.Request,
     origin: Path | None,
     ui: Ui,
@@ -64,7 +64,7 @@ def carry(
     request = dataclasses.replace(request, place=place)
     run = validate._begin(request, ui, command)
     entry = run.report.series[0]
-    carried = None
+    result = None
     try:
         with contextlib.suppress(runs.StageStopped):
             with run.stage("from") as stage:
@@ -76,13 +76,11 @@ def carry(
             request = dataclasses.replace(request, base=new)
             with run.stage("rebase", entry) as stage:
                 directory = tops / f"{series.name}-{new.id}"
-                carried = rebase.carry(
-                    series, old, new, directory, request.cache, ui.say
-                )
-                stage.summary = _summary(series, carried)
-                if carried.conflict is not None:
-                    raise _conflict(carried, command)
-            _prove(request, series, carried, run, compiled=compiled)
+                result = rebase.port(series, old, new, directory, request.cache, ui.say)
+                stage.summary = _summary(series, result)
+                if result.conflict is not None:
+                    raise _conflict(result, command)
+            _prove(request, series, result, run, compiled=compiled)
     except KeyboardInterrupt:
         run.report.status = "interrupted"
         raise
@@ -90,31 +88,31 @@ def carry(
         if run.report.status == "running":
             _settle(run.report)
         run.save()
-        if carried is not None:
-            target = carried.directory / "run"
+        if result is not None:
+            target = result.directory / "run"
             cache.remove(target)
             place.rename(target)
             place = target
         # Else the error was printed, and the report holds nothing more.
-    return Rebased(series, place, run.report, carried)
+    return Rebased(series, place, run.report, result)
 
 
-def _summary(series: Series, carried: rebase.Carried) -> str:
-    text = f"{carried.carried} of {len(series.patches)} patches carried over"
-    if carried.gone:
-        names = ", ".join(patch.path.name for patch in carried.gone)
+def _summary(series: Series, result: rebase.Result) -> str:
+    text = f"{result.count} of {len(series.patches)} patches carried over"
+    if result.gone:
+        names = ", ".join(patch.path.name for patch in result.gone)
         text += f"; the tree has {names}"
     return text
 
 
-def _conflict(carried: rebase.Carried, command: Sequence[str]) -> DoesNotApply:
-    conflict = carried.conflict
+def _conflict(result: rebase.Result, command: Sequence[str]) -> DoesNotApply:
+    conflict = result.conflict
     assert conflict is not None
     places = ", ".join(conflict.places) or "resolved, and not yet committed"
-    steps = "\n        ".join(carried.commands(command))
+    steps = "\n        ".join(result.commands(command))
     return DoesNotApply(
         f"{conflict.patch.path.name}, {places}: both trees changed this; "
-        f"{carried.carried} patches before it are carried over",
+        f"{result.count} patches before it are carried over",
         next=f"resolve it there, outside of your tree:\n        {steps}",
     )
 
@@ -122,7 +120,7 @@ def _conflict(carried: rebase.Carried, command: Sequence[str]) -> DoesNotApply:
 def _prove(
     request: validate.Request,
     series: Series,
-    carried: rebase.Carried,
+    result: rebase.Result,
     run: runs.Run,
     *,
     compiled: bool,
@@ -131,20 +129,20 @@ def _prove(
     entry = run.report.series[0]
     assert request.base is not None
     with run.stage("apply", entry) as stage:
-        if not carried.patches:
+        if not result.patches:
             stage.status = "skip"
             stage.summary = "nothing is left of it: the tree has all of its patches"
             return
         scratch = run.dir / series.name
-        plan = tree.plan(request.base, carried.patches, scratch, log=stage.log)
-        stage.summary = f"{len(carried.patches)} patches, {len(plan.touched)} files"
+        plan = tree.plan(request.base, result.patches, scratch, log=stage.log)
+        stage.summary = f"{len(result.patches)} patches, {len(plan.touched)} files"
     if not compiled:
         with run.stage("compile", entry) as stage:
             stage.status = "skip"
             stage.summary = "--no-compile: whether it compiles is not known"
         return
     ground = validate._ground(request, run)
-    now = dataclasses.replace(series, patches=carried.patches)
+    now = dataclasses.replace(series, patches=result.patches)
     validate._compile(request, run, ground, now, plan, entry)
 
 
@@ -168,21 +166,21 @@ def write(outcome: Rebased) -> list[Path]:
 
     Raises `KstallError` unless it is complete and each file has the name that it had.
     """
-    series, carried = outcome.series, outcome.carried
-    if carried is None or not outcome.clean:
+    series, result = outcome.series, outcome.result
+    if result is None or not outcome.clean:
         raise KstallError(
             f"{series.name}: not written to {series.dir}: it is incomplete, or does "
             "not compile"
         )
-    names = [patch.path.name for patch in carried.patches]
+    names = [patch.path.name for patch in result.patches]
     if names != [patch.path.name for patch in series.patches]:
         raise KstallError(
             f"{series.name}: not written to {series.dir}: these are other patches than "
             f"series.toml lists ({', '.join(names)})",
-            next=f"copy them by hand from {shlex.quote(str(carried.directory))}/patches"
+            next=f"copy them by hand from {shlex.quote(str(result.directory))}/patches"
             ", and list them there",
         )
-    for patch in carried.patches:
+    for patch in result.patches:
         text = patch.path.read_text(encoding="utf-8", errors="surrogateescape")
         target = series.dir / patch.path.name
         scratch = target.with_suffix(".new")

@@ -132,7 +132,7 @@ class Skipped(Table):
     because: Text
 
 
-class On(Table):
+class ArchOverrides(Table):
     """What differs on another architecture than x86-64.
 
     ``append`` and ``devices`` replace those of ``[machine]``.
@@ -494,7 +494,7 @@ class Spec(Table):
     kconfig: Text
     subsystem: Subsystem
     machine: Machine = Machine()
-    on: dict[Literal["arm64"], On] = Field(default_factory=dict)
+    on: dict[Literal["arm64"], ArchOverrides] = Field(default_factory=dict)
     tracepoint: tuple[Tracepoint, ...] = ()
     script: tuple[Script, ...] = ()
     workload: tuple[Workload, ...] = ()
@@ -561,7 +561,9 @@ class Series:
         )
 
 
-def _without(spec: Spec, deviation: On) -> tuple[Spec, tuple[tuple[Check, str], ...]]:
+def _without(
+    spec: Spec, deviation: ArchOverrides
+) -> tuple[Spec, tuple[tuple[Check, str], ...]]:
     """``spec`` on an architecture, and the checks that it cannot have there."""
     reasons: dict[tuple[str, str], str] = {}
     for skip in deviation.skipped:

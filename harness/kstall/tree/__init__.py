@@ -9,14 +9,14 @@ builds nothing.
 from . import am, commits, git, rebase, remote, source, tree
 from .am import File
 from .source import Base
-from .tree import AppliedTree, Ever, Plan
+from .tree import AppliedTree, Plan, TouchedFile
 
 __all__ = [
     "AppliedTree",
     "Base",
-    "Ever",
     "File",
     "Plan",
+    "TouchedFile",
     "am",
     "commits",
     "git",

@@ -74,7 +74,7 @@ class ApplyError(DoesNotApply):
 
     Names the patch, the file of the kernel and, for a conflict, the hunk (its number
     in that file, and the line it looks at).  ``applied``: the tree has this patch.
-    ``said`` is git's output about all hunks.
+    ``output`` is git's output about all hunks.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ApplyError(DoesNotApply):
         line: int | None = None,
         hunk: Hunk | None = None,
         applied: bool = False,
-        said: str = "",
+        output: str = "",
     ) -> None:
         place = file if line is None else f"{file}:{line}"
         advice = (
@@ -100,7 +100,7 @@ class ApplyError(DoesNotApply):
         self.line = line
         self.hunk = hunk
         self.applied = applied
-        self.said = said
+        self.output = output
 
 
 class BadPatch(FailedCheck):
@@ -221,7 +221,7 @@ def _conflict(patch: Patch, output: str, work: Path, diff: Path) -> DoesNotApply
             "the kernel already has this patch",
             line=None if first is None else first.new[0],
             applied=True,
-            said=output,
+            output=output,
         )
     if match := _FAILED.search(output):
         file, line = match[1], int(match[2])
@@ -237,15 +237,15 @@ def _conflict(patch: Patch, output: str, work: Path, diff: Path) -> DoesNotApply
             "expects",
             line=line,
             hunk=hunk,
-            said=_every_hunk(work, diff),
+            output=_every_hunk(work, diff),
         )
     if match := _OTHER.search(output):
         why = match[2].replace("does not exist in index", "the kernel has no such file")
         why = why.replace("already exists in index", "the kernel already has this file")
         hunk = next((h for h in patch.hunks if h.file == match[1]), None)
         at = None if hunk is None else hunk.old[0] or hunk.new[0]
-        return ApplyError(patch.path, match[1], why, line=at, hunk=hunk, said=output)
-    return ApplyError(patch.path, patch.touches[0], _first_line(output), said=output)
+        return ApplyError(patch.path, match[1], why, line=at, hunk=hunk, output=output)
+    return ApplyError(patch.path, patch.touches[0], _first_line(output), output=output)
 
 
 def _every_hunk(work: Path, diff: Path) -> str:

@@ -81,14 +81,14 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class Carried:
+class Result:
     """The result for a series: a `conflict`, or ``patches``, in their order.
 
     ``gone`` are those that the new tree has already.  ``range_diff`` is git's.
     """
 
     directory: Path
-    carried: int
+    count: int
     conflict: Conflict | None = None
     gone: tuple[Patch, ...] = ()
     patches: tuple[Patch, ...] = ()
@@ -118,9 +118,9 @@ class Carried:
         ]
 
 
-def carry(
+def port(
     series: Series, old: Base, new: Base, directory: Path, cache_dir: Path, say: Say
-) -> Carried:
+) -> Result:
     """Carry ``series`` over from ``old`` to ``new``, in ``directory``.
 
     One that was begun there goes on, with the conflicts that were resolved meanwhile.
@@ -331,7 +331,7 @@ def _hold(store: Path, directory: Path, commits: Sequence[str]) -> None:
 # -- picking -------------------------------------------------------------------------
 
 
-def _go_on(series: Series, directory: Path) -> Carried:
+def _go_on(series: Series, directory: Path) -> Result:
     work = directory / "tree"
     if not (work / ".git").is_dir():
         raise KstallError(
@@ -345,7 +345,7 @@ def _go_on(series: Series, directory: Path) -> Carried:
     _skip_applied(work)
     picked = _picked(work)
     if (conflict := _conflict(series, work)) is not None:
-        return Carried(directory, picked, conflict)
+        return Result(directory, picked, conflict)
     _require_whole(work)
     return _finished(series, directory)
 
@@ -424,7 +424,7 @@ def _require_whole(work: Path) -> None:
         raise KstallError(f"{work}: a merge is no patch", next="rebase it away")
 
 
-def _finished(series: Series, directory: Path) -> Carried:
+def _finished(series: Series, directory: Path) -> Result:
     work = directory / "tree"
     count = _picked(work)
     folder = directory / "patches"
@@ -451,4 +451,4 @@ def _finished(series: Series, directory: Path) -> Carried:
         for number, patch in enumerate(series.patches, 1)
         if number in unpaired and patch.subject not in subjects
     )
-    return Carried(directory, count, None, gone, patches, range_diff)
+    return Result(directory, count, None, gone, patches, range_diff)

@@ -82,7 +82,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Ever:
+class TouchedFile:
     """A file that this or another series touched: git's ids of it now and in the base.
 
     None where there is no file; ``base_mtime_ns`` is the time stamp it began with.
@@ -97,14 +97,14 @@ class Ever:
 class AppliedTree:
     """The workspace at ``path`` while it is ours; see `Plan` for the rest.
 
-    ``ever`` has each file that any series touched in it so far, by path.
+    ``ever_touched`` has each file that any series touched in it so far, by path.
     """
 
     path: Path
     base: Base
     touched: tuple[str, ...]
     content: str
-    ever: Mapping[str, Ever]
+    ever_touched: Mapping[str, TouchedFile]
 
 
 def plan(
@@ -133,8 +133,8 @@ def plan(
         try:
             states, offsets = am.apply(pristine, patches, Path(place.name))
         except am.ApplyError as error:
-            if log is not None and error.said:
-                cache.write_text(log, error.said)
+            if log is not None and error.output:
+                cache.write_text(log, error.output)
                 error.log = log
             raise
     ordered = tuple(tuple(sorted(state.items())) for state in states)
@@ -175,8 +175,8 @@ def workspace(
 
     def put(plan: Plan) -> AppliedTree:
         with space.guarded(home, _MARGIN, "a patched file"):
-            ever = _sync(plan, records(), say)
-        return AppliedTree(base.path, base, plan.touched, plan.content, ever)
+            ever_touched = _sync(plan, records(), say)
+        return AppliedTree(base.path, base, plan.touched, plan.content, ever_touched)
 
     if not base.path.is_dir():
         raise _gone(base)
@@ -209,7 +209,7 @@ def _gone(base: Base) -> KstallError:
 
 def _sync(
     plan: Plan, records: Mapping[str, listing.Record], say: Callable[[str], None]
-) -> dict[str, Ever]:
+) -> dict[str, TouchedFile]:
     home = plan.base.path.parent
     _keep_pristine(plan.base, plan.files, records)
     # By content: a file that is kept aside may be damaged.
@@ -220,11 +220,13 @@ def _sync(
     changed = [path for path in order if _write(home, path, files[path])]
     if changed:
         say(f"{len(changed)} source files changed in the workspace")
-    return {path: _ever(file, records.get(path)) for path, file in files.items()}
+    return {
+        path: _touched_file(file, records.get(path)) for path, file in files.items()
+    }
 
 
-def _ever(file: File | None, record: listing.Record | None) -> Ever:
-    return Ever(
+def _touched_file(file: File | None, record: listing.Record | None) -> TouchedFile:
+    return TouchedFile(
         blob=None if file is None else listing.blob_id(file.data),
         base_blob=None if record is None else record.blob,
         base_mtime_ns=0 if record is None else record.mtime_ns,
