@@ -86,7 +86,7 @@ def watched(
             "workloads": loads,
             "stress": facts_of(series) if facts is None else facts,
         },
-        tuple(splats.complaint(splat) for splat in console.scan(text)),
+        tuple(splats.kernel_report(splat) for splat in console.scan(text)),
         None if leaked is None else splats.leaks(leaked),
     )
 

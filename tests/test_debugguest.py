@@ -140,16 +140,16 @@ def test_a_guest_without_a_word_is_not_run_again(bench: Bench) -> None:
     first = bench.run()
     again = bench.run()
     assert bench.boots == 1 and bench.booted.reused
-    assert first == again and first.complaints == () and first.leaked is None
+    assert first == again and first.reports == () and first.leaked is None
     assert bench.booted.summary == "completed after 330 s, 0 toggles, 0 reports"
     assert not list(bench.home.glob("run*/share"))
 
 
 def test_one_that_complains_is(bench: Bench) -> None:
     bench.console = (DATA / "lockdep.log").read_text()
-    first = bench.run(keep=lambda came: not came.complaints)
-    assert [splat.kind for splat in first.complaints] == ["lockdep", "lockdep"]
-    bench.run(keep=lambda came: not came.complaints)
+    first = bench.run(keep=lambda came: not came.reports)
+    assert [splat.kind for splat in first.reports] == ["lockdep", "lockdep"]
+    bench.run(keep=lambda came: not came.reports)
     assert bench.boots == 2
 
 
@@ -164,7 +164,7 @@ def test_a_whole_console_is_read_again(bench: Bench) -> None:
     assert debugguest.load(results) == outcome
     with (results / "console.txt").open("a") as file:
         file.write("x" * (2 * console._ABRIDGED))
-    assert debugguest.load(results).complaints == ()
+    assert debugguest.load(results).reports == ()
 
 
 def test_another_program_that_switches_is_another_guest(bench: Bench) -> None:
@@ -200,10 +200,10 @@ def test_a_guest_on_a_busy_host_is_no_result(bench: Bench) -> None:
         bench.run()
     # What else its kernel says counts all the same, and only that.
     bench.console += "[  310.000000] WARNING: CPU: 0 PID: 7 at x.c:3 f+0x1/0x2\n"
-    (splat,) = bench.run(keep=lambda _: False).complaints
+    (splat,) = bench.run(keep=lambda _: False).reports
     assert splat.kind == "warning"
     bench.ran = {"host": _busy(0.1)}
-    assert [splat.kind for splat in bench.run().complaints] == ["lockup", "warning"]
+    assert [splat.kind for splat in bench.run().reports] == ["lockup", "warning"]
 
 
 def test_a_guest_that_hangs_is_a_result_and_is_run_again(bench: Bench) -> None:
@@ -291,7 +291,7 @@ class Stages:
         answer = self.said.get(f"{words[1].name}/{name}", self.said.get(name, ""))
         if isinstance(answer, Exception):
             raise answer
-        complaints = tuple(map(splats.complaint, console.scan(answer)))
+        reports = tuple(map(splats.kernel_report, console.scan(answer)))
         counters = {
             "dma-errors": 0,
             "dma-disabled": 0,
@@ -301,7 +301,7 @@ class Stages:
         }
         stress = {"lockdep": True, "counters": counters}
         agent = {"status": "completed", "stress": stress}
-        watched = debugguest.Watched("completed", 0, agent, complaints, ())
+        watched = debugguest.Watched("completed", 0, agent, reports, ())
         return watched, guestrun.Booted(words[4], False, "")
 
     def prove(self) -> dict[str, Check]:

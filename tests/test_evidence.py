@@ -683,7 +683,7 @@ def test_a_print_fmt_that_cannot_be_read_is_no_end_of_the_run(tmp_path: Path) ->
     path = tmp_path / "formats/demo/demo_nap"
     path.write_text(FORMAT.replace("cat=%u", "cat=%*u"))
     saved = evidence.load(tmp_path)
-    assert not saved.whole and saved.impaired
+    assert not saved.complete and saved.impaired
     results = {check.name: check for check in common.judge(_series(), saved)}
     assert results["record_layout"].status == "pass"
     assert results["decoded_by_perf"].status == "error"
@@ -691,7 +691,7 @@ def test_a_print_fmt_that_cannot_be_read_is_no_end_of_the_run(tmp_path: Path) ->
         tmp_path, **{"formats/demo/demo_nap": FORMAT.replace("cat=%u", "cat=%*u")}
     )
     saved = evidence.load(tmp_path)
-    assert saved.whole
+    assert saved.complete
     result = _status("text_is_the_record", _series(), saved)
     (wrong,) = [item for item in result.comparisons if not item.ok]
     assert result.status == "fail"
@@ -710,7 +710,7 @@ def test_a_format_that_cannot_be_read_is_no_end_of_the_run(tmp_path: Path) -> No
         },
     )
     saved = evidence.load(tmp_path)
-    assert saved.layout("demo:demo_doze").fields and saved.whole
+    assert saved.layout("demo:demo_doze").fields and saved.complete
     result = _status("record_layout", _series(), saved)
     assert result.status == "error" and "Traceback" not in result.detail
     assert "demo:demo_nap: cannot read field" in result.detail

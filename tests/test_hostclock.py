@@ -77,7 +77,7 @@ def test_clock_that_ran_ahead_is_no_verdict(
 
 def test_watchdogs_go_by_that_clock_and_oopses_do_not(tmp_path: Path) -> None:
     boot = ran(tmp_path, 1300, LOCKUP, OOPS)
-    assert guestrun.meant(boot, LIMITS) == (OOPS,)
+    assert guestrun.relevant_reports(boot, LIMITS) == (OOPS,)
 
 
 def test_counted_instructions_are_no_clock(tmp_path: Path) -> None:

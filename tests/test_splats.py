@@ -16,8 +16,8 @@ from kstall.guest import console, splats
 DATA = Path(__file__).parent / "data/console"
 
 
-def complaints(text: str) -> list[splats.Complaint]:
-    return [splats.complaint(splat) for splat in console.scan(text)]
+def reports(text: str) -> list[splats.KernelReport]:
+    return [splats.kernel_report(splat) for splat in console.scan(text)]
 
 
 def printed(*lines: str, start: float = 1.0) -> str:
@@ -43,8 +43,8 @@ def sleeping(task: str, function: str, line: int, offset: int) -> str:
 
 
 def test_boots_and_builds_differ_and_the_complaint_is_the_same() -> None:
-    (first,) = complaints(sleeping("kworker/0:1", "trace_wait", 301, 16))
-    (second,) = complaints(sleeping("sh", "trace_wait", 317, 64))
+    (first,) = reports(sleeping("kworker/0:1", "trace_wait", 301, 16))
+    (second,) = reports(sleeping("sh", "trace_wait", 317, 64))
     assert first.signature == second.signature
     assert first.signature == (
         "bug: BUG: sleeping function called from invalid context at mm/slab.c: "
@@ -55,13 +55,13 @@ def test_boots_and_builds_differ_and_the_complaint_is_the_same() -> None:
 
 
 def test_another_place_is_another_complaint() -> None:
-    (first,) = complaints(sleeping("sh", "trace_wait", 301, 16))
-    (second,) = complaints(sleeping("sh", "trace_done", 301, 16))
+    (first,) = reports(sleeping("sh", "trace_wait", 301, 16))
+    (second,) = reports(sleeping("sh", "trace_done", 301, 16))
     assert first.signature != second.signature
 
 
 def test_races_that_follow_each_other_are_told_apart() -> None:
-    first, second = complaints((DATA / "kcsan.log").read_text())
+    first, second = reports((DATA / "kcsan.log").read_text())
     assert first.signature == (
         "kcsan: BUG: KCSAN: data-race in tick_nohz_stop_tick / tick_sched_timer: "
         "read of 4 bytes in tick_nohz_stop_tick: write of 4 bytes in tick_sched_timer"
@@ -88,38 +88,34 @@ def race(title: str, *stacks: str, how: str = "write", who: str = "task 1") -> s
 
 def test_a_race_is_between_those_whom_its_title_names() -> None:
     # The end of a report can be missing, and any function can be the one.
-    (complaint,) = complaints(
-        race("data-race in nap [bed] / report_nap.part.3", "nap sleep")
-    )
-    assert complaint.accesses == {"nap", "report_nap"}
-    assert complaint.functions == {"nap", "sleep"}
-    (complaint,) = complaints(
-        race("data-race in nap.isra.0+0x16/0x70 [bed]", "nap sleep")
-    )
-    assert complaint.accesses == {"nap"}
+    (report,) = reports(race("data-race in nap [bed] / report_nap.part.3", "nap sleep"))
+    assert report.accesses == {"nap", "report_nap"}
+    assert report.functions == {"nap", "sleep"}
+    (report,) = reports(race("data-race in nap.isra.0+0x16/0x70 [bed]", "nap sleep"))
+    assert report.accesses == {"nap"}
 
 
 def test_an_assertion_on_the_way_to_a_race_may_be_anyones() -> None:
     text = race("assert: race in nap / doze", "nap bed", how="assert no writes")
-    (complaint,) = complaints(text)
-    assert complaint.functions == {"nap", "bed"}
-    assert complaint.accesses == {"nap", "bed", "doze"}
-    assert "assert no writes of 4 bytes in nap" in complaint.signature
+    (report,) = reports(text)
+    assert report.functions == {"nap", "bed"}
+    assert report.accesses == {"nap", "bed", "doze"}
+    assert "assert no writes of 4 bytes in nap" in report.signature
 
 
 def test_what_was_interrupted_has_no_part_in_a_race() -> None:
     stack = "tick asm_sysvec_apic_timer_interrupt sleep bed"
-    (complaint,) = complaints(race("data-race in nap / tick", stack, who="interrupt"))
-    assert complaint.functions == {"tick", "asm_sysvec_apic_timer_interrupt"}
-    (complaint,) = complaints(race("data-race in nap / tick", stack))
-    assert {"sleep", "bed"} < complaint.functions
+    (report,) = reports(race("data-race in nap / tick", stack, who="interrupt"))
+    assert report.functions == {"tick", "asm_sysvec_apic_timer_interrupt"}
+    (report,) = reports(race("data-race in nap / tick", stack))
+    assert {"sleep", "bed"} < report.functions
     # The next stack is another's.
     both = race("data-race in nap / tick", stack, "nap quilt", who="interrupt")
-    assert "quilt" in complaints(both)[0].functions
+    assert "quilt" in reports(both)[0].functions
 
 
 def test_deadlocks_are_told_apart_by_their_locks() -> None:
-    deadlock, rcu = complaints((DATA / "lockdep.log").read_text())
+    deadlock, rcu = reports((DATA / "lockdep.log").read_text())
     assert deadlock.kind == rcu.kind == "lockdep"
     assert deadlock.signature == (
         "lockdep: WARNING: possible circular locking dependency detected: "
@@ -157,8 +153,8 @@ def test_deadlocks_are_told_apart_by_their_locks() -> None:
     ],
 )
 def test_what_is_left_of_a_headline(text: str, signature: str) -> None:
-    (complaint,) = complaints(f"[    1.000000] {text}\n")
-    assert complaint.signature == signature
+    (report,) = reports(f"[    1.000000] {text}\n")
+    assert report.signature == signature
 
 
 LEAKS = """\
@@ -192,7 +188,7 @@ def test_leaks_of_one_place_are_one_complaint() -> None:
 
 def test_another_access_of_the_same_functions_is_another_race() -> None:
     text = (DATA / "kcsan.log").read_text()
-    complaint, _ = complaints(text)
+    report, _ = reports(text)
     for other in (
         text.replace(
             "read to 0xffffffff82c0f0a0 of 4", "read to 0xffffffff82c0f0a0 of 8"
@@ -201,16 +197,14 @@ def test_another_access_of_the_same_functions_is_another_race() -> None:
             "write to 0xffffffff82c0f0a0", "write (marked) to 0xffffffff82c0f0a0"
         ),
     ):
-        assert complaints(other)[0].signature != complaint.signature
-    again, _ = complaints(
-        text.replace("82c0f0a0", "82c0f0b8").replace("task 0", "task 9")
-    )
-    assert again.signature == complaint.signature
+        assert reports(other)[0].signature != report.signature
+    again, _ = reports(text.replace("82c0f0a0", "82c0f0b8").replace("task 0", "task 9"))
+    assert again.signature == report.signature
 
 
 def test_two_places_of_one_file_are_two() -> None:
     first, second = (
-        complaints(
+        reports(
             printed(
                 f"UBSAN: array-index-out-of-bounds in drivers/foo.c:{line}:3",
                 "Call Trace:",

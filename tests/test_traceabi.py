@@ -266,13 +266,13 @@ def test_what_the_guest_prints_is_read_back(
     kernels: Kernels, project_root: Path
 ) -> None:
     layouts = traceabi.read(kernels.base)
-    assert traceabi.listed(_printed(kernels.base, project_root)) == layouts
+    assert traceabi.parse_list(_printed(kernels.base, project_root)) == layouts
 
 
 @pytest.mark.parametrize("text", ["", "sh: tail: not found\n"])
 def test_what_is_no_list_of_formats_is_no_result(text: str) -> None:
     with pytest.raises(traceabi.NoFormats):
-        traceabi.listed(text)
+        traceabi.parse_list(text)
 
 
 @pytest.mark.parametrize(("status", "kept"), [(0, True), (1, False), (None, False)])
@@ -289,15 +289,15 @@ def test_only_a_whole_list_is_kept(
     target = tmp_path / "kept"
     target.mkdir()
     for side in ("base", "patched"):
-        traceabi.keep(tmp_path / f"{side}-1", target)
+        traceabi.save(tmp_path / f"{side}-1", target)
         expected = side if kept or side == "base" else None
-        assert traceabi.kept(target) == expected
+        assert traceabi.saved(target) == expected
         (target / "formats").unlink(missing_ok=True)
 
 
 def test_of_boots_that_were_not_asked_nothing_is_kept(tmp_path: Path) -> None:
-    traceabi.keep(tmp_path, tmp_path)
-    assert traceabi.kept(tmp_path) is None
+    traceabi.save(tmp_path, tmp_path)
+    assert traceabi.saved(tmp_path) is None
 
 
 def _stage(tmp_path: Path, series: Series, texts: list[str]) -> SeriesReport:

@@ -189,7 +189,7 @@ def measure(
                 rows = [row for row in counts if row["boot"].startswith(f"{side}-")]
                 cache.write_json(scratch / _COUNTS, rows)
                 out = context.out / series.name / "instructions"
-                traceabi.keep(out / f"{side}-1", scratch)
+                traceabi.save(out / f"{side}-1", scratch)
     cache.prune(context.cache / "instructions", keep=200)
     measurements = [_measurement(workload, counts) for workload in series.measures]
     return measurements, all(hits.values())
@@ -206,7 +206,7 @@ def formats(context: Context, series: Series, kernels: Kernels) -> tuple[str, ..
     Empty if the cached counts are from an older version, which did not print them.
     """
     texts = [
-        traceabi.kept(_entry_of(context, series, kernels, side)) for side in _SIDES
+        traceabi.saved(_entry_of(context, series, kernels, side)) for side in _SIDES
     ]
     return tuple(text for text in texts if text is not None) if all(texts) else ()
 
@@ -455,8 +455,8 @@ def _modules(workload: Measure) -> list[str]:
 
 def _refuse(guest_run: guest.GuestRun, boot: Boot) -> None:
     limits = hosttime.thresholds(boot.kernel.config)
-    complaints = guestrun.meant(guest_run, limits)
-    if not complaints:
+    reports = guestrun.relevant_reports(guest_run, limits)
+    if not reports:
         try:
             guestrun.require_witness(guest_run)
         except KstallError as error:
@@ -469,10 +469,10 @@ def _refuse(guest_run: guest.GuestRun, boot: Boot) -> None:
         and not guest_run.splats
     ):
         return
-    guilty = bool(complaints) or guest_run.status == "panic"
+    guilty = bool(reports) or guest_run.status == "panic"
     if not guilty:
         guestrun.require_time(guest_run, guest_run.console.parent / "results", limits)
-    excerpt = complaints[0].excerpt if complaints else ""
+    excerpt = reports[0].excerpt if reports else ""
     # A failed agent, or a log with a gap, is not the kernel's fault.
     raise (boot.failure if guilty else KstallError)(
         f"boot {boot.name} ended as {guest_run.status}, "

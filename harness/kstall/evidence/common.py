@@ -171,7 +171,7 @@ def _compare_readers(verdict: Verdict, workload: WorkloadResult, event: str) -> 
     """
     name = event.partition(":")[2]
     agreement = workload.agreement(name)
-    traced, recorded = workload.events(name), agreement.kept
+    traced, recorded = workload.events(name), agreement.inside
     skipped = (workload.skipped or {}).get(name, 0)
     remark = f", and {skipped} that it skipped" if skipped else ""
     if agreement.outside:

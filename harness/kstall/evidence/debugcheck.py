@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from ..guest import CYCLES, RELOADS, SHARE, TOGGLES, Complaint, Flavour, Watched
+from ..guest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, KernelReport, Watched
 from ..series import Series, Tracepoint
 from ..verdict import Check, Verdict, run_check
 
@@ -164,7 +164,7 @@ def in_doubt(saved: Saved) -> bool:
             or any(isinstance(count, int) and count > 0 for count in counted)
         ):
             return True
-        _compare_reports(verdict, saved, flavour, pair.patched.complaints)
+        _compare_reports(verdict, saved, flavour, pair.patched.reports)
     return not all(comparison.ok for comparison in verdict.comparisons)
 
 
@@ -173,11 +173,11 @@ def in_doubt_of_a_race(saved: Saved) -> bool:
     not shown and that counts against the series."""
     return any(
         finished(pair.patched)
-        and complaint.kind == "kcsan"
-        and complaint.signature not in pair.known
-        and _in_patched_code(saved.code, complaint)
+        and report.kind == "kcsan"
+        and report.signature not in pair.known
+        and _in_patched_code(saved.code, report)
         for pair in saved.pairs.values()
-        for complaint in pair.patched.complaints
+        for report in pair.patched.reports
     )
 
 
@@ -219,15 +219,15 @@ def no_new_splats(series: Series, saved: Saved) -> Verdict:
     settled = not _passes(verdict)
     for flavour, pair in saved.pairs.items():
         _compare_counters(verdict, flavour, pair)
-        count = f"{len(pair.patched.complaints)} of this kernel, " + (
-            f"{len(pair.base.complaints)} of the base"
+        count = f"{len(pair.patched.reports)} of this kernel, " + (
+            f"{len(pair.base.reports)} of the base"
             if pair.base is not None
             else f"and {pair.unanswered or 'the base was not run'}"
         )
         verdict.true(f"{flavour}: reports were read", True, count)
-        _compare_reports(verdict, saved, flavour, pair.patched.complaints)
+        _compare_reports(verdict, saved, flavour, pair.patched.reports)
         if pair.base is not None:
-            _list_base_reports(verdict, flavour, pair.base.complaints)
+            _list_base_reports(verdict, flavour, pair.base.reports)
             ended = f"{pair.base.status}, its agent: {_agent_status(pair.base)}"
             verdict.true(f"{flavour}: how the base's guest ended", True, ended)
     if not settled:
@@ -257,11 +257,11 @@ def _undecide(verdict: Verdict, pairs: Mapping[Flavour, Pair]) -> None:
 
 
 def _list_base_reports(
-    verdict: Verdict, flavour: Flavour, complaints: Collection[Complaint]
+    verdict: Verdict, flavour: Flavour, reports: Collection[KernelReport]
 ) -> None:
     """Add the base's reports to the comparisons."""
-    for complaint in _distinct(complaints):
-        verdict.true(f"{flavour}: reported by the base: {complaint.signature}", True)
+    for report in _distinct(reports):
+        verdict.true(f"{flavour}: reported by the base: {report.signature}", True)
 
 
 def _compare_end(verdict: Verdict, label: str, watched: Watched) -> None:
@@ -285,7 +285,7 @@ def _compare_watchers(verdict: Verdict, flavour: Flavour, pair: Pair) -> None:
         )
         return
     first = next(
-        (complaint.signature for complaint in pair.patched.complaints),
+        (report.signature for report in pair.patched.reports),
         "no report",
     )
     verdict.true(
@@ -314,7 +314,10 @@ def _compare_counters(verdict: Verdict, flavour: Flavour, pair: Pair) -> None:
 
 
 def _compare_reports(
-    verdict: Verdict, saved: Saved, flavour: Flavour, complaints: Collection[Complaint]
+    verdict: Verdict,
+    saved: Saved,
+    flavour: Flavour,
+    reports: Collection[KernelReport],
 ) -> None:
     """Add all reports to the comparisons; those that the series can cause have to be
     in the base, too.
@@ -329,32 +332,30 @@ def _compare_reports(
     accesses of which KCSAN does not know the origin, and functions that were inlined
     into a file that no series touches, or through a second function.
     """
-    for complaint in _distinct(complaints):
-        label = f"{flavour}: {complaint.signature}"
-        if _SUSPECTED.search(complaint.signature):
+    for report in _distinct(reports):
+        label = f"{flavour}: {report.signature}"
+        if _SUSPECTED.search(report.signature):
             verdict.true(label, True, "no_leaks judges those that remain")
-        elif complaint.signature in saved.pairs[flavour].known:
+        elif report.signature in saved.pairs[flavour].known:
             verdict.true(label, True, "the base reports it, too")
-        elif complaint.kind == "kcsan" and not _in_patched_code(saved.code, complaint):
+        elif report.kind == "kcsan" and not _in_patched_code(saved.code, report):
             verdict.true(label, True, "not in code that the patches touch")
         else:
-            verdict.true(
-                label, False, "\n".join(complaint.excerpt.splitlines()[:_LINES])
-            )
+            verdict.true(label, False, "\n".join(report.excerpt.splitlines()[:_LINES]))
 
 
-def _in_patched_code(code: Code, complaint: Complaint) -> bool:
+def _in_patched_code(code: Code, report: KernelReport) -> bool:
     return bool(
-        complaint.accesses & code.touched
-        or complaint.functions & code.changed
+        report.accesses & code.touched
+        or report.functions & code.changed
         or any(
-            name in function for function in complaint.functions for name in code.events
+            name in function for function in report.functions for name in code.events
         )
     )
 
 
-def _distinct(complaints: Collection[Complaint]) -> Iterator[Complaint]:
-    yield from {complaint.signature: complaint for complaint in complaints}.values()
+def _distinct(reports: Collection[KernelReport]) -> Iterator[KernelReport]:
+    yield from {report.signature: report for report in reports}.values()
 
 
 def no_leaks(series: Series, saved: Saved) -> Verdict:

@@ -293,7 +293,7 @@ class Agreement:
     """The records of ftrace and of bpftrace, as far as they can be compared.
 
     ``common`` are the fields that both have; ftrace prints the ``named`` ones of them
-    as names, so these are not compared.  ``kept`` are bpftrace's records, without
+    as names, so these are not compared.  ``inside`` are bpftrace's records, without
     ``outside`` ones from when ftrace may have been off.
     """
 
@@ -301,7 +301,7 @@ class Agreement:
     named: frozenset[str]
     traced: Counter[str]
     recorded: Counter[str]
-    kept: tuple[records.Event, ...] = ()
+    inside: tuple[records.Event, ...] = ()
     outside: int = 0
 
     def key(self, event: records.Event) -> str:
@@ -377,7 +377,7 @@ class Evidence:
         }
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether no reader of any workload missed anything."""
         return not self.impaired and not any(
             sum((load.skipped or {}).values()) for load in self.workloads.values()

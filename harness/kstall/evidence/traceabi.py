@@ -84,7 +84,7 @@ def read(directory: Path) -> dict[str, Layout]:
     return layouts
 
 
-def listed(text: str) -> dict[str, Layout]:
+def parse_list(text: str) -> dict[str, Layout]:
     """The events that `PROGRAM` printed.  Raises `NoFormats`."""
     parts = _FILE.split(text)
     systems = parts[1::2]
@@ -122,7 +122,7 @@ def workload() -> dict[str, Any]:
     return jobs.workload(_NAME, argv, _DEADLINE_S, buffer_kb=64)
 
 
-def keep(boot: Path, target: Path) -> None:
+def save(boot: Path, target: Path) -> None:
     """Copy the output of `PROGRAM` from ``boot``, the directory of a boot, to
     ``target``.
 
@@ -137,8 +137,8 @@ def keep(boot: Path, target: Path) -> None:
             shutil.copyfile(printed, target / _COPY)
 
 
-def kept(directory: Path) -> str | None:
-    """What `keep` copied to ``directory``, or None."""
+def saved(directory: Path) -> str | None:
+    """What `save` copied to ``directory``, or None."""
     file = directory / _COPY
     return file.read_text(encoding="utf-8") if file.exists() else None
 

@@ -11,26 +11,25 @@ from .debugguest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, Side, Watched
 from .guestrun import (
     Guest,
     GuestEnded,
-    complaints,
     forget,
     machine_for,
+    matching_reports,
     run_guest,
 )
-from .splats import Complaint
+from .splats import KernelReport
 
 __all__ = [
     "CYCLES",
     "RELOADS",
     "SHARE",
     "TOGGLES",
-    "Complaint",
     "Flavour",
     "Guest",
     "GuestEnded",
+    "KernelReport",
     "Side",
     "Watched",
     "accel",
-    "complaints",
     "debugguest",
     "forget",
     "guest",
@@ -38,5 +37,6 @@ __all__ = [
     "hosttime",
     "jobs",
     "machine_for",
+    "matching_reports",
     "run_guest",
 ]

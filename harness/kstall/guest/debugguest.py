@@ -21,7 +21,7 @@ from ..build import kernel
 from ..series import Context, Project, Series
 from . import console, guest, guestrun, jobs, splats
 from .guestrun import Booted, Guest
-from .splats import Complaint
+from .splats import KernelReport
 
 #: Two builds, because KASAN and KCSAN cannot be in one.
 Flavour = Literal["debug", "kcsan"]
@@ -66,8 +66,8 @@ class Watched:
     status: str
     exit_status: int | None
     agent: Mapping[str, Any]
-    complaints: tuple[Complaint, ...]
-    leaked: tuple[Complaint, ...] | None
+    reports: tuple[KernelReport, ...]
+    leaked: tuple[KernelReport, ...] | None
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -79,8 +79,7 @@ class Watched:
     def signatures(self) -> frozenset[str]:
         """The signatures of all reports and leaks."""
         return frozenset(
-            complaint.signature
-            for complaint in (*self.complaints, *(self.leaked or ()))
+            report.signature for report in (*self.reports, *(self.leaked or ()))
         )
 
 
@@ -207,8 +206,8 @@ def _boot(
         (share / "results").rename(out / "results")
         cache.remove(share)
     guestrun.require_witness(guest_run)
-    limits = guestrun.limits_for(vm)
-    if not guestrun.meant(guest_run, limits):
+    limits = guestrun.thresholds_for(vm)
+    if not guestrun.relevant_reports(guest_run, limits):
         guestrun.require_time(guest_run, out / "results", limits)
     console.abridge(guest_run.console, out / "results/console.txt")
     facts = {
@@ -238,7 +237,7 @@ def _summary(watched: Watched, seconds: float) -> str:
         figure(f"guest: {name}", value, "s")
     return (
         f"{watched.status} after {seconds:.0f} s, {turns} toggles, "
-        f"{len(watched.complaints)} reports{leaked}"
+        f"{len(watched.reports)} reports{leaked}"
     )
 
 
@@ -263,7 +262,7 @@ def load(results: Path) -> Watched:
         facts["exit_status"],
         guestrun.agent(results),
         tuple(
-            splats.complaint(report)
+            splats.kernel_report(report)
             for report in reports
             if report.line not in facts.get("excused", ())
         ),

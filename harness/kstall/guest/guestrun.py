@@ -85,7 +85,7 @@ def machine_for(series: Series) -> guest.Machine:
     return guest.Machine(spec.cpus, spec.memory, spec.append, spec.devices)
 
 
-def limits_for(vm: Guest) -> hosttime.Thresholds:
+def thresholds_for(vm: Guest) -> hosttime.Thresholds:
     """The thresholds of the watchdogs of this guest's kernel."""
     parameters = guest.kernel_parameters(vm.machine, vm.root.arch)
     return hosttime.thresholds(vm.kernel.config, parameters)
@@ -206,9 +206,9 @@ def run_guest(
 
     Results of a guest that came to its end without a report are cached if ``keep``
     accepts them, and used again unless ``fresh`` ones are asked for.  Reports that
-    match one of the ``expected`` expressions do not count; `complaints` finds them in
-    the results.  Raises `GuestEnded` if they end the kernel, `GuestFailed` with an
-    excerpt of the console if the kernel failed, which also drops cached results, and
+    match one of the ``expected`` expressions do not count; `matching_reports` finds
+    them in the results.  Raises `GuestEnded` if they end the kernel, `GuestFailed` with
+    an excerpt of the console if the kernel failed, which also drops cached results, and
     `NotJudged` if nothing can be concluded about it.  What the guest had written until
     then stays in the run directory.
     """
@@ -259,7 +259,7 @@ def _run(
         (share / "results").rename(results)
         cache.remove(share)
     console.abridge(run.console, results / "console.txt")
-    _refuse(run, results, limits_for(vm), expected)
+    _refuse(run, results, thresholds_for(vm), expected)
     cache.write_json(results / hosttime.FILE, run.host.as_json())
     return summary
 
@@ -406,7 +406,7 @@ def _subset(series: Series, workloads: Sequence[str], checks: Sequence[str]) -> 
     return dataclasses.replace(series, spec=spec)
 
 
-def complaints(results: Path, expression: str) -> tuple[console.Splat, ...]:
+def matching_reports(results: Path, expression: str) -> tuple[console.Splat, ...]:
     """The kernel's reports that match ``expression``."""
     splats = console.scan_file(results / "console.txt")
     return tuple(splat for splat in splats if _is_expected(splat, (expression,)))
@@ -553,7 +553,8 @@ def _keep_performed(run: guest.GuestRun, results: Path) -> None:
 def require_witness(run: guest.GuestRun) -> None:
     """Raise `NotJudged` if the guest's end says nothing about its kernel.
 
-    Reports before that, see `meant`, count even so: an oops, a WARNING or lockdep's.
+    Reports before that, see `relevant_reports`, count even so: an oops, a WARNING or
+    lockdep's.
     """
     if run.status == "lost":
         # On a full disk the guest's writes over 9p fail, which QEMU does not report.
@@ -582,7 +583,7 @@ def require_witness(run: guest.GuestRun) -> None:
             )
 
 
-def meant(
+def relevant_reports(
     run: guest.GuestRun, limits: hosttime.Thresholds
 ) -> tuple[console.Splat, ...]:
     """The reports that say something about the kernel."""
@@ -604,7 +605,7 @@ def require_time(
 ) -> None:
     """Raise `NotJudged` if a guest failed only for want of time.
 
-    Only for guests without a report that says something about the kernel (`meant`).
+    Only for guests without `relevant_reports`.
     """
     if run.ahead:
         raise NotJudged(
@@ -636,7 +637,7 @@ def _refuse(
     was ``expected``."""
     expected_splats = {splat for splat in run.splats if _is_expected(splat, expected)}
     reports = tuple(
-        splat for splat in meant(run, limits) if splat not in expected_splats
+        splat for splat in relevant_reports(run, limits) if splat not in expected_splats
     )
     if not reports:
         require_witness(run)
@@ -681,7 +682,7 @@ def _late(run: guest.GuestRun, results: Path) -> str:
     waited = (
         f"of {run.seconds:.0f} s it waited {run.lost:.0f} s for a processor or a disk"
         if run.host.samples
-        else hosttime.BLIND
+        else hosttime.WAIT_UNKNOWN
     )
     if available < run.deadline:
         return (

@@ -55,7 +55,7 @@ LOST = "lost"
 #: The name for QEMU's own threads that wait for a disk.
 DISK = "disk"
 #: For messages about a host without ``/proc/PID/schedstat``, or with one that is all 0.
-BLIND = (
+WAIT_UNKNOWN = (
     "this host does not tell how long it kept the guest waiting (its kernel has no "
     "/proc/PID/schedstat, or an empty one)"
 )
@@ -448,7 +448,9 @@ def excuse(splat: Splat, at: float, host: Host, limits: Thresholds) -> str | Non
     if pause is None:
         return None
     if not host.samples:
-        return f"it stood still for {pause.seconds:.0f} s by its clock, and {BLIND}"
+        return (
+            f"it stood still for {pause.seconds:.0f} s by its clock, and {WAIT_UNKNOWN}"
+        )
     waits = host.waits(at - pause.seconds, at)
     usable = max(0.0, pause.seconds - sum(waits))
     longest_usable = pause.seconds - max(waits, default=0.0)

@@ -49,7 +49,7 @@ _LEAK_FRAMES = 5
 
 
 @dataclass(frozen=True)
-class Complaint:
+class KernelReport:
     """A report that can be compared: reports with equal ``signature`` are the same.
 
     ``functions`` are all on its stacks; ``excerpt`` is what was printed.  For a data
@@ -65,7 +65,7 @@ class Complaint:
     accesses: frozenset[str] = frozenset()
 
 
-def complaint(splat: Splat) -> Complaint:
+def kernel_report(splat: Splat) -> KernelReport:
     """``splat`` with its signature."""
     frames = tuple(_frames(splat.excerpt))
     parts = [splat.kind, _plain(splat.headline)]
@@ -81,15 +81,17 @@ def complaint(splat: Splat) -> Complaint:
     else:
         parts.append(" < ".join(_significant(frames)[:_FRAMES]))
     signature = ": ".join(part for part in parts if part)
-    return Complaint(splat.kind, signature, frozenset(frames), splat.excerpt, accesses)
+    return KernelReport(
+        splat.kind, signature, frozenset(frames), splat.excerpt, accesses
+    )
 
 
-def leaks(text: str) -> tuple[Complaint, ...]:
+def leaks(text: str) -> tuple[KernelReport, ...]:
     """The leaks in ``/sys/kernel/debug/kmemleak``, one for each object.
 
     Raises `KstallError` if it has anything else.
     """
-    complaints = []
+    reports = []
     for block in re.split(r"(?m)^(?=unreferenced object)", text):
         head = _LEAK.match(block.partition("\n")[0])
         if head is None:
@@ -97,12 +99,12 @@ def leaks(text: str) -> tuple[Complaint, ...]:
         frames = tuple(_frames(block))
         site = " < ".join(_significant(frames)[:_LEAK_FRAMES]) or "(no stack)"
         signature = f"leak: {head['size']} bytes: {site}"
-        complaints.append(
-            Complaint("leak", signature, frozenset(frames), block.rstrip())
+        reports.append(
+            KernelReport("leak", signature, frozenset(frames), block.rstrip())
         )
-    if text.strip() and not complaints:
+    if text.strip() and not reports:
         raise KstallError(f"kmemleak's output is not understood: {text[:200]}")
-    return tuple(complaints)
+    return tuple(reports)
 
 
 def _frames(excerpt: str) -> Iterator[str]:

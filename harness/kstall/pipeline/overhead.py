@@ -116,7 +116,7 @@ def _events(
         stage.status = "skip"
         stage.summary = "the guests that count did not print the formats of events"
         return
-    base, patched = map(traceabi.listed, texts)
+    base, patched = map(traceabi.parse_list, texts)
     others = {name: layout for name, layout in patched.items() if name in beside}
     own = {name: layout for name, layout in patched.items() if name not in others}
     changes = traceabi.compare(base, own)

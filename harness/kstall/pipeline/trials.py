@@ -157,7 +157,7 @@ def _may_be_tried_again(checks: Sequence[Check]) -> bool:
 def is_complete(results: Path) -> bool:
     """Whether results can be judged, so that they are worth keeping."""
     try:
-        return evidence.load(results).whole
+        return evidence.load(results).complete
     except KstallError:
         return False
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..base import FailedCheck, KstallError, NotJudged
 from ..build import kernel
 from ..evidence import evidence
-from ..guest import GuestEnded, complaints, run_guest
+from ..guest import GuestEnded, matching_reports, run_guest
 from ..report import report
 from ..series import Series, Shown
 from ..verdict import Check, Comparison, Verdict, run_check
@@ -29,8 +29,8 @@ _CLAIM = (
     "Without the patches, each of these checks fails in the comparisons that are "
     "listed, and only there, and the kernel complains where that is expected."
 )
-#: The kernel's complaints about the bug of a check, by its name; `Shown.complaint`.
-Complaints = dict[str, tuple[str, ...]]
+#: The first lines of the kernel's reports of a bug, by check; `Shown.complaint`.
+Headlines = dict[str, tuple[str, ...]]
 
 
 def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -> None:
@@ -82,8 +82,10 @@ def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -
                 run.ui.say(
                     "could not judge the guest without the patches: booting it again"
                 )
-        headlines: Complaints = {
-            check: tuple(splat.headline for splat in complaints(out / "results", text))
+        headlines: Headlines = {
+            check: tuple(
+                splat.headline for splat in matching_reports(out / "results", text)
+            )
             for check, text in expressions.items()
         }
         entry.shown = [
@@ -141,7 +143,7 @@ def _complaint(headlines: Sequence[str]) -> Sequence[Comparison]:
     return verdict.comparisons
 
 
-def _judge(saved: tuple[Series, Sequence[Check], Complaints]) -> Verdict:
+def _judge(saved: tuple[Series, Sequence[Check], Headlines]) -> Verdict:
     series, checks, headlines = saved
     verdict = Verdict()
     for shown, check in _pairs(series, checks):
