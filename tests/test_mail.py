@@ -384,11 +384,11 @@ def test_a_path_that_only_mitigations_make_longer_is_named() -> None:
         mitigated=costs.Footprint(paths=[doze]),
     )
     assert overhead.mitigated is not None
-    (line,) = cover.guarded(overhead)
+    (line,) = cover.mitigated(overhead)
     assert line.endswith("0 of 0 sites are a NOP; longer paths than without: none")
     overhead.mitigated.paths.append(nap)
-    assert cover.guarded(overhead)[0].endswith("than without: nap() +3 at most")
-    assert cover.guarded(costs.Overhead(base_kernel="k")) == []
+    assert cover.mitigated(overhead)[0].endswith("than without: nap() +3 at most")
+    assert cover.mitigated(costs.Overhead(base_kernel="k")) == []
 
 
 def test_why_an_operation_costs_more_is_said() -> None:

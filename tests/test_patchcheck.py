@@ -210,17 +210,17 @@ MUTANTS: list[tuple[str, Step, str]] = [
         r"include/trace/events/nap\.h:1: .*no section but general ones",
     ),
     (
-        "sections_are_whole",
+        "sections_complete",
         Step({"MAINTAINERS": MAINTAINERS.replace("F:\tdemo*", "F:\tnap*")}),
         r"MAINTAINERS:0: maintainers: DEMO SUBSYSTEM: no file matches nap\*",
     ),
     (
-        "sections_are_whole",
+        "sections_complete",
         Step({"MAINTAINERS": MAINTAINERS.replace("TRACING", "THE REST")}),
         "THE REST: the title is a duplicate",
     ),
     (
-        "sections_are_whole",
+        "sections_complete",
         Step({"MAINTAINERS": MAINTAINERS.replace("M:\tZ", "W:\tZ")}),
         r"DEMO SUBSYSTEM: no address \(M:, R: or L:\)",
     ),
@@ -379,7 +379,7 @@ def test_a_pattern_loses_its_last_file(bench: Bench) -> None:
         for n, state in enumerate(plan.states)
     )
     subject = patchcheck.Subject(moved, replace(plan, states=gone), bench.root)
-    first, second = patchcheck.sections_are_whole(subject)
+    first, second = patchcheck.sections_complete(subject)
     assert [finding.text for finding in first] == [
         "TRACING: no file matches include/trace/"
     ]
@@ -727,7 +727,7 @@ def test_include_order(before: str | None, after: str, wrong: list[str]) -> None
 )
 def test_sections_of_maintainers(pattern: str, path: str, has: bool) -> None:
     known = maintainers.sections(f"A TITLE\nM:\tx\n{pattern}\n\nTHE REST\nF:\t*/\n")
-    assert maintainers.of(path, known) == (("A TITLE",) if has else ())
+    assert maintainers.titles_of(path, known) == (("A TITLE",) if has else ())
 
 
 @pytest.mark.parametrize(

@@ -88,10 +88,10 @@ def test_there_and_back(
     came = incoming.receive(
         str(received), project, base, tmp_path / "came", tmp_path / "scratch"
     )
-    assert came.found is not None
-    assert came.found.series.name == name
-    assert came.found.same_tree
-    assert {pair.relation for pair in came.found.pairs} == {"same"}
+    assert came.resemblance is not None
+    assert came.resemblance.series.name == name
+    assert came.resemblance.same_tree
+    assert {pair.relation for pair in came.resemblance.pairs} == {"same"}
     points = [(p.event, p.kind == "bare", p.header) for p in series.spec.tracepoint]
     events = [(p.event, p.bare, p.header) for p in came.points]
     assert sorted(events) == sorted(points)

@@ -228,9 +228,9 @@ def test_our_own_series_is_the_same(
     tmp_path: Path, mails: list[bytes], base: Base, project: Project
 ) -> None:
     came = _receive(tmp_path, mails, base, project)
-    assert came.found is not None
-    assert [x.relation for x in came.found.pairs] == ["same", "same"]
-    assert came.found.same_tree
+    assert came.resemblance is not None
+    assert [x.relation for x in came.resemblance.pairs] == ["same", "same"]
+    assert came.resemblance.same_tree
     assert [(x.event, x.bare, x.sites) for x in came.points] == [
         ("demo:demo_nap", False, ())
     ] or came.points == ()
@@ -242,9 +242,9 @@ def test_a_changed_patch_has_a_range_diff(
 ) -> None:
     changed = _edit(mails[2], "+int line_ten;", "+int line_zehn;")
     came = _receive(tmp_path, [mails[0], mails[1], changed], base, project)
-    assert came.found is not None
-    assert [x.relation for x in came.found.pairs] == ["same", "changed"]
-    assert not came.found.same_tree
+    assert came.resemblance is not None
+    assert [x.relation for x in came.resemblance.pairs] == ["same", "changed"]
+    assert not came.resemblance.same_tree
     assert "line_zehn" in incoming.text(came)
     series = incoming.adopted(came, project, None, trusted=True)
     assert series.name == "demo"
@@ -257,9 +257,9 @@ def test_a_patch_more_and_a_patch_less(
 ) -> None:
     alone = _edit(mails[1], "1/2]", "1/1]")
     came = _receive(tmp_path, [alone], base, project)
-    assert came.found is not None
-    assert [x.relation for x in came.found.pairs] == ["same", "missing"]
-    assert not came.found.complete
+    assert came.resemblance is not None
+    assert [x.relation for x in came.resemblance.pairs] == ["same", "missing"]
+    assert not came.resemblance.complete
 
 
 def test_what_does_not_apply_is_a_verdict_of_its_own(
@@ -309,7 +309,7 @@ def test_a_message_id_is_fetched_by_b4(
 
     monkeypatch.setattr(process, "run", fetch)
     came = incoming.receive(what, project, base, tmp_path / "o", tmp_path / "scratch")
-    assert came.found is not None
+    assert came.resemblance is not None
 
     def fail(argv: Any, **_: Any) -> process.Completed:
         raise process.CommandError(tuple(map(str, argv)), 1, "no such thread")
@@ -382,17 +382,19 @@ def test_tracepoints_are_found_and_become_a_series(
     tmp_path: Path, base: Base, project: Project
 ) -> None:
     came = _receive(tmp_path, [STRANGE.encode()], base, project)
-    assert came.found is None
+    assert came.resemblance is None
     assert came.points == (
-        discover.Found(
+        discover.NewTracepoint(
             "dream_begin",
             "dream",
             "include/trace/events/dream.h",
             False,
             (("kernel/dream.c", "dream"),),
         ),
-        discover.Found("dream_end", "dream", "include/trace/events/dream.h", False, ()),
-        discover.Found(
+        discover.NewTracepoint(
+            "dream_end", "dream", "include/trace/events/dream.h", False, ()
+        ),
+        discover.NewTracepoint(
             "dream_deep",
             "dream",
             "include/trace/events/dream.h",
@@ -515,7 +517,7 @@ def test_a_comparison_wants_more_than_a_file_in_common(
     other = mails[2].replace(b"line_ten", b"line_x")
     other = re.sub(rb"\nSubject: .*\n .*\n", b"\nSubject: [PATCH] other\n", other)
     came = _receive(tmp_path, [other], base, project)
-    assert came.found is None
+    assert came.resemblance is None
     assert compare.find(came.plan, project.load(), tmp_path / "x") is None
 
 

@@ -984,7 +984,8 @@ def _rebased(outcome: rebasing.Rebased, console: Console) -> None:
             say(f"{escape(name)}: {escape(stage.name)}: {escape(stage.error)}")
     for check in outcome.report.series[0].checks:
         if check.status in ("fail", "error"):
-            say(f"{escape(name)}: {escape(check.name)}: {escape(views.fact(check))}")
+            reason = views.check_summary(check)
+            say(f"{escape(name)}: {escape(check.name)}: {escape(reason)}")
     if result is not None:
         if result.patches:
             say(f"patches  {escape(str(result.directory / 'patches'))}")
@@ -1062,7 +1063,7 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
 
     base = source.obtain(request.kernel, request.cache, say)
     outcomes = summary.export_all(request, chosen, base)
-    summary.tell(outcomes, say)
+    summary.print_outcomes(outcomes, say)
     if arguments.b4_prep is not None:
         for outcome in outcomes:
             if outcome.exported is not None:

@@ -6,12 +6,12 @@ before its patch and with the exemptions of the series.  It knows nothing of sta
 """
 
 from . import checkpatch, discover, patchcheck, patches, patchtext, reading
-from .discover import Found
+from .discover import NewTracepoint
 from .patchcheck import Finding
 
 __all__ = [
     "Finding",
-    "Found",
+    "NewTracepoint",
     "checkpatch",
     "discover",
     "patchcheck",

@@ -29,7 +29,7 @@ _MACRO = re.compile(r"^[A-Z][A-Z0-9_]*\(")
 
 
 @dataclass(frozen=True)
-class Found:
+class NewTracepoint:
     """A tracepoint that the base lacks, and the functions that can emit it.
 
     ``sites`` are (file, function) pairs; empty if no caller was found.
@@ -47,7 +47,7 @@ class Found:
         return f"{self.system}:{self.name}"
 
 
-def tracepoints(plan: tree.Plan) -> tuple[Found, ...]:
+def tracepoints(plan: tree.Plan) -> tuple[NewTracepoint, ...]:
     """The tracepoints that ``plan`` adds, by file and line."""
     before, after = dict(plan.states[0]), plan.files
     points = []
@@ -60,7 +60,7 @@ def tracepoints(plan: tree.Plan) -> tuple[Found, ...]:
         for name, bare in declared(text):
             if name not in old_names:
                 sites = tuple(_sites(name, after))
-                points.append(Found(name, system[1], path, bare, sites))
+                points.append(NewTracepoint(name, system[1], path, bare, sites))
     return tuple(points)
 
 
@@ -71,7 +71,7 @@ def _text(files: Mapping[str, File | None], path: str) -> str:
     return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
-def adding(plan: tree.Plan, point: Found) -> Patch:
+def adding(plan: tree.Plan, point: NewTracepoint) -> Patch:
     """The patch of ``plan`` that adds ``point``."""
     for patch, state in zip(plan.patches, plan.states[1:], strict=True):
         text = _text(dict(state), point.header)

@@ -49,7 +49,7 @@ def sections(text: str) -> tuple[Section, ...]:
     return tuple(_sections(text))
 
 
-def of(path: str, entries: tuple[Section, ...]) -> tuple[str, ...]:
+def titles_of(path: str, entries: tuple[Section, ...]) -> tuple[str, ...]:
     """The titles of the sections that have ``path``, except THE REST."""
     return tuple(
         section.title

@@ -87,7 +87,7 @@ class Subject:
             for remark in checkpatch.run(
                 self.plan.base, files, self.scratch, signed=signed
             ):
-                findings[remark.file].append(finding(paths[remark.file], remark))
+                findings[remark.file].append(from_remark(paths[remark.file], remark))
         return findings
 
     def before(self, number: int) -> dict[str, File | None]:
@@ -217,7 +217,7 @@ def _short(file: str) -> str:
     return number[1] if number else file
 
 
-def finding(patch: Path, remark: checkpatch.Remark) -> Finding:
+def from_remark(patch: Path, remark: checkpatch.Remark) -> Finding:
     """The finding for a remark of checkpatch on the mail ``patch``."""
     place, line = _place(patch, remark.line)
     tag = patchtext.tag(line) if place == MESSAGE else ""
@@ -323,11 +323,11 @@ def new_files_are_maintained(subject: Subject) -> list[list[Finding]]:
 
 def _maintained(path: str, sections: tuple[maintainers.Section, ...]) -> bool:
     """Whether a section has it, other than the one of all event headers."""
-    titles = set(maintainers.of(path, sections))
+    titles = set(maintainers.titles_of(path, sections))
     return bool(titles - {"TRACING"} if path.startswith("include/trace/") else titles)
 
 
-def sections_are_whole(subject: Subject) -> list[list[Finding]]:
+def sections_complete(subject: Subject) -> list[list[Finding]]:
     """A section of MAINTAINERS has an address, a status and files, and each pattern
     matches a file, as get_maintainer.pl --self-test checks."""
     base = subject.plan.base
@@ -569,7 +569,7 @@ CHECKS: Mapping[str, Finder] = {
         documents,
         include_order,
         new_files_are_maintained,
-        sections_are_whole,
+        sections_complete,
         inlines_are_in_headers,
         mentioned_documents_exist,
         event_names_are_new,
@@ -647,7 +647,7 @@ def _author(patch: Patch) -> str:
 
 
 def _is_signed(patch: Patch) -> bool:
-    return not patchtext.nobody(_author(patch))
+    return not patchtext.is_placeholder(_author(patch))
 
 
 def _place(patch: Path, line: int) -> tuple[str, str]:

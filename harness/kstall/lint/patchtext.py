@@ -71,7 +71,7 @@ def tag_faults(message: str, author: str) -> Iterator[Fault]:
             match = _ADDRESS.search(line)
             signed.append(match[1].lower() if match else "")
     address = parseaddr(author)[1].lower()
-    if nobody(author):
+    if is_placeholder(author):
         if signed:
             yield len(lines), "Signed-off-by: in a patch that nobody has signed"
     elif address not in signed:
@@ -92,7 +92,7 @@ def tag(line: str) -> str:
     return match[1] if match is not None and match[1] in _KNOWN else ""
 
 
-def nobody(author: str) -> bool:
+def is_placeholder(author: str) -> bool:
     """Whether ``author`` is an address that no mail can come from."""
     return parseaddr(author)[1].endswith(".invalid")
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..base import KstallError
-from ..lint import Found, discover
+from ..lint import NewTracepoint, discover
 from ..series import Project, Series
 from ..tree import tree
 from .compare import Resemblance
@@ -46,7 +46,7 @@ def unknown(
     project: Project,
     target: Path,
     plan: tree.Plan,
-    points: Sequence[Found],
+    points: Sequence[NewTracepoint],
     title: str,
     kconfig: Path | None,
     workload: Path | None = None,
@@ -133,7 +133,9 @@ def _copy(project: Project, target: Path) -> None:
         )
 
 
-def _metadata(plan: tree.Plan, points: Sequence[Found], title: str, load: str) -> str:
+def _metadata(
+    plan: tree.Plan, points: Sequence[NewTracepoint], title: str, load: str
+) -> str:
     """``series.toml``; JSON's strings and arrays are TOML's as well."""
     quoted = json.dumps
     names = [patch.path.name for patch in plan.patches]

@@ -40,7 +40,7 @@ _PATCH_CHECKS = {
     "documents": "well-formed documents",
     "include_order": "order of includes",
     "new_files_are_maintained": "new files in MAINTAINERS",
-    "sections_are_whole": "sections of MAINTAINERS",
+    "sections_complete": "sections of MAINTAINERS",
     "inlines_are_in_headers": "use of inline",
     "mentioned_documents_exist": "references to documents",
     "event_names_are_new": "unique event names",
@@ -198,7 +198,7 @@ def _environment() -> jinja2.Environment:
         allowances=allowances,
         deciding=deciding,
         growth=growth,
-        guarded=guarded,
+        mitigated=mitigated,
         medians=medians,
         patch_checks=patch_checks,
         reasons=reasons,
@@ -363,7 +363,7 @@ def paths(footprint: costs.Footprint) -> list[str]:
     return lines
 
 
-def guarded(overhead: costs.Overhead) -> list[str]:
+def mitigated(overhead: costs.Overhead) -> list[str]:
     """Sites and longer paths in objects compiled with mitigations, in one line."""
     if overhead.mitigated is None:
         return []

@@ -166,7 +166,7 @@ def _argued(
 ) -> dict[checkpatch.Remark, PatchExemption]:
     exemptions = {}
     for remark in remarks:
-        finding = patchcheck.finding(directory / remark.file, remark)
+        finding = patchcheck.from_remark(directory / remark.file, remark)
         for exemption in series.spec.exemption:
             if exemption.check in _CHECKPATCH and patchcheck.covers(exemption, finding):
                 exemptions[remark] = exemption

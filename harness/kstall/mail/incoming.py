@@ -36,8 +36,8 @@ class Incoming:
     dir: Path
     thread: thread.Thread
     plan: tree.Plan
-    found: compare.Resemblance | None
-    points: tuple[discover.Found, ...]
+    resemblance: compare.Resemblance | None
+    points: tuple[discover.NewTracepoint, ...]
     remarks: tuple[checkpatch.Remark, ...]
 
 
@@ -87,7 +87,7 @@ def runs_here(incoming: Incoming) -> tuple[str, ...]:
 
     A series that results in the same tree as ours has none.
     """
-    if incoming.found is not None and incoming.found.same_tree:
+    if incoming.resemblance is not None and incoming.resemblance.same_tree:
         return ()
     return tuple(path for path in incoming.plan.touched if _RUNS.search(path))
 
@@ -115,8 +115,8 @@ def adopted(
     target = incoming.dir / "project"
     cache.remove(target)
     own_setup = kconfig is None and workload is None
-    if incoming.found is not None and incoming.found.complete and own_setup:
-        return adopt.known(project, target, incoming.found)
+    if incoming.resemblance is not None and incoming.resemblance.complete and own_setup:
+        return adopt.known(project, target, incoming.resemblance)
     return adopt.unknown(
         *(project, target, incoming.plan, incoming.points, incoming.thread.title),
         *(kconfig, workload),
@@ -224,7 +224,7 @@ def text(incoming: Incoming) -> str:
             if remark.level != "CHECK"
         ),
         "",
-        *_compared(incoming.found),
+        *_compared(incoming.resemblance),
         "",
         "added tracepoints:" if incoming.points else "no added tracepoints",
     ]

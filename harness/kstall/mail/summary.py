@@ -214,7 +214,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def tell(outcomes: Sequence[Outcome], say: Callable[[str], None]) -> None:
+def print_outcomes(outcomes: Sequence[Outcome], say: Callable[[str], None]) -> None:
     """Print the outcomes and the next steps to a terminal."""
     for outcome in outcomes:
         if outcome.exported is None:

@@ -11,7 +11,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..report import Stage, escape, word
+from ..report import Stage, escape, status_word
 
 #: Seconds between progress lines where there is no terminal to redraw.
 _QUIET = 20.0
@@ -84,7 +84,7 @@ class Ui:
             "fail": "[bold red]FAIL[/]",
             "skip": "[yellow]skip[/]",
             "error": "[bold magenta]could not judge[/]",
-        }.get(stage.status, f"[yellow]{word(stage.status)}[/]")
+        }.get(stage.status, f"[yellow]{status_word(stage.status)}[/]")
         tag = "[dim]reused[/] " if stage.reused else ""
         seconds = f"{stage.seconds:6.1f}s"
         self._print(

@@ -29,7 +29,7 @@ from .report import (
     Try,
     Unjudged,
 )
-from .views import escape, word
+from .views import escape, status_word
 
 __all__ = [
     "Repeat",
@@ -51,6 +51,6 @@ __all__ = [
     "matrix",
     "matrixviews",
     "report",
+    "status_word",
     "views",
-    "word",
 ]

@@ -10,7 +10,7 @@ from ..base import Status
 from ..verdict import Check
 from . import explain
 from .report import Report, SeriesReport, Stage
-from .views import fact, word
+from .views import check_summary, status_word
 
 #: The suite of the stages that all series share.
 RUN = "run"
@@ -70,7 +70,7 @@ def _cases(series: SeriesReport) -> tuple[Case, ...]:
 
 def _message(stage: Stage) -> str:
     if stage.status == "does-not-apply":
-        return f"{word(stage.status)}: {stage.summary}"
+        return f"{status_word(stage.status)}: {stage.summary}"
     return stage.summary
 
 
@@ -95,4 +95,4 @@ def _of_check(check: Check) -> Case:
     ]
     explanation = explain.lines(check.explanation)
     text = "\n".join(filter(None, (check.claim, *lines, check.detail, *explanation)))
-    return Case(check.name, "check", check.status, fact(check), text)
+    return Case(check.name, "check", check.status, check_summary(check), text)

@@ -20,7 +20,7 @@ from ..cost import Footprint, Measurement
 from . import matrix
 from . import report as reports
 from .report import Event, Report, SeriesReport
-from .views import fact, word
+from .views import check_summary, status_word
 
 Weight = Literal["worse", "unjudged", "better", "changed"]
 Kind = Literal["verdict", "check", "cost", "format", "input", "duration"]
@@ -149,11 +149,15 @@ def _runs(place: str, old: _Side, new: _Side) -> tuple[list[Change], int]:
         if before is None:
             return [], 0
         return [
-            _change("unjudged", "verdict", "run", word(before.status), "not reached")
+            _change(
+                "unjudged", "verdict", "run", status_word(before.status), "not reached"
+            )
         ], 0
     if before is None:
         weight: Weight = "worse" if after.status == "failed" else "changed"
-        return [_change(weight, "verdict", "run", "not reached", word(after.status))], 0
+        return [
+            _change(weight, "verdict", "run", "not reached", status_word(after.status))
+        ], 0
     changes = list(_inputs(before, after))
     old_series = {series.name: series for series in before.series}
     new_series = {series.name: series for series in after.series}
@@ -235,19 +239,23 @@ def _series(old: SeriesReport | None, new: SeriesReport | None) -> Iterator[Chan
         weight: Weight = {"fail": "worse", "error": "unjudged"}.get(  # type: ignore[assignment]
             new.status, "changed"
         )
-        verdict = _verdict(new) if bad else word(new.status)
+        verdict = _verdict(new) if bad else status_word(new.status)
         yield _change(weight, "verdict", "series", "absent", verdict)
         return
     if new is None:
         # A verdict is only lost if there was a proof.
         lost: Weight = "worse" if old.status == "pass" else "changed"
-        yield _change(lost, "verdict", "series", word(old.status), "not requested")
+        yield _change(
+            lost, "verdict", "series", status_word(old.status), "not requested"
+        )
         return
     if (weighed := weigh(old.status, new.status)) is not None:
         if new.merged and new.status == "does-not-apply":
             # The tree has the patches: no regression.
             weighed = "changed"
-        yield _change(weighed, "verdict", "verdict", word(old.status), _verdict(new))
+        yield _change(
+            weighed, "verdict", "verdict", status_word(old.status), _verdict(new)
+        )
     if old.digest != new.digest:
         yield _change("changed", "input", "patches or series.toml", "", "edited")
     yield from _checks(old, new)
@@ -268,11 +276,11 @@ def _verdict(series: SeriesReport) -> str:
     """The status, and the stage or check that decides it."""
     for stage in series.stages:
         if stage.status in ("fail", "error", "does-not-apply"):
-            return f"{word(series.status)}: {stage.name}: {stage.summary}"
+            return f"{status_word(series.status)}: {stage.name}: {stage.summary}"
     for check in series.checks:
         if check.status == series.status and check.status in ("fail", "error"):
-            return f"{word(series.status)}: {check.name}"
-    return word(series.status)
+            return f"{status_word(series.status)}: {check.name}"
+    return status_word(series.status)
 
 
 def _stopped(series: SeriesReport) -> bool:
@@ -290,14 +298,15 @@ def _checks(old: SeriesReport, new: SeriesReport) -> Iterator[Change]:
         if weight is not None:
             status = after[name].status
             yield _change(
-                *(weight, "check", name, word(before[name].status)),
-                word(status) + (f": {fact(after[name])}" if status != "pass" else ""),
+                *(weight, "check", name, status_word(before[name].status)),
+                status_word(status)
+                + (f": {check_summary(after[name])}" if status != "pass" else ""),
             )
     fresh = [check for name, check in after.items() if name not in before]
     for check in fresh:
         if check.status == "fail":
             yield _change(
-                "worse", "check", check.name, "absent", f"fail: {fact(check)}"
+                "worse", "check", check.name, "absent", f"fail: {check_summary(check)}"
             )
     # A stopped series has lost all checks: its verdict says that.
     gone = [name for name, check in before.items() if name not in after]

@@ -23,7 +23,7 @@ from ..verdict import Check, Excerpt, Explanation
 from . import explain
 from .plain import printable
 from .report import Report, SeriesReport, Stage
-from .views import fact, word
+from .views import check_summary, status_word
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # More bars are hard to read; the table below them has the rest.
@@ -68,8 +68,8 @@ def environment() -> jinja2.Environment:
         counts=_counts,
         anchor=_anchor,
         wrap=wrap,
-        fact=fact,
-        word=word,
+        check_summary=check_summary,
+        status_word=status_word,
         above_base=above_base,
         crossing=crossing,
         needed=needed,

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ..base import KstallError, Status, cache
 from .report import EXIT, Report, RunStatus, SeriesReport, worst_run
-from .views import fact
+from .views import check_summary
 
 FILE = "matrix.json"
 
@@ -124,7 +124,10 @@ def _why(series: SeriesReport, report: Report) -> str:
         (stage.status, f"{stage.name}: {stage.summary}")
         for stage in (*report.stages, *series.stages)
     ]
-    facts += [(check.status, f"{check.name}: {fact(check)}") for check in series.checks]
+    facts += [
+        (check.status, f"{check.name}: {check_summary(check)}")
+        for check in series.checks
+    ]
     reasons = [text for status, text in facts if status == series.status]
     rest = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
     stopped = [text for status, text in facts if status in ("fail", "error")]

@@ -40,7 +40,7 @@ VERDICT = {
 }
 
 
-def word(status: str) -> str:
+def status_word(status: str) -> str:
     """The word for ``status`` of a stage, a check or a series."""
     return _WORDS.get(status, status.replace("-", " "))
 
@@ -51,11 +51,11 @@ def escape(text: str) -> str:
 
 
 def _mark(status: Status) -> str:
-    text = "skip" if status == "skip" else word(status)
+    text = "skip" if status == "skip" else status_word(status)
     return f"[{STYLE.get(status, 'bold')}]{text.upper()}[/]"
 
 
-def fact(check: Check) -> str:
+def check_summary(check: Check) -> str:
     """The deciding comparison: the first that fails, else the last and their number; or
     the reason why the check could not be judged."""
     detail = check.detail.strip().splitlines()
@@ -107,7 +107,7 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
     if page.exists():
         console.print(f"page     {escape(str(page))}", highlight=False)
     counts = _counts(report)
-    verdict = VERDICT.get(report.status, word(report.status).upper())
+    verdict = VERDICT.get(report.status, status_word(report.status).upper())
     console.print(f"verdict  {verdict}  {counts}", highlight=False)
 
 
@@ -206,7 +206,7 @@ def mutations(report: Report, console: Console, *, everything: bool) -> None:
                 highlight=False,
             )
         for check in series.checks:
-            console.print(f"{_mark(check.status)} {escape(fact(check))}")
+            console.print(f"{_mark(check.status)} {escape(check_summary(check))}")
 
 
 def _met(row: Row, everything: bool) -> list[str]:
@@ -223,7 +223,12 @@ def _counts(report: Report) -> str:
     states: list[str] = [
         check.status for series in report.series for check in series.checks
     ]
-    names = {"pass": "pass", "fail": "fail", "skip": "skip", "error": word("error")}
+    names = {
+        "pass": "pass",
+        "fail": "fail",
+        "skip": "skip",
+        "error": status_word("error"),
+    }
     parts = [
         f"{states.count(status)} {name}"
         for status, name in names.items()
@@ -276,7 +281,7 @@ def _checks(series: SeriesReport, console: Console) -> Table:
         if check.status == "skip":
             causes.setdefault(check.detail, []).append(check)
     for check in series.checks:
-        name, text = check.name, fact(check)
+        name, text = check.name, check_summary(check)
         if check.status == "skip":
             first, *others = causes[check.detail]
             if check is not first:

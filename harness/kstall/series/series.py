@@ -331,7 +331,7 @@ class PatchExemption(Table):
         "documents",
         "include_order",
         "new_files_are_maintained",
-        "sections_are_whole",
+        "sections_complete",
         "inlines_are_in_headers",
         "mentioned_documents_exist",
         "event_names_are_new",
