@@ -166,7 +166,7 @@ def proven(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Outc
 def kernel_image(proven: Outcome) -> Path:
     """A kernel that boots: the one that the series was validated on."""
     key = proven.report.series[0].kernel
-    assert key is not None, proven.said
+    assert key is not None, proven.output
     return cache.default_dir() / "kernels" / key / "bzImage"
 
 

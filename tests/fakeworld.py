@@ -311,26 +311,26 @@ class Ran:
     """A ``kstall validate`` that ended, and what it left; ``report`` if any."""
 
     exit_code: int | None
-    said: str
+    output: str
     dir: Path
     report: Report | None
 
     def stage(self, name: str) -> Stage:
         """A stage that all series share, or one of the first series."""
-        assert self.report is not None, self.said
+        assert self.report is not None, self.output
         stages = [*self.report.stages, *self.report.series[0].stages]
         return next(stage for stage in stages if stage.name == name)
 
     def every(self, name: str) -> list[Stage]:
         """As `stage`, of all series."""
-        assert self.report is not None, self.said
+        assert self.report is not None, self.output
         own = [stage for series in self.report.series for stage in series.stages]
         return [stage for stage in (*self.report.stages, *own) if stage.name == name]
 
     @property
     def reused(self) -> set[str]:
         """The stages whose result was there."""
-        assert self.report is not None, self.said
+        assert self.report is not None, self.output
         stages = [*self.report.stages, *self.report.series[0].stages]
         return {stage.name for stage in stages if stage.reused}
 

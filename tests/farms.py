@@ -44,14 +44,14 @@ class Crowd:
         child.start()
         return child
 
-    def said(self, child: ForkProcess) -> str:
+    def output(self, child: ForkProcess) -> str:
         return self.world._output(child)
 
     def begin(self, *words: str) -> None:
         self.scheduler = self.start("scheduler", "--port", "0", *words)
         mine = self.scheduler
-        until("a scheduler", lambda: "scheduler at" in self.said(mine))
-        (self.address,) = re.findall(r"scheduler at (\S+)", self.said(mine))
+        until("a scheduler", lambda: "scheduler at" in self.output(mine))
+        (self.address,) = re.findall(r"scheduler at (\S+)", self.output(mine))
 
     def hire(self, name: str, *more: str) -> ForkProcess:
         """A worker with a cache of its own."""
@@ -66,7 +66,7 @@ class Crowd:
             until(
                 f"{name} works",
                 lambda child=child: (
-                    "works for" in self.said(child) or child.exitcode is not None
+                    "works for" in self.output(child) or child.exitcode is not None
                 ),
             )
 
@@ -117,7 +117,7 @@ _TIMES = frozenset(
 
 def verdict(ran: Ran) -> str:
     """A report as text, without times, paths, and the stage that names the workers."""
-    assert ran.report is not None, ran.said
+    assert ran.report is not None, ran.output
     raw = json.loads(ran.report.model_dump_json())
     raw["stages"] = [stage for stage in raw["stages"] if stage["name"] != "workers"]
     for entry in raw["series"]:

@@ -140,15 +140,17 @@ def forget(world: World, *kinds: str) -> None:
 
 
 def require_proven(ran: Ran) -> None:
-    assert ran.exit_code == 0, ran.said
-    assert "verdict  PROVEN" in ran.said
-    assert "a bug in kstall" not in ran.said
+    assert ran.exit_code == 0, ran.output
+    assert "verdict  PROVEN" in ran.output
+    assert "a bug in kstall" not in ran.output
 
 
 def require_stopped(ran: Ran, stage: str, *says: str) -> None:
     """It could not run: ``stage`` says why and what to do, and is no traceback."""
-    assert ran.exit_code == 2, ran.said
-    assert "Traceback" not in ran.said and "a bug in kstall" not in ran.said, ran.said
+    assert ran.exit_code == 2, ran.output
+    assert "Traceback" not in ran.output and "a bug in kstall" not in ran.output, (
+        ran.output
+    )
     outcome = ran.stage(stage)
     assert outcome.status == "error"
     error = outcome.error or ""

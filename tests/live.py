@@ -19,7 +19,7 @@ class Outcome:
     """A finished ``kstall validate``."""
 
     exit_code: int
-    said: str
+    output: str
     dir: Path
     report: report.Report
 

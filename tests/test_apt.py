@@ -54,7 +54,7 @@ class Archive:
             (self.bin / name).write_text(text)
             (self.bin / name).chmod(0o755)
         self.up()
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def up(self) -> None:
         (self.place / "up").touch()
@@ -70,9 +70,9 @@ class Archive:
         return log.read_text().count("update") if log.exists() else 0
 
     def newest(self, now: float) -> apt.Deb:
-        self.said.clear()
+        self.messages.clear()
         store = self.place / "store"
-        return apt.newest(PACKAGE, store, self.said.append, now=now, etc=self.etc)
+        return apt.newest(PACKAGE, store, self.messages.append, now=now, etc=self.etc)
 
 
 @pytest.fixture
@@ -89,18 +89,20 @@ def test_fetched_once_and_not_asked_for_again_that_day(archive: Archive) -> None
     deb = archive.newest(DAY)
     assert (deb.version, deb.path.name) == ("7.3.4-1", f"{PACKAGE}_7.3.4-1_all.deb")
     assert deb.path.read_text() == "7.3.4-1\n"
-    assert archive.said == [f"fetching {PACKAGE} 7.3.4-1 from trixie-backports (0 MB)"]
+    assert archive.messages == [
+        f"fetching {PACKAGE} 7.3.4-1 from trixie-backports (0 MB)"
+    ]
     assert archive.newest(DAY + 3600) == deb
-    assert archive.asked() == 1 and archive.said == []
+    assert archive.asked() == 1 and archive.messages == []
     assert archive.newest(2 * DAY + 1) == deb
-    assert archive.asked() == 2 and archive.said == []
+    assert archive.asked() == 2 and archive.messages == []
     assert list(deb.path.parent.glob(".apt-*")) == []
 
 
 def test_what_only_the_release_still_has_comes_from_there(archive: Archive) -> None:
     archive.has("6.12.1-1", "trixie")
     assert archive.newest(DAY).version == "6.12.1-1"
-    assert archive.said == [f"fetching {PACKAGE} 6.12.1-1 from trixie (0 MB)"]
+    assert archive.messages == [f"fetching {PACKAGE} 6.12.1-1 from trixie (0 MB)"]
 
 
 def test_a_newer_one_is_taken_and_said(archive: Archive) -> None:
@@ -111,7 +113,7 @@ def test_a_newer_one_is_taken_and_said(archive: Archive) -> None:
     assert archive.newest(DAY + 1).version == "7.3.5-1"
     assert any(
         "7.3.5-1: this run uses it instead of 7.3.4-1" in line and str(old.path) in line
-        for line in archive.said
+        for line in archive.messages
     )
     assert old.path.exists()
     archive.has("7.3.6-1")
@@ -148,7 +150,7 @@ def test_without_a_mirror_the_last_one_is_used_and_said(archive: Archive) -> Non
     known = archive.newest(0)
     archive.down()
     assert archive.newest(2 * DAY) == known
-    assert "using linux-source-7.3 7.3.4-1, fetched before" in archive.said[0]
+    assert "using linux-source-7.3 7.3.4-1, fetched before" in archive.messages[0]
     # Finding out that there is no network can be slow: not at every run.
     asked = archive.asked()
     assert archive.newest(2 * DAY + 60) == known

@@ -122,20 +122,20 @@ def _save(directory: Path, report: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
-def compared(tmp_path: Path) -> Callable[[Callable[[Any], None]], Comparison]:
+def compare_changed(tmp_path: Path) -> Callable[[Callable[[Any], None]], Comparison]:
     """Compare a run with the same one after a change."""
 
-    def compare_changed(change: Callable[[Any], None]) -> Comparison:
+    def compare(change: Callable[[Any], None]) -> Comparison:
         after = copy.deepcopy(REPORT)
         change(after)
         return comparison.compare(
             _save(tmp_path / "before", REPORT), _save(tmp_path / "after", after)
         )
 
-    return compare_changed
+    return compare
 
 
-Compared = Callable[[Callable[[Any], None]], Comparison]
+CompareChanged = Callable[[Callable[[Any], None]], Comparison]
 
 
 def _change_of(diff: Comparison) -> tuple[str, str, str, str, str]:
@@ -143,8 +143,8 @@ def _change_of(diff: Comparison) -> tuple[str, str, str, str, str]:
     return change.weight, change.kind, change.what, change.before, change.after
 
 
-def test_the_same_is_no_change(compared: Compared) -> None:
-    diff = compared(lambda report: None)
+def test_the_same_is_no_change(compare_changed: CompareChanged) -> None:
+    diff = compare_changed(lambda report: None)
     assert (diff.changes, diff.compared, diff.exit_code) == ([], 1, 0)
 
 
@@ -192,9 +192,9 @@ def test_weights_of_statuses(before: Any, after: Any, weight: str | None) -> Non
     ],
 )
 def test_a_verdict_that_changed_stands_for_its_checks(
-    compared: Compared, status: str, code: int, word: str
+    compare_changed: CompareChanged, status: str, code: int, word: str
 ) -> None:
-    diff = compared(_status(status))
+    diff = compare_changed(_status(status))
     # Its checks were not made, nor its events seen: that is no news of its own.
     assert _change_of(diff)[1:] == (
         "verdict",
@@ -205,21 +205,23 @@ def test_a_verdict_that_changed_stands_for_its_checks(
     assert diff.exit_code == code
 
 
-def test_one_that_the_tree_has_by_now_is_not_worse(compared: Compared) -> None:
+def test_one_that_the_tree_has_by_now_is_not_worse(
+    compare_changed: CompareChanged,
+) -> None:
     def change(report: Any) -> None:
         _status("does-not-apply")(report)
         report["series"][0]["merged"] = True
 
-    diff = compared(change)
+    diff = compare_changed(change)
     assert _change_of(diff)[0] == "changed"
     assert diff.exit_code == 0
 
 
-def test_a_series_that_went_and_one_that_came(compared: Compared) -> None:
+def test_a_series_that_went_and_one_that_came(compare_changed: CompareChanged) -> None:
     def change(report: Any) -> None:
         report["series"][0]["name"] = "other"
 
-    diff = compared(change)
+    diff = compare_changed(change)
     assert [(entry.weight, entry.series, entry.after) for entry in diff.changes] == [
         ("worse", "demo", "not requested"),
         ("changed", "other", "pass"),
@@ -237,7 +239,7 @@ def test_a_series_that_was_not_proven_is_not_lost(tmp_path: Path) -> None:
     assert _change_of(diff)[0] == "changed"
 
 
-def test_checks_are_compared_one_by_one(compared: Compared) -> None:
+def test_checks_are_compared_one_by_one(compare_changed: CompareChanged) -> None:
     def change(report: Any) -> None:
         naps, snores = report["series"][0]["checks"]
         naps["status"] = "fail"
@@ -245,7 +247,7 @@ def test_checks_are_compared_one_by_one(compared: Compared) -> None:
         snores |= {"name": "dreams"}
         report["series"][0]["status"] = "fail"
 
-    diff = compared(change)
+    diff = compare_changed(change)
     told = {
         entry.what: (entry.weight, entry.before, entry.after) for entry in diff.changes
     }
@@ -279,9 +281,12 @@ def _format(change: Callable[[Any], None]) -> Callable[[Any], None]:
     ],
 )
 def test_what_readers_of_an_event_stumble_over_is_worse(
-    compared: Compared, change: Callable[[Any], None], weight: str, what: str
+    compare_changed: CompareChanged,
+    change: Callable[[Any], None],
+    weight: str,
+    what: str,
 ) -> None:
-    first = compared(_format(change)).changes[0]
+    first = compare_changed(_format(change)).changes[0]
     assert (first.weight, first.kind) == (weight, "format")
     assert what in first.what
 
@@ -310,15 +315,17 @@ def _cost(change: Callable[[Any], None]) -> Callable[[Any], None]:
     ],
 )
 def test_costs(
-    compared: Compared, change: Callable[[Any], None], weight: str | None
+    compare_changed: CompareChanged, change: Callable[[Any], None], weight: str | None
 ) -> None:
-    diff = compared(_cost(change))
+    diff = compare_changed(_cost(change))
     assert [(entry.weight, entry.kind) for entry in diff.changes] == (
         [] if weight is None else [(weight, "cost")]
     )
 
 
-def test_inputs_and_durations_are_told_and_weigh_nothing(compared: Compared) -> None:
+def test_inputs_and_durations_are_told_and_weigh_nothing(
+    compare_changed: CompareChanged,
+) -> None:
     def change(report: Any) -> None:
         report["tree"] |= {"id": "b", "commit": "2" * 40, "describe": "next at 2"}
         report["environment"]["compiler"] = "gcc 99"
@@ -327,7 +334,7 @@ def test_inputs_and_durations_are_told_and_weigh_nothing(compared: Compared) -> 
         report["series"][0]["digest"] = "e"
         report["series"][0]["stages"][0]["seconds"] = 71
 
-    diff = compared(change)
+    diff = compare_changed(change)
     assert diff.exit_code == 0
     assert {(entry.kind, entry.what) for entry in diff.changes} == {
         ("input", "tree"),
@@ -340,11 +347,11 @@ def test_inputs_and_durations_are_told_and_weigh_nothing(compared: Compared) -> 
     assert tree.after == "7.3.0-rc1 (next at 2, 222222222222)"
 
 
-def test_a_little_slower_is_no_news(compared: Compared) -> None:
+def test_a_little_slower_is_no_news(compare_changed: CompareChanged) -> None:
     def change(report: Any) -> None:
         report["seconds"] = 159
 
-    assert compared(change).changes == []
+    assert compare_changed(change).changes == []
 
 
 # -- matrices ------------------------------------------------------------------------

@@ -265,7 +265,7 @@ class Stages:
         base = kerneltree.base(tree, home)
         self.ground = groups.Ground(self.project, base, root, tools, home)
         # What guests say, by the names of their directories; and which were booted.
-        self.said: dict[str, str | Exception] = {}
+        self.answers: dict[str, str | Exception] = {}
         self.booted: list[str] = []
         self.built: list[tuple[str, str]] = []
         self.path = tmp_path
@@ -288,7 +288,7 @@ class Stages:
         self.triggers[name] = triggers
         self.turns[name] = words[2].accel.one_thread
         # Of one series, or of each.
-        answer = self.said.get(f"{words[1].name}/{name}", self.said.get(name, ""))
+        answer = self.answers.get(f"{words[1].name}/{name}", self.answers.get(name, ""))
         if isinstance(answer, Exception):
             raise answer
         reports = tuple(map(splats.kernel_report, console.scan(answer)))
@@ -343,7 +343,7 @@ def test_events_have_triggers_while_modules_go_where_that_is_fixed(
 ) -> None:
     if fixed:
         monkeypatch.setattr(debugging, "_TRIGGER_FIX", stages.series[0].name)
-    stages.said = {"debug-patched": (DATA / "lockdep.log").read_text()}
+    stages.answers = {"debug-patched": (DATA / "lockdep.log").read_text()}
     stages.prove()
     # The base never has the fix.
     assert stages.triggers == {
@@ -439,7 +439,7 @@ def test_processors_under_kvm_do_not_take_turns(stages: Stages) -> None:
 
 def test_the_base_is_asked_about_what_a_kernel_says(stages: Stages) -> None:
     text = (DATA / "lockdep.log").read_text()
-    stages.said = {"debug-patched": text, "debug-base": text}
+    stages.answers = {"debug-patched": text, "debug-base": text}
     checks = stages.prove()
     assert sorted(stages.booted) == ["debug-base", "debug-patched", "kcsan-patched"]
     assert stages.built[2:] == [("debug", "base")]
@@ -455,7 +455,7 @@ def test_what_the_base_has_said_once_it_is_not_asked_again(
     monkeypatch.setattr(debugging.os, "sched_getaffinity", lambda _: {0})
     text = (DATA / "warnings.log").read_text()
     both = Stages(tmp_path, monkeypatch, twin=True)
-    both.said = {"debug-patched": text, "debug-base": text}
+    both.answers = {"debug-patched": text, "debug-base": text}
     both.prove()
     assert both.booted.count("debug-base") == 1
     statuses = [
@@ -467,14 +467,14 @@ def test_what_the_base_has_said_once_it_is_not_asked_again(
     assert statuses == ["pass", "pass"]
     # What it does not say of one series' workloads it may of another's.
     silent = Stages(tmp_path / "again", monkeypatch, twin=True)
-    silent.said = {"debug-patched": text}
+    silent.answers = {"debug-patched": text}
     silent.prove()
     assert silent.booted.count("debug-base") == 2
 
 
 def test_the_base_is_not_asked_about_a_race_of_others(stages: Stages) -> None:
     text = (DATA / "kcsan.log").read_text()
-    stages.said = {"kcsan-patched": text}
+    stages.answers = {"kcsan-patched": text}
     checks = stages.prove()
     assert "kcsan-base" not in stages.booted
     assert checks["no_new_splats"].status == "pass"
@@ -483,7 +483,7 @@ def test_the_base_is_not_asked_about_a_race_of_others(stages: Stages) -> None:
 
 
 def test_what_the_base_does_not_say_is_held_against_the_series(stages: Stages) -> None:
-    stages.said = {"debug-patched": (DATA / "lockdep.log").read_text()}
+    stages.answers = {"debug-patched": (DATA / "lockdep.log").read_text()}
     checks = stages.prove()
     assert checks["no_new_splats"].status == "fail"
 
@@ -502,18 +502,18 @@ def test_before_a_race_is_held_the_base_does_what_the_others_do(
     monkeypatch.setattr(debugging.os, "sched_getaffinity", lambda _: {0})
     text = _race_of_ours(monkeypatch)
     world = Stages(tmp_path, monkeypatch, twin=True)
-    world.said = {"demo/kcsan-patched": text, "twin/kcsan-base": text}
+    world.answers = {"demo/kcsan-patched": text, "twin/kcsan-base": text}
     checks = world.prove()
     assert world.booted.count("kcsan-base") == 2
     assert checks["no_new_splats"].status == "pass"
     # None of them shows it.
     silent = Stages(tmp_path / "again", monkeypatch, twin=True)
-    silent.said = {"demo/kcsan-patched": text}
+    silent.answers = {"demo/kcsan-patched": text}
     assert silent.prove()["no_new_splats"].status == "fail"
     assert silent.booted.count("kcsan-base") == 2
     # One of them is lost, and might have shown it.
     lost = Stages(tmp_path / "lost", monkeypatch, twin=True)
-    lost.said = {"demo/kcsan-patched": text, "twin/kcsan-base": KstallError("gone")}
+    lost.answers = {"demo/kcsan-patched": text, "twin/kcsan-base": KstallError("gone")}
     check = lost.prove()["no_new_splats"]
     assert check.status == "error"
     assert check.detail.endswith("twin kcsan-base: gone")
@@ -526,7 +526,7 @@ def test_those_who_are_in_doubt_are_asked_before_the_others(
     monkeypatch.setattr(debugging.os, "sched_getaffinity", lambda _: {0, 1})
     text = _race_of_ours(monkeypatch)
     world = Stages(tmp_path, monkeypatch, twin=True)
-    world.said = {"twin/kcsan-patched": text, "twin/kcsan-base": text}
+    world.answers = {"twin/kcsan-patched": text, "twin/kcsan-base": text}
     world.prove()
     assert world.booted.count("kcsan-base") == 1
 
@@ -546,7 +546,7 @@ def test_a_base_that_did_not_do_its_work_is_not_kept(
         return came, booted
 
     monkeypatch.setattr(debugging.debugguest, "run", run)
-    stages.said = {"debug-patched": (DATA / "lockdep.log").read_text()}
+    stages.answers = {"debug-patched": (DATA / "lockdep.log").read_text()}
     stages.prove()
     assert (kept["debug-base"], kept["debug-base whole"]) == (False, True)
 
@@ -554,7 +554,7 @@ def test_a_base_that_did_not_do_its_work_is_not_kept(
 def test_a_base_guest_that_is_lost_is_no_verdict_on_what_it_was_asked(
     stages: Stages,
 ) -> None:
-    stages.said = {
+    stages.answers = {
         "debug-patched": (DATA / "lockdep.log").read_text(),
         "debug-base": KstallError("the guest went away"),
     }
@@ -566,7 +566,7 @@ def test_a_base_guest_that_is_lost_is_no_verdict_on_what_it_was_asked(
 
 
 def test_a_guest_that_is_lost_is_no_verdict(stages: Stages) -> None:
-    stages.said = {"debug-patched": KstallError("the guest went away")}
+    stages.answers = {"debug-patched": KstallError("the guest went away")}
     assert stages.prove() == {}
     (stage,) = stages.report.series[0].stages
     assert (stage.name, stage.status) == ("debug", "error")

@@ -136,7 +136,7 @@ def test_kernel_that_no_worker_can_build_tells_why_here(world: World) -> None:
     patch.write_text(patch.read_text().replace("return 3", "return three"))
     with crowd(world, "one") as workers:
         ran = workers.validate()
-    assert ran.exit_code == 1 and "one says the tree does not build" in ran.said
+    assert ran.exit_code == 1 and "one says the tree does not build" in ran.output
     log = (ran.dir / "demo/build.log").read_text()
     assert "three" in log and "three" in (ran.stage("build").error or "")
     assert _alone(world) == verdict(ran)
@@ -159,7 +159,7 @@ def test_workers_of_this_machine(world: World) -> None:
     _own_interpreter(world)
     ran = world.validate("--workers", "2")
     require_proven(ran)
-    assert "2 workers: worker-1, 1 slots and worker-2, 1 slots" in ran.said
+    assert "2 workers: worker-1, 1 slots and worker-2, 1 slots" in ran.output
     assert (world.cache / "workers/worker-1/worker.log").exists()
     assert _alone(world) == verdict(ran)
     _settled(world)
@@ -173,7 +173,7 @@ def test_interrupted_with_workers_of_this_machine(world: World) -> None:
     assert child.pid is not None
     os.kill(child.pid, signal.SIGINT)
     ran = world.end(child)
-    assert ran.exit_code == 2 and "interrupted" in ran.said, ran.said
+    assert ran.exit_code == 2 and "interrupted" in ran.output, ran.output
     assert ran.report is not None and ran.report.status == "interrupted"
     until("they have ended", lambda: not world.processes())
     _go(world)
@@ -228,8 +228,8 @@ def test_last_worker_killed(world: World) -> None:
         until("a guest", (world.root / "booted").exists)
         workers.kill(workers.workers["one"])
         ran = world.end(child)
-        assert ran.exit_code == 2, ran.said
-        assert "no worker can do this: guest of demo" in ran.said
+        assert ran.exit_code == 2, ran.output
+        assert "no worker can do this: guest of demo" in ran.output
         _go(world)
         workers.hire("two")
         workers.gather()
@@ -260,8 +260,8 @@ def test_full_disk_on_one_worker(world: World) -> None:
         world.prepare.clear()
         # Alone it is asked, and says so.
         ran = workers.validate()
-        assert ran.exit_code == 2 and "no space left" in ran.said, ran.said
-        assert "(on one; " in ran.said
+        assert ran.exit_code == 2 and "no space left" in ran.output, ran.output
+        assert "(on one; " in ran.output
         workers.hire("two")
         workers.gather()
         ran = workers.validate()
@@ -284,7 +284,7 @@ def test_worker_with_another_compiler_is_not_asked(world: World) -> None:
         world.prepare.clear()
         workers.gather()
         ran = workers.validate()
-        assert ran.exit_code == 2, ran.said
+        assert ran.exit_code == 2, ran.output
         error = ran.stage("workers").error or ""
         assert "odd has gcc: gcc 3 and not gcc: gcc " in error and "next: " in error
         workers.hire("two")
@@ -304,7 +304,7 @@ def test_worker_of_another_version_is_refused_by_name(world: World) -> None:
         workers.gather()
         ran = workers.validate()
         assert ran.exit_code == 2
-        assert "old has kstall: 0.0.9 abcdef and not kstall: " in ran.said
+        assert "old has kstall: 0.0.9 abcdef and not kstall: " in ran.output
         workers.hire("new")
         workers.gather()
         ran = workers.validate()
@@ -322,7 +322,7 @@ def test_what_nobody_has_is_said_at_once(world: World) -> None:
         workers.gather()
         ran = workers.validate()
     assert ran.exit_code == 2
-    assert "small has 0.9 of 4 memory" in ran.said
+    assert "small has 0.9 of 4 memory" in ran.output
     assert world.guests == []
 
 
@@ -337,10 +337,10 @@ def test_scheduler_gone_and_there_again(world: World) -> None:
         assert workers.scheduler is not None
         workers.kill(workers.scheduler)
         ran = world.end(child)
-        assert ran.exit_code == 2 and "the scheduler is gone" in ran.said, ran.said
+        assert ran.exit_code == 2 and "the scheduler is gone" in ran.output, ran.output
         worker = workers.workers["one"]
         worker.join(60)
-        assert worker.exitcode == 2 and "is gone" in workers.said(worker)
+        assert worker.exitcode == 2 and "is gone" in workers.output(worker)
     _go(world)
     with crowd(world, "one") as workers:
         ran = workers.validate()
@@ -396,7 +396,7 @@ def test_hung_guest_of_a_worker(world: World) -> None:
     world.prepare.append(impatient)
     with crowd(world, "one", "two") as workers:
         ran = workers.validate()
-        assert ran.exit_code == 2, ran.said
+        assert ran.exit_code == 2, ran.output
         assert "did not end" in (ran.stage("guest").error or "")
         # Once more, as it would be here.
         assert len(world.guests) == 2
@@ -415,7 +415,7 @@ def test_trees_at_the_same_time(world: World) -> None:
         until("both are booted", lambda: len(world.guests) == 2)
         _go(world)
         ran = world.end(child)
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
     assert len(world.guests) == 2
     _settled(world)
 
@@ -437,7 +437,7 @@ def test_archives_that_are_cut_short(world: World) -> None:
             path.write_bytes(path.read_bytes()[:-8] + b"damaged!")
         ran = workers.validate()
         require_proven(ran)
-        assert "is not what it was" in ran.said
+        assert "is not what it was" in ran.output
     assert _alone(world) == verdict(ran)
 
 
@@ -445,9 +445,9 @@ def test_store_without_rights(world: World) -> None:
     (world.root / "file").touch()
     with crowd(world, "one") as workers:
         ran = workers.validate("--store", str(world.root / "file/store"))
-    assert ran.exit_code == 2 and "Traceback" not in ran.said
-    assert "cannot be written: Not a directory" in ran.said
-    assert "--store" in ran.said
+    assert ran.exit_code == 2 and "Traceback" not in ran.output
+    assert "cannot be written: Not a directory" in ran.output
+    assert "--store" in ran.output
 
 
 @needs_mounts
@@ -456,10 +456,10 @@ def test_store_without_room(world: World) -> None:
         world.prepare.append(tiny_disk(world.root / "tiny"))
         ran = workers.validate("--store", str(world.root / "tiny"))
         world.prepare.clear()
-    assert ran.exit_code == 2 and "Traceback" not in ran.said
-    assert "cannot be written: No space left" in ran.said, ran.said
+    assert ran.exit_code == 2 and "Traceback" not in ran.output
+    assert "cannot be written: No space left" in ran.output, ran.output
 
 
 def test_store_of_an_unknown_kind(world: World) -> None:
     ran = world.validate("--workers", "1", "--store", "nothing://x")
-    assert ran.exit_code == 2 and "the artifact store nothing://x" in ran.said
+    assert ran.exit_code == 2 and "the artifact store nothing://x" in ran.output

@@ -107,10 +107,10 @@ def test_certificates(tmp_path: Path) -> None:
         # One whom somebody else has signed hears nothing.
         strange = _certificates(tmp_path, "stranger", "other")
         ran = workers.validate(*strange)
-        assert ran.exit_code == 2, ran.said
-        assert "no scheduler answers at tls://" in ran.said
+        assert ran.exit_code == 2, ran.output
+        assert "no scheduler answers at tls://" in ran.output
         ran = workers.validate()
-        assert ran.exit_code == 2 and "asks for certificates" in ran.said
+        assert ran.exit_code == 2 and "asks for certificates" in ran.output
 
 
 # -- what is sent --------------------------------------------------------------------

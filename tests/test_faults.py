@@ -167,8 +167,8 @@ def test_runs_that_are_interrupted_end_at_once(
         os.kill(child.pid or 0, number)
         ran = world.end(child)
         assert ran.exit_code == 2, stage
-        assert "interrupted; what was finished is kept" in ran.said, stage
-        assert "Traceback" not in ran.said
+        assert "interrupted; what was finished is kept" in ran.output, stage
+        assert "Traceback" not in ran.output
         assert ran.report is not None and ran.report.status == "interrupted"
         assert ran.stage(stage).error == "interrupted"
         settled(world)
@@ -377,7 +377,7 @@ def test_a_full_disk_stops_a_run_and_is_said(
     ran = proven.validate()
     proven.prepare.clear()
     require_stopped(ran, stage, "KSTALL_CACHE")
-    assert "no room for" in ran.said or "no space left" in ran.said
+    assert "no room for" in ran.output or "no space left" in ran.output
     assert ran.report is not None and ran.report.status == "could-not-run"
     after = proven.validate()
     require_proven(after)
@@ -431,9 +431,9 @@ def test_a_place_for_runs_that_is_full(world: World) -> None:
     ran = world.validate()
     world.prepare.clear()
     assert ran.exit_code == 2
-    assert f"{world.out} cannot hold run directories: No space left" in ran.said
-    assert "next: name another directory with --out" in ran.said
-    assert "Traceback" not in ran.said
+    assert f"{world.out} cannot hold run directories: No space left" in ran.output
+    assert "next: name another directory with --out" in ran.output
+    assert "Traceback" not in ran.output
     require_proven(world.validate())
 
 
@@ -453,12 +453,12 @@ def test_a_guest_that_fills_the_disk(world: World) -> None:
     )
     ran = world.validate()
     world.prepare.clear()
-    assert ran.exit_code == 2, ran.said
-    assert "Traceback" not in ran.said, ran.said
-    assert "no room for what the guest writes" in ran.said
+    assert ran.exit_code == 2, ran.output
+    assert "Traceback" not in ran.output, ran.output
+    assert "no room for what the guest writes" in ran.output
     # Another guest would find the disk just as full.
     assert world.guests.count("doze") == 1
-    assert "next: free some" in ran.said and "--out" in ran.said
+    assert "next: free some" in ran.output and "--out" in ran.output
     world.guest(None)
     after = world.validate()
     require_proven(after)
@@ -493,8 +493,8 @@ def test_a_read_only_cache_is_said_before_any_stage(world: World) -> None:
     ran = world.validate()
     world.prepare.clear()
     assert ran.exit_code == 2
-    assert f"{world.cache} cannot hold the cache" in ran.said
-    assert "next: set KSTALL_CACHE" in ran.said and "Traceback" not in ran.said
+    assert f"{world.cache} cannot hold the cache" in ran.output
+    assert "next: set KSTALL_CACHE" in ran.output and "Traceback" not in ran.output
 
 
 @needs_mounts
@@ -527,8 +527,8 @@ def test_a_read_only_place_for_runs(world: World) -> None:
     ran = world.validate()
     world.prepare.clear()
     assert ran.exit_code == 2
-    assert f"{world.out} cannot hold run directories: Read-only" in ran.said
-    assert "--out" in ran.said and "Traceback" not in ran.said
+    assert f"{world.out} cannot hold run directories: Read-only" in ran.output
+    assert "--out" in ran.output and "Traceback" not in ran.output
 
 
 # -- guests --------------------------------------------------------------------------
@@ -584,7 +584,7 @@ def test_a_guest_that_does_not_end_well(
     ran = proven.validate()
     proven.guest(None)
     proven.prepare.clear()
-    assert ran.exit_code == code, ran.said
+    assert ran.exit_code == code, ran.output
     stage = ran.stage("guest")
     assert stage.status == ("fail" if code == 1 else "error")
     for text in says:
@@ -633,7 +633,7 @@ with console.open("a") as file:
     ran = proven.validate()
     proven.guest(None)
     proven.prepare.clear()
-    assert ran.exit_code == 1, ran.said
+    assert ran.exit_code == 1, ran.output
     stage = ran.stage("guest")
     assert "the guest panicked" in (stage.error or "")
     assert "console.log" in (stage.error or "")
@@ -673,8 +673,8 @@ def test_of_two_runs_one_waits_and_takes_what_the_other_made(
     require_proven(run)
     require_proven(other)
     assert run.dir != other.dir
-    assert f"waiting for process {first.pid}" in other.said or (
-        f"waiting: process {first.pid}" in other.said
+    assert f"waiting for process {first.pid}" in other.output or (
+        f"waiting: process {first.pid}" in other.output
     )
     if stage in _KEPT:
         assert stage not in run.reused and stage in other.reused
@@ -697,13 +697,13 @@ def test_what_was_built_in_the_future_is_not_built_upon(proven: World) -> None:
     forget(proven, "kernels")
     ran = proven.validate()
     require_proven(ran)
-    assert f"the clock went back since {output} was last built in" in ran.said
+    assert f"the clock went back since {output} was last built in" in ran.output
     # Of the base nothing was left, and the series has only its own file to compile.
     assert [path.read_bytes() for path in kernels] == before
     forget(proven, "kernels")
     again = proven.validate()
     require_proven(again)
-    assert "the clock" not in again.said
+    assert "the clock" not in again.output
 
 
 @pytest.mark.fault("clock", "it goes back during a build")
@@ -822,9 +822,9 @@ def test_a_patch_that_leads_out_of_the_tree_is_refused(world: World, path: str) 
     before = _paths(world.root)
     ran = world.validate()
     assert ran.exit_code == 2
-    assert f"{patch}:" in ran.said and path in ran.said, ran.said
-    assert "leads out of the kernel tree" in ran.said or "git's own" in ran.said
-    assert "next: " in ran.said and "Traceback" not in ran.said
+    assert f"{patch}:" in ran.output and path in ran.output, ran.output
+    assert "leads out of the kernel tree" in ran.output or "git's own" in ran.output
+    assert "next: " in ran.output and "Traceback" not in ran.output
     assert {path for path in _paths(world.root) - before if "evil" in path} == set()
     assert not Path("/tmp/evil.c").exists()
 
@@ -839,8 +839,8 @@ def test_a_patch_through_a_link_is_refused(world: World) -> None:
     patch.write_text(patch.read_text().replace("/demo.c", "/away/demo.c"))
     before = snapshot(target)
     ran = world.validate()
-    assert ran.exit_code == 3, ran.said
-    assert "0001-demo.patch, away/demo.c: away is a symbolic link" in ran.said
+    assert ran.exit_code == 3, ran.output
+    assert "0001-demo.patch, away/demo.c: away is a symbolic link" in ran.output
     assert snapshot(target) == before
 
 

@@ -87,7 +87,7 @@ def test_what_was_compiled_is_not_compiled_again(
         world.kill(child)
     else:
         os.kill(child.pid or 0, number)
-        assert "interrupted; what was finished is kept" in world.end(child).said
+        assert "interrupted; what was finished is kept" in world.end(child).output
     assert world.processes() == [] and world.free()
     before = {
         path: path.stat().st_ino for path in world.cache.glob("compiled/*/*.json")
@@ -262,7 +262,7 @@ def test_a_full_disk_stops_the_stage_and_is_said(compiled: World, kind: str) -> 
     ran = compiled.validate()
     compiled.prepare.clear()
     require_stopped(ran, "compile", "KSTALL_CACHE")
-    assert "no room for" in ran.said or "no space left" in ran.said
+    assert "no room for" in ran.output or "no space left" in ran.output
     after = compiled.validate()
     require_proven(after)
     assert {"patches", "base", "build", "guest", "binaries"} <= after.reused
@@ -313,4 +313,4 @@ def test_objects_of_the_future_are_not_built_upon(compiled: World) -> None:
     forget(compiled, "compiled")
     again = compiled.validate()
     require_proven(again)
-    assert "the clock" not in again.said
+    assert "the clock" not in again.output

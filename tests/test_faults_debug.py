@@ -71,7 +71,7 @@ def _booted(world: World, since: int = 0) -> list[str]:
 
 
 def _series(ran: Ran, name: str) -> SeriesReport:
-    assert ran.report is not None, ran.said
+    assert ran.report is not None, ran.output
     return next(series for series in ran.report.series if series.name == name)
 
 
@@ -119,8 +119,8 @@ def test_runs_that_are_ended_leave_nothing_running_and_are_gone_on_with(
         child = world.held(stage, inside=True)
         os.kill(child.pid or 0, signal.SIGINT)
         ran = world.end(child)
-        assert "interrupted; what was finished is kept" in ran.said, stage
-        assert "Traceback" not in ran.said
+        assert "interrupted; what was finished is kept" in ran.output, stage
+        assert "Traceback" not in ran.output
         # Of two at once, the guest of the one may have come back before it was.
         assert "interrupted" in [entry.error for entry in ran.every(stage)]
         settled(world)
@@ -147,7 +147,7 @@ def test_a_guest_that_came_back_is_not_booted_again(
         deep.kill(child)
     else:
         os.kill(child.pid or 0, number)
-        assert "interrupted; what was finished is kept" in deep.end(child).said
+        assert "interrupted; what was finished is kept" in deep.end(child).output
     assert deep.processes() == [] and deep.free()
     before = _booted(deep, start)
     assert len(set(before)) == len(before) >= 2
@@ -224,12 +224,12 @@ with (results / "huge").open("wb", buffering=0) as file:
     ran = deep.validate()
     deep.guest(None)
     deep.prepare.clear()
-    assert ran.exit_code == 2, ran.said
-    assert "Traceback" not in ran.said, ran.said
+    assert ran.exit_code == 2, ran.output
+    assert "Traceback" not in ran.output, ran.output
     # Whichever comes first: the guest's own end, or what we write for one beside it.
     full = ("no room for what the guest writes", "no space left on the device")
-    assert any(words in ran.said for words in full)
-    assert "next: free some" in ran.said and "--out" in ran.said
+    assert any(words in ran.output for words in full)
+    assert "next: free some" in ran.output and "--out" in ran.output
     require_proven(deep.validate())
 
 
@@ -271,11 +271,11 @@ def test_a_kernel_that_panics_is_held_against_its_series(deep: World) -> None:
     start = len(deep.guests)
     ran = deep.validate()
     deep.guest(None)
-    assert ran.exit_code == 1, ran.said
+    assert ran.exit_code == 1, ran.output
     assert _checks(ran, "demo")["no_new_splats"] == "fail"
     assert _checks(ran, "demo")["workloads_come_to_their_end"] == "fail"
-    assert "debug: guest ended as: observed panic" in ran.said
-    assert "out of ideas" in ran.said
+    assert "debug: guest ended as: observed panic" in ran.output
+    assert "out of ideas" in ran.output
     stage = _debug(ran, "demo")
     assert "debug-patched: panic, see demo/debug-patched/console.log" in (stage.summary)
     assert (ran.dir / "demo/debug-patched/console.log").stat().st_size > 0
@@ -294,7 +294,7 @@ def test_a_kernel_that_hangs_in_silence_is_not_judged(deep: World) -> None:
     ran = deep.validate()
     deep.guest(None)
     deep.prepare.clear()
-    assert ran.exit_code == 2, ran.said
+    assert ran.exit_code == 2, ran.output
     stage = _debug(ran, "demo")
     assert stage.status == "error"
     error = stage.error or ""
@@ -348,7 +348,7 @@ def test_a_base_that_is_lost_is_no_verdict(deep: World) -> None:
     deep.guest(_only("demo", _COMPLAINS) + base)
     ran = deep.validate()
     deep.guest(None)
-    assert ran.exit_code == 2, ran.said
+    assert ran.exit_code == 2, ran.output
     (check,) = (
         check
         for check in _series(ran, "demo").checks
@@ -376,7 +376,7 @@ def test_a_base_is_asked_when_a_run_is_taken_up_again(
         deep.kill(child)
     else:
         os.kill(child.pid or 0, number)
-        assert "interrupted; what was finished is kept" in deep.end(child).said
+        assert "interrupted; what was finished is kept" in deep.end(child).output
     assert deep.processes() == [] and deep.free()
     start = len(deep.guests)
     ran = deep.validate()
@@ -406,9 +406,9 @@ if load["name"] == "doze":
     ran = deep.validate()
     deep.guest(None)
     deep.prepare.clear()
-    assert ran.exit_code == 1, ran.said
-    assert "lost and found" in ran.said
-    assert ("out of ideas" in ran.said) != ends
+    assert ran.exit_code == 1, ran.output
+    assert "lost and found" in ran.output
+    assert ("out of ideas" in ran.output) != ends
     place = ran.dir / "demo/debug-patched"
     assert (place / "console.log").stat().st_size > 99 * 10**6
     assert (place / "results/console.txt").stat().st_size < 10**7
@@ -460,7 +460,7 @@ def test_of_two_runs_one_takes_the_guests_of_the_other(deep: World) -> None:
     run, other = deep.end(first), deep.end(second)
     require_proven(run)
     require_proven(other)
-    assert f"waiting: process {first.pid} runs this very guest" in other.said
+    assert f"waiting: process {first.pid} runs this very guest" in other.output
     assert _booted(deep, start) == sorted(_GUESTS)
 
 

@@ -28,7 +28,7 @@ EVENT = "drm_sched_job_wait"
 
 
 def test_the_series_is_proven(proven: Outcome) -> None:
-    assert proven.exit_code == 0, proven.said
+    assert proven.exit_code == 0, proven.output
     assert proven.report.status == "proven"
     (series,) = proven.report.series
     # Two reasons only: another level tries it, or the smallest kernel has no scheduler.
@@ -51,7 +51,7 @@ def test_nothing_is_done_twice(
     proven: Outcome, project_root: Path, tmp_path: Path
 ) -> None:
     again = validate(project_root, tmp_path, SERIES)
-    assert again.exit_code == 0, again.said
+    assert again.exit_code == 0, again.output
     for name in ("root", "config", "build", "guest"):
         assert again.stage(name).reused, name
     assert not [
@@ -292,4 +292,4 @@ def test_a_run_that_is_ended_leaves_nothing_and_goes_on(
     time.sleep(1)
     assert _qemus(directory) == []
     after = validate(project_copy.root, out, SERIES)
-    assert after.exit_code == 0, after.said
+    assert after.exit_code == 0, after.output

@@ -21,7 +21,7 @@ def test_a_series_is_proven(project_root: Path, tmp_path: Path, series: str) -> 
         pytest.skip("make setup ARCH=arm64 installs what that takes")
     words = ("--arch", "arm64", "--level", "quick", series)
     outcome = validate(project_root, tmp_path / "out", *words)
-    assert outcome.exit_code == 0, outcome.said
+    assert outcome.exit_code == 0, outcome.output
     assert outcome.report.environment.arch == "arm64"
     assert outcome.report.environment.accelerator == "tcg"
     judged = {check.name: check.status for check in outcome.report.series[0].checks}

@@ -88,7 +88,7 @@ def test_a_mutant_is_caught_by_name(
     mutants.make(folder, mutant)
     live.keep_only(folder, mutant.caught_by)
     outcome = live.validate(project_copy.root, tmp_path / "out", name)
-    assert outcome.exit_code == 1, outcome.said
+    assert outcome.exit_code == 1, outcome.output
     checks = outcome.report.series[0].checks
     failed = {check.name for check in checks if check.status == "fail"}
     assert set(mutant.caught_by) <= failed, outcome.failed()

@@ -191,7 +191,7 @@ def test_throttling_by_the_kernels_own_event(
         project_root, tmp_path / "v", "--level", "quick", "--", "sched-throttle"
     )
     key = proven.report.series[0].kernel
-    assert key is not None, proven.said
+    assert key is not None, proven.output
     image = cache.default_dir() / "kernels" / key / "bzImage"
     said = recorded(image, guest_root, project_root, tmp_path / "out")
     # Of the series' first version an event with the time, of the second tracepoints.

@@ -75,7 +75,7 @@ def run(
             parts[number] = part.replace("\nprogram", f"\n{more}program", 1)
     toml.write_text("".join(parts))
     done = validate(project.root, out, "--level", "quick", series)
-    assert done.exit_code == 0, done.said + str(done.failed())
+    assert done.exit_code == 0, done.output + str(done.failed())
     entry = done.report.series[0]
     assert entry.evidence is not None
     saved = evidence.load(done.dir / entry.evidence)

@@ -162,7 +162,7 @@ def test_what_recording_adds_to_each_operation(
     """No more than the event twice, once for the record and once for its oracle."""
     proven = validate(project_root, tmp_path / "v", "--level", "full", "--", name)
     entry = proven.report.series[0]
-    assert entry.overhead is not None and entry.kernel is not None, proven.said
+    assert entry.overhead is not None and entry.kernel is not None, proven.output
     built = kernel.find(entry.kernel, cache.default_dir())
     assert built is not None
     project = Project(project_root)

@@ -66,8 +66,8 @@ def _validate(project: Project, out: Path) -> Outcome:
 
 
 def _detail(outcome: Outcome, check: str) -> str:
-    assert outcome.exit_code == 1, outcome.said
-    assert check in outcome.failed(), outcome.said
+    assert outcome.exit_code == 1, outcome.output
+    assert check in outcome.failed(), outcome.output
     return outcome.failed()[check]
 
 

@@ -175,4 +175,4 @@ def test_rasdaemon_reads_the_event(project_copy: Project, tmp_path: Path) -> Non
     outcome = validate(
         project_copy.root, tmp_path / "out", "--level", "quick", "pci-aer"
     )
-    assert outcome.exit_code == 0, outcome.said
+    assert outcome.exit_code == 0, outcome.output

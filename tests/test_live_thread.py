@@ -36,7 +36,7 @@ def received(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     place = tmp_path_factory.mktemp("received")
     home, out = place / "home", place / "out"
     proven = live.validate(project_root, out, SERIES)
-    assert proven.exit_code == 0, proven.said
+    assert proven.exit_code == 0, proven.output
     # Before the home is another one.
     kept = cache.default_dir()
     with pytest.MonkeyPatch.context() as patch:
@@ -66,9 +66,9 @@ def test_a_series_of_ours_is_known_and_proven_by_its_own_checks(
     project_root: Path, tmp_path: Path, received: Path
 ) -> None:
     outcome = _check(project_root, tmp_path, received)
-    assert outcome.exit_code == 0, outcome.said
-    assert f"it is {SERIES}, and results in the same tree" in outcome.said
-    assert "range-diff" not in outcome.said
+    assert outcome.exit_code == 0, outcome.output
+    assert f"it is {SERIES}, and results in the same tree" in outcome.output
+    assert "range-diff" not in outcome.output
     (entry,) = outcome.report.series
     assert entry.name == SERIES
     (ours,) = Project(project_root).load([SERIES])
@@ -101,17 +101,17 @@ def test_one_line_that_was_changed_is_shown_and_is_what_is_judged(
     # It has a Makefile, which runs here: of ours it is known, of others to be read.
     words = ("--level=quick", "--trusted")
     outcome = _check(project_root, tmp_path / "out", changed, *words)
-    assert f"it is {SERIES}, and results in a different tree" in outcome.said
+    assert f"it is {SERIES}, and results in a different tree" in outcome.output
     assert (
-        "changed  drm/sched: Trace how long a job waited and for what" in outcome.said
+        "changed  drm/sched: Trace how long a job waited and for what" in outcome.output
     )
-    assert "range-diff, ours against theirs:" in outcome.said
+    assert "range-diff, ours against theirs:" in outcome.output
     call = r"\s+trace_call__\w+\(job, ktime_sub\(now, job->submit_ts\)"
-    assert re.search(rf"-\+{call},", outcome.said)
-    assert re.search(rf"\+\+{call} >> 10,", outcome.said)
+    assert re.search(rf"-\+{call},", outcome.output)
+    assert re.search(rf"\+\+{call} >> 10,", outcome.output)
     # What came is built and run (now, or when this was tested the last time), and says
     # too little.
-    assert outcome.exit_code == 1, outcome.said
+    assert outcome.exit_code == 1, outcome.output
     assert outcome.stage("guest").status == "pass"
     failed = {x.name for x in outcome.report.series[0].checks if x.status == "fail"}
     assert "second_job_waits_for_credits" in failed, outcome.failed()
@@ -119,10 +119,10 @@ def test_one_line_that_was_changed_is_shown_and_is_what_is_judged(
 
 def test_a_series_that_nobody_here_has_seen(project_root: Path, tmp_path: Path) -> None:
     outcome = _check(project_root, tmp_path, STRANGE)
-    assert outcome.exit_code == 0, outcome.said
-    assert "it is no version of a series of this checkout" in outcome.said
-    assert "pipe:pipe_resize (event), include/trace/events/pipe.h" in outcome.said
-    assert "in pipe_resize_ring() of fs/pipe.c" in outcome.said
+    assert outcome.exit_code == 0, outcome.output
+    assert "it is no version of a series of this checkout" in outcome.output
+    assert "pipe:pipe_resize (event), include/trace/events/pipe.h" in outcome.output
+    assert "in pipe_resize_ring() of fs/pipe.c" in outcome.output
     (entry,) = outcome.report.series
     assert [event.name for event in entry.events] == ["pipe:pipe_resize"]
     listed = _status(outcome, "kernel_lists_them")
@@ -148,7 +148,7 @@ def test_it_fires_if_somebody_says_how(project_root: Path, tmp_path: Path) -> No
     outcome = _check(
         project_root, tmp_path / "out", STRANGE, "--workload", str(program)
     )
-    assert outcome.exit_code == 0, outcome.said
+    assert outcome.exit_code == 0, outcome.output
     assert _status(outcome, "they_fire").status == "pass"
     trace = next(outcome.dir.glob("*/results/named/trace.txt")).read_text()
     assert "pipe_resize: from=16 to=32 used=0" in trace
@@ -162,7 +162,7 @@ def test_a_workload_that_does_not_make_it_fire_fails(
     outcome = _check(
         project_root, tmp_path / "out", STRANGE, "--workload", str(program)
     )
-    assert outcome.exit_code == 1, outcome.said
+    assert outcome.exit_code == 1, outcome.output
     assert outcome.failed() == {
         "they_fire": "pipe:pipe_resize: 0 events, expected >= 1 events"
     }

@@ -39,7 +39,7 @@ def test_a_series_that_fits_both_is_proven_on_both(
 ) -> None:
     words = ("--level", "quick", "--kernel", f"debian:{version}", SERIES)
     outcome = validate(project.root, tmp_path / "out", *words)
-    assert outcome.exit_code == 0, outcome.said
+    assert outcome.exit_code == 0, outcome.output
     assert outcome.report.status == "proven"
     assert outcome.report.tree is not None
     assert outcome.report.tree.version.startswith(f"{version}.")
@@ -59,7 +59,7 @@ def test_six_series_are_proven_on_the_version_before(
 ) -> None:
     words = ("--level", "quick", "--kernel", "debian:7.2", series)
     outcome = validate(project_root, tmp_path / "out", *words)
-    assert outcome.exit_code == 0, outcome.said
+    assert outcome.exit_code == 0, outcome.output
     judged = {check.name: check.status for check in outcome.report.series[0].checks}
     assert judged["checkpatch_tags"] == "skip"
     assert "PROC_SYSCTL=y instead of SYSCTL" in outcome.stage("config").summary
@@ -77,7 +77,7 @@ def test_two_do_not_apply_to_it(
 ) -> None:
     words = ("--level", "quick", "--kernel", "debian:7.2", series)
     outcome = validate(project_root, tmp_path / "out", *words)
-    assert outcome.exit_code == 3, outcome.said
+    assert outcome.exit_code == 3, outcome.output
     assert re.match(place, outcome.stage("apply").error or "")
 
 
@@ -86,7 +86,7 @@ def test_what_does_not_fit_an_old_tree_is_no_failure(
 ) -> None:
     words = ("--level", "quick", "--kernel", "debian:6.12", "drm-sched")
     outcome = validate(project.root, tmp_path / "out", *words)
-    assert outcome.exit_code == 3, outcome.said
+    assert outcome.exit_code == 3, outcome.output
     assert outcome.report.status == "does-not-apply"
     error = outcome.stage("apply").error or ""
     assert error.startswith("0001-drm-sched-Add-a-helper-for-pipelined-dependencies")

@@ -69,7 +69,7 @@ def test_each_tree_has_a_run_and_all_have_a_table(world: World, tmp_path: Path) 
     _expect(world, "later", ">=99")
     words = ("--kernel", str(tmp_path / "new"), "--kernel", str(tmp_path / "old"))
     ran = world.validate(*words)
-    assert ran.exit_code == 3, ran.said
+    assert ran.exit_code == 3, ran.output
     assert _cells(world) == {
         ("demo", "linux"): "pass",
         ("later", "linux"): "pass",
@@ -83,15 +83,17 @@ def test_each_tree_has_a_run_and_all_have_a_table(world: World, tmp_path: Path) 
         assert report.read(latest / name / "report.json").tree is not None
         assert (latest / name / "report.html").exists()
     # The table: a row a series, a column a tree.
-    (row,) = re.findall(r"(?m)^later +(.*)$", ran.said)
+    (row,) = re.findall(r"(?m)^later +(.*)$", ran.output)
     assert re.split(r"  +", row.strip()) == [
         "proven (unexpected)",
         "proven (unexpected)",
         "does not apply",
     ]
-    assert "verdict  DOES NOT APPLY  1 not applying, 5 proven" in ran.said
+    assert "verdict  DOES NOT APPLY  1 not applying, 5 proven" in ran.output
     # What does not apply where nobody expects it needs no reason.
-    assert "does not fit" not in ran.said.partition("verdict")[0].rpartition("\n\n")[2]
+    assert (
+        "does not fit" not in ran.output.partition("verdict")[0].rpartition("\n\n")[2]
+    )
     page = (latest / "matrix.html").read_text()
     assert 'href="./old/report.html"' in page and "<script" not in page
     cases = {
@@ -107,12 +109,12 @@ def test_each_tree_has_a_run_and_all_have_a_table(world: World, tmp_path: Path) 
 def test_what_stops_applying_turns_the_matrix_red(world: World, tmp_path: Path) -> None:
     _expect(world, "later", ">=7.3")
     ran = world.validate("--kernel", str(tmp_path / "old"), "later")
-    assert ran.exit_code == 1, ran.said
+    assert ran.exit_code == 1, ran.output
     assert _cells(world)[("later", "old")] == "fail"
     assert re.search(
         r"FAILED +later on .*/old: apply: no longer applies to 7\.3\.4, where "
         r"series\.toml expects it: 0001-demo\.patch, later\.c:1",
-        ran.said,
+        ran.output,
     )
     suites = junitparser.JUnitXml.fromfile(str(world.out / "latest" / "junit.xml"))
     (failed,) = [case for suite in suites for case in suite if case.result]
@@ -126,18 +128,18 @@ def test_a_tree_that_cannot_be_had_stops_no_other(world: World, tmp_path: Path) 
         *("--kernel", str(tmp_path / "empty"), "--kernel", str(tmp_path / "new")),
         *("--kernel", f"{tmp_path}/gone#master", "demo"),
     )
-    assert ran.exit_code == 2, ran.said
+    assert ran.exit_code == 2, ran.output
     grid = matrix.read(world.out / "latest")
     assert [column.status for column in grid.columns] == [
         *("proven", "could-not-run", "proven", "could-not-run")
     ]
     # It is said before anything is built, too.
-    assert ran.said.index("is no Linux source tree") < ran.said.index("1 of 4: ")
+    assert ran.output.index("is no Linux source tree") < ran.output.index("1 of 4: ")
     assert re.search(
-        r"NOT JUDGED +demo on .*/empty: tree: .*it has no Makefile", ran.said
+        r"NOT JUDGED +demo on .*/empty: tree: .*it has no Makefile", ran.output
     )
     assert re.search(
-        r"NOT JUDGED +demo on .*gone#master: tree: .*there is no", ran.said
+        r"NOT JUDGED +demo on .*gone#master: tree: .*there is no", ran.output
     )
 
 
@@ -156,8 +158,8 @@ def test_runs_of_a_matrix_are_runs(world: World, tmp_path: Path) -> None:
     assert world.run("judge", str(latest / "new")).exit_code == 0
     ran = world.run("judge", str(latest))
     assert ran.exit_code == 2
-    assert f"{latest.resolve()} is a matrix of 2 runs" in ran.said
-    assert f"such as {latest.resolve()}/linux" in ran.said
+    assert f"{latest.resolve()} is a matrix of 2 runs" in ran.output
+    assert f"such as {latest.resolve()}/linux" in ran.output
     (latest / "matrix.html").unlink()
     assert world.run("html", str(latest)).exit_code == 0
     assert (latest / "matrix.html").exists()
@@ -198,7 +200,7 @@ def test_one_that_is_ended_says_so_and_goes_on(world: World, tmp_path: Path) -> 
     assert grid.columns[1].status in ("interrupted", "could-not-run")
     assert "INTERRUPTED" in (latest / "matrix.html").read_text().upper()
     again = world.validate("--kernel", str(tmp_path / "new"), "demo")
-    assert again.exit_code == 0, again.said
+    assert again.exit_code == 0, again.output
 
 
 # -- a file --------------------------------------------------------------------------
@@ -221,7 +223,7 @@ def test_a_file_names_trees_levels_and_what_is_expected(
         'kernel = "old"\nseries = ["later"]\nexpected = true\n',
     )
     ran = world.run("validate", "--matrix", str(path), "--out", str(world.out))
-    assert ran.exit_code == 1, ran.said
+    assert ran.exit_code == 1, ran.output
     grid = matrix.read(world.out / "latest")
     assert [column.tree for column in grid.columns] == [
         *("linux", "new#for-next", "yesterday's")
@@ -242,7 +244,7 @@ def test_a_file_names_trees_levels_and_what_is_expected(
     ran = world.run(
         *("validate", "--matrix", str(path), "--out", str(world.out), "demo")
     )
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
     grid = matrix.read(world.out / "latest")
     assert [column.tree for column in grid.columns] == ["linux", "new#for-next"]
 
@@ -290,13 +292,13 @@ def test_every_mistake_is_told_at_once_and_is_two(world: World) -> None:
     path = _file(world, "[matrix]\ntrees = ['a']\narchs = ['vax']\nseries = ['none']\n")
     ran = world.run("validate", "--matrix", str(path), "--out", str(world.out))
     assert ran.exit_code == 2
-    assert f"{path}:3: " in ran.said and f"{path}:4: " in ran.said
-    assert "kstall schema matrix-file" in ran.said
+    assert f"{path}:3: " in ran.output and f"{path}:4: " in ran.output
+    assert "kstall schema matrix-file" in ran.output
     assert not world.out.exists()
     ran = world.run("validate", "--matrix", f"{path}.gone", "--out", str(world.out))
-    assert ran.exit_code == 2 and "matrix.toml.gone: no such file" in ran.said
+    assert ran.exit_code == 2 and "matrix.toml.gone: no such file" in ran.output
     words = ("validate", "--matrix", str(path), "--kernel", "x")
-    assert "leave out --kernel" in world.run(*words).said
+    assert "leave out --kernel" in world.run(*words).output
 
 
 def test_relative_trees_are_those_of_the_file(

@@ -58,13 +58,13 @@ def _stopped(entry: SeriesReport) -> Stage:
 
 def test_two_that_fit_are_proven(world: World) -> None:
     ran = world.validate()
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
 
 
 def test_one_that_does_not_apply_is_told_and_the_other_goes_on(world: World) -> None:
     _add_series(world, PATCH.replace("-\treturn 1;", "-\treturn 2;"))
     ran = world.validate("later", "demo")
-    assert ran.exit_code == 3, ran.said
+    assert ran.exit_code == 3, ran.output
     entry = _entry(ran.report, "later")
     assert entry.status == "does-not-apply"
     stage = _stopped(entry)
@@ -89,7 +89,7 @@ def test_one_that_no_longer_applies_where_it_is_expected_has_failed(
     _add_series(world, PATCH.replace("-\treturn 1;", "-\treturn 2;"))
     _expect(world, ">=7.3")
     ran = world.validate("later", "demo")
-    assert ran.exit_code == 1, ran.said
+    assert ran.exit_code == 1, ran.output
     entry = _entry(ran.report, "later")
     assert (entry.status, entry.expected) == ("fail", True)
     stage = _stopped(entry)
@@ -108,14 +108,14 @@ def test_one_that_is_not_expected_there_does_not_apply(world: World) -> None:
     _add_series(world, PATCH.replace("-\treturn 1;", "-\treturn 2;"))
     _expect(world, ">=7.4")
     ran = world.validate("later")
-    assert ran.exit_code == 3, ran.said
+    assert ran.exit_code == 3, ran.output
     assert _entry(ran.report, "later").expected is False
 
 
 def test_one_that_applies_unexpectedly_is_proven_and_told(world: World) -> None:
     _expect(world, "<7.3")
     ran = world.validate("later")
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
     stage = next(
         stage for stage in _entry(ran.report, "later").stages if stage.name == "apply"
     )
@@ -126,7 +126,7 @@ def test_one_that_the_tree_has_already_has_not_failed(world: World) -> None:
     write(world.kernel, {"demo.c": "int demo(void)\n{\n\treturn 3;\n}\n"})
     _expect(world, ">=7.3")
     ran = world.validate("later")
-    assert ran.exit_code == 3, ran.said
+    assert ran.exit_code == 3, ran.output
     assert "already has this patch" in str(_stopped(_entry(ran.report, "later")).error)
 
 
@@ -134,7 +134,7 @@ def test_a_needed_symbol_that_the_tree_lacks_is_no_verdict(world: World) -> None
     _makefile(world)
     _add_series(world, PATCH, "CONFIG_DEMO=y\nCONFIG_GONE=y\n")
     ran = world.validate("later", "demo")
-    assert ran.exit_code == 2, ran.said
+    assert ran.exit_code == 2, ran.output
     entry = _entry(ran.report, "later")
     assert entry.status == "error"
     stage = _stopped(entry)
@@ -151,12 +151,12 @@ def test_one_of_the_base_stops_all_unless_it_can_be_done_without(world: World) -
     base = world.project.kconfigs / "base.config"
     base.write_text("CONFIG_BASE=y\nCONFIG_GONE=y\n")
     ran = world.validate()
-    assert ran.exit_code == 2, ran.said
+    assert ran.exit_code == 2, ran.output
     for name in ("demo", "later"):
         assert _entry(ran.report, name).status == "error"
     base.write_text("CONFIG_BASE=y\n# optional: tested by a header\nCONFIG_GONE=y\n")
     ran = world.validate()
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
     config = next(
         stage for stage in _entry(ran.report, "demo").stages if stage.name == "config"
     )
@@ -176,7 +176,7 @@ def test_a_symbol_of_its_own_that_the_tree_does_not_take_is_its_failure(
     patch = PATCH.replace("diff --git a/demo.c b/demo.c\n", adds)
     _add_series(world, patch, "CONFIG_DEMO=y\nCONFIG_GONE=y\n")
     ran = world.validate("later", "demo")
-    assert ran.exit_code == 1, ran.said
+    assert ran.exit_code == 1, ran.output
     stage = _stopped(_entry(ran.report, "later"))
     assert (stage.name, stage.status) == ("config", "fail")
     assert "CONFIG_GONE=y did not stick" in str(stage.error)
@@ -186,7 +186,7 @@ def test_a_symbol_of_its_own_that_the_tree_does_not_take_is_its_failure(
 def test_a_tree_that_does_not_build_by_itself_is_no_verdict(world: World) -> None:
     _tree(world, other_c="int other(void) { return nothing; }\n")
     ran = world.validate("demo")
-    assert ran.exit_code == 2, ran.said
+    assert ran.exit_code == 2, ran.output
     stage = _stopped(_entry(ran.report, "demo"))
     assert (stage.name, stage.status) == ("build", "error")
     assert stage.error is not None
@@ -195,7 +195,7 @@ def test_a_tree_that_does_not_build_by_itself_is_no_verdict(world: World) -> Non
     # The same where the base is built first.
     world.level = "full"
     ran = world.validate("demo")
-    assert ran.exit_code == 2, ran.said
+    assert ran.exit_code == 2, ran.output
     assert _stopped(_entry(ran.report, "demo")).status == "error"
 
 
@@ -204,7 +204,7 @@ def test_what_a_patch_breaks_is_its_failure_wherever_that_shows(world: World) ->
     touched = PATCH.replace("+\treturn 3;", "+\treturn three;")
     (world.project.patches / "demo/0001-demo.patch").write_text(touched)
     ran = world.validate("demo")
-    assert ran.exit_code == 1, ran.said
+    assert ran.exit_code == 1, ran.output
     assert "demo.c:3" in str(_stopped(_entry(ran.report, "demo")).error)
     # In a file that it does not touch, through a header that it does.
     _tree(world, other_c='#include "shared.h"\nint other(void) { return two(); }\n')
@@ -214,7 +214,7 @@ def test_what_a_patch_breaks_is_its_failure_wherever_that_shows(world: World) ->
     )
     (world.project.patches / "demo/0001-demo.patch").write_text(shared)
     ran = world.validate("demo")
-    assert ran.exit_code == 1, ran.said
-    assert "does other.c build without the patches?" in ran.said
+    assert ran.exit_code == 1, ran.output
+    assert "does other.c build without the patches?" in ran.output
     stage = _stopped(_entry(ran.report, "demo"))
     assert (stage.name, stage.status) == ("build", "fail")

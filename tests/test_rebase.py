@@ -111,7 +111,7 @@ def test_what_only_moved_is_carried_over_compiled_and_shown(world: World) -> Non
     before = snapshot(world.root / "new"), snapshot(world.kernel)
     own = snapshot(world.project.root)
     ran = _rebase(world)
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
     assert (snapshot(world.root / "new"), snapshot(world.kernel)) == before
     assert snapshot(world.project.root) == own
     assert list(_patches(world)) == [
@@ -124,9 +124,9 @@ def test_what_only_moved_is_carried_over_compiled_and_shown(world: World) -> Non
     assert "Date: Thu, 1 Jan 2026 00:00:01 +0000" in second
     assert "Assisted-by: LLM" in second and "kstall@" not in second
     # As git range-diff shows it: the second one is the same patch.
-    assert re.search(r"(?m)^1: +[0-9a-f]+ ! 1: +[0-9a-f]+ demo: Return", ran.said)
-    assert re.search(r"(?m)^2: +[0-9a-f]+ = 2: +[0-9a-f]+ demo: Say more", ran.said)
-    assert "verdict  demo: carried over" in ran.said
+    assert re.search(r"(?m)^1: +[0-9a-f]+ ! 1: +[0-9a-f]+ demo: Return", ran.output)
+    assert re.search(r"(?m)^2: +[0-9a-f]+ = 2: +[0-9a-f]+ demo: Say more", ran.output)
+    assert "verdict  demo: carried over" in ran.output
     run_report = report.read(_place(world) / "run" / "report.json")
     (entry,) = run_report.series
     assert (run_report.status, entry.status) == ("proven", "pass")
@@ -149,17 +149,17 @@ def test_what_does_not_compile_there_has_failed(world: World) -> None:
     path = world.project.patches / "demo/0002-demo-Say-more.patch"
     path.write_text(path.read_text().replace("line_ten;", "line_ten = demo(1);"))
     ran = _rebase(world)
-    assert ran.exit_code in (1, 3), ran.said
+    assert ran.exit_code in (1, 3), ran.output
     _new(world, MOVED + DEMO)
     # The name is taken in the new tree.
     write(world.root / "new", {"demo.c": DEMO + "char line_ten[2];\n"})
     path.write_text(path.read_text().replace(" = demo(1)", ""))
     shutil.rmtree(world.out)
     ran = _rebase(world)
-    assert ran.exit_code == 1, ran.said
-    assert "compiles_as_configured" in ran.said
-    assert "verdict  demo: carried over, and does not compile" in ran.said
-    assert "not written" not in ran.said
+    assert ran.exit_code == 1, ran.output
+    assert "compiles_as_configured" in ran.output
+    assert "verdict  demo: carried over, and does not compile" in ran.output
+    assert "not written" not in ran.output
     own = snapshot(world.project.root)
     assert _rebase(world, "--write").exit_code == 1
     assert snapshot(world.project.root) == own
@@ -170,14 +170,14 @@ def test_a_conflict_is_left_with_the_commands_to_go_on(world: World) -> None:
     before = snapshot(world.root / "new"), snapshot(world.kernel)
     own = snapshot(world.project.root)
     ran = _rebase(world, "--write")
-    assert ran.exit_code == 3, ran.said
+    assert ran.exit_code == 3, ran.output
     assert (snapshot(world.root / "new"), snapshot(world.kernel)) == before
     assert snapshot(world.project.root) == own
     work = _place(world) / "tree"
     assert re.search(
-        r"0001-demo-Return-what-was-asked-for\.patch, demo\.c:7: both trees", ran.said
+        r"0001-demo-Return-what-was-asked-for\.patch, demo\.c:7: both trees", ran.output
     )
-    assert f"cd {work}" in ran.said and "git cherry-pick --continue" in ran.said
+    assert f"cd {work}" in ran.output and "git cherry-pick --continue" in ran.output
     # Only what it touches is there; the rest is one command away.
     assert (work / "demo.c").exists() and not (work / "scripts").exists()
     # The same again changes nothing of what a person is at.
@@ -193,13 +193,13 @@ def test_a_conflict_is_left_with_the_commands_to_go_on(world: World) -> None:
     git(work, "add", "-u")
     settled = _rebase(world)
     assert settled.exit_code == 3
-    assert "resolved, and not yet committed" in settled.said
-    (command,) = re.findall(r"(?m)^ *(git cherry-pick --continue)", ran.said)
+    assert "resolved, and not yet committed" in settled.output
+    (command,) = re.findall(r"(?m)^ *(git cherry-pick --continue)", ran.output)
     subprocess.run(
         command.split(), cwd=work, check=True, env=_editor(), capture_output=True
     )
     done = _rebase(world)
-    assert done.exit_code == 0, done.said
+    assert done.exit_code == 0, done.output
     first, _ = _patches(world).values()
     assert "-\treturn 9;\n+\treturn 3;\n" in first
     assert git(work, "sparse-checkout", "disable") == ""
@@ -214,10 +214,10 @@ def test_a_patch_that_the_tree_has_is_left_out_and_told(world: World) -> None:
     _new(world, MOVED + DEMO.replace("return 1;", "return 3;"))
     own = snapshot(world.project.root)
     ran = _rebase(world, "--write")
-    assert "the tree has 0001-demo-Return-what-was-asked-for.patch" in ran.said
+    assert "the tree has 0001-demo-Return-what-was-asked-for.patch" in ran.output
     # Which patches a series has is not for a program to say.
-    assert ran.exit_code == 2, ran.said
-    assert "these are other patches than series.toml lists" in ran.said
+    assert ran.exit_code == 2, ran.output
+    assert "these are other patches than series.toml lists" in ran.output
     assert snapshot(world.project.root) == own
     assert list(_patches(world)) == ["0001-demo-Say-more.patch"]
     assert _rebase(world).exit_code == 0
@@ -231,7 +231,7 @@ def test_write_replaces_the_patches_and_nothing_else(world: World) -> None:
     before = snapshot(world.root / "new"), snapshot(world.kernel)
     own = snapshot(world.project.root)
     ran = _rebase(world, "--write")
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
     assert (snapshot(world.root / "new"), snapshot(world.kernel)) == before
     after = snapshot(world.project.root)
     changed = {name for name in after | own if after.get(name) != own.get(name)}
@@ -239,19 +239,19 @@ def test_write_replaces_the_patches_and_nothing_else(world: World) -> None:
         *("0001-demo-Return-what-was-asked-for.patch", "0002-demo-Say-more.patch"),
         "demo",  # their directory, which has a time stamp
     }
-    assert "written  " in ran.said
+    assert "written  " in ran.output
     # They apply there now, and are proven.
     ran = world.validate(kernel=world.root / "new")
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
 
 
 def test_a_file_that_was_renamed_is_followed(world: World) -> None:
     top = _new(world, DEMO, **{"nap.c": MOVED + DEMO})
     (top / "demo.c").unlink()
     ran = _rebase(world, "--no-compile")
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
     assert all("a/nap.c" in text for text in _patches(world).values())
-    assert "--no-compile: whether it compiles" in ran.said
+    assert "--no-compile: whether it compiles" in ran.output
 
 
 def test_a_branch_by_name_and_its_true_commit(world: World) -> None:
@@ -259,7 +259,7 @@ def test_a_branch_by_name_and_its_true_commit(world: World) -> None:
     head = commit(top)
     before = snapshot(top)
     ran = _rebase(world, "--no-compile", kernel=f"file://{top}#master")
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
     assert snapshot(top) == before
     # The work tree stands on what was fetched.
     tip = git(_place(world) / "tree", "rev-parse", "kstall-new").strip()
@@ -273,7 +273,7 @@ def test_another_series_or_tree_is_not_mixed_in(world: World) -> None:
     toml.write_text(toml.read_text().replace("It dozes", "It dozes off"))
     ran = _rebase(world)
     assert ran.exit_code == 2
-    assert "was begun from other patches, or another series.toml" in ran.said
+    assert "was begun from other patches, or another series.toml" in ran.output
     assert (_place(world) / "tree/demo.c").exists()
 
 
@@ -284,19 +284,19 @@ def test_bad_input_is_one_message(world: World, tmp_path: Path) -> None:
         (("--out", str(tmp_path / "new" / "out")), "lies inside the kernel tree"),
     ):
         ran = _rebase(world, *words)
-        assert ran.exit_code == 2 and says in ran.said, ran.said
+        assert ran.exit_code == 2 and says in ran.output, ran.output
     assert not (tmp_path / "new" / "out").exists() or not any(
         (tmp_path / "new" / "out").rglob("tree")
     )
     ran = _rebase(world, kernel=f"{tmp_path}/gone#x")
-    assert ran.exit_code == 2 and "there is no" in ran.said
+    assert ran.exit_code == 2 and "there is no" in ran.output
     ran = world.run("rebase", str(tmp_path / "new"), "nobody")
-    assert ran.exit_code == 2 and "no such series: nobody" in ran.said
+    assert ran.exit_code == 2 and "no such series: nobody" in ran.output
     # It has to apply to where it comes from.
     write(world.kernel, {"demo.c": "int other;\n"})
     ran = _rebase(world)
     assert ran.exit_code == 3
-    assert "does not fit" in ran.said
+    assert "does not fit" in ran.output
 
 
 def test_uncommitted_work_is_not_passed_over(world: World) -> None:
@@ -307,10 +307,10 @@ def test_uncommitted_work_is_not_passed_over(world: World) -> None:
     (work / "demo.c").write_text(text + "int more;\n")
     ran = _rebase(world, "--no-compile")
     assert ran.exit_code == 2
-    assert "has changes that are not committed" in ran.said
+    assert "has changes that are not committed" in ran.output
     git(work, "commit", "-q", "-a", "-m", "demo: One more")
     ran = _rebase(world, "--no-compile")
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 0, ran.output
     assert len(_patches(world)) == 3
 
 
@@ -319,12 +319,12 @@ def test_trees_are_committed_once_and_old_ones_go(
 ) -> None:
     top = _new(world, MOVED + DEMO)
     first = _rebase(world, "--no-compile")
-    assert first.said.count("importing 7.3.4 into a repository") == 2
+    assert first.output.count("importing 7.3.4 into a repository") == 2
     store = remote.repository(world.cache)
     assert len(list(store.glob("held/*"))) == 1
     (top / "other.c").write_text("int another;\n")
     second = _rebase(world, "--no-compile")
-    assert second.said.count("importing 7.3.4 into a repository") == 1
+    assert second.output.count("importing 7.3.4 into a repository") == 1
     # What is fetched has the same content as what was copied.
     names = git(store, "for-each-ref", "--format=%(refname)", "refs/kstall/bases")
     for name in names.split():

@@ -156,7 +156,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def entry(ran: Ran, name: str) -> SeriesReport:
-    assert ran.report is not None, ran.said
+    assert ran.report is not None, ran.output
     return next(series for series in ran.report.series if series.name == name)
 
 
@@ -165,13 +165,13 @@ def stage(ran: Ran, name: str, which: str) -> Stage:
 
 
 def statuses(ran: Ran) -> dict[str, str]:
-    assert ran.report is not None, ran.said
+    assert ran.report is not None, ran.output
     return {series.name: series.status for series in ran.report.series}
 
 
 def shared(ran: Ran) -> list[str]:
     """The stages of the run itself."""
-    assert ran.report is not None, ran.said
+    assert ran.report is not None, ran.output
     return [step.name for step in ran.report.stages]
 
 
@@ -486,7 +486,7 @@ def test_a_run_that_is_interrupted_ends_all_guests(
     ran = full.end(child)
     assert ran.exit_code == 2
     assert ran.report is not None and ran.report.status == "interrupted"
-    assert "Traceback" not in ran.said
+    assert "Traceback" not in ran.output
     stopped = [
         step.error
         for series in ran.report.series

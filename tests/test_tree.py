@@ -35,11 +35,11 @@ class Lab:
         if not self.upstream.exists():
             commit(write(self.upstream))
         self.head = git(self.upstream, "rev-parse", "HEAD").strip()
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.base: Base = self.obtain()
 
     def obtain(self) -> Base:
-        return source.obtain(self.upstream, self.place / "cache", self.said.append)
+        return source.obtain(self.upstream, self.place / "cache", self.messages.append)
 
     def patches(self, name: str, *edits: Edit) -> tuple[Patch, ...]:
         """One commit an edit, as patch mails; upstream is back at its head then."""
@@ -56,7 +56,7 @@ class Lab:
         return tree.plan(self.base, patches, self.place / "scratch")
 
     def checkout(self, plan: Plan) -> dict[str, tuple[object, ...]]:
-        with tree.checkout(plan, self.said.append) as applied:
+        with tree.checkout(plan, self.messages.append) as applied:
             assert applied.path == self.base.path
             return contents(applied.path)
 
@@ -81,7 +81,7 @@ def first_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 def lab(tmp_path: Path, first_lab: Lab) -> Lab:
     """A copy of one lab, for making it takes a dozen runs of git."""
     lab = copy.copy(first_lab)
-    lab.place, lab.said = tmp_path, []
+    lab.place, lab.messages = tmp_path, []
     for name in ("upstream", "cache"):
         shutil.copytree(first_lab.place / name, tmp_path / name, symlinks=True)
     lab.upstream = tmp_path / "upstream"
@@ -416,7 +416,7 @@ def test_a_plan_does_not_take_edited_text_for_pristine(lab: Lab) -> None:
 @pytest.mark.fault("two runs", "both want the workspace")
 def test_a_second_run_waits_for_the_workspace(lab: Lab) -> None:
     plan = lab.plan(lab.patches("one", change("Kbuild", "obj-y", "obj-m")))
-    with tree.checkout(plan, lab.said.append):
+    with tree.checkout(plan, lab.messages.append):
         told = threading.Event()
 
         def say(text: str) -> None:

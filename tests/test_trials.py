@@ -59,7 +59,7 @@ def _forget(world: World) -> None:
 
 
 def _series(ran: Ran) -> SeriesReport:
-    assert ran.report is not None, ran.said
+    assert ran.report is not None, ran.output
     return ran.report.series[0]
 
 
@@ -91,7 +91,7 @@ def test_what_could_not_be_judged_is_tried_once_more(world: World) -> None:
     for attempt in series.tries:
         assert (ran.dir / str(attempt.evidence) / "agent.json").exists()
     assert [stage.name for stage in series.stages].count("guest") == 1
-    assert "booting this guest once more" in ran.said
+    assert "booting this guest once more" in ran.output
     # The second is kept, the first is not.
     (kept,) = _kept(world)
     assert "lost-events" not in kept.read_text()
@@ -207,11 +207,11 @@ def test_a_failure_of_an_earlier_guest_says_so(world: World) -> None:
     world.guest(None)
     ran = world.validate()
     assert (ran.exit_code, world.guests.count("doze")) == (1, 1)
-    assert "this guest ran earlier, `kstall validate --again demo`" in ran.said
+    assert "this guest ran earlier, `kstall validate --again demo`" in ran.output
     require_proven(world.validate("--again"))
     ran = world.validate()
     require_proven(ran)
-    assert ran.stage("guest").reused and "ran earlier" not in ran.said
+    assert ran.stage("guest").reused and "ran earlier" not in ran.output
 
 
 def _tally(ran: Ran) -> dict[str, tuple[int, int, int]]:
@@ -229,7 +229,7 @@ def test_repeats_that_agree(world: World) -> None:
     assert len(list(ran.dir.glob("demo/repeat-*"))) == 1
     assert (ran.dir / str(_series(ran).evidence) / "agent.json").exists()
     assert _kept(world) == []
-    assert "3 runs: 3 proven" in ran.said
+    assert "3 runs: 3 proven" in ran.output
 
 
 def test_repeats_that_differ(world: World) -> None:
@@ -240,7 +240,7 @@ def test_repeats_that_differ(world: World) -> None:
         + _if("number == 4", LOSES)
     )
     ran = world.validate("--repeat", "5")
-    assert (ran.exit_code, world.guests.count("doze")) == (1, 5), ran.said
+    assert (ran.exit_code, world.guests.count("doze")) == (1, 5), ran.output
     assert _tally(ran) == {
         "guest": (4, 0, 1),
         "booted_kernel": (3, 0, 2),
@@ -256,9 +256,9 @@ def test_repeats_that_differ(world: World) -> None:
     assert _states(ran) == {"booted_kernel": "error", "dozes": "fail"}
     assert repeats.runs[1].failed == ["dozes"]
     assert "the guest went away" in (repeats.runs[2].error or "")
-    rows = [line.split() for line in ran.said.splitlines()]
+    rows = [line.split() for line in ran.output.splitlines()]
     assert ["dozes", "2", "1", "2", "0"] in rows
-    assert "5 runs: 2 proven, 1 failed, 2 could not be judged" in ran.said
+    assert "5 runs: 2 proven, 1 failed, 2 could not be judged" in ran.output
 
 
 def test_repeats_of_which_one_was_not_judged(world: World) -> None:
@@ -320,7 +320,7 @@ def test_a_failure_is_told_though_a_later_guest_cannot_be_tried(world: World) ->
     world.prepare.append(_no_second)
     ran = world.validate("--repeat", "3")
     world.prepare.clear()
-    assert ran.exit_code == 1, ran.said
+    assert ran.exit_code == 1, ran.output
     assert _states(ran)["dozes"] == "fail"
     repeats = _series(ran).repeats
     assert repeats is not None
@@ -359,11 +359,11 @@ def test_a_tree_that_does_not_build_is_not_the_patches_fault(tmp_path: Path) -> 
             )
             (away / "far.c").write_text(broken)
             ran = world.validate()
-            assert ran.exit_code == 2, ran.said
+            assert ran.exit_code == 2, ran.output
             stage = ran.stage("build" if level == "quick" else "base")
             assert stage.status == "error"
             assert "far.c:3" in (stage.error or "")
-            assert "without any patch" in ran.said
+            assert "without any patch" in ran.output
 
 
 def test_a_compiler_that_is_killed_refuses_nothing() -> None:
