@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import duckdb
 import pytest
 
 import recordings
-from kstall_ops import cli, errors, recording, schema, seal, store
+from kstall_ops import cli, errors, explain, recording, schema, seal, store
 from recordings import BEGAN, MS, SECOND, Node, culprit, seal_segment
 
 
@@ -221,18 +222,120 @@ def _edit(
 def test_of_one_that_is_damaged_it_is_said_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One of many keeps the others from being sealed, too."""
-    good, bad = (culprit().nodes()[n].write(tmp_path / f"r{n}") for n in (0, 1))
-    _cut(bad)
-    words = ["seal", str(good), str(bad), "-o", str(tmp_path / "s")]
+    nodes = culprit().nodes()
+    bad = [nodes[n].write(tmp_path / f"r{n}") for n in (0, 1)]
+    _cut(bad[0])
+    _flip(bad[1])
+    words = ["seal", *map(str, bad), "-o", str(tmp_path / "s")]
     assert cli.main(words) == 2
     said = capsys.readouterr().err
-    assert "truncated; nothing was sealed: leave it out, or copy it again" in said
+    assert f"kstall: {bad[0]}: segments/cpu0-0.pages: " in said
+    assert f"truncated; {bad[1]}: segments/cpu0-0.pages: not the bytes" in said
+    assert "; nothing was sealed: leave it out, or copy it again" in said
     assert not (tmp_path / "s").exists()
     file = tmp_path / "file"
     file.touch()
     assert cli.main(["seal", str(file), "-o", str(tmp_path / "s")]) == 2
     assert capsys.readouterr().err.startswith(f"kstall: {file}: no directory; ")
+
+
+def missing(path: Path) -> list[tuple[object, ...]]:
+    return store.query(path, "SELECT kind, node, place, reason FROM missing")[1]
+
+
+def test_one_that_is_damaged_costs_the_others_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named, the status says so, and the store knows until a whole one comes."""
+    top, made = culprit().write(tmp_path / "rec"), tmp_path / "s.duckdb"
+    whole = tmp_path / "whole"
+    shutil.copytree(top / "node2", whole)
+    _cut(top / "node2")
+    words = ["seal", str(top), "-o", str(made)]
+    assert cli.main(words) == 3
+    said = capsys.readouterr().out
+    assert f"! {top}/node2: segments/cpu0-0.pages: " in said
+    assert "truncated; left out: copy it again, if that damaged it, and seal" in said
+    assert "2 recordings sealed" in said and "; 1 left out\n" in said
+    assert [row[:3] for row in missing(made)] == [
+        ("recording", "node2", str(top / "node2"))
+    ]
+    # What is missing caps what is claimed, as what is lost does.
+    told = explain.report(made)
+    (late,) = told.verdicts[0].stragglers
+    (finding,) = late.findings
+    assert (late.rank, finding.level) == (1, "coincides")
+    assert "of which nothing came (node2)" in finding.caps[0]
+    text = explain.as_text(told)
+    assert f"  - node2: a recording is missing, {top}/node2: segments/" in text
+    assert "  ! recordings are missing (node2): a rank of which nothing came" in text
+    assert explain.as_json(told)["missing"][0]["node"] == "node2"
+    # The same again changes nothing, and a whole copy ends it, wherever it is.
+    before = made.read_bytes()
+    assert cli.main(words) == 3
+    assert made.read_bytes() == before
+    assert cli.main(["seal", str(whole), "-o", str(made)]) == 0
+    assert missing(made) == []
+    assert cli.main(words) == 3
+    assert missing(made) == [], "of what is there a damaged copy is not missing"
+    assert explain.report(made).verdicts[0].stragglers[0].explained
+
+
+def test_one_of_which_not_even_the_node_is_known(tmp_path: Path) -> None:
+    """Anything may be in it; its segments show that it is a recording."""
+    top, made = culprit().write(tmp_path / "rec"), tmp_path / "s.duckdb"
+    Node("other", "other").write(top / "x")
+    (top / "x/session.json").unlink()
+    done = seal.seal([top], made)
+    assert (len(done.added), len(done.left_out)) == (3, 1)
+    ((kind, node, place, reason),) = missing(made)
+    assert (kind, node, place) == ("recording", None, str(top / "x"))
+    assert str(reason).startswith("not a recording of kstall-node, it has no session")
+    (late,) = explain.report(made).verdicts[0].stragglers
+    assert not late.explained
+
+
+@pytest.mark.parametrize(("meanwhile", "level"), [(True, "coincides"), (False, None)])
+def test_a_recording_of_the_same_boot_that_is_missing_is_a_loss(
+    tmp_path: Path, meanwhile: bool, level: str | None
+) -> None:
+    top, made = culprit().write(tmp_path / "rec"), tmp_path / "s.duckdb"
+    began = BEGAN + (1 if meanwhile else 1000) * SECOND
+    other = Node("node1", "boot1", began, began + SECOND)
+    other.throttle(began + 1, began + 2, 40)
+    _cut(other.write(top / "again"))
+    seal.seal([top], made)
+    (late,) = explain.report(made).verdicts[0].stragglers
+    (finding,) = late.findings
+    assert finding.level == (level or "explains")
+    assert bool(finding.caps) == meanwhile
+    if meanwhile:
+        assert (
+            f"lost meanwhile (the recording {top}/again is missing)"
+            in (finding.caps[0])
+        )
+
+
+def test_what_grew_and_is_damaged_leaves_what_was_sealed(tmp_path: Path) -> None:
+    node, made = Node(ended=None), tmp_path / "s.duckdb"
+    node.throttle(BEGAN + 1, BEGAN + 1 + MS, 7)
+    seal.seal([node.write(tmp_path / "early")], made)
+    before = dump(made)
+    for at in range(30):
+        node.throttle(BEGAN + (at + 2) * SECOND, BEGAN + (at + 2) * SECOND + MS, 7)
+    other = Node("other", "other").write(tmp_path / "other")
+    late = node.write(tmp_path / "late")
+    # It shows when pages before it are decoded already.
+    path = late / "segments/cpu1-0.pages"
+    data = path.read_bytes()
+    assert len(data) > 4096
+    path.write_bytes(data[:4096] + b"\xee" * 4096)
+    recordings.seal_segment(path, 1)
+    done = seal.seal([late, other], made)
+    assert (len(done.added), len(done.left_out)) == (1, 1)
+    assert dump(made)["stall"] == before["stall"]
+    assert len(dump(made)["session"]) == 2
+    assert missing(made) == []
 
 
 @pytest.mark.parametrize(
@@ -392,6 +495,31 @@ def test_one_clear_message_each(
 
 
 @pytest.mark.parametrize(
+    ("damage", "complaint"), BROKEN, ids=[text[:30] for _, text in BROKEN]
+)
+def test_whatever_it_is_the_others_are_sealed(
+    tmp_path: Path, damage: Callable[[Path], object], complaint: str
+) -> None:
+    node = Node()
+    node.proc(7)
+    node.throttle(BEGAN + 10, BEGAN + 20, 40)
+    dir = node.write(tmp_path / "rec/bad")
+    damage(dir)
+    good = Node("good", "other")
+    good.throttle(BEGAN + 10, BEGAN + 20, 40)
+    good.write(tmp_path / "rec/good")
+    made = tmp_path / "s.duckdb"
+    done = seal.seal([tmp_path / "rec"], made)
+    assert (len(done.added), len(done.left_out)) == (1, 1)
+    # As if it had not been there, but for what is known to be missing.
+    seal.seal([tmp_path / "rec/good"], tmp_path / "alone")
+    assert dump(made) == dump(tmp_path / "alone")
+    ((_, _, place, reason),) = missing(made)
+    assert place == str(dir) and str(dir) not in str(reason)
+    assert re.search(complaint, str(reason))
+
+
+@pytest.mark.parametrize(
     ("words", "limit"),
     [
         (["seal", "REC", "-o", "OUT"], 600_000),
@@ -415,6 +543,8 @@ def test_a_full_disk_leaves_what_was_there(
             "import resource, sys\n"
             "limit = int(sys.argv.pop(1))\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
+            # Compiled modules would be cut as well, and be read by the next test.
+            "sys.dont_write_bytecode = True\n"
             "from kstall_ops.cli import main\n"
             "sys.exit(main(sys.argv[1:]))",
             *(str(limit), *(names.get(word, word) for word in words)),

@@ -20,6 +20,7 @@ from typing import Any
 import duckdb
 
 from .errors import shown
+from .missing import Missing
 from .recording import digest
 from .rules import Rules
 from .straggler import Arrival, Job, Step, chance, union
@@ -140,6 +141,8 @@ class Health:
     nodes: Mapping[str, str]
     #: By session, the classes that it has no records of, and why.
     unrecorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: What is not in the store, though it was to be.
+    missing: Sequence[Missing] = ()
 
     def of(self, sid: str, provider: str, begin: int, end: int) -> list[str]:
         """Why claims from ``provider`` between two times cannot be of the highest."""
@@ -419,6 +422,8 @@ def _finding(
     first, last = job.steps[0].arrivals[rank], job.steps[-1].arrivals[rank]
     assert first.since is not None
     caps: list[str] = []
+    if job.unseen:
+        caps.append(f"a rank may have been later of which nothing came ({job.unseen})")
     for provider in overlap.providers:
         for cap in health.of(first.sid, provider, first.since, last.exit):
             if cap not in caps:

@@ -15,7 +15,7 @@ from typing import Any
 
 from kstall.base import KstallError
 
-from . import VERBS, store
+from . import VERBS, missing, store
 from . import explain as explaining
 from . import seal as sealing
 from .errors import NotARecording, OpsError, Refused, shown
@@ -25,7 +25,7 @@ _TABLES = "SHOW TABLES and DESCRIBE stall say what there is"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; 0 done, 2 could not, and of ``fleet pull`` 3 if some could not."""
+    """Run a verb; 0 done, 2 could not, 3 (``seal``, ``fleet pull``) only in part."""
     arguments = _parser().parse_args(argv)
     try:
         status = int(arguments.verb(arguments))
@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         help=VERBS["seal"],
         description="Decode recordings of nodes into a store, beside what it has; "
         "the same again changes nothing.",
+        epilog="One that is damaged is left out.  Exit status: 0 all, 3 some, 2 none",
     )
     seal.add_argument(
         "dirs", nargs="+", type=Path, metavar="DIR", help="a recording, or many below"
@@ -188,13 +189,16 @@ def _seal(arguments: argparse.Namespace) -> int:
             f"{error}; nothing was sealed: leave it out, or copy it again if that "
             "damaged it"
         ) from None
+    for bad in done.left_out:
+        print(f"  ! {shown(bad, 400)}; left out: {missing.NEXT}")
     for text in done.remarks:
         print(f"  ! {shown(text, 400)}")
     print(
         f"{arguments.store}: {len(done.added)} recordings sealed, {done.records} "
         f"records; {len(done.same)} were there already"
+        + (f"; {len(done.left_out)} left out" if done.left_out else "")
     )
-    return 0
+    return sealing.SOME if done.left_out else sealing.ALL
 
 
 def _query(arguments: argparse.Namespace) -> int:

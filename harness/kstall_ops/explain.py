@@ -12,9 +12,10 @@ from typing import Any
 
 import duckdb
 
-from . import align, chains, pending, store, straggler
+from . import align, chains, missing, pending, store, straggler
 from .chains import Health, Verdict
 from .errors import OpsError, shown
+from .missing import Missing
 from .pending import Absent, Hung, Open
 from .rules import Rules, rules
 from .runs import TABLE, runs
@@ -92,6 +93,8 @@ class Report:
     losses: list[dict[str, Any]]
     clocks: list[dict[str, Any]]
     remarks: list[str] = field(default_factory=list)
+    #: What is not in the store, though it was to be.
+    missing: list[Missing] = field(default_factory=list)
 
 
 def report(path: Path, job: str | None = None) -> Report:
@@ -100,6 +103,8 @@ def report(path: Path, job: str | None = None) -> Report:
     with store.reading(path) as opened:
         health, remarks = _health(opened)
         found = straggler.jobs(opened, limits)
+        for one in found:
+            _partial(one, health)
         until = pending.known_until(opened)
         hung = pending.hung(opened, found, until, health, limits)
         if job is not None:
@@ -121,6 +126,7 @@ def report(path: Path, job: str | None = None) -> Report:
             losses=_dicts(opened, store.NAMED["losses"]),
             clocks=_clocks(opened),
             remarks=remarks,
+            missing=list(health.missing),
         )
     made.remarks += _unknown(made, found)
     return made
@@ -150,6 +156,10 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
     ).fetchall():
         begin, end = (-_FAR if t0 is None else t0), (_FAR if t1 is None else t1)
         losses.setdefault(sid, []).append((begin, end, reason or "unknown"))
+    gone = missing.read(opened)
+    boots = dict(opened.execute("SELECT sid, boot_id FROM session").fetchall())
+    for sid, loss in missing.losses(gone, boots):
+        losses.setdefault(sid, []).append(loss)
     refused: dict[str, set[str]] = {}
     for sid, provider in opened.execute(
         "SELECT sid, provider FROM oracle WHERE verdict = 'disagrees'"
@@ -166,8 +176,19 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
         refused={sid: frozenset(found) for sid, found in refused.items()},
         nodes=nodes,
         unrecorded=_unrecorded(opened),
+        missing=gone,
     )
-    return health, remarks + _unrecorded_text(health)
+    return health, [*missing.remarks(gone), *remarks, *_unrecorded_text(health)]
+
+
+def _partial(job: Job, health: Health) -> None:
+    """Note on which missing recordings the job may have ranks."""
+    job.unseen = missing.unseen(health.missing, job.world, len(job.ranks))
+    if job.unseen:
+        job.remarks.append(
+            f"recordings are missing ({job.unseen}): a rank of which nothing came may "
+            "be the one that was late; no claim is more than `coincides`"
+        )
 
 
 def _unrecorded(opened: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
@@ -370,6 +391,7 @@ def as_json(made: Report) -> dict[str, Any]:
         "oracles": made.oracles,
         "losses": made.losses,
         "clocks": made.clocks,
+        "missing": [one._asdict() for one in made.missing],
         "unknown": made.remarks,
     }
 
@@ -441,13 +463,15 @@ def hung_title(one: Hung) -> str:
     if one.absent:
         absent = [rank.rank for rank in one.absent]
         said += f"; {_ranks(absent, 'has not entered it', 'have not entered it')}"
-    elif not one.unknown and not one.silent:
+    elif not (one.unknown or one.silent or one.unseen):
         said += "; these are all"
     if one.unknown:
         early = _ranks(one.unknown, "is not known", "are not known")
         said += f"; {early}, as the recording ends too early"
     if one.silent:
         said += f"; of {one.silent} more there are no marks at all"
+    if one.unseen:
+        said += f"; recordings are missing ({one.unseen}), which may have more ranks"
     return said
 
 
@@ -514,16 +538,17 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     lines += [f"  ! {text}" for text in job.remarks]
     if one.said == "nothing" and len(job.ranks) > 1 and job.steps:
         count = len(job.late_steps())
-        none = "of these ranks none" if job.silent else "no rank"
+        none = "of these ranks none" if job.partial else "no rank"
         lines.append(
             f"  {'before that ' if hangs else ''}{none} was late"
             if not count
             else f"  no straggler: {count} late steps, no rank in {limits.late_steps} "
             "of them, or none more often than by chance"
         )
+    every = "each of these ranks" if job.partial else "every rank"
     for cls, share in sorted(one.slowed.items()):
         lines.append(
-            f"  all slowed{'' if one.stragglers else ', no straggler'}: every rank "
+            f"  all slowed{'' if one.stragglers else ', no straggler'}: {every} "
             f"loses {share:.0%} or more of its time to {cls}"
         )
     for late in one.stragglers:

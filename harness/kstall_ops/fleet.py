@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from . import recording, seal
-from .errors import NotARecording, OpsError, shown
+from .errors import OpsError, shown
 
 #: Of what is spoken on the pipe.
 VERSION = 1
 PINGS = 16
-ALL, NONE, SOME = 0, 2, 3
+ALL, NONE, SOME = seal.ALL, seal.NONE, seal.SOME
 _AT_ONCE = 32
 _LINE = 1 << 16
 _FILE = 1 << 30
@@ -64,12 +64,15 @@ class Pulled:
 
     nodes: tuple[Node, ...]
     summary: str
+    #: Whether there is anything of theirs in the store.
+    came: bool
 
     @property
     def status(self) -> int:
         """The exit status: all, some or none."""
-        good = sum(one.ok for one in self.nodes)
-        return ALL if good == len(self.nodes) else SOME if good else NONE
+        if all(one.ok for one in self.nodes):
+            return ALL
+        return SOME if self.came else NONE
 
 
 def expand(text: str) -> list[str]:
@@ -158,12 +161,15 @@ def pull(
                 raise
         done, sealed = _sealed(results, path)
         summary = "nothing came, the store is as it was"
-        if good := sum(node.ok for node in done):
+        came = bool(sealed.added or sealed.same)
+        if came:
+            good = sum(node.ok for node in done)
             summary = (
                 f"{good} of {len(nodes)} nodes, {len(sealed.added)} recordings sealed, "
                 f"{len(sealed.same)} were there already"
+                + (f"; {len(sealed.left_out)} left out" if sealed.left_out else "")
             )
-    return Pulled(tuple(done), summary)
+    return Pulled(tuple(done), summary, came)
 
 
 def _sealed(
@@ -174,24 +180,20 @@ def _sealed(
     if not dirs:
         return [node for node, _ in results], seal.Sealed()
     try:
-        return [node for node, _ in results], seal.seal(dirs, path)
-    except NotARecording:
-        pass
-    # One of them, which costs the others nothing: each by itself.
-    done, total = [], seal.Sealed()
+        sealed = seal.seal(dirs, path)
+    except seal.NothingSealed as error:
+        sealed = seal.Sealed(left_out=error.left_out)
+    bad = {one.dir: one for one in sealed.left_out}
+    done = []
     for node, found in results:
-        if not found:
-            done.append(node)
-            continue
-        try:
-            one = seal.seal(found, path)
-        except NotARecording as error:
-            done.append(Node(node.node, False, f"sent what is none: {error}"))
-            continue
-        done.append(node)
-        total.added += one.added
-        total.same += one.same
-    return done, total
+        whys = [
+            f"{dir.name.removeprefix(f'{node.node}.')}: {bad[dir].row.reason}"
+            for dir in found
+            if dir in bad
+        ]
+        said = f"sent what is no recording: {'; '.join(whys)}"
+        done.append(Node(node.node, False, said) if whys else node)
+    return done, sealed
 
 
 def _one(

@@ -57,6 +57,7 @@ class Tools:
                 "sessions": self._named("sessions"),
                 "ranks": self._named("ranks"),
                 "clocks": self._named("clocks"),
+                "missing": self._named("missing"),
             }
         )
 

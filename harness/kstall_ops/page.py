@@ -125,15 +125,16 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) ->
     parts.append(f'<p class="soft">{" · ".join(explain.measure(job))}</p>')
     parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
     if one.said == "nothing" and len(job.ranks) > 1 and job.steps:
-        said = "of these ranks none" if job.silent else "no rank"
+        said = "of these ranks none" if job.partial else "no rank"
         said = f"before that {said}" if hangs else said
         said = f"{said[0].upper()}{said[1:]} was a straggler."
         parts.append(f'<div class="card">{said}</div>')
+    every = "each of these ranks" if job.partial else "every rank"
     for cls, share in sorted(one.slowed.items()):
         none = "" if one.stragglers else ", no straggler"
         parts.append(
             f'<div class="card warn"><span class="level">All slowed{none}</span>: '
-            f"every rank loses {share:.0%} or more of its time to {_text(cls)}.</div>"
+            f"{every} loses {share:.0%} or more of its time to {_text(cls)}.</div>"
         )
     for late in one.stragglers:
         parts.append(

@@ -13,6 +13,7 @@ from typing import Any
 
 import duckdb
 
+from . import missing
 from .chains import Health, filled, without
 from .errors import shown
 from .rules import Rules
@@ -109,6 +110,8 @@ class Hung:
     #: Ranks whose recording ends too early to say, and how many have no marks at all.
     unknown: tuple[int, ...]
     silent: int
+    #: Recordings that are missing, on which there may be more ranks, in words.
+    unseen: str = ""
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,7 @@ def hung(
                 ),
                 unknown=tuple(one.rank for one in behind if one.age < limit),
                 silent=silent,
+                unseen=missing.unseen(health.missing, worlds.get(job), len(lasts)),
             )
         )
     return found

@@ -132,7 +132,7 @@ class Recording:
 
 def load(dir: Path) -> Recording:
     """Read ``dir``.  Raises `NotARecording`."""
-    session = _session(dir)
+    session = session_of(dir)
     remarks: list[str] = []
     facts = list(_facts(dir, remarks))
     segments = _segments(dir, remarks)
@@ -145,7 +145,7 @@ def load(dir: Path) -> Recording:
         remarks.append("no end: it is still being recorded, or the recorder was killed")
     return Recording(
         dir=dir,
-        sid=_sid(session),
+        sid=sid_of(session),
         session=session,
         layouts=_layouts(dir),
         segments=segments,
@@ -161,7 +161,8 @@ def _numbers(first: int, after: int) -> str:
     return f"segments {first} to {after - 1} are"
 
 
-def _session(dir: Path) -> Mapping[str, Any]:
+def session_of(dir: Path) -> Mapping[str, Any]:
+    """What session.json says.  Raises `NotARecording`."""
     path = dir / SESSION
     try:
         session = json.loads(path.read_text(encoding="utf-8"))
@@ -192,7 +193,7 @@ def _session(dir: Path) -> Mapping[str, Any]:
     return session
 
 
-def _sid(session: Mapping[str, Any]) -> str:
+def sid_of(session: Mapping[str, Any]) -> str:
     """The same for the same recording, wherever it was copied to."""
     parts = (session[name] for name in ("node", "boot_id", "instance", "began"))
     return digest(*parts).hex()

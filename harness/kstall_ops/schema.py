@@ -4,13 +4,14 @@
 ``id`` and ``sid`` are hashes of content, so that the same recording gets the same ones
 wherever and however often it is sealed.  ``t0``, ``t1`` and ``t`` are CLOCK_MONOTONIC
 of the node; only `align` compares those of two nodes.  ``unrecorded`` is JSON: why a
-class was not recorded, of each that was not.
+class was not recorded, of each that was not.  ``missing`` is what is not in the store,
+though it was to be: `missing`.
 """
 
 from __future__ import annotations
 
 #: Of the store; a store of another one is refused.
-VERSION = 4
+VERSION = 5
 
 TABLES: dict[str, dict[str, str]] = {
     "session": {
@@ -104,6 +105,16 @@ TABLES: dict[str, dict[str, str]] = {
         "theirs": "BIGINT",
         "verdict": "VARCHAR",
         "until": "BIGINT",
+    },
+    "missing": {
+        "kind": "VARCHAR",
+        "place": "VARCHAR",
+        "node": "VARCHAR",
+        "sid": "VARCHAR",
+        "boot_id": "VARCHAR",
+        "began": "BIGINT",
+        "ended": "BIGINT",
+        "reason": "VARCHAR",
     },
 }
 

@@ -3,13 +3,14 @@
 
 Merging nodes is sealing many directories.  To seal the same again changes nothing; a
 recording of which more is there than the last time takes the place of what was sealed.
+One that is damaged costs the others nothing, and the store knows that it is missing.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +18,21 @@ from typing import Any
 
 import duckdb
 
-from . import recording, schema, store
+from . import missing, recording, schema, store
 from .decode import Decoder
 from .errors import NotARecording, OpsError
+from .missing import Damaged, Missing
 from .recording import Recording
 from .rules import rules
 
 #: After all records.
 _FOREVER = (1 << 63) - 1
+
+
+#: Exit statuses: what was to be sealed is, or nothing of it, or some.
+ALL, NONE, SOME = 0, 2, 3
+#: Of damaged recordings so many are named in one line.
+_NAMED = 5
 
 
 @dataclass
@@ -35,6 +43,18 @@ class Sealed:
     added: list[str] = field(default_factory=list)
     same: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    left_out: list[Damaged] = field(default_factory=list)
+
+
+class NothingSealed(NotARecording):
+    """All recordings are damaged."""
+
+    def __init__(self, left_out: Sequence[Damaged]) -> None:
+        said = [str(one) for one in left_out[:_NAMED]]
+        if len(left_out) > _NAMED:
+            said.append(f"and {len(left_out) - _NAMED} more")
+        super().__init__("; ".join(said))
+        self.left_out = list(left_out)
 
 
 def find(dirs: Iterable[Path]) -> list[Path]:
@@ -44,44 +64,105 @@ def find(dirs: Iterable[Path]) -> list[Path]:
     """
     found = []
     for dir in dirs:
-        below = sorted(path.parent for path in dir.glob(f"*/{recording.SESSION}"))
         here = (dir / recording.SESSION).exists()
-        if not here and not below and not dir.is_dir():
+        if not here and not dir.is_dir():
             what = "no directory" if dir.exists() else "no such directory"
             raise NotARecording(f"{dir}: {what}")
-        found += below if below and not here else [dir]
+        # One that has lost its session.json is a recording, too, and a damaged one.
+        parts = (recording.SESSION, recording.FACTS, recording.SEGMENTS)
+        below = {path.parent for name in parts for path in dir.glob(f"*/{name}")}
+        found += sorted(below) if below and not here else [dir]
     return found
 
 
 def seal(dirs: Iterable[Path], path: Path) -> Sealed:
     """Bring the recordings in ``dirs`` into the store at ``path``.
 
-    Raises `OpsError`, and then the store is as it was.
+    One that is damaged is left out.  Raises `OpsError`, as `NothingSealed` if all are,
+    and then the store is as it was.
     """
     done = Sealed()
-    loaded = _newest([recording.load(dir) for dir in find(dirs)])
-    if not loaded:
+    loaded = _loaded(find(dirs), done)
+    if not loaded and not done.left_out:
         raise OpsError("nothing to seal: no directories were given")
     known = _known(path) if path.exists() else {}
-    fresh = []
+    before = _missing(path) if path.exists() else []
+    fresh, came = [], []
     for one in loaded:
-        name = f"{one.session['node']} {one.sid}"
         if one.sid in known and known[one.sid] >= one.extent:
-            done.same.append(name)
+            done.same.append(_name(one))
+            came.append(one)
         else:
             fresh.append(one)
-            done.added.append(name)
-            done.remarks += [f"{one.dir}: {text}" for text in one.remarks]
+    sids = {*known, *(one.sid for one in came)}
     if not fresh:
-        return done
+        if not came:
+            raise NothingSealed(done.left_out)
+        if missing.after(before, came, done.left_out, sids) == before:
+            return done
     with store.writing(path) as made:
         if path.exists():
-            store.copy(made, path, {one.sid for one in fresh})
-        with tempfile.TemporaryDirectory(prefix=".kstall-", dir=path.parent) as spool:
-            for one in fresh:
-                done.records += _seal_one(one, made, Path(spool), done)
-        _judge_oracles(made, [one.sid for one in fresh])
+            store.copy(made, path, {one.sid for one in fresh}, but=True)
+        sealed = _seal_all(fresh, made, path, done, known)
+        came += sealed
+        if not came:
+            raise NothingSealed(done.left_out)
+        sids |= {one.sid for one in sealed}
+        missing.write(made, missing.after(before, came, done.left_out, sids))
+        _judge_oracles(made, [one.sid for one in sealed])
     return done
+
+
+def _name(one: Recording) -> str:
+    return f"{one.session['node']} {one.sid}"
+
+
+def _loaded(dirs: Iterable[Path], done: Sealed) -> list[Recording]:
+    """Those that can be read; the others are left out."""
+    found = []
+    for dir in dirs:
+        try:
+            found.append(recording.load(dir))
+        except (NotARecording, OSError) as error:
+            done.left_out.append(missing.damaged(dir, error))
+    return _newest(found)
+
+
+def _missing(path: Path) -> list[Missing]:
+    with store.reading(path) as opened:
+        return missing.read(opened)
+
+
+def _seal_all(
+    fresh: Iterable[Recording],
+    made: duckdb.DuckDBPyConnection,
+    path: Path,
+    done: Sealed,
+    known: Mapping[str, object],
+) -> list[Recording]:
+    """Those of ``fresh`` that are in the store now; of the others nothing is."""
+    sealed = []
+    with tempfile.TemporaryDirectory(prefix=".kstall-", dir=path.parent) as spool:
+        for one in fresh:
+            writer = store.Writer(made, Path(spool))
+            remarks = [f"{one.dir}: {text}" for text in one.remarks]
+            # That its pages or facts are damaged shows only when some of it is in.
+            made.execute("BEGIN")
+            try:
+                records = _seal_one(one, made, writer, remarks)
+            except NotARecording as error:
+                made.execute("ROLLBACK")
+                writer.drop()
+                done.left_out.append(missing.damaged(one.dir, error))
+                if one.sid in known:
+                    store.copy(made, path, {one.sid}, but=False)
+                continue
+            made.execute("COMMIT")
+            done.records += records
+            done.added.append(_name(one))
+            done.remarks += remarks
+            sealed.append(one)
+    return sealed
 
 
 def _newest(loaded: Sequence[Recording]) -> list[Recording]:
@@ -102,9 +183,11 @@ def _known(path: Path) -> dict[str, tuple[int, int, bool]]:
 
 
 def _seal_one(
-    one: Recording, made: duckdb.DuckDBPyConnection, spool: Path, done: Sealed
+    one: Recording,
+    made: duckdb.DuckDBPyConnection,
+    writer: store.Writer,
+    remarks: list[str],
 ) -> int:
-    writer = store.Writer(made, spool)
     decoder = Decoder(one)
     for table, row in decoder.rows():
         writer.write(table, row)
@@ -115,7 +198,7 @@ def _seal_one(
     }
     for fact in one.facts:
         columns = schema.TABLES.get(fact["kind"])
-        if columns is None or fact["kind"] in ("session", "stall"):
+        if columns is None or fact["kind"] in ("session", "stall", "missing"):
             continue
         row = {name: fact.get(name) for name in columns}
         if fact["kind"] == "proc":
@@ -143,7 +226,7 @@ def _seal_one(
         first = str(error).splitlines()[0]
         raise NotARecording(f"{one.dir}: its facts do not fit: {first}") from None
     if decoder.unpaired:
-        done.remarks.append(
+        remarks.append(
             f"{one.dir}: {decoder.unpaired} stalls of which only one end was recorded"
         )
     return decoder.records

@@ -36,6 +36,7 @@ NAMED = {
     "FROM loss JOIN session s USING (sid) GROUP BY ALL ORDER BY node, cpu",
     "oracles": "SELECT s.node, provider, scope, metric, ours, theirs, verdict "
     "FROM oracle JOIN session s USING (sid) ORDER BY node, provider, scope",
+    "missing": "SELECT kind, node, place, reason FROM missing ORDER BY ALL",
     "clocks": "SELECT s.node, method, peer, count(*) AS n, min(bound) AS best_ns "
     "FROM clock JOIN session s USING (sid) GROUP BY ALL ORDER BY node, method",
 }
@@ -93,22 +94,33 @@ class Writer:
             path.unlink()
         self._files.clear()
 
+    def drop(self) -> None:
+        """Forget rows that were not loaded."""
+        for file in self._files.values():
+            file.close()
+            Path(file.name).unlink(missing_ok=True)
+        self._files.clear()
+
 
 _ORDER = {"stall": "sid, class, tid, t0", "mark": "sid, tid, t", "clock": "sid, t_mono"}
 
 
-def copy(made: duckdb.DuckDBPyConnection, old: Path, without: Iterable[str]) -> None:
-    """Take over what ``old`` has, but for the sessions that are sealed anew."""
+def copy(
+    made: duckdb.DuckDBPyConnection, old: Path, sids: Iterable[str], *, but: bool
+) -> None:
+    """Take over what ``old`` has of these sessions, or of all ``but`` these."""
     check(old)
     literal = str(old).replace("'", "''")
     made.execute(f"ATTACH '{literal}' AS old (READ_ONLY)")
-    gone = list(without)
+    those = list(sids)
     for table in schema.TABLES:
-        made.execute(
-            f'INSERT INTO "{table}" SELECT * FROM old."{table}" '  # noqa: S608
-            "WHERE NOT list_contains(?::VARCHAR[], sid)",
-            [gone],
-        )
+        # Its rows are of no session that is there.
+        if table != "missing":
+            made.execute(
+                f'INSERT INTO "{table}" SELECT * FROM old."{table}" '  # noqa: S608
+                "WHERE list_contains(?::VARCHAR[], sid) <> ?",
+                [those, but],
+            )
     made.execute("DETACH old")
 
 

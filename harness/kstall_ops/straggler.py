@@ -103,6 +103,15 @@ class Job:
     silent: int = 0
     #: Which of several starts it is, in words.
     start: str = ""
+    #: How many ranks it has; None if none of them told.
+    world: int | None = None
+    #: Recordings that are missing, on which it may have ranks, in words.
+    unseen: str = ""
+
+    @property
+    def partial(self) -> bool:
+        """Whether what is said of it is of the ranks that are known only."""
+        return bool(self.silent or self.unseen)
 
     def late(self, rank: int) -> list[Step]:
         """The steps that this rank was last at, by more than the limit."""
@@ -156,7 +165,7 @@ def _job(
     limits: Rules,
 ) -> Job:
     ranks = tuple(sorted({one.rank for group in found.values() for one in group}))
-    job = Job(name, ranks, [])
+    job = Job(name, ranks, [], world=world)
     if world is not None and world > len(ranks):
         job.silent = world - len(ranks)
         job.remarks.append(
