@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An agent as a node would run it: ``fake_agent.py DIR [HOW]``, on stdio.
 
-HOW: ok, old, stopped, killed, garbage, deep, escape, error, slow; AHEAD in the
+HOW: ok, many, old, stopped, killed, garbage, deep, escape, error, slow; AHEAD in the
 environment is what its clock is ahead of ours by, in ns.
 """
 
@@ -50,7 +50,9 @@ def main() -> None:
             for path in sorted(top.rglob("*")):
                 if path.is_file():
                     data = path.read_bytes()
-                    name = f"rec/{path.relative_to(top)}"
+                    # Of many each directory is a recording.
+                    below = "" if how == "many" else "rec/"
+                    name = f"{below}{path.relative_to(top)}"
                     say(op="file", path=name, size=len(data))
                     if how == "killed" and path.suffix == ".pages":
                         sys.stdout.buffer.write(data[:100])

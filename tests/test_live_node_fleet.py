@@ -227,8 +227,10 @@ def test_a_fleet(
     }
     judged(made, found.hub)
     # Of a part of the job is said what can be, and what not.
-    (verdict,) = explain.report(other).verdicts
+    told = explain.report(other)
+    (verdict,) = told.verdicts
     assert verdict.stragglers == []
+    assert {one.node for one in told.missing} == {"node1", "node2", "old"}
 
 
 def judged(made: Path, hub: Hub) -> None:

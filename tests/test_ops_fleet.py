@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall_ops import cli, errors, explain, fleet, store
+from kstall_ops import cli, errors, explain, fleet, seal, store
 from recordings import Training, culprit
 
 AGENT = Path(__file__).with_name("fake_agent.py")
@@ -85,6 +85,95 @@ def test_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said["none"] == (r"its agent says: no recording\x1b[31m in /var/lib/kstall")
     _, rows, _ = store.query(tmp_path / "s.duckdb", "SELECT node FROM session")
     assert rows == [("node1",)]
+
+
+def test_of_a_node_one_recording_is_damaged(tmp_path: Path) -> None:
+    """What else it sent is sealed, though no node is without a fault."""
+    top = tmp_path / "rec/node1"
+    culprit().nodes()[1].write(top / "good")
+    culprit().nodes()[0].write(top / "bad")
+    (top / "bad/session.json").write_text("{")
+    made = tmp_path / "s.duckdb"
+    reach = via(tmp_path, {"node1": "many"})
+    pulled = fleet.pull(["node1"], reach, made)
+    (said,) = pulled.nodes
+    assert said.said.startswith(
+        "sent what is no recording: bad: session.json: cannot be read: "
+    )
+    assert (pulled.status, said.ok) == (fleet.SOME, False)
+    assert pulled.summary == (
+        "0 of 1 nodes, 1 recordings sealed, 0 were there already; 1 left out"
+    )
+    (row,) = store.query(made, "SELECT node, place FROM missing")[1]
+    assert row == (None, "node1.bad")
+    # A whole one comes from there the next time.
+    (top / "bad").rename(tmp_path / "away")
+    culprit().nodes()[0].write(top / "bad")
+    assert fleet.pull(["node1"], reach, made).status == fleet.ALL
+    assert store.query(made, "FROM missing")[1] == []
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_who_was_not_reached_stays_known(
+    tmp_path: Path, later: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the store, and beside recordings that are kept and sealed another time."""
+    write(tmp_path, culprit())
+    hows = {"node0": "ok", "node1": "ok", "node2": "stopped"}
+    made, kept = tmp_path / "s.duckdb", tmp_path / "kept"
+    pulled = fleet.pull(list(hows), via(tmp_path, hows), made, timeout=1, keep=kept)
+    assert pulled.status == fleet.SOME
+    if later:
+        made = tmp_path / "t.duckdb"
+        paths = [str(path) for path in sorted(kept.iterdir())]
+        assert cli.main(["seal", *paths, "-o", str(made)]) == 0
+        assert (
+            "  ! node2: its recordings are missing: silent" in capsys.readouterr().out
+        )
+    told = explain.report(made)
+    said = explain.as_text(told)
+    assert (
+        "  - node2: its recordings are missing, as `kstall fleet pull` got none: "
+        "silent for 1 s: stopped, or far away; pull from it again\n"
+    ) in said
+    (late,) = told.verdicts[0].stragglers
+    assert (late.rank, late.explained) == (1, False)
+    assert "of which nothing came (node2)" in late.findings[0].caps[0]
+    # It answers the next time, alone; it is another start of the same pull.
+    hows = {"node2": "ok"}
+    assert fleet.pull(["node2"], via(tmp_path, hows), made).status == fleet.ALL
+    told = explain.report(made)
+    assert told.missing == []
+    assert told.verdicts[0].stragglers[0].explained
+    if later:
+        # Here it was not asked again, and is missing as before.
+        seal.seal([kept / "node0.rec"], tmp_path / "u")
+        assert [one.node for one in explain.report(tmp_path / "u").missing] == ["node2"]
+
+
+def test_a_rank_that_can_be_nowhere_else_is_not_missed(tmp_path: Path) -> None:
+    """All ranks came, so that whoever was not reached has none of them."""
+    write(tmp_path, culprit())
+    hows = {**dict.fromkeys(("node0", "node1", "node2"), "ok"), "spare": "dead"}
+    made = tmp_path / "s.duckdb"
+    assert fleet.pull(list(hows), via(tmp_path, hows), made).status == fleet.SOME
+    told = explain.report(made)
+    assert told.verdicts[0].stragglers[0].explained
+    assert "  - spare: its recordings are missing" in explain.as_text(told)
+
+
+def test_what_is_written_beside_recordings_is_damaged(tmp_path: Path) -> None:
+    write(tmp_path, culprit())
+    (tmp_path / "rec/kstall-pull.json").write_text('{"format": 1, "nodes": {"a": 1}}')
+    seal.seal([tmp_path / "rec"], tmp_path / "s")
+    (row,) = explain.report(tmp_path / "s").missing
+    assert (row.kind, row.place) == ("pull", f"{tmp_path}/rec/kstall-pull.json")
+    assert "cannot be read" in row.reason
+    (tmp_path / "rec/kstall-pull.json").write_text(
+        '{"format": 1, "nodes": {"a": null}}'
+    )
+    seal.seal([tmp_path / "rec"], tmp_path / "s")
+    assert explain.report(tmp_path / "s").missing == []
 
 
 def test_a_full_disk_here_is_not_the_nodes_fault(
@@ -163,6 +252,7 @@ def test_clocks_that_differ(tmp_path: Path) -> None:
     for node, offset, bound in rows:
         assert abs(offset + ahead[node]) <= bound
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "kstall-pull.json",
         "node0.rec",
         "node1.rec",
     ]

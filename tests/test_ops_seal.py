@@ -316,6 +316,25 @@ def test_a_recording_of_the_same_boot_that_is_missing_is_a_loss(
         )
 
 
+def test_what_is_nonsense_even_in_its_name_is_kept_as_text(tmp_path: Path) -> None:
+    top, made = culprit().write(tmp_path / "rec"), tmp_path / "s.duckdb"
+    for number in range(2):
+        _edit(
+            "session.json",
+            lambda s: s.update(node="n\ud800\x1b", began=10**30, ended=True),
+        )(Node(boot_id=f"x{number}").write(top / f"x{number}"))
+    assert len(seal.seal([top], made).left_out) == 2
+    rows = store.query(made, "SELECT node, began, ended FROM missing")[1]
+    assert set(rows) == {("n\\ud800\x1b", None, 1)}
+    before = made.read_bytes()
+    seal.seal([top / "node0"], made)
+    assert made.read_bytes() == before
+    rows = missing(made)
+    seal.seal([top], made)
+    assert missing(made) == rows
+    assert "\x1b" not in explain.as_text(explain.report(made))
+
+
 def test_what_grew_and_is_damaged_leaves_what_was_sealed(tmp_path: Path) -> None:
     node, made = Node(ended=None), tmp_path / "s.duckdb"
     node.throttle(BEGAN + 1, BEGAN + 1 + MS, 7)

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import recording, seal
+from . import missing, recording, seal
 from .errors import OpsError, shown
 
 #: Of what is spoken on the pipe.
@@ -159,6 +159,8 @@ def pull(
                 limits.stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise
+        # What is missing has to be known wherever these are sealed.
+        missing.note(top, {n.node: None if n.ok else n.said for n, _ in results})
         done, sealed = _sealed(results, path)
         summary = "nothing came, the store is as it was"
         came = bool(sealed.added or sealed.same)

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What is not in a store although it was to be sealed, so that no claim forgets it.
 
-A recording that is damaged is left out, and the others are sealed.  A row for it stays
-in the store until the recording itself comes.
+A recording that is damaged is left out, and the others are sealed.  A node that was not
+reached is in the file that ``fleet pull`` leaves beside the recordings that came.
+A row for each stays in the store until the recording, or the node's, comes.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,9 @@ from . import recording
 from .errors import NotARecording, shown
 from .recording import Recording
 
+#: What ``fleet pull`` leaves: each node that was asked, and why it did not answer.
+PULL = "kstall-pull.json"
+FORMAT = 1
 #: What to do about a recording that was left out.
 NEXT = "copy it again, if that damaged it, and seal it"
 #: So many are named in one line.
@@ -59,30 +64,91 @@ def damaged(dir: Path, error: NotARecording | OSError) -> Damaged:
     """What is known of a recording that cannot be sealed because of ``error``."""
     try:
         session = recording.session_of(dir)
-        sid, node = recording.sid_of(session), str(session["node"])
-        boot, began = str(session["boot_id"]), int(session["began"])
-        end = session.get("ended")
     except NotARecording:
         row = Missing("recording", _place(dir), None, None, None, None, None, "")
     else:
-        ended = end if isinstance(end, int) else None
-        row = Missing("recording", _place(dir), node, sid, boot, began, ended, "")
+        row = Missing(
+            kind="recording",
+            place=_place(dir),
+            node=_plain(session["node"]),
+            sid=recording.sid_of(session),
+            boot_id=_plain(session["boot_id"]),
+            began=_time(session["began"]),
+            ended=_time(session.get("ended")),
+            reason="",
+        )
     said = str(error)
     if isinstance(error, OSError):
         said = f"{error.filename or dir}: {error.strerror or error}"
     said = said.removeprefix(f"{dir}: ").replace(f"{dir}/", "")
-    return Damaged(dir, row._replace(reason=said))
+    return Damaged(dir, row._replace(reason=_plain(said)))
+
+
+def _plain(text: str) -> str:
+    """Without half a surrogate pair, which no store takes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _time(value: object) -> int | None:
+    """None if it is none: it is damage that all this is about."""
+    return value if isinstance(value, int) and abs(value) <= _FAR else None
 
 
 def _place(dir: Path) -> str:
-    return str(dir.resolve())
+    """What is fetched may be fetched into another directory the next time."""
+    pulled = (dir.parent / PULL).is_file()
+    return _plain(dir.name if pulled else str(dir.resolve()))
+
+
+class Pull(NamedTuple):
+    """One such file; ``why`` it cannot be read is empty if it can."""
+
+    path: Path
+    nodes: Mapping[str, str | None]
+    why: str = ""
+
+
+def pulls(dirs: Iterable[Path], recordings: Iterable[Path]) -> list[Pull]:
+    """Those that are among or in ``dirs``, or beside ``recordings``."""
+    files: dict[Path, None] = {}
+    paths = [path for dir in dirs for path in (dir, dir / PULL)]
+    for path in [*paths, *(dir.parent / PULL for dir in recordings)]:
+        if path.name == PULL and path.is_file():
+            files[path.resolve()] = None
+    return [_pull(path) for path in files]
+
+
+def _pull(path: Path) -> Pull:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        nodes = dict(said["nodes"])
+        if said["format"] != FORMAT or not all(
+            isinstance(word, str | None) for word in nodes.values()
+        ):
+            raise ValueError("of another kstall")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        return Pull(path, {}, f"cannot be read: {shown(error)}")
+    return Pull(path, nodes)
+
+
+def note(top: Path, nodes: Mapping[str, str | None]) -> None:
+    """Write down in ``top`` which nodes were asked, and why some did not answer.
+
+    Nodes that were asked before and are not now stay as they were.
+    """
+    path = top / PULL
+    before = _pull(path).nodes if path.exists() else {}
+    draft = path.with_name(f".{PULL}.new")
+    said = {"format": FORMAT, "nodes": {**before, **nodes}}
+    draft.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
 
 
 def read(opened: duckdb.DuckDBPyConnection) -> list[Missing]:
     """The rows of a store."""
     columns = ", ".join(Missing._fields)
-    rows = opened.execute(f"SELECT {columns} FROM missing ORDER BY ALL").fetchall()  # noqa: S608
-    return [Missing(*row) for row in rows]
+    rows = opened.execute(f"SELECT {columns} FROM missing").fetchall()  # noqa: S608
+    return sorted((Missing(*row) for row in rows), key=repr)
 
 
 def write(made: duckdb.DuckDBPyConnection, rows: Sequence[Missing]) -> None:
@@ -100,6 +166,7 @@ def after(
     before: Iterable[Missing],
     came: Iterable[Recording],
     left_out: Iterable[Damaged],
+    pulled: Iterable[Pull],
     known: Iterable[str],
 ) -> list[Missing]:
     """The rows once ``came`` is in the store; ``known`` are all recordings that are.
@@ -109,11 +176,28 @@ def after(
     rows = {(one.kind, one.place): one for one in before}
     for there in came:
         rows.pop(("recording", _place(there.dir)), None)
-    for bad in left_out:
-        rows[bad.row.kind, bad.row.place] = bad.row
+    for one in pulled:
+        rows.pop(("pull", _plain(str(one.path))), None)
+        if one.why:
+            bad = _of_pull("pull", str(one.path), one.why)
+            rows[bad.kind, bad.place] = bad
+        for node, why in one.nodes.items():
+            rows.pop(("node", _plain(node)), None)
+            if why is not None:
+                bad = _of_pull("node", node, why)
+                rows[bad.kind, bad.place] = bad
+    for _, bad in left_out:
+        rows[bad.kind, bad.place] = bad
     sids = set(known)
     left = [one for one in rows.values() if one.sid is None or one.sid not in sids]
     return sorted(left, key=repr)
+
+
+def _of_pull(kind: str, name: str, why: str) -> Missing:
+    """A node from which nothing came, or a file of which nobody knows what it says."""
+    place = _plain(name)
+    node = place if kind == "node" else None
+    return Missing(kind, place, node, None, None, None, None, _plain(why))
 
 
 def names(rows: Sequence[Missing]) -> str:
@@ -153,6 +237,17 @@ def losses(
 def remarks(rows: Sequence[Missing]) -> Iterator[str]:
     """What is missing, why, and what to do about it."""
     for one in rows[:_LINES]:
+        if one.kind == "pull":
+            yield f"{one.name}: which nodes a pull has missed is not known: " + (
+                f"{shown(one.reason)}; pull from all again"
+            )
+            continue
+        if one.kind == "node":
+            yield (
+                f"{one.name}: its recordings are missing, as `kstall fleet pull` got "
+                f"none: {shown(one.reason)}; pull from it again"
+            )
+            continue
         yield (
             f"{one.name}: a recording is missing, {shown(one.place)}: "
             f"{shown(one.reason)}; {NEXT}"

@@ -64,6 +64,8 @@ def find(dirs: Iterable[Path]) -> list[Path]:
     """
     found = []
     for dir in dirs:
+        if dir.name == missing.PULL and dir.is_file():
+            continue
         here = (dir / recording.SESSION).exists()
         if not here and not dir.is_dir():
             what = "no directory" if dir.exists() else "no such directory"
@@ -82,7 +84,16 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
     and then the store is as it was.
     """
     done = Sealed()
-    loaded = _loaded(find(dirs), done)
+    dirs = list(dirs)
+    found = find(dirs)
+    pulled = missing.pulls(dirs, found)
+    done.remarks += [
+        f"{node}: its recordings are missing: {why}"
+        for one in pulled
+        for node, why in one.nodes.items()
+        if why is not None
+    ]
+    loaded = _loaded(found, done)
     if not loaded and not done.left_out:
         raise OpsError("nothing to seal: no directories were given")
     known = _known(path) if path.exists() else {}
@@ -98,7 +109,7 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
     if not fresh:
         if not came:
             raise NothingSealed(done.left_out)
-        if missing.after(before, came, done.left_out, sids) == before:
+        if missing.after(before, came, done.left_out, pulled, sids) == before:
             return done
     with store.writing(path) as made:
         if path.exists():
@@ -108,7 +119,8 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
         if not came:
             raise NothingSealed(done.left_out)
         sids |= {one.sid for one in sealed}
-        missing.write(made, missing.after(before, came, done.left_out, sids))
+        rows = missing.after(before, came, done.left_out, pulled, sids)
+        missing.write(made, rows)
         _judge_oracles(made, [one.sid for one in sealed])
     return done
 
@@ -223,7 +235,7 @@ def _seal_one(
     except duckdb.IOException:
         raise
     except duckdb.Error as error:
-        first = str(error).splitlines()[0]
+        first = str(error).splitlines()[0].replace(f"{writer.spool}/", "")
         raise NotARecording(f"{one.dir}: its facts do not fit: {first}") from None
     if decoder.unpaired:
         remarks.append(

@@ -66,14 +66,14 @@ class Writer:
     """
 
     def __init__(self, made: duckdb.DuckDBPyConnection, spool: Path) -> None:
-        self._made, self._spool = made, spool
+        self._made, self.spool = made, spool
         self._files: dict[str, IO[str]] = {}
 
     def write(self, table: str, row: Row) -> None:
         """Add a row; columns that are not named are NULL."""
         file = self._files.get(table)
         if file is None:
-            path = self._spool / f"{table}.jsonl"
+            path = self.spool / f"{table}.jsonl"
             file = self._files[table] = path.open("w", encoding="utf-8")
         # ASCII, so that half a surrogate pair in a name is no error either.
         file.write(json.dumps(row, separators=(",", ":")) + "\n")
