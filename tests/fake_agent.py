@@ -33,7 +33,9 @@ def main() -> None:
             if how == "stopped":
                 time.sleep(60)
             if how == "garbage":
-                print("Welcome to node7!", flush=True)
+                banner = b"\x1b[1mWelcome to \xfcber-node7!\r\n"
+                sys.stdout.buffer.write(banner)
+                sys.stdout.buffer.flush()
             if how == "deep":
                 print("[" * 60_000, flush=True)
             say(op="hello", version=0 if how == "old" else 1, node="n")

@@ -77,7 +77,7 @@ def test_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said["stopped"] == "silent for 2 s: stopped, or far away"
     assert said["old"].startswith("its agent speaks version 0, this kstall 1")
     assert said["node0"] == "ended in the middle, status -9"
-    assert said["motd"] == "said b'Welcome to node7!': not an agent"
+    assert said["motd"] == (r'said "\x1b[1mWelcome to \xfcber-node7!": not an agent')
     assert "which is no file of a recording" in said["evil"]
     assert said["slow"] == "not done in 5 s"
     assert said["deep"].endswith("[': not an agent") or "[[" in said["deep"]

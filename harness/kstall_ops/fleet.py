@@ -297,6 +297,12 @@ class _Limits:
     stop: threading.Event
 
 
+def _text(line: bytes, limit: int) -> str:
+    """What a login says before the agent does, as it was meant to be read."""
+    said = line[:limit].decode(errors="backslashreplace").strip()
+    return f'"{shown(said)}"'
+
+
 class _Agent:
     """A process whose pipes are the connection, read with a time limit."""
 
@@ -353,13 +359,13 @@ class _Agent:
     def line(self) -> dict[str, Any]:
         while b"\n" not in self._buffer:
             if len(self._buffer) > _LINE:
-                raise AgentError(f"said {shown(self._buffer[:60])}: not an agent")
+                raise AgentError(f"said {_text(self._buffer, 60)}: not an agent")
             self._buffer += self._read()
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
             said = json.loads(line)
         except (ValueError, RecursionError):
-            raise AgentError(f"said {shown(line[:80])}: not an agent") from None
+            raise AgentError(f"said {_text(line, 80)}: not an agent") from None
         if not isinstance(said, dict):
             raise AgentError(f"said {shown(said)}: not an agent")
         if said.get("op") == "error":
