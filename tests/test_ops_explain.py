@@ -9,9 +9,20 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
 import pytest
 
-from kstall_ops import chains, cli, errors, explain, page, seal, store, straggler
+from kstall_ops import (
+    chains,
+    cli,
+    errors,
+    explain,
+    page,
+    runs,
+    seal,
+    store,
+    straggler,
+)
 from kstall_ops.rules import rules
 from recordings import BEGAN, MS, SECOND, Node, Training, culprit
 
@@ -647,6 +658,23 @@ def test_a_rank_of_which_nothing_came(tmp_path: Path) -> None:
     made = report(tmp_path, [nodes[0], nodes[2]])
     assert verdict(made).said == "nothing"
     assert "marks of 2 of 3 ranks" in explain.as_text(made)
+
+
+def test_which_start_is_which_is_asked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was late and whose clock is which need the same answer."""
+    asked = []
+
+    def counted(opened: duckdb.DuckDBPyConnection) -> runs.Runs:
+        asked.append(opened)
+        return found(opened)
+
+    found = runs.runs
+    for module in (explain, straggler):
+        monkeypatch.setattr(module, "runs", counted)
+    assert verdict(report(tmp_path, culprit().nodes())).stragglers
+    assert len(asked) == 1
 
 
 def test_two_processes_that_say_they_are_the_same_rank(tmp_path: Path) -> None:

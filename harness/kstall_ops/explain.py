@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from .errors import OpsError, shown
 from .missing import Missing
 from .pending import Absent, Hung, Open
 from .rules import Rules, rules
-from .runs import TABLE, runs
+from .runs import TABLE, Runs, runs
 from .straggler import Job
 
 _FAR = (1 << 63) - 1
@@ -102,9 +102,11 @@ def report(path: Path, job: str | None = None) -> Report:
     limits = rules()
     with store.reading(path) as opened:
         health, remarks = _health(opened)
-        found = straggler.jobs(opened, limits)
+        starts = runs(opened)
+        found = straggler.jobs(opened, limits, starts)
         for one in found:
             _partial(one, health)
+        clocks = clocks_of(opened, starts)
         until = pending.known_until(opened)
         hung = pending.hung(opened, found, until, health, limits)
         if job is not None:
@@ -124,7 +126,7 @@ def report(path: Path, job: str | None = None) -> Report:
             lost=_lost(opened),
             oracles=_dicts(opened, store.NAMED["oracles"]),
             losses=_dicts(opened, store.NAMED["losses"]),
-            clocks=_clocks(opened),
+            clocks=_clocks(opened, clocks),
             remarks=remarks,
             missing=list(health.missing),
         )
@@ -250,8 +252,13 @@ def _dicts(opened: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
 
 
-def clocks_of(opened: duckdb.DuckDBPyConnection) -> dict[str, align.Clock]:
-    """The clock of each session, brought to one scale as far as that can be done."""
+def clocks_of(
+    opened: duckdb.DuckDBPyConnection, starts: Runs | None = None
+) -> dict[str, align.Clock]:
+    """The clock of each session, brought to one scale as far as that can be done.
+
+    ``starts`` of all jobs if they are known already.
+    """
     sessions = opened.execute(
         "SELECT sid, boot_id FROM session ORDER BY node, began"
     ).fetchall()
@@ -259,16 +266,19 @@ def clocks_of(opened: duckdb.DuckDBPyConnection) -> dict[str, align.Clock]:
         'SELECT sid, t_mono, t_real, peer, "offset", bound, method FROM clock '
         "WHERE t_mono IS NOT NULL"
     ).fetchall()
-    found = opened.execute(_COLLECTIVES, [runs(opened).rows]).fetchall()
+    starts = starts or runs(opened)
+    found = opened.execute(_COLLECTIVES, [starts.rows]).fetchall()
     shared = [align.Collective(*row) for row in found]
     return align.clocks([sid for sid, _ in sessions], rows, shared, dict(sessions))
 
 
-def _clocks(opened: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+def _clocks(
+    opened: duckdb.DuckDBPyConnection, clocks: Mapping[str, align.Clock]
+) -> list[dict[str, Any]]:
     nodes = dict(opened.execute("SELECT sid, node FROM session").fetchall())
     ends = dict(opened.execute("SELECT sid, began FROM session").fetchall())
     found = []
-    for sid, clock in clocks_of(opened).items():
+    for sid, clock in clocks.items():
         bound = clock.at(ends[sid])[1] if clock.points else None
         drift = None
         if len(clock.points) > 1:

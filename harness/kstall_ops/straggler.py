@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import duckdb
 
 from .rules import Rules
-from .runs import TABLE, runs
+from .runs import TABLE, Runs, runs
 
 _PARTS = 12
 _MARKS = f"""
@@ -135,10 +135,12 @@ class Job:
         return [step for step in self.steps if step.lateness(step.last) >= self.limit]
 
 
-def jobs(opened: duckdb.DuckDBPyConnection, limits: Rules) -> list[Job]:
-    """All jobs that have marks, by name."""
+def jobs(
+    opened: duckdb.DuckDBPyConnection, limits: Rules, made: Runs | None = None
+) -> list[Job]:
+    """All jobs that have marks, by name; ``made`` if their starts are known already."""
     found: dict[tuple[str, int], dict[tuple[int, int], list[Arrival]]] = {}
-    made = runs(opened)
+    made = made or runs(opened)
     # A step may have several collectives, the n-th of which is one for all ranks.
     for row in opened.execute(_MARKS, [made.rows]).fetchall():
         job, run, rank, step, nth, sid, tid, tgid, enter, left, released, since = row
