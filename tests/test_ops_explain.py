@@ -13,10 +13,12 @@ import duckdb
 import pytest
 
 from kstall_ops import (
+    align,
     chains,
     cli,
     errors,
     explain,
+    order,
     page,
     runs,
     seal,
@@ -82,6 +84,78 @@ def test_what_was_left_out_is_said_in_words(tmp_path: Path) -> None:
     assert "node0: of mmu/start what is shorter than 4000 ns was left out" in said
     assert "node0: aer was switched off: too many records (suspended aer)" in said
     assert "how sure that is" not in said
+
+
+# -- order across nodes ------------------------------------------------------------
+
+
+def two_late(bound: int | None) -> list[Node]:
+    """Ranks 1 and 2 are as late as each other; clocks are known up to ``bound``."""
+
+    def slow(rank: int, step: int) -> int:
+        return 80 * MS if rank in (1, 2) and 20 <= step < 50 else 0
+
+    nodes = Training(extra=slow, skew=lambda rank: rank * SECOND).nodes()
+    for rank, node in enumerate(nodes):
+        if bound is not None:
+            clock = {"t_mono": node.began, "offset": -rank * SECOND, "bound": bound}
+            # What a crystal drifts in the time until then is in the bound as well.
+            for t in (node.began, node.began + 60 * SECOND):
+                clock["t_mono"] = t
+                node.fact("clock", t_real=None, peer="here", method="ping", **clock)
+    return nodes
+
+
+def test_below_the_bound_of_the_clocks_is_unordered(tmp_path: Path) -> None:
+    """Which of two was last, a jitter decides: nobody may read more into it."""
+    made = report(tmp_path, two_late(2 * MS))
+    stragglers = verdict(made).stragglers
+    assert stragglers
+    for late in stragglers:
+        (rival,) = late.unordered
+        assert {late.rank, rival.rank} == {1, 2}
+        assert rival.steps == late.steps
+        assert rival.within_ns and 4 * MS <= rival.within_ns < 5 * MS
+    late = stragglers[0]
+    line = (
+        f"rank {late.unordered[0].rank} came about as late in {len(late.steps)} of "
+        f"these steps ({straggler.ranks_text(late.steps)}): unordered (within 4"
+    )
+    assert f"    {line}" in explain.as_text(made)
+    said = explain.as_json(made)["jobs"][0]["stragglers"][0]["unordered"]
+    assert said[0]["within_ns"] == late.unordered[0].within_ns
+    page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
+    assert f"R{line[1:]}" in (tmp_path / "page.html").read_text()
+
+
+def test_what_clocks_tell_apart_is_ordered(tmp_path: Path) -> None:
+    for late in verdict(report(tmp_path, two_late(1000))).stragglers:
+        unordered = {step for one in late.unordered for step in one.steps}
+        # But for steps in which they differ by less than nodes leave one.
+        assert len(unordered) < len(late.steps) / 2
+
+
+def test_clocks_that_are_not_known_order_nothing(tmp_path: Path) -> None:
+    made = report(tmp_path, two_late(None))
+    one = verdict(made)
+    away = {sid: align.Clock(sid, "unknown") for sid in made_sids(one)}
+    late = one.stragglers[0]
+    (rival,) = order.rivals(one.job, late.rank, away, {})
+    assert (rival.steps, rival.within_ns) == (late.steps, None)
+    late = dataclasses.replace(late, unordered=(rival,))
+    assert explain.unordered(late)[0].endswith("unordered (clocks are not aligned)")
+
+
+def made_sids(one: chains.Verdict) -> set[str]:
+    return {a.sid for step in one.job.steps for a in step.arrivals.values()}
+
+
+def test_on_one_node_and_far_behind_it_is_known_who_was_last(tmp_path: Path) -> None:
+    for number, nodes in enumerate((culprit().nodes(), culprit().nodes(True))):
+        made = report(tmp_path / str(number), nodes)
+        (late,) = verdict(made).stragglers
+        assert late.unordered == ()
+        assert "unordered" not in explain.as_text(made)
 
 
 # -- a job that was started again --------------------------------------------------

@@ -21,6 +21,7 @@ import duckdb
 
 from .errors import shown
 from .missing import Missing
+from .order import Rival
 from .recording import digest
 from .rules import Rules
 from .straggler import Arrival, Job, Step, chance, union
@@ -101,6 +102,8 @@ class Straggler:
     findings: tuple[Finding, ...]
     #: Classes that were not recorded where it ran.
     unrecorded: tuple[str, ...] = ()
+    #: Ranks that may have been last instead, in some of these steps.
+    unordered: tuple[Rival, ...] = ()
 
     @property
     def elsewhere(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import duckdb
 
-from . import align, chains, missing, pending, store, straggler
+from . import align, chains, missing, order, pending, store, straggler
 from .chains import Health, Verdict
 from .errors import OpsError, shown
 from .missing import Missing
@@ -22,6 +23,8 @@ from .runs import TABLE, Runs, runs
 from .straggler import Job
 
 _FAR = (1 << 63) - 1
+#: Of ranks that may have been last instead so many are named.
+_RIVALS = 4
 _DAMAGE = """
 SELECT sid, count(*) FILTER (t1 < t0 OR dur < 0) AS backwards,
     count(*) FILTER (t1 >= t0 AND dur <> t1 - t0) AS unequal,
@@ -119,7 +122,10 @@ def report(path: Path, job: str | None = None) -> Report:
                 raise OpsError(f"no job {shown(job)} in {path}; known: {known}")
         made = Report(
             nodes=sorted(set(health.nodes.values())),
-            verdicts=[chains.judge(opened, one, health, limits) for one in found],
+            verdicts=[
+                _ordered(opened, chains.judge(opened, one, health, limits), clocks)
+                for one in found
+            ],
             hung=hung,
             open=pending.stalls(opened, until, health, limits),
             incidents=_incidents(opened, limits),
@@ -181,6 +187,23 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
         missing=gone,
     )
     return health, [*missing.remarks(gone), *remarks, *_unrecorded_text(health)]
+
+
+def _ordered(
+    opened: duckdb.DuckDBPyConnection,
+    verdict: Verdict,
+    clocks: Mapping[str, align.Clock],
+) -> Verdict:
+    """Note of each rank that was late which others may have been instead."""
+    boots = dict(opened.execute("SELECT sid, boot_id FROM session").fetchall())
+    verdict.stragglers = [
+        dataclasses.replace(
+            late,
+            unordered=tuple(order.rivals(verdict.job, late.rank, clocks, boots)),
+        )
+        for late in verdict.stragglers
+    ]
+    return verdict
 
 
 def _partial(job: Job, health: Health) -> None:
@@ -366,6 +389,23 @@ def elsewhere(late: chains.Straggler) -> str | None:
     if any(one.level != "observed" for one in late.findings):
         said += f" of its thread, which cover {share:.0%} of the lateness"
     return said + chains.without(late.unrecorded)
+
+
+def unordered(late: chains.Straggler) -> list[str]:
+    """Who may have been last instead, a line each."""
+    found = []
+    for one in late.unordered[:_RIVALS]:
+        within = "clocks are not aligned"
+        if one.within_ns is not None:
+            within = f"within {math.ceil(one.within_ns / 1000)} us"
+        found.append(
+            f"rank {one.rank} came about as late in {len(one.steps)} of these steps "
+            f"({straggler.ranks_text(one.steps)}): unordered ({within})"
+        )
+    if len(late.unordered) > _RIVALS:
+        more = len(late.unordered) - _RIVALS
+        found.append(f"so did {more} more, in fewer steps or as many")
+    return found
 
 
 def title(job: Job) -> str:
@@ -568,6 +608,7 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
             f"({straggler.ranks_text(late.steps)}), "
             f"{late.lateness_ns / 1e6:.1f} ms in all"
         )
+        lines += [f"    {text}" for text in unordered(late)]
         if (cause := elsewhere(late)) is not None:
             lines.append(f"    cause: {cause}")
         for finding in late.findings:

@@ -143,6 +143,10 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) ->
             f'<p class="soft">thread {late.tid} · steps {ranks_text(late.steps)} · '
             f"{late.lateness_ns / 1e6:.1f} ms in all</p>"
         )
+        parts += [
+            f'<p class="soft">{_text(text[:1].upper() + text[1:])}</p>'
+            for text in explain.unordered(late)
+        ]
         if (cause := explain.elsewhere(late)) is not None:
             parts.append(f'<div class="card">Cause: {cause}.</div>')
         parts += [_finding(finding) for finding in late.findings]
