@@ -65,6 +65,18 @@ def test_a_quota_on_one_rank_that_is_lifted_again(tmp_path: Path) -> None:
     assert json.loads(json.dumps(explain.as_json(made), default=str))["schema"] == 1
 
 
+def test_ids_of_evidence_survive_a_reader_of_doubles(tmp_path: Path) -> None:
+    """As jq and JavaScript are: they find the records by text."""
+    made = report(tmp_path, culprit().nodes())
+    said = json.loads(json.dumps(explain.as_json(made)), parse_int=float)
+    (finding,) = said["jobs"][0]["stragglers"][0]["findings"]
+    ids = ", ".join(f"'{one}'" for one in finding["evidence_ids"])
+    sql = f"SELECT class, count(*) FROM stall WHERE id IN ({ids}) GROUP BY class"
+    assert store.query(tmp_path / "s.duckdb", sql)[1] == [("throttle", 5)]
+    numbers = {int(one) for one in finding["evidence"]}
+    assert numbers != set(map(int, finding["evidence_ids"])), "or no test of it"
+
+
 def test_who_has_not_read_the_manual_is_told_how_sure_that_is(tmp_path: Path) -> None:
     said = explain.as_text(report(tmp_path, culprit().nodes()))
     assert "ranks 0-2, 59 steps of 103.1 ms (median); late is 5.2 ms or more\n" in said

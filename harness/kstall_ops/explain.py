@@ -430,7 +430,7 @@ def as_json(made: Report) -> dict[str, Any]:
                 "verdict": one.said,
                 "slowed": one.slowed,
                 "remarks": one.job.remarks,
-                "stragglers": [dataclasses.asdict(s) for s in one.stragglers],
+                "stragglers": [_straggler_json(s) for s in one.stragglers],
             }
             for one in made.verdicts
         ],
@@ -444,6 +444,14 @@ def as_json(made: Report) -> dict[str, Any]:
         "missing": [one._asdict() for one in made.missing],
         "unknown": made.remarks,
     }
+
+
+def _straggler_json(late: chains.Straggler) -> dict[str, Any]:
+    said = dataclasses.asdict(late)
+    for one in said["findings"]:
+        # JavaScript and jq round numbers above 2^53; SQL takes these as ids, too.
+        one["evidence_ids"] = [str(number) for number in one["evidence"]]
+    return said
 
 
 def as_text(made: Report, limits: Rules | None = None) -> str:
