@@ -209,7 +209,7 @@ def _query(arguments: argparse.Namespace) -> int:
         )
     sql = arguments.sql or store.NAMED[arguments.named]
     try:
-        names, rows, _ = store.query(arguments.store, sql)
+        names, rows, _ = explaining.query(arguments.store, sql)
     except Refused as error:
         raise OpsError(f"{error}; {_TABLES}") from None
     if arguments.json:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import duckdb
 
-from . import align, chains, missing, order, pending, store, straggler
+from . import align, chains, missing, order, pending, schema, store, straggler
 from .chains import Health, Verdict
 from .errors import OpsError, shown
 from .missing import Missing
@@ -25,6 +26,10 @@ from .straggler import Job
 _FAR = (1 << 63) - 1
 #: Of ranks that may have been last instead so many are named.
 _RIVALS = 4
+#: To make it takes as long as to explain, so only for who asks, or asks what there is.
+_MAY_MEAN_FINDING = re.compile(
+    r"finding|show\b|information_schema|duckdb_(tables|columns)", re.IGNORECASE
+)
 _DAMAGE = """
 SELECT sid, count(*) FILTER (t1 < t0 OR dur < 0) AS backwards,
     count(*) FILTER (t1 >= t0 AND dur <> t1 - t0) AS unequal,
@@ -452,6 +457,36 @@ def _straggler_json(late: chains.Straggler) -> dict[str, Any]:
         # JavaScript and jq round numbers above 2^53; SQL takes these as ids, too.
         one["evidence_ids"] = [str(number) for number in one["evidence"]]
     return said
+
+
+def findings(path: Path) -> list[tuple[Any, ...]]:
+    """Rows for `schema.FINDING`; one of NULLs for a rank that nothing explains.
+
+    Raises `OpsError`.
+    """
+    rows = []
+    for one in report(path).verdicts:
+        for late in one.stragglers:
+            who: dict[str, Any] = {
+                **{"job": one.job.name, "start": one.job.start or None},
+                **{"rank": late.rank, "node": late.node, "sid": late.sid},
+                **{"tid": late.tid, "late": len(late.steps)},
+            }
+            for said in late.findings or (None,):
+                row = dict(who)
+                if said is not None:
+                    p = said.control.p if said.control else None
+                    row = {**vars(said), **who, "class": said.cls, "p": p}
+                rows.append(tuple(row.get(name) for name in schema.FINDING))
+    return rows
+
+
+def query(
+    path: Path, sql: str, *, rows: int | None = None, seconds: float | None = None
+) -> tuple[list[str], list[tuple[Any, ...]], bool]:
+    """`store.query`, with the table `finding` if it may be meant."""
+    extra = findings(path) if _MAY_MEAN_FINDING.search(sql) else None
+    return store.query(path, sql, rows=rows, seconds=seconds, findings=extra)
 
 
 def as_text(made: Report, limits: Rules | None = None) -> str:

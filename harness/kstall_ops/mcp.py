@@ -80,7 +80,7 @@ class Tools:
 
     def schema(self) -> str:
         """Tables and columns; times are ns, and NULL is unknown."""
-        return self._said(lambda: schema.TABLES)
+        return self._said(lambda: schema.TABLES | {"finding": schema.FINDING})
 
     def query(self, sql: str) -> str:
         """Read-only SQL (DuckDB); at most 200 rows, and 20 seconds."""
@@ -90,7 +90,7 @@ class Tools:
         return self._rows(store.NAMED[name])
 
     def _rows(self, sql: str) -> dict[str, Any]:
-        names, rows, more = store.query(self._path, sql, rows=ROWS, seconds=SECONDS)
+        names, rows, more = explain.query(self._path, sql, rows=ROWS, seconds=SECONDS)
         return {"columns": names, "rows": rows, "more": more}
 
     def _said(self, ask: Callable[[], object]) -> str:

@@ -118,6 +118,32 @@ TABLES: dict[str, dict[str, str]] = {
     },
 }
 
+#: What `explain` finds, for queries: made when one asks, and in no store, as the rules
+#: for it may change.
+FINDING = {
+    "id": "VARCHAR",
+    "job": "VARCHAR",
+    "start": "VARCHAR",
+    "rank": "INTEGER",
+    "node": "VARCHAR",
+    "sid": "VARCHAR",
+    "tid": "INTEGER",
+    "class": "VARCHAR",
+    "cause": "VARCHAR",
+    "level": "VARCHAR",
+    "severity": "VARCHAR",
+    "coverage": "DOUBLE",
+    "impact": "DOUBLE",
+    "n": "BIGINT",
+    "lost_ns": "BIGINT",
+    "late": "INTEGER",
+    "covered": "INTEGER",
+    "p": "DOUBLE",
+    "caps": "VARCHAR[]",
+    "evidence": "UBIGINT[]",
+    "text": "VARCHAR",
+}
+
 #: The classes of stalls, each a series of patches and a fallback on stock kernels.
 CLASSES = ("throttle", "drm", "rdma", "aer", "iotlb", "io_uring", "mmu")
 

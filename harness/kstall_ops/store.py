@@ -37,6 +37,8 @@ NAMED = {
     "oracles": "SELECT s.node, provider, scope, metric, ours, theirs, verdict "
     "FROM oracle JOIN session s USING (sid) ORDER BY node, provider, scope",
     "missing": "SELECT kind, node, place, reason FROM missing ORDER BY ALL",
+    "findings": "SELECT job, start, rank, node, class, level, severity, coverage, "
+    "impact, p, text FROM finding ORDER BY job, start, rank, class",
     "clocks": "SELECT s.node, method, peer, count(*) AS n, min(bound) AS best_ns "
     "FROM clock JOIN session s USING (sid) GROUP BY ALL ORDER BY node, method",
 }
@@ -178,10 +180,20 @@ def reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def query(
-    path: Path, sql: str, *, rows: int | None = None, seconds: float | None = None
+    path: Path,
+    sql: str,
+    *,
+    rows: int | None = None,
+    seconds: float | None = None,
+    findings: Sequence[Sequence[Any]] | None = None,
 ) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    """(columns, rows, whether there were more) of ``sql``.  Raises `Refused`."""
+    """(columns, rows, whether there were more) of ``sql``.  Raises `Refused`.
+
+    ``findings``, if they are given, are the table `finding`, for this query only.
+    """
     with reading(path) as opened:
+        if findings is not None:
+            _add(opened, "finding", schema.FINDING, findings)
         timer = threading.Timer(seconds, opened.interrupt) if seconds else None
         if timer:
             timer.daemon = True
@@ -202,6 +214,20 @@ def query(
         finally:
             if timer:
                 timer.cancel()
+
+
+def _add(
+    opened: duckdb.DuckDBPyConnection,
+    table: str,
+    columns: Mapping[str, str],
+    rows: Sequence[Sequence[Any]],
+) -> None:
+    """A table in memory only, beside those of the file."""
+    body = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
+    opened.execute(f'CREATE TEMP TABLE "{table}"({body})')
+    if rows:
+        marks = ", ".join("?" * len(columns))
+        opened.executemany(f'INSERT INTO "{table}" VALUES ({marks})', rows)  # noqa: S608
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
