@@ -27,7 +27,7 @@ from kstall_node.host import Host
 from kstall_node.oracles import Oracle, Tally, Union, Verdict, judge
 from kstall_node.pages import Layout, Member, Record
 from kstall_node.tracefs import Tracefs
-from kstall_ops import recording, seal, store
+from kstall_ops import explain, recording, seal, store
 from node_root import README, Node
 from ringpages import entry, page
 
@@ -483,6 +483,37 @@ def test_whoever_started_it_is_told_what_to_do_next(
     said = capsys.readouterr().err
     assert "for 0.3 s\n" in said
     assert ": 4 KB of records; next, where you analyse: kstall fleet pull" in said
+
+
+def test_marks_alone_if_that_is_asked_for(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They name the late rank on a kernel of which no class can be recorded."""
+    (node.tracing / "events/sched/sched_stat_throttled/format").unlink()
+    node.process(4321, environ=b"RANK=2\0WORLD_SIZE=3\0SLURM_JOB_ID=9\0")
+    text = b"kstall step=1 phase=enter\n\0"
+    data = (5).to_bytes(2, "little") + bytes(2) + (4321).to_bytes(4, "little")
+    data = (data + bytes(8) + text).ljust(44, b"\0")
+    node.trace(
+        "per_cpu/cpu0/trace_pipe_raw", page(time.monotonic_ns(), [entry(0, data)])
+    )
+    assert run(node, tmp_path / "o") == 1
+    assert "; --marks-alone records who was late" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+    assert run(node, tmp_path / "o", *THROTTLE, "--marks-alone") == 0
+    said = capsys.readouterr().err
+    assert "throttle: not recorded: this kernel has no sched:sched_stat" in said
+    assert "kstall-node: no class is recorded, only the marks of jobs: " in said
+    made = tmp_path / "s"
+    seal.seal([only(tmp_path / "o")], made)
+    _, rows, _ = store.query(made, "SELECT job, rank, step FROM mark")
+    assert rows == [("9", 2, 1)]
+    told = explain.as_text(explain.report(made))
+    assert "node7: not recorded: throttle (this kernel has no sched:" in told
+    # A kernel without those as well leaves nothing to record.
+    (node.tracing / "events/ftrace/print/format").unlink()
+    assert run(node, tmp_path / "o", *THROTTLE, "--marks-alone") == 1
+    assert "; nor marks, as it has no ftrace:print" in capsys.readouterr().err
 
 
 def test_an_old_python_is_told_in_one_line(

@@ -56,6 +56,12 @@ def parser() -> argparse.ArgumentParser:
         "better one",
     )
     one.add_argument(
+        "--marks-alone",
+        action="store_true",
+        help="if no class can be recorded, at least the marks of jobs: they tell which "
+        "rank was late, and not why",
+    )
+    one.add_argument(
         "--min-ns",
         type=_natural,
         default=0,
@@ -158,6 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             buffer_kb=asked.buffer_kb,
             seconds=asked.seconds,
             providers=asked.providers or (),
+            marks_alone=asked.marks_alone,
         )
         return record.record(host, wanted)
     except BrokenPipeError:

@@ -57,6 +57,7 @@ class Asked(NamedTuple):
     buffer_kb: int = 2048
     seconds: float | None = None
     providers: Sequence[str] = ()
+    marks_alone: bool = False
 
 
 class Recorder:
@@ -171,11 +172,7 @@ class Recorder:
         for cls in self.asked.classes:
             self._attach(cls)
         if not self.attached:
-            said = sources.reasons(one.why for one in self.refused)
-            raise NodeError(
-                f"nothing can be recorded here: {said}; it takes Linux 6.5 or later "
-                "with CONFIG_FPROBE_EVENTS, or one with these events"
-            )
+            self._without_classes()
         text = self.tracefs.print_format()
         with contextlib.suppress(ValueError):
             made = pages.layout(text or "", "ftrace")
@@ -206,9 +203,27 @@ class Recorder:
             if cls not in recorded:
                 whys = [one.why for one in self.refused if one.cls == cls]
                 self.say(f"{cls}: not recorded: {sources.reasons(whys)}")
+        if not recorded:
+            self.say(
+                "no class is recorded, only the marks of jobs: they tell which rank "
+                "was late, and not why"
+            )
         lasts = self.asked.seconds
         until = "until Ctrl-C" if lasts is None else f"for {lasts:g} s"
         self.say(f"recording into {self.dir}, {until}")
+
+    def _without_classes(self) -> None:
+        """Raise `NodeError`, unless marks alone are wanted and can be had."""
+        if self.asked.marks_alone and self.tracefs.print_format() is not None:
+            return
+        said = sources.reasons(one.why for one in self.refused)
+        more = "; --marks-alone records who was late, and not why"
+        if self.asked.marks_alone:
+            more = "; nor marks, as it has no ftrace:print"
+        raise NodeError(
+            f"nothing can be recorded here: {said}; it takes Linux 6.5 or later "
+            f"with CONFIG_FPROBE_EVENTS, or one with these events{more}"
+        )
 
     def _attach(self, cls: str, after: str | None = None) -> bool:
         found, refused = sources.choose(
@@ -310,7 +325,8 @@ class Recorder:
             **{"classes": list(asked.classes), "min_ns": asked.min_ns},
             **{"max_rate": asked.max_rate, "ring": asked.ring},
             **{"max_mb": asked.max_mb if asked.ring else None},
-            **{"buffer_kb": asked.buffer_kb, "version": VERSION},
+            **{"buffer_kb": asked.buffer_kb, "marks_alone": asked.marks_alone},
+            "version": VERSION,
         }
         files.replace(
             self.dir / "session.json",
