@@ -20,7 +20,7 @@ _PARTS = ("pieces mapped", "error", "pages")
 
 
 def nobody_waits_for_ever(ev: Evidence) -> Verdict:
-    """Stacks show who waits for whom; no time limit is involved."""
+    """Stacks show who waits for whom, rather than a time limit."""
     v = Verdict()
     turns = _turns(v, ev)
     for name, mapped in (("memory to spare", 0), ("memory used up", 1)):
