@@ -20,7 +20,7 @@ def _crowd(ev: Evidence, v: Verdict) -> dict[str, Any] | None:
     if facts["inside"] < _CROWDED:
         v.undecide(
             f"{facts['inside']} of {facts['flushes']} flushes ran during another "
-            f"CPU's, of at least {_CROWDED}"
+            f"CPU's; it takes {_CROWDED}"
         )
         return None
     return facts
