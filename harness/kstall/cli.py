@@ -697,7 +697,7 @@ def _describe(series: Series) -> list[str]:
             commands = "; ".join(
                 command.qmp or command.hmp or "" for command in step.commands
             )
-            lines.append(f"  on {step.step} the monitor is told: {commands}")
+            lines.append(f"  on {step.step} commands to the monitor: {commands}")
     for check in spec.check:
         lines.append(f"check {check.name} ({check.kind}, {', '.join(check.workloads)})")
         lines.append(f"  {check.claim}")

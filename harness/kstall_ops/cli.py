@@ -21,7 +21,7 @@ from . import seal as sealing
 from .errors import NotARecording, OpsError, Refused, shown
 
 CANNOT = 2
-_TABLES = "SHOW TABLES and DESCRIBE stall say what there is"
+_TABLES = "SHOW TABLES and DESCRIBE stall list what can be queried"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,7 +26,7 @@ from .straggler import Job
 _FAR = (1 << 63) - 1
 #: Of ranks that may have been last instead so many are named.
 _RIVALS = 4
-#: To make it takes as long as to explain, so only for who asks, or asks what there is.
+#: Making the table takes as long as `explain`, so only for queries that need it.
 _MAY_MEAN_FINDING = re.compile(
     r"finding|show\b|information_schema|duckdb_(tables|columns)", re.IGNORECASE
 )

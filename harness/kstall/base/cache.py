@@ -279,7 +279,7 @@ def prune(directory: Path, *, keep: int) -> None:
 
 @contextlib.contextmanager
 def lock(path: Path, *, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold ``path`` exclusively; if we must wait, ``waiting`` is told the holder."""
+    """Hold ``path`` exclusively; before a wait, ``waiting`` gets the holder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         try:

@@ -108,6 +108,11 @@ class Built:
         return Kernels(self.compared, self.patched, root, base, patched, beside)
 
 
+def _that_measure(series: Series) -> list[str]:
+    """The sources of its modules that measured programs use."""
+    return [measure.module for measure in series.measures if measure.module]
+
+
 def _of_workloads(series: Series) -> list[str]:
     return [one.module for one in series.spec.workload if one.module is not None]
 
@@ -371,8 +376,11 @@ class _Maker:
     def make(self) -> Built:
         """Build what is missing."""
         plan = self.group.plan
-        costly = self._costly
-        modules: dict[str, list[Path | None]] = {series.name: [] for series in costly}
+        measuring = [(series, _that_measure(series)) for series in self._costly]
+        bringing = [(series, _of_workloads(series)) for series in self._bringing]
+        modules: dict[str, list[Path | None]] = {
+            series.name: [] for series in self._costly
+        }
         own: dict[str, list[Path | None]] = {
             series.name: [] for series in self._bringing
         }
@@ -384,8 +392,8 @@ class _Maker:
                 with self._stage("base") as stage, self._not_the_series():
                     base = compared = self._build(bare, stage, ())
                     if not self._wants_fixed:
-                        self._modules(costly, base, bare, stage, modules, broken)
-                    self._own(base, bare, stage, own, broken)
+                        self._modules(measuring, base, bare, stage, modules, broken)
+                    self._modules(bringing, base, bare, stage, own, broken)
             elif not self.attempt and any(
                 series.spec.overhead for series in self.group.series
             ):
@@ -397,7 +405,7 @@ class _Maker:
                 fixes = [series for series in self.group.series if series.is_fix]
                 with self._stage("fixed") as stage:
                     compared = self._build(fixed, stage, fixes)
-                    self._modules(costly, compared, fixed, stage, modules, broken)
+                    self._modules(measuring, compared, fixed, stage, modules, broken)
             patched = checkout(plan)
             if self.group.configured_as is not None:
                 patched = self._upto(len(plan.patches), checkout)
@@ -416,8 +424,8 @@ class _Maker:
                         self._build(self._upto(0, checkout), stage, ())
                     raise
                 if compared is not None:
-                    self._modules(costly, built, patched, stage, modules, broken)
-                self._own(built, patched, stage, own, broken)
+                    self._modules(measuring, built, patched, stage, modules, broken)
+                self._modules(bringing, built, patched, stage, own, broken)
             own_programs = self._programs(patched, broken)
         return Built(
             self.ground,
@@ -513,32 +521,17 @@ class _Maker:
 
     def _modules(
         self,
-        costly: list[Series],
+        sources: Sequence[tuple[Series, list[str]]],
         built: kernel.Kernel,
         checkout: _Checkout,
         stage: runs.Opened,
         modules: dict[str, list[Path | None]],
         broken: dict[str, KstallError],
     ) -> None:
-        """Compile the measuring modules of the series against ``built``."""
-        for series in costly:
-            sources = [measure.module for measure in series.measures if measure.module]
+        """Compile our own modules of each series against ``built``."""
+        for series, files in sources:
             with self._of_one(series, broken):
-                module = self._module(sources, built, checkout, stage)
-                modules[series.name].append(module)
-
-    def _own(
-        self,
-        built: kernel.Kernel,
-        checkout: _Checkout,
-        stage: runs.Opened,
-        modules: dict[str, list[Path | None]],
-        broken: dict[str, KstallError],
-    ) -> None:
-        """Compile the modules that workloads bring along, for ``built``."""
-        for series in self._bringing:
-            with self._of_one(series, broken):
-                module = self._module(_of_workloads(series), built, checkout, stage)
+                module = self._module(files, built, checkout, stage)
                 modules[series.name].append(module)
 
     @contextlib.contextmanager
