@@ -2,8 +2,8 @@
 """Who sends a series, and what they certify by that.
 
 Documentation/process/coding-assistants.rst: only people can certify the Developer's
-Certificate of Origin, and no tool adds Signed-off-by: on its own.  It is added
-only after the contributor has read the certificate and confirmed it for this content.
+Certificate of Origin, and no tool adds Signed-off-by: on its own.  kstall adds
+it only when the contributor has confirmed the certificate for these very patches.
 """
 
 from __future__ import annotations
