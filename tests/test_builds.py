@@ -658,6 +658,7 @@ def test_what_is_longer_with_mitigations_is_told_by_function(bench: Bench) -> No
     bulky = "\tfor (int n = 0; n < seconds; n++)\n\t\tseconds -= n / 3;\n"
     entry, told = bench.prove(bench.series(_demo(bulky)), everything=False)
     assert entry.stages[1].name == "objects"
+    assert told.mitigated is not None
     (path,) = told.mitigated.paths
     assert (path.binary, path.name) == ("drivers/demo.o", "demo")
     assert path.added or path.most > 0
@@ -675,6 +676,22 @@ def test_jumps_of_an_image_that_objtool_has_yet_to_read_are_made_nops(
     assert {Path(place).name for place in places} == {"demo.o"}
     # What is compiled without such a guard objtool has read already.
     assert not (variants_ / "worst/tools/objtool/objtool-asked").exists()
+
+
+def test_mitigations_that_cannot_be_had_are_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse = kconfig.parse_config
+
+    def without_ibt(path: Path) -> dict[str, str]:
+        symbols = dict(parse(path))
+        symbols.pop("X86_KERNEL_IBT", None)
+        return symbols
+
+    monkeypatch.setattr(kconfig, "parse_config", without_ibt)
+    _, told = bench.prove(bench.series(_demo("\tseconds++;\n")), everything=False)
+    assert told.mitigated is None
+    assert told.unmitigated == "X86_KERNEL_IBT cannot be on"
 
 
 def test_libraries_are_listed_too(tmp_path: Path) -> None:

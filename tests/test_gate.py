@@ -126,6 +126,13 @@ def test_a_fault_with_mitigations_is_named(
         assert word in faults(check)
 
 
+def test_without_objects_with_mitigations_nothing_is_ticked(series: Series) -> None:
+    overhead = costs.Overhead(base_kernel="base", unmitigated="X86_KERNEL_IBT: no")
+    (check,) = gate.judge(series, overhead)
+    assert (check.status, check.comparisons) == ("skip", [])
+    assert "X86_KERNEL_IBT" in check.detail
+
+
 def test_what_is_declared_holds_with_mitigations_too(
     series: Series, build: Build
 ) -> None:

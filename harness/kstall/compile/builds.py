@@ -78,12 +78,14 @@ class Compiled:
     """The checks of a series, and how many ``builds`` they are based on.
 
     ``objects`` maps `variants.WORST` and `variants.MITIGATED` to two directories: with
-    the objects of the base, and with those of the whole series.
+    the objects of the base, and with those of the whole series; ``impossible`` says why
+    one of the two is missing.
     """
 
     checks: tuple[Check, ...]
     builds: int
     objects: Mapping[str, tuple[Path, Path]]
+    impossible: Mapping[str, str]
     reused: bool
 
 
@@ -123,6 +125,11 @@ def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
         *unavailable,
     ]
     last = len(work.plan.patches)
+    impossible = {
+        name: reason
+        for name in _ANALYSED
+        if (reason := results[name, last].outcome.impossible) is not None
+    }
     return Compiled(
         compilecheck.judge(work.series, trials),
         sum(len(trial.outcomes) for trial in trials),
@@ -132,7 +139,9 @@ def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
                 results[name, last].entry / _OBJECTS,
             )
             for name in _ANALYSED
+            if name not in impossible
         },
+        impossible,
         all(result.reused and result.entry not in fresh for result in results.values())
         and all(old for _, old in draws),
     )

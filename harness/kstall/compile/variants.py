@@ -262,7 +262,13 @@ def configure(
         )
 
     if not variant.off:
-        return configured(key)
+        config = configured(key)
+        if variant.name == MITIGATED:
+            # Without them it would be as the kernel that is measured.
+            symbols = kconfig.parse_config(config.file)
+            if missing := [name for name in variant.requests if name not in symbols]:
+                raise kconfig.CannotBeOff(f"{', '.join(missing)} cannot be on")
+        return config
     key_off = cache.digest(key, sorted(variant.off))
     if (cached := kernel.find_config(key_off, cache_dir)) is not None:
         return cached  # reading all of Kconfig takes seconds

@@ -242,4 +242,8 @@ class Overhead(_Model):
         "distributions' kernels, with what guards branches and returns; None: not "
         "looked at",
     )
+    unmitigated: str | None = Field(
+        default=None,
+        description="why no objects could be compiled with mitigations",
+    )
     exemptions: list[Exemption] = []

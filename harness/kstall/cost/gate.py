@@ -61,7 +61,7 @@ def _checks_for(series: Series, overhead: Overhead) -> Iterator[_Check]:
             yield off_is_a_nop
         yield disabled_path_unchanged
         yield structs_do_not_grow
-    if overhead.mitigated is not None:
+    if overhead.mitigated is not None or overhead.unmitigated is not None:
         yield mitigations_add_nothing
     if overhead.measurements:
         yield off_costs_what_is_predicted
@@ -122,7 +122,9 @@ def mitigations_add_nothing(series: Series, overhead: Overhead) -> Verdict:
     are declared for kernels without them."""
     verdict = Verdict()
     mitigated = overhead.mitigated
-    assert mitigated is not None
+    if mitigated is None:
+        verdict.skip(f"not compiled with mitigations: {overhead.unmitigated}")
+        return verdict
     for event in tracepoints(series):
         event_sites = [site for site in mitigated.sites if site.event == event]
         verdict.at_least(f"{event}: sites", len(event_sites), 1)

@@ -24,7 +24,8 @@ class ObjectCosts:
     """The fields of an `Overhead` that come from objects, under the same names."""
 
     worst: list[costs.FunctionSize]
-    mitigated: costs.Footprint
+    mitigated: costs.Footprint | None
+    unmitigated: str | None = None
 
 
 def pairs(base: Path, patched: Path) -> Pairs:

@@ -41,10 +41,13 @@ def prove(
     )
     with run.stage("objects", entry) as stage:
         costs = objects.ObjectCosts(
-            worst=objects.sizes(pairs[variants.WORST]),
-            mitigated=objects.compare(pairs[variants.MITIGATED], declaration),
+            worst=objects.sizes(pairs.get(variants.WORST, {})),
+            mitigated=objects.compare(pairs[variants.MITIGATED], declaration)
+            if variants.MITIGATED in pairs
+            else None,
+            unmitigated=compilation.impossible.get(variants.MITIGATED),
         )
-        sites = len(costs.mitigated.sites)
+        sites = len(costs.mitigated.sites) if costs.mitigated is not None else "no"
         stage.summary = (
             f"{sites} sites with mitigations; {len(costs.worst)} functions change "
             "their size without jump labels"

@@ -36,6 +36,7 @@ def prove(
     overhead = _begun(series, kernels, entry)
     if object_costs is not None:
         overhead.worst, overhead.mitigated = object_costs.worst, object_costs.mitigated
+        overhead.unmitigated = object_costs.unmitigated
     with run.stage("binaries", entry) as stage:
         overhead.footprint = _footprint(context, series, kernels, among, stage)
         overhead.footprint.limits.append(
