@@ -513,7 +513,7 @@ def test_a_deadline(machine: session.Machine, tmp_path: Path) -> None:
     assert "the host does not tell" in error["message"]
 
 
-def test_a_step_that_the_host_did_not_do_is_told_by_the_agent(
+def test_a_step_that_the_host_did_not_do_is_reported_by_the_agent(
     machine: session.Machine, tmp_path: Path
 ) -> None:
     """The program fails of it, and nothing else tells that from the kernel's fault."""

@@ -275,7 +275,7 @@ def test_mutants(
         assert detail in failed["0002"]
 
 
-def test_each_fault_of_a_header_is_told_as_its_own(bench: Bench) -> None:
+def test_each_fault_of_a_header_is_reported_as_its_own(bench: Bench) -> None:
     """However many there are, and also where they lie in what it includes."""
     bad = "".join(f"extern nap{n}_t nap{n};\n" for n in range(5))
     first = "".join(f"typedef int nap{n}_t;\n" for n in range(5))
@@ -639,7 +639,7 @@ def test_what_is_up_to_date_is_not_compiled_again(bench: Bench) -> None:
 # -- what objects tell -----------------------------------------------------------------
 
 
-def test_growth_without_jump_labels_is_told_by_function(bench: Bench) -> None:
+def test_growth_without_jump_labels_is_reported_by_function(bench: Bench) -> None:
     bulky = "\tfor (int n = 0; n < seconds; n++)\n\t\tseconds -= n / 3;\n"
     entry, told = bench.prove(bench.series(_demo(bulky)), everything=False)
     assert entry.stages[0].status == "pass"
@@ -654,7 +654,7 @@ def test_growth_without_jump_labels_is_told_by_function(bench: Bench) -> None:
     assert growth.patched > growth.base
 
 
-def test_what_is_longer_with_mitigations_is_told_by_function(bench: Bench) -> None:
+def test_what_is_longer_with_mitigations_is_reported_by_function(bench: Bench) -> None:
     bulky = "\tfor (int n = 0; n < seconds; n++)\n\t\tseconds -= n / 3;\n"
     entry, told = bench.prove(bench.series(_demo(bulky)), everything=False)
     assert entry.stages[1].name == "objects"
@@ -678,7 +678,7 @@ def test_jumps_of_an_image_that_objtool_has_yet_to_read_are_made_nops(
     assert not (variants_ / "worst/tools/objtool/objtool-asked").exists()
 
 
-def test_mitigations_that_cannot_be_had_are_told(
+def test_mitigations_that_cannot_be_had_are_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse = kconfig.parse_config

@@ -529,7 +529,7 @@ def test_a_killed_entity(
 
 
 @pytest.mark.parametrize("check", [STOPPED, SERVED])
-def test_a_killed_entity_of_which_nothing_is_told(
+def test_a_killed_entity_of_which_nothing_is_reported(
     project_root: Path, tmp_path: Path, check: str
 ) -> None:
     lines = [one for one in _scenes() if "selected" not in one["scene"]]

@@ -596,7 +596,7 @@ def test_two_devices(
     load = WorkloadResult("operator", tmp_path / "operator", {}, {})
     load.__dict__["_traced"] = Trace(tuple(events), 0)
     evidence = Evidence(tmp_path, {}, {"operator": load}, {})
-    assert _wrong_labels(checks.either_device_is_told(evidence)) == wrong
+    assert _wrong_labels(checks.either_device_is_reported(evidence)) == wrong
 
 
 def _wrong_labels(verdict: Verdict) -> set[str]:

@@ -358,7 +358,7 @@ def test_the_interrupt(
 ) -> None:
     saved = _turns(tmp_path, [{"told": [], "traced": traced}])
     monkeypatch.setattr(checks, "_WORKLOADS", ("multi",))
-    verdict = checks.told_by_the_interrupt(saved)
+    verdict = checks.reported_by_the_interrupt(saved)
     bad = {
         comparison.label.partition(": ")[2]
         for comparison in verdict.comparisons

@@ -323,7 +323,7 @@ def test_costs(
     )
 
 
-def test_inputs_and_durations_are_told_and_weigh_nothing(
+def test_inputs_and_durations_are_reported_and_weigh_nothing(
     compare_changed: CompareChanged,
 ) -> None:
     def change(report: Any) -> None:

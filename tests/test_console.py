@@ -226,7 +226,7 @@ def test_long_lines_take_no_more_memory_than_short_ones(tmp_path: Path) -> None:
     assert peak < 2**24
 
 
-def test_lines_that_printk_lost_are_told() -> None:
+def test_lines_that_printk_lost_are_reported() -> None:
     text = "[    1.000000] one\n** 12 printk messages dropped **\n[    1.000001] two\n"
     (splat,) = console.scan(text)
     assert (splat.kind, splat.line) == ("warning", 2)
@@ -262,7 +262,7 @@ def test_a_stack_that_was_asked_for_is_none(text: str) -> None:
 
 
 @pytest.mark.fault("endless console", "more reports than anyone reads")
-def test_of_very_many_reports_a_new_one_is_told(tmp_path: Path) -> None:
+def test_of_very_many_reports_a_new_one_is_reported(tmp_path: Path) -> None:
     text = "".join(f"[    1.000000] WARNING: at x, CPU#{n}\n" for n in range(3000))
     text += "[    2.000000] BUG: KASAN: slab-use-after-free in f+0x1/0x2\n"
     text += "[    3.000000] WARNING: at x, CPU#0\n"
@@ -272,7 +272,7 @@ def test_of_very_many_reports_a_new_one_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("endless console", "more reports than anyone reads")
-def test_of_very_many_reports_the_panic_is_told(tmp_path: Path) -> None:
+def test_of_very_many_reports_the_panic_is_reported(tmp_path: Path) -> None:
     text = "[    1.000000] WARNING: at x\n" * 3000
     text += "[    9.000000] Kernel panic - not syncing: no\n"
     splats = console.scan_file(_file(tmp_path, text))

@@ -141,7 +141,7 @@ def test_a_new_splat_is_held_against_the_series() -> None:
     assert "drm_sched_entity_push_job+0x9c" in failures["no_new_splats"]
 
 
-def test_what_the_base_says_as_well_is_not_but_is_told() -> None:
+def test_what_the_base_says_as_well_is_not_but_is_reported() -> None:
     series = load("drm-sched")
     both = watched(series, text=(DATA / "lockdep.log").read_text(), leaked=LEAK)
     checks = judged(series, both, both)
@@ -163,7 +163,7 @@ def test_a_base_that_was_not_asked_excuses_nothing() -> None:
     assert "0 of this kernel, and the base was not run" in details
 
 
-def test_a_race_elsewhere_is_told_and_one_of_ours_is_held() -> None:
+def test_a_race_elsewhere_is_reported_and_one_of_ours_is_held() -> None:
     series = load("drm-sched")
     racing = watched(series, text=(DATA / "kcsan.log").read_text())
     changed = frozenset({"drm_sched_run_job_work"})
@@ -313,7 +313,7 @@ def test_a_workload_that_does_not_end() -> None:
     assert "credits: False timeout" in failures["workloads_come_to_their_end"]
 
 
-def test_a_workload_that_is_left_out_is_told_with_the_reason() -> None:
+def test_a_workload_that_is_left_out_is_reported_with_the_reason() -> None:
     series = load("io_uring-sq")
     whole = judged(series, watched(series))["no_workload_is_left_out"]
     assert whole.status == "pass"
@@ -510,7 +510,7 @@ def test_what_sanitizers_are_left_out_of(path: str, reasons: list[str]) -> None:
     assert list(debugcheck.unwatched(path, MAKEFILE)) == reasons
 
 
-def test_a_file_that_is_not_watched_is_told_with_the_reason() -> None:
+def test_a_file_that_is_not_watched_is_reported_with_the_reason() -> None:
     series = load("drm-sched")
     whole = judged(series, watched(series))["no_file_is_left_out"]
     labels = [comparison.label for comparison in whole.comparisons]

@@ -67,7 +67,7 @@ def test_wide_lines_go_on_below_and_are_read_so() -> None:
     assert replacement.text == f"{text}\n"
 
 
-def test_what_the_run_has_not_stays_and_is_told() -> None:
+def test_what_the_run_has_not_stays_and_is_reported() -> None:
     shown = "  doze-5 [000] 5.000000: nap: who=1\n  doze-5 [000] 5.1: end\n"
     replacement = excerpts.replaced("  doze-5 [000] 5.000000: snore: who=1\n", RUN)
     assert replacement.text == "  doze-5 [000] 5.000000: snore: who=1\n"

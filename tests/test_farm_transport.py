@@ -245,7 +245,9 @@ def test_ctrl_c_stays_the_runs_with_slurm() -> None:
     assert process.returncode == 0, process.stderr
 
 
-def test_what_slurm_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_slurm_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its script only: here is no Slurm."""
     monkeypatch.chdir(tmp_path)
     asked = []

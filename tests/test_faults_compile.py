@@ -107,7 +107,7 @@ def _have_two_errors(world: World) -> None:
     patch.write_text(f"{text}--\n2{tail}")
 
 
-def _require_both_told(ran: Ran, *names: str) -> None:
+def _require_both_reported(ran: Ran, *names: str) -> None:
     """Each of these checks has both errors."""
     assert ran.report is not None
     checks = {check.name: check for check in ran.report.series[0].checks}
@@ -139,7 +139,7 @@ def test_what_was_not_compiled_is_no_finding(world: World) -> None:
     (world.root / "bin/gcc").unlink()
     after = world.validate()
     assert after.exit_code == 1
-    _require_both_told(after, "compiles_as_configured")
+    _require_both_reported(after, "compiles_as_configured")
 
 
 @pytest.mark.fault("killed", "make, as another variant that it runs beside fails")
@@ -167,7 +167,7 @@ def test_what_was_ended_for_another_s_fault_is_no_outcome(world: World) -> None:
     assert world.free()
     (world.root / "bin/gcc").unlink()
     after = world.validate()
-    _require_both_told(after, "compiles_as_configured", "compiles_without_tracing")
+    _require_both_reported(after, "compiles_as_configured", "compiles_without_tracing")
 
 
 @pytest.mark.fault("killed", "make, as it lists what is configured")

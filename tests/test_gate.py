@@ -147,7 +147,7 @@ def test_what_is_declared_holds_with_mitigations_too(
         ("GROWN", "structs_do_not_grow", "struct job: +submitted: 24"),
     ],
 )
-def test_somebody_else_s_costs_are_told_and_not_judged(
+def test_somebody_else_s_costs_are_reported_and_not_judged(
     series: Series, build: Build, macro: str, check: str, words: str
 ) -> None:
     spec = series.spec.model_copy(update={"discovered": True})

@@ -88,7 +88,7 @@ def test_the_guest_understands_its_job() -> None:
         assert job.build_id == kernel.build_id
 
 
-def test_qemu_s_last_words_are_told(tmp_path: Path) -> None:
+def test_qemu_s_last_words_are_reported(tmp_path: Path) -> None:
     log = tmp_path / "guest.log"
     log.write_text("$ vng --run image\nmsix.c:228: Assertion `size' failed.\n\n")
     ran = guest.GuestRun("lost", None, tmp_path / "console.log", 14, None, (), ())

@@ -53,7 +53,7 @@ def test_no_compiler_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> No
     ("accel", "devices", "told"),
     [("tcg", (), True), ("tcg", ("-icount", "shift=0"), False), ("kvm", (), False)],
 )
-def test_only_who_would_have_to_measure_it_is_told(
+def test_only_who_would_have_to_measure_it_is_reported(
     accel: str, devices: tuple[str, ...], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hostclock, "khz", lambda: 1000)

@@ -311,7 +311,7 @@ def test_a_skip_never_looks_like_a_pass() -> None:
     assert "✓" not in place
 
 
-def test_a_stage_that_was_skipped_is_told_at_the_top() -> None:
+def test_a_stage_that_was_skipped_is_reported_at_the_top() -> None:
     run_report = full()
     run_report.series[0].stages = [
         Stage(name="rival", status="skip", seconds=0, summary="no other compiler")
@@ -464,7 +464,7 @@ def test_the_zoom_of_equal_boots_is_a_picture_all_the_same() -> None:
     assert html.zoom(measurement(samples=same[:1])) is None
 
 
-def test_a_reason_that_series_share_is_told_once() -> None:
+def test_a_reason_that_series_share_is_reported_once() -> None:
     run_report = full()
     skipped = Stage(name="rival", status="skip", seconds=0, summary="no other compiler")
     run_report.series = [

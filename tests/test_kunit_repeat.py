@@ -61,7 +61,7 @@ def test_verdicts(repeat: ModuleType, ktap: str, came: str) -> None:
     assert repeat.verdict(ktap, "demo") == came
 
 
-def test_what_was_expected_is_told(repeat: ModuleType) -> None:
+def test_what_was_expected_is_reported(repeat: ModuleType) -> None:
     assert repeat.against(_FAILED) == [
         "# naps: EXPECTATION FAILED at drivers/demo/tests.c:310",
         "Expected ctx->dep_ns == 0, but",

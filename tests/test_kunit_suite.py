@@ -65,7 +65,7 @@ def test_only_a_case_that_gave_up_on_a_busy_host_is_excused(
 
 
 @pytest.mark.parametrize(("after", "told"), [(9.0, ["not-in-time"]), (0.1, [])])
-def test_the_agent_is_told(
+def test_the_agent_is_reported(
     program: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

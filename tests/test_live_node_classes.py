@@ -177,7 +177,7 @@ def test_io_uring(project_copy: Project, tmp_path: Path) -> None:
             "signal_leaves_it_full",
             "every_waiter_has_its_own",
         ),
-        *("busy_writer_adds_up", "dropped_sqe_is_told", "no_memory_is_told"),
+        *("busy_writer_adds_up", "dropped_sqe_is_reported", "no_memory_is_reported"),
         *("async_start_is_seen_twice", "canceled_work_leaves_the_queue"),
     ]
     found = run(project_copy, tmp_path / "o", "io_uring-sq", "io_uring", checks)
@@ -284,7 +284,7 @@ def test_rdma_on_a_stock_core(project_copy: Project, tmp_path: Path) -> None:
 
 
 def test_aer(project_copy: Project, tmp_path: Path) -> None:
-    checks = ["a_message_a_record", "full_fifo_is_told", "kinds_are_told_apart"]
+    checks = ["a_message_a_record", "full_fifo_is_reported", "kinds_are_told_apart"]
     found = run(project_copy, tmp_path / "o", "pci-aer", "aer", checks)
     kinds: dict[str, Callable[[int, int], bool]] = {
         "correctable": lambda status, lost: bool(status & 1) and not lost,

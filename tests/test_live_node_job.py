@@ -109,7 +109,7 @@ HANG = (
 )
 
 
-def test_a_job_that_hangs_is_told_while_it_does(
+def test_a_job_that_hangs_is_reported_while_it_does(
     project_root: Path, tmp_path: Path
 ) -> None:
     kernel = stock.obtain("7.3", tmp_path / "kernel")

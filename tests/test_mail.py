@@ -345,7 +345,7 @@ def test_allowances_of_one_reason_are_one_line() -> None:
     ]
 
 
-def test_a_path_is_told_by_the_figure_it_is_judged_by() -> None:
+def test_a_path_is_reported_by_the_figure_it_is_judged_by() -> None:
     cold = costs.FunctionPaths(
         binary="vmlinux",
         name="doze",
@@ -412,7 +412,7 @@ def test_what_was_not_measured_is_said(desk: Desk) -> None:
     assert "This run did not measure the overhead of the events." in text
 
 
-def test_a_skipped_check_is_told_with_its_reason(desk: Desk) -> None:
+def test_a_skipped_check_is_reported_with_its_reason(desk: Desk) -> None:
     run = desk.prove()
     run_report = report.read(run / "report.json")
     run_report.series[0].checks[2].status = "skip"
@@ -422,7 +422,7 @@ def test_a_skipped_check_is_told_with_its_reason(desk: Desk) -> None:
     assert "Not covered by this run:\n\n- Each nap is seen: needs a bed" in text
 
 
-def test_what_kernels_showed_that_watch_themselves_is_told(desk: Desk) -> None:
+def test_what_kernels_showed_that_watch_themselves_is_reported(desk: Desk) -> None:
     run = desk.prove()
     assert "KASAN" not in _mail(desk.export().letters[0]).get_content()
     run_report = report.read(run / "report.json")

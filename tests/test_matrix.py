@@ -288,7 +288,7 @@ def test_mistakes_in_a_file_have_their_line(
     )
 
 
-def test_every_mistake_is_told_at_once_and_is_two(world: World) -> None:
+def test_every_mistake_is_reported_at_once_and_is_two(world: World) -> None:
     path = _file(world, "[matrix]\ntrees = ['a']\narchs = ['vax']\nseries = ['none']\n")
     ran = world.run("validate", "--matrix", str(path), "--out", str(world.out))
     assert ran.exit_code == 2

@@ -529,7 +529,7 @@ def test_an_old_python_is_told_in_one_line(
     assert str(ended.value).startswith("kstall-node: Python 3.9 or later is needed")
 
 
-def test_each_reason_is_told_once() -> None:
+def test_each_reason_is_reported_once() -> None:
     whys = ["no fprobe events", "this kernel has no a:b", "no fprobe events"]
     whys.append("this kernel has no c:d")
     said = "this kernel has no a:b, c:d; no fprobe events"

@@ -61,7 +61,9 @@ def test_two_that_fit_are_proven(world: World) -> None:
     assert ran.exit_code == 0, ran.output
 
 
-def test_one_that_does_not_apply_is_told_and_the_other_goes_on(world: World) -> None:
+def test_one_that_does_not_apply_is_reported_and_the_other_goes_on(
+    world: World,
+) -> None:
     _add_series(world, PATCH.replace("-\treturn 1;", "-\treturn 2;"))
     ran = world.validate("later", "demo")
     assert ran.exit_code == 3, ran.output

@@ -521,7 +521,7 @@ def test_nothing_to_fill_in_cannot_be_argued_away() -> None:
     assert names == known - {"nothing_to_fill_in"}
 
 
-def test_of_somebody_else_s_patches_findings_are_told_and_decide_nothing(
+def test_of_somebody_else_s_patches_findings_are_reported_and_decide_nothing(
     bench: Bench,
 ) -> None:
     checks = bench.judge(bench.series(BLANK, discovered=True))

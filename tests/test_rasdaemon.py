@@ -198,7 +198,9 @@ def test_uncorrectable_messages_run_it(
         *((0x8, "CRIT"), (0x21, "CRIT"), (0x54, "EMERG"), (0x41, "EMERG")),
     ],
 )
-def test_what_runs_it_is_told_as_worse(handler: Path, status: int, wanted: str) -> None:
+def test_what_runs_it_is_reported_as_worse(
+    handler: Path, status: int, wanted: str
+) -> None:
     assert level(handler, status) == wanted
     assert bool(runs(handler, (status, 0, 0))) == (wanted != "ERR")
 

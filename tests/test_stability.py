@@ -324,7 +324,7 @@ def test_a_suite_whose_module_is_not_known(project_copy: Project) -> None:
         suites.repeated(series, "nobody", 3)
 
 
-def test_no_answer_is_told_with_its_cause() -> None:
+def test_no_answer_is_reported_with_its_cause() -> None:
     suite = Repeated("s", "suite", 4, 1, 2.0, None, "the guest went away")
     assert stability.describe_suite(suite).endswith(
         "could-not-judge: the guest went away"

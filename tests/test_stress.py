@@ -190,7 +190,7 @@ def test_what_is_switched_and_how_it_is_filtered(
     assert "rawtracepoint:sched_hook_tp\n{" in script
 
 
-def test_a_module_that_stays_is_told(system: stress.System, tmp_path: Path) -> None:
+def test_a_module_that_stays_is_reported(system: stress.System, tmp_path: Path) -> None:
     facts, _ = run(system, tmp_path / "r", reload=["stuck", "one"])
     assert facts["modules"]["unloads"] == {"one": 2}
     assert facts["modules"]["errors"][0] == (
@@ -198,7 +198,9 @@ def test_a_module_that_stays_is_told(system: stress.System, tmp_path: Path) -> N
     )
 
 
-def test_a_processor_that_stays_is_told(system: stress.System, tmp_path: Path) -> None:
+def test_a_processor_that_stays_is_reported(
+    system: stress.System, tmp_path: Path
+) -> None:
     switch = system.cpus / "cpu2/online"
     switch.unlink()
     switch.mkdir()
@@ -207,7 +209,7 @@ def test_a_processor_that_stays_is_told(system: stress.System, tmp_path: Path) -
     assert facts["cpus"]["errors"][0].endswith("cpu2/online: Is a directory")
 
 
-def test_a_kernel_that_does_not_look_is_told(
+def test_a_kernel_that_does_not_look_is_reported(
     system: stress.System, tmp_path: Path
 ) -> None:
     (system.debugfs / "kmemleak").unlink()
@@ -218,13 +220,15 @@ def test_a_kernel_that_does_not_look_is_told(
     assert not (tmp_path / "r/kmemleak.txt").exists()
 
 
-def test_lockdep_that_gave_up_is_told(system: stress.System, tmp_path: Path) -> None:
+def test_lockdep_that_gave_up_is_reported(
+    system: stress.System, tmp_path: Path
+) -> None:
     system.lockdep.write_text(" debug_locks:                             0\n")
     facts, _ = run(system, tmp_path / "r")
     assert facts["lockdep"] is False
 
 
-def test_bpftrace_that_fails_is_told(system: stress.System, tmp_path: Path) -> None:
+def test_bpftrace_that_fails_is_reported(system: stress.System, tmp_path: Path) -> None:
     failing = stress.System(
         **{**vars(system), "bpftrace": (sys.executable, "-c", "raise SystemExit(3)")}
     )
@@ -253,7 +257,7 @@ def test_nothing_that_switches_is_an_error(
         run(system, tmp_path / "r", program=program)
 
 
-def test_its_last_words_are_told(system: stress.System, tmp_path: Path) -> None:
+def test_its_last_words_are_reported(system: stress.System, tmp_path: Path) -> None:
     source = system.tracefs.root / "events/sched/sched_switch/format"
     target = system.tracefs.root / "events/sched/die/format"
     target.parent.mkdir()

@@ -152,7 +152,7 @@ def _impatient() -> None:
     guestrun._MARGIN = -4.0
 
 
-def test_a_guest_that_hangs_in_silence_is_told_twice(world: World) -> None:
+def test_a_guest_that_hangs_in_silence_is_reported_twice(world: World) -> None:
     """A deadline says nothing of the kernel, but that it never ended is not hidden."""
     world.guest(RUNNING + "signal.pause()")
     world.prepare.append(_impatient)
@@ -315,7 +315,9 @@ def _no_second() -> None:
     vars(guestrun).update(_boot=once)
 
 
-def test_a_failure_is_told_though_a_later_guest_cannot_be_tried(world: World) -> None:
+def test_a_failure_is_reported_though_a_later_guest_cannot_be_tried(
+    world: World,
+) -> None:
     world.guest(_if("number == 1", SAYS))
     world.prepare.append(_no_second)
     ran = world.validate("--repeat", "3")

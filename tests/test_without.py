@@ -43,7 +43,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield sandbox
 
 
-def test_what_fails_without_the_patches_is_told(world: World) -> None:
+def test_what_fails_without_the_patches_is_reported(world: World) -> None:
     world.guest(BUG + SLEEPS)
     ran = world.validate("beta")
     require_proven(ran)

@@ -583,7 +583,7 @@ class Recorder:
                 least = min(_HIGHEST, max(1000, (spec["min_ns"] or 0) * _RAISE))
                 self.instance.filter(spec["end"], f"{member} >= {least}")
                 spec["min_ns"] = least
-                self._told_cut(one, f"threshold {spec['provider']} {least} ns", now)
+                self._report_cut(one, f"threshold {spec['provider']} {least} ns", now)
                 self.say(
                     f"{rate} records a second: {spec['provider']} records only what "
                     f"lasted {least} ns or longer from now on"
@@ -598,12 +598,12 @@ class Recorder:
                     self.instance.enable(event, False)
             for spec in one.specs:
                 spec["suspended"] = now
-            self._told_cut(one, f"suspended {one.source.name}", now)
+            self._report_cut(one, f"suspended {one.source.name}", now)
             self.say(f"{rate} records a second: {one.source.name} is suspended")
             self._write_session(None)
             return
 
-    def _told_cut(self, one: sources.Attached, reason: str, now: int) -> None:
+    def _report_cut(self, one: sources.Attached, reason: str, now: int) -> None:
         self._cut.add(one.source.name)
         self._loss(None, now, None, reason)
 

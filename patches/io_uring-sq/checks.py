@@ -70,7 +70,7 @@ def sqe_error_stops_the_batch(ev: Evidence) -> Verdict:
     return v
 
 
-def dropped_sqe_is_told(ev: Evidence) -> Verdict:
+def dropped_sqe_is_reported(ev: Evidence) -> Verdict:
     """There is no CQE for it: the ring's counter is the only witness."""
     v = Verdict()
     load = ev.workload("short")
@@ -103,7 +103,7 @@ def sq_thread_reports_what_enter_hides(ev: Evidence) -> Verdict:
     return v
 
 
-def no_memory_is_told(ev: Evidence) -> Verdict:
+def no_memory_is_reported(ev: Evidence) -> Verdict:
     """failslab counts down: a denied request takes two of its failures."""
     v = Verdict()
     load = ev.workload("short")

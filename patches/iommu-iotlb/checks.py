@@ -154,7 +154,7 @@ def unmapping_and_waiting_are_timed_apart(ev: Evidence) -> Verdict:
     return v
 
 
-def either_device_is_told(ev: Evidence) -> Verdict:
+def either_device_is_reported(ev: Evidence) -> Verdict:
     """Over a whole workload, in which one device comes after the other."""
     v = Verdict()
     load = ev.workload("operator")

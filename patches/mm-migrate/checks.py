@@ -419,7 +419,7 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     return v
 
 
-def kvm_is_told_of_the_same_ranges(ev: Evidence) -> Verdict:
+def kvm_is_notified_of_the_same_ranges(ev: Evidence) -> Verdict:
     """KVM already has an event of its own for each call, but without a duration."""
     v = Verdict()
     load = ev.workload("kvm")

@@ -147,7 +147,7 @@ def merged_reports_have_messages(ev: Evidence) -> Verdict:
     return v
 
 
-def full_fifo_is_told(ev: Evidence) -> Verdict:
+def full_fifo_is_reported(ev: Evidence) -> Verdict:
     """More interrupts than records: what the Root Port's total lacks found no room."""
     v = Verdict()
     turn = _turn(ev, "overflow", "burst-130")
@@ -192,7 +192,7 @@ def several_messages_in_one(ev: Evidence) -> Verdict:
     return v
 
 
-def unknown_sender_is_told(ev: Evidence) -> Verdict:
+def unknown_sender_is_reported(ev: Evidence) -> Verdict:
     """The device was removed from the kernel, not from the machine."""
     v = Verdict()
     turn = _turn(ev, "orphan", "ep1")
@@ -266,7 +266,7 @@ def kinds_are_told_apart(ev: Evidence) -> Verdict:
     return v
 
 
-def told_before_recovery(ev: Evidence) -> Verdict:
+def reported_before_recovery(ev: Evidence) -> Verdict:
     """The kernel logs the end of the recovery; a line that we log gives its clock."""
     v = Verdict()
     turn = _turn(ev, "uncor", "ep3-fatal")
@@ -297,7 +297,7 @@ def told_before_recovery(ev: Evidence) -> Verdict:
     return v
 
 
-def each_of_two_is_told(ev: Evidence) -> Verdict:
+def each_of_two_is_reported(ev: Evidence) -> Verdict:
     """A reader of aer_event injects another error before the first one is cleared.
 
     What the kernel does with the second one is not judged: it may clear it unseen.
@@ -432,7 +432,7 @@ def _valid(status: int) -> int:
     return (0xFFFF if status & COR else 0) | (0xFFFF0000 if status & UNCOR else 0)
 
 
-def told_by_the_interrupt(ev: Evidence) -> Verdict:
+def reported_by_the_interrupt(ev: Evidence) -> Verdict:
     """Compared with the older events of the interrupt, on the same CPU."""
     v = Verdict()
     for name in _WORKLOADS:

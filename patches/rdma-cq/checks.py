@@ -68,7 +68,7 @@ def overrun_names_device_queue_owner_and_depth(ev: Evidence) -> Verdict:
     return v
 
 
-def owner_is_told_after_its_exit(ev: Evidence) -> Verdict:
+def owner_is_reported_after_its_exit(ev: Evidence) -> Verdict:
     """In the runs named gone the thread has exited before the queue overruns."""
     v = Verdict()
     load = ev.workload("flush")
