@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,24 @@ def test_what_scripts_of_packages_would_have_made(tmp_path: Path) -> None:
     assert off.stat().st_mode & 0o111
     assert "sysrq-trigger" in off.read_text()
     assert not (tmp_path / "usr/bin/which").is_symlink()
+
+
+def test_it_powers_off_without_the_disk_that_its_programs_are_on(
+    tmp_path: Path,
+) -> None:
+    """Power goes some time after it was asked for; init must not end before."""
+    for name in ("sync", "sh"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    asked = tmp_path / "asked"
+    script = tmp_path / "poweroff"
+    script.write_text(root._POWER_OFF.replace("/proc/sysrq-trigger", str(asked)))
+    with subprocess.Popen(["sh", script], env={"PATH": str(tmp_path)}) as init:
+        try:
+            with pytest.raises(subprocess.TimeoutExpired):
+                init.wait(1)
+        finally:
+            init.kill()
+    assert asked.read_text() == "o\n"
 
 
 def test_its_python_is_compiled_by_one_that_runs_here(

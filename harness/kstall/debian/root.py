@@ -50,12 +50,14 @@ _LINKS = {"bin/awk": "mawk", "bin/which": "which.debianutils"}
 # compile what it imports, which takes an emulated processor many seconds.
 _COMPILE = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
 _PYTHON = ("usr/lib/python3", "usr/lib/python3.*")
-# virtme-ng's own init powers off itself; its bash script, for foreign guests, calls it.
+# virtme-ng's own init powers off itself; its bash script, for foreign guests, calls this.
+# SysRq only asks for it, and the root's disk goes first: no program can be started then,
+# and init would end, which is a panic.
 _POWER_OFF = """\
 #!/bin/sh
 sync
 echo o >/proc/sysrq-trigger
-sleep 60
+while :; do :; done
 """
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _TOOLS = Path(__file__).parent / "root-exec.sh"
