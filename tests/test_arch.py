@@ -6,6 +6,7 @@ from __future__ import annotations
 import platform
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,13 @@ def test_it_powers_off_without_the_disk_that_its_programs_are_on(
     script.write_text(root._POWER_OFF.replace("/proc/sysrq-trigger", str(asked)))
     with subprocess.Popen(["sh", script], env={"PATH": str(tmp_path)}) as init:
         try:
+            while not (asked.exists() and asked.read_text() == "o\n"):
+                assert init.poll() is None
+                time.sleep(0.01)
             with pytest.raises(subprocess.TimeoutExpired):
                 init.wait(1)
         finally:
             init.kill()
-    assert asked.read_text() == "o\n"
 
 
 def test_its_python_is_compiled_by_one_that_runs_here(

@@ -50,9 +50,9 @@ _LINKS = {"bin/awk": "mawk", "bin/which": "which.debianutils"}
 # compile what it imports, which takes an emulated processor many seconds.
 _COMPILE = ("-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash")
 _PYTHON = ("usr/lib/python3", "usr/lib/python3.*")
-# virtme-ng's own init powers off itself; its bash script, for foreign guests, calls this.
-# SysRq only asks for it, and the root's disk goes first: no program can be started then,
-# and init would end, which is a panic.
+# virtme-ng's own init powers off itself; its bash script, for foreign guests, calls
+# this.  SysRq only asks for it, and the root's disk goes first: no program can be
+# started then, and init would end, which is a panic.
 _POWER_OFF = """\
 #!/bin/sh
 sync
