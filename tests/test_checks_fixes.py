@@ -481,10 +481,12 @@ def _scenes() -> Lines:
             "met": 1,
             "window": int(name.startswith("while")),
             "tree": 0,
+            "written": 0,
             "ran": [run, run],
             "done": run,
             "killed": jobs - run,
-            "freed": jobs,
+            "other": 1,
+            "freed": jobs + 1,
         }
         for policy in ("round robin", "fifo", "fair")
         for name, (jobs, run) in scenes.items()
@@ -493,6 +495,7 @@ def _scenes() -> Lines:
 
 STOPPED = "killed_entity_is_off_the_run_queue"
 SERVED = "others_are_served_and_killed_as_ever"
+LAST_JOB = "while selected, its last job"
 
 
 @pytest.mark.parametrize(
@@ -501,13 +504,16 @@ SERVED = "others_are_served_and_killed_as_ever"
         (STOPPED, 0, {}, []),
         (SERVED, 0, {}, []),
         (STOPPED, 2, {"tree": 1}, ["round robin, while selected: in the tree"]),
+        (STOPPED, 2, {"written": 1}, ["round robin, while selected: written to"]),
         (STOPPED, 9, {"ran": [1, 2]}, ["fifo, while selected: run"]),
+        (STOPPED, 9, {"other": 0}, ["fifo, while selected: the other entity's job"]),
         (STOPPED, 16, {"window": 0}, ["fair, while selected: stopped in time"]),
         (STOPPED, 16, {"set": False}, ["fair, while selected: by this policy"]),
         (STOPPED, 16, {"scene": "nap"}, []),
         (SERVED, 0, {"freed": 1}, ["round robin, not killed: freed"]),
         (SERVED, 13, {"tree": 1}, ["fifo, after a job has run: in the tree"]),
         (SERVED, 20, {"met": 0}, ["fair, after a job has run: came to the moment"]),
+        (SERVED, 19, {"window": 0}, [f"fair, {LAST_JOB}: stopped in time"]),
         (SERVED, 15, {"killed": 1}, ["fair, before it is selected: killed"]),
     ],
 )
@@ -540,31 +546,12 @@ def test_a_killed_entity_of_which_nothing_is_reported(
     assert _wrong(getattr(checks, check)(evidence)) == ["scenes"]
 
 
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("    ok 1 drm_sched_basic_entity_kill\n", []),
-        ("    not ok 1 drm_sched_basic_entity_kill\n", ["the case"]),
-        ("    ok 1 drm_sched_basic_submit\n", ["the case"]),
-    ],
-)
-def test_a_killed_entity_s_case(
-    project_root: Path, tmp_path: Path, text: str, wrong: list[str]
-) -> None:
-    load = _load(tmp_path, "suite", text)
-    checks = _checks(project_root, "drm-sched-stop")
-    evidence = Evidence(tmp_path, {}, {"suite": load}, {})
-    assert _wrong(checks.killed_entity_has_its_own_test(evidence)) == wrong
-
-
-# -- drm-sched-tests ------------------------------------------------------------------
-
 KILL = """\
-    # Subtest: drm_sched_basic_cancel_tests
+    # Subtest: drm_sched_entity_tests
     1..2
-    ok 1 drm_sched_basic_cancel
-    ok 2 drm_sched_basic_kill
-ok 1 drm_sched_basic_cancel_tests
+    ok 1 drm_sched_entity_kill_queued
+    ok 2 drm_sched_entity_kill_selected
+ok 1 drm_sched_entity_tests
 """
 
 
@@ -573,13 +560,13 @@ ok 1 drm_sched_basic_cancel_tests
     [
         (KILL, []),
         (KILL.replace("ok 2", "not ok 2"), ["cases"]),
-        (KILL.replace("    ok 2 drm_sched_basic_kill\n", ""), ["cases"]),
+        (KILL.replace("    ok 2 drm_sched_entity_kill_selected\n", ""), ["cases"]),
     ],
 )
-def test_a_job_that_never_ran(
+def test_killed_entities_cases(
     project_root: Path, tmp_path: Path, text: str, wrong: list[str]
 ) -> None:
-    load = _load(tmp_path, "kill", text)
-    checks = _checks(project_root, "drm-sched-tests")
-    evidence = Evidence(tmp_path, {}, {"kill": load}, {})
-    assert _wrong(checks.killed_job_is_freed(evidence)) == wrong
+    load = _load(tmp_path, "suite", text)
+    checks = _checks(project_root, "drm-sched-stop")
+    evidence = Evidence(tmp_path, {}, {"suite": load}, {})
+    assert _wrong(checks.killed_entities_have_their_own_tests(evidence)) == wrong

@@ -4,8 +4,12 @@
  *
  * The scheduler has credits for one job, whose "hardware" is done with it when the scene
  * says so.  Its worker can be held where it has selected an entity and not yet popped a
- * job, in prepare_job().  Reading the file in debugfs plays all scenes, and gives a line
- * of JSON for each.
+ * job, in prepare_job().  When the entity has ended, another one queues a job.  Reading
+ * the file in debugfs plays all scenes, and gives a line of JSON for each.
+ *
+ * A driver would free the entity as soon as it has ended.  Here it is only compared with
+ * what it was then, as a kernel with the bug would crash; with frees=1 it is freed, for
+ * KASAN.  Jobs keep the entity's statistics, so they are cleaned up last.
  */
 #include <drm/gpu_scheduler.h>
 #include <linux/completion.h>
@@ -45,20 +49,26 @@ static const struct scene {
 
 struct job {
 	struct drm_sched_job base;
+	bool has_run;
 	struct dma_fence *hardware;
 	struct dma_fence *finished;
 };
 
 static struct drm_gpu_scheduler sched;
-static struct drm_sched_entity entity;
-static struct job jobs[JOBS];
+static struct drm_sched_entity *entity, *other;
+/* Those of the entity that is killed, and one of the other entity. */
+static struct job jobs[JOBS + 1];
 static struct device *device;
 static struct dentry *file;
 static DEFINE_SPINLOCK(hardware_lock);
 static DECLARE_COMPLETION(selected);
 static DECLARE_COMPLETION(run);
 static bool hold, in_window;
-static atomic_t ran, freed;
+static atomic_t freed;
+
+static bool frees;
+module_param(frees, bool, 0400);
+MODULE_PARM_DESC(frees, "Free an entity before another one queues a job");
 
 static const char *name(struct dma_fence *fence)
 {
@@ -90,14 +100,13 @@ static struct dma_fence *run_job(struct drm_sched_job *base)
 	struct job *job = container_of(base, struct job, base);
 
 	dma_fence_get(job->hardware);
-	atomic_inc(&ran);
+	WRITE_ONCE(job->has_run, true);
 	complete(&run);
 	return job->hardware;
 }
 
 static void free_job(struct drm_sched_job *base)
 {
-	drm_sched_job_cleanup(base);
 	atomic_inc(&freed);
 }
 
@@ -116,39 +125,42 @@ static const struct drm_sched_backend_ops ops = {
 /* Whether the worker would still come across the entity. */
 static bool is_in_tree(void)
 {
-	struct drm_sched_rq *rq = sched.sched_rq[entity.rq_priority];
+	struct drm_sched_rq *rq = sched.sched_rq[entity->rq_priority];
 	struct rb_node *node;
 
 	spin_lock(&rq->lock);
 	for (node = rb_first_cached(&rq->rb_tree_root); node; node = rb_next(node))
-		if (node == &entity.rb_tree_node)
+		if (node == &entity->rb_tree_node)
 			break;
 	spin_unlock(&rq->lock);
 	return node;
 }
 
-static int submit(unsigned int count)
+static int submit(struct job *job, struct drm_sched_entity *of)
 {
-	unsigned int i;
 	int ret;
 
-	memset(jobs, 0, sizeof(jobs));
-	for (i = 0; i < count; i++) {
-		struct job *job = &jobs[i];
-
-		job->hardware = kzalloc(sizeof(*job->hardware), GFP_KERNEL);
-		if (!job->hardware)
-			return -ENOMEM;
-		dma_fence_init(job->hardware, &hardware_ops, &hardware_lock,
-			       dma_fence_context_alloc(1), 1);
-		ret = drm_sched_job_init(&job->base, &entity, 1, NULL, 1);
-		if (ret)
-			return ret;
-		drm_sched_job_arm(&job->base);
-		job->finished = dma_fence_get(&job->base.s_fence->finished);
-		drm_sched_entity_push_job(&job->base);
-	}
+	job->hardware = kzalloc(sizeof(*job->hardware), GFP_KERNEL);
+	if (!job->hardware)
+		return -ENOMEM;
+	dma_fence_init(job->hardware, &hardware_ops, &hardware_lock,
+		       dma_fence_context_alloc(1), 1);
+	ret = drm_sched_job_init(&job->base, of, 1, NULL, 1);
+	if (ret)
+		return ret;
+	drm_sched_job_arm(&job->base);
+	job->finished = dma_fence_get(&job->base.s_fence->finished);
+	drm_sched_entity_push_job(&job->base);
 	return 0;
+}
+
+static unsigned int count_run(unsigned int count)
+{
+	unsigned int i, run = 0;
+
+	for (i = 0; i < count; i++)
+		run += READ_ONCE(jobs[i].has_run);
+	return run;
 }
 
 /* Have the hardware be done with all that was run, until all jobs are freed. */
@@ -158,10 +170,96 @@ static void finish(unsigned int count)
 	unsigned int i;
 
 	while (atomic_read(&freed) < count && time_before(jiffies, limit)) {
-		for (i = 0; i < count && i < atomic_read(&ran); i++)
-			dma_fence_signal(jobs[i].hardware);
+		for (i = 0; i < count; i++)
+			if (READ_ONCE(jobs[i].has_run))
+				dma_fence_signal(jobs[i].hardware);
 		msleep(1);
 	}
+}
+
+static int play_with(struct seq_file *seq, const struct scene *scene,
+		     struct drm_sched_entity *was)
+{
+	unsigned int i, run_then, killed = 0, done = 0;
+	bool met = true, in_tree, written = false;
+	struct job *last = &jobs[scene->jobs];
+	int ret;
+
+	if (scene->killed == BEFORE_SELECTED)
+		drm_sched_wqueue_stop(&sched);
+	for (i = 0; i < scene->jobs; i++) {
+		ret = submit(&jobs[i], entity);
+		if (ret)
+			return ret;
+	}
+	if (scene->killed == IN_WINDOW)
+		met = wait_for_completion_timeout(&selected, PATIENCE);
+	else if (scene->killed == AFTER_RUN)
+		met = wait_for_completion_timeout(&run, PATIENCE);
+	else if (scene->killed == NEVER)
+		finish(scene->jobs);
+	if (scene->twice)
+		drm_sched_entity_kill(entity);
+	drm_sched_entity_fini(entity);
+
+	in_tree = is_in_tree();
+	memcpy(was, entity, sizeof(*was));
+	if (frees) {
+		kfree(entity);
+		entity = NULL;
+	}
+	run_then = count_run(scene->jobs);
+	ret = submit(last, other);
+	if (ret)
+		return ret;
+	/* Where the first entity was killed, the other one still waits, in the tree. */
+	if (entity)
+		written = memcmp(was, entity, sizeof(*was));
+	if (scene->killed == BEFORE_SELECTED)
+		drm_sched_wqueue_start(&sched);
+	finish(scene->jobs + 1);
+	if (entity)
+		written |= memcmp(was, entity, sizeof(*was)) != 0;
+
+	for (i = 0; i < scene->jobs; i++) {
+		int status = dma_fence_get_status(jobs[i].finished);
+
+		killed += status == -ESRCH;
+		done += status == 1;
+	}
+	seq_printf(seq, "{\"scene\": \"%s\", \"jobs\": %u, \"met\": %d, ", scene->name,
+		   scene->jobs, met);
+	seq_printf(seq, "\"window\": %d, \"tree\": %d, \"written\": %d, ", in_window,
+		   in_tree, written);
+	seq_printf(seq, "\"ran\": [%u, %u], \"done\": %u, \"killed\": %u, ", run_then,
+		   count_run(scene->jobs), done, killed);
+	seq_printf(seq, "\"other\": %d, \"freed\": %u}\n",
+		   dma_fence_get_status(last->finished), atomic_read(&freed));
+	return 0;
+}
+
+static int play_on(struct seq_file *seq, const struct scene *scene)
+{
+	struct drm_gpu_scheduler *list = &sched;
+	struct drm_sched_entity *was = kzalloc(sizeof(*was), GFP_KERNEL);
+	int ret;
+
+	entity = kzalloc(sizeof(*entity), GFP_KERNEL);
+	other = kzalloc(sizeof(*other), GFP_KERNEL);
+	if (!was || !entity || !other) {
+		kfree(was);
+		return -ENOMEM;
+	}
+	ret = drm_sched_entity_init(entity, DRM_SCHED_PRIORITY_NORMAL, &list, 1, NULL);
+	if (!ret)
+		ret = drm_sched_entity_init(other, DRM_SCHED_PRIORITY_NORMAL, &list, 1,
+					    NULL);
+	if (!ret) {
+		ret = play_with(seq, scene, was);
+		drm_sched_entity_fini(other);
+	}
+	kfree(was);
+	return ret;
 }
 
 static int play(struct seq_file *seq, const struct scene *scene)
@@ -174,59 +272,31 @@ static int play(struct seq_file *seq, const struct scene *scene)
 		.name = "kstall",
 		.dev = device,
 	};
-	struct drm_gpu_scheduler *list = &sched;
-	unsigned int i, run_then, killed = 0, done = 0;
-	bool met = true, in_tree;
+	unsigned int i;
 	int ret;
 
 	reinit_completion(&selected);
 	reinit_completion(&run);
-	atomic_set(&ran, 0);
 	atomic_set(&freed, 0);
 	hold = scene->killed == IN_WINDOW;
 	in_window = false;
+	memset(jobs, 0, sizeof(jobs));
 	memset(&sched, 0, sizeof(sched));
 	ret = drm_sched_init(&sched, &args);
 	if (ret)
 		return ret;
-	ret = drm_sched_entity_init(&entity, DRM_SCHED_PRIORITY_NORMAL, &list, 1, NULL);
-	if (ret)
-		goto fini;
-	if (scene->killed == BEFORE_SELECTED)
-		drm_sched_wqueue_stop(&sched);
-	ret = submit(scene->jobs);
-	if (ret)
-		goto fini;
-	if (scene->killed == IN_WINDOW)
-		met = wait_for_completion_timeout(&selected, PATIENCE);
-	else if (scene->killed == AFTER_RUN)
-		met = wait_for_completion_timeout(&run, PATIENCE);
-	else if (scene->killed == NEVER)
-		finish(scene->jobs);
-	if (scene->twice)
-		drm_sched_entity_kill(&entity);
-	drm_sched_entity_fini(&entity);
-	in_tree = is_in_tree();
-	run_then = atomic_read(&ran);
-	if (scene->killed == BEFORE_SELECTED)
-		drm_sched_wqueue_start(&sched);
-	finish(scene->jobs);
-	for (i = 0; i < scene->jobs; i++) {
-		int status = dma_fence_get_status(jobs[i].finished);
-
-		killed += status == -ESRCH;
-		done += status == 1;
+	ret = play_on(seq, scene);
+	drm_sched_fini(&sched);
+	for (i = 0; i < ARRAY_SIZE(jobs); i++) {
+		if (jobs[i].base.s_fence)
+			drm_sched_job_cleanup(&jobs[i].base);
 		dma_fence_put(jobs[i].finished);
 		dma_fence_put(jobs[i].hardware);
 	}
-	seq_printf(seq, "{\"scene\": \"%s\", \"jobs\": %u, \"met\": %d, ", scene->name,
-		   scene->jobs, met);
-	seq_printf(seq, "\"window\": %d, \"tree\": %d, \"ran\": [%u, %u], ", in_window,
-		   in_tree, run_then, atomic_read(&ran));
-	seq_printf(seq, "\"done\": %u, \"killed\": %u, \"freed\": %u}\n", done, killed,
-		   atomic_read(&freed));
-fini:
-	drm_sched_fini(&sched);
+	kfree(entity);
+	kfree(other);
+	entity = NULL;
+	other = NULL;
 	return ret;
 }
 
