@@ -381,6 +381,14 @@ def test_a_run_directory_that_is_gone_explains_less(tmp_path: Path) -> None:
                 "make validate SERIES=demo KERNEL=/a LEVEL=full",
             ],
         ),
+        (
+            "kstall validate --arch arm64 --level quick demo",
+            "patch",
+            [
+                "kstall validate --arch arm64 --level quick demo",
+                "make validate SERIES=demo ARCH=arm64 LEVEL=quick",
+            ],
+        ),
         ("kstall check-thread a.mbox", "positive", ["kstall check-thread a.mbox"]),
     ],
 )

@@ -27,6 +27,8 @@ LINES = 12
 WIDTH = 200
 _EXCERPTS = 3
 _FILES = 3
+# Options of `kstall validate` and the variables by which `make validate` takes them.
+_OF_MAKE = {"--kernel": "KERNEL", "--arch": "ARCH", "--level": "LEVEL"}
 _OF_A_FILE = 2**16
 #: Kinds of checks that judge what a guest did.
 _GUEST = ("harness", "positive", "negative", "invariant", "debug")
@@ -363,10 +365,11 @@ def _again(report: Report, series: SeriesReport | None, *, fresh: bool) -> list[
     if not fresh:
         make = ["make", "validate", f"SERIES={' '.join(names)}"]
         values = dict(itertools.pairwise(options))
-        if "--kernel" in values:
-            make.append(f"KERNEL={values['--kernel']}")
-        if "--level" in values:
-            make.append(f"LEVEL={values['--level']}")
+        make += [
+            f"{variable}={values[option]}"
+            for option, variable in _OF_MAKE.items()
+            if option in values
+        ]
         commands.append(shlex.join(make))
     return commands
 
