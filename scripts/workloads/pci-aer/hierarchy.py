@@ -40,6 +40,8 @@ ROOT_STATUS, ERR_SRC = 0x30, 0x34
 _EXTENDED, _ID_AER = 0x100, 0x1
 # More than a line of a trace, and a number of bytes that nothing else asks for.
 _TRACED = 4093
+# The number of read(2), which differs between architectures.
+_READ = {"x86_64": "0", "aarch64": "63"}[os.uname().machine]
 
 
 def say(**fact: object) -> None:
@@ -247,7 +249,7 @@ def _logs(log: int, text: str) -> bool:
 def _reads(pid: int, size: int) -> bool:
     """Whether a task waits in read(2), for so many bytes."""
     words = Path(f"/proc/{pid}/syscall").read_text().split()
-    return words[0] == "0" and int(words[3], 0) == size
+    return words[0] == _READ and int(words[3], 0) == size
 
 
 def interrupts(name: str) -> int:
