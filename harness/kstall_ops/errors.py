@@ -14,6 +14,10 @@ class NotARecording(OpsError):
     """A directory that is not what ``kstall-node record`` leaves."""
 
 
+class NotADump(OpsError):
+    """A file that is not a Flight Recorder's dump, or is not of what was recorded."""
+
+
 class NotAStore(OpsError):
     """A file that is not what ``kstall seal`` makes, or of another version."""
 
