@@ -15,12 +15,14 @@ from typing import Any
 
 from kstall.base import KstallError
 
-from . import VERBS, missing, store
+from . import VERBS, collective, missing, store
 from . import explain as explaining
 from . import seal as sealing
 from .errors import NotARecording, OpsError, Refused, shown
 
 CANNOT = 2
+#: Of dumps that cannot be imported so many are named in one line.
+_NAMED = 4
 _TABLES = "SHOW TABLES and DESCRIBE stall list what can be queried"
 
 
@@ -64,9 +66,25 @@ def _parser() -> argparse.ArgumentParser:
         epilog="One that is damaged is left out.  Exit status: 0 all, 3 some, 2 none",
     )
     seal.add_argument(
-        "dirs", nargs="+", type=Path, metavar="DIR", help="a recording, or many below"
+        "dirs", nargs="*", type=Path, metavar="DIR", help="a recording, or many below"
     )
     _store(seal, "-o", dest="store", required=True)
+    seal.add_argument(
+        "--flight-recorder",
+        dest="dumps",
+        nargs="+",
+        action="extend",
+        default=[],
+        type=Path,
+        metavar="DUMP",
+        help="of PyTorch, whose file ends in the rank, as nccl_trace_rank_0, or a "
+        "directory of them: where a job writes no marks, these tell who was late",
+    )
+    seal.add_argument(
+        "--job",
+        metavar="J",
+        help="whose dumps these are, if several jobs ran at that time",
+    )
     seal.set_defaults(verb=_seal)
 
     query = verbs.add_parser(
@@ -181,6 +199,15 @@ def _seconds(text: str) -> float:
 
 
 def _seal(arguments: argparse.Namespace) -> int:
+    if not (arguments.dirs or arguments.dumps):
+        raise OpsError("seal: give a DIR, or --flight-recorder DUMP, or both")
+    statuses = [_seal_dirs(arguments)] if arguments.dirs else []
+    if arguments.dumps:
+        statuses.append(_import(arguments, alone=not arguments.dirs))
+    return max(statuses)
+
+
+def _seal_dirs(arguments: argparse.Namespace) -> int:
     try:
         done = sealing.seal(arguments.dirs, arguments.store)
     except NotARecording as error:
@@ -196,6 +223,25 @@ def _seal(arguments: argparse.Namespace) -> int:
     print(
         f"{arguments.store}: {len(done.added)} recordings sealed, {done.records} "
         f"records; {len(done.same)} were there already"
+        + (f"; {len(done.left_out)} left out" if done.left_out else "")
+    )
+    return sealing.SOME if done.left_out else sealing.ALL
+
+
+def _import(arguments: argparse.Namespace, *, alone: bool) -> int:
+    done = collective.add(arguments.dumps, arguments.store, arguments.job)
+    if alone and not (done.added or done.same):
+        said = "; ".join(shown(text, 400) for text in done.left_out[:_NAMED])
+        more = len(done.left_out) - _NAMED
+        said += f"; and {more} more" if more > 0 else ""
+        raise OpsError(f"{said}; nothing was imported, the store is as it was")
+    for text in done.left_out:
+        print(f"  ! {shown(text, 400)}; left out")
+    for text in done.remarks:
+        print(f"  ! {shown(text, 400)}")
+    print(
+        f"{arguments.store}: {len(done.added)} dumps imported, {done.collectives} "
+        f"collectives; {len(done.same)} were there already"
         + (f"; {len(done.left_out)} left out" if done.left_out else "")
     )
     return sealing.SOME if done.left_out else sealing.ALL

@@ -6,12 +6,18 @@ wherever and however often it is sealed.  ``t0``, ``t1`` and ``t`` are CLOCK_MON
 of the node; only `align` compares those of two nodes.  ``unrecorded`` is JSON: why a
 class was not recorded, of each that was not.  ``missing`` is what is not in the store,
 though it was to be: `missing`.
+
+``mark`` is what a job writes itself.  ``collective`` is what it did not have to: one
+row for each that a rank's Flight Recorder dump has, ``t`` being when the host thread
+enqueued it, up to ``bound`` before or after.  Its end is not known: ``started_by`` and
+``ended_by`` are when somebody saw that it had, ``lasted`` is how long the device was in
+it, if that was timed.  ``thread`` says how ``tid`` is known: `collective`.
 """
 
 from __future__ import annotations
 
 #: Of the store; a store of another one is refused.
-VERSION = 5
+VERSION = 6
 
 TABLES: dict[str, dict[str, str]] = {
     "session": {
@@ -79,6 +85,24 @@ TABLES: dict[str, dict[str, str]] = {
         "step": "BIGINT",
         "phase": "VARCHAR",
     },
+    "collective": {
+        "id": "UBIGINT",
+        "sid": "VARCHAR",
+        "t": "BIGINT",
+        "bound": "BIGINT",
+        "tid": "INTEGER",
+        "tgid": "INTEGER",
+        "thread": "VARCHAR",
+        "job": "VARCHAR",
+        "rank": "INTEGER",
+        "world": "INTEGER",
+        "process_group": "VARCHAR",
+        "seq": "BIGINT",
+        "op": "VARCHAR",
+        "started_by": "BIGINT",
+        "ended_by": "BIGINT",
+        "lasted": "BIGINT",
+    },
     "clock": {
         "sid": "VARCHAR",
         "t_mono": "BIGINT",
@@ -123,6 +147,7 @@ TABLES: dict[str, dict[str, str]] = {
 FINDING = {
     "id": "VARCHAR",
     "job": "VARCHAR",
+    "process_group": "VARCHAR",
     "start": "VARCHAR",
     "rank": "INTEGER",
     "node": "VARCHAR",

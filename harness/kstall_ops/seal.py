@@ -27,6 +27,8 @@ from .rules import rules
 
 #: After all records.
 _FOREVER = (1 << 63) - 1
+#: Tables of which a recording's facts have no rows.
+_OF_OTHERS = ("session", "stall", "missing", "collective")
 
 
 #: Exit statuses: what was to be sealed is, or nothing of it, or some.
@@ -210,7 +212,7 @@ def _seal_one(
     }
     for fact in one.facts:
         columns = schema.TABLES.get(fact["kind"])
-        if columns is None or fact["kind"] in ("session", "stall", "missing"):
+        if columns is None or fact["kind"] in _OF_OTHERS:
             continue
         row = {name: fact.get(name) for name in columns}
         if fact["kind"] == "proc":

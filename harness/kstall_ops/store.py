@@ -37,8 +37,12 @@ NAMED = {
     "oracles": "SELECT s.node, provider, scope, metric, ours, theirs, verdict "
     "FROM oracle JOIN session s USING (sid) ORDER BY node, provider, scope",
     "missing": "SELECT kind, node, place, reason FROM missing ORDER BY ALL",
-    "findings": "SELECT job, start, rank, node, class, level, severity, coverage, "
-    "impact, p, text FROM finding ORDER BY job, start, rank, class",
+    "collectives": "SELECT job, process_group, rank, s.node, c.thread, count(*) AS n, "
+    "count(ended_by) AS ended, count(lasted) AS timed, min(t) AS first, "
+    "max(t) AS last FROM collective c JOIN session s USING (sid) GROUP BY ALL "
+    "ORDER BY job, process_group, rank",
+    "findings": "SELECT job, process_group, start, rank, node, class, level, severity, "
+    "coverage, impact, p, text FROM finding ORDER BY ALL",
     "clocks": "SELECT s.node, method, peer, count(*) AS n, min(bound) AS best_ns "
     "FROM clock JOIN session s USING (sid) GROUP BY ALL ORDER BY node, method",
 }
@@ -104,13 +108,21 @@ class Writer:
         self._files.clear()
 
 
-_ORDER = {"stall": "sid, class, tid, t0", "mark": "sid, tid, t", "clock": "sid, t_mono"}
+_ORDER = {
+    **{"stall": "sid, class, tid, t0", "mark": "sid, tid, t", "clock": "sid, t_mono"},
+    "collective": "sid, tgid, process_group, seq",
+}
+#: Which rows stay when a recording grows: they are of dumps, and not of it.
+_STAYS = "collective"
 
 
 def copy(
     made: duckdb.DuckDBPyConnection, old: Path, sids: Iterable[str], *, but: bool
 ) -> None:
-    """Take over what ``old`` has of these sessions, or of all ``but`` these."""
+    """Take over what ``old`` has of these sessions, or of all ``but`` these.
+
+    With all ``but`` these comes what was imported for any session.
+    """
     check(old)
     literal = str(old).replace("'", "''")
     made.execute(f"ATTACH '{literal}' AS old (READ_ONLY)")
@@ -121,7 +133,7 @@ def copy(
             made.execute(
                 f'INSERT INTO "{table}" SELECT * FROM old."{table}" '  # noqa: S608
                 "WHERE list_contains(?::VARCHAR[], sid) <> ?",
-                [those, but],
+                [[] if table == _STAYS else those, but],
             )
     made.execute("DETACH old")
 

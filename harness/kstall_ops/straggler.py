@@ -250,3 +250,8 @@ def ranks_text(ranks: Sequence[int]) -> str:
     if len(parts) > _PARTS:
         parts[_PARTS:] = [f"… {max(ranks)}"]
     return ", ".join(parts)
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    """`rank 1`, or `ranks 0-2`."""
+    return f"rank{'s' * (len(ranks) != 1)} {ranks_text(ranks)}"

@@ -1,0 +1,536 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Dumps of the Flight Recorder brought into a store: whose they are, on whose clock.
+
+A dump names neither node nor process.  Its file's name ends in the rank, and its times
+are CLOCK_REALTIME; a recording knows the processes of ranks, and pairs of that clock
+and of its own.  What was enqueued in no recording of such a process is left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+
+from . import flight, missing, store
+from .errors import NotADump, shown
+from .flight import Collective, Dump
+from .recording import digest
+from .straggler import ranks_named
+
+_FAR = (1 << 63) - 1
+#: Of two pairs of clocks: if they differ by more, one of them was set in between.
+_SET = 1_000_000
+#: Between two looks at one clock the other was read; and /proc counts in 10 ms.
+_READ, _TICK = 1000, 10_000_000
+#: For how long after the last pair, or before the first, they are taken to hold.
+_BEYOND = 20_000_000_000
+#: A process that has less of a dump than that, of what another one has, is not its.
+_MOST = 0.9
+#: One process seen by two recorders began at the same time, about.
+_SAME = 1_000_000_000
+#: How the thread of a collective is known, the surest first: by its stack it is the
+#: process's first; its name is that of one thread; nothing says it is not the first.
+THREADS = ("stack", "name", "assumed")
+_PROCESSES = """
+SELECT DISTINCT p.sid, s.node, s.boot_id, p.pid, p.starttime,
+    max(p.ended) OVER (PARTITION BY p.sid, p.pid, p.starttime),
+    coalesce(p.job, ''), p.world, s.began, s.ended
+FROM proc p JOIN session s USING (sid) WHERE p.rank = ? AND p.pid = p.tgid
+ORDER BY p.starttime, s.began, p.sid
+"""
+
+
+class Row(NamedTuple):
+    """A row of the table."""
+
+    id: int
+    sid: str
+    t: int
+    bound: int
+    tid: int | None
+    tgid: int
+    thread: str | None
+    job: str | None
+    rank: int
+    world: int | None
+    process_group: str
+    seq: int
+    op: str
+    started_by: int | None
+    ended_by: int | None
+    lasted: int | None
+
+
+@dataclass
+class Imported:
+    """What became of each dump, and what is to be said of it."""
+
+    collectives: int = 0
+    added: list[Path] = field(default_factory=list)
+    same: list[Path] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    #: Why each of the others was left out; the text names it.
+    left_out: list[str] = field(default_factory=list)
+
+
+def add(dumps: Iterable[Path], path: Path, job: str | None = None) -> Imported:
+    """Bring ``dumps``, files or directories of them, into the store at ``path``.
+
+    One that is no dump, or of no rank of ``job`` that was recorded, is left out.  The
+    same again changes nothing.  Raises `OpsError`.
+    """
+    store.check(path)
+    done = Imported()
+    fresh: dict[int, Row] = {}
+    said: dict[str, list[int]] = {}
+    with store.reading(path) as opened:
+        gone = missing.read(opened)
+        ranks = _Ranks(opened, path, job)
+        for file in _files(dumps, done):
+            try:
+                dump = flight.load(file)
+                rows, remarks = ranks.rows(dump)
+                changed = list(_changed(file, rows, fresh, ranks))
+            except NotADump as error:
+                done.left_out.append(str(error))
+                continue
+            fresh.update((row.id, row) for row in changed)
+            (done.added if changed else done.same).append(file)
+            for text in remarks:
+                said.setdefault(text, []).append(dump.rank)
+    done.remarks = [
+        f"{ranks_named(sorted(set(who)))}: {text}" for text, who in said.items()
+    ]
+    done.collectives = len(fresh)
+    if fresh:
+        with (
+            store.writing(path) as made,
+            tempfile.TemporaryDirectory(prefix=".kstall-", dir=path.parent) as spool,
+        ):
+            store.copy(made, path, (), but=True)
+            missing.write(made, gone)
+            made.execute(
+                "DELETE FROM collective WHERE id IN (SELECT unnest(?::UBIGINT[]))",
+                [[number for number in fresh if number in ranks.known]],
+            )
+            writer = store.Writer(made, Path(spool))
+            for row in fresh.values():
+                writer.write("collective", row._asdict())
+            writer.load()
+    return done
+
+
+def _files(dumps: Iterable[Path], done: Imported) -> list[Path]:
+    found: dict[Path, None] = {}
+    for given in dumps:
+        try:
+            found.update(dict.fromkeys(flight.find(given)))
+        except NotADump as error:
+            done.left_out.append(str(error))
+        except OSError as error:
+            done.left_out.append(f"{given}: {error.strerror or error}")
+    return list(found)
+
+
+def _changed(
+    file: Path, rows: Iterable[Row], fresh: Mapping[int, Row], ranks: _Ranks
+) -> Iterator[Row]:
+    """What ``rows`` say that is not known yet, together with what is."""
+    for row in rows:
+        before = fresh.get(row.id) or ranks.known.get(row.id)
+        if before is None:
+            yield row
+            continue
+        if before.t != row.t:
+            raise NotADump(
+                f"{file}: collective {row.seq} of process group "
+                f"{shown(row.process_group)} was enqueued at another time in what was "
+                f"imported as rank {row.rank} before: one of the two is of another rank"
+            )
+        both = _both(before, row)
+        if both != before:
+            yield both
+
+
+def _both(a: Row, b: Row) -> Row:
+    """What is known of one collective by two dumps, in whichever order they came."""
+    started = [one.started_by for one in (a, b) if one.started_by is not None]
+    ended = [one.ended_by for one in (a, b) if one.ended_by is not None]
+    surer = min(a, b, key=lambda one: _sure(one.thread))
+    return a._replace(
+        tid=surer.tid,
+        thread=surer.thread,
+        world=b.world if a.world is None else a.world,
+        started_by=min(started, default=None),
+        ended_by=min(ended, default=None),
+        lasted=b.lasted if a.lasted is None else a.lasted,
+    )
+
+
+def _sure(thread: str | None) -> int:
+    return THREADS.index(thread) if thread in THREADS else len(THREADS)
+
+
+# -- clocks --------------------------------------------------------------------------
+
+
+class _Wall:
+    """CLOCK_REALTIME of one recording as its CLOCK_MONOTONIC; both run at one rate."""
+
+    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """``pairs`` are (monotonic, real), in order."""
+        self._spans: list[tuple[int, int, int, int]] = []
+        #: What real time is ahead by; None if nobody looked.
+        self.ahead = pairs[0][1] - pairs[0][0] if pairs else None
+        for (mono, real), (after, ends) in itertools.pairwise(pairs):
+            ahead = real - mono
+            off = abs((ends - after) - ahead)
+            if off > _SET:
+                continue
+            last = self._spans[-1] if self._spans else None
+            if last and last[1] == real and max(off, abs(ahead - last[2])) <= _READ:
+                # As before, within how near both can be read: a day has 8640 looks.
+                self._spans[-1] = (last[0], ends, last[2], 3 * _READ)
+            else:
+                self._spans.append((real, ends, ahead, off + _READ))
+        # A recorder looks every 10 s, first of all and at its end, unless it is killed.
+        for mono, real in pairs[:1]:
+            self._spans.append((real - _BEYOND, real, real - mono, _READ))
+        for mono, real in pairs[-1:]:
+            self._spans.append((real, real + _BEYOND, real - mono, _READ))
+
+    def at(self, real: int) -> tuple[int, int] | None:
+        """(monotonic, bound) of a time; None if the clock was set about then."""
+        found = [span for span in self._spans if span[0] <= real <= span[1]]
+        times = [(real - ahead, bound) for _, _, ahead, bound in found]
+        # A clock that was set back has had some times twice.
+        if not times or max(times)[0] - min(times)[0] > _SET:
+            return None
+        return min(times, key=lambda one: one[1])
+
+
+# -- processes -----------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """What one recording has of a process: from when to when."""
+
+    sid: str
+    began: int
+    until: int
+
+
+@dataclass
+class _Process:
+    """One process that was a rank, on all recordings that have it."""
+
+    boot: str
+    node: str
+    pid: int
+    starttime: int
+    job: str
+    world: int | None
+    parts: list[_Part]
+
+
+class _Place(NamedTuple):
+    """Where a collective was enqueued, on that recording's clock."""
+
+    one: Collective
+    sid: str
+    t: int
+    bound: int
+    started_by: int | None
+    ended_by: int | None
+
+
+class _Ranks:
+    """The processes of ranks that a store has, and what was imported for them."""
+
+    def __init__(
+        self, opened: duckdb.DuckDBPyConnection, path: Path, job: str | None
+    ) -> None:
+        self._opened, self._path, self._job = opened, path, job
+        self._walls: dict[str, _Wall] = {}
+        #: Rows that the store has, of the processes that were looked at.
+        self.known: dict[int, Row] = {}
+
+    def rows(self, dump: Dump) -> tuple[list[Row], list[str]]:
+        """The rows of a dump, and what was left out of it.  Raises `NotADump`."""
+        process, places = self._whose(dump)
+        remarks = list(dump.remarks)
+        if away := len(dump.collectives) - len(places):
+            remarks.append(
+                f"{away} collectives are left out: they were enqueued outside of the "
+                "recording, or when the clock was set"
+            )
+        self._read(process)
+        threads = {}
+        for part in process.parts:
+            names = self._threads(part.sid, process.pid)
+            # A thread has the first one's name until it is given another.
+            first = {name for name, those in names.items() if process.pid in those}
+            threads[part.sid] = {
+                name: those for name, those in names.items() if name not in first
+            }
+        return [
+            self._row(place, dump, process, threads[place.sid]) for place in places
+        ], remarks
+
+    def _row(
+        self,
+        place: _Place,
+        dump: Dump,
+        process: _Process,
+        threads: Mapping[str, Sequence[int]],
+    ) -> Row:
+        one = place.one
+        tid, thread = _thread(one, process.pid, threads)
+        where = (process.boot, process.pid, process.starttime, dump.rank, one.label)
+        return Row(
+            id=int.from_bytes(digest("collective", *where, one.seq), "big"),
+            sid=place.sid,
+            t=place.t,
+            bound=place.bound,
+            tid=tid,
+            tgid=process.pid,
+            thread=thread,
+            job=process.job or None,
+            rank=dump.rank,
+            world=len(dump.groups.get(one.group[0], ())) or _world(one, process),
+            process_group=one.label,
+            seq=one.seq,
+            op=one.op,
+            started_by=place.started_by,
+            ended_by=place.ended_by,
+            lasted=one.lasted,
+        )
+
+    # -- whose it is ------------------------------------------------------------------
+
+    def _whose(self, dump: Dump) -> tuple[_Process, list[_Place]]:
+        """The process whose dump it is, by its rank and by when that was recorded."""
+        processes = self._processes(dump.rank)
+        if self._job is not None:
+            processes = [one for one in processes if one.job == self._job]
+        if not processes:
+            raise NotADump(f"{dump.path}: {self._nobody(dump.rank)}")
+        found = [(one, self._places(dump, one)) for one in processes]
+        inside = [(one, places) for one, places in found if places]
+        if not inside:
+            raise NotADump(f"{dump.path}: {self._elsewhere(dump, processes)}")
+        # A launcher's environment may say another number for the same node.
+        whys = [_other(dump, one) for one, _ in inside]
+        inside = [one for one, why in zip(inside, whys, strict=True) if not why]
+        if not inside:
+            raise NotADump(f"{dump.path}: {whys[0]}")
+        # The shell that began it and its children have its rank as well, but not so
+        # many threads; and those that had ended by then have less of it.
+        most = max(len(places) for _, places in inside)
+        best, places = max(
+            (one for one in inside if len(one[1]) >= _MOST * most),
+            key=lambda one: (self._count(one[0]), len(one[1]), -one[0].starttime),
+        )
+        rivals = [
+            one
+            for one, _ in inside
+            if (one.boot, one.job) != (best.boot, best.job) and self._meet(one, best)
+        ]
+        if rivals:
+            raise NotADump(f"{dump.path}: {_either(dump.rank, [best, *rivals])}")
+        return best, places
+
+    def _count(self, process: _Process) -> int:
+        """How many threads were seen of it."""
+        return max(
+            sum(map(len, self._threads(part.sid, process.pid).values()))
+            for part in process.parts
+        )
+
+    def _meet(self, one: _Process, other: _Process) -> bool:
+        """Whether both were there at one time, and not one after the other's end.
+
+        Of an end it is known between which two looks it was.
+        """
+        (a, b), (c, d) = self._life(one), self._life(other)
+        return min(b, d) - max(a, c) > _BEYOND
+
+    def _life(self, process: _Process) -> tuple[int, int]:
+        """From when to when, by a clock that all nodes have about right."""
+        aheads = [(part, self._wall(part.sid).ahead or 0) for part in process.parts]
+        return (
+            min(part.began + ahead for part, ahead in aheads),
+            max(part.until + ahead for part, ahead in aheads),
+        )
+
+    def _processes(self, rank: int) -> list[_Process]:
+        found: list[_Process] = []
+        for row in self._opened.execute(_PROCESSES, [rank]).fetchall():
+            sid, node, boot, pid, since, gone, job, world, began, ended = row
+            since = since or 0
+            until = min(_FAR if one is None else one for one in (ended, gone))
+            part = _Part(sid, max(began, since - _TICK), until)
+            for one in found:
+                same = (one.boot, one.pid, one.job) == (boot or sid, pid, job)
+                if same and since - one.starttime < _SAME:
+                    if all(known.sid != sid for known in one.parts):
+                        one.parts.append(part)
+                    break
+            else:
+                found.append(
+                    _Process(boot or sid, node, pid, since, job, world, [part])
+                )
+        return found
+
+    def _places(self, dump: Dump, process: _Process) -> list[_Place]:
+        places = []
+        for one in dump.collectives:
+            for part in process.parts:
+                wall = self._wall(part.sid)
+                at = wall.at(one.enqueued)
+                if at is None or not part.began <= at[0] <= part.until:
+                    continue
+                later = [
+                    None if seen is None else wall.at(seen)
+                    for seen in (one.started_by, one.ended_by)
+                ]
+                # Its end by a clock that was set is not known.
+                if one.ended_by is not None and later[1] is None:
+                    continue
+                known = [None if when is None else when[0] for when in later]
+                places.append(_Place(one, part.sid, *at, *known))
+                break
+        return places
+
+    def _wall(self, sid: str) -> _Wall:
+        if sid not in self._walls:
+            rows = self._opened.execute(
+                "SELECT DISTINCT t_mono, t_real FROM clock WHERE sid = ? AND "
+                "t_mono IS NOT NULL AND t_real IS NOT NULL ORDER BY t_mono",
+                [sid],
+            ).fetchall()
+            self._walls[sid] = _Wall(rows)
+        return self._walls[sid]
+
+    def _read(self, process: _Process) -> None:
+        """What was imported for this process before."""
+        for part in process.parts:
+            rows = self._opened.execute(
+                f"SELECT {', '.join(Row._fields)} FROM collective "  # noqa: S608
+                "WHERE sid = ? AND tgid = ?",
+                [part.sid, process.pid],
+            ).fetchall()
+            self.known.update((row[0], Row(*row)) for row in rows)
+
+    def _threads(self, sid: str, pid: int) -> dict[str, list[int]]:
+        """Of a process's threads: who had which name."""
+        found: dict[str, list[int]] = {}
+        for tid, comm in self._opened.execute(
+            "SELECT DISTINCT pid, comm FROM proc WHERE sid = ? AND tgid = ? "
+            "AND comm IS NOT NULL ORDER BY pid, comm",
+            [sid, pid],
+        ).fetchall():
+            found.setdefault(comm, []).append(tid)
+        return found
+
+    # -- in words ---------------------------------------------------------------------
+
+    def _nobody(self, rank: int) -> str:
+        rows = self._opened.execute(
+            "SELECT DISTINCT coalesce(job, ''), rank FROM proc WHERE rank IS NOT NULL"
+        ).fetchall()
+        jobs: dict[str, list[int]] = {}
+        for job, known in rows:
+            jobs.setdefault(job, []).append(known)
+        there = "; ".join(
+            f"{ranks_named(known)} of {_named(job)}"
+            for job, known in sorted(jobs.items())
+        )
+        of = "" if self._job is None else f" of {_named(self._job)}"
+        return (
+            f"no process of rank {rank}{of} is in {self._path}, which has "
+            f"{there or 'no ranks at all'}: seal the recording of its node"
+        )
+
+    def _elsewhere(self, dump: Dump, processes: Sequence[_Process]) -> str:
+        first, last = dump.collectives[0].enqueued, dump.collectives[-1].enqueued
+        there = []
+        for one in processes:
+            for part in one.parts:
+                ahead = self._wall(part.sid).ahead
+                where = shown(one.node)
+                if ahead is None:
+                    there.append(f"{where}, whose recording has no real time")
+                    continue
+                end = "now" if part.until == _FAR else _utc(part.until + ahead)
+                there.append(f"{where} from {_utc(part.began + ahead)} to {end}")
+        return (
+            f"its collectives are of {_utc(first)} to {_utc(last)} UTC, but rank "
+            f"{dump.rank} was recorded on {'; '.join(there[:4])}: not of that run"
+        )
+
+
+def _either(rank: int, processes: Sequence[_Process]) -> str:
+    """Why it is not known whose dump one is, and what to do."""
+    jobs = sorted({one.job for one in processes})
+    if len(jobs) > 1:
+        return (
+            f"rank {rank} was recorded at that time in {', '.join(map(_named, jobs))}: "
+            "say with --job which it is of"
+        )
+    nodes = sorted({shown(one.node) for one in processes})
+    return (
+        f"rank {rank} of {_named(jobs[0])} was recorded at that time on "
+        f"{', '.join(nodes)}: seal those nodes apart that are of another run"
+    )
+
+
+def _world(one: Collective, process: _Process) -> int | None:
+    """Of how many ranks a collective is, if it is of all."""
+    return process.world if one.group[1] == "default_pg" else None
+
+
+def _other(dump: Dump, process: _Process) -> str:
+    """Why a dump cannot be of this process's job; empty if it can."""
+    for group in {one.group: None for one in dump.collectives}:
+        ranks = dump.groups.get(group[0], ())
+        if not ranks or process.world is None:
+            continue
+        whole = group[1] == "default_pg"
+        if max(ranks) >= process.world or (whole and len(ranks) != process.world):
+            return (
+                f"its process group {shown(group[0])} is of {len(ranks)} "
+                f"ranks up to {max(ranks)}, but {_named(process.job)} has "
+                f"{process.world}: not a dump of this job"
+            )
+    return ""
+
+
+def _thread(
+    one: Collective, pid: int, threads: Mapping[str, Sequence[int]]
+) -> tuple[int | None, str | None]:
+    """Who enqueued it, as a word of `THREADS`; None if it was not the first thread."""
+    if one.first:
+        return pid, "stack"
+    named = threads.get(one.thread or "", ())
+    if len(named) == 1:
+        return named[0], "name"
+    return (None, None) if one.first is False else (pid, "assumed")
+
+
+def _named(job: str) -> str:
+    return f"job {shown(job)}" if job else "a job without a name"
+
+
+def _utc(ns: int) -> str:
+    try:
+        return f"{datetime.fromtimestamp(ns / 1e9, UTC):%Y-%m-%d %H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return f"{ns} ns"
