@@ -96,7 +96,8 @@ class Straggler:
     rank: int
     node: str
     sid: str
-    tid: int
+    #: None if it is not known which of its threads was late.
+    tid: int | None
     steps: tuple[int, ...]
     lateness_ns: int
     findings: tuple[Finding, ...]
@@ -286,6 +287,9 @@ def _discount(opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules) -> Non
     A thread that is stalled when the others leave does so later, on a clock that no
     other rank may have; all others would look late.
     """
+    if job.group is not None:
+        # When they left is not what they were compared by.
+        return
     late = [
         at for at, step in enumerate(job.steps) if step.lateness(step.last) >= job.limit
     ]
@@ -424,7 +428,7 @@ def _finding(
     control = _control(job, rank, covered, limits)
     first, last = job.steps[0].arrivals[rank], job.steps[-1].arrivals[rank]
     assert first.since is not None
-    caps: list[str] = []
+    caps = list(job.caps.get(rank, ()))
     if job.unseen:
         caps.append(f"a rank may have been later of which nothing came ({job.unseen})")
     for provider in overlap.providers:
@@ -457,7 +461,7 @@ def _finding(
         severity = "high"
     return Finding(
         id=digest(job.name + job.start, rank, first.sid, cls, cause).hex(),
-        job=job.name,
+        job=job.of,
         rank=rank,
         node=health.nodes.get(first.sid, first.sid),
         sid=first.sid,

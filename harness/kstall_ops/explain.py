@@ -14,13 +14,23 @@ from typing import Any
 
 import duckdb
 
-from . import align, chains, missing, order, pending, schema, store, straggler
+from . import (
+    align,
+    chains,
+    enqueued,
+    missing,
+    order,
+    pending,
+    schema,
+    store,
+    straggler,
+)
 from .chains import Health, Verdict
 from .errors import OpsError, shown
 from .missing import Missing
 from .pending import Absent, Hung, Open
 from .rules import Rules, rules
-from .runs import TABLE, Runs, runs
+from .runs import NAME, TABLE, Runs, runs
 from .straggler import Job
 
 _FAR = (1 << 63) - 1
@@ -47,14 +57,27 @@ SELECT sid, count(*) FROM mark m WHERE EXISTS (
     AND list_contains(?::VARCHAR[], s.class))
 GROUP BY sid
 """
+_ENQUEUED_INSIDE = """
+SELECT sid, count(*) FROM collective m WHERE EXISTS (
+    FROM stall s WHERE s.sid = m.sid AND s.tid = m.tid AND s.t0 < m.t - m.bound
+    AND m.t + m.bound < coalesce(s.t1, 9223372036854775807)
+    AND list_contains(?::VARCHAR[], s.class))
+GROUP BY sid
+"""
+# Who enqueued a collective had not entered it before, and nobody had left it after it
+# was seen to have ended.
 _COLLECTIVES = f"""
-WITH {TABLE}
+WITH {TABLE}, c AS (SELECT *, {NAME} AS name FROM collective)
 SELECT e.sid, coalesce(e.job, '') || chr(0) || r.run, e.step, min(e.t), max(x.t)
 FROM mark e JOIN runs r ON coalesce(e.job, '') = r.job AND e.rank = r.rank
     AND e.sid = r.sid AND e.tid = r.tid
     JOIN mark x ON e.sid = x.sid AND e.tid = x.tid AND e.step = x.step
     AND e.rank = x.rank AND e.job IS NOT DISTINCT FROM x.job
 WHERE e.phase = 'enter' AND x.phase = 'exit' GROUP BY ALL HAVING count(*) = 1
+UNION ALL
+SELECT c.sid, c.name || chr(0) || r.run, c.seq, c.t - c.bound, c.ended_by + c.bound
+FROM c JOIN runs r ON c.name = r.job AND c.rank = r.rank AND c.sid = r.sid
+    AND c.tgid = r.tid WHERE c.ended_by IS NOT NULL
 """  # noqa: S608
 
 
@@ -111,16 +134,17 @@ def report(path: Path, job: str | None = None) -> Report:
     with store.reading(path) as opened:
         health, remarks = _health(opened)
         starts = runs(opened)
+        clocks = clocks_of(opened, starts)
         found = straggler.jobs(opened, limits, starts)
+        found += enqueued.jobs(opened, limits, starts, clocks)
         for one in found:
             _partial(one, health)
-        clocks = clocks_of(opened, starts)
         until = pending.known_until(opened)
         hung = pending.hung(opened, found, until, health, limits)
         if job is not None:
-            names = [one.name for one in found]
+            names = list(dict.fromkeys(one.of for one in found))
             names += [one.job for one in hung if one.job not in names]
-            found = [one for one in found if one.name == job]
+            found = [one for one in found if one.of == job]
             hung = [one for one in hung if one.job == job]
             if job not in names:
                 known = ", ".join(map(shown, names)) or "none has marks"
@@ -162,6 +186,9 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
     blocks = [name for name, rule in rules().classes.items() if rule.blocks]
     for sid, count in opened.execute(_MARKS_INSIDE, [blocks]).fetchall():
         text = f"{count} marks of threads that were stalled when they wrote them"
+        caps.setdefault(sid, []).append(text)
+    for sid, count in opened.execute(_ENQUEUED_INSIDE, [blocks]).fetchall():
+        text = f"{count} collectives that were enqueued while their thread was stalled"
         caps.setdefault(sid, []).append(text)
     losses: dict[str, list[tuple[int, int, str]]] = {}
     for sid, t0, t1, reason in opened.execute(
@@ -331,7 +358,8 @@ def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
         found.append(
             "no marks of collectives: which rank was late cannot be known; the job has "
             "to write `kstall step=N phase=enter`, and exit, to "
-            "/sys/kernel/tracing/instances/kstall/trace_marker (docs/operator.md)"
+            "/sys/kernel/tracing/instances/kstall/trace_marker (docs/operator.md), or "
+            "PyTorch's dumps have to be imported: `kstall seal --flight-recorder`"
         )
     for one in jobs:
         if len(one.ranks) < 2:
@@ -385,11 +413,18 @@ def _loss_text(entry: dict[str, Any]) -> str:
     return f"{said} ({reason})"
 
 
+def thread(late: chains.Straggler) -> str:
+    """Which of the rank's threads was late, if that is known."""
+    return "unknown" if late.tid is None else str(late.tid)
+
+
 def elsewhere(late: chains.Straggler) -> str | None:
     """What is said of a cause that no event of the rank's own thread shows."""
     share = late.elsewhere
     if share is None:
         return None
+    if late.tid is None:
+        return "not known, as it is not known which of its threads was late"
     said = "not in kernel events"
     if any(one.level != "observed" for one in late.findings):
         said += f" of its thread, which cover {share:.0%} of the lateness"
@@ -415,7 +450,9 @@ def unordered(late: chains.Straggler) -> list[str]:
 
 def title(job: Job) -> str:
     """What a job is called."""
-    said = f"job {shown(job.name)}" if job.name else "the job without a name"
+    said = f"job {shown(job.of)}" if job.of else "the job without a name"
+    if job.group is not None:
+        said += f", process group {shown(job.group)}"
     return f"{said}, {job.start}" if job.start else said
 
 
@@ -426,7 +463,8 @@ def as_json(made: Report) -> dict[str, Any]:
         "nodes": made.nodes,
         "jobs": [
             {
-                "job": one.job.name,
+                "job": one.job.of,
+                "process_group": one.job.group,
                 "start": one.job.start or None,
                 "ranks": list(one.job.ranks),
                 "steps": len(one.job.steps),
@@ -468,7 +506,8 @@ def findings(path: Path) -> list[tuple[Any, ...]]:
     for one in report(path).verdicts:
         for late in one.stragglers:
             who: dict[str, Any] = {
-                **{"job": one.job.name, "start": one.job.start or None},
+                **{"job": one.job.of, "process_group": one.job.group},
+                "start": one.job.start or None,
                 **{"rank": late.rank, "node": late.node, "sid": late.sid},
                 **{"tid": late.tid, "late": len(late.steps)},
             }
@@ -568,13 +607,8 @@ def hung_title(one: Hung) -> str:
     return said
 
 
-def ranks_named(ranks: Sequence[int]) -> str:
-    """`rank 1`, or `ranks 0-2`."""
-    return f"rank{'s' * (len(ranks) != 1)} {straggler.ranks_text(ranks)}"
-
-
 def _ranks(ranks: Sequence[int], singular: str, plural: str) -> str:
-    return f"{ranks_named(ranks)} {singular if len(ranks) == 1 else plural}"
+    return f"{straggler.ranks_named(ranks)} {singular if len(ranks) == 1 else plural}"
 
 
 def absent_title(one: Absent) -> str:
@@ -617,10 +651,10 @@ def open_text(one: Open) -> str:
 def measure(job: Job) -> tuple[str, str]:
     """Of whom and of what it is said that somebody was late, or not."""
     if not job.steps:
-        return ranks_named(job.ranks), "no whole step"
+        return straggler.ranks_named(job.ranks), "no whole step"
     said = f"{len(job.steps)} steps of {job.median / 1e6:.1f} ms (median)"
     return (
-        ranks_named(job.ranks),
+        straggler.ranks_named(job.ranks),
         f"{said}; late is {job.limit / 1e6:.1f} ms or more",
     )
 
@@ -633,7 +667,7 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
         count = len(job.late_steps())
         none = "of these ranks none" if job.partial else "no rank"
         lines.append(
-            f"  {'before that ' if hangs else ''}{none} was late"
+            f"  {'before that ' if hangs else ''}{none} was {job.word}"
             if not count
             else f"  no straggler: {count} late steps, no rank in {limits.late_steps} "
             "of them, or none more often than by chance"
@@ -646,8 +680,9 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
         )
     for late in one.stragglers:
         lines.append(
-            f"  straggler: rank {late.rank} on {shown(late.node)}, thread {late.tid}, "
-            f"late in {len(late.steps)} of {len(job.steps)} steps "
+            f"  straggler: rank {late.rank} on {shown(late.node)}, "
+            f"thread {thread(late)}, {job.word} in {len(late.steps)} of "
+            f"{len(job.steps)} steps "
             f"({straggler.ranks_text(late.steps)}), "
             f"{late.lateness_ns / 1e6:.1f} ms in all"
         )

@@ -38,12 +38,15 @@ def rivals(
     for step in job.late(rank):
         last = step.arrivals[rank]
         for other in step.arrivals.values():
-            # What was on one boot has one clock, and is ordered.
-            if other.wait - last.wait >= job.limit or (
-                boots.get(other.sid, other.sid) == boots.get(last.sid, last.sid)
-            ):
+            if other.rank == rank:
                 continue
-            apart = _apart(last, other, clocks)
+            same = boots.get(other.sid, other.sid) == boots.get(last.sid, last.sid)
+            known = 0 if same else last.doubt + other.doubt
+            # What was on one boot has one clock, and is ordered, if it has a time.
+            exact = same and not (last.early + last.late + other.early + other.late)
+            if other.wait - last.wait - known >= job.limit or exact:
+                continue
+            apart = _apart(last, other, None if same else clocks)
             if apart != 0:
                 found.setdefault(other.rank, []).append((step.number, other.sid, apart))
     return sorted(
@@ -53,17 +56,32 @@ def rivals(
 
 
 def _apart(
-    last: Arrival, other: Arrival, clocks: Mapping[str, align.Clock]
+    last: Arrival, other: Arrival, clocks: Mapping[str, align.Clock] | None
 ) -> int | None:
-    """Within what they are unordered; 0 if clocks say that ``last`` was, too."""
-    mine, theirs = clocks[last.sid], clocks[other.sid]
-    if not (mine.known and theirs.known):
-        return None
-    a, b = mine.at(last.enter), theirs.at(other.enter)
+    """Within what they are unordered; 0 if clocks say that ``last`` was, too.
+
+    Without ``clocks`` both are on one.
+    """
+    a, b = _between(last), _between(other)
+    if clocks is not None:
+        mine, theirs = clocks[last.sid], clocks[other.sid]
+        if not (mine.known and theirs.known):
+            return None
+        a, b = _aligned(a, mine), _aligned(b, theirs)
     if align.order(a, b) == "after":
         return 0
     # Clocks may even say that the other one was: then they are so far apart.
     return max(1, a[1] + b[1], b[0] - a[0])
+
+
+def _between(one: Arrival) -> tuple[int, int]:
+    """The middle of when it may have arrived, and how far that may be off."""
+    return one.enter + (one.late - one.early) // 2, (one.late + one.early + 1) // 2
+
+
+def _aligned(when: tuple[int, int], clock: align.Clock) -> tuple[int, int]:
+    t, bound = clock.at(when[0])
+    return t, bound + when[1]
 
 
 def _rival(rank: int, those: Sequence[tuple[int, str, int | None]]) -> Rival:

@@ -138,9 +138,10 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) ->
         )
     for late in one.stragglers:
         parts.append(
-            f"<h3>Rank {late.rank} on {_text(late.node)} was late in "
+            f"<h3>Rank {late.rank} on {_text(late.node)} was {job.word} in "
             f"{len(late.steps)} of {len(job.steps)} steps</h3>"
-            f'<p class="soft">thread {late.tid} · steps {ranks_text(late.steps)} · '
+            f'<p class="soft">thread {explain.thread(late)} · '
+            f"steps {ranks_text(late.steps)} · "
             f"{late.lateness_ns / 1e6:.1f} ms in all</p>"
         )
         parts += [

@@ -14,22 +14,29 @@ from typing import Any, NamedTuple
 
 import duckdb
 
+#: What the collectives of one process group are called, as a job of their own, in SQL.
+NAME = "coalesce(job, '') || ', process group ' || process_group"
 #: For a query that has `mark`: the number of the start that each thread's marks are of.
 TABLE = (
     "runs AS (SELECT unnest(?::STRUCT(job VARCHAR, rank INTEGER, sid VARCHAR, "
     "tid INTEGER, run INTEGER)[], recursive := true))"
 )
-_THREADS = """
-SELECT coalesce(m.job, ''), m.rank, m.sid, m.tid, min(m.t), max(m.t), min(m.step),
+# What a process enqueued is of one start, whichever of its threads did it.
+_THREADS = f"""
+WITH m AS (
+    SELECT coalesce(job, '') AS job, rank, sid, tid, t, step FROM mark
+    UNION ALL SELECT {NAME}, rank, sid, tgid, t, seq FROM collective
+)
+SELECT m.job, m.rank, m.sid, m.tid, min(m.t), max(m.t), min(m.step),
     max(m.step), any_value(s.boot_id),
     (SELECT min_by(t_real - t_mono, t_mono) FROM clock c WHERE c.sid = m.sid)
-FROM mark m LEFT JOIN session s ON s.sid = m.sid WHERE m.rank IS NOT NULL
+FROM m LEFT JOIN session s ON s.sid = m.sid WHERE m.rank IS NOT NULL
 GROUP BY ALL ORDER BY ALL
-"""
+"""  # noqa: S608
 
 
 class Thread(NamedTuple):
-    """Who marked as a rank of a job, and from when to when."""
+    """Who marked as a rank of a job, and from when to when; of dumps a process."""
 
     job: str
     rank: int
@@ -57,7 +64,7 @@ class Runs(NamedTuple):
 
 
 def runs(opened: duckdb.DuckDBPyConnection) -> Runs:
-    """Those of all jobs that have marks."""
+    """Those of all jobs that have marks, and of all process groups that have dumps."""
     threads = [Thread(*row) for row in opened.execute(_THREADS).fetchall()]
     made = Runs([], {})
     for job, group in itertools.groupby(threads, key=lambda one: one.job):

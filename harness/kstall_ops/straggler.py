@@ -52,13 +52,20 @@ class Arrival:
 
     rank: int
     sid: str
-    tid: int
+    #: None if it is not known which of the process's it was.
+    tid: int | None
     tgid: int
     since: int | None
     enter: int
     exit: int
     released: int
     kept: int = 0
+    boot: str | None = None
+    #: By how much its wait may be off, against that of a rank of another boot.
+    doubt: int = 0
+    #: It may have arrived so much before ``enter``, or after it.
+    early: int = 0
+    late: int = 0
 
     @property
     def wait(self) -> int:
@@ -75,12 +82,24 @@ class Step:
 
     def lateness(self, rank: int) -> int:
         """How much later than the first one this rank arrived, at least."""
-        return max(0, self._longest - self.arrivals[rank].wait)
+        mine = self.arrivals[rank]
+        late = self._longest - mine.doubt - mine.wait
+        if mine.doubt:
+            late = max(late, self._beside[mine.boot] - mine.wait)
+        return max(0, late)
 
     @functools.cached_property
     def _longest(self) -> int:
         # Who is stalled inside leaves late, and may not have waited for anybody.
-        return max(one.wait - one.kept for one in self.arrivals.values())
+        return max(one.wait - one.kept - one.doubt for one in self.arrivals.values())
+
+    @functools.cached_property
+    def _beside(self) -> dict[str | None, int]:
+        """The longest wait on each boot, which has one clock and leaves no doubt."""
+        found: dict[str | None, int] = {}
+        for one in self.arrivals.values():
+            found[one.boot] = max(one.wait, found.get(one.boot, one.wait))
+        return found
 
     @functools.cached_property
     def last(self) -> int:
@@ -107,11 +126,26 @@ class Job:
     world: int | None = None
     #: Recordings that are missing, on which it may have ranks, in words.
     unseen: str = ""
+    #: The process group if its collectives were imported from dumps: `enqueued`.
+    group: str | None = None
+    #: The job that it is a process group of, or itself.
+    of: str = ""
+    #: Whether it is not known how many ranks take part.
+    uncounted: bool = False
+    #: Whether it is known only when hosts enqueued, and not for what devices waited.
+    by_host: bool = False
+    #: By rank, why no claim on it can be of the highest level.
+    caps: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def partial(self) -> bool:
         """Whether what is said of it is of the ranks that are known only."""
-        return bool(self.silent or self.unseen)
+        return bool(self.silent or self.unseen or self.uncounted)
+
+    @property
+    def word(self) -> str:
+        """What a rank that came last was."""
+        return "late to enqueue" if self.by_host else "late"
 
     def late(self, rank: int) -> list[Step]:
         """The steps that this rank was last at, by more than the limit."""
@@ -151,7 +185,7 @@ def jobs(
             "SELECT coalesce(job, ''), max(world) FROM proc GROUP BY ALL"
         ).fetchall()
     )
-    jobs = []
+    jobs: list[Job] = []
     for (name, run), steps in sorted(found.items()):
         job = _job(name, steps, worlds.get(name), limits)
         if name in made.names:
@@ -167,7 +201,7 @@ def _job(
     limits: Rules,
 ) -> Job:
     ranks = tuple(sorted({one.rank for group in found.values() for one in group}))
-    job = Job(name, ranks, [], world=world)
+    job = Job(name, ranks, [], world=world, of=name)
     if world is not None and world > len(ranks):
         job.silent = world - len(ranks)
         job.remarks.append(

@@ -143,7 +143,9 @@ class _Writer:
         self, job: Job, step: Step, rank: int, explained: dict[int, set[int]]
     ) -> None:
         one = step.arrivals[rank]
-        track = self._track(self._node(one.sid), f"rank {rank} thread {one.tid}")
+        who = f"rank {rank} thread {'unknown' if one.tid is None else one.tid}"
+        groups = () if job.group is None else (f"process group {job.group}",)
+        track = self._track(self._node(one.sid), *groups, who)
         assert one.since is not None
         late = step.lateness(rank)
         is_last = step.last == rank and late >= job.limit
@@ -154,12 +156,13 @@ class _Writer:
                 int.from_bytes(digest("flow", job.name + job.start, step.number), "big")
                 >> 1
             )
-            if culprit == rank:
+            if culprit == rank and one.tid is not None:
                 key = (one.sid, one.tid)
                 self._causes.setdefault(key, []).append((one.since, one.enter, arrow))
             flows = (arrow,)
         begin = self._when(one.sid, one.since)
-        enter = self._when(one.sid, one.enter)
+        # A host may enqueue the next one before a device is done with this one.
+        enter = max(begin, self._when(one.sid, one.enter))
         end = self._when(one.sid, one.exit)
         name = f"compute {step.number}{' (late)' if is_last else ''}"
         self._slice(track, begin, enter, name, notes={"lateness_ns": late})

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which rank was late at collectives that were imported, each process group by itself.
+
+Where all ranks timed them, a rank waited for as long as its device was in one: whose
+device was in it for the shortest arrived last, by its own clock.  Without timing only
+the host's times are known, which are compared by the nodes' clocks: who enqueued last.
+A device may get there later still, so that this is not yet who was waited for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import duckdb
+
+from .align import Clock
+from .rules import Rules
+from .runs import NAME, TABLE, Runs
+from .straggler import Arrival, Job, Step, ranks_named
+
+_ROWS = f"""
+WITH {TABLE}, c AS (SELECT *, {NAME} AS name FROM collective)
+SELECT c.name, r.run, coalesce(c.job, ''), c.process_group, c.seq, c.rank, c.sid,
+    coalesce(s.boot_id, c.sid), c.tid, c.tgid, c.thread, c.world, c.op, c.t, c.bound,
+    c.started_by, c.ended_by, c.lasted
+FROM c JOIN runs r ON c.name = r.job AND c.rank = r.rank AND c.sid = r.sid
+    AND c.tgid = r.tid LEFT JOIN session s ON s.sid = c.sid
+ORDER BY c.name, r.run, c.seq, c.rank
+"""  # noqa: S608
+#: Of those with timing the share from which on the others are left out instead.
+_TIMED = 0.5
+
+
+class _Row(NamedTuple):
+    name: str
+    run: int
+    of: str
+    group: str
+    seq: int
+    rank: int
+    sid: str
+    boot: str
+    tid: int | None
+    tgid: int
+    thread: str | None
+    world: int | None
+    op: str
+    t: int
+    bound: int
+    started_by: int | None
+    ended_by: int | None
+    lasted: int | None
+
+
+def jobs(
+    opened: duckdb.DuckDBPyConnection,
+    limits: Rules,
+    starts: Runs,
+    clocks: Mapping[str, Clock],
+) -> list[Job]:
+    """One for each process group of each start, by name."""
+    found: dict[tuple[str, int], list[_Row]] = {}
+    for row in opened.execute(_ROWS, [starts.rows]).fetchall():
+        one = _Row(*row)
+        found.setdefault((one.name, one.run), []).append(one)
+    made = []
+    for (name, run), rows in found.items():
+        job = _job(name, rows, clocks, limits)
+        if name in starts.names:
+            job.start = starts.names[name][run]
+        made.append(job)
+    return made
+
+
+def _job(
+    name: str, rows: Sequence[_Row], clocks: Mapping[str, Clock], limits: Rules
+) -> Job:
+    ranks = tuple(sorted({one.rank for one in rows}))
+    worlds = [one.world for one in rows if one.world is not None]
+    job = Job(name, ranks, [], world=max(worlds, default=None))
+    job.group, job.of = rows[0].group, rows[0].of
+    job.uncounted = job.world is None
+    job.silent = max(0, (job.world or 0) - len(ranks))
+    whole = _whole(rows, job)
+    timed = [group for group in whole if all(one.lasted is not None for one in group)]
+    by_device = bool(timed) and len(timed) >= _TIMED * len(whole)
+    job.by_host = not by_device and any(_is_queued(one.op) for one in rows)
+    if by_device:
+        _left_out(job, len(whole) - len(timed), "not all ranks timed them")
+        steps = [(group[0].seq, _by_device(group)) for group in timed]
+    else:
+        steps = list(_by_clocks(whole, clocks))
+        away = sum(not arrivals for _, arrivals in steps)
+        _left_out(job, away, "the clocks of their nodes are not aligned")
+    _steps(job, steps, limits)
+    _told(job, rows, by_device=by_device)
+    return job
+
+
+def _steps(
+    job: Job, found: Iterable[tuple[int, Sequence[Arrival]]], limits: Rules
+) -> None:
+    """Put each after the one before; of the first it is not known when it began."""
+    released: dict[int, int] = {}
+    entered: dict[int, int] = {}
+    lengths: list[int] = []
+    for number, arrivals in found:
+        if not arrivals:
+            continue
+        step = Step(
+            number,
+            {
+                one.rank: dataclasses.replace(one, since=released.get(one.rank))
+                for one in arrivals
+            },
+        )
+        if released:
+            lengths += [one.enter - entered[one.rank] for one in arrivals]
+            job.steps.append(step)
+        released = {one.rank: one.released for one in arrivals}
+        entered = {one.rank: one.enter for one in arrivals}
+    job.median = int(statistics.median(lengths)) if lengths else 0
+    job.limit = max(limits.late_min_ns, int(limits.late_share * job.median))
+
+
+def _whole(rows: Iterable[_Row], job: Job) -> list[list[_Row]]:
+    """Those in which all ranks took part; why others are left out the job says."""
+    found: dict[int, list[_Row]] = {}
+    for one in rows:
+        found.setdefault(one.seq, []).append(one)
+    whole = []
+    twice = unlike = absent = 0
+    for _, group in sorted(found.items()):
+        if len({one.rank for one in group}) < len(group):
+            twice += 1
+        elif len({one.op for one in group}) > 1:
+            unlike += 1
+        elif len(group) < len(job.ranks):
+            absent += 1
+        else:
+            whole.append(group)
+    _left_out(job, twice, "two processes say they are the same rank")
+    _left_out(job, unlike, "ranks disagree on what they are")
+    _left_out(job, absent, "they are not in the dumps of all ranks")
+    return whole
+
+
+def _left_out(job: Job, count: int, why: str) -> None:
+    if count:
+        job.remarks.append(f"{count} steps are left out: {why}")
+
+
+def _is_queued(op: str) -> bool:
+    """As `flight.Collective.queued`."""
+    return not op.startswith("gloo:")
+
+
+def _by_device(group: Sequence[_Row]) -> list[Arrival]:
+    """Each by its own clock: it waited for as long as its device was in it."""
+    found = []
+    for one in group:
+        assert one.lasted is not None and one.ended_by is not None
+        # Its queue may have got there later than the host; at the latest by then.
+        latest = one.ended_by - one.lasted
+        if one.started_by is not None:
+            latest = min(latest, one.started_by)
+        late = max(0, latest - one.t)
+        made = _arrival(one, one.lasted)
+        found.append(dataclasses.replace(made, early=one.bound, late=one.bound + late))
+    return found
+
+
+def _by_clocks(
+    whole: Iterable[Sequence[_Row]], clocks: Mapping[str, Clock]
+) -> Iterator[tuple[int, list[Arrival]]]:
+    """Each until the last one had enqueued; none if clocks cannot be compared.
+
+    Who enqueued while another had not done so with the one before waits for this one
+    only since then: of several in one go the first one was waited for, and not all.
+    """
+    before: int | None = None
+    for group in whole:
+        one_boot = len({one.boot for one in group}) == 1
+        if not one_boot and not all(clocks[one.sid].known for one in group):
+            yield group[0].seq, []
+            continue
+        times = [(one.t, 0) if one_boot else clocks[one.sid].at(one.t) for one in group]
+        last = max(when for when, _ in times)
+        arrivals = []
+        for one, (when, bound) in zip(group, times, strict=True):
+            ahead = 0 if before is None else max(0, min(before, last) - when)
+            made = _arrival(one, last - when - ahead, ahead)
+            if not one_boot:
+                blur = one.bound
+                made = dataclasses.replace(
+                    made, doubt=bound + blur, early=blur, late=blur
+                )
+            arrivals.append(made)
+        before = last
+        yield group[0].seq, arrivals
+
+
+def _arrival(one: _Row, wait: int, ahead: int = 0) -> Arrival:
+    """Its end is not known; what is known is that it did not end before that.
+
+    ``ahead`` is for how long after it was enqueued the one before was not over.
+    """
+    enter = one.t + ahead
+    end = enter + wait
+    return Arrival(
+        rank=one.rank,
+        sid=one.sid,
+        tid=one.tid,
+        tgid=one.tgid,
+        since=None,
+        enter=enter,
+        exit=end,
+        released=end,
+        boot=one.boot,
+    )
+
+
+def _told(job: Job, rows: Sequence[_Row], *, by_device: bool) -> None:
+    """Say what is known of its collectives, and what limits all that is claimed."""
+    source = (
+        "imported from dumps of the Flight Recorder, where each collective is a step"
+    )
+    how = "a rank arrives when its host enqueues it"
+    if by_device:
+        how = "a rank waits for as long as its device is in it"
+    elif job.by_host:
+        how = (
+            "when hosts enqueued it is known, not whether devices waited for that "
+            "(TORCH_NCCL_ENABLE_TIMING=1 records it): no claim is more than `coincides`"
+        )
+    said = [f"{source}: {how}"]
+    if job.uncounted:
+        said.append(
+            "of how many ranks the process group is, dumps do not say: one without a "
+            "dump may be the one that was late"
+        )
+    elif job.silent:
+        said.append(
+            f"dumps of {len(job.ranks)} of {job.world} ranks: a rank that is missing "
+            "may be the one that was late; import its dump, too"
+        )
+    doubts = [one.doubt for step in job.steps for one in step.arrivals.values()]
+    if 2 * max(doubts, default=0) > job.limit:
+        said.append(
+            f"clocks of its nodes can be compared up to {max(doubts) / 1e6:.1f} ms "
+            "each: who was less late than both is not seen to be late"
+        )
+    caps: dict[int, list[str]] = {rank: [] for rank in job.ranks}
+    if job.by_host:
+        for rank in job.ranks:
+            caps[rank].append("whether devices waited for its host is not in the dumps")
+    for thread, who, cap in (
+        ("assumed", "the first of its process is assumed", "the first is assumed"),
+        (None, "but not the first of its process", "it was not the first"),
+    ):
+        ranks = sorted({one.rank for one in rows if one.thread == thread})
+        if ranks:
+            said.append(
+                f"{ranks_named(ranks)}: which thread enqueued is not in the dumps, "
+                f"{who}: no claim is more than `coincides`"
+            )
+        for rank in ranks:
+            caps[rank].append(f"which thread enqueued is not in its dump: {cap}")
+    job.caps = {rank: tuple(those) for rank, those in caps.items() if those}
+    job.remarks = [*said, *job.remarks]
