@@ -56,7 +56,7 @@ def guest_root(project: Path, log: Path, *more: str) -> Root:
 def obtain(version: str, top: Path) -> Stock:
     """The newest ``version`` that Debian has, unpacked in ``top``."""
     if shutil.which("busybox") is None:
-        pytest.skip("virtme-ng makes an initramfs of busybox, which is not installed")
+        pytest.skip("no busybox for an initramfs; make setup LEVEL=deep installs it")
     store, now = cache.default_dir() / "sources", time.time()
     source = apt.newest(f"linux-source-{version}", store, print, now=now)
     release = _ABI.format(source.version.partition("-")[0])
