@@ -213,7 +213,14 @@ SOURCES = (
                 _QUEUE + " ret=$retval",
                 "ret & 1",
             ),
-            Probe("unthrottle", "f", "unthrottle_cfs_rq", _QUEUE),
+            # Since 7.3 it returns at once if what runs has used up its runtime again.
+            Probe(
+                "unthrottle",
+                "f",
+                "unthrottle_cfs_rq%return",
+                _QUEUE + " still=cfs_rq->throttled",
+                "still == 0",
+            ),
         ),
         lost="the thread",
     ),
