@@ -100,9 +100,16 @@ class Group:
             _write(f"{self.path}/cpu.cfs_quota_us", str(-1 if usec is None else usec))
 
     def stat(self) -> dict[str, int]:
-        """The kernel's own account of it."""
-        with open(f"{self.path}/cpu.stat", encoding="ascii") as file:  # noqa: PTH123
-            return {name: int(value) for name, value in map(str.split, file)}
+        """The kernel's own account of it, and "local." what it says of the queues
+        that hold its tasks, if it does."""
+        found = {}
+        for suffix, prefix in (("", ""), (".local", "local.")):
+            path = f"{self.path}/cpu.stat{suffix}"
+            if os.path.exists(path):  # noqa: PTH110
+                with open(path, encoding="ascii") as file:  # noqa: PTH123
+                    for name, value in map(str.split, file):
+                        found[prefix + name] = int(value)
+        return found
 
     def close(self, pids: list[int]) -> None:
         """Bring the processes out, and remove it."""
