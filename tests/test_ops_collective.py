@@ -943,10 +943,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["seal", "-o", made, "--flight-recorder", *map(str, paths)]) == 0
     said = capsys.readouterr().out
     assert said == f"{made}: 0 dumps imported, 0 collectives; 3 were there already\n"
-    paths[1].write_bytes(b"\x80\x02c")
+    paths[1].write_bytes(b"\x80\x02X")
     assert cli.main(["seal", "-o", made, "--flight-recorder", *map(str, paths)]) == 3
     said = capsys.readouterr().out
-    assert "rank_1: truncated, or not a pickle" in said and "; left out\n" in said
+    assert "rank_1: truncated: its end is missing" in said and "; left out\n" in said
     assert "2 were there already; 1 left out\n" in said
     assert cli.main(["query", made, "--named", "collectives"]) == 0
     assert (

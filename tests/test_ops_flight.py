@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +79,16 @@ def without(name: str) -> dict[str, Any]:
         (b"\x80\x02X\x01\x00\x00\x00aQ.", "it holds BINPERSID"),
         (BOMB, "it has no version"),
         (KEYS, "its instructions do not fit"),
+        # Numbers that all have one hash take for ever to look up.
+        (b"\x80\x02}K\x01K\x02s.", "its instructions do not fit"),
         (b"\x80\x02ha.", "its instructions do not fit"),
         (b"\x80\x02\x85.", "its instructions do not fit"),
-        (b"\x80\x02\xff.", "truncated, or not a pickle"),
+        (b"\x80\x02\xff.", "truncated, or not a pickle: 0xff is no instruction"),
+        (b"\x80\x02\x00.", "truncated, or not a pickle: 0x00 is no instruction"),
+        (b"\x80\x02cos", "it holds GLOBAL, which no dump has"),
+        (b"\x80\x02\x8a\x05\x00.", "truncated"),
+        (b"\x80\x02]q", "truncated: its end is missing"),
+        (b"\x80\x02\x8d" + b"\xff" * 8 + b".", "truncated: its end is missing"),
         (b"", "empty"),
         (b"hello", "neither a pickle nor JSON"),
         (b"{" * 100_000, "nested too deep|not JSON"),
@@ -135,6 +144,47 @@ def test_a_real_dump_cut_off_anywhere(real: Path, tmp_path: Path, name: str) -> 
     for count in range(1, len(data) - 1, len(data) // 50):
         path.write_bytes(data[:count])
         with pytest.raises(errors.NotADump, match="truncated"):
+            flight.load(path)
+
+
+def test_a_pickle_that_keeps_its_reader_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "nccl_trace_rank_0"
+    path.write_bytes(b"\x80\x02" + b"]" * 1000 + b".")
+    monkeypatch.setattr(flight, "_INSTRUCTIONS", 1000)
+    with pytest.raises(errors.NotADump, match="more than 1000 instructions: not a d"):
+        flight.load(path)
+    monkeypatch.setattr(flight, "_LARGEST", 1 << 20)
+    path.write_bytes(b"\x80" * (1 << 20) + b".")
+    with pytest.raises(errors.NotADump, match="larger than 1 MB: not a dump"):
+        flight.load(path)
+
+
+@pytest.mark.parametrize("what", ["it holds GLOBAL", "of format "])
+def test_what_is_refused_is_not_looked_at_for_long(tmp_path: Path, what: str) -> None:
+    """A line tells of it, which took a hundred times its memory to make."""
+    path, long = tmp_path / "nccl_trace_rank_0", b"\x1b" * (1 << 22)
+    version = b"X\x07\x00\x00\x00version" + b"X" + struct.pack("<I", len(long)) + long
+    data = b"c" + long + b"\nx\n." if "GLOBAL" in what else b"}" + version + b"s."
+    path.write_bytes(b"\x80\x02" + data)
+    tracemalloc.start()
+    try:
+        with pytest.raises(errors.NotADump, match=what) as caught:
+            flight.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 6 * len(long)
+    finally:
+        tracemalloc.stop()
+    assert "\x1b" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_what_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
+    """A pipe would wait for its other end, and a device has none."""
+    pipe, device = tmp_path / "nccl_trace_rank_0", tmp_path / "nccl_trace_rank_1"
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    for path in (pipe, device):
+        with pytest.raises(errors.NotADump, match="no plain file"):
             flight.load(path)
 
 

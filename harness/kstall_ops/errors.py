@@ -28,7 +28,9 @@ class Refused(OpsError):
 
 def shown(text: object, limit: int = 200) -> str:
     """``text`` of strangers on a terminal: no control characters, and not for ever."""
-    said = str(text)
+    # One more than may be shown: that there is more has to be seen, and no more looked
+    # at, as who writes them may write a lot.
+    said = str(text)[: limit + 1]
     clean = "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode() for c in said
     )

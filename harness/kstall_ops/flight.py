@@ -6,7 +6,8 @@ its collectives.  The format is that of FlightRecorder.hpp and FlightRecorderDet
 in torch/csrc/distributed/c10d of PyTorch, of which 2.N only adds to 2.(N-1).
 
 A pickle is a program.  It is read instruction by instruction and never run: those that
-build lists, dicts, strings and numbers are followed, and any other is an error.
+build lists, dicts, strings and numbers are followed, and any other is an error.  Who
+wrote one may want to keep its reader busy: all that is read has a limit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import json
 import operator
 import pickletools
 import re
+import stat
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +28,9 @@ from .errors import NotADump, shown
 
 #: Of the dump; in another one keys mean something else.
 MAJOR = 2
-#: A dump of 2000 collectives with their stacks has less than 2 MB.
-_LARGEST = 512 << 20
+#: A dump of 2000 collectives with their stacks has less than 2 MB, and 200,000
+#: instructions.  One of these may make an object of 100 bytes.
+_LARGEST, _INSTRUCTIONS = 64 << 20, 16_000_000
 #: In characters; what is longer is no name.
 _LONGEST = 500
 _FAR = (1 << 63) - 1
@@ -129,15 +133,22 @@ def load(path: Path) -> Dump:
             "a dump does not say whose it is"
         )
     try:
-        if path.stat().st_size > _LARGEST:
-            raise NotADump(f"{path}: larger than {_LARGEST >> 20} MB: not a dump")
-        data = path.read_bytes()
+        return _dump(path, rank, _parsed(_content(path)))
     except OSError as error:
         raise NotADump(f"{path}: {error.strerror or error}") from None
-    try:
-        return _dump(path, rank, _parsed(data))
     except ValueError as error:
         raise NotADump(f"{path}: {shown(error)}") from None
+
+
+def _content(path: Path) -> bytes:
+    """All of a plain file: a pipe may never end, nor a link to a device."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise ValueError("not a dump of the Flight Recorder: no plain file")
+    if about.st_size > _LARGEST:
+        raise ValueError(f"larger than {_LARGEST >> 20} MB: not a dump")
+    with path.open("rb") as file:
+        return file.read(about.st_size)
 
 
 def _dump(path: Path, rank: int, said: object) -> Dump:
@@ -148,7 +159,7 @@ def _dump(path: Path, rank: int, said: object) -> Dump:
     if match is None or int(match[1]) != MAJOR:
         what = version if isinstance(version, str) else "none that is text"
         raise ValueError(
-            f"a dump of format {shown(what)}; this kstall reads format {MAJOR}.N"
+            f"a dump of format {shown(what, 40)}; this kstall reads format {MAJOR}.N"
         )
     groups = dict(_groups(said.get("pg_config"), rank))
     remarks: list[str] = []
@@ -162,7 +173,7 @@ def _dump(path: Path, rank: int, said: object) -> Dump:
 def _parsed(data: bytes) -> object:
     """What a pickle or JSON holds, as far as it is plain.  Raises `ValueError`."""
     if data[:1] == b"\x80":
-        return _Pickle().read(data)
+        return _Pickle(data).read()
     if data.lstrip()[:1] != b"{":
         what = "empty" if not data else "neither a pickle nor JSON"
         raise ValueError(f"not a dump of the Flight Recorder: {what}")
@@ -174,112 +185,208 @@ def _parsed(data: bytes) -> object:
         raise ValueError(f"truncated, or not JSON: {error}") from None
 
 
+#: From where its argument is, what one instruction does, and where the next one is.
+_Step = Callable[[int], int]
+
+
 class _Pickle:
     """The stack that a pickle's instructions work on."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: bytes) -> None:
+        # So that no number reaches over the end, and 0 is no instruction.
+        self._data, self._size = data + bytes(16), len(data)
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
 
-    def read(self, data: bytes) -> object:
-        """Follow ``data`` to its end.  Raises `ValueError`."""
-        steps: dict[str, Callable[[Any], None]] = {
-            **dict.fromkeys(_VALUES, self._stack.append),
-            **{"MARK": self._mark, "BINPUT": self._put, "LONG_BINPUT": self._put},
-            **{"MEMOIZE": self._memoize, "BINGET": self._get, "LONG_BINGET": self._get},
-            **{"APPEND": self._append, "APPENDS": self._appends},
-            **{"SETITEM": self._set_item, "SETITEMS": self._set_items},
-            **{"TUPLE": self._tuple, "PROTO": _nothing, "FRAME": _nothing},
-        }
+    def read(self) -> object:
+        """Follow the instructions to their end.  Raises `ValueError`."""
+        steps, data, at = self._steps(), self._data, 0
         try:
-            for code, argument, _ in pickletools.genops(data):
-                if code.name == "STOP":
+            for _ in range(_INSTRUCTIONS):
+                code = data[at]
+                step = steps.get(code)
+                if step is not None:
+                    at = step(at + 1)
+                elif at >= self._size:
+                    raise _Refused("truncated: its end is missing")
+                elif code == _STOP:
                     return self._stack.pop()
-                if code.name in _CONSTANTS:
-                    self._stack.append(_CONSTANTS[code.name]())
-                elif code.name in _TUPLES:
-                    count = _TUPLES[code.name]
-                    self._stack.append(tuple(self._from(len(self._stack) - count)))
-                elif code.name in steps:
-                    steps[code.name](argument)
                 else:
-                    what = f"{code.name} {'' if argument is None else argument}"
-                    raise _Code(
-                        f"it holds {what.strip()}, which no dump has: only lists, "
-                        "dicts, strings and numbers are read, and nothing was run"
-                    )
-        except (IndexError, KeyError, AttributeError, TypeError):
-            raise ValueError("not a pickle: its instructions do not fit") from None
-        except _Code:
+                    raise _Refused(_unknown(data[at : min(at + 200, self._size)]))
+        except _Refused:
             raise
+        except (IndexError, KeyError, AttributeError, TypeError):
+            what = "its instructions do not fit"
+            raise ValueError(f"truncated, or not a pickle: {what}") from None
         except ValueError as error:
             raise ValueError(f"truncated, or not a pickle: {error}") from None
-        raise ValueError("truncated: its end is missing")
+        raise ValueError(f"more than {_INSTRUCTIONS} instructions: not a dump")
 
-    def _from(self, at: int) -> list[Any]:
-        if at < 0:
-            raise IndexError
-        taken = self._stack[at:]
-        del self._stack[at:]
-        return taken
+    def _steps(self) -> dict[int, _Step]:
+        """By the code of an instruction, what to do for it."""
+        named = {
+            **{"PROTO": lambda at: at + 1, "FRAME": lambda at: at + 8},
+            **{"BINGET": self._get, "LONG_BINGET": self._long_get},
+            **{"LONG1": self._long, "MARK": self._mark, "MEMOIZE": self._memoize},
+            **{name: self._number(form) for name, form in _NUMBERS.items()},
+            **{name: self._text(form) for name, form in _TEXTS.items()},
+            **{name: self._put(form) for name, form in _PUTS.items()},
+            **{name: self._new(make) for name, make in _NEW.items()},
+            **{name: self._of_last(*what) for name, what in _OF_LAST.items()},
+            **{name: self._of_marked(do) for name, do in _OF_MARKED.items()},
+        }
+        return {_CODES[name]: step for name, step in named.items()}
 
-    def _mark(self, _: object) -> None:
-        self._marks.append(len(self._stack))
+    def _number(self, form: struct.Struct) -> _Step:
+        data, push = self._data, self._stack.append
 
-    def _put(self, number: int) -> None:
-        self._memo[number] = self._stack[-1]
+        def step(at: int) -> int:
+            push(form.unpack_from(data, at)[0])
+            return at + form.size
 
-    def _memoize(self, _: object) -> None:
+        return step
+
+    def _long(self, at: int) -> int:
+        end = at + 1 + self._data[at]
+        self._stack.append(
+            int.from_bytes(self._slice(at + 1, end), "little", signed=True)
+        )
+        return end
+
+    def _text(self, form: struct.Struct) -> _Step:
+        def step(at: int) -> int:
+            begin = at + form.size
+            end = begin + form.unpack_from(self._data, at)[0]
+            text = self._slice(begin, end).decode("utf-8", "surrogatepass")
+            self._stack.append(text)
+            return int(end)
+
+        return step
+
+    def _slice(self, begin: int, end: int) -> bytes:
+        if end > self._size:
+            raise _Refused("truncated: its end is missing")
+        return self._data[begin:end]
+
+    def _put(self, form: struct.Struct) -> _Step:
+        def step(at: int) -> int:
+            self._memo[form.unpack_from(self._data, at)[0]] = self._stack[-1]
+            return at + form.size
+
+        return step
+
+    def _memoize(self, at: int) -> int:
         self._memo[len(self._memo)] = self._stack[-1]
+        return at
 
-    def _get(self, number: int) -> None:
-        self._stack.append(self._memo[number])
+    def _get(self, at: int) -> int:
+        self._stack.append(self._memo[self._data[at]])
+        return at + 1
 
-    def _append(self, _: object) -> None:
-        (value,) = self._from(len(self._stack) - 1)
-        self._stack[-1].append(value)
+    def _long_get(self, at: int) -> int:
+        self._stack.append(self._memo[_UINT.unpack_from(self._data, at)[0]])
+        return at + _UINT.size
 
-    def _appends(self, _: object) -> None:
-        values = self._from(self._marks.pop())
-        self._stack[-1].extend(values)
+    def _mark(self, at: int) -> int:
+        self._marks.append(len(self._stack))
+        return at
 
-    def _set_item(self, _: object) -> None:
-        self._set(self._from(len(self._stack) - 2))
+    def _new(self, make: Callable[[], object]) -> _Step:
+        push = self._stack.append
 
-    def _set_items(self, _: object) -> None:
-        self._set(self._from(self._marks.pop()))
+        def step(at: int) -> int:
+            push(make())
+            return at
 
-    def _set(self, words: Sequence[Any]) -> None:
-        held = self._stack[-1]
-        for name, value in zip(words[::2], words[1::2], strict=True):
-            # A tuple of tuples of tuples would take the stack of who hashes it.
-            if not isinstance(name, str | int):
-                raise TypeError
-            held[name] = value
+        return step
 
-    def _tuple(self, _: object) -> None:
-        self._stack.append(tuple(self._from(self._marks.pop())))
+    def _of_last(self, count: int, do: _Do) -> _Step:
+        def step(at: int) -> int:
+            if len(self._stack) < count:
+                raise IndexError
+            self._do(do, len(self._stack) - count)
+            return at
+
+        return step
+
+    def _of_marked(self, do: _Do) -> _Step:
+        def step(at: int) -> int:
+            self._do(do, self._marks.pop())
+            return at
+
+        return step
+
+    def _do(self, do: _Do, begin: int) -> None:
+        stack = self._stack
+        words = stack[begin:]
+        del stack[begin:]
+        do(stack, words)
 
 
-class _Code(ValueError):
-    """A pickle has an instruction that a dump has no need of."""
+#: What is done to a stack with the last words of it, which were taken off.
+_Do = Callable[[list[Any], list[Any]], None]
 
 
-#: Instructions by name: those that are their argument, constants, and short tuples.
-_VALUES = (
-    *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
-    *("BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
-)
-_CONSTANTS: dict[str, Callable[[], object]] = {
+def _tuple(stack: list[Any], words: list[Any]) -> None:
+    stack.append(tuple(words))
+
+
+def _extend(stack: list[Any], words: list[Any]) -> None:
+    stack[-1].extend(words)
+
+
+def _set(stack: list[Any], words: list[Any]) -> None:
+    held = stack[-1]
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        # A dump has no other keys.  Numbers may all have one hash, so that to look each
+        # of them up takes for ever; tuples of tuples of tuples take the stack.
+        if not isinstance(name, str):
+            raise TypeError
+        held[name] = value
+
+
+class _Refused(ValueError):
+    """Why a pickle is not read on, in words for who gave it."""
+
+
+def _unknown(data: bytes) -> str:
+    """That the instruction which ``data`` begin with has no place in a dump."""
+    try:
+        code, argument, _ = next(pickletools.genops(data))
+    except (ValueError, IndexError):
+        known = _NAMES.get(data[0])
+        if known is None:
+            return f"truncated, or not a pickle: 0x{data[0]:02x} is no instruction"
+        what = known
+    else:
+        what = f"{code.name} {'' if argument is None else argument}".strip()
+    return (
+        f"it holds {what}, which no dump has: only lists, dicts, strings and numbers "
+        "are read, and nothing was run"
+    )
+
+
+_NAMES = {ord(one.code): one.name for one in pickletools.opcodes}
+_CODES = {name: code for code, name in _NAMES.items()}
+_STOP = _CODES["STOP"]
+_BYTE, _UINT, _ULONG = struct.Struct("<B"), struct.Struct("<I"), struct.Struct("<Q")
+#: Instructions by name, with the form of the number behind them, and what they do.
+_NUMBERS = {
+    **{"BININT1": _BYTE, "BININT2": struct.Struct("<H"), "BININT": struct.Struct("<i")},
+    "BINFLOAT": struct.Struct(">d"),
+}
+_TEXTS = {"SHORT_BINUNICODE": _BYTE, "BINUNICODE": _UINT, "BINUNICODE8": _ULONG}
+_PUTS = {"BINPUT": _BYTE, "LONG_BINPUT": _UINT}
+_NEW: dict[str, Callable[[], object]] = {
     **{"NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False},
     **{"EMPTY_LIST": list, "EMPTY_DICT": dict, "EMPTY_TUPLE": tuple},
 }
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
-
-def _nothing(_: object) -> None:
-    """The version of pickle, and how much of it is read at once."""
+_OF_LAST: dict[str, tuple[int, _Do]] = {
+    **{"TUPLE1": (1, _tuple), "TUPLE2": (2, _tuple), "TUPLE3": (3, _tuple)},
+    **{"APPEND": (1, _extend), "SETITEM": (2, _set)},
+}
+_OF_MARKED: dict[str, _Do] = {"TUPLE": _tuple, "APPENDS": _extend, "SETITEMS": _set}
 
 
 # -- what is in there ----------------------------------------------------------------
