@@ -717,14 +717,18 @@ def test_half_a_surrogate_pair_in_a_name(tmp_path: Path) -> None:
 # -- groups ---------------------------------------------------------------------------
 
 
-def test_each_process_group_is_judged_by_itself(tmp_path: Path) -> None:
-    """Ranks 0 and 1 have one more, whose numbers are its own."""
+@pytest.mark.parametrize("split", [False, True])
+def test_each_process_group_is_judged_by_itself(tmp_path: Path, split: bool) -> None:
+    """Ranks 0 and 1 have one more, whose numbers are its own, and 2 and 3.
+
+    Older versions of PyTorch call all by one name that a group is split into.
+    """
     nodes = Training(ranks=4).nodes(one_node=True)
     dumps = Watched().of(nodes)
     name = "\x1b[2Jtp"
     for rank, dump in enumerate(dumps):
         pair = "[0, 1]" if rank < 2 else "[2, 3]"
-        number = str(5 + rank // 2)
+        number = "5" if split else str(5 + rank // 2)
         dump["pg_config"][number] = {"name": number, "desc": name, "ranks": pair}
         for one in list(dump["entries"]):
             more = dict(one, pg_id=1, process_group=(number, name))
@@ -735,13 +739,14 @@ def test_each_process_group_is_judged_by_itself(tmp_path: Path) -> None:
     found = [(one.job.group, one.job.ranks, one.said) for one in made.verdicts]
     assert found == [
         ("0 (default_pg, nccl)", (0, 1, 2, 3), "nothing"),
-        (f"5 ({name}, nccl)", (0, 1), "nothing"),
-        (f"6 ({name}, nccl)", (2, 3), "straggler"),
+        (f"5 ({name}, ranks 0-1, nccl)", (0, 1), "nothing"),
+        (f"{number} ({name}, ranks 2-3, nccl)", (2, 3), "straggler"),
     ]
     (late,) = made.verdicts[2].stragglers
     assert late.rank == 3
     said = explain.as_text(made)
-    assert "job train, process group 6 (\\x1b[2Jtp, nccl): ranks 2-3, 59 steps" in said
+    title = f"job train, process group {number} (\\x1b[2Jtp, ranks 2-3, nccl): "
+    assert f"{title}ranks 2-3, 59 steps" in said
     assert "\x1b" not in said
     assert len(explain.report(tmp_path / "s.duckdb", "train").verdicts) == 3
 

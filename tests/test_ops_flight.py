@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pickle
 import struct
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,18 @@ def test_a_pickle_that_keeps_its_reader_busy(
         flight.load(path)
 
 
+def test_ranks_of_a_group_that_keep_their_reader_busy(tmp_path: Path) -> None:
+    """A million of them, and what is nearly some in a million ways."""
+    path = tmp_path / "nccl_trace_rank_0"
+    begun = time.process_time()
+    for text in ("[" + " " * 100_000 + "x1", "[" + "1," * (1 << 20) + "0]"):
+        dump = whole([entry(1, REAL)])
+        dump["pg_config"]["0"]["ranks"] = text
+        path.write_bytes(pickled(dump))
+        assert flight.load(path).collectives[0].ranks == ()
+    assert time.process_time() - begun < 2
+
+
 @pytest.mark.parametrize("what", ["it holds GLOBAL", "of format "])
 def test_what_is_refused_is_not_looked_at_for_long(tmp_path: Path, what: str) -> None:
     """A line tells of it, which took a hundred times its memory to make."""
@@ -215,7 +228,7 @@ def test_a_rank_that_is_in_none_of_its_groups(tmp_path: Path) -> None:
         flight.load(path)
     dump["pg_config"]["5"]["ranks"] = "nobody knows"
     path.write_bytes(pickled(dump))
-    assert flight.load(path).groups == {"0": (0, 1, 2)}
+    assert flight.load(path).collectives[0].ranks == (0, 1, 2)
 
 
 def test_what_is_left_out_of_a_dump(tmp_path: Path) -> None:

@@ -152,7 +152,9 @@ def _changed(
             raise NotADump(
                 f"{file}: collective {row.seq} of process group "
                 f"{shown(row.process_group)} was enqueued at another time in what was "
-                f"imported as rank {row.rank} before: one of the two is of another rank"
+                f"imported as rank {row.rank} before: one of the two is of another "
+                "rank, or the group was made again in between; import the later one "
+                "into a store of its own"
             )
         both = _both(before, row)
         if both != before:
@@ -304,7 +306,7 @@ class _Ranks:
             thread=thread,
             job=process.job or None,
             rank=dump.rank,
-            world=len(dump.groups.get(one.group[0], ())) or _world(one, process),
+            world=len(one.ranks) or _world(one, process),
             process_group=one.label,
             seq=one.seq,
             op=one.op,
@@ -494,19 +496,20 @@ def _either(rank: int, processes: Sequence[_Process]) -> str:
 
 def _world(one: Collective, process: _Process) -> int | None:
     """Of how many ranks a collective is, if it is of all."""
-    return process.world if one.group[1] == "default_pg" else None
+    return process.world if one.group[1] == flight.WHOLE else None
 
 
 def _other(dump: Dump, process: _Process) -> str:
     """Why a dump cannot be of this process's job; empty if it can."""
-    for group in {one.group: None for one in dump.collectives}:
-        ranks = dump.groups.get(group[0], ())
+    for (name, about), ranks in {
+        (one.group, one.ranks): None for one in dump.collectives
+    }:
         if not ranks or process.world is None:
             continue
-        whole = group[1] == "default_pg"
+        whole = about == flight.WHOLE
         if max(ranks) >= process.world or (whole and len(ranks) != process.world):
             return (
-                f"its process group {shown(group[0])} is of {len(ranks)} "
+                f"its process group {shown(name)} is of {len(ranks)} "
                 f"ranks up to {max(ranks)}, but {_named(process.job)} has "
                 f"{process.world}: not a dump of this job"
             )

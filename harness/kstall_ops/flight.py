@@ -18,14 +18,17 @@ import pickletools
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import recording
 from .errors import NotADump, shown
+from .straggler import ranks_named
 
+#: How the process group of all ranks is described.
+WHOLE = "default_pg"
 #: Of the dump; in another one keys mean something else.
 MAJOR = 2
 #: A dump of 2000 collectives with their stacks has less than 2 MB, and 200,000
@@ -36,7 +39,9 @@ _LONGEST = 500
 _FAR = (1 << 63) - 1
 _RANK = re.compile(r"(?s)(?:.*\D)?(\d{1,9})(?:\.[A-Za-z]\w*)?")
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})")
-_RANKS = re.compile(r"\[\s*(?:\d{1,9}(?:\s*,\s*\d{1,9})*)?\s*\]")
+_RANKS = re.compile(r"\[\d{1,9}(?:, ?\d{1,9})*\]")
+#: In characters: the ranks of a process group of 100,000.
+_MANY = 1_000_000
 #: What nobody leaves before all have entered it, as names of collectives begin once
 #: their case, their backend and an underscore in front are gone.
 _SHARED = (
@@ -54,8 +59,10 @@ _STRETCH, _ROUNDED = 1e-3, 1_000_000
 class Collective:
     """One collective as one rank saw it; times are ns of CLOCK_REALTIME."""
 
-    #: Name and description of its process group.
+    #: Name and description of its process group, and its ranks; none if that is not
+    #: known.
     group: tuple[str, str]
+    ranks: tuple[int, ...]
     #: Its number in the group, the same on all ranks.
     seq: int
     #: As "nccl:all_reduce": the backend, then what was asked.
@@ -75,9 +82,14 @@ class Collective:
 
     @property
     def label(self) -> str:
-        """What its group is called; each of a group's backends counts by itself."""
+        """What its group is called; each of a group's backends counts by itself.
+
+        With its ranks: those that one group was split into may have the same name.
+        """
         name, about = self.group
         words = [about] if about and about != "undefined" else []
+        if self.ranks and about != WHOLE:
+            words.append(ranks_named(self.ranks))
         return f"{name} ({', '.join([*words, self.op.partition(':')[0]])})"
 
     @property
@@ -91,12 +103,11 @@ class Collective:
 
 @dataclass(frozen=True)
 class Dump:
-    """One file; ``groups`` has the ranks of those process groups that it tells of."""
+    """One file."""
 
     path: Path
     rank: int
     version: str
-    groups: Mapping[str, tuple[int, ...]]
     collectives: Sequence[Collective]
     #: What was left out, in words.
     remarks: Sequence[str]
@@ -161,10 +172,10 @@ def _dump(path: Path, rank: int, said: object) -> Dump:
         raise ValueError(
             f"a dump of format {shown(what, 40)}; this kstall reads format {MAJOR}.N"
         )
-    groups = dict(_groups(said.get("pg_config"), rank))
+    groups = _groups(said.get("pg_config"), rank)
     remarks: list[str] = []
-    collectives = _collectives(said.get("entries"), remarks)
-    return Dump(path, rank, version, groups, collectives, remarks)
+    collectives = _collectives(said.get("entries"), groups, remarks)
+    return Dump(path, rank, version, collectives, remarks)
 
 
 # -- the two forms -------------------------------------------------------------------
@@ -392,28 +403,36 @@ _OF_MARKED: dict[str, _Do] = {"TUPLE": _tuple, "APPENDS": _extend, "SETITEMS": _
 # -- what is in there ----------------------------------------------------------------
 
 
-def _groups(said: object, rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The ranks of each group that has a name.  Raises `ValueError`.
+def _groups(said: object, rank: int) -> dict[tuple[str, str], tuple[int, ...]]:
+    """The ranks of each group, by its name and description.  Raises `ValueError`.
 
     Gloo writes all of its groups under one empty name, the last one over the others.
     """
+    groups: dict[tuple[str, str], tuple[int, ...]] = {}
+    # A pickle can name one text as often as it likes.
+    read: dict[str, tuple[int, ...]] = {}
     for name, about in said.items() if isinstance(said, dict) else ():
-        text = about.get("ranks") if isinstance(about, dict) else None
-        if not name or not isinstance(name, str) or not isinstance(text, str):
+        if not isinstance(about, dict) or not name:
             continue
-        ranks = tuple(map(int, re.findall(r"\d+", text)))
-        if not ranks or not _RANKS.fullmatch(text):
+        text, desc = about.get("ranks"), about.get("desc")
+        if not isinstance(text, str) or not isinstance(desc, str):
             continue
-        # A rank knows the groups only that it is in.
-        if rank not in ranks:
-            raise ValueError(
-                f"named after rank {rank}, but of a rank in the process group "
-                f"{shown(name)} of {shown(text)}: not the file of this rank"
-            )
-        yield name, ranks
+        if text not in read:
+            known = len(text) <= _MANY and _RANKS.fullmatch(text)
+            read[text] = tuple(map(int, text[1:-1].split(","))) if known else ()
+            # A rank knows the groups only that it is in.
+            if known and rank not in read[text]:
+                raise ValueError(
+                    f"named after rank {rank}, but of a rank in the process group "
+                    f"{shown(name)} of {shown(text)}: not the file of this rank"
+                )
+        groups[_plain(name, "pg_config"), _plain(desc, "pg_config")] = read[text]
+    return groups
 
 
-def _collectives(said: object, remarks: list[str]) -> list[Collective]:
+def _collectives(
+    said: object, groups: Mapping[tuple[str, str], tuple[int, ...]], remarks: list[str]
+) -> list[Collective]:
     """Those that nobody leaves before all have entered them, in order."""
     if not isinstance(said, list) or not said:
         raise ValueError("it holds no collectives")
@@ -444,7 +463,8 @@ def _collectives(said: object, remarks: list[str]) -> list[Collective]:
         elif maker < newest[name, about]:
             older += 1
         else:
-            one = _collective((name, about), seq, entries)
+            group = (name, about)
+            one = _collective(group, groups.get(group, ()), seq, entries)
             odd += not _fits(one)
             collectives += [one] if _fits(one) else []
     for count, why in (
@@ -465,7 +485,10 @@ def _is_shared(entry: Mapping[str, Any]) -> bool:
 
 
 def _collective(
-    group: tuple[str, str], seq: int, entries: Sequence[Mapping[str, Any]]
+    group: tuple[str, str],
+    ranks: tuple[int, ...],
+    seq: int,
+    entries: Sequence[Mapping[str, Any]],
 ) -> Collective:
     """One, of all that was done in one go; it went to the device with the last."""
     last = max(entries, key=lambda entry: entry["time_created_ns"])
@@ -473,6 +496,7 @@ def _collective(
     thread = last.get("thread_name")
     return Collective(
         group=group,
+        ranks=ranks,
         seq=seq,
         op=_plain(
             next(one["profiling_name"] for one in entries if _is_shared(one)), "op"
