@@ -717,6 +717,49 @@ def test_half_a_surrogate_pair_in_a_name(tmp_path: Path) -> None:
 # -- groups ---------------------------------------------------------------------------
 
 
+def test_who_is_late_as_it_waited_in_another_group(tmp_path: Path) -> None:
+    """Rank 3 keeps its peer, which is throttled at that time, and through it all."""
+
+    def slow(rank: int, step: int) -> int:
+        return (0, 0, 80, 79)[rank] * MS if 20 <= step < 40 else 0
+
+    nodes = Training(ranks=4, extra=slow, throttled=slow).nodes()
+    dumps = Watched().of(nodes)
+    made = sealed(tmp_path, nodes)
+    collective.add(flightdumps.write(dumps, tmp_path / "alone"), made)
+    (late,) = verdict(explain.report(made)).stragglers
+    assert late.rank == 2 and late.explained
+    for rank, dump in enumerate(dumps):
+        number, pair = str(1 + rank // 2), [rank // 2 * 2, rank // 2 * 2 + 1]
+        dump["pg_config"][number] = {"name": number, "desc": "tp", "ranks": str(pair)}
+        for one in list(dump["entries"]):
+            step = one["collective_seq_id"] - 1
+            before = 90 * MS + slow(rank, step)
+            waits = 5 + (80 if rank == 2 and 20 <= step < 40 else 0)
+            ended = one["time_created_ns"] - before + 200 * MS
+            more = {"process_group": (number, "tp"), "duration_ms": float(waits)}
+            more |= {"time_created_ns": one["time_created_ns"] - before, "pg_id": 1}
+            more |= {"time_discovered_started_ns": None}
+            dump["entries"].append(one | more | {"time_discovered_completed_ns": ended})
+    collective.add(flightdumps.write(dumps, tmp_path / "fr"), made)
+    found = {one.job.group: one for one in explain.report(made).verdicts}
+    (late,) = found["0 (default_pg, nccl)"].stragglers
+    assert late.rank == 2 and not late.explained
+    waited = (
+        "waited 1600.0 ms longer than else in process group 2 (tp, ranks 2-3, nccl)"
+    )
+    assert late.findings[0].caps == (f"it {waited}, before",)
+    assert f"  ! rank 2 {waited} before it was late here: look there" in (
+        explain.as_text(explain.report(made))
+    )
+    (late,) = found["2 (tp, ranks 2-3, nccl)"].stragglers
+    assert late.rank == 3
+    assert not any(
+        "longer than else" in text
+        for text in found["2 (tp, ranks 2-3, nccl)"].job.remarks
+    )
+
+
 @pytest.mark.parametrize("split", [False, True])
 def test_each_process_group_is_judged_by_itself(tmp_path: Path, split: bool) -> None:
     """Ranks 0 and 1 have one more, whose numbers are its own, and 2 and 3.

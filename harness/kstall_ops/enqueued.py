@@ -9,7 +9,9 @@ A device may get there later still, so that this is not yet who was waited for.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -17,9 +19,10 @@ from typing import NamedTuple
 import duckdb
 
 from .align import Clock
+from .errors import shown
 from .rules import Rules
 from .runs import NAME, TABLE, Runs
-from .straggler import Arrival, Job, Step, ranks_named
+from .straggler import Arrival, Job, Step, ranks_named, union
 
 _ROWS = f"""
 WITH {TABLE}, c AS (SELECT *, {NAME} AS name FROM collective)
@@ -30,6 +33,8 @@ FROM c JOIN runs r ON c.name = r.job AND c.rank = r.rank AND c.sid = r.sid
     AND c.tgid = r.tid LEFT JOIN session s ON s.sid = c.sid
 ORDER BY c.name, r.run, c.seq, c.rank
 """  # noqa: S608
+#: A rank that waited for so much of its lateness in another group is late for that.
+_ELSEWHERE = 0.5
 #: Of those with timing the share from which on the others are left out instead.
 _TIMED = 0.5
 
@@ -72,6 +77,8 @@ def jobs(
         if name in starts.names:
             job.start = starts.names[name][run]
         made.append(job)
+    for job in made:
+        _waits_elsewhere(job, [one for one in made if one.of == job.of], limits)
     return made
 
 
@@ -146,6 +153,55 @@ def _whole(rows: Iterable[_Row], job: Job) -> list[list[_Row]]:
     _left_out(job, unlike, "ranks disagree on what they are")
     _left_out(job, absent, "they are not in the dumps of all ranks")
     return whole
+
+
+def _waits_elsewhere(job: Job, jobs: Iterable[Job], limits: Rules) -> None:
+    """Note of who is late for how long it waited in another group before.
+
+    More than else: for that it is late here, whatever its thread did meanwhile.
+    """
+    for rank in job.ranks:
+        late = {step.number for step in job.late(rank)}
+        if len(late) < limits.late_steps:
+            continue
+        lateness = sum(step.lateness(rank) for step in job.late(rank))
+        for other in jobs:
+            if other is job or rank not in other.ranks:
+                continue
+            waits = _waits(job, rank, other)
+            usual = statistics.median(
+                [wait for number, wait in waits if number not in late] or [0]
+            )
+            more = sum(max(0, wait - usual) for number, wait in waits if number in late)
+            if more < _ELSEWHERE * lateness:
+                continue
+            group = shown(other.group)
+            said = f"waited {more / 1e6:.1f} ms longer than else in process group"
+            job.remarks.append(
+                f"rank {rank} {said} {group} before it was late here: look there for "
+                "who was waited for; no claim on it is more than `coincides`"
+            )
+            caps = job.caps.get(rank, ())
+            job.caps[rank] = (*caps, f"it {said} {group}, before")
+
+
+def _waits(job: Job, rank: int, other: Job) -> list[tuple[int, int]]:
+    """By number of a step: for how long before it ``rank`` waited in ``other``."""
+    spans = sorted(
+        (one.enter, one.released)
+        for step in other.steps
+        if (one := step.arrivals.get(rank)) is not None
+    )
+    begins = [begin for begin, _ in spans]
+    ends = list(itertools.accumulate((end for _, end in spans), max))
+    found = []
+    for step in job.steps:
+        one = step.arrivals[rank]
+        assert one.since is not None
+        first = bisect.bisect_right(ends, one.since)
+        last = bisect.bisect_left(begins, one.enter)
+        found.append((step.number, union(spans[first:last], one.since, one.enter)))
+    return found
 
 
 def _left_out(job: Job, count: int, why: str) -> None:
