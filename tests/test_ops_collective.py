@@ -794,6 +794,35 @@ def test_each_process_group_is_judged_by_itself(tmp_path: Path, split: bool) -> 
     assert len(explain.report(tmp_path / "s.duckdb", "train").verdicts) == 3
 
 
+def test_many_groups_in_which_nobody_was_late(tmp_path: Path) -> None:
+    """Who was late is not to be looked for among all of these."""
+    nodes = Training(ranks=16).nodes(one_node=True)
+    dumps = Watched().of(nodes)
+    for rank, dump in enumerate(dumps):
+        pair = [rank // 2 * 2, rank // 2 * 2 + 1]
+        dump["pg_config"]["1"] = {"name": "1", "desc": "tp", "ranks": str(pair)}
+        dump["pg_config"]["2"] = {"name": "2", "desc": "pp", "ranks": f"[{rank}]"}
+        for one in list(dump["entries"]):
+            pp = one | {"pg_id": 2, "process_group": ("2", "pp")}
+            more = one | {"pg_id": 1, "process_group": ("1", "tp")}
+            more["time_created_ns"] -= 10 * MS * (rank == 14)
+            more["duration_ms"] += 10 * (rank == 14)
+            dump["entries"] += [more, pp]
+    lines = explain.as_text(report(tmp_path, nodes, dumps)).splitlines()
+    assert lines[0].startswith("job train, process group 1 (tp, ranks 14-15, nccl): ")
+    assert lines[2].startswith("  straggler: rank 15 on ")
+    (at,) = [at for at, line in enumerate(lines) if "24 process groups (" in line]
+    assert lines[at].startswith(
+        "job train, 24 process groups (0 (default_pg, nccl); 1 ("
+    )
+    assert lines[at].endswith("; and 20 more): ranks 0-15 in all")
+    assert lines[at + 1].startswith("  ! imported from dumps of the Flight Recorder, ")
+    assert lines[at + 2] == "  no rank was late in 8 of them"
+    (one,) = [line for line in lines if "one rank: there is no other" in line]
+    assert one.startswith("  - job train, 16 process groups (2 (pp, rank 0, nccl); 2 (")
+    assert len(lines) < 25
+
+
 def test_backends_of_one_group_number_for_themselves(tmp_path: Path) -> None:
     """As of a job that has tensors on CPUs as well."""
     nodes = culprit().nodes(one_node=True)

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from .straggler import Job
 _FAR = (1 << 63) - 1
 #: Of ranks that may have been last instead so many are named.
 _RIVALS = 4
+#: Of process groups in which nobody was late so many are named, and remarks on them.
+_GROUPS, _REMARKS = 4, 8
 #: Making the table takes as long as `explain`, so only for queries that need it.
 _MAY_MEAN_FINDING = re.compile(
     r"finding|show\b|information_schema|duckdb_(tables|columns)", re.IGNORECASE
@@ -361,11 +364,14 @@ def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
             "/sys/kernel/tracing/instances/kstall/trace_marker (docs/operator.md), or "
             "PyTorch's dumps have to be imported: `kstall seal --flight-recorder`"
         )
-    for one in jobs:
-        if len(one.ranks) < 2:
-            found.append(f"{title(one)}: one rank: there is no other to be late for")
-        if not one.steps:
-            found.append(f"{title(one)}: no whole step of all ranks")
+    for those, what in (
+        (
+            [one for one in jobs if len(one.ranks) < 2],
+            "one rank: there is no other to be late for",
+        ),
+        ([one for one in jobs if not one.steps], "no whole step of all ranks"),
+    ):
+        found += [f"{_titles(group)}: {what}" for group in _alike(those)]
     for entry in made.clocks:
         if entry["bound_ns"] is None:
             found.append(
@@ -448,9 +454,33 @@ def unordered(late: chains.Straggler) -> list[str]:
     return found
 
 
+def _alike(jobs: Iterable[Job]) -> list[list[Job]]:
+    """Process groups of one job together, of which there may be hundreds."""
+    found: dict[tuple[str, ...], list[Job]] = {}
+    for one in jobs:
+        key = (one.of, one.word) if one.group is not None else (one.name, one.start, "")
+        found.setdefault(key, []).append(one)
+    return list(found.values())
+
+
+def _titles(jobs: Sequence[Job]) -> str:
+    """What several process groups of a job are called, or one, or a job."""
+    if len(jobs) == 1:
+        return title(jobs[0])
+    names = [shown(one.group) for one in jobs[:_GROUPS]]
+    more = len(jobs) - len(names)
+    return f"{_named(jobs[0])}, {len(jobs)} process groups ({'; '.join(names)}" + (
+        f"; and {more} more)" if more else ")"
+    )
+
+
+def _named(job: Job) -> str:
+    return f"job {shown(job.of)}" if job.of else "the job without a name"
+
+
 def title(job: Job) -> str:
     """What a job is called."""
-    said = f"job {shown(job.of)}" if job.of else "the job without a name"
+    said = _named(job)
     if job.group is not None:
         said += f", process group {shown(job.group)}"
     return f"{said}, {job.start}" if job.start else said
@@ -545,9 +575,7 @@ def _said(made: Report, limits: Rules) -> list[str]:
     lines: list[str] = []
     for stuck in made.hung:
         lines += _hung_text(stuck)
-    hung = {stuck.job for stuck in made.hung}
-    for one in made.verdicts:
-        lines += _job_text(one, limits, hangs=one.job.name in hung)
+    lines += _jobs_text(made, limits)
     if not made.verdicts and not made.hung:
         lines.append("no job with marks: a table of lost time only")
     if made.open:
@@ -691,6 +719,52 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
             lines.append(f"    cause: {cause}")
         for finding in late.findings:
             lines += _finding_text(finding, limits.coverage)
+    return lines
+
+
+def _jobs_text(made: Report, limits: Rules) -> list[str]:
+    """All jobs; of process groups, of which there may be hundreds, who was late first.
+
+    Those in which nobody was are told of together.
+    """
+    hung = {stuck.job for stuck in made.hung}
+    quiet = [one.job for one in made.verdicts if _is_quiet(one)]
+    rest = [one for one in made.verdicts if not _is_quiet(one)]
+    rest.sort(key=lambda one: one.job.group is not None and not one.stragglers)
+    lines: list[str] = []
+    for one in rest:
+        lines += _job_text(one, limits, hangs=one.job.name in hung)
+    for groups in _alike(quiet):
+        lines += _quiet_text(groups)
+    return lines
+
+
+def _is_quiet(one: Verdict) -> bool:
+    """Whether nobody was late in a process group."""
+    return (
+        one.job.group is not None and one.said == "nothing" and not one.job.late_steps()
+    )
+
+
+def _quiet_text(jobs: Sequence[Job]) -> list[str]:
+    """Of several process groups what is to be said of all of them."""
+    heard = [one for one in jobs if one.steps and len(one.ranks) > 1]
+    if len(jobs) == 1:
+        lines = [f"{title(jobs[0])}: {', '.join(measure(jobs[0]))}"]
+    else:
+        ranks = sorted({rank for one in jobs for rank in one.ranks})
+        lines = [f"{_titles(jobs)}: {straggler.ranks_named(ranks)} in all"]
+    texts = collections.Counter(text for one in jobs for text in one.remarks)
+    for text, count in texts.most_common(_REMARKS):
+        some = "" if count == len(jobs) else f"{count} of them: "
+        lines.append(f"  ! {some}{text}")
+    if len(texts) > _REMARKS:
+        lines.append(f"  ! … {len(texts) - _REMARKS} more: kstall explain --json")
+    if heard:
+        partial = any(one.partial for one in heard)
+        none = "of these ranks none" if partial else "no rank"
+        where = "" if len(heard) == len(jobs) else f" in {len(heard)} of them"
+        lines.append(f"  {none} was {heard[0].word}{where}")
     return lines
 
 
