@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -663,6 +664,26 @@ def test_a_clock_that_was_set_meanwhile(tmp_path: Path) -> None:
     assert text.startswith("rank 1: ")
     found = [row[0] for row in rows(made, "t, rank") if row[1] == 1]
     assert found and all(t <= BEGAN + 4 * SECOND for t in found)
+
+
+def test_a_clock_that_was_looked_at_for_days() -> None:
+    """Each look is off by some microseconds; of 10 days there are 86,400."""
+    pairs = [
+        (at * 10 * SECOND, at * 10 * SECOND + REAL + at % 3 * 2000)
+        for at in range(86_400)
+    ]
+    # Once it was set back, by 5 s.
+    pairs[50_000:] = [(mono, real - 5 * SECOND) for mono, real in pairs[50_000:]]
+    wall = collective._Wall(pairs)
+    begun = time.process_time()
+    for at in range(0, 86_400, 100):
+        t = at * 10 * SECOND + 3 * SECOND
+        real = t + REAL - (5 * SECOND if at >= 50_000 else 0)
+        found = wall.at(real)
+        assert found and abs(found[0] - t) <= found[1] <= 10_000
+    assert time.process_time() - begun < 0.5
+    # Then it was twice, or not known.
+    assert wall.at(pairs[50_000][1] - SECOND) is None
 
 
 def test_what_was_enqueued_before_the_recorder_is_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ and of its own.  What was enqueued in no recording of such a process is left out
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -207,11 +208,21 @@ class _Wall:
             self._spans.append((real - _BEYOND, real, real - mono, _READ))
         for mono, real in pairs[-1:]:
             self._spans.append((real, real + _BEYOND, real - mono, _READ))
+        # A day has 8640 spans where reading takes longer than that.
+        self._spans.sort()
+        self._begins = [span[0] for span in self._spans]
+        #: Up to where those until then reach.
+        self._reach = list(itertools.accumulate((one[1] for one in self._spans), max))
 
     def at(self, real: int) -> tuple[int, int] | None:
         """(monotonic, bound) of a time; None if the clock was set about then."""
-        found = [span for span in self._spans if span[0] <= real <= span[1]]
-        times = [(real - ahead, bound) for _, _, ahead, bound in found]
+        times = []
+        at = bisect.bisect_right(self._begins, real) - 1
+        while at >= 0 and self._reach[at] >= real:
+            _, ends, ahead, bound = self._spans[at]
+            if ends >= real:
+                times.append((real - ahead, bound))
+            at -= 1
         # A clock that was set back has had some times twice.
         if not times or max(times)[0] - min(times)[0] > _SET:
             return None
