@@ -89,7 +89,9 @@ def test_a_real_dump_names_who_was_late(real: Path, tmp_path: Path) -> None:
     assert (
         "job gloo, process group 0 (default_pg, gloo): ranks 0-2, 23 steps of 8" in said
     )
-    assert "a rank arrives when its host enqueues it\n" in said
+    assert (
+        "arrives when its host enqueues it, if its tensors are not on a GPU\n" in said
+    )
     assert "no marks" not in said
 
 
@@ -697,7 +699,10 @@ def test_what_was_enqueued_before_the_recorder_is_left_out(tmp_path: Path) -> No
     (text,) = done.remarks
     assert text.startswith("rank 0: 10 collectives are left out: they were enqueued")
     said = explain.as_text(explain.report(made))
-    assert "10 steps are left out: they are not in the dumps of all ranks" in said
+    assert (
+        "10 steps are left out: they are not in the dumps of all ranks, 10 not in what "
+        "rank 0 left: dumps of one time have"
+    ) in said
     assert "marks from outside" not in said
 
 
@@ -1046,6 +1051,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     said = capsys.readouterr().out
     assert "rank_1: truncated: its end is missing" in said and "; left out\n" in said
     assert "2 were there already; 1 left out\n" in said
+    for number in range(3, 33):
+        (tmp_path / "fr" / f"nccl_trace_rank_{number}").write_bytes(b"{")
+    assert (
+        cli.main(["seal", "-o", made, "--flight-recorder", str(paths[0].parent)]) == 3
+    )
+    said = capsys.readouterr().out
+    assert said.count("truncated, or not JSON") == 19 and "copy it again; left" in said
+    assert "  ! … 11 more; left out\n" in said and "; 31 left out\n" in said
     assert cli.main(["query", made, "--named", "collectives"]) == 0
     assert (
         "train  0 (default_pg, nccl)  1     node1  stack   60"

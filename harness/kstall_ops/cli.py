@@ -23,6 +23,8 @@ from .errors import NotARecording, OpsError, Refused, shown
 CANNOT = 2
 #: Of dumps that cannot be imported so many are named in one line.
 _NAMED = 4
+#: And so many if others can.
+_LISTED = 20
 _TABLES = "SHOW TABLES and DESCRIBE stall list what can be queried"
 
 
@@ -235,8 +237,10 @@ def _import(arguments: argparse.Namespace, *, alone: bool) -> int:
         more = len(done.left_out) - _NAMED
         said += f"; and {more} more" if more > 0 else ""
         raise OpsError(f"{said}; nothing was imported, the store is as it was")
-    for text in done.left_out:
+    for text in done.left_out[:_LISTED]:
         print(f"  ! {shown(text, 400)}; left out")
+    if len(done.left_out) > _LISTED:
+        print(f"  ! … {len(done.left_out) - _LISTED} more; left out")
     for text in done.remarks:
         print(f"  ! {shown(text, 400)}")
     print(

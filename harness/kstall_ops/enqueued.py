@@ -10,6 +10,7 @@ A device may get there later still, so that this is not yet who was waited for.
 from __future__ import annotations
 
 import bisect
+import collections
 import dataclasses
 import itertools
 import statistics
@@ -140,6 +141,7 @@ def _whole(rows: Iterable[_Row], job: Job) -> list[list[_Row]]:
         found.setdefault(one.seq, []).append(one)
     whole = []
     twice = unlike = absent = 0
+    lacking: collections.Counter[int] = collections.Counter()
     for _, group in sorted(found.items()):
         if len({one.rank for one in group}) < len(group):
             twice += 1
@@ -147,11 +149,19 @@ def _whole(rows: Iterable[_Row], job: Job) -> list[list[_Row]]:
             unlike += 1
         elif len(group) < len(job.ranks):
             absent += 1
+            lacking.update(set(job.ranks) - {one.rank for one in group})
         else:
             whole.append(group)
     _left_out(job, twice, "two processes say they are the same rank")
     _left_out(job, unlike, "ranks disagree on what they are")
-    _left_out(job, absent, "they are not in the dumps of all ranks")
+    most = max(lacking.values(), default=0)
+    who = ranks_named(sorted(rank for rank, count in lacking.items() if count == most))
+    _left_out(
+        job,
+        absent,
+        f"they are not in the dumps of all ranks, {most} not in what {who} left: dumps "
+        "of one time have more in common",
+    )
     return whole
 
 
@@ -284,7 +294,7 @@ def _told(job: Job, rows: Sequence[_Row], *, by_device: bool) -> None:
     source = (
         "imported from dumps of the Flight Recorder, where each collective is a step"
     )
-    how = "a rank arrives when its host enqueues it"
+    how = "a rank arrives when its host enqueues it, if its tensors are not on a GPU"
     if by_device:
         how = "a rank waits for as long as its device is in it"
     elif job.by_host:

@@ -193,9 +193,10 @@ def _parsed(data: bytes) -> object:
     except RecursionError:
         raise ValueError("not a dump of the Flight Recorder: nested too deep") from None
     except ValueError as error:
-        raise ValueError(f"truncated, or not JSON: {error}") from None
+        raise ValueError(f"truncated, or not JSON: {error}; copy it again") from None
 
 
+_CUT = "truncated: its end is missing; copy it again"
 #: From where its argument is, what one instruction does, and where the next one is.
 _Step = Callable[[int], int]
 
@@ -220,7 +221,7 @@ class _Pickle:
                 if step is not None:
                     at = step(at + 1)
                 elif at >= self._size:
-                    raise _Refused("truncated: its end is missing")
+                    raise _Refused(_CUT)
                 elif code == _STOP:
                     return self._stack.pop()
                 else:
@@ -277,7 +278,7 @@ class _Pickle:
 
     def _slice(self, begin: int, end: int) -> bytes:
         if end > self._size:
-            raise _Refused("truncated: its end is missing")
+            raise _Refused(_CUT)
         return self._data[begin:end]
 
     def _put(self, form: struct.Struct) -> _Step:
