@@ -91,8 +91,6 @@ class Watched:
     #: A watchdog looks so often, and each of them at its own times.
     interval: int = 100 * MS
     backend: str = "nccl"
-    #: For how long the queue of a device has other work, when the host enqueues.
-    queue: int = 0
     #: What every entry of a rank says instead.
     more: dict[int, Entry] = field(default_factory=dict)
 
@@ -135,10 +133,9 @@ class Watched:
             more |= {"time_discovered_completed_ns": seen + self.interval}
             more |= {"state": "completed"}
             if self.timing:
-                begun = enter + self.queue
-                seen = (begun - phase) // self.interval * self.interval + phase
+                seen = (enter - phase) // self.interval * self.interval + phase
                 more |= {"time_discovered_started_ns": seen + self.interval}
-                more |= {"duration_ms": (leave - begun) / 1e6}
+                more |= {"duration_ms": (leave - enter) / 1e6}
         return entry(seq, enter, retired=True, **more | self.more.get(rank, {}))
 
 

@@ -220,7 +220,10 @@ def _left_out(job: Job, count: int, why: str) -> None:
 
 
 def _is_queued(op: str) -> bool:
-    """As `flight.Collective.queued`."""
+    """Whether a device does it when its queue gets there, and not the host at once.
+
+    Gloo's own threads begin with it, so that all others can wait for nothing else.
+    """
     return not op.startswith("gloo:")
 
 

@@ -92,14 +92,6 @@ class Collective:
             words.append(ranks_named(self.ranks))
         return f"{name} ({', '.join([*words, self.op.partition(':')[0]])})"
 
-    @property
-    def queued(self) -> bool:
-        """Whether a device does it when its queue gets there, and not the host at once.
-
-        Gloo's own threads begin with it, so that all others can wait for nothing else.
-        """
-        return not self.op.startswith("gloo:")
-
 
 @dataclass(frozen=True)
 class Dump:
