@@ -407,6 +407,19 @@ def test_a_thread_that_has_a_name_of_its_own(tmp_path: Path, count: int) -> None
         assert (late.tid, finding.level, threads) == (4000, "coincides", {"assumed"})
 
 
+def test_a_rank_that_enqueues_from_two_threads(tmp_path: Path) -> None:
+    """Forward from the first one, backward from autograd's: it was late in these."""
+    nodes = culprit().nodes()
+    for node in nodes:
+        node.proc(4001, tgid=4000, comm="pt_autograd_0", rank=None)
+    dumps = Watched().of(nodes)
+    for dump in dumps:
+        for one in dump["entries"][21:]:
+            one |= AUTOGRAD
+    (late,) = verdict(report(tmp_path, nodes, dumps)).stragglers
+    assert late.tid == 4001
+
+
 def test_a_name_that_the_first_thread_has_is_nobodys(tmp_path: Path) -> None:
     """Threads are born with it; one that lived for a moment was not even seen."""
     frames = [{"name": "_bootstrap", "filename": "threading.py", "line": 1}]

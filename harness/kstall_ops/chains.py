@@ -216,7 +216,8 @@ def judge(
             rank=rank,
             node=health.nodes.get(here.sid, here.sid),
             sid=here.sid,
-            tid=here.tid,
+            # A forward pass may be of one thread, and a backward pass of another.
+            tid=statistics.mode(step.arrivals[rank].tid for step in steps),
             steps=tuple(step.number for step in steps),
             lateness_ns=sum(step.lateness(rank) for step in steps),
             findings=tuple(findings),
