@@ -617,6 +617,28 @@ def test_two_runs_of_one_name_at_one_time(tmp_path: Path) -> None:
     assert "rank 0 of job train was recorded at that time on node0, node2: seal" in text
 
 
+def test_two_runs_of_one_name_on_one_node(tmp_path: Path) -> None:
+    """Nothing tells which of them a dump is of."""
+    nodes = culprit().nodes()
+    dumps = Watched().of(nodes)
+    for node in nodes:
+        rank = node.facts[0]["rank"]
+        for pid, threads in ((4000, 12), (9000, 9), (9100, 3)):
+            if pid != 4000:
+                node.proc(pid, job="train", rank=rank, world=3)
+            for tid in range(pid + 1, pid + threads):
+                node.proc(tid, f"t{tid}", tgid=pid, job="train", rank=rank, world=3)
+    made = sealed(tmp_path, nodes)
+    done = collective.add(flightdumps.write(dumps, tmp_path / "fr"), made)
+    (text,) = done.remarks
+    assert text.startswith("ranks 0-2: 1 more processes of that rank and job on that")
+    (late,) = verdict(explain.report(made)).stragglers
+    assert (late.tid, late.explained, late.findings[0].level) == (
+        *(4000, False),
+        "coincides",
+    )
+
+
 def test_children_of_a_rank_are_not_taken_for_it(tmp_path: Path) -> None:
     """Loaders have its environment; one was there before the dump begins."""
     nodes = culprit().nodes()

@@ -34,6 +34,8 @@ _READ, _TICK = 1000, 10_000_000
 _BEYOND = 20_000_000_000
 #: A process that has less of a dump than that, of what another one has, is not its.
 _MOST = 0.9
+#: A process that trains has so many threads: of PyTorch, of NCCL, of the driver.
+_TRAINS = 8
 #: One process seen by two recorders began at the same time, about.
 _SAME = 1_000_000_000
 #: How the thread of a collective is known, the surest first: by its stack it is the
@@ -277,8 +279,14 @@ class _Ranks:
 
     def rows(self, dump: Dump) -> tuple[list[Row], list[str]]:
         """The rows of a dump, and what was left out of it.  Raises `NotADump`."""
-        process, places = self._whose(dump)
+        process, places, others = self._whose(dump)
         remarks = list(dump.remarks)
+        if others:
+            remarks.append(
+                f"{others} more processes of that rank and job on that node have about "
+                "as many threads, as if it ran there twice: which of them the dump is "
+                "of is assumed, and no claim is more than `coincides`"
+            )
         if away := len(dump.collectives) - len(places):
             remarks.append(
                 f"{away} collectives are left out: they were enqueued outside of the "
@@ -294,7 +302,8 @@ class _Ranks:
                 name: those for name, those in names.items() if name not in first
             }
         return [
-            self._row(place, dump, process, threads[place.sid]) for place in places
+            self._row(place, dump, process, threads[place.sid], sure=not others)
+            for place in places
         ], remarks
 
     def _row(
@@ -303,9 +312,13 @@ class _Ranks:
         dump: Dump,
         process: _Process,
         threads: Mapping[str, Sequence[int]],
+        *,
+        sure: bool,
     ) -> Row:
         one = place.one
         tid, thread = _thread(one, process.pid, threads)
+        if thread is not None and not sure:
+            thread = THREADS[-1]
         where = (process.boot, process.pid, process.starttime, dump.rank, one.label)
         return Row(
             id=int.from_bytes(digest("collective", *where, one.seq), "big"),
@@ -328,8 +341,11 @@ class _Ranks:
 
     # -- whose it is ------------------------------------------------------------------
 
-    def _whose(self, dump: Dump) -> tuple[_Process, list[_Place]]:
-        """The process whose dump it is, by its rank and by when that was recorded."""
+    def _whose(self, dump: Dump) -> tuple[_Process, list[_Place], int]:
+        """The process whose dump it is, by its rank and by when that was recorded.
+
+        And of how many more it may be, of which nothing tells it apart.
+        """
         processes = self._processes(dump.rank)
         if self._job is not None:
             processes = [one for one in processes if one.job == self._job]
@@ -358,7 +374,12 @@ class _Ranks:
         ]
         if rivals:
             raise NotADump(f"{dump.path}: {_either(dump.rank, [best, *rivals])}")
-        return best, places
+        least = max(_TRAINS, self._count(best) // 2)
+        others = sum(
+            one is not best and self._meet(one, best) and self._count(one) >= least
+            for one, _ in inside
+        )
+        return best, places, others
 
     def _count(self, process: _Process) -> int:
         """How many threads were seen of it."""
