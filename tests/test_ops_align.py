@@ -122,3 +122,17 @@ def test_below_the_bound_is_unordered() -> None:
 def test_one_boot_has_one_clock() -> None:
     made = align.clocks(["a", "b"], [], [], {"a": "x", "b": "x"})
     assert (made["b"].method, made["b"].at(9 * S)) == ("same", (9 * S, 0))
+
+
+def test_a_clock_that_jumped_beside_shared_collectives() -> None:
+    """It has no time to compare, which was an error of ours and no answer."""
+    rows = [
+        ("a", 0, 100, None, None, 1, "adjtimex"),
+        ("a", 1000, 1100, None, None, 1, "adjtimex"),
+        ("b", 0, 100, None, None, 1, "adjtimex"),
+        ("b", 1000, 9000, None, None, 1, "adjtimex"),
+    ]
+    shared = [Collective(sid, "j", 1, 10, 20) for sid in "ab"]
+    made = align.clocks(["a", "b"], rows, shared, {"a": "1", "b": "2"})
+    assert made["a"].known and not made["b"].known
+    assert "jumped" in made["b"].method

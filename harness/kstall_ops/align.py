@@ -149,7 +149,9 @@ def _pairs(
 def _refuted(made: dict[str, Clock], shared: Sequence[Collective]) -> dict[str, Clock]:
     """Clocks by which somebody left a collective before another one entered it."""
     wrong: set[str] = set()
-    for group in _pairs(shared).values():
+    # Of a clock that jumped nothing is known that could be refuted.
+    known = [one for one in shared if made[one.sid].points]
+    for group in _pairs(known).values():
         entered = [(made[one.sid].at(one.enter), one.sid) for one in group]
         last, who = max(entered)
         for one in group:
