@@ -240,8 +240,10 @@ def judged(made: Path, hub: Hub) -> None:
     assert (late.rank, late.node) == (1, "node1")
     (best, *_) = late.findings
     assert (best.cls, best.level) == ("throttle", "explains"), best
-    wanted = set(range(STEPS // 3, 2 * STEPS // 3))
-    assert len(wanted & set(best.steps)) >= 8 and set(best.steps) <= wanted
+    first, last = STEPS // 3, 2 * STEPS // 3
+    # Its quota is lifted by the rank itself, which may first have to wait for that in
+    # the step in which it does.
+    assert set(best.steps) <= set(range(first, last + 1)) and len(best.steps) >= 8
     _, rows, _ = store.query(
         made, "SELECT DISTINCT node, verdict FROM oracle JOIN session USING (sid)"
     )
