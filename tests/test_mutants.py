@@ -67,6 +67,8 @@ def test_without_a_file_there_is_none(project_copy: Project) -> None:
             {"falsifies": '{ event = "a:b", field = "c", operator = "half" }'},
             "no field c in a:b",
         ),
+        ({"complaint": '"x*"'}, "complaint matches any report"),
+        ({"complaint": '"("'}, "`complaint`"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(

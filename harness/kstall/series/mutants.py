@@ -7,6 +7,7 @@ read, validated against their series, and made.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from pydantic import Field, model_validator
 from . import tables
 from .series import (
     Event,
+    Expression,
     Identifier,
     Series,
     SeriesError,
@@ -40,6 +42,9 @@ class Mutant(Table):
     ``old`` are lines of the patch, or parts of lines, that occur there once; they are
     replaced with ``new``, of as many removed and added lines.  Or the patch is
     ``left_out``.  ``falsifies`` says which falsified record looks the same to a check.
+
+    If the kernel is to report the bug, ``complaint`` matches its report.  Then no check
+    is judged, and those that are named only say which workloads are run.
     """
 
     name: Text
@@ -49,12 +54,15 @@ class Mutant(Table):
     left_out: bool = False
     caught_by: Annotated[tuple[Identifier, ...], Field(min_length=1)]
     falsifies: Falsified | None = None
+    complaint: Expression | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> Mutant:
         edits = {self.old is None, self.new is None}
         if edits != {self.left_out}:
             raise ValueError("either old and new, or left-out")
+        if self.complaint is not None and re.search(self.complaint, ""):
+            raise ValueError("complaint matches any report")
         return self
 
 
