@@ -547,11 +547,11 @@ def test_a_killed_entity_of_which_nothing_is_reported(
 
 
 KILL = """\
-    # Subtest: drm_sched_entity_tests
+    # Subtest: drm_sched_kill_tests
     1..2
-    ok 1 drm_sched_entity_kill_queued
-    ok 2 drm_sched_entity_kill_selected
-ok 1 drm_sched_entity_tests
+    ok 1 drm_sched_kill_queued
+    ok 2 drm_sched_kill_selected
+ok 1 drm_sched_kill_tests
 """
 
 
@@ -560,7 +560,7 @@ ok 1 drm_sched_entity_tests
     [
         (KILL, []),
         (KILL.replace("ok 2", "not ok 2"), ["cases"]),
-        (KILL.replace("    ok 2 drm_sched_entity_kill_selected\n", ""), ["cases"]),
+        (KILL.replace("    ok 2 drm_sched_kill_selected\n", ""), ["cases"]),
     ],
 )
 def test_killed_entities_cases(
