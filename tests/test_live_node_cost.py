@@ -127,9 +127,16 @@ def recorded(
 ) -> dict[str, float]:
     """Instructions of each operation while it is recorded, by the measure's name."""
     counting.compile_programs(project, series, out, out.with_suffix(".log"))
-    for folder in {(out / "programs" / one.program).parent for one in series.measures}:
-        shutil.copy2(project.scripts / "workloads/operator/each.py", folder)
-        packed(project.root, folder / "kstall-node")
+    for one in series.measures:
+        target = out / "programs" / one.program
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # A script is not compiled, and of a wrapped series only the wrapper is known.
+        if not target.exists():
+            shutil.copy2(project.scripts / one.program, target)
+        shutil.copy2(project.scripts / "workloads/operator/each.py", target.parent)
+        node = target.with_name("kstall-node")
+        if not node.exists():
+            packed(project.root, node)
     sources = dict.fromkeys(one.module for one in series.measures if one.module)
     paths = [project.scripts / one for one in sources]
     more = cache.default_dir() / "extra" / extra.key_of(built, paths) if paths else None
