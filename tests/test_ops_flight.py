@@ -176,7 +176,7 @@ def test_ranks_of_a_group_that_keep_their_reader_busy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["it holds GLOBAL", "of format "])
 def test_what_is_refused_is_not_looked_at_for_long(tmp_path: Path, what: str) -> None:
-    """A line tells of it, which took a hundred times its memory to make."""
+    """It is one line of output, which took a hundred times its memory to make."""
     path, long = tmp_path / "nccl_trace_rank_0", b"\x1b" * (1 << 22)
     version = b"X\x07\x00\x00\x00version" + b"X" + struct.pack("<I", len(long)) + long
     data = b"c" + long + b"\nx\n." if "GLOBAL" in what else b"}" + version + b"s."

@@ -725,7 +725,7 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
 def _jobs_text(made: Report, limits: Rules) -> list[str]:
     """All jobs; of process groups, of which there may be hundreds, who was late first.
 
-    Those in which nobody was are told of together.
+    Those in which nobody was late share a line.
     """
     hung = {stuck.job for stuck in made.hung}
     quiet = [one.job for one in made.verdicts if _is_quiet(one)]
