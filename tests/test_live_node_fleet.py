@@ -243,7 +243,9 @@ def judged(made: Path, hub: Hub) -> None:
     first, last = STEPS // 3, 2 * STEPS // 3
     # Its quota is lifted by the rank itself, which may first have to wait for that in
     # the step in which it does.
-    assert set(best.steps) <= set(range(first, last + 1)) and len(best.steps) >= 8
+    wanted = set(range(first, last))
+    assert len(wanted & set(best.steps)) >= 8
+    assert set(best.steps) <= wanted | {last}
     _, rows, _ = store.query(
         made, "SELECT DISTINCT node, verdict FROM oracle JOIN session USING (sid)"
     )

@@ -213,7 +213,7 @@ SOURCES = (
                 _QUEUE + " ret=$retval",
                 "ret & 1",
             ),
-            # Since 7.3 it returns at once if what runs has used up its runtime again.
+            # In 7.2 and 7.3 it returns at once if what runs has used up its runtime.
             Probe(
                 "unthrottle",
                 "f",
