@@ -869,7 +869,8 @@ def test_many_groups_in_which_nobody_was_late(tmp_path: Path) -> None:
             more["time_created_ns"] -= 10 * MS * (rank == 14)
             more["duration_ms"] += 10 * (rank == 14)
             dump["entries"] += [more, pp]
-    lines = explain.as_text(report(tmp_path, nodes, dumps)).splitlines()
+    made = report(tmp_path, nodes, dumps)
+    lines = explain.as_text(made).splitlines()
     assert lines[0].startswith("job train, process group 1 (tp, ranks 14-15, nccl): ")
     assert lines[2].startswith("  straggler: rank 15 on ")
     (at,) = [at for at, line in enumerate(lines) if "24 process groups (" in line]
@@ -878,10 +879,19 @@ def test_many_groups_in_which_nobody_was_late(tmp_path: Path) -> None:
     )
     assert lines[at].endswith("; and 20 more): ranks 0-15 in all")
     assert lines[at + 1].startswith("  ! imported from dumps of the Flight Recorder, ")
-    assert lines[at + 2] == "  no rank was late in 8 of them"
+    assert lines[at + 2] == "  no rank was late in 8 of them; the others cannot tell"
     (one,) = [line for line in lines if "one rank: there is no other" in line]
     assert one.startswith("  - job train, 16 process groups (2 (pp, rank 0, nccl); 2 (")
     assert len(lines) < 25
+    page.write(tmp_path / "s.duckdb", made, tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text()
+    assert html.count("<h3>Lateness by rank and step</h3>") == 1
+    late, quiet = html.split(
+        "<h2>Process groups in which nobody was seen to be late</h2>"
+    )
+    assert "Rank 15 on " in late and "24 process groups" not in late
+    assert "; and 20 more): ranks 0-15 in all</strong>" in quiet
+    assert "<p>No rank was late in 8 of them; the others cannot tell.</p>" in quiet
 
 
 def test_backends_of_one_group_number_for_themselves(tmp_path: Path) -> None:

@@ -722,50 +722,67 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     return lines
 
 
-def _jobs_text(made: Report, limits: Rules) -> list[str]:
-    """All jobs; of process groups, of which there may be hundreds, who was late first.
-
-    Those in which nobody was late share a line.
-    """
-    hung = {stuck.job for stuck in made.hung}
+def arranged(made: Report) -> tuple[list[Verdict], list[list[Job]]]:
+    """All jobs, process groups with a straggler first; then the groups in which nobody
+    was seen to be late, those of one job together, of which there may be hundreds."""
     quiet = [one.job for one in made.verdicts if _is_quiet(one)]
     rest = [one for one in made.verdicts if not _is_quiet(one)]
     rest.sort(key=lambda one: one.job.group is not None and not one.stragglers)
+    return rest, _alike(quiet)
+
+
+def _jobs_text(made: Report, limits: Rules) -> list[str]:
+    hung = {stuck.job for stuck in made.hung}
+    rest, quiet = arranged(made)
     lines: list[str] = []
     for one in rest:
         lines += _job_text(one, limits, hangs=one.job.name in hung)
-    for groups in _alike(quiet):
-        lines += _quiet_text(groups)
+    for groups in quiet:
+        said = quiet_text(groups)
+        lines += [said.title, *(f"  ! {text}" for text in said.remarks)]
+        lines += [f"  {said.verdict}"] if said.verdict else []
     return lines
 
 
 def _is_quiet(one: Verdict) -> bool:
-    """Whether nobody was late in a process group."""
+    """Whether nobody was seen to be late in a process group."""
     return (
         one.job.group is not None and one.said == "nothing" and not one.job.late_steps()
     )
 
 
-def _quiet_text(jobs: Sequence[Job]) -> list[str]:
-    """Of several process groups what is to be said of all of them."""
+@dataclass(frozen=True)
+class Quiet:
+    """What is to be said of process groups in which nobody was seen to be late."""
+
+    title: str
+    remarks: tuple[str, ...]
+    verdict: str | None
+
+
+def quiet_text(jobs: Sequence[Job]) -> Quiet:
+    """Of one or several process groups of a job, of all at once."""
     heard = [one for one in jobs if one.steps and len(one.ranks) > 1]
     if len(jobs) == 1:
-        lines = [f"{title(jobs[0])}: {', '.join(measure(jobs[0]))}"]
+        said = f"{title(jobs[0])}: {', '.join(measure(jobs[0]))}"
     else:
         ranks = sorted({rank for one in jobs for rank in one.ranks})
-        lines = [f"{_titles(jobs)}: {straggler.ranks_named(ranks)} in all"]
+        said = f"{_titles(jobs)}: {straggler.ranks_named(ranks)} in all"
     texts = collections.Counter(text for one in jobs for text in one.remarks)
-    for text, count in texts.most_common(_REMARKS):
-        some = "" if count == len(jobs) else f"{count} of them: "
-        lines.append(f"  ! {some}{text}")
+    remarks = [
+        text if count == len(jobs) else f"{count} of them: {text}"
+        for text, count in texts.most_common(_REMARKS)
+    ]
     if len(texts) > _REMARKS:
-        lines.append(f"  ! … {len(texts) - _REMARKS} more: kstall explain --json")
+        remarks.append(f"… {len(texts) - _REMARKS} more: kstall explain --json")
+    verdict = None
     if heard:
         partial = any(one.partial for one in heard)
         none = "of these ranks none" if partial else "no rank"
-        where = "" if len(heard) == len(jobs) else f" in {len(heard)} of them"
-        lines.append(f"  {none} was {heard[0].word}{where}")
-    return lines
+        verdict = f"{none} was {heard[0].word}"
+        if len(heard) < len(jobs):
+            verdict += f" in {len(heard)} of them; the others cannot tell"
+    return Quiet(said, tuple(remarks), verdict)
 
 
 def evidence(one: chains.Finding, coverage: float) -> str:

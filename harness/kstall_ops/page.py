@@ -40,8 +40,10 @@ def write(path: Path, made: Report, output: Path) -> None:
     with store.reading(path) as opened:
         parts = [_hung(one) for one in made.hung]
         hung = {one.job for one in made.hung}
-        for one in made.verdicts:
+        rest, quiet = explain.arranged(made)
+        for one in rest:
             parts.append(_verdict(one, opened, hangs=one.job.name in hung))
+        parts += _quiet(quiet)
         parts += _open(made)
         parts += _incidents(made)
         parts.append(_distributions(opened))
@@ -154,6 +156,21 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) ->
     if job.steps and len(job.ranks) > 1:
         parts.append(_lateness(one, opened))
     return "".join(parts)
+
+
+def _quiet(alike: Sequence[Sequence[Job]]) -> list[str]:
+    """A card for all groups of a job: a plot of each would bury those of the late."""
+    parts = []
+    for groups in alike:
+        said = explain.quiet_text(groups)
+        lines = [f"<strong>{_text(said.title, 1000)}</strong>"]
+        lines += [f"⚠ {_text(text)}" for text in said.remarks]
+        if said.verdict:
+            lines.append(f"{_text(said.verdict[0].upper() + said.verdict[1:])}.")
+        inside = "".join(f"<p>{line}</p>" for line in lines)
+        parts.append(f'<div class="card">{inside}</div>')
+    title = "<h2>Process groups in which nobody was seen to be late</h2>"
+    return [title, *parts] if parts else []
 
 
 def _incidents(made: Report) -> list[str]:
