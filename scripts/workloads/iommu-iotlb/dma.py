@@ -303,7 +303,7 @@ class Probes:
     ``waits`` has [asked, device, unmap begin, unmap end, sync begin, sync end, first
     IOVA, last IOVA, domain] of each that was invalidated: whole microseconds, and the
     name that the device's kobject has.  ``walks`` has [begin, end, first IOVA, size] of
-    what the driver invalidated while it unmapped, which it then no longer gathers.
+    what the driver invalidated while it unmapped, whether or not it is gathered, too.
     ``entered`` has [time, name] of each function of ``others`` that began, ``lazy`` the
     times at which a domain had got its queues.
     """
@@ -395,7 +395,7 @@ class Probes:
                 self.walks.append(unmap.walks[-1])
             elif name == "out" and unmap.sync:
                 first, last, domain = unmap.given
-                # What was invalidated with a table was not gathered.
+                # What was invalidated with a table need not be gathered.
                 for _, _, iova, size in unmap.walks:
                     first = min(first, iova)
                     last = max(last, iova + size - 1)
