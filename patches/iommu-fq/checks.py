@@ -8,8 +8,8 @@ from typing import Any
 
 from kstall.evidence import Evidence, Verdict
 
-#: How often a queue has to be filled and flushed during a flush of another one; or just
-#: flushed, where CPUs do not compete.
+#: How often a CPU has to flush during a flush of another one; or just flush, where CPUs
+#: do not compete.
 _CROWDED = 5
 
 
