@@ -23,7 +23,10 @@ CONSTANTS = {
         "255": "entries of a flush queue, IOVA_DEFAULT_FQ_SIZE less one",
         "256": "IOVA_DEFAULT_FQ_SIZE",
     },
-    "iommu-lazy": {"6.17": "a release whose source was read"},
+    "iommu-lazy": {
+        "7.2": "a release whose source was read",
+        "7.3": "the release whose source was read",
+    },
     "pci-aer": {"130": "messages that a workload has sent"},
     "pci-aer-fixes": {"7.3": "the release whose source was read"},
     "pci-aer-overflow": {
