@@ -38,7 +38,7 @@ RIVALS = {
 ORDERED = {
     # The fix is to be sent before the events, which move lines that it has as context.
     ("iommu-fq", "iommu-iotlb"),
-    # Each adds a file to the same list of tests.
+    # An event relies on the fix, and each adds a file to the same list of tests.
     ("drm-sched-stop", "drm-sched"),
 }
 

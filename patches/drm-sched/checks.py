@@ -117,10 +117,11 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
     held_waits = [wait for wait in waits if _int(wait, "dep_ns") >= HOLD_NS]
     # A dependency; the same, watched late; before credits, and after them; a chain and
     # an array before credits; a dependency and a chain behind a job ahead, and both
-    # times that job; a chain before a dependency; one that must not be pipelined; the
-    # same, flagged too late, beside a job that still runs; one that fails.  And three
-    # dependencies, an array and a chain of three, each signalled in three orders.
-    v.equal("jobs that waited for a dependency", len(held_waits), 23)
+    # times that job; a chain before a dependency, and one behind it; one that must not
+    # be pipelined; the same, flagged too late, beside a job that still runs; one that
+    # fails.  And three dependencies, an array and a chain of three, each signalled in
+    # three orders.
+    v.equal("jobs that waited for a dependency", len(held_waits), 24)
     # The one whose flag comes too late is not waited for.
     beside = [wait for wait in held_waits if _beside_running(jobs[_fence(wait)], jobs)]
     v.equal("of these, with one of their ring not done", len(beside), 1)
@@ -140,6 +141,7 @@ def a_late_look_is_marked(ev: Evidence) -> Verdict:
     jobs = _jobs(load)
     short = {_fence(stall) for stall in load.events("drm_sched_job_no_credits")}
     longer = []
+    misnamed = []
     for wait in _about_jobs(v, "split", load.record("drm_sched_job_wait"), jobs):
         job = jobs[_fence(wait)]
         deps = [*_completed(job, jobs), *_members(job, jobs)]
@@ -149,11 +151,16 @@ def a_late_look_is_marked(ev: Evidence) -> Verdict:
         excess = _int(wait, "dep_ns") - max(max(ends) - job.pushed[0], 0)
         if _int(wait, "lazy_deps") == 0:
             v.at_most(f"dep_ns of {_name(job)}, longer by", excess, ROUNDING_NS, "ns")
+        elif _other(wait) in _ended_before_others(job, jobs):
+            misnamed.append(wait)
         elif excess >= HOLD_NS - ROUNDING_NS:
             longer.append(wait)
     # A chain and an array on a full ring, and a chain behind a job that waits.
     v.equal("jobs with a dep_ns that is longer by a hold", len(longer), 3)
     v.equal("lazy_deps of these", [_int(w, "lazy_deps") for w in longer], [1, 1, 1])
+    # The worker looks at a chain only after the dependency that was added before it.
+    v.equal("jobs that name what ended a hold before another", len(misnamed), 1)
+    v.equal("lazy_deps of that", [_int(w, "lazy_deps") for w in misnamed], [1])
     silent = [wait for wait in longer if _fence(wait) not in short]
     v.equal("of these, with no report of missing credits", len(silent), 1)
     for wait in silent:
@@ -184,7 +191,7 @@ def _last_ones_are_named(
             _other(wait) in possible,
         )
         sure[len(possible) == 1 and _NO_FENCE not in possible] += 1
-    v.equal("waits that only one dependency can have ended", sure[True], 23)
+    v.equal("waits that only one dependency can have ended", sure[True], 24)
 
 
 def _containers_are_timed(
@@ -213,18 +220,19 @@ def _containers_are_timed(
             orders[tuple(sorted(range(len(ends)), key=ends.__getitem__))] += 1
             if signals[container].looked_at:
                 looked_at.append(len(inside))
-    v.equal("jobs that waited for a container", wrapped, 10)
-    expected: Counter[tuple[int, ...]] = Counter({(0,): 4})
+    v.equal("jobs that waited for a container", wrapped, 11)
+    expected: Counter[tuple[int, ...]] = Counter({(0,): 5})
     expected.update(dict.fromkeys(ORDERS, 2))
     # Of a chain and of an array each.  Of one fence: both while the ring is full, a
-    # chain behind a job ahead, and one with a dependency after it.
+    # chain behind a job ahead, one with a dependency after it, and one before it.
     v.equal(
         "orders in which the fences in containers signalled",
         dict(sorted(orders.items())),
         dict(sorted(expected.items())),
     )
-    # The worker looks at these when it has credits, or when the job ahead is gone.
-    v.equal("fences in containers that signalled when looked at", looked_at, [1] * 3)
+    # The worker looks at these when it has credits, when the job ahead is gone, or when
+    # the dependency before has ended.
+    v.equal("fences in containers that signalled when looked at", looked_at, [1] * 4)
 
 
 def deep_queue_matches_the_tests_own_clock(ev: Evidence) -> Verdict:
@@ -879,6 +887,16 @@ def _members(job: Job, jobs: Mapping[Fence, Job]) -> list[Job]:
         and other.signalled
         and job.pushed[0] <= other.signalled[0] <= job.run
     ]
+
+
+def _ended_before_others(job: Job, jobs: Mapping[Fence, Job]) -> list[Fence]:
+    """The container of ``job``, if all in it ended a hold before another dependency."""
+    inside = [member.signalled[1] for member in _members(job, jobs) if member.signalled]
+    others = [dep.signalled[0] for dep in _completed(job, jobs) if dep.signalled]
+    if not inside or not others:
+        return []
+    early = max(others) - max(inside) >= HOLD_NS - ROUNDING_NS
+    return _containers(job, jobs) if early else []
 
 
 #: dma_fence_get_stub(), which signalled when the kernel booted.
