@@ -181,6 +181,7 @@ def full(text: str = "n") -> Report:
             SeriesReport(
                 name=text,
                 title=text,
+                not_sent=text,
                 digest=text,
                 kernel=text,
                 evidence=text,
@@ -277,6 +278,8 @@ def test_every_word_of_a_report_is_on_the_page() -> None:
         "check_pass",
         "observed",
         "Not judged here: no GPU: n",
+        "n (not to be sent: n)",
+        "n not to be sent: n Checks",
         "Traceback: n",
         "Uncommitted paths",
         "not proven path by path",

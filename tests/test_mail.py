@@ -7,6 +7,7 @@ import email
 import email.policy
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
@@ -1035,6 +1036,48 @@ def test_the_summary_names_skipped_checks_and_moderated_lists(desk: Desk) -> Non
     page = summary.page([outcome], desk.base, desk.out)
     assert "- moderated for non-subscribers: strict@example.org\n" in page
     assert "1 of them skipped\n  - skipped: naps: needs a bed\n" in page
+
+
+REASON = "others were first"
+NOT_SENT = f'not-sent = "{REASON}"\ntitle = '
+
+
+def test_what_is_not_to_be_sent_is_refused_by_name(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(desk.root / "cache"))
+    desk.edit("series.toml", "title = ", NOT_SENT)
+    # A proof changes nothing.
+    desk.prove()
+    assert _call(desk, "demo") == 2
+    said = capsys.readouterr()
+    assert f"demo is not to be sent: {REASON}\n" in said.err
+    assert said.out == ""
+    with pytest.raises(export.NotForSending, match=f"demo is .*: {REASON}"):
+        desk.export()
+    assert not (desk.out / "mail").exists()
+
+
+def test_what_is_not_to_be_sent_is_left_out_of_all(
+    desk: Desk, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KSTALL_CACHE", str(desk.root / "cache"))
+    shutil.copytree(desk.project.patches / "demo", desk.project.patches / "kept")
+    toml = desk.project.patches / "kept/series.toml"
+    toml.write_text(toml.read_text().replace("title = ", NOT_SENT, 1))
+    assert _call(desk) == 2
+    output = capsys.readouterr().out
+    assert "no run in" in output
+    assert f"kept: left out, as it is not to be sent: {REASON}\n" in output
+    desk.prove()
+    assert _call(desk) == 0
+    page = (desk.out / "mail/summary.md").read_text()
+    assert "| kept | not to be sent | -" in page
+    assert page.endswith(f"\nNot to be sent: {REASON}\n")
+    assert not (desk.out / "mail/kept").exists()
+    # The only one that is sent need not be named.
+    assert _call(desk, "--sign-off") == 2
+    assert "--sign-off=" in capsys.readouterr().out
 
 
 def test_the_command_writes_mails_and_a_summary(

@@ -17,7 +17,7 @@ from kstall import base
 from kstall.cost import costs
 from kstall.evidence import evidence, records
 from kstall.pipeline import trials
-from kstall.report import Report, SeriesReport, Stage, junit, report, views
+from kstall.report import Report, SeriesReport, Stage, html, junit, report, views
 from kstall.series import Project
 from kstall.verdict import Check, Comparison, Status
 
@@ -147,6 +147,21 @@ def test_terminal_shows_a_skip_with_its_reason() -> None:
     assert "SKIP" in line
     assert "needs a GPU" in line
     assert "1 skip" in shown
+
+
+def test_what_is_not_to_be_sent_says_so_in_every_view() -> None:
+    run_report = _report("pass", _check("pass"))
+    assert "to be sent" not in _shown(run_report) + html.page(run_report)
+    run_report.series[0].not_sent = "others [1] were first"
+    saved = json.loads(run_report.model_dump_json())
+    assert saved["series"][0]["not_sent"] == "others [1] were first"
+    reason = "not to be sent: others [1] were first"
+    lines = _shown(run_report).splitlines()
+    rows = [line.split(maxsplit=1) for line in lines if line.startswith("mails ")]
+    assert rows == [["mails", reason], ["mails", f"demo: {reason}"]]
+    # Beside its verdict, and above its checks.
+    assert html.page(run_report).count(reason) == 2
+    assert (run_report.status, run_report.exit_code) == ("proven", 0)
 
 
 def test_terminal_shows_a_stage_s_error() -> None:

@@ -167,6 +167,17 @@ def test_a_series_of_fixes_was_not_ordered(project: Project) -> None:
     assert (spec.ordered_as, spec.subsystem.trace_system) == (None, None)
 
 
+def test_a_series_may_be_kept_without_being_sent(project: Project) -> None:
+    assert load(project, NAME).not_sent is None
+    line = _edit(
+        project, "title = ", 'not-sent = """\nothers\nwere first\n"""\ntitle = '
+    )
+    assert load(project, NAME).not_sent == "others were first"
+    _edit(project, "\nothers\nwere first\n", "")
+    with pytest.raises(SeriesError, match=rf"series.toml:{line}: `not-sent`: "):
+        load(project, NAME)
+
+
 def test_a_series_may_ask_for_its_machine(project: Project) -> None:
     assert machine_for(load(project, NAME)) == Machine()
     _edit(

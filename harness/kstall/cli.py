@@ -396,7 +396,9 @@ def _add_series(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         description="Write proven series as mails, with their recipients; sends "
         "nothing.",
     )
-    thread.add_argument("series", nargs="*", help="default: every series")
+    thread.add_argument(
+        "series", nargs="*", help="default: every series that is to be sent"
+    )
     thread.add_argument(
         "--version", type=int, default=1, help="2 for v2, and so on (default: 1)"
     )
@@ -671,6 +673,7 @@ def _describe(series: Series) -> list[str]:
     home = spec.subsystem
     lines = [
         f"{series.name}: {spec.title}",
+        *([f"  not to be sent: {series.not_sent}"] if series.not_sent else []),
         *([f"  ordered as  {spec.ordered_as}"] if spec.ordered_as else []),
         *([f"  renamed     {spec.renamed_because}"] if spec.renamed_because else []),
         f"  subsystem   {home.name} ({home.prefix}:), {home.list}",
@@ -1044,7 +1047,10 @@ def _html(arguments: argparse.Namespace, console: Console) -> int:
 def _series(arguments: argparse.Namespace, console: Console) -> int:
     project = Project(arguments.project)
     chosen = project.load(arguments.series)
-    if arguments.sign_off is not None and len(chosen) != 1:
+    if arguments.series:
+        export.require_for_sending(chosen)
+    to_send = [series for series in chosen if series.not_sent is None]
+    if arguments.sign_off is not None and len(to_send) != 1:
         raise KstallError("--sign-off is for one series", next="name that series")
     request = export.Export(
         project=project,
@@ -1070,7 +1076,8 @@ def _series(arguments: argparse.Namespace, console: Console) -> int:
                 name = prep.branch(outcome.exported, arguments.b4_prep)
                 say(f"  inspect it: git switch {name}; then b4 prep --check, b4 send")
     say(f"summary: {summary.write(outcomes, base, request.out)}")
-    return 0 if all(outcome.exported for outcome in outcomes) else CANNOT_RUN
+    written = all(outcome.exported or outcome.left_out for outcome in outcomes)
+    return 0 if written else CANNOT_RUN
 
 
 def _check_thread(arguments: argparse.Namespace, console: Console) -> int:

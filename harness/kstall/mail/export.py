@@ -30,6 +30,10 @@ _CHECKPATCH = ("checkpatch_strict", "checkpatch_tags")
 _RECORD = 40
 
 
+class NotForSending(KstallError):
+    """A series that is kept, but not to be sent."""
+
+
 @dataclass(frozen=True)
 class Export:
     """What to export, and how.
@@ -92,10 +96,11 @@ class Exported:
 def export(request: Export, series: Series, base: source.Base) -> Exported:
     """Write the thread of ``series``.
 
-    Raises `proof.NoProof`, `cover.Unfinished`, `contributor.NoIdentity`,
-    `contributor.NotCertified`, `patchfile.Unmailable` and `KstallError`; nothing is
-    written then.
+    Raises `NotForSending`, `proof.NoProof`, `cover.Unfinished`,
+    `contributor.NoIdentity`, `contributor.NotCertified`, `patchfile.Unmailable` and
+    `KstallError`; nothing is written then.
     """
+    require_for_sending([series])
     if request.version < 1:
         raise KstallError(f"version {request.version}: the first is 1")
     cover.require_finished(series)
@@ -103,6 +108,19 @@ def export(request: Export, series: Series, base: source.Base) -> Exported:
     run = proof.find(series, base, request.out, request.kernel, request.run)
     with temporary.directory("mail") as scratch:
         return _export(request, series, base, run, scratch)
+
+
+def require_for_sending(selection: Sequence[Series]) -> None:
+    """Raise `NotForSending`, with the reasons, if some are not to be sent."""
+    refused = [series for series in selection if series.not_sent is not None]
+    if refused:
+        raise NotForSending(
+            "\n".join(
+                f"{series.name} is not to be sent: {series.not_sent}"
+                for series in refused
+            ),
+            next="name other series; `not-sent` in series.toml says which are not sent",
+        )
 
 
 def _export(

@@ -18,11 +18,19 @@ from .recipients import Recipient, shown
 
 @dataclass(frozen=True)
 class Outcome:
-    """A series that was exported, or the error that prevented it."""
+    """A series that was exported, or the error that prevented it.
+
+    One that is not to be sent has neither.
+    """
 
     series: Series
     exported: export.Exported | None
     error: KstallError | None = None
+
+    @property
+    def left_out(self) -> bool:
+        """Whether it was left out, as it is not to be sent."""
+        return self.exported is None and self.error is None
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -34,7 +42,8 @@ class Outcome:
                 lines.append("...")
             todo = [f"next: `{self.error.next}`"] if self.error.next else []
             return ("; ".join([first, *lines]), *todo)
-        assert self.exported is not None
+        if self.exported is None:
+            return ()
         missing = []
         if self.exported.unfounded:
             doubts = ", ".join(self.exported.unfounded)
@@ -58,9 +67,13 @@ _NAMED = 6
 def export_all(
     request: export.Export, selection: Sequence[Series], base: source.Base
 ) -> tuple[Outcome, ...]:
-    """Export each series; an error in one does not stop the others."""
+    """Export each series but those that are not to be sent; an error in one does not
+    stop the others."""
     outcomes = []
     for series in selection:
+        if series.not_sent is not None:
+            outcomes.append(Outcome(series, None))
+            continue
         try:
             outcomes.append(Outcome(series, export.export(request, series, base)))
         except KstallError as error:
@@ -91,6 +104,8 @@ def page(outcomes: Sequence[Outcome], base: source.Base, out: Path) -> str:
         lines += ["", f"## {outcome.series.name}", "", outcome.series.spec.title, ""]
         if outcome.exported is not None:
             lines += _details(outcome.exported, out)
+        if outcome.left_out:
+            lines += [f"Not to be sent: {outcome.series.not_sent}"]
         if outcome.missing:
             lines += ["Missing:", "", *(f"- {text}" for text in outcome.missing)]
     return "\n".join(lines).rstrip("\n") + "\n"
@@ -98,7 +113,8 @@ def page(outcomes: Sequence[Outcome], base: source.Base, out: Path) -> str:
 
 def _row(outcome: Outcome) -> str:
     if outcome.exported is None:
-        return f"| {outcome.series.name} | not written | - | - | - | - | - | - |"
+        state = "not to be sent" if outcome.left_out else "not written"
+        return f"| {outcome.series.name} | {state} | - | - | - | - | - | - |"
     exported = outcome.exported
     everyone = exported.recipients.cover
     kind = "draft" if exported.signed is None else "ready"
@@ -217,6 +233,10 @@ def _cell(text: str) -> str:
 def print_outcomes(outcomes: Sequence[Outcome], say: Callable[[str], None]) -> None:
     """Print the outcomes and the next steps to a terminal."""
     for outcome in outcomes:
+        if outcome.left_out:
+            reason = outcome.series.not_sent
+            say(f"{outcome.series.name}: left out, as it is not to be sent: {reason}")
+            continue
         if outcome.exported is None:
             say(f"{outcome.series.name}: not written: {outcome.error}")
             continue

@@ -116,6 +116,7 @@ def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
         SeriesReport(
             name=series.name,
             title=series.spec.title,
+            not_sent=series.not_sent,
             digest=series.digest,
             patches=[
                 report.Patch(

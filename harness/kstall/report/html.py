@@ -23,7 +23,7 @@ from ..verdict import Check, Excerpt, Explanation
 from . import explain
 from .plain import printable
 from .report import Report, SeriesReport, Stage
-from .views import check_summary, status_word
+from .views import check_summary, not_sent, status_word
 
 _TEMPLATES = Path(__file__).parent / "templates"
 # More bars are hard to read; the table below them has the rest.
@@ -69,6 +69,7 @@ def environment() -> jinja2.Environment:
         anchor=_anchor,
         wrap=wrap,
         check_summary=check_summary,
+        not_sent=not_sent,
         status_word=status_word,
         above_base=above_base,
         crossing=crossing,

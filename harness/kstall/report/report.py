@@ -187,6 +187,9 @@ class SeriesReport(_Model):
 
     name: str
     title: str
+    not_sent: str | None = Field(
+        default=None, description="why it is not to be sent; None: it is"
+    )
     digest: str = Field(description="changes with any byte of the series")
     patches: list[Patch] = []
     kernel: str | None = Field(default=None, description="key of the patched kernel")

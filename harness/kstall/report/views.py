@@ -55,6 +55,11 @@ def _mark(status: Status) -> str:
     return f"[{STYLE.get(status, 'bold')}]{text.upper()}[/]"
 
 
+def not_sent(series: SeriesReport) -> str:
+    """That the series is not to be sent, and why; empty if it is."""
+    return f"not to be sent: {series.not_sent}" if series.not_sent else ""
+
+
 def check_summary(check: Check) -> str:
     """The deciding comparison: the first that fails, else the last and their number; or
     the reason why the check could not be judged."""
@@ -87,6 +92,12 @@ def terminal(report: Report, directory: Path, console: Console) -> None:
             f"         {escape('; '.join(names_of(cause)))}: {escape(cause.reason)}",
             highlight=False,
         )
+    for series in report.series:
+        if series.not_sent:
+            console.print(
+                f"mails    {escape(series.name)}: {escape(not_sent(series))}",
+                highlight=False,
+            )
     tree = report.tree
     if tree is not None:
         console.print(
@@ -270,6 +281,8 @@ def _stages(series: SeriesReport, report: Report, console: Console) -> Table:
             f"{stage.seconds:7.1f}",
             prefix + escape(stage.summary),
         )
+    if series.not_sent:
+        table.add_row("mails", "", "", escape(not_sent(series)))
     return table
 
 

@@ -477,15 +477,16 @@ class Spec(Table):
 
     A series of ``kind`` fix has no tracepoint: it was not ordered, belongs to no trace
     system, and shows its bugs.  One that was ``discovered`` is somebody else's: only
-    names and places of its events are known.  ``needs`` are series of fixes that are
-    applied with it in debug kernels (KASAN + lockdep; KCSAN); all else is proven
-    without them.
+    names and places of its events are known.  ``not_sent`` says why a series is proven
+    and kept, but not to be sent.  ``needs`` are series of fixes that are applied with
+    it in debug kernels (KASAN + lockdep; KCSAN); all else is proven without them.
     """
 
     schema_: Literal[1]
     kind: Literal["events", "fix"] = "events"
     discovered: bool = False
     title: Text
+    not_sent: Text | None = None
     ordered_as: Text | None = None
     renamed_because: Text | None = None
     patches: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -533,6 +534,12 @@ class Series:
     def is_fix(self) -> bool:
         """Whether it fixes bugs, rather than adding events."""
         return self.spec.kind == "fix"
+
+    @property
+    def not_sent(self) -> str | None:
+        """Why it is not to be sent, in one line; None if it is."""
+        reason = self.spec.not_sent
+        return None if reason is None else " ".join(reason.split())
 
     @property
     def measures(self) -> tuple[Measure, ...]:
