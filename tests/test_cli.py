@@ -20,6 +20,9 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "tracepoint gpu_scheduler:drm_sched_job_wait" in shown
     assert "u64 wait_ns" in shown
+    assert "not to be sent" not in shown
+    assert cli.main(["show", "pci-aer-leaks"]) == 0
+    assert "  not to be sent: by their titles, " in capsys.readouterr().out
 
 
 def test_an_unknown_series_is_two(capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def test_six_series_are_proven_on_the_version_before(
     ("series", "place"),
     [
         ("mm-migrate", "0002-mm-mmu_notifier-add-.*, mm/mmu_notifier.c:19: hunk 1 "),
-        ("pci-aer-fixes", "0002-PCI-AER-Do-not-clear-.*, drivers/pci/pci.h:875: "),
+        ("pci-aer-fixes", "0001-PCI-AER-Do-not-clear-.*, drivers/pci/pci.h:875: "),
     ],
 )
 def test_two_do_not_apply_to_it(

@@ -53,7 +53,10 @@ def _finished(project: Project) -> Project:
     return project
 
 
-@pytest.mark.parametrize("name", Project(ROOT).names())
+@pytest.mark.parametrize(
+    "name",
+    [series.name for series in Project(ROOT).load() if series.not_sent is None],
+)
 def test_there_and_back(
     base: Base,
     project_copy: Project,

@@ -29,6 +29,7 @@ CONSTANTS = {
     },
     "pci-aer": {"130": "messages that a workload has sent"},
     "pci-aer-fixes": {"7.3": "the release whose source was read"},
+    "pci-aer-leaks": {"2026": "the year in which others had fixed the same"},
     "pci-aer-overflow": {
         "128": "AER_ERROR_SOURCES_MAX, and with the patch AER_COR_SOURCES_MAX",
         "256": "AER_ERROR_SOURCES_MAX with the patch",

@@ -31,6 +31,9 @@ NAMES = Project(ROOT).names()
 RIVALS = {
     # The event tells what finds the FIFO full, and the fix drops less of it.
     ("pci-aer", "pci-aer-overflow"),
+    # Each changes the loop that handles the devices: one puts references there, the
+    # other has what was reported handled.
+    ("pci-aer-fixes", "pci-aer-leaks"),
     # The event is where the fix has the caller decide who waits.
     ("iommu-iotlb", "iommu-lazy"),
 }
