@@ -18,7 +18,8 @@ TIMEOUT = 0x4000
 ROOM, BURST = 128, 260
 
 #: What devices send after them: the severity, and the status in each aer_event.  The
-#: status of a fatal error is not read, as the link may be down, unless it is a port's.
+#: status of a fatal error is not read, as the link may be down, unless it is that of a
+#: Root Port, an RCEC or a Downstream Port; ep2 is an Upstream Port.
 _TURNS = {
     "one": (NONFATAL, {"ep2": TIMEOUT}),
     "two": (NONFATAL, {"ep2": TIMEOUT, "root": TIMEOUT}),
