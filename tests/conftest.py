@@ -163,11 +163,13 @@ def proven(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Outc
 
 
 @pytest.fixture(scope="session")
-def kernel_image(proven: Outcome) -> Path:
+def kernel_image(proven: Outcome) -> Generator[Path, None, None]:
     """A kernel that boots: the one that the series was validated on."""
     key = proven.report.series[0].kernel
     assert key is not None, proven.output
-    return cache.default_dir() / "kernels" / key / "bzImage"
+    entry = cache.default_dir() / "kernels" / key
+    with cache.held(entry):
+        yield entry / "bzImage"
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -252,6 +254,29 @@ def test_prune_keeps_what_was_used_last(tmp_path: Path) -> None:
     os.utime(tmp_path / "0", (9, 9))
     cache.prune(tmp_path, keep=2)
     assert {p.name for p in tmp_path.iterdir()} == {"0", "3"}
+
+
+def test_prune_keeps_what_another_run_boots(tmp_path: Path) -> None:
+    def names() -> list[str]:
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    for number in range(4):
+        (tmp_path / str(number)).mkdir()
+        os.utime(tmp_path / str(number), (number, number))
+    with cache.held(tmp_path / "0"), cache.held(tmp_path / "1"):
+        assert (tmp_path / "0").stat().st_mtime > 9, "it was used now"
+        os.utime(tmp_path / "0", (0, 0))
+        cache.prune(tmp_path, keep=1)
+        assert names() == ["0", "1"]
+        # In another process, which cannot see that in a variable of ours.
+        words = "import sys, pathlib; from kstall.base import cache\n"
+        words += "cache.prune(pathlib.Path(sys.argv[1]), keep=0)"
+        subprocess.run([sys.executable, "-c", words, str(tmp_path)], check=True)
+        assert names() == ["0", "1"]
+    cache.prune(tmp_path, keep=1)
+    assert names() == ["1"]
+    with cache.held(tmp_path / "missing"):
+        pass
 
 
 def test_symbols_that_only_the_series_has() -> None:

@@ -268,13 +268,44 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def held(entry: Path) -> Iterator[None]:
+    """Keep `prune` from deleting ``entry``, in any process, while the block runs.
+
+    It counts as used now.  One that does not exist is not an error here.
+    """
+    try:
+        handle = os.open(entry, os.O_RDONLY)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        with contextlib.suppress(OSError):  # a cache that is read-only
+            os.utime(entry)
+        yield
+    finally:
+        os.close(handle)
+
+
 def prune(directory: Path, *, keep: int) -> None:
-    """Delete all but the ``keep`` entries that were used last."""
+    """Delete all but the ``keep`` entries that were used last, and those `held`."""
     if directory.is_dir():
         entries = [path for path in directory.iterdir() if path.name[0] != "."]
         entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
         for path in entries[keep:]:
-            remove(path)
+            _remove_unheld(path)
+
+
+def _remove_unheld(entry: Path) -> None:
+    handle = os.open(entry, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove(entry)
+    except BlockingIOError:
+        return
+    finally:
+        os.close(handle)
 
 
 @contextlib.contextmanager

@@ -240,6 +240,8 @@ def boot(  # noqa: PLR0913 - all parts of a guest, each by its name
     for stale in (console, out / "job.log", out / "registers.txt"):
         stale.unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:
+        # Another run may build many kernels meanwhile.
+        stack.enter_context(cache.held(image.parent))
         stack.enter_context(places.taken())
         desk = stack.enter_context(_desk())
         if scripts is not None:
