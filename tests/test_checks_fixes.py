@@ -570,3 +570,98 @@ def test_killed_entities_cases(
     checks = _checks(project_root, "drm-sched-stop")
     evidence = Evidence(tmp_path, {}, {"suite": load}, {})
     assert _wrong(checks.killed_entities_have_their_own_tests(evidence)) == wrong
+
+
+# -- sched-throttle-class -------------------------------------------------------------
+
+
+def _leaver(name: str, pid: int) -> dict[str, Any]:
+    """What the program tells of a turn, in nanoseconds and numbers of groups."""
+    return {
+        "scene": name,
+        "limits_before": 0,
+        "throttled_ns": 400 * MS,
+        "priority": -2,
+        "again_ns": 400 * MS,
+        "limits": int(name == "limit elsewhere"),
+        "pid": pid,
+        "slept": {"priority": 20, "ended": "EAGAIN", "ns": 300 * MS},
+    }
+
+
+def _leavers() -> Lines:
+    once = ("not throttled", "limit elsewhere", "policy in time", "boosted in time")
+    thrice = ("by policy", "boosted", "forked by policy", "forked boosted")
+    names = (*once, *(name for name in thrice for _ in "123"))
+    return [_leaver(name, pid) for pid, name in enumerate(names)]
+
+
+BACK = "task_that_came_back_sleeps"
+CHILD = "child_of_one_that_left_sleeps"
+AGAIN = "who_is_back_in_time_is_throttled_again"
+
+
+@pytest.mark.parametrize(
+    ("check", "at", "change", "slept", "wrong"),
+    [
+        (BACK, 0, {}, {}, []),
+        (CHILD, 0, {}, {}, []),
+        (AGAIN, 0, {}, {}, []),
+        (BACK, 4, {}, {"ended": "EINTR"}, ["by policy: waits that timed out"]),
+        (BACK, 9, {}, {"ended": "EINTR"}, ["boosted: waits that timed out"]),
+        (BACK, 7, {"priority": 20}, {}, ["boosted: priority, away"]),
+        (BACK, 8, {"pid": 19}, {}, ["tasks boosted by PI"]),
+        (BACK, 6, {"limits_before": 1}, {}, ["by policy: limits before"]),
+        (BACK, 4, {"throttled_ns": MS}, {}, ["by policy: throttled"]),
+        (BACK, 1, {"limits": 0}, {}, ["limit elsewhere: limits, away"]),
+        (BACK, 0, {"throttled_ns": 0}, {}, []),
+        (BACK, 0, {}, {"ns": MS}, ["not throttled: and took"]),
+        (BACK, 9, {"scene": "by policy"}, {}, ["turns"]),
+        (CHILD, 10, {}, {"ended": "EINTR"}, ["forked by policy: waits that timed out"]),
+        (CHILD, 10, {}, {"priority": -2}, ["forked by policy: priority, back"]),
+        (CHILD, 15, {"limits": 1}, {}, ["forked boosted: limits, away"]),
+        (AGAIN, 2, {"again_ns": 0}, {}, ["policy in time: throttled again"]),
+        (AGAIN, 3, {"again_ns": 0}, {}, ["boosted in time: throttled again"]),
+    ],
+)
+def test_a_task_that_left_its_class(
+    project_root: Path,
+    tmp_path: Path,
+    check: str,
+    at: int,
+    change: dict[str, Any],
+    slept: dict[str, Any],
+    wrong: list[str],
+) -> None:
+    lines = _leavers()
+    lines[at].update(change)
+    lines[at]["slept"].update(slept)
+    boosts = tuple(
+        Event(pid * MS, 1, 1, "x", "sched", "sched_pi_setprio", {"pid": pid})
+        for pid in range(16)
+    )
+    checks = _checks(project_root, "sched-throttle-class")
+    load = _load(tmp_path, "leave", _said(lines), boosts)
+    evidence = Evidence(tmp_path, {}, {"leave": load}, {})
+    assert _wrong(getattr(checks, check)(evidence)) == wrong
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, []),
+        ({"again_ns": 0}, ["limited: throttled again"]),
+        (
+            {"slept": {"priority": 20, "ended": "EINTR", "ns": 1}},
+            ["limited: waits that timed out"],
+        ),
+    ],
+)
+def test_a_task_that_is_limited_again(
+    project_root: Path, tmp_path: Path, change: dict[str, Any], wrong: list[str]
+) -> None:
+    line = _leaver("limited", 1) | change
+    checks = _checks(project_root, "sched-throttle-class")
+    load = _load(tmp_path, "limited", _said([line]))
+    evidence = Evidence(tmp_path, {}, {"limited": load}, {})
+    assert _wrong(checks.who_came_back_is_held_to_a_new_limit(evidence)) == wrong

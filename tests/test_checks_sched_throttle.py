@@ -321,7 +321,7 @@ def test_switched_on_half_way(
     assert _wrong(checks.switched_on_half_way(evidence)) == wrong
 
 
-# -- a task that gets another nice value, and groups that go ---------------------------
+# -- a task that gets another nice value or class, and groups that go ------------------
 
 
 @pytest.mark.parametrize(
@@ -363,6 +363,57 @@ def test_another_nice_value(
     evidence = _evidence(tmp_path, "move", records, *facts)
     labels = _wrong(checks.changing_the_nice_value_ends_it(evidence))
     assert {label for label in labels if ":" not in label} == wrong
+
+
+@pytest.mark.parametrize(
+    ("by", "at_ms", "reason", "wrong"),
+    [
+        # With the bug that sched-throttle-class fixes, and without.
+        (5, 650, CLASS, set()),
+        (PIDS[0], 660, CLASS, set()),
+        (6, 650, CLASS, {"others that are current in these"}),
+        (
+            PIDS[0],
+            600,
+            CLASS,
+            {"events while SCHED_FIFO", "starts when SCHED_OTHER again"},
+        ),
+        (None, 0, CLASS, {"starts when SCHED_OTHER again"}),
+        (5, 650, CHANGE, {"by-class: fifo: reasons"}),
+    ],
+)
+def test_another_class(
+    checks: ModuleType,
+    tmp_path: Path,
+    by: int | None,
+    at_ms: int,
+    reason: int,
+    wrong: set[str],
+) -> None:
+    of_it = {"task": PIDS[0]}
+    records = [
+        _record("throttle_task", 0, **of_it),
+        _record("unthrottle_task", 500 * MS, reason=reason, **of_it),
+        _record("throttle_task", at_ms * MS, **of_it) | {"pid": by},
+        _record("unthrottle_task", 900 * MS, reason=REFILL, **of_it),
+    ]
+    if by is None:
+        del records[2]
+    steps: list[Record] = [
+        {
+            **{"what": "step", "name": name, "task": "by-class", "pid": PIDS[0]},
+            **{"seen_ns": seen * MS, "before_ns": before * MS, "after_ns": after * MS},
+        }
+        for name, seen, before, after in (
+            ("fifo", 200, 499, 502),
+            ("fair", 0, 649, 652),
+            ("lift", 700, 899, 902),
+        )
+    ]
+    facts: list[Record] = [*steps, {"what": "driver", "pid": 5}]
+    evidence = _evidence(tmp_path, "move", records, *facts)
+    labels = _wrong(checks.changing_the_class_ends_it(evidence))
+    assert {label for label in labels if not label.endswith(": time")} == wrong
 
 
 def _removed(place: Path, used: int, *names: str, rmdir: int = 1) -> Evidence:
