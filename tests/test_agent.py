@@ -430,6 +430,31 @@ def test_what_it_leaves_behind_is_ended_too(tmp_path: Path) -> None:
     assert (ended.exit_status, ended.strays) == (0, 1)
 
 
+def test_what_executes_a_program_meanwhile_is_not_missed(tmp_path: Path) -> None:
+    """Its environment is empty for a moment: first it is unclear, then found."""
+    source = tmp_path / "proc"
+    kernel_thread, zombie = "S 2 0 0 0 -1 2129984", "Z 1 9 9 0 -1 4194304"
+    for pid, stat in (
+        *((10, "S 1 9 9 0 -1 4194304"), (30, "R 1 9 9 0 -1 4194304")),
+        *((31, kernel_thread), (32, zombie)),
+    ):
+        (source / str(pid)).mkdir(parents=True)
+        (source / str(pid) / "environ").touch()
+        (source / str(pid) / "stat").write_text(f"{pid} (a) b) {stat} 0 0")
+    (source / "33").mkdir()
+    (source / "33" / "environ").write_bytes(b"A=b\0KSTALL_WORKLOAD=w-1\0")
+    assert workload._marked("w-1", source, 20) == ([33], [30])
+
+
+def test_a_stray_that_is_about_to_leave_is_ended(tmp_path: Path) -> None:
+    """Whenever the program ends: while the other is forked, leaves, or executes."""
+    for turn in range(20):
+        delay = f"i=0; while [ $i -lt {turn * 40} ]; do i=$((i + 1)); done"
+        argv = ["sh", "-c", f"setsid sleep 998 & {delay}; exit 0"]
+        ended = workload.run("w", argv, deadline_s=20, results=tmp_path)
+        assert (ended.exit_status, ended.strays) == (0, 1)
+
+
 def test_no_such_program(tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match="/no/such: No such file"):
         workload.run("w", ["/no/such"], deadline_s=1, results=tmp_path)

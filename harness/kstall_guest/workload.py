@@ -21,6 +21,9 @@ _TROUBLE = "KSTALL_TROUBLE"
 TROUBLE = "trouble.txt"
 # The kernel's watchdog for hung tasks looks once a minute, at what has hung for one.
 _DEATH_S = 130.0
+# The longest that a process is waited for that may be about to execute a program.
+_EXEC_S = 2.0
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def run(
         except subprocess.TimeoutExpired:
             status = None
         ended = time.monotonic_ns()
-        waiting = () if status is not None else _marked(mark, proc)
+        waiting = [] if status is not None else _marked(mark, proc, child.pid)[0]
         states = tuple(_state(proc / str(pid)) for pid in waiting)
         strays = _kill_all(child, mark, proc)
     return Ended(status, began, ended, strays, states)
@@ -117,16 +120,18 @@ def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:
     """SIGKILL the program, if it still runs, and every process that it started."""
     running = child.poll() is None
     countdown = hosttime.Countdown(_DEATH_S)
+    settling = hosttime.Countdown(_EXEC_S)
     strays: set[int] = set()
     while True:
-        alive = _marked(mark, proc)
+        alive, unclear = _marked(mark, proc, child.pid)
         strays.update(alive)
         for pid in alive:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        if child.poll() is not None and not alive:
+        settled = not unclear or settling.left() < 0
+        if child.poll() is not None and not alive and settled:
             break
         if countdown.left() < 0:
             states = "; ".join(_state(proc / str(pid)) for pid in alive or [child.pid])
@@ -135,20 +140,35 @@ def _kill_all(child: subprocess.Popen[bytes], mark: str, proc: Path) -> int:
     return len(strays - {child.pid}) if running else len(strays)
 
 
-def _marked(mark: str, proc: Path) -> list[int]:
-    """Live processes whose environment carries ``mark``."""
+def _marked(mark: str, proc: Path, program: int) -> tuple[list[int], list[int]]:
+    """Live processes whose environment carries ``mark``; and those of which that is
+    not clear: younger than ``program``, and without an environment.
+
+    A process has none for a moment when it executes another program.
+    """
     wanted = f"{_MARK}={mark}".encode()
-    found = []
+    found, unclear = [], []
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
+        pid = int(entry.name)
         try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+            environment = (entry / "environ").read_bytes()
+            if wanted in environment.split(b"\0"):
+                found.append(pid)
+            # Their numbers are given in turn.
+            elif not environment and pid > program and _executes(entry):
+                unclear.append(pid)
         except OSError:
-            # Gone meanwhile, or a zombie or kernel thread, which has none.
-            continue
-    return found
+            continue  # gone meanwhile, or another user's
+    return found, unclear
+
+
+def _executes(process: Path) -> bool:
+    """Whether it is neither a zombie nor a thread of the kernel: these have no
+    environment, either."""
+    fields = (process / "stat").read_text().rpartition(")")[2].split()
+    return fields[0] not in "ZX" and not int(fields[6]) & _KERNEL_THREAD
 
 
 def _state(process: Path) -> str:
