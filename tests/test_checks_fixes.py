@@ -576,7 +576,7 @@ def test_killed_entities_cases(
 
 
 def _leaver(name: str, pid: int) -> dict[str, Any]:
-    """What the program tells of a turn, in nanoseconds and numbers of groups."""
+    """The record of one turn: times in ns, limits as numbers of groups."""
     return {
         "scene": name,
         "limits_before": 0,
