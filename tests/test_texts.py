@@ -88,3 +88,10 @@ def test_messages_are_no_wider_than_a_mail(series: Series) -> None:
             and not line.startswith(("Fixes: ", "Link: "))
         ]
         assert not wide
+
+
+def test_no_line_of_a_cover_is_taken_for_a_tag(series: Series) -> None:
+    """b4 takes one for an address or a commit, wherever in the text it is."""
+    cover, *_ = _texts(series)
+    tag = re.compile(r"(?i)(cc|to|link|fixes|closes|change-id|[a-z-]+-by): ")
+    assert not [line for line in cover.splitlines() if tag.match(line)]
