@@ -280,8 +280,8 @@ def held(entry: Path) -> Iterator[None]:
         yield
         return
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        with contextlib.suppress(OSError):  # a cache that is read-only
+        with contextlib.suppress(OSError):  # a cache that is read-only, say
+            fcntl.flock(handle, fcntl.LOCK_SH)
             os.utime(entry)
         yield
     finally:
@@ -298,12 +298,18 @@ def prune(directory: Path, *, keep: int) -> None:
 
 
 def _remove_unheld(entry: Path) -> None:
-    handle = os.open(entry, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        handle = os.open(entry, os.O_RDONLY)
+    except FileNotFoundError:
+        return  # another run deletes as well
+    try:
+        # Some network filesystems refuse this lock: then nothing can be held there.
+        with contextlib.suppress(OSError):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
         remove(entry)
-    except BlockingIOError:
-        return
     finally:
         os.close(handle)
 
