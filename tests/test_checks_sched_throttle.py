@@ -416,6 +416,28 @@ def test_another_class(
     assert {label for label in labels if not label.endswith(": time")} == wrong
 
 
+def test_another_class_starts_once(checks: ModuleType, tmp_path: Path) -> None:
+    """By the driver; the task itself may, each time that it is put back."""
+    steps: list[Record] = [
+        {
+            **{"what": "step", "name": name, "task": "by-class", "pid": PIDS[0]},
+            **{"seen_ns": 0, "before_ns": at * MS, "after_ns": (at + 2) * MS},
+        }
+        for name, at in (("fifo", 499), ("fair", 649), ("lift", 899))
+    ]
+    facts: list[Record] = [*steps, {"what": "driver", "pid": 5}]
+    label = "starts, if one is the driver's"
+    for pid, wrong in ((5, True), (PIDS[0], False)):
+        records = [
+            _record("throttle_task", at * MS, task=PIDS[0]) | {"pid": pid}
+            for at in (650, 651)
+        ]
+        (place := tmp_path / str(pid)).mkdir()
+        evidence = _evidence(place, "move", records, *facts)
+        labels = _wrong(checks.changing_the_class_ends_it(evidence))
+        assert (label in labels) == wrong
+
+
 def _removed(place: Path, used: int, *names: str, rmdir: int = 1) -> Evidence:
     """A group with a millisecond in each period, that is removed after 200 ms."""
     records = [_record(name, (at + 1) * 50 * MS) for at, name in enumerate(names)]

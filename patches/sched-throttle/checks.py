@@ -360,6 +360,8 @@ def changing_the_class_ends_it(ev: Evidence) -> Verdict:
     (driver,) = run.all("driver")
     others = {event.pid for event in starts} - {driver["pid"], fifo["pid"]}
     v.equal("others that are current in these", others, set())
+    if driver["pid"] in {event.pid for event in starts}:
+        v.equal("starts, if one is the driver's", len(starts), 1)
     v.equal("ends then", len(_during(run, fair, _TASK[1])), 0)
     _check_end(v, run, lift, REFILL, 0)
     return v
