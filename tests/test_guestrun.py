@@ -17,7 +17,7 @@ from kstall.base import KstallError, NotJudged
 from kstall.build import Kernel
 from kstall.debian import Root
 from kstall.evidence import records
-from kstall.guest import guest, guestrun, hosttime, monitor
+from kstall.guest import accel, guest, guestrun, hosttime, monitor
 from kstall.guest.console import Splat
 from kstall.pipeline import Ui
 from kstall.series import Context, Project, Series
@@ -140,7 +140,14 @@ def test_results_of_another_machine_are_not(
     # The harness's own share of the kernel's command line counts as well.
     monkeypatch.setattr(guest, "_KERNEL", (*guest._KERNEL, "loglevel=8"))
     keys.add(guestrun.key_of(bench.project, bench.series, bench.where))
-    assert len(keys) == 5
+    # And so does what every machine of its architecture has, and who emulates it.
+    whose = dataclasses.replace(bench.where.root.arch, hardware=("-cpu", "max"))
+    elsewhere = dataclasses.replace(bench.where.root, arch=whose)
+    other = dataclasses.replace(bench.where, root=elsewhere)
+    keys.add(guestrun.key_of(bench.project, bench.series, other))
+    monkeypatch.setattr(accel, "version_of", lambda _: "QEMU emulator version 99.0")
+    keys.add(guestrun.key_of(bench.project, bench.series, bench.where))
+    assert len(keys) == 7
 
 
 STEP = """

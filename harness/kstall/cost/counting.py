@@ -152,6 +152,7 @@ def key_of(project: Project, series: Series, kernels: Kernels, side: str) -> str
         vars(_machine(series)),
         guest.kernel_parameters(_machine(series), kernels.root.arch),
         accel.version_of(kernels.root.arch),
+        kernels.root.arch.hardware,
         [
             workload.model_dump(exclude={"because", "nops", "more", "operation"})
             for workload in series.measures
@@ -289,7 +290,7 @@ def _unit(
             "beside": list(boot.beside),
         },
         entries=tuple(entry for entry in entries if entry is not None),
-        needs=guestrun.needs_of(_machine(series), "tcg"),
+        needs=guestrun.needs_of(_machine(series), "tcg", kernels.root.arch),
         seconds=20.0 + 40.0 * ("bpftrace" in boot.modes),
     )
 

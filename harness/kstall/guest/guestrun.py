@@ -41,7 +41,6 @@ STRESS = "harness/kstall_guest/stress.py"
 _MARGIN = 60.0
 _PER_TRACER = 30.0
 _PROGRAM_BYTES = 10**7
-_EMULATOR = "qemu-system-x86_64"
 #: What another run does while this one waits.
 RUNS_IT = "runs this very guest"
 _CFLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
@@ -175,6 +174,8 @@ def key_of(project: Project, series: Series, vm: Guest, *expected: str) -> str:
         vm.kernel.key,
         vm.root.key,
         vm.accel.kind,
+        accel.version_of(vm.root.arch),
+        vm.root.arch.hardware,
         vars(vm.machine),
         guest.kernel_parameters(vm.machine, vm.root.arch),
         [(program.name, cache.file_digest(program.file)) for program in vm.programs],
@@ -267,14 +268,15 @@ def _run(
 # -- elsewhere -----------------------------------------------------------------------
 
 
-def needs_of(machine: guest.Machine, kind: str) -> dict[str, float]:
+def needs_of(
+    machine: guest.Machine, kind: str, architecture: Architecture
+) -> dict[str, float]:
     """What a worker needs for a guest on ``machine`` with the accelerator ``kind``."""
-    emulator = process.run([_EMULATOR, "--version"]).stdout.splitlines()[0]
     needs = {
         "slot": 1.0,
         # QEMU and the reader of the results need some, too.
         "memory": machine.bytes_of_memory / 2**30 + 0.5,
-        f"{_EMULATOR}: {emulator}": 1.0,
+        f"{architecture.qemu}: {accel.version_of(architecture)}": 1.0,
     }
     return {**needs, "kvm": 1.0} if kind == "kvm" else needs
 
@@ -317,7 +319,7 @@ def _unit(
             *(f"programs/{program.file.parent.name}" for program in vm.programs),
             *([f"extra/{vm.extra.name}"] if vm.extra is not None else []),
         ),
-        needs=needs_of(vm.machine, vm.accel.kind),
+        needs=needs_of(vm.machine, vm.accel.kind, vm.root.arch),
         # bpftrace's start takes most of it.
         seconds=20.0
         + 10.0 * sum(len(load.scripts) + bool(load.record) for load in loads),
