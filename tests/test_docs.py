@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,42 @@ def test_every_document_is_linked() -> None:
         for link in _links(path)
     }
     assert set(DOCUMENTS) <= linked | {ROOT / "README.md"}
+
+
+def _names_in_rows() -> Iterator[tuple[str, str, list[str]]]:
+    """Rows of ARCHITECTURE, functions and private names in them, and their files."""
+    for row in _prose(ROOT / "docs/ARCHITECTURE.md").splitlines():
+        quoted = re.findall(r"`([^`]+)`", row) if row.startswith("| ") else []
+        files = [text.rpartition("/")[2] for text in quoted if text.endswith(".py")]
+        for text in quoted:
+            if files and re.fullmatch(r"_\w+(?:\(\))?|\w+\(\)", text):
+                yield row.split("|")[1].strip(), text.removesuffix("()"), files
+
+
+def _defined(path: Path) -> set[str]:
+    """Functions, classes and variables of a module, those in classes as well."""
+    tree = ast.parse(path.read_text())
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def test_names_in_the_architecture_are_defined_in_a_file_of_their_row() -> None:
+    names = [*_names_in_rows()]
+    assert len(names) > 40
+    modules: dict[str, set[str]] = {}
+    for path in (*ROOT.glob("harness/**/*.py"), *ROOT.glob("tests/*.py")):
+        modules.setdefault(path.name, set()).update(_defined(path))
+    unknown = [
+        (row, name)
+        for row, name, files in names
+        if not any(name in modules[file] for file in files)
+    ]
+    assert unknown == []
 
 
 def test_the_readme_is_two_screens() -> None:

@@ -3,8 +3,8 @@
 
 Data flows one way: a package imports only packages before it, by public names::
 
-    base -> debian -> series -> tree -> build -> lint -> compile -> guest
-         -> evidence -> cost -> report -> mail -> pipeline -> cli
+    base -> debian -> verdict -> ftrace -> farm -> series -> tree -> build -> lint
+         -> compile -> guest -> evidence -> cost -> report -> mail -> pipeline -> cli
 """
 
 __version__ = "0.1.0"
