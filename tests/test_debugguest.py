@@ -27,7 +27,6 @@ from kstall.pipeline import Ui, debugging, debugkernel, groups, validate
 from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Context, Project, Series
-from kstall.tree import am
 from kstall.verdict import Check
 from kstall_guest import job as jobs
 
@@ -609,21 +608,15 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
     )
 
 
-def test_series_that_do_not_apply_together_have_a_kernel_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = SimpleNamespace(name="one", patches=("a",), is_fix=False)
-    two = SimpleNamespace(name="two", patches=("b",), is_fix=False)
-
-    def plan(_: Any, patches: Any, __: Path) -> Any:
-        if len(patches) > 1:
-            raise am.ApplyError(Path("a"), "f", "no")
-        return tuple(patches)
-
-    monkeypatch.setattr(debugkernel.tree, "plan", plan)
-    groups = debugkernel.grouped(Any, [one, two], tmp_path)  # type: ignore[arg-type,list-item]
-    expected: list[Any] = [(one,), (two,)]
-    assert [group.series for group in groups] == expected
+def test_series_that_do_not_apply_together_have_a_kernel_each(tmp_path: Path) -> None:
+    project = kerneltree.project(tmp_path / "project")
+    base = kerneltree.base(kerneltree.directory(tmp_path / "linux"), tmp_path / "cache")
+    (demo,) = project.load(["demo"])
+    # The same patches can be applied only once.
+    twin = replace(demo, name="twin")
+    groups = debugkernel.grouped(base, [demo, twin], tmp_path)
+    names = [[series.name for series in group.series] for group in groups]
+    assert names == [["demo"], ["twin"]]
 
 
 def test_base_and_patched_are_built_in_one_directory(

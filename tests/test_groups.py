@@ -13,7 +13,7 @@ import pytest
 import kerneltree
 from kstall.pipeline import groups
 from kstall.pipeline.groups import Group, Names, Outlier, divide
-from kstall.series import Patch, Project
+from kstall.series import Patch, Project, Series, patchfile
 from kstall.tree import am, tree
 
 ALL = tuple("abcdefgh")
@@ -107,6 +107,95 @@ def test_what_does_not_apply_beside_another_stands_apart(tmp_path: Path) -> None
     assert group.slot == "+all" and group.plan.patches == demo.patches
     assert division.outliers == (Outlier("twin", "demo", alone=True),)
     assert isinstance(demo.patches[0], Patch)
+
+
+DIFF = """\
+From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
+From: A Developer <dev@example.org>
+Date: Mon, 23 Nov 2026 00:00:00 +0000
+Subject: [PATCH] demo: {subject}
+
+Why.
+
+---
+diff --git a/{path} b/{path}
+--- a/{path}
++++ b/{path}
+@@ -{at},3 +{at},4 @@
+ {before}
++{line}
+ {after}
+"""
+
+
+def test_series_that_share_no_file_are_applied_apart_and_give_the_same_plan(
+    tmp_path: Path,
+) -> None:
+    project = kerneltree.project(tmp_path / "project")
+    (demo,) = project.load(["demo"])
+
+    def changing(name: str, path: str, kind: str, *places: int) -> Series:
+        patches = []
+        for number, place in enumerate(places):
+            text = DIFF.format(
+                subject=f"{name} {number}",
+                path=path,
+                # Named a line too high, so that each hunk has an offset.
+                at=place,
+                before=f"int line_{place - 1};",
+                line=f"int {name}_{number};",
+                after=f"int line_{place};\n int line_{place + 1};",
+            )
+            file = tmp_path / f"{name}-{number}.patch"
+            file.write_text(text)
+            patches.append(patchfile.parse(file))
+        spec = demo.spec.model_copy(update={"kind": kind})
+        return replace(demo, name=name, spec=spec, patches=tuple(patches))
+
+    here = [
+        changing("first", "demo.c", "fix", 3),
+        changing("other", "other.c", "events", 4, 12),
+        changing("last", "demo.c", "events", 9, 15),
+        changing("apart", "other.c", "fix", 18),
+    ]
+    base = kerneltree.base(_with_another(tmp_path), tmp_path / "cache")
+    group, division = groups.applied(base, here, tmp_path / "scratch")
+    assert division.outliers == ()
+    assert [series.name for series in group.series] == [
+        "first",
+        "apart",
+        "other",
+        "last",
+    ]
+    patches = [patch for series in group.series for patch in series.patches]
+    at_once = tree.plan(base, patches, tmp_path / "scratch")
+    assert at_once.offsets
+    assert group.plan == at_once
+    assert groups.neighbours(here) == [("first", "last"), ("other", "apart")]
+
+
+def test_a_file_where_another_series_has_a_directory_is_no_part_of_its_own(
+    tmp_path: Path,
+) -> None:
+    project = kerneltree.project(tmp_path / "project")
+    (demo,) = project.load(["demo"])
+
+    def touching(name: str, *paths: str) -> Series:
+        patch = replace(demo.patches[0], touches=paths)
+        return replace(demo, name=name, patches=(patch,))
+
+    here = [
+        touching("file", "new"),
+        touching("other", "news/a.c"),
+        touching("inside", "new/a.c"),
+    ]
+    assert groups.neighbours(here) == [("other",), ("file", "inside")]
+
+
+def _with_another(root: Path) -> Path:
+    linux = kerneltree.directory(root / "another")
+    (linux / "other.c").write_text((linux / "demo.c").read_text())
+    return linux
 
 
 def test_series_that_declare_a_conflict_stand_apart(project_copy: Project) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from kstall.base import cache
+from kstall.pipeline import groups
 from kstall.series import Project, Series
 from kstall.tree import Base, am, source, tree
 
@@ -121,6 +122,16 @@ def test_all_apply_in_orders_of_which_each_series_is_first_and_last(
         assert len(contents) == 1
         touched = frozenset().union(*(series.touches for series in _load(names)))
         assert set(_plan(base, _ordered(names), tmp_path).touched) == touched
+
+
+def test_one_kernel_has_the_tree_that_git_makes_of_all_patches(
+    base: Base, tmp_path: Path
+) -> None:
+    """Parts that share no file are applied apart."""
+    group, division = groups.applied(base, _load(NAMES), tmp_path)
+    assert len(division.outliers) == len(RIVALS)
+    at_once = tree.plan(base, group.plan.patches, tmp_path)
+    assert group.plan == at_once
 
 
 @pytest.mark.parametrize(("first", "second"), sorted(RIVALS))

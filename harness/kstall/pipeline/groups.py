@@ -7,9 +7,8 @@ with few tests which series have to stand apart, and because of which others.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -235,7 +234,6 @@ def applied(
     Raises `am.ApplyError` or `am.BadPatch` if the first one does not even apply alone.
     """
     by_name = {series.name: series for series in all_series}
-    plans: dict[Names, tree.Plan] = {}
 
     def ordered(names: Names) -> tuple[Series, ...]:
         # Fixes first, as there is a kernel of fixes alone; which series stand apart
@@ -243,15 +241,58 @@ def applied(
         chosen = (by_name[name] for name in names)
         return tuple(sorted(chosen, key=lambda series: not series.is_fix))
 
-    def planned(names: Names) -> tree.Plan:
-        patches = [patch for series in ordered(names) for patch in series.patches]
-        return tree.plan(base, patches, scratch)
+    @functools.cache
+    def planned(part: Names) -> tree.Plan | Exception:
+        patches = [patch for name in part for patch in by_name[name].patches]
+        try:
+            return tree.plan(base, patches, scratch)
+        except (am.ApplyError, am.BadPatch) as error:
+            return error
 
     def holds(names: Names) -> bool:
-        with contextlib.suppress(am.ApplyError, am.BadPatch):
-            plans[names] = planned(names)
-        return names in plans
+        plans = map(planned, neighbours(ordered(names)))
+        return all(isinstance(plan, tree.Plan) for plan in plans)
 
     division = divide(tuple(by_name), holds)
-    plan = plans.get(division.together) or planned(division.together)
-    return Group(ordered(division.together), plan), division
+    together = ordered(division.together)
+    plans = []
+    for part in neighbours(together):
+        plan = planned(part)
+        if isinstance(plan, Exception):
+            raise plan
+        plans.append(plan)
+    patches = [patch for series in together for patch in series.patches]
+    return Group(together, tree.combined(patches, plans)), division
+
+
+def _meet(paths: Set[str], others: Set[str]) -> bool:
+    """Whether a file of one is one of the other, or a directory there."""
+    return bool(_reached(paths) & others or paths & _reached(others))
+
+
+def _reached(paths: Set[str]) -> set[str]:
+    parents = (parent for path in paths for parent in PurePosixPath(path).parents)
+    return {*paths, *map(str, parents)}
+
+
+def neighbours(all_series: Sequence[Series]) -> list[Names]:
+    """The parts of ``all_series``, in its order, that share no file with each other.
+
+    Whether one part applies does not depend on the others.
+    """
+    parts: list[tuple[set[str], set[str]]] = []
+    for series in all_series:
+        paths = {path for patch in series.patches for path in patch.touches}
+        members = {series.name}
+        others = []
+        for part in parts:
+            if not _meet(paths, part[0]):
+                others.append(part)
+            else:
+                paths |= part[0]
+                members |= part[1]
+        parts = [*others, (paths, members)]
+    return [
+        tuple(series.name for series in all_series if series.name in members)
+        for _, members in parts
+    ]

@@ -119,7 +119,7 @@ def plan(
     """
     if not base.path.is_dir():
         raise _gone(base)
-    records = listing.load(base.path.parent / "files")
+    records = _records(base)
     for patch in patches:
         for path in patch.touches:
             _require_no_link(patch, path, records)
@@ -139,6 +139,30 @@ def plan(
             raise
     ordered = tuple(tuple(sorted(state.items())) for state in states)
     return Plan(base, tuple(patches), ordered, tuple(offsets))
+
+
+def combined(patches: Sequence[Patch], parts: Sequence[Plan]) -> Plan:
+    """The plan of ``patches``, which those of ``parts`` are in another order.
+
+    No two parts touch the same file, and each has its patches in their order here, so
+    nothing has to be applied again.  All parts are of one base.
+    """
+    counts = [0] * len(parts)
+    part_of = {
+        patch.path: number
+        for number, part in enumerate(parts)
+        for patch in part.patches
+    }
+    current = dict(item for part in parts for item in part.states[0])
+    states = [tuple(sorted(current.items()))]
+    offsets: list[Offset] = []
+    for patch in patches:
+        number = part_of[patch.path]
+        counts[number] += 1
+        current.update(parts[number].states[counts[number]])
+        states.append(tuple(sorted(current.items())))
+        offsets += (o for o in parts[number].offsets if o.patch == patch.path)
+    return Plan(parts[0].base, tuple(patches), tuple(states), tuple(offsets))
 
 
 @contextlib.contextmanager
@@ -167,9 +191,9 @@ def workspace(
         say(f"waiting for {holder}, which is using {base.path}")
 
     @functools.cache
-    def records() -> dict[str, listing.Record]:
+    def records() -> Mapping[str, listing.Record]:
         # Once is enough as long as the lock is ours: it takes a second.
-        recorded = listing.load(home / "files")
+        recorded = _records(base)
         _require_untouched(base, recorded)
         return recorded
 
@@ -264,7 +288,7 @@ def pristine(base: Base, paths: Iterable[str]) -> dict[str, File | None]:
     """
     if not base.path.is_dir():
         raise _gone(base)
-    return _read_pristine(base, paths, listing.load(base.path.parent / "files"))
+    return _read_pristine(base, paths, _records(base))
 
 
 def contents(base: Base) -> Iterator[tuple[str, str, bytes]]:
@@ -276,7 +300,7 @@ def contents(base: Base) -> Iterator[tuple[str, str, bytes]]:
     if not base.path.is_dir():
         raise _gone(base)
     home = base.path.parent
-    for path, record in listing.load(home / "files").items():
+    for path, record in _records(base).items():
         aside, current = home / "pristine" / path, base.path / path
         if record.git_mode == "120000":
             content: bytes | None = os.fsencode(current.readlink())
@@ -291,10 +315,21 @@ def regular(base: Base) -> tuple[str, ...]:
     """The paths of all regular files of the base."""
     if not base.path.is_dir():
         raise _gone(base)
-    records = listing.load(base.path.parent / "files")
+    records = _records(base)
     return tuple(
         path for path, record in records.items() if record.git_mode in _REGULAR
     )
+
+
+def _records(base: Base) -> Mapping[str, listing.Record]:
+    path = base.path.parent / "files"
+    status = path.stat()
+    return _read_records(path, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=2)  # 95,000 of them take a third of a second
+def _read_records(path: Path, *_status: int) -> Mapping[str, listing.Record]:
+    return listing.load(path)
 
 
 # -- pristine content ----------------------------------------------------------------
