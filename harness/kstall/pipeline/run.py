@@ -33,6 +33,9 @@ from ..report import Report, SeriesReport, explain, html, junit, kcidb, ktap, re
 from ..series import Context, Level, Project
 from .ui import Ui
 
+#: How many seconds after the last ones the views of a running run are drawn again.
+_REDRAWN_S = 10.0
+
 
 class StageStopped(Exception):
     """A stage failed, or could not be judged; its entry in the report says why."""
@@ -63,10 +66,11 @@ class Run:
     began: float
     away: elsewhere.Elsewhere | None = None
     _writing: threading.RLock = field(default_factory=threading.RLock)
+    _drawn: list[float] = field(default_factory=list)
 
     def save(self) -> None:
-        """Write ``report.json``, ``junit.xml`` and ``results.ktap`` as things stand,
-        and when the run is over ``report.html`` and ``kcidb.json``."""
+        """Write ``report.json`` as things stand; ``junit.xml`` and ``results.ktap``
+        too, but seldom, and when the run is over ``report.html`` and ``kcidb.json``."""
         with self._writing:
             self._save()
 
@@ -80,9 +84,13 @@ class Run:
                 self.ui.say(f"not all failures are explained: {error!r}")
         printed = report.printable(self.report)
         report.write(printed, self.dir / "report.json")
-        junit.write(printed, self.dir / "junit.xml")
-        ktap.write(printed, self.dir / "results.ktap")
-        if self.report.status != "running":
+        over = self.report.status != "running"
+        now = time.monotonic()
+        if over or not self._drawn or now - self._drawn[-1] >= _REDRAWN_S:
+            self._drawn[:] = [now]
+            junit.write(printed, self.dir / "junit.xml")
+            ktap.write(printed, self.dir / "results.ktap")
+        if over:
             again = f"; `kstall html {self.dir}` tries again"
             self._draw(html.write, printed, "report.html", again)
             # An unfinished run is not to be submitted.

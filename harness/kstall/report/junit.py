@@ -24,8 +24,8 @@ def write(report: Report, path: Path) -> None:
     document = junitparser.JUnitXml(name=f"kstall {report.run}")
     for suite in suites(report):
         test_suite = junitparser.TestSuite(f"kstall.{suite.name}")
-        for case in suite.cases:
-            test_suite.add_testcase(_case(case, suite.name))
+        # One at a time, each would count all before it again.
+        test_suite.add_testcases([_case(case, suite.name) for case in suite.cases])
         document.add_testsuite(test_suite)
     document.write(str(path), pretty=True)
 

@@ -7,15 +7,20 @@ colour a line, set a title or reverse the direction of writing.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 #: Control characters, surrogates, and marks that reorder text or are invisible.
 _UNWANTED = frozenset({"Cc", "Cs", "Cf"})
+#: Those of ASCII, of which line ends and tabs are wanted.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def printable(text: str) -> str:
     """``text`` without control characters except line ends and tabs, without
     surrogates and format marks, and without characters that XML forbids."""
+    if text.isascii() and not _CONTROL.search(text):
+        return text
     return "".join(
         c
         for c in text.replace("\x85", "\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -862,18 +863,13 @@ def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
     for position, workload in enumerate(spec.workload):
         if workload.name not in used:
             yield ("workload", position), f"no check judges workload {workload.name}"
-    functions: set[str] = set()
+    functions: frozenset[str] = frozenset()
     path = dir / "checks.py"
     if path.is_file():
         try:
-            body = ast.parse(path.read_text(encoding="utf-8"), str(path)).body
+            functions = _public_functions(path.read_text(encoding="utf-8"))
         except SyntaxError as error:
             raise SeriesError(f"{path}:{error.lineno}: {error.msg}") from error
-        functions = {
-            node.name
-            for node in body
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-        }
     elif spec.check:
         yield ("check",), "checks declared, but there is no checks.py"
         return
@@ -885,6 +881,15 @@ def _check_contradictions(dir: Path, spec: Spec) -> Iterator[Fault]:
             yield ("check", position, "name"), f"checks.py has no function {check.name}"
     for name in sorted(functions - {check.name for check in spec.check}):
         yield ("check",), f"checks.py judges {name}, which no [[check]] declares"
+
+
+@functools.lru_cache(maxsize=64)  # each series of a run asks for all of them
+def _public_functions(code: str) -> frozenset[str]:
+    return frozenset(
+        node.name
+        for node in ast.parse(code).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    )
 
 
 def _patch_contradictions(
