@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import multiprocessing
 import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,31 @@ def test_a_result_counts_without_being_kept(tmp_path: Path, whole: bool) -> None
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(OSError), cache.keep_if_possible(tmp_path / "entry"):
         raise OSError(errno.EIO, "broken")
+
+
+def test_a_result_counts_even_if_nothing_can_be_written_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    publish = cache.publish
+
+    @contextlib.contextmanager
+    def refuse(target: Path) -> Iterator[Path]:
+        raise full
+        yield target
+
+    monkeypatch.setattr(cache, "publish", refuse)
+    with (
+        cache.remarked() as remarks,
+        cache.keep_if_possible(tmp_path / "entry") as scratch,
+    ):
+        (scratch / "result").write_text("42")
+    assert "could not be kept (No space left on device)" in remarks[0]
+    assert not scratch.exists() and list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(cache, "publish", publish)
+    with cache.keep_if_possible(tmp_path / "entry") as scratch:
+        (scratch / "result").write_text("42")
+    assert cache.is_complete(tmp_path / "entry")
 
 
 def _hold(path: Path, held: Path) -> None:

@@ -82,7 +82,7 @@ def _touch(path: Path) -> None:
         (_compiled, "build compile"),
         (_checks, "base verdict series tree lint"),
         (_footprint, "evidence cost"),
-        (_mutants, "base verdict series evidence agent"),
+        (_mutants, "base verdict ftrace series evidence agent"),
     ],
 )
 def test_a_key_changes_with_what_makes_the_thing(

@@ -201,6 +201,37 @@ def test_again_boots_what_was_kept(world: World) -> None:
     assert ran.stage("build").reused
 
 
+def test_a_verdict_is_used_again_for_the_same_evidence_and_checks(world: World) -> None:
+    require_proven(world.validate())
+    first = world.validate()
+    require_proven(first)
+    assert {"guest", "judge"} <= first.reused
+    # A stricter check judges the same guest anew, each time as it fails.
+    checks = world.project.patches / "demo/checks.py"
+    genuine = checks.read_text()
+    checks.write_text(genuine.replace('"dozed', '"snored'))
+    assert checks.read_text() != genuine
+    try:
+        for _ in range(2):
+            ran = world.validate()
+            assert ran.exit_code == 1 and _states(ran)["dozes"] == "fail"
+            assert "guest" in ran.reused and "judge" not in ran.reused
+    finally:
+        checks.write_text(genuine)
+    ran = world.validate()
+    require_proven(ran)
+    assert "judge" in ran.reused
+    assert _series(ran).checks == _series(first).checks
+    assert _series(ran).events == _series(first).events
+    # What was damaged is not believed.
+    for entry in world.cache.glob("judgements/*.json"):
+        entry.write_text("{}")
+    ran = world.validate()
+    require_proven(ran)
+    assert "judge" not in ran.reused
+    assert world.guests.count("doze") == 1
+
+
 def test_a_failure_of_an_earlier_guest_says_so(world: World) -> None:
     world.guest(_if("load['name'] == 'doze'", SAYS))
     assert world.validate().exit_code == 1

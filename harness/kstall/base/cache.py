@@ -141,8 +141,10 @@ def keep_if_possible(target: Path) -> Iterator[Path]:
 
     A disk that is full or read-only costs only the entry, with a `remark`.
     """
+    begun = False
     try:
         with keep(target) as scratch:
+            begun = True
             yield scratch
     except OSError as error:
         number = cause(error)
@@ -152,6 +154,10 @@ def keep_if_possible(target: Path) -> Iterator[Path]:
             f"{target} could not be kept ({os.strerror(number)}): this result is "
             "valid, but the next run has to compute it again"
         )
+    if not begun:
+        # The caller has something to write all the same.
+        with tempfile.TemporaryDirectory(prefix="kstall-") as elsewhere:
+            yield Path(elsewhere)
 
 
 def is_complete(target: Path) -> bool:
@@ -292,9 +298,16 @@ def prune(directory: Path, *, keep: int) -> None:
     """Delete all but the ``keep`` entries that were used last, and those `held`."""
     if directory.is_dir():
         entries = [path for path in directory.iterdir() if path.name[0] != "."]
-        entries.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        entries.sort(key=_last_use, reverse=True)
         for path in entries[keep:]:
             _remove_unheld(path)
+
+
+def _last_use(entry: Path) -> float:
+    try:
+        return entry.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0  # another run deletes as well
 
 
 def _remove_unheld(entry: Path) -> None:

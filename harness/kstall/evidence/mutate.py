@@ -35,8 +35,8 @@ from .falsity import MutantOutcome, Mutation, RefutedArgument
 
 # Modules that decide what the mutants are, and what the checks say of them.
 _ENGINE = (
-    *("kstall.base", "kstall.verdict", "kstall.series", "kstall.evidence"),
-    "kstall_guest",
+    *("kstall.base", "kstall.verdict", "kstall.ftrace", "kstall.series"),
+    *("kstall.evidence", "kstall_guest"),
 )
 NAME = "every_value_is_falsifiable"
 #: Seconds of processor time that one check may take for one mutant: a false value may

@@ -8,14 +8,27 @@ proves nothing.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..base import FailedCheck, KstallError, NotJudged, Status, cache, explain, figures
-from ..evidence import Evidence, common, evidence
+from pydantic import BaseModel
+
+from ..base import (
+    FailedCheck,
+    KstallError,
+    NotJudged,
+    Status,
+    cache,
+    explain,
+    figures,
+    sources,
+)
+from ..evidence import Evidence, common, evidence, mutate
 from ..guest import Guest, forget, run_guest
 from ..report import Repeat, Repeats, SeriesReport, Tally, Try, Unjudged, report
 from ..series import Context, Series
@@ -25,6 +38,15 @@ from . import run as runs
 _TRIES = 2
 #: What the tally calls the guest itself.
 GUEST = "guest"
+#: How many verdicts are kept, of a few hundred kilobytes each.
+_KEEP = 200
+
+
+class _Judgement(BaseModel):
+    """What a series' checks say of one guest, and its events there."""
+
+    events: list[report.Event]
+    checks: list[Check]
 
 
 @dataclass(frozen=True)
@@ -98,14 +120,45 @@ def _try(
         return None, []
     with run.stage("judge", entry) as stage:
         saved = evidence.load(results)
-        entry.events = list(events(bench.series, saved))
-        checks = judge(bench.series, saved)
+        judgement, stage.reused = _judgement(bench, saved, results)
+        entry.events, checks = judgement.events, judgement.checks
         stage.summary = _summary(bench, checks)
     _note(bench, number, out, checks)
     if not last and _may_be_tried_again(checks):
         cause = next(check.detail for check in checks if check.tainted)
         run.ui.say(f"{cause.splitlines()[0]}: booting this guest once more")
     return saved, checks
+
+
+def _judgement(bench: Bench, saved: Evidence, results: Path) -> tuple[_Judgement, bool]:
+    """What is said of ``saved``, which is in ``results``, and whether it was cached.
+
+    Only if all checks pass or are skipped: others are judged anew, for their causes.
+    """
+    series = bench.series
+    key = cache.digest(
+        mutate.digest(series, results),
+        series.spec.model_dump(mode="json"),
+        series.skipped,
+        sources.digest("kstall.report", "kstall.pipeline"),
+    )
+    path = bench.context.cache / "judgements" / f"{key}.json"
+    if not bench.again:
+        with contextlib.suppress(OSError, ValueError):
+            text = path.read_text(encoding="utf-8")
+            judgement = _Judgement.model_validate_json(text)
+            os.utime(path)
+            return judgement, True
+    judgement = _Judgement(
+        events=list(events(series, saved)), checks=judge(series, saved)
+    )
+    if all(check.status in ("pass", "skip") for check in judgement.checks):
+        try:
+            cache.write_text(path, judgement.model_dump_json())
+            cache.prune(path.parent, keep=_KEEP)
+        except OSError as error:
+            cache.remark(f"{path} could not be written: {error.strerror}")
+    return judgement, False
 
 
 def _note(bench: Bench, number: int, out: Path, checks: Sequence[Check]) -> None:
