@@ -263,6 +263,42 @@ def test_one_that_stands_apart_shares_a_base_that_has_what_it_asks_for(
         assert kernels(world) == 5, "a base and a patched one of its own"
 
 
+def test_those_that_stand_apart_are_all_built_before_their_guests_run(
+    world: World,
+) -> None:
+    """So that their guests can run at the same time."""
+    toml = world.project.patches / "delta/series.toml"
+    conflicts = "".join(
+        f'[[conflict]]\nseries = "{name}"\nbecause = "so"\n\n'
+        for name in ("alpha", "beta")
+    )
+    toml.write_text(
+        toml.read_text().replace("[[workload]]", conflicts + "[[workload]]")
+    )
+    other = 'const char beta_is[] = "alpha by its patch";'
+    give(world, "alpha", patch("alpha", other, file="beta.c"))
+    ran = world.validate()
+    require_proven(ran)
+    assert len({entry(ran, name).kernel for name in NAMES}) == 3
+    lines = ran.output.splitlines()
+    at = {
+        (name, which): next(
+            number
+            for number, line in enumerate(lines)
+            if line.startswith("ok") and f" {name}: {which} " in line
+        )
+        for name in NAMES
+        for which in ("build", "guest")
+    }
+    assert max(at[name, "build"] for name in NAMES) < min(
+        at[name, "guest"] for name in NAMES
+    )
+    # One that does not build is no matter for the others.
+    give(world, "delta", patch("delta", "what is this?"))
+    ran = world.validate()
+    assert statuses(ran) == proven("delta")
+
+
 def test_one_that_does_not_apply_at_all_is_no_matter_for_the_others(
     world: World,
 ) -> None:

@@ -34,6 +34,9 @@ from .kernels import Built
 ALONE = "holds_alone"
 # What a guest takes beyond its memory: QEMU itself, and reading its results.
 _BESIDE_MEMORY = 512 * 2**20
+#: For how many series kernels of their own are built before their guests run: three
+#: kernels each, and no more than ten stay in the cache.
+_ALONE = 3
 
 
 @dataclass(frozen=True)
@@ -152,10 +155,8 @@ class _Sharing:
         ]
         if built is not None:
             single += self._prove_shared(shared, built)
-        for subject in single:
-            with contextlib.suppress(runs.StageStopped):
-                self._prove_alone(subject, self._context(subject), built)
-                self._mutate(subject)
+        for first in range(0, len(single), _ALONE):
+            self._prove_each_alone(single[first : first + _ALONE], built)
 
     def _context(self, subject: Subject, *below: str) -> Context:
         """The context of its stages; results are ``below`` its directory of the run."""
@@ -411,7 +412,8 @@ class _Sharing:
             elif self._options.alone:
                 self._prove_alone_too(subject, before[subject.name])
             # It forks processes, so no other thread may run.
-            self._mutate(subject)
+            with contextlib.suppress(runs.StageStopped):
+                self._mutate(subject)
         return []
 
     def _each(
@@ -457,6 +459,32 @@ class _Sharing:
         """Prove it on a kernel of its own.  Raises `runs.StageStopped`."""
         built = self.built_alone(subject, like)
         self._chain(subject, built, context, self._at_once([subject]))
+
+    def _prove_each_alone(
+        self, subjects: Sequence[Subject], like: Built | None
+    ) -> None:
+        """Prove each on a kernel of its own: the kernels first, then all guests."""
+        kernels_of: dict[str, Built] = {}
+        for subject in subjects:
+            with contextlib.suppress(runs.StageStopped):
+                kernels_of[subject.name] = self.built_alone(subject, like)
+        ready = [subject for subject in subjects if subject.name in kernels_of]
+        if not ready:
+            return
+        # What one guest leaves free, its own counts can have.
+        beside = self._at_once(ready) if len(ready) == 1 else 1
+        ended: list[Subject] = []
+
+        def chain(subject: Subject) -> None:
+            built = kernels_of[subject.name]
+            self._chain(subject, built, self._context(subject), beside)
+            ended.append(subject)
+
+        self._each(ready, chain)
+        for subject in ready:
+            if subject in ended:
+                with contextlib.suppress(runs.StageStopped):
+                    self._mutate(subject)
 
     def _prove_those_that_boot(
         self, subjects: Sequence[Subject], before: dict[str, SeriesReport]
