@@ -8,6 +8,7 @@ import io
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ class Bench:
         self.machines: list[int] = []
         self.printed = ""
         self._lock = threading.Lock()
-        self._project = project
+        self.project = project
         monkeypatch.setattr(validate, "guests", self._guests)
         monkeypatch.setattr(stability, "run_guest", self._run_guest)
         monkeypatch.setattr(hostload, "put", self._put)
@@ -55,17 +56,17 @@ class Bench:
         #: What the checks missed in each run, one run after the other.
         self.missed: list[list[str]] = []
 
-    def measure(self, plan: Plan, *series: str) -> Outcome:
+    def measure(self, plan: Plan, *series: str, resume: bool = False) -> Outcome:
         """Boot them all."""
         request = validate.Request(
-            project=self._project,
-            series=self._project.load(list(series)),
+            project=self.project,
+            series=self.project.load(list(series)),
             kernel=None,
             cache=self.out / "cache",
             out=self.out,
         )
         ui = Ui(Console(file=io.StringIO()))
-        return stability.measure(request, plan, ui, ["kstall"])
+        return stability.measure(request, plan, ui, ["kstall"], resume=resume)
 
     def _guests(
         self, request: validate.Request, ui: Ui, command: list[str]
@@ -250,6 +251,111 @@ def test_what_is_known_is_written_when_it_is_cut_short(bench: Bench) -> None:
     assert known[0]["number"] == 1
 
 
+def test_guests_of_an_earlier_run_count(bench: Bench) -> None:
+    bench.fates = {2: GOOD | {"alpha": "fail"}, 4: RuntimeError("a bug")}
+    plan = Plan(5, (0, 4), at_once=(1,))
+    with pytest.raises(RuntimeError, match="a bug"):
+        bench.measure(plan, "drm-sched")
+    bench.fates = {}
+    bench.machines.clear()
+    outcome = bench.measure(plan, "drm-sched", resume=True)
+    numbers = [
+        (attempt.load, attempt.number, attempt.verdict) for attempt in outcome.attempts
+    ]
+    assert numbers == [
+        *((0, 1, "proven"), (0, 2, "failed"), (0, 3, "proven")),
+        *((0, 4, "proven"), (0, 5, "proven")),
+        *((4, number, "proven") for number in range(1, 6)),
+    ]
+    assert len(bench.machines) == 7
+    # What failed has failed, and its results are still found.
+    assert stability.exit_code(outcome) == 1
+    place = outcome.place
+    assert place is not None and outcome.attempts[1].kept is not None
+    assert (place / outcome.attempts[1].kept / "guest/results").is_dir()
+    # Nothing is left to do, but to add a load; and more runs begin behind these.
+    bench.machines.clear()
+    again = bench.measure(plan, "drm-sched", resume=True)
+    assert again.attempts == [
+        replace(attempt, kept=now.kept)
+        for attempt, now in zip(outcome.attempts, again.attempts, strict=True)
+    ]
+    assert bench.machines == []
+    more = bench.measure(Plan(6, (4,)), "drm-sched", resume=True)
+    assert [attempt.number for attempt in more.attempts] == [1, 2, 3, 4, 5, 6]
+
+
+def test_guests_of_other_kernels_or_checks_do_not(bench: Bench) -> None:
+    outcome = bench.measure(Plan(2, (0,)), "drm-sched")
+    place = outcome.place
+    assert place is not None
+    checks = bench.project.patches / "drm-sched/checks.py"
+    checks.write_text(checks.read_text() + "\n# Stricter.\n")
+    bench.machines.clear()
+    bench.measure(Plan(2, (0,)), "drm-sched", resume=True)
+    assert len(bench.machines) == 2
+    # They are known all the same, should they be asked for once more.
+    known = json.loads(_newest(bench).read_text())["earlier"]["attempts"]
+    assert [attempt["number"] for attempt in known] == [1, 2]
+    _newest(bench).write_text("{}")
+    with pytest.raises(KstallError, match="no results to go on with"):
+        bench.measure(Plan(2, (0,)), "drm-sched", resume=True)
+
+
+def test_failures_that_are_not_asked_for_are_not_forgotten(bench: Bench) -> None:
+    bench.fates = {1: GOOD | {"alpha": "fail"}}
+    bench.measure(Plan(1, (4,)), "drm-sched", "rdma-cq")
+    bench.fates = {}
+    # Another load, another series, and KUnit suites.
+    assert (
+        stability.exit_code(bench.measure(Plan(1, (2,)), "rdma-cq", resume=True)) == 0
+    )
+    bench.printed = _said(TOTAL)
+    bench.measure(Plan(1, (4,), kunit=3), "rdma-cq", resume=True)
+    bench.machines.clear()
+    outcome = bench.measure(Plan(1, (4,)), "drm-sched", "rdma-cq", resume=True)
+    assert [attempt.verdict for attempt in outcome.attempts] == ["failed", "failed"]
+    assert bench.machines == [] and stability.exit_code(outcome) == 1
+
+
+def test_a_suite_that_ends_the_kernel_is_not_tried_again(bench: Bench) -> None:
+    bench.fates = {0: FailedCheck("the guest panicked")}
+    plan = Plan(1, (4,), kunit=3)
+    first = bench.measure(plan, "rdma-cq")
+    assert stability.exit_code(first) == 1
+    bench.fates = {}
+    bench.printed = _said(TOTAL)
+    bench.machines.clear()
+    again = bench.measure(plan, "rdma-cq", resume=True)
+    assert bench.machines == [] and again.suites == first.suites
+    assert stability.exit_code(again) == 1
+    # One that did not answer for another reason is.
+    bench.fates = {0: KstallError("the guest went away")}
+    bench.measure(plan, "rdma-cq")
+    bench.fates = {}
+    assert stability.exit_code(bench.measure(plan, "rdma-cq", resume=True)) == 0
+
+
+def test_a_guest_that_lost_its_load_does_not_count(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def put(_: int, __: object) -> Iterator[Callable[[], None]]:
+        def required() -> None:
+            raise KstallError("stress-ng ended")
+
+        yield required
+
+    monkeypatch.setattr(hostload, "put", put)
+    with pytest.raises(KstallError, match="stress-ng ended"):
+        bench.measure(Plan(2, (4,)), "drm-sched")
+    assert json.loads(_newest(bench).read_text())["attempts"] == []
+
+
+def _newest(bench: Bench) -> Path:
+    return max(bench.out.glob(f"stability/2*/{stability.FILE}"))
+
+
 @pytest.mark.parametrize(
     ("unjudged", "of", "code"), [(0, 50, 0), (1, 50, 0), (1, 49, 2), (2, 99, 2)]
 )
@@ -293,6 +399,13 @@ def test_a_suite_on_one_processor_and_on_four(bench: Bench) -> None:
     assert [suite.count for suite in outcome.suites] == [suites.Count(3, 0, 0, ())] * 2
     assert outcome.attempts == []
     assert stability.exit_code(outcome) == 0
+    bench.machines.clear()
+    plan = Plan(20, (4,), kunit=3)
+    again = bench.measure(plan, "rdma-cq", "iommu-iotlb", resume=True)
+    assert bench.machines == [] and again.suites == outcome.suites
+    # Fewer runs than asked for do not do.
+    bench.measure(Plan(20, (4,), kunit=4), "rdma-cq", resume=True)
+    assert bench.machines == [1, 4]
 
 
 def test_a_suite_that_failed_once(bench: Bench) -> None:

@@ -571,6 +571,12 @@ def _add_stability(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -
         default=Path("out"),
         help="directory for stability/ (default: %(default)s)",
     )
+    steady.add_argument(
+        "--resume",
+        action="store_true",
+        help="do not boot again what the newest run below OUT counts, as far as "
+        "kernels and checks are the same",
+    )
     steady.set_defaults(verb=_stability)
 
 
@@ -894,7 +900,9 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
         raise KstallError("--at-once: at least one guest")
     plan = stability.Plan(arguments.runs, loads, arguments.kunit, at_once)
     with Ui(console) as ui:
-        outcome = stability.measure(request, plan, ui, command_line())
+        outcome = stability.measure(
+            request, plan, ui, command_line(), resume=arguments.resume
+        )
     console.print("\n".join(stability.summary(outcome)), markup=False, soft_wrap=True)
     if outcome.place is not None:
         console.print(escape(f"results  {outcome.place / stability.FILE}"))

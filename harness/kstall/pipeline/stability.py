@@ -14,17 +14,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from ..base import FailedCheck, KstallError, cache, explain, parallel
+from ..base import FailedCheck, KstallError, cache, explain, parallel, sources
 from ..evidence import Evidence, evidence, mutate
-from ..guest import Guest, run_guest
+from ..guest import Guest, guestrun, run_guest
 from ..report import report
 from ..series import Context, Project, Series, suites
 from ..verdict import Check
@@ -36,6 +37,11 @@ FILE = "stability.json"
 CPUS = (1, 4)
 #: Of so many runs one may have no verdict.
 JUDGED = 50
+#: Our packages that decide what becomes of a guest.
+_JUDGES = (
+    *("kstall.base", "kstall.verdict", "kstall.ftrace", "kstall.series"),
+    *("kstall.guest", "kstall.evidence", "kstall_guest"),
+)
 Verdict = Literal["proven", "failed", "could-not-judge"]
 
 
@@ -62,7 +68,8 @@ class Attempt:
 
     ``average`` is the host's load average over the minute before its end; ``cause`` is
     the error that stopped it, or its checks that did not pass; ``kept`` is the
-    directory of its results.
+    directory of its results.  ``tested`` changes with the kernel, the guest and the
+    checks.
     """
 
     series: str
@@ -75,13 +82,15 @@ class Attempt:
     checks: dict[str, str] = field(default_factory=dict)
     cause: str | None = None
     kept: str | None = None
+    tested: str = ""
 
 
 @dataclass(frozen=True)
 class Repeated:
     """A KUnit suite, run many times in a guest with ``cpus`` processors.
 
-    ``cause`` is why there is no ``count``.
+    ``cause`` is why there is no ``count``, and ``failed`` whether the kernel is to
+    blame for that; ``tested`` is as in `Attempt`.
     """
 
     series: str
@@ -91,17 +100,23 @@ class Repeated:
     seconds: float
     count: suites.Count | None
     cause: str | None = None
+    failed: bool = False
+    tested: str = ""
 
 
 @dataclass
 class Outcome:
-    """The results so far, and the run directory, if there is one yet."""
+    """The results so far, and the run directory, if there is one yet.
+
+    ``earlier`` are those of an earlier run that were not asked for until now.
+    """
 
     place: Path | None = None
     #: The series whose kernels could be built.
     series: set[str] = field(default_factory=set)
     attempts: list[Attempt] = field(default_factory=list)
     suites: list[Repeated] = field(default_factory=list)
+    earlier: Outcome | None = None
 
 
 @dataclass(frozen=True)
@@ -158,7 +173,11 @@ def exit_code(outcome: Outcome) -> int:
     """
     verdicts = Counter(attempt.verdict for attempt in outcome.attempts)
     counts = [repeated.count for repeated in outcome.suites]
-    if verdicts["failed"] or any(count and count.failed for count in counts):
+    if (
+        verdicts["failed"]
+        or any(count and count.failed for count in counts)
+        or any(repeated.failed for repeated in outcome.suites)
+    ):
         return report.EXIT["failed"]
     if verdicts["could-not-judge"] * JUDGED > len(outcome.attempts) or not all(
         count and not count.not_run for count in counts
@@ -167,9 +186,10 @@ def exit_code(outcome: Outcome) -> int:
     return report.EXIT["proven"]
 
 
-def batches(runs: int, at_once: Sequence[int] = (1, 2)) -> Iterator[range]:
+def batches(
+    runs: int, at_once: Sequence[int] = (1, 2), first: int = 1
+) -> Iterator[range]:
     """The numbers of the guests that run at once: one, two, one, two, ..."""
-    first = 1
     for size in itertools.cycle(at_once):
         if first > runs:
             return
@@ -178,26 +198,117 @@ def batches(runs: int, at_once: Sequence[int] = (1, 2)) -> Iterator[range]:
 
 
 def measure(
-    request: validate.Request, plan: Plan, ui: Ui, command: Sequence[str]
+    request: validate.Request,
+    plan: Plan,
+    ui: Ui,
+    command: Sequence[str],
+    *,
+    resume: bool = False,
 ) -> Outcome:
     """Boot all guests of ``plan``, and return their outcome.
 
-    `FILE` in the run directory is rewritten after each guest.
+    `FILE` in the run directory is rewritten after each guest.  To ``resume`` means not
+    to boot guests again, of the same kernels and checks, that the newest run directory
+    with results counts, whatever their verdict was.  Raises `KstallError` if its
+    results cannot be read.
     """
     request = dataclasses.replace(request, level="quick", out=request.out / "stability")
-    outcome = Outcome()
+    known = _newest(request.out) if resume else Outcome()
+    outcome = Outcome(earlier=known)
     for run, series, guest in validate.guests(request, ui, command):
         outcome.place = run.dir
         outcome.series.add(series.name)
+        tested = _tested(request.project, series, guest)
+        _take_over(outcome, series, tested, plan)
         for load in plan.loads:
             ui.begin(series.name, f"load {load}")
-            bench = _Bench(request.project, series, guest, plan, load, run.dir, ui)
+            bench = _Bench(
+                *(request.project, series, guest, plan, load, run.dir, ui, tested)
+            )
+            if bench.is_done(outcome):
+                continue
             with hostload.put(load, ui.say) as required:
                 if plan.kunit:
                     bench.suites(outcome, required)
                 else:
                     bench.guests(outcome, required)
     return outcome
+
+
+def _tested(project: Project, series: Series, guest: Guest) -> str:
+    """Changes with all that a verdict depends on."""
+    checks = series.dir / "checks.py"
+    return cache.digest(
+        guestrun.key_of(project, series, guest),
+        cache.file_digest(checks) if checks.is_file() else None,
+        series.spec.model_dump(mode="json"),
+        series.skipped,
+        sources.digest(*_JUDGES),
+    )
+
+
+def _take_over(outcome: Outcome, series: Series, tested: str, plan: Plan) -> None:
+    """Count what is known from earlier of the same guest, and asked for now."""
+    known = outcome.earlier or Outcome()
+    rest = outcome.earlier = Outcome()
+    assert outcome.place is not None
+    mine = (series.name, tested)
+    for attempt in known.attempts:
+        asked = attempt.load in plan.loads and not plan.kunit
+        counted = (attempt.series, attempt.tested) == mine and asked
+        (outcome if counted else rest).attempts.append(attempt)
+    for repeated in known.suites:
+        asked = repeated.load in plan.loads and bool(plan.kunit)
+        answered = repeated.count is not None or repeated.failed
+        counted = (repeated.series, repeated.tested) == mine and asked and answered
+        (outcome if counted else rest).suites.append(repeated)
+    write(outcome)
+
+
+def _newest(runs: Path) -> Outcome:
+    """What the newest of the directories of ``runs`` counts; nothing if there is none.
+
+    Raises `KstallError` if it cannot be read.
+    """
+    files = sorted(
+        path for path in runs.glob(f"*/{FILE}") if not path.parent.is_symlink()
+    )
+    if not files:
+        return Outcome()
+    try:
+        content = json.loads(files[-1].read_text(encoding="utf-8"))
+        attempts = [*content["attempts"], *content["earlier"]["attempts"]]
+        repeated = [*content["suites"], *content["earlier"]["suites"]]
+        known = Outcome(
+            attempts=[Attempt(**raw) for raw in attempts],
+            suites=[
+                Repeated(**{**raw, "count": _count(raw["count"])}) for raw in repeated
+            ],
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise KstallError(
+            f"{files[-1]}: no results to go on with: {error!r}",
+            next="remove it, or leave --resume out",
+        ) from error
+    # The next run's directory lies beside that one.
+    beside = Path("..", files[-1].parent.name)
+    known.attempts = [
+        dataclasses.replace(
+            attempt, kept=attempt.kept and os.path.normpath(beside / attempt.kept)
+        )
+        for attempt in known.attempts
+    ]
+    return known
+
+
+def _count(raw: Mapping[str, Any] | None) -> suites.Count | None:
+    if raw is None:
+        return None
+    return suites.Count(**{**raw, "complaints": tuple(raw["complaints"])})
+
+
+def _runs(count: suites.Count) -> int:
+    return count.passed + count.failed + count.not_run
 
 
 def write(outcome: Outcome) -> None:
@@ -211,10 +322,17 @@ def write(outcome: Outcome) -> None:
             "tallies": [
                 dataclasses.asdict(tally) for tally in tallies(outcome.attempts)
             ],
-            "attempts": [dataclasses.asdict(attempt) for attempt in outcome.attempts],
-            "suites": [dataclasses.asdict(repeated) for repeated in outcome.suites],
+            **_as_json(outcome),
+            "earlier": _as_json(outcome.earlier or Outcome()),
         },
     )
+
+
+def _as_json(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
+    return {
+        "attempts": [dataclasses.asdict(attempt) for attempt in outcome.attempts],
+        "suites": [dataclasses.asdict(repeated) for repeated in outcome.suites],
+    }
 
 
 @dataclass(frozen=True)
@@ -228,33 +346,69 @@ class _Bench:
     load: int
     place: Path
     ui: Ui
+    tested: str
+
+    def is_done(self, outcome: Outcome) -> bool:
+        """Whether nothing is left to be booted."""
+        if self.plan.kunit:
+            return not [*self._left(outcome)]
+        return len(self._numbers(outcome)) >= self.plan.runs
+
+    def _numbers(self, outcome: Outcome) -> list[int]:
+        mine = (self.series.name, self.load)
+        return [
+            attempt.number
+            for attempt in outcome.attempts
+            if (attempt.series, attempt.load) == mine
+        ]
+
+    def _left(self, outcome: Outcome) -> Iterator[tuple[str, int]]:
+        """The suites, and on how many CPUs, that were not run as often as planned."""
+        runs = self.plan.kunit
+        enough = {
+            (repeated.suite, repeated.cpus)
+            for repeated in outcome.suites
+            if (repeated.series, repeated.load) == (self.series.name, self.load)
+            and (
+                repeated.failed
+                or (repeated.count is not None and _runs(repeated.count) >= runs)
+            )
+        }
+        for suite in suites.added(self.series):
+            for cpus in CPUS:
+                if (suite, cpus) not in enough:
+                    yield suite, cpus
 
     def guests(self, outcome: Outcome, required: Callable[[], None]) -> None:
         """Boot the guest as often as planned, one and several at once."""
 
         def done(number: int, pair: tuple[Attempt, Evidence | None]) -> None:
+            # Without its load it does not count.
+            required()
             attempt = self._finished(*pair)
             outcome.attempts.append(attempt)
             write(outcome)
             self.ui.say(describe(attempt))
 
-        for numbers in batches(self.plan.runs, self.plan.at_once):
+        numbered = self._numbers(outcome)
+        first = max(numbered, default=0) + 1
+        last = first + self.plan.runs - len(numbered) - 1
+        for numbers in batches(last, self.plan.at_once, first):
             tasks = {
                 number: functools.partial(self._attempt, number, len(numbers) - 1)
                 for number in numbers
             }
             parallel.each(tasks, len(tasks), done)
-            required()
 
     def suites(self, outcome: Outcome, required: Callable[[], None]) -> None:
         """Run each suite of the series as often, with each number of CPUs."""
         runs = self.plan.kunit
-        for suite in suites.added(self.series):
-            for cpus in CPUS:
-                outcome.suites.append(self._repeated(suite, runs, cpus))
-                required()
-                write(outcome)
-                self.ui.say(describe_suite(outcome.suites[-1]))
+        for suite, cpus in [*self._left(outcome)]:
+            repeated = self._repeated(suite, runs, cpus)
+            required()
+            outcome.suites.append(repeated)
+            write(outcome)
+            self.ui.say(describe_suite(outcome.suites[-1]))
 
     def _place(self, number: int) -> Path:
         return self.place / self.series.name / f"load-{self.load}" / f"{number:03}"
@@ -285,6 +439,7 @@ class _Bench:
             average=round(os.getloadavg()[0], 1),
             checks=checks,
             cause=cause or None,
+            tested=self.tested,
         )
         return attempt, saved
 
@@ -325,13 +480,19 @@ class _Bench:
         guest = dataclasses.replace(self.guest, machine=machine)
         began = time.monotonic()
         count = cause = None
+        failed = False
         try:
             only = suites.repeated(self.series, suite, runs)
             count = suites.read(self._boot(only, guest, out))
         except (KstallError, OSError) as error:
             cause = explain(error)
+            failed = isinstance(error, FailedCheck)
         seconds = round(time.monotonic() - began, 1)
-        return Repeated(self.series.name, suite, self.load, cpus, seconds, count, cause)
+        return Repeated(
+            *(self.series.name, suite, self.load, cpus, seconds, count, cause),
+            failed=failed,
+            tested=self.tested,
+        )
 
     def _boot(self, series: Series, guest: Guest, out: Path) -> Path:
         """Boot a guest and return its results; those of earlier guests are not used."""
