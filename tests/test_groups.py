@@ -199,7 +199,7 @@ def _with_another(root: Path) -> Path:
 
 
 def test_series_that_declare_a_conflict_stand_apart(project_copy: Project) -> None:
-    """Only beside the other one; of those that are here one does."""
+    """Only beside the other one; none of those that are here does."""
     all_series = sorted(project_copy.load(), key=lambda series: series.name)
     assert groups.declared(all_series).outliers == ()
     toml = project_copy.patches / "pci-aer-fixes/series.toml"

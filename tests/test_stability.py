@@ -297,6 +297,15 @@ def test_guests_of_other_kernels_or_checks_do_not(bench: Bench) -> None:
     # They are known all the same, should they be asked for once more.
     known = json.loads(_newest(bench).read_text())["earlier"]["attempts"]
     assert [attempt["number"] for attempt in known] == [1, 2]
+    # A file from before there were such is read, and counts nothing.
+    older = json.loads(_newest(bench).read_text())
+    del older["earlier"]
+    for attempt in older["attempts"]:
+        del attempt["tested"]
+    _newest(bench).write_text(json.dumps(older))
+    bench.machines.clear()
+    bench.measure(Plan(2, (0,)), "drm-sched", resume=True)
+    assert len(bench.machines) == 2
     _newest(bench).write_text("{}")
     with pytest.raises(KstallError, match="no results to go on with"):
         bench.measure(Plan(2, (0,)), "drm-sched", resume=True)

@@ -277,8 +277,10 @@ def _newest(runs: Path) -> Outcome:
         return Outcome()
     try:
         content = json.loads(files[-1].read_text(encoding="utf-8"))
-        attempts = [*content["attempts"], *content["earlier"]["attempts"]]
-        repeated = [*content["suites"], *content["earlier"]["suites"]]
+        # Older files have none, and what they count is of no known guest.
+        earlier = content.get("earlier", {"attempts": [], "suites": []})
+        attempts = [*content["attempts"], *earlier["attempts"]]
+        repeated = [*content["suites"], *earlier["suites"]]
         known = Outcome(
             attempts=[Attempt(**raw) for raw in attempts],
             suites=[
