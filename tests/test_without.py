@@ -251,10 +251,16 @@ def test_a_bug_may_end_the_kernel(tmp_path: Path) -> None:
         assert stage(ran, "beta", "without").summary == (
             "the base kernel ends early, and complains"
         )
-        # Another end is not that of the bug.
+        assert not stage(ran, "beta", "without").reused
+        again = world.validate("beta")
+        require_proven(again)
+        assert stage(again, "beta", "without").reused
+        assert entry(again, "beta").shown == entry(ran, "beta").shown
+        # Another end is not that of the bug, and ends what was kept.
         ends(world, OOPS.replace("nap", "snore"))
         ran = world.validate("--again", "beta")
         assert ran.exit_code == 2
+        assert world.validate("beta").exit_code == 2
         ends(world, OOPS.replace("[    1.000200]", f"[    1.000150] {WARNING}\n[1.0]"))
         assert world.validate("--again", "beta").exit_code == 2
 
@@ -267,6 +273,8 @@ def test_what_would_fail_cannot_be_seen_in_a_kernel_that_ended(tmp_path: Path) -
         assert ran.exit_code == 2
         (check,) = (check for check in entry(ran, "beta").checks if check.name == CHECK)
         assert check.status == "error" and "the kernel ended" in check.detail
+        # It is booted again, as nothing was shown.
+        assert not stage(world.validate("beta"), "beta", "without").reused
 
 
 def test_a_complaint_that_does_not_come_proves_nothing(tmp_path: Path) -> None:

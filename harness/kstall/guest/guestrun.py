@@ -51,7 +51,12 @@ class GuestFailed(FailedCheck):
 
 
 class GuestEnded(GuestFailed):
-    """An expected report ended the kernel, and it reported nothing else."""
+    """An expected report ended the kernel, and it reported nothing else.
+
+    ``reused``: in an earlier run; the results are those that `keep_end` kept.
+    """
+
+    reused = False
 
 
 @dataclass(frozen=True)
@@ -208,10 +213,11 @@ def run_guest(
     Results of a guest that came to its end without a report are cached if ``keep``
     accepts them, and used again unless ``fresh`` ones are asked for.  Reports that
     match one of the ``expected`` expressions do not count; `matching_reports` finds
-    them in the results.  Raises `GuestEnded` if they end the kernel, `GuestFailed` with
-    an excerpt of the console if the kernel failed, which also drops cached results, and
-    `NotJudged` if nothing can be concluded about it.  What the guest had written until
-    then stays in the run directory.
+    them in the results.  Raises `GuestEnded` if they end the kernel, now or in an
+    earlier run whose end `keep_end` kept, `GuestFailed` with an excerpt of the console
+    if the kernel failed, which also drops cached results, and `NotJudged` if nothing
+    can be concluded about it.  What the guest had written until then stays in the run
+    directory.
     """
     project = context.project
     key = key_of(project, series, vm, *expected)
@@ -223,6 +229,13 @@ def run_guest(
             shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
             summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return Booted(results, True, summary)
+        end = _end_of(context, key)
+        if not fresh and cache.is_complete(end):
+            shutil.copytree(end, results, ignore=shutil.ignore_patterns(cache.LIST))
+            ended = GuestEnded("the kernel ended in an earlier run", log=log)
+            ended.reused = True
+            raise ended
+        cache.remove(end)
         try:
             if context.away is None:
                 summary = _run(context, series, vm, place, log, expected)
@@ -241,6 +254,30 @@ def run_guest(
             _forget_away(context, series, vm, key)
     cache.prune(context.cache / "evidence", keep=200)
     return Booted(results, False, summary)
+
+
+def _end_of(context: Context, key: str) -> Path:
+    return context.cache / "ended" / key
+
+
+def keep_end(
+    context: Context,
+    series: Series,
+    vm: Guest,
+    results: Path,
+    expected: tuple[str, ...],
+) -> None:
+    """Keep the ``results`` of a guest that ended as ``expected``, for `run_guest`.
+
+    Only the caller knows whether such an end is a verdict.
+    """
+    key = key_of(context.project, series, vm, *expected)
+    with (
+        context.turn(f"evidence-{key}", RUNS_IT),
+        cache.keep_if_possible(_end_of(context, key)) as scratch,
+    ):
+        shutil.copytree(results, scratch, dirs_exist_ok=True)
+    cache.prune(context.cache / "ended", keep=20)
 
 
 def _run(

@@ -17,7 +17,7 @@ from pathlib import Path
 from ..base import FailedCheck, KstallError, NotJudged
 from ..build import kernel
 from ..evidence import evidence
-from ..guest import GuestEnded, matching_reports, run_guest
+from ..guest import GuestEnded, keep_end, matching_reports, run_guest
 from ..report import report
 from ..series import Series, Shown
 from ..verdict import Check, Comparison, Verdict, run_check
@@ -49,6 +49,7 @@ def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -
     guest = dataclasses.replace(bench.guest, kernel=base, extra=extra)
     with run.stage("without", entry) as stage:
         checks: Sequence[Check] = ()
+        ended = False
         for number in (1, 2):
             out = bench.dir / ("without" if number == 1 else f"without-{number}")
             stage.log = out / "guest.log"
@@ -65,7 +66,8 @@ def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -
                 )
                 stage.reused = booted.reused
                 checks = evidence.judge(series, evidence.load(booted.results))
-            except GuestEnded:
+            except GuestEnded as end:
+                ended, stage.reused = True, end.reused
                 break
             except FailedCheck as error:
                 # A failure of the base is no verdict on the series.
@@ -103,11 +105,19 @@ def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -
             )
             for shown, check in _pairs(bench.series, checks)
         ]
-        entry.checks.append(
-            run_check(
-                CHECK, "positive", _CLAIM, _judge, (bench.series, checks, headlines)
-            )
+        outcome = run_check(
+            CHECK, "positive", _CLAIM, _judge, (bench.series, checks, headlines)
         )
+        entry.checks.append(outcome)
+        # What was no verdict may be one next time.
+        if ended and not stage.reused and outcome.status == "pass":
+            keep_end(
+                bench.context,
+                series,
+                guest,
+                out / "results",
+                tuple(expressions.values()),
+            )
         failed = sum(check.status == "fail" for check in checks)
         stage.summary = (
             f"{failed} of {len(checks)} checks fail on the base kernel"
