@@ -644,6 +644,11 @@ def test_how_a_check_can_end() -> None:
     def proves_nothing(_: Evidence) -> Verdict:
         return Verdict()
 
+    def too_little(_: Evidence) -> Verdict:
+        verdict = Verdict()
+        verdict.undecide("2 of 96 flushes overlapped")
+        return verdict
+
     def skips(_: Evidence) -> Verdict:
         verdict = Verdict()
         verdict.skip("needs a GPU")
@@ -662,6 +667,8 @@ def test_how_a_check_can_end() -> None:
     assert _run(passes).comparisons[1].expected == 1_000_000
     assert _run(fails).status == "fail"
     assert _run(proves_nothing).status == "error"
+    assert _run(too_little).status == "error"
+    assert _run(too_little).detail == "2 of 96 flushes overlapped"
     assert _run(skips).status == "skip"
     assert _run(skips).detail == "needs a GPU"
     # It would have ticked what nobody wanted to be judged.

@@ -41,8 +41,9 @@ def nothing_is_lost_when_crowded(ev: Evidence) -> Verdict:
 def nothing_is_freed_early(ev: Evidence) -> Verdict:
     """BPF programs take the times of unmappings, of flushes, and of what is freed."""
     v = Verdict()
-    facts = _crowd(ev, v)
-    if facts is None:
+    (facts,) = map(json.loads, ev.workload("crowd").stdout.splitlines())
+    # With IOVAs freed early a queue is never full, so its CPU hardly flushes.
+    if facts["early"] == 0 and _crowd(ev, v) is None:
         return v
     v.equal("type of the group", facts["type"], "DMA-FQ")
     v.equal("domains", facts["domains"], 1)

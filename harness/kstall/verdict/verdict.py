@@ -275,7 +275,7 @@ def run_check(
                     f"{verdict.comparisons[0].label!r}"
                 )
             status = "skip"
-        elif not verdict.comparisons:
+        elif not verdict.comparisons and verdict.undecided is None:
             raise ValueError(f"{name} compared nothing, so it proves nothing")
         elif verdict.undecided is None:
             good = all(comparison.ok for comparison in verdict.comparisons)
