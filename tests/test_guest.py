@@ -161,6 +161,12 @@ def test_kvm_is_left_on(desk: guest._Desk) -> None:
     assert "--disable-kvm" not in argv(desk, accel=Accel("kvm", "works"))
 
 
+def test_a_machine_under_kvm_has_pcie_too(desk: guest._Desk) -> None:
+    assert "-machine q35" in argv(desk, accel=Accel("kvm", "works"))[-1]
+    # For one that is emulated virtme-ng asks itself.
+    assert "q35" not in argv(desk)[-1]
+
+
 def test_command_that_cannot_fit_is_refused(desk: guest._Desk) -> None:
     with pytest.raises(GuestError, match="do not fit onto the kernel's command line"):
         argv(desk, command=("echo", "x" * 800))

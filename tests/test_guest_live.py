@@ -21,14 +21,17 @@ from pathlib import Path
 
 import pytest
 
+from kstall.base import arch
 from kstall.debian import Root
-from kstall.guest import guest
+from kstall.guest import guest, guestrun
 from kstall.guest.guest import Accel, GuestRun, Machine, Share
+from kstall.series import Project
 from processes import descendants
 
 pytestmark = pytest.mark.live
 
-BOOT_ONCE = Path(__file__).parent / "boot_once.py"
+ROOT = Path(__file__).parents[1]
+BOOT_ONCE = ROOT / "tests/boot_once.py"
 
 
 @dataclass(frozen=True)
@@ -178,3 +181,24 @@ def test_no_guest_outlives_us(bench: Bench, number: signal.Signals) -> None:
     assert bench.qemus() == []
     if number is signal.SIGINT:
         assert list(bench.desks.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", Project(ROOT).names())
+def test_a_machine_under_kvm_takes_each_series_devices(name: str) -> None:
+    """Under KVM virtme-ng names no machine; emulated ones are booted elsewhere."""
+    (series,) = Project(ROOT).load([name])
+    machine = guest._with_files(guestrun.machine_for(series), ROOT / "scripts")
+    architecture = arch.X86_64
+    ended = subprocess.run(
+        [
+            *(architecture.qemu, "-accel", "tcg", "-display", "none", "-S"),
+            *("-monitor", "stdio", *architecture.hardware_for("kvm")),
+            *machine.devices,
+        ],
+        input="quit\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr

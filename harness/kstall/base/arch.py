@@ -25,10 +25,11 @@ class Architecture:
     ``loader`` is the dynamic loader in a root.
 
     ``target`` has make build ``image``, a path in the output directory.  ``qemu`` is
-    the emulator, ``hardware`` its arguments for every machine, and ``parameters`` the
-    command line of every kernel.  ``vng`` is virtme-ng's name for it.  ``counter`` is
-    the kernel parameter, without its value in kHz, that gives the frequency of a
-    counter which counts the host's time under emulation; None if there is none.
+    the emulator, ``hardware`` its arguments for every machine that it emulates,
+    ``under_kvm`` those under KVM, and ``parameters`` the command line of every kernel.
+    ``vng`` is virtme-ng's name for it.  ``counter`` is the kernel parameter, without
+    its value in kHz, that gives the frequency of a counter of the host's time
+    under emulation; None if there is none.
 
     ``packages`` are the Debian packages of compiler and emulator.
     """
@@ -44,6 +45,7 @@ class Architecture:
     qemu: str
     vng: str
     hardware: tuple[str, ...]
+    under_kvm: tuple[str, ...]
     parameters: tuple[str, ...]
     counter: str | None
     packages: tuple[str, ...]
@@ -75,6 +77,10 @@ class Architecture:
         the choice of an architecture."""
         return () if self is X86_64 else (self.name,)
 
+    def hardware_for(self, kind: str) -> tuple[str, ...]:
+        """The emulator's arguments for every machine under ``kind``, kvm or tcg."""
+        return self.under_kvm if kind == "kvm" else self.hardware
+
     def place(self, name: str) -> str:
         """The name of the cache's directory ``name`` for this architecture."""
         return "-".join((name, *self.key))
@@ -104,6 +110,8 @@ X86_64 = Architecture(
     qemu="qemu-system-x86_64",
     vng="amd64",
     hardware=(),
+    # virtme-ng asks for a q35 only if it is emulated; QEMU's own default has no PCIe.
+    under_kvm=("-machine", "q35"),
     parameters=(
         "earlycon=uart8250,io,0x3f8,115200",
         # The check counts timer ticks in a busy loop, and panics when a busy host does
@@ -130,6 +138,8 @@ ARM64 = Architecture(
     # virtme-ng's default is a processor of 2012 with a GICv2.  This one has atomic
     # instructions, and counts the instructions that it executes.
     hardware=("-machine", "gic-version=3", "-cpu", "neoverse-n1"),
+    # virtme-ng asks for the host's processor and interrupt controller.
+    under_kvm=(),
     parameters=("earlycon=pl011,0x9000000",),
     # The architected timer reports its own frequency.
     counter=None,

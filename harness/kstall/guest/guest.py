@@ -335,7 +335,7 @@ def vng_argv(
     for word in (*kernel_parameters(machine, root.arch), *clock):
         argv.append(f"--append={word}")
     qemu = _qemu_argv(desk, desk.link("out", console.parent))
-    qemu = (*qemu, *root.arch.hardware, *machine.devices)
+    qemu = (*qemu, *root.arch.hardware_for(accel.kind), *machine.devices)
     if accel.one_thread:
         qemu = (*qemu, "-accel", "tcg,thread=single")
     return (*argv, f"--exec={shlex.join(job)}", f"--qemu-opts={shlex.join(qemu)}")
