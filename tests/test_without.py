@@ -277,6 +277,20 @@ def test_what_would_fail_cannot_be_seen_in_a_kernel_that_ended(tmp_path: Path) -
         assert not stage(world.validate("beta"), "beta", "without").reused
 
 
+def test_an_end_that_no_longer_shows_all_is_not_used_again(tmp_path: Path) -> None:
+    with settling(make(World(tmp_path / "world", level="quick"))) as world:
+        text = COMPLAINS.replace("WARNING: .* at nap", "RIP: .*:nap")
+        path = fix(world, text)
+        ends(world, OOPS)
+        require_proven(world.validate("beta"))
+        path.write_text(
+            path.read_text().replace(text, SHOWN + "complaint = 'RIP: .*:nap'\n")
+        )
+        ran = world.validate("beta")
+        assert ran.exit_code == 2
+        assert not stage(ran, "beta", "without").reused
+
+
 def test_a_complaint_that_does_not_come_proves_nothing(tmp_path: Path) -> None:
     with settling(make(World(tmp_path / "world", level="quick"))) as world:
         fix(world, COMPLAINS)

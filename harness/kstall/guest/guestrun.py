@@ -27,6 +27,7 @@ from ..base import (
     elsewhere,
     figure,
     process,
+    sources,
     space,
 )
 from ..build import kernel, programs
@@ -53,7 +54,7 @@ class GuestFailed(FailedCheck):
 class GuestEnded(GuestFailed):
     """An expected report ended the kernel, and it reported nothing else.
 
-    ``reused``: in an earlier run; the results are those that `keep_end` kept.
+    ``reused``: in an earlier run, whose results were kept.
     """
 
     reused = False
@@ -180,7 +181,7 @@ def key_of(project: Project, series: Series, vm: Guest, *expected: str) -> str:
         vm.root.key,
         vm.accel.kind,
         accel.version_of(vm.root.arch),
-        vm.root.arch.hardware,
+        vm.root.arch.hardware_for(vm.accel.kind),
         vars(vm.machine),
         guest.kernel_parameters(vm.machine, vm.root.arch),
         [(program.name, cache.file_digest(program.file)) for program in vm.programs],
@@ -204,6 +205,7 @@ def run_guest(
     out: Path | None = None,
     fresh: bool = False,
     keep: Callable[[Path], bool] = lambda _: True,
+    keep_end: Callable[[Path], bool] = lambda _: False,
     expected: tuple[str, ...] = (),
 ) -> Booted:
     """Boot, run all workloads, and return where the results are.
@@ -213,11 +215,11 @@ def run_guest(
     Results of a guest that came to its end without a report are cached if ``keep``
     accepts them, and used again unless ``fresh`` ones are asked for.  Reports that
     match one of the ``expected`` expressions do not count; `matching_reports` finds
-    them in the results.  Raises `GuestEnded` if they end the kernel, now or in an
-    earlier run whose end `keep_end` kept, `GuestFailed` with an excerpt of the console
-    if the kernel failed, which also drops cached results, and `NotJudged` if nothing
-    can be concluded about it.  What the guest had written until then stays in the run
-    directory.
+    them in the results.  Raises `GuestEnded` if they end the kernel, `GuestFailed` with
+    an excerpt of the console if the kernel failed, which also drops cached results, and
+    `NotJudged` if nothing can be concluded about it.  What the guest had written until
+    then stays in the run directory.  Results of a `GuestEnded` are cached, and used
+    again, if ``keep_end`` accepts them.
     """
     project = context.project
     key = key_of(project, series, vm, *expected)
@@ -229,20 +231,27 @@ def run_guest(
             shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
             summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return Booted(results, True, summary)
-        end = _end_of(context, key)
-        if not fresh and cache.is_complete(end):
-            shutil.copytree(end, results, ignore=shutil.ignore_patterns(cache.LIST))
-            ended = GuestEnded("the kernel ended in an earlier run", log=log)
-            ended.reused = True
-            raise ended
-        cache.remove(end)
+        # What is reported of an end is not judged anew, unlike other results.
+        end = context.cache / "ended" / f"{key}-{sources.digest('kstall.guest')}"
+        with cache.held(end):
+            if not fresh and cache.is_complete(end) and keep_end(end):
+                shutil.copytree(end, results, ignore=shutil.ignore_patterns(cache.LIST))
+                earlier = GuestEnded("the kernel ended in an earlier run", log=log)
+                earlier.reused = True
+                raise earlier
+        if end.exists():
+            cache.remove(end)
         try:
             if context.away is None:
                 summary = _run(context, series, vm, place, log, expected)
             else:
                 unit = _unit(context, series, vm, key, expected, fresh=fresh)
                 summary = _run_away(context.away, unit, place)
-        except GuestFailed:
+        except GuestFailed as failure:
+            if isinstance(failure, GuestEnded) and keep_end(results):
+                with cache.keep_if_possible(end) as scratch:
+                    shutil.copytree(results, scratch, dirs_exist_ok=True)
+                cache.prune(end.parent, keep=20)
             # Results of an earlier guest do not disprove this failure.
             cache.remove(entry)
             _forget_away(context, series, vm, key)
@@ -254,30 +263,6 @@ def run_guest(
             _forget_away(context, series, vm, key)
     cache.prune(context.cache / "evidence", keep=200)
     return Booted(results, False, summary)
-
-
-def _end_of(context: Context, key: str) -> Path:
-    return context.cache / "ended" / key
-
-
-def keep_end(
-    context: Context,
-    series: Series,
-    vm: Guest,
-    results: Path,
-    expected: tuple[str, ...],
-) -> None:
-    """Keep the ``results`` of a guest that ended as ``expected``, for `run_guest`.
-
-    Only the caller knows whether such an end is a verdict.
-    """
-    key = key_of(context.project, series, vm, *expected)
-    with (
-        context.turn(f"evidence-{key}", RUNS_IT),
-        cache.keep_if_possible(_end_of(context, key)) as scratch,
-    ):
-        shutil.copytree(results, scratch, dirs_exist_ok=True)
-    cache.prune(context.cache / "ended", keep=20)
 
 
 def _run(

@@ -11,13 +11,13 @@ kernel, the complaint is the only evidence.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..base import FailedCheck, KstallError, NotJudged
 from ..build import kernel
 from ..evidence import evidence
-from ..guest import GuestEnded, keep_end, matching_reports, run_guest
+from ..guest import GuestEnded, matching_reports, run_guest
 from ..report import report
 from ..series import Series, Shown
 from ..verdict import Check, Comparison, Verdict, run_check
@@ -47,9 +47,14 @@ def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -
         if shown.complaint
     }
     guest = dataclasses.replace(bench.guest, kernel=base, extra=extra)
+
+    def shows(results: Path) -> bool:
+        """Whether the end of the kernel is all that has to be seen."""
+        headlines = _headlines(results, expressions)
+        return _verdict(bench.series, (), headlines).status == "pass"
+
     with run.stage("without", entry) as stage:
         checks: Sequence[Check] = ()
-        ended = False
         for number in (1, 2):
             out = bench.dir / ("without" if number == 1 else f"without-{number}")
             stage.log = out / "guest.log"
@@ -62,12 +67,13 @@ def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -
                     out=out,
                     fresh=bench.again or number > 1,
                     keep=trials.is_complete,
+                    keep_end=shows,
                     expected=tuple(expressions.values()),
                 )
                 stage.reused = booted.reused
                 checks = evidence.judge(series, evidence.load(booted.results))
             except GuestEnded as end:
-                ended, stage.reused = True, end.reused
+                stage.reused = end.reused
                 break
             except FailedCheck as error:
                 # A failure of the base is no verdict on the series.
@@ -84,12 +90,7 @@ def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -
                 run.ui.say(
                     "could not judge the guest without the patches: booting it again"
                 )
-        headlines: Headlines = {
-            check: tuple(
-                splat.headline for splat in matching_reports(out / "results", text)
-            )
-            for check, text in expressions.items()
-        }
+        headlines = _headlines(out / "results", expressions)
         entry.shown = [
             report.Shown(
                 check=shown.check,
@@ -105,19 +106,7 @@ def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -
             )
             for shown, check in _pairs(bench.series, checks)
         ]
-        outcome = run_check(
-            CHECK, "positive", _CLAIM, _judge, (bench.series, checks, headlines)
-        )
-        entry.checks.append(outcome)
-        # What was no verdict may be one next time.
-        if ended and not stage.reused and outcome.status == "pass":
-            keep_end(
-                bench.context,
-                series,
-                guest,
-                out / "results",
-                tuple(expressions.values()),
-            )
+        entry.checks.append(_verdict(bench.series, checks, headlines))
         failed = sum(check.status == "fail" for check in checks)
         stage.summary = (
             f"{failed} of {len(checks)} checks fail on the base kernel"
@@ -151,6 +140,17 @@ def _complaint(headlines: Sequence[str]) -> Sequence[Comparison]:
     if headlines:
         verdict.equal("complaint of the kernel", headlines[0], "none")
     return verdict.comparisons
+
+
+def _headlines(results: Path, expressions: Mapping[str, str]) -> Headlines:
+    return {
+        check: tuple(splat.headline for splat in matching_reports(results, text))
+        for check, text in expressions.items()
+    }
+
+
+def _verdict(series: Series, checks: Sequence[Check], headlines: Headlines) -> Check:
+    return run_check(CHECK, "positive", _CLAIM, _judge, (series, checks, headlines))
 
 
 def _judge(saved: tuple[Series, Sequence[Check], Headlines]) -> Verdict:
