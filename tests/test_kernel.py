@@ -281,6 +281,21 @@ def test_prune_keeps_what_another_run_boots(tmp_path: Path) -> None:
         pass
 
 
+def test_prune_keeps_what_somebody_has(tmp_path: Path) -> None:
+    entry = tmp_path / "0"
+    entry.mkdir()
+    owner = kernel.Kernel("0", entry, "7.3.4", "ab", reused=True)
+    equal = dataclasses.replace(owner)
+    cache.hold_for(owner, entry)
+    del equal
+    cache.prune(tmp_path, keep=0)
+    assert entry.is_dir()
+    del owner
+    cache.prune(tmp_path, keep=0)
+    assert not entry.exists()
+    cache.hold_for(cache.Used(), tmp_path / "missing")
+
+
 def test_symbols_that_only_the_series_has() -> None:
     def state(kconfig: str, other: str) -> Any:
         texts = {"lib/Kconfig": kconfig, "lib/Kconfig.debug": None, "lib/a.c": other}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,6 +67,17 @@ def test_what_fails_without_the_patches_is_reported(world: World) -> None:
     require_proven(again)
     assert world.guests == ["beta-dozes", "beta-dozes"]
     assert stage(again, "beta", "without").reused
+
+
+def test_others_may_build_many_kernels_meanwhile(world: World) -> None:
+    words = "import sys, pathlib; from kstall.base import cache\n"
+    words += "cache.prune(pathlib.Path(sys.argv[1]), keep=0)"
+    argv = [sys.executable, "-c", words, str(world.cache / "kernels")]
+    prune = f"import subprocess; subprocess.run({argv}, check=True)"
+    world.guest(f"{BUG + SLEEPS}\n{prune}")
+    # The base is needed only after the guest with the patches.
+    require_proven(world.validate("beta"))
+    assert world.guests == ["beta-dozes", "beta-dozes"]
 
 
 def test_a_workload_s_module_is_there_on_both_kernels(world: World) -> None:

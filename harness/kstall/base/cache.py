@@ -21,6 +21,7 @@ import json
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -280,18 +281,31 @@ def held(entry: Path) -> Iterator[None]:
 
     It counts as used now.  One that does not exist is not an error here.
     """
+    handle = _lease(entry)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def hold_for(owner: object, entry: Path) -> None:
+    """As `held`, as long as ``owner`` exists: there may be others of the same value."""
+    handle = _lease(entry)
+    if handle is not None:
+        weakref.finalize(owner, os.close, handle)
+
+
+def _lease(entry: Path) -> int | None:
+    """A descriptor that, while it is open, keeps ``entry`` from being pruned."""
     try:
         handle = os.open(entry, os.O_RDONLY)
     except FileNotFoundError:
-        yield
-        return
-    try:
-        with contextlib.suppress(OSError):  # a cache that is read-only, say
-            fcntl.flock(handle, fcntl.LOCK_SH)
-            os.utime(entry)
-        yield
-    finally:
-        os.close(handle)
+        return None
+    with contextlib.suppress(OSError):  # a cache that is read-only, say
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        os.utime(entry)
+    return handle
 
 
 def prune(directory: Path, *, keep: int) -> None:

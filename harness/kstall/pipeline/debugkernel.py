@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from ..base import cache
 from ..build import kernel, programs
 from ..guest import Flavour, Side
 from ..series import Series
@@ -76,6 +77,7 @@ def build(
             # Warnings that sanitizers cause (of stack size, say) are no patch's fault.
             strict=False,
         )
+        cache.hold_for(built, built.path)
         stage.reused = built.reused
         stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
     return built

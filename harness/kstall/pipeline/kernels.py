@@ -512,6 +512,9 @@ class _Maker:
             log=stage.log,
             progress=lambda p: self.run.ui.progress(p.done, p.total, p.step),
         )
+        # It is needed for hours, in which this run and others build more of them than
+        # are kept.
+        cache.hold_for(built, built.path)
         stage.reused = built.reused and f"kernels/{built.key}" not in self._made_away
         stage.summary = f"Linux {built.release}, build id {built.build_id[:12]}"
         if self.entry is None:
