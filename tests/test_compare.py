@@ -205,6 +205,23 @@ def test_a_verdict_that_changed_stands_for_its_checks(
     assert diff.exit_code == code
 
 
+def _unreachable(report: Any) -> None:
+    """As the report of a run is whose tree could not be obtained."""
+    report |= {"tree": None, "status": "could-not-run"}
+    report["series"][0] |= {
+        **{"status": "error", "stages": [], "events": [], "checks": []},
+        "overhead": None,
+    }
+
+
+def test_a_tree_that_could_not_be_had_is_not_worse(
+    compare_changed: CompareChanged,
+) -> None:
+    diff = compare_changed(_unreachable)
+    assert _change_of(diff)[:3] == ("unjudged", "verdict", "verdict")
+    assert diff.exit_code == 2
+
+
 def test_one_that_the_tree_has_by_now_is_not_worse(
     compare_changed: CompareChanged,
 ) -> None:

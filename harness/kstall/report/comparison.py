@@ -284,8 +284,9 @@ def _verdict(series: SeriesReport) -> str:
 
 
 def _stopped(series: SeriesReport) -> bool:
-    """Whether a stage stopped it before all checks were made."""
-    return any(
+    """Whether a stage stopped it before all checks were made; one that all series
+    share leaves it without any of its own."""
+    return not series.stages or any(
         stage.status in ("fail", "error", "does-not-apply") for stage in series.stages
     )
 
