@@ -438,6 +438,205 @@ def test_a_run_and_a_matrix_are_not_compared(tmp_path: Path) -> None:
             comparison.compare(*pair)
 
 
+# -- several earlier runs ------------------------------------------------------------
+
+
+def _unbuilt(report: Any) -> None:
+    """As that of one whose kernel could not be built."""
+    _status("fail")(report)
+    report["series"][0]["overhead"] = None
+
+
+def _dearer(report: Any) -> None:
+    report["series"][0]["overhead"]["measurements"][0]["difference"] = 9.0
+
+
+def _bigger_struct(report: Any) -> None:
+    report["series"][0]["overhead"]["footprint"]["structs"][0]["patched"] = 72
+
+
+def _narrower(report: Any) -> None:
+    report["series"][0]["events"][0]["fields"][0]["size"] = 4
+
+
+def _nothing(report: Any) -> None:
+    pass
+
+
+Changer = Callable[[Any], None]
+
+
+def _nights(tmp_path: Path, *changers: Changer) -> Comparison:
+    """Compare the last of these matrices with all before it."""
+    nights = []
+    for number, change in enumerate(changers, 1):
+        report = copy.deepcopy(REPORT)
+        change(report)
+        nights.append(_matrix(tmp_path / f"night-{number}", next=report))
+    *older, before, after = nights
+    return comparison.compare(before, after, older)
+
+
+def _told(diff: Comparison) -> list[tuple[str, str, str, str]]:
+    return [
+        (change.weight, change.kind, change.what, Path(change.since).name)
+        for change in diff.changes
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (_dearer, ("cost", "nap: instructions per nap, off")),
+        (_bigger_struct, ("cost", "struct bed: bytes more than in the base")),
+        (_narrower, ("format", "demo:nap: job")),
+        (_status("fail"), ("verdict", "verdict")),
+        (_status("does-not-apply"), ("verdict", "verdict")),
+    ],
+)
+def test_what_got_worse_behind_a_night_without_a_verdict_is_worse(
+    tmp_path: Path, change: Changer, what: tuple[str, str]
+) -> None:
+    diff = _nights(tmp_path, _nothing, _unreachable, change)
+    assert _told(diff) == [("worse", *what, "night-1")]
+    assert diff.exit_code == 1
+    # Two such nights, too.
+    diff = _nights(tmp_path, _nothing, _unreachable, _unreachable, change)
+    assert _told(diff) == [("worse", *what, "night-1")]
+
+
+@pytest.mark.parametrize("change", [_dearer, _bigger_struct, _narrower])
+def test_what_a_night_did_not_reach_is_compared_with_one_that_did(
+    tmp_path: Path, change: Changer
+) -> None:
+    diff = _nights(tmp_path, _nothing, _unbuilt, change)
+    (worse,) = diff.of("worse")
+    assert Path(worse.since).name == "night-1" and worse.kind in ("cost", "format")
+    # The verdict is that of last night.
+    assert [(change.what, change.since) for change in diff.of("better")] == [
+        ("verdict", "")
+    ]
+    assert diff.of("changed") == []
+
+
+def test_a_cost_that_was_not_measured_is_compared_with_one_that_was(
+    tmp_path: Path,
+) -> None:
+    def unmeasured(report: Any) -> None:
+        report["series"][0]["overhead"]["measurements"].clear()
+
+    diff = _nights(tmp_path, _nothing, unmeasured, _dearer)
+    assert _told(diff) == [
+        ("worse", "cost", "nap: instructions per nap, off", "night-1")
+    ]
+
+
+def _check(status: str) -> Changer:
+    def change(report: Any) -> None:
+        series = report["series"][0]
+        series["checks"][0]["status"] = status
+        series["status"] = "pass" if status == "skip" else status
+
+    return change
+
+
+def test_a_check_that_could_not_be_judged_is_compared_with_when_it_was(
+    tmp_path: Path,
+) -> None:
+    diff = _nights(tmp_path, _nothing, _check("error"), _check("skip"))
+    assert _told(diff) == [("worse", "check", "naps", "night-1")]
+    # Never judged, it is what it was.
+    diff = _nights(tmp_path, _check("error"), _check("error"), _check("error"))
+    assert diff.changes == []
+
+
+def test_a_check_that_went_behind_a_night_without_a_verdict_is_worse(
+    tmp_path: Path,
+) -> None:
+    def less(report: Any) -> None:
+        del report["series"][0]["checks"][1]
+
+    diff = _nights(tmp_path, _nothing, _unreachable, less)
+    assert _told(diff) == [("worse", "check", "snores", "night-1")]
+
+
+def test_what_was_judged_once_stays_unjudged_until_it_is_again(tmp_path: Path) -> None:
+    diff = _nights(tmp_path, _nothing, _unreachable, _unreachable)
+    assert _told(diff) == [("unjudged", "verdict", "verdict", "night-1")]
+    assert diff.exit_code == 2
+    diff = _nights(tmp_path, _nothing, _unreachable, _nothing)
+    assert (diff.changes, diff.exit_code) == ([], 0)
+
+
+def test_the_newest_night_with_a_verdict_counts(tmp_path: Path) -> None:
+    # It was told that it is dearer, and it has stayed so.
+    diff = _nights(tmp_path, _nothing, _dearer, _unreachable, _dearer)
+    assert diff.changes == []
+    diff = _nights(tmp_path, _dearer, _nothing, _dearer)
+    assert [(change.weight, change.since) for change in diff.changes] == [("worse", "")]
+
+
+def test_the_tree_is_compared_with_the_one_that_was_had_last(tmp_path: Path) -> None:
+    def moved(report: Any) -> None:
+        report["tree"] |= {"id": "b", "describe": "next at 2"}
+
+    diff = _nights(tmp_path, _nothing, _unreachable, moved)
+    assert _told(diff) == [("changed", "input", "tree", "night-1")]
+
+
+def test_a_tree_that_a_night_did_not_reach_or_name(tmp_path: Path) -> None:
+    failed = copy.deepcopy(REPORT)
+    _status("fail")(failed)
+    first = _matrix(tmp_path / "1", cut=REPORT, left=REPORT, gone=REPORT)
+    second = _matrix(tmp_path / "2", cut=None)
+    third = _matrix(tmp_path / "3", cut=failed, left=failed)
+    diff = comparison.compare(second, third, [first])
+    assert [
+        (change.weight, change.place.split()[0], Path(change.since).name)
+        for change in diff.changes
+    ] == [("worse", "cut", "1"), ("worse", "left", "1")]
+    # That one is gone was told of the night in which it went.
+    fourth = _matrix(tmp_path / "4", cut=None)
+    diff = comparison.compare(second, fourth, [first])
+    assert [(change.weight, change.what) for change in diff.changes] == [
+        ("unjudged", "run")
+    ]
+
+
+def test_a_series_that_went_is_told_of_once(tmp_path: Path) -> None:
+    def other(report: Any) -> None:
+        report["series"][0]["name"] = "other"
+
+    assert _nights(tmp_path, _nothing, other, other).changes == []
+    # And it is compared with when it was there.
+    diff = _nights(tmp_path, _nothing, other, _dearer)
+    assert ("worse", "cost", "nap: instructions per nap, off", "night-1") in _told(diff)
+
+
+def test_single_runs_have_older_ones_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = []
+    for name, change in (("a", _nothing), ("b", _unreachable), ("c", _dearer)):
+        report = copy.deepcopy(REPORT)
+        change(report)
+        runs.append(str(_save(tmp_path / name, report)))
+    page, data = tmp_path / "what.html", tmp_path / "what.json"
+    words = ["compare", *runs, "--html", str(page), "--json", str(data)]
+    assert cli.main(words) == 1
+    stdout = capsys.readouterr().out
+    assert "off: +1.00 -> +9.00 (since a)\n" in stdout
+    assert f"before   {runs[1]}  " in stdout
+    document = json.loads(data.read_text())
+    valid(document, json.loads(comparison.schema_text()))
+    assert [change["since"] for change in document["changes"]] == [runs[0]]
+    assert 'since <a href="a/report.html">a</a>' in page.read_text()
+    # Of one of each it is said, wherever it stands.
+    several = _matrix(tmp_path / "several", next=REPORT)
+    assert cli.main(["compare", str(several), *runs]) == 2
+    assert "several is a matrix of runs" in capsys.readouterr().err
+
+
 # -- what is printed and written -----------------------------------------------------
 
 

@@ -341,12 +341,19 @@ def _add_compare(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "compare",
         help="compare two runs, or two matrices: what changed, and is it worse?",
         description="Compare verdicts, checks, costs, formats of events and durations "
-        "of two runs, or of two matrices, tree by tree.",
+        "of two runs, or of two matrices, tree by tree.  With several earlier runs, "
+        "each result is compared with the newest run that has it.",
         epilog="exit status: 0 nothing got worse, 1 something got worse, 2 something "
         "judged before was not judged this time, or they cannot be compared",
     )
-    changed.add_argument("before", type=Path, metavar="RUN")
-    changed.add_argument("after", type=Path, metavar="RUN")
+    changed.add_argument(
+        "before",
+        type=Path,
+        nargs="+",
+        metavar="BEFORE",
+        help="an earlier run, or several, the newest last",
+    )
+    changed.add_argument("after", type=Path, metavar="AFTER", help="the later run")
     changed.add_argument("--json", type=Path, metavar="FILE", help="also write JSON")
     changed.add_argument("--html", type=Path, metavar="FILE", help="also write HTML")
     changed.set_defaults(verb=_compare)
@@ -940,7 +947,8 @@ def _judge(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _compare(arguments: argparse.Namespace, console: Console) -> int:
-    changes = comparison.compare(arguments.before, arguments.after)
+    *older, before = arguments.before
+    changes = comparison.compare(before, arguments.after, older)
     comparisonviews.terminal(changes, console)
     if arguments.json is not None:
         comparison.write(changes, arguments.json)

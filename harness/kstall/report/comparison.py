@@ -3,6 +3,9 @@
 
 Verdicts, checks, costs and formats of events get worse or better; trees, tools and
 durations are only reported as changed.
+
+With several earlier runs each verdict, check, cost and format is compared with the
+newest run that has it: one that could not judge something is no yardstick for it.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..base import KstallError, Status, cache
 from ..cost import Footprint, Measurement
+from ..verdict import Check
 from . import matrix
 from . import report as reports
 from .report import Event, Report, SeriesReport
@@ -52,6 +56,11 @@ class Change(_Model):
     what: str
     before: str = ""
     after: str = ""
+    since: str = Field(
+        default="",
+        description="directory of the older run that it is compared with, as the one "
+        "before has no such result; empty: it is compared with the one before",
+    )
 
 
 class Comparison(_Model):
@@ -77,34 +86,73 @@ class Comparison(_Model):
 
 @dataclass(frozen=True)
 class _Side:
-    """A run, or the runs of a matrix by name; None for a run without a report."""
+    """A run, or the runs of a matrix: their directories by name, and the reports that
+    were read; None for a run without one."""
 
     directory: Path
     started: str
-    runs: Mapping[str, Report | None]
+    places: Mapping[str, Path]
+    reports: dict[str, Report | None]
     matrix: bool
 
+    def report(self, place: str) -> Report | None:
+        """The report of the run called ``place``; None if there is none."""
+        if place not in self.reports:
+            directory = self.places.get(place)
+            self.reports[place] = None if directory is None else _report(directory)
+        return self.reports[place]
 
-def compare(before: Path, after: Path) -> Comparison:
+
+class _Past(NamedTuple):
+    """A series in an earlier run; ``since`` is that of a `Change` since then."""
+
+    since: str
+    series: SeriesReport
+
+
+@dataclass(frozen=True)
+class _History:
+    """The series ``name`` in earlier runs, read as far back as somebody asks."""
+
+    sides: Sequence[_Side]
+    place: str
+    name: str
+
+    def __iter__(self) -> Iterator[_Past]:
+        for since, report in _earlier(self.sides, self.place):
+            for series in report.series:
+                if series.name == self.name:
+                    yield _Past(since, series)
+
+    def newest(self, wanted: Callable[[SeriesReport], object]) -> _Past | None:
+        """The newest for which ``wanted`` holds."""
+        return next((past for past in self if wanted(past.series)), None)
+
+
+def compare(before: Path, after: Path, older: Sequence[Path] = ()) -> Comparison:
     """What changed from the run, or the matrix, in ``before`` to that in ``after``.
 
-    Raises `KstallError` for a directory that holds neither, and for one of each.
+    What ``before`` has no result for is compared with the newest of ``older`` that has
+    one; its last is the newest.  Raises `KstallError` for a directory that holds
+    neither, and for one of each.
     """
-    old, new = _side(before), _side(after)
-    if old.matrix != new.matrix:
-        several = old if old.matrix else new
-        raise KstallError(
-            f"{several.directory} is a matrix of runs, and the other is one run",
-            next="name one of its runs, a directory in it",
-        )
+    new = _side(after)
+    sides = [_side(directory) for directory in (before, *reversed(older))]
+    for old in sides:
+        if old.matrix != new.matrix:
+            several = old if old.matrix else new
+            raise KstallError(
+                f"{several.directory} is a matrix of runs, and the other is one run",
+                next="name one of its runs, a directory in it",
+            )
     comparison = Comparison(
         before=str(before),
         after=str(after),
-        started=(old.started, new.started),
+        started=(sides[0].started, new.started),
         compared=0,
     )
-    for place in dict.fromkeys((*old.runs, *new.runs)):
-        changes, compared = _runs(place, old, new)
+    for place in dict.fromkeys((*sides[0].places, *new.places)):
+        changes, compared = _runs(place, sides, new)
         comparison.changes += [
             change.model_copy(update={"place": place}) for change in changes
         ]
@@ -116,11 +164,10 @@ def compare(before: Path, after: Path) -> Comparison:
 def _side(directory: Path) -> _Side:
     if (directory / matrix.FILE).exists():
         document = matrix.read(directory)
-        runs = {
-            column.name: _report(directory / column.directory)
-            for column in document.columns
+        places = {
+            column.name: directory / column.directory for column in document.columns
         }
-        return _Side(directory, document.started, runs, matrix=True)
+        return _Side(directory, document.started, places, {}, matrix=True)
     try:
         report = reports.read(directory / "report.json")
     except (OSError, ValueError) as error:
@@ -128,7 +175,8 @@ def _side(directory: Path) -> _Side:
             f"{directory} is no run directory: {str(error).splitlines()[0]}",
             next="name one, such as out/latest",
         ) from error
-    return _Side(directory, report.started, {"": report}, matrix=False)
+    places, read = {"": directory}, {"": report}
+    return _Side(directory, report.started, places, {**read}, matrix=False)
 
 
 def _report(directory: Path) -> Report | None:
@@ -139,34 +187,58 @@ def _report(directory: Path) -> Report | None:
         return None
 
 
-def _runs(place: str, old: _Side, new: _Side) -> tuple[list[Change], int]:
-    before, after = old.runs.get(place), new.runs.get(place)
-    if place not in old.runs:
-        return [_change("changed", "input", "tree", "absent", "new")], 0
-    if place not in new.runs:
+def _earlier(sides: Sequence[_Side], place: str) -> Iterator[tuple[str, Report]]:
+    """The reports of the run called ``place``, the newest first, each with the `since`
+    of a change since then."""
+    for number, side in enumerate(sides):
+        report = side.report(place)
+        if report is not None:
+            yield str(side.directory) if number else "", report
+
+
+def _runs(place: str, sides: Sequence[_Side], new: _Side) -> tuple[list[Change], int]:
+    """Changes of the run called ``place`` since ``sides``, the newest of them first;
+    and how many series are compared."""
+    if place not in new.places:
         return [_change("worse", "verdict", "tree", "present", "not requested")], 0
+    if not any(place in side.places for side in sides):
+        return [_change("changed", "input", "tree", "absent", "new")], 0
+    after = new.report(place)
+    since, before = next(_earlier(sides, place), ("", None))
     if after is None:
         if before is None:
             return [], 0
-        return [
-            _change(
-                "unjudged", "verdict", "run", status_word(before.status), "not reached"
-            )
-        ], 0
+        lost = _change(
+            "unjudged", "verdict", "run", status_word(before.status), "not reached"
+        )
+        return _dated(since, [lost]), 0
     if before is None:
         weight: Weight = "worse" if after.status == "failed" else "changed"
         return [
             _change(weight, "verdict", "run", "not reached", status_word(after.status))
         ], 0
-    changes = list(_inputs(before, after))
-    old_series = {series.name: series for series in before.series}
+    old_names = [series.name for series in before.series]
     new_series = {series.name: series for series in after.series}
-    for name in dict.fromkeys((*old_series, *new_series)):
-        series_changes = _series(old_series.get(name), new_series.get(name))
+    # Where its tree could not be obtained a run has neither that nor tools.
+    since, before = next(
+        (past for past in _earlier(sides, place) if past[1].tree is not None),
+        (since, before),
+    )
+    changes = _dated(since, _inputs(before, after))
+    compared = 0
+    for name in dict.fromkeys((*old_names, *new_series)):
+        history = _History(sides, place, name)
+        series_changes = _series(history, new_series.get(name))
         changes += [
             change.model_copy(update={"series": name}) for change in series_changes
         ]
-    return changes, len(old_series.keys() & new_series.keys())
+        compared += name in new_series and any(True for _ in history)
+    return changes, compared
+
+
+def _dated(since: str, changes: Iterable[Change]) -> list[Change]:
+    """``changes``, as those since an older run."""
+    return [change.model_copy(update={"since": since}) for change in changes]
 
 
 def _change(
@@ -232,8 +304,10 @@ def _durations(subject: str, before: float, after: float) -> Iterator[Change]:
 # -- a series ------------------------------------------------------------------------
 
 
-def _series(old: SeriesReport | None, new: SeriesReport | None) -> Iterator[Change]:
-    if old is None:
+def _series(history: _History, new: SeriesReport | None) -> Iterator[Change]:
+    judged = history.newest(lambda series: series.status != "error")
+    judged = judged or history.newest(lambda series: True)
+    if judged is None:
         assert new is not None
         bad = new.status in ("fail", "error")
         weight: Weight = {"fail": "worse", "error": "unjudged"}.get(  # type: ignore[assignment]
@@ -242,13 +316,30 @@ def _series(old: SeriesReport | None, new: SeriesReport | None) -> Iterator[Chan
         verdict = _verdict(new) if bad else status_word(new.status)
         yield _change(weight, "verdict", "series", "absent", verdict)
         return
+    since, old = judged
     if new is None:
         # A verdict is only lost if there was a proof.
         lost: Weight = "worse" if old.status == "pass" else "changed"
-        yield _change(
+        gone = _change(
             lost, "verdict", "series", status_word(old.status), "not requested"
         )
+        yield from _dated(since, [gone])
         return
+    yield from _dated(since, _verdicts(old, new))
+    yield from _checks(history, new)
+    if new.events and (past := history.newest(lambda series: series.events)):
+        yield from _dated(past.since, _formats(past.series.events, new.events))
+    if new.overhead is not None:
+        yield from _costs(history, new.overhead.measurements)
+        past = history.newest(_footprint)
+        before = _footprint(past.series) if past is not None else None
+        if past is not None and before and new.overhead.footprint:
+            footprints = _footprints(before, new.overhead.footprint)
+            yield from _dated(past.since, footprints)
+    yield from _dated(since, _durations("its stages", _seconds(old), _seconds(new)))
+
+
+def _verdicts(old: SeriesReport, new: SeriesReport) -> Iterator[Change]:
     if (weighed := weigh(old.status, new.status)) is not None:
         if new.merged and new.status == "does-not-apply":
             # The tree has the patches: no regression.
@@ -258,14 +349,6 @@ def _series(old: SeriesReport | None, new: SeriesReport | None) -> Iterator[Chan
         )
     if old.digest != new.digest:
         yield _change("changed", "input", "patches or series.toml", "", "edited")
-    yield from _checks(old, new)
-    if old.events and new.events:
-        yield from _formats(old.events, new.events)
-    if old.overhead is not None and new.overhead is not None:
-        yield from _costs(old.overhead.measurements, new.overhead.measurements)
-        if old.overhead.footprint and new.overhead.footprint:
-            yield from _footprints(old.overhead.footprint, new.overhead.footprint)
-    yield from _durations("its stages", _seconds(old), _seconds(new))
 
 
 def _seconds(series: SeriesReport) -> float:
@@ -291,33 +374,51 @@ def _stopped(series: SeriesReport) -> bool:
     )
 
 
-def _checks(old: SeriesReport, new: SeriesReport) -> Iterator[Change]:
-    before = {check.name: check for check in old.checks}
-    after = {check.name: check for check in new.checks}
-    for name in before.keys() & after.keys():
-        weight = weigh(before[name].status, after[name].status)
+def _checks(history: _History, new: SeriesReport) -> Iterator[Change]:
+    fresh = []
+    for check in new.checks:
+        known = _judged_check(history, check.name)
+        if known is None:
+            fresh.append(check)
+            continue
+        since, old = known
+        weight = weigh(old.status, check.status)
         if weight is not None:
-            status = after[name].status
-            yield _change(
-                *(weight, "check", name, status_word(before[name].status)),
-                status_word(status)
-                + (f": {check_summary(after[name])}" if status != "pass" else ""),
-            )
-    fresh = [check for name, check in after.items() if name not in before]
+            now = status_word(check.status)
+            now += f": {check_summary(check)}" if check.status != "pass" else ""
+            change = _change(weight, "check", check.name, status_word(old.status), now)
+            yield from _dated(since, [change])
     for check in fresh:
         if check.status == "fail":
             yield _change(
                 "worse", "check", check.name, "absent", f"fail: {check_summary(check)}"
             )
+    complete = history.newest(lambda series: series.checks and not _stopped(series))
+    past = complete or history.newest(lambda series: series.checks)
+    if past is None:
+        return
     # A stopped series has lost all checks: its verdict says that.
-    gone = [name for name, check in before.items() if name not in after]
-    lost = [name for name in gone if before[name].status == "pass"]
+    here = {check.name for check in new.checks}
+    gone = [check for check in past.series.checks if check.name not in here]
+    lost = [check.name for check in gone if check.status == "pass"]
     if lost and not _stopped(new):
-        yield _change("worse", "check", _listed(lost), "pass", "no longer run")
-    if (
-        added := [check.name for check in fresh if check.status != "fail"]
-    ) and not _stopped(old):
+        change = _change("worse", "check", _listed(lost), "pass", "no longer run")
+        yield from _dated(past.since, [change])
+    added = [check.name for check in fresh if check.status != "fail"]
+    if added and complete is not None:
         yield _change("changed", "check", _listed(added), "absent", "new")
+
+
+def _judged_check(history: _History, name: str) -> tuple[str, Check] | None:
+    """The check in the newest run that judged it; else in the newest that has it."""
+    unjudged = None
+    for since, series in history:
+        for check in series.checks:
+            if check.name == name and check.status != "error":
+                return since, check
+            if check.name == name:
+                unjudged = unjudged or (since, check)
+    return unjudged
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -375,23 +476,38 @@ def _place(field: Any) -> str:
 # -- costs ---------------------------------------------------------------------------
 
 
-def _costs(old: Iterable[Measurement], new: Iterable[Measurement]) -> Iterator[Change]:
+def _costs(history: _History, new: Iterable[Measurement]) -> Iterator[Change]:
     """Changed costs of operations while events are off, beyond the resolution."""
-    for before, after in _paired(old, new, lambda measurement: measurement.workload):
-        if before is None or after is None or before.difference is None:
+    for after in new:
+        past = _measured(history, after.workload)
+        if past is None or after.difference is None:
             continue
-        if after.difference is None:
-            continue
+        since, before = past
+        assert before.difference is not None
         growth = after.difference - before.difference
         if abs(growth) <= max(before.resolution + after.resolution, _LEAST):
             continue
-        yield _change(
+        change = _change(
             "worse" if growth > 0 else "better",
             "cost",
             f"{after.workload}: instructions per {after.operation}, off",
             f"{before.difference:+,.2f}",
             f"{after.difference:+,.2f}",
         )
+        yield from _dated(since, [change])
+
+
+def _measured(history: _History, workload: str) -> tuple[str, Measurement] | None:
+    """What ``workload`` cost in the newest run that measured it."""
+    for since, series in history:
+        for measurement in series.overhead.measurements if series.overhead else ():
+            if measurement.workload == workload and measurement.difference is not None:
+                return since, measurement
+    return None
+
+
+def _footprint(series: SeriesReport) -> Footprint | None:
+    return series.overhead.footprint if series.overhead is not None else None
 
 
 def _footprints(old: Footprint, new: Footprint) -> Iterator[Change]:

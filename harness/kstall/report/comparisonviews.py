@@ -58,6 +58,8 @@ def terminal(comparison: Comparison, console: Console) -> None:
             mark = f"[{STYLE[_LOOKS[weight]]}]{_HEADS[weight]}[/]"
             place = f"{where(change)}: " if where(change) else ""
             transition = " -> ".join(filter(None, (change.before, change.after)))
+            if change.since:
+                transition += f" (since {Path(change.since).name})"
             say(f"{mark}  {escape(place)}{escape(change.what)}: {escape(transition)}")
     say(f"before   {escape(comparison.before)}  {comparison.started[0]}")
     say(f"after    {escape(comparison.after)}  {comparison.started[1]}")
@@ -73,13 +75,11 @@ def write_page(comparison: Comparison, path: Path) -> None:
     """Write the page to ``path``, atomically."""
     template = environment().get_template("comparison.html.j2")
     head, look = _VERDICTS[comparison.exit_code]
+    directories = {comparison.before, comparison.after}
+    directories |= {change.since for change in comparison.changes if change.since}
     pages = {
-        side: os.path.relpath(place, path.absolute().parent)
-        for side, directory in (
-            ("before", comparison.before),
-            ("after", comparison.after),
-        )
-        for place in (_page(Path(directory)),)
+        directory: os.path.relpath(_page(Path(directory)), path.absolute().parent)
+        for directory in directories
     }
     text = template.render(
         comparison=comparison,
