@@ -176,6 +176,61 @@ def test_a_night_that_was_cut_short_is_no_yardstick(world: World, nights: Path) 
     assert f"before   {first}  " in output
 
 
+def test_trees_are_compared_with_the_last_night_that_judged_them(
+    world: World, nights: Path
+) -> None:
+    series = world.project.patches / "demo/series.toml"
+    series.write_text(series.read_text().partition("\n[applies]")[0])
+    top, moved = world.root / "upstream", world.root / "moved"
+    status, output, place = _night(world, nights)
+    assert status == 0, output
+    (first,) = (place / "runs").glob("2*")
+    # One more check than there will be.
+    path = first / "upstream-stable/report.json"
+    report = json.loads(path.read_text())
+    report["series"][0]["checks"].append(
+        {**report["series"][0]["checks"][0], "name": "snores", "status": "pass"}
+    )
+    path.write_text(json.dumps(report))
+    # Two nights without the trees; what is known of them outlives KEEP.
+    top.rename(moved)
+    for _ in range(2):
+        status, output, _ = _night(world, nights, KEEP="1")
+        assert status == 2, output
+        assert len(re.findall(r"LONGER JUDGED  demo on .*: verdict: pass", output)) == 2
+    assert f"(since {first.name})" in output and first.exists()
+    moved.rename(top)
+    # Somebody else changes the line.
+    (top / "demo.c").write_text(KERNEL["demo.c"].replace("return 1;", "return 9;"))
+    commit(top, "demo: Return nine")
+    status, output, _ = _night(world, nights, KEEP="1")
+    assert status == 1, output
+    worse = re.findall(r"WORSE  demo on upstream#(\S+) [^:]*: (.*)", output)
+    assert len(worse) == 2
+    for branch, change in worse:
+        assert change.endswith(f" (since {first.name})")
+        words = {"for-next": "pass -> does not apply", "stable": "snores: pass -> no"}
+        assert words[branch] in change
+    page = (place / "index.html").read_text()
+    assert all((place / link).exists() for link in re.findall(r'href="([^"]+)"', page))
+    # Now they are known of a newer night.
+    status, output, _ = _night(world, nights, KEEP="1")
+    assert status == 0 and "NOTHING WORSE" in output, output
+    assert "since" not in output and not first.exists()
+
+
+def test_a_night_without_a_matrix_is_not_the_one_before(
+    world: World, tmp_path: Path
+) -> None:
+    place = world.root / "nights"
+    write(place / "runs/20260101T000000Z", {"matrix.json": '  "status": "interrupted"'})
+    (place / "runs/latest").symlink_to("20260101T000000Z")
+    path = tmp_path / "bad.toml"
+    path.write_text("[matrix]\n")
+    status, output, _ = _night(world, path)
+    assert status == 2 and "no matrix came of it" in output
+
+
 def test_two_nights_are_not_at_once(world: World, nights: Path) -> None:
     place = world.root / "nights"
     place.mkdir()

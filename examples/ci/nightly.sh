@@ -6,9 +6,10 @@
 #
 # usage: nightly.sh MATRIX.toml PLACE [SERIES...]
 #
-# PLACE/index.html is the page; PLACE/runs has the nights, of which KEEP stay.  Exit
-# status: that of `kstall compare`, so a job is red only if something got worse; the
-# first night, that of `kstall validate`.
+# PLACE/index.html is the page; PLACE/runs has the nights, of which the last KEEP stay,
+# and older ones that are still compared with.  Exit status: that of `kstall compare`,
+# so a job is red only if something got worse; the first night, that of `kstall
+# validate`.
 set -eu
 
 kstall=${KSTALL:-.venv/bin/kstall}
@@ -30,41 +31,46 @@ if ! flock --nonblock 9; then
 	exit 2
 fi
 
-# The last night that came to its end: one that was cut short is no yardstick.
-before=
-for run in "$runs"/2*; do
-	if test -e "$run/matrix.json" &&
-		! grep -Eq '^  "status": "(running|interrupted)"' "$run/matrix.json"; then
-		before=$run
-	fi
-done
-
+old=$(readlink "$runs/latest" || true)
 status=0
 "$kstall" validate --matrix "$matrix" --out "$runs" -- "$@" || status=$?
 latest=$(readlink "$runs/latest" || true)
 after=$runs/$latest
-if test -z "$latest" || test "$after" = "$before"; then
+if test -z "$latest" || test "$latest" = "$old"; then
 	echo "nightly: no matrix came of it, see above" >&2
 	exit 2
 fi
 
-if test -z "$before"; then
+# The nights that came to their end: one that was cut short is no yardstick.  Names
+# begin with the time, so the oldest come first.
+set --
+for run in "$runs"/2*; do
+	if test "$run" != "$after" && test -e "$run/matrix.json" &&
+		! grep -Eq '^  "status": "(running|interrupted)"' "$run/matrix.json"; then
+		set -- "$@" "$run"
+	fi
+done
+
+if test $# -eq 0; then
 	echo "nightly: the first night; nothing to compare with"
 	"$kstall" compare "$after" "$after" --html "$place/index.html" >/dev/null
 	exit "$status"
 fi
 
+# A tree that could not be fetched last night is compared with an older night.
+rm -f "$place/changed.json"
 status=0
-"$kstall" compare "$before" "$after" --html "$place/index.html" \
+"$kstall" compare "$@" "$after" --html "$place/index.html" \
 	--json "$place/changed.json" || status=$?
+test -e "$place/changed.json" || exit "$status"
 # The pages of nights stay with them.
-"$kstall" compare "$before" "$after" --html "$after/changed.html" >/dev/null || true
+"$kstall" compare "$@" "$after" --html "$after/changed.html" >/dev/null || true
 
-# Names begin with the time, so the oldest come first.
 left=$(find "$runs" -maxdepth 1 -type d -name '2*' | wc -l)
 for run in "$runs"/2*; do
 	test "$left" -gt "$keep" || break
-	rm -rf "$run"
 	left=$((left - 1))
+	# Tomorrow it may be needed again.
+	grep -q "/${run##*/}\"" "$place/changed.json" || rm -rf "$run"
 done
 exit "$status"
