@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from fake_kernel import git
 from fakeworld import CHECKS, KERNEL, NO_TYPES, PATCH, TOML, World, write
+from kstall.base import arch
 from kstall.pipeline import matrixfile
 from kstall.report import matrix, matrixviews, report
 
@@ -298,7 +300,10 @@ def test_every_mistake_is_reported_at_once_and_is_two(world: World) -> None:
     ran = world.run("validate", "--matrix", f"{path}.gone", "--out", str(world.out))
     assert ran.exit_code == 2 and "matrix.toml.gone: no such file" in ran.output
     words = ("validate", "--matrix", str(path), "--kernel", "x")
-    assert "leave out --kernel" in world.run(*words).output
+    ran = world.run(*words)
+    assert (ran.exit_code, ran.output) == (
+        *(2, "kstall: --matrix FILE names the trees: leave out --kernel\n"),
+    )
 
 
 def test_relative_trees_are_those_of_the_file(
@@ -339,6 +344,107 @@ def test_a_matrix_is_narrowed_by_series_and_level(world: World) -> None:
     assert matrixfile.narrowed(columns, [], None) == columns
     with pytest.raises(matrixfile.MatrixError, match="no tree of the matrix is for x"):
         matrixfile.narrowed(columns, ["x"], None)
+
+
+# -- architectures -------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(world: World) -> Path:
+    """A file for two architectures, of which arm64 is this one by another name."""
+
+    def prepare() -> None:
+        other = dataclasses.replace(arch.X86_64, name="arm64")
+        vars(arch)["_ARCHITECTURES"]["arm64"] = other
+
+    world.prepare.append(prepare)
+    packages = (world.project.scripts / "guest-packages.txt").read_text()
+    write(world.project.scripts, {"guest-packages-arm64.txt": packages})
+    return _file(
+        world,
+        '[matrix]\ntrees = ["linux"]\nlevels = ["quick"]\n'
+        'archs = ["x86_64", "arm64"]\nseries = ["demo"]\n',
+    )
+
+
+def test_each_architecture_is_a_column(world: World, two: Path) -> None:
+    ran = world.run("validate", "--matrix", str(two), "--out", str(world.out))
+    assert ran.exit_code == 0, ran.output
+    latest = world.out / "latest"
+    grid = matrix.read(latest)
+    named = [(column.arch, column.directory, column.status) for column in grid.columns]
+    assert named == [
+        ("x86_64", "linux-x86_64", "proven"),
+        ("arm64", "linux-arm64", "proven"),
+    ]
+    # The runs are of that architecture, in kernels of their own.
+    runs = [report.read(latest / place / "report.json") for _, place, _ in named]
+    assert [run.environment.arch for run in runs] == ["x86_64", "arm64"]
+    assert runs[0].series[0].kernel != runs[1].series[0].kernel
+    table = ran.output.rpartition("2 of 2: linux arm64 quick")[2]
+    assert re.search(r"(?m)^ +linux x86_64 +linux arm64 *$", table)
+    page = (latest / "matrix.html").read_text()
+    for title in ("linux x86_64", "linux arm64"):
+        assert title in page
+        assert f'href="./{title.replace(" ", "-")}/report.html"' in page
+    suites = junitparser.JUnitXml.fromfile(str(latest / "junit.xml"))
+    assert [suite.name for suite in suites] == [
+        *("kstall.linux x86_64 quick", "kstall.linux arm64 quick")
+    ]
+
+
+def test_a_tree_has_architectures_of_its_own(world: World) -> None:
+    path = _file(
+        world,
+        '[matrix]\ntrees = ["linux"]\narchs = ["x86_64"]\nlevels = ["quick", "deep"]\n'
+        '[[tree]]\nname = "old"\nkernel = "old"\narchs = ["arm64", "arm64"]\n'
+        'levels = ["quick"]\n',
+    )
+    columns = matrixfile.read(path, world.project)
+    assert [(column.arch, column.directory) for column in columns] == [
+        ("x86_64", "linux-x86_64-quick"),
+        ("x86_64", "linux-x86_64-deep"),
+        ("arm64", "old-arm64-quick"),
+    ]
+
+
+def test_a_matrix_is_narrowed_by_architecture(world: World, two: Path) -> None:
+    words = ("validate", "--matrix", str(two), "--out", str(world.out))
+    ran = world.run(*words, "--arch", "arm64")
+    assert ran.exit_code == 0, ran.output
+    (column,) = matrix.read(world.out / "latest").columns
+    assert (column.arch, column.status) == ("arm64", "proven")
+    (run,) = (world.out / "latest").glob("*/report.json")
+    assert report.read(run).environment.arch == "arm64"
+
+
+def test_an_architecture_that_the_file_has_not_is_one_line(world: World) -> None:
+    path = _file(
+        world,
+        '[matrix]\ntrees = ["linux"]\narchs = ["x86_64"]\nseries = ["demo"]\n',
+    )
+    words = ("validate", "--matrix", str(path), "--out", str(world.out))
+    ran = world.run(*words, "--arch", "arm64")
+    assert ran.exit_code == 2
+    assert ran.output == (
+        "kstall: no tree of the matrix is for arm64, only for x86_64\n"
+    )
+    assert not world.out.exists()
+    more = '[[tree]]\nname = "old"\nkernel = "old"\narchs = ["arm64"]\n'
+    path.write_text(path.read_text() + more + 'series = ["later"]\n')
+    columns = matrixfile.read(path, world.project)
+    with pytest.raises(matrixfile.MatrixError) as caught:
+        matrixfile.narrowed(columns, ["demo"], None, "arm64")
+    assert str(caught.value) == "no tree of the matrix is for demo on arm64"
+
+
+def test_trees_of_the_command_line_are_for_its_architecture(
+    world: World, two: Path
+) -> None:
+    ran = world.validate("--kernel", str(two.parent / "new"), "demo", "--arch", "arm64")
+    assert ran.exit_code == 0, ran.output
+    columns = matrix.read(world.out / "latest").columns
+    assert [column.arch for column in columns] == ["arm64", "arm64"]
 
 
 # -- the view ------------------------------------------------------------------------

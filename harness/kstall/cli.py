@@ -27,6 +27,7 @@ from kstall_ops import VERBS
 
 from . import __version__
 from .base import (
+    Architecture,
     DoesNotApply,
     FailedCheck,
     KstallError,
@@ -197,7 +198,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="read trees, series, architectures and levels from FILE (see `kstall "
-        "schema matrix-file`); series and --level on the command line override it",
+        "schema matrix-file`); series and --arch on the command line select from it, "
+        "and --level overrides it",
     )
     prove.add_argument(
         "--out",
@@ -243,9 +245,9 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument(
         "--arch",
         choices=arch.NAMES,
-        default=arch.host().name,
         help="architecture of kernels and guests; if it is not this machine's, they "
-        "are cross-compiled and emulated (default: %(default)s)",
+        f"are cross-compiled and emulated (default: {arch.host().name}; with --matrix, "
+        "all that FILE names)",
     )
     prove.add_argument(
         "--seed",
@@ -749,7 +751,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         repeat=arguments.repeat,
         alone=arguments.alone,
         at_once=arguments.at_once,
-        arch=arch.named(arguments.arch),
+        arch=_architecture(arguments),
         seeds=tuple(arguments.seed),
     )
     where = _where(arguments)
@@ -762,6 +764,10 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
     return outcome.exit_code
 
 
+def _architecture(arguments: argparse.Namespace) -> Architecture:
+    return arch.host() if arguments.arch is None else arch.named(arguments.arch)
+
+
 def _columns(
     arguments: argparse.Namespace, project: Project
 ) -> tuple[matrixfile.Column, ...]:
@@ -770,13 +776,15 @@ def _columns(
         if arguments.kernel:
             raise KstallError("--matrix FILE names the trees: leave out --kernel")
         columns = matrixfile.read(arguments.matrix, project)
-        return matrixfile.narrowed(columns, arguments.series, arguments.level)
+        return matrixfile.narrowed(
+            columns, arguments.series, arguments.level, arguments.arch
+        )
     if len(arguments.kernel or ()) < 2:
         return ()
     return matrixfile.of_kernels(
         arguments.kernel,
         arguments.series or project.names(),
-        arguments.arch,
+        _architecture(arguments).name,
         arguments.level or "full",
     )
 

@@ -125,18 +125,28 @@ def read(path: Path, project: Project) -> tuple[Column, ...]:
 
 
 def narrowed(
-    columns: Sequence[Column], series: Sequence[str], level: Level | None
+    columns: Sequence[Column],
+    series: Sequence[str],
+    level: Level | None,
+    arch: str | None = None,
 ) -> tuple[Column, ...]:
-    """``columns`` with no other ``series``, if any are named, and at ``level``."""
+    """``columns`` with no other ``series`` and no other ``arch``, if any are named, and
+    at ``level``."""
+    archs = dict.fromkeys(column.arch for column in columns)
+    if arch is not None and arch not in archs:
+        raise MatrixError(
+            f"no tree of the matrix is for {arch}, only for {', '.join(archs)}"
+        )
     selected: dict[tuple[str, str, Level], Column] = {}
     for column in columns:
         left = tuple(name for name in column.series if not series or name in series)
         at = level or column.level
-        if left:
+        if left and arch in (None, column.arch):
             key = (column.tree, column.arch, at)
             selected.setdefault(key, replace(column, series=left, level=at))
     if not selected:
-        raise MatrixError(f"no tree of the matrix is for {', '.join(series)}")
+        on = f" on {arch}" if arch is not None else ""
+        raise MatrixError(f"no tree of the matrix is for {', '.join(series)}{on}")
     return tuple(selected.values())
 
 
