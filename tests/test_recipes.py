@@ -331,6 +331,98 @@ def test_what_gitlab_runs_is_there() -> None:
     assert _gitlab()[".kstall"]["artifacts"]["when"] == "always"
 
 
+def test_gitlab_keeps_the_page_of_the_night(world: World, nights: Path) -> None:
+    """Of the job's artifacts, the links to tonight's runs lead somewhere."""
+    config = _gitlab()
+    job = world.root / "job"
+    (job / "examples").mkdir(parents=True)
+    (job / "examples/ci").symlink_to(RECIPES)
+    places = {"NIGHTS": str(world.root / "volume")}
+    for name in ("script", "after_script"):
+        # Each line is one of a script, as GitLab's runner has it.
+        lines = "\n".join(config["night"][name])
+        script = lines.replace("examples/ci/nightly.toml", str(nights))
+        done = subprocess.run(
+            ["sh", "-e", "-c", script],
+            cwd=job,
+            env={**os.environ, "KSTALL": str(_kstall(world)), **places},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert places.keys() <= config["variables"].keys()
+    (run,) = (job / "out/runs").iterdir()
+    links = re.findall(r'href="([^"]+)"', (job / "out/index.html").read_text())
+    assert f"runs/{run.name}/matrix.html" in links
+    assert all((job / "out" / link).exists() for link in links)
+    paths = config[".kstall"]["artifacts"]["reports"]["junit"]
+    assert [path for pattern in paths for path in job.glob(pattern)] == [
+        run / "junit.xml"
+    ]
+
+
+def test_the_document_tells_of_gitlab_s_volumes() -> None:
+    text = (ROOT / "docs/ci.md").read_text()
+    for name in ("KSTALL_CACHE", "NIGHTS"):
+        assert f"`{_gitlab()['variables'][name]}`" in text
+
+
+# -- the document --------------------------------------------------------------------
+
+
+def _blocks(kind: str) -> list[str]:
+    text = (ROOT / "docs/ci.md").read_text()
+    return re.findall(rf"(?ms)^```{kind}\n(.*?)^```$", text)
+
+
+def test_the_commands_of_the_document_run(world: World, nights: Path) -> None:
+    """One after the other, as they stand but for names."""
+    git(world.root, "init", "-q", "-b", "for-next", str(world.kernel))
+    commit(world.kernel)
+    write(world.root, {".venv/bin/kstall": _kstall(world).read_text()})
+    (world.root / "examples").mkdir()
+    (world.root / "examples/ci").symlink_to(RECIPES)
+
+    def run(command: str, *names: tuple[str, str]) -> str:
+        for name, other in names:
+            assert name in command
+            command = command.replace(name, other)
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=world.root,
+            env={**os.environ, "HOME": str(world.root)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    shell, nightly, compare = _blocks("sh")
+    assert "ci: proven" in run(shell, ("drm-sched rdma-cq", "demo"))
+    latest = (world.out / "latest").resolve()
+    assert (latest / "junit.xml").exists() and (latest / "report.html").exists()
+    run(shell, ("drm-sched rdma-cq", "demo"))
+    said = run(compare, ("20261123T160555Z", latest.name))
+    assert "NOTHING WORSE" in said
+    assert (world.root / "changed.html").exists()
+    assert (world.root / "changed.json").exists()
+    run(nightly, ("examples/ci/nightly.toml", nights.name), ("/srv/", "srv/"))
+    assert (world.root / "srv/www/kstall/index.html").exists()
+
+
+def test_the_matrix_of_the_document_is_one(tmp_path: Path) -> None:
+    (text,) = _blocks("toml")
+    path = tmp_path / "in" / "matrix.toml"
+    write(tmp_path, {"in/matrix.toml": text})
+    columns = matrixfile.read(path, Project(ROOT))
+    assert [column.tree for column in columns] == [
+        *("debian:7.3", "debian:7.2", "linux#for-next", "rdma")
+    ]
+    assert columns[2].kernel == tmp_path / "in" / "../linux#for-next"
+    assert (columns[3].series, columns[3].expected) == (("rdma-cq",), True)
+    assert {column.level for column in columns} == {"quick"}
+
+
 def test_documents_quote_no_recipe_that_is_not_there() -> None:
     text = (ROOT / "docs/ci.md").read_text()
     for path in re.findall(r"examples/ci/[\w.-]+", text):
