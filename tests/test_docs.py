@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kstall import cli
+from kstall_ops import VERBS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
@@ -96,6 +98,35 @@ def test_targets_exist(document: Path) -> None:
     code = [*re.findall(r"`(make [^`]+)`", text), *_FENCE.findall(text)]
     for target in re.findall(r"(?m)^make ([a-z][\w-]*)", "\n".join(code)):
         assert target in known, target
+
+
+def _shown(program: str) -> Iterator[list[str]]:
+    """The commands of ``program`` in all documents, without the program's own name."""
+    for path in DOCUMENTS:
+        for block in re.findall(r"(?ms)^```sh\n(.*?)^```$", path.read_text()):
+            for line in block.replace("\\\n", " ").splitlines():
+                # Options that a variable of the shell has.
+                words = shlex.split(line.replace("$tls", ""), comments=True)
+                if words and words[0].endswith(program):
+                    yield words[1:]
+
+
+def test_commands_are_taken() -> None:
+    commands = [words for words in _shown("kstall") if words[0] not in VERBS]
+    assert len(commands) > 10
+    for words in commands:
+        # Unknown options end this.
+        assert cli._parser().parse_args(words).verb, words
+
+
+def test_variables_of_make_exist() -> None:
+    text = (ROOT / "Makefile").read_text()
+    known = set(re.findall(r"(?m)^(?:export )?(?:KSTALL_)?([A-Z]+) *\??=", text))
+    commands = [*_shown("make")]
+    assert len(commands) > 5
+    for words in commands:
+        given = {word.partition("=")[0] for word in words if re.match("[A-Z]+=", word)}
+        assert given <= known, words
 
 
 def test_every_verb_is_told_of() -> None:
