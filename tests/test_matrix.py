@@ -145,6 +145,47 @@ def test_a_tree_that_cannot_be_had_stops_no_other(world: World, tmp_path: Path) 
     )
 
 
+def test_a_directory_without_a_kernel_and_an_unknown_branch(
+    world: World, tmp_path: Path
+) -> None:
+    photos, top = tmp_path / "photos", tmp_path / "new"
+    write(photos, {"holiday.txt": "sun"})
+    git(top, "init", "-q", "-b", "for-next")
+    git(top, "add", "-A")
+    git(top, "commit", "-q", "-m", "base")
+    ran = world.validate(
+        *("--kernel", str(photos), "--kernel", f"{top}#for-nxt"),
+        *("--kernel", f"{top}#for-next"),
+    )
+    assert ran.exit_code == 2, ran.output
+    messages = (
+        f"{photos} is no Linux source tree: it has no Makefile",
+        f"{top} has no branch, tag or commit 'for-nxt'",
+    )
+    # Before anything is built, with what to do.
+    early = ran.output.partition("1 of 4: ")[0]
+    assert all(early.count(message) == 1 for message in messages), early
+    assert "next: it has for-next\n" in early
+    # In the end, once for both series.
+    end = ran.output.rpartition("\n\n")[2].splitlines()
+    assert end[:2] == [
+        f"NOT JUDGED     demo, later on {photos}: tree: {messages[0]}",
+        f"NOT JUDGED     demo, later on {top}#for-nxt: tree: {messages[1]}",
+    ]
+    assert end[-1] == "verdict  COULD NOT JUDGE  4 not judged, 4 proven"
+    page = (world.out / "latest/matrix.html").read_text()
+    assert page.count(f"<b>demo, later on {photos}: ") == 1
+    # The others have their results.
+    assert _cells(world) == {
+        (series, tree): status
+        for series in ("demo", "later")
+        for tree, status in (
+            *(("linux", "pass"), ("photos", "error")),
+            *(("new#for-nxt", "error"), ("new#for-next", "pass")),
+        )
+    }
+
+
 def test_a_failure_counts_more_than_a_lack_of_verdict(
     world: World, tmp_path: Path
 ) -> None:
@@ -489,6 +530,28 @@ def test_the_worst_column_decides(
     grid = _matrix(a=states[0], b=states[1])
     grid.settle()
     assert (grid.status, grid.exit_code) == (verdict, code)
+
+
+def test_a_reason_of_all_series_is_one_reason() -> None:
+    names = ["a", "b", "c", "d"]
+    cells = [{"series": name, "status": "error", "why": "tree: gone"} for name in names]
+    grid = _matrix(first="could-not-run", second="could-not-run", third="failed")
+    grid.series = names
+    for column in grid.columns:
+        column.asked = names
+        column.cells = [matrix.Cell.model_validate(cell) for cell in cells]
+    grid.columns[2].cells[0].why = "build: broken"
+    assert [
+        (reason.who, [column.tree for column in reason.columns], reason.why)
+        for reason in matrixviews.reasons(grid)
+    ] == [
+        ("a", ["first", "second"], "tree: gone"),
+        ("a", ["third"], "build: broken"),
+        ("b, c, d", ["first", "second", "third"], "tree: gone"),
+    ]
+    grid.columns[2].cells[0].why = "tree: gone"
+    (reason,) = matrixviews.reasons(grid)
+    assert reason.who == "all 4 series"
 
 
 def test_what_was_not_reached_is_no_pass_and_names_are_no_markup(

@@ -34,17 +34,26 @@ _COUNTED: dict[Status, str] = {
     "pass": "proven",
     "skip": "skipped",
 }
+_FEW = 3
 _NOTED = "applies, though it was not expected to"
 
 
 @dataclass(frozen=True)
 class Reason:
-    """The common reason for the status of a series in some columns."""
+    """The common reason for the status of some series in some columns."""
 
     status: Status
-    series: str
+    series: tuple[str, ...]
     columns: tuple[Column, ...]
     why: str
+
+    @property
+    def who(self) -> str:
+        """The series, in few words."""
+        everyone = all({*column.asked} == {*self.series} for column in self.columns)
+        if everyone and len(self.series) > _FEW:
+            return f"all {len(self.series)} series"
+        return ", ".join(self.series)
 
 
 def titles(matrix: Matrix) -> dict[str, str]:
@@ -83,9 +92,15 @@ def reasons(matrix: Matrix) -> list[Reason]:
                 cell.status == "does-not-apply" and cell.expected is not False
             ):
                 grouped.setdefault((cell.status, name, cell.why), []).append(column)
+    # A tree that could not be obtained is a reason for all its series.
+    common: dict[tuple[Status, str, tuple[str, ...]], list[str]] = {}
+    by_place = {column.directory: column for column in matrix.columns}
+    for (status, name, why), columns in grouped.items():
+        places = tuple(column.directory for column in columns)
+        common.setdefault((status, why, places), []).append(name)
     entries = [
-        Reason(status, name, tuple(columns), why)
-        for (status, name, why), columns in grouped.items()
+        Reason(status, tuple(names), tuple(by_place[place] for place in places), why)
+        for (status, why, places), names in common.items()
     ]
     order = list(WORDS)
     return sorted(entries, key=lambda reason: order.index(reason.status))
@@ -125,7 +140,7 @@ def terminal(matrix: Matrix, directory: Path, console: Console) -> None:
         where = ", ".join(heads[column.directory] for column in reason.columns)
         mark = f"[{STYLE[reason.status]}]{WORDS[reason.status]:<14}[/]"
         console.print(
-            f"{mark} {escape(reason.series)} on {escape(where)}: {escape(reason.why)}",
+            f"{mark} {escape(reason.who)} on {escape(where)}: {escape(reason.why)}",
             highlight=False,
             soft_wrap=True,
         )
