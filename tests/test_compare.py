@@ -560,6 +560,23 @@ def test_a_check_that_went_behind_a_night_without_a_verdict_is_worse(
     assert _told(diff) == [("worse", "check", "snores", "night-1")]
 
 
+def test_a_check_of_a_stopped_series_is_missed_too(tmp_path: Path) -> None:
+    def stopped(report: Any) -> None:
+        report["series"][0]["stages"].append(
+            {"name": "boot", "status": "fail", "seconds": 1}
+        )
+        report["series"][0]["status"] = "fail"
+
+    def less(report: Any) -> None:
+        del report["series"][0]["checks"][1]
+
+    diff = _nights(tmp_path, stopped, less)
+    assert _told(diff) == [
+        ("worse", "check", "snores", ""),
+        ("better", "verdict", "verdict", ""),
+    ]
+
+
 def test_what_was_judged_once_stays_unjudged_until_it_is_again(tmp_path: Path) -> None:
     diff = _nights(tmp_path, _nothing, _unreachable, _unreachable)
     assert _told(diff) == [("unjudged", "verdict", "verdict", "night-1")]
