@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from kstall.evidence import debugcheck
 from kstall.guest import CYCLES, RELOADS, SHARE, TOGGLES, Watched, console, splats
 from kstall.series import Project, Series
 from kstall.verdict import Check
+from kstall_guest import bpftrace
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).parent / "data/console"
@@ -107,6 +107,15 @@ def judged(
     return {check.name: check for check in checks}
 
 
+def statuses(checks: dict[str, Check]) -> dict[str, str]:
+    """The status of each check that does not pass, but for those that are skipped."""
+    return {
+        name: check.status
+        for name, check in checks.items()
+        if check.status not in ("pass", "skip")
+    }
+
+
 def failing(checks: dict[str, Check]) -> dict[str, str]:
     return {
         name: "\n".join(
@@ -192,25 +201,87 @@ def test_a_race_in_the_code_of_a_tracepoint_is_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "detail"),
+    ("change", "detail", "status"),
     [
-        ({"status": "hang"}, "guest ended as: hang"),
-        ({"status": "panic"}, "guest ended as: panic"),
-        ({"agent": "running"}, "agent: running"),
+        ({"status": "hang"}, "guest ended as: hang", "fail"),
+        ({"status": "panic"}, "guest ended as: panic", "fail"),
+        ({"agent": "running"}, "agent: running", "error"),
+        ({"agent": "running", "text": WARNING}, "agent: running", "fail"),
     ],
 )
-def test_a_guest_that_does_not_come_back(change: dict[str, str], detail: str) -> None:
+def test_a_guest_that_does_not_come_back(
+    change: dict[str, str], detail: str, status: str
+) -> None:
     series = load("drm-sched")
-    failures = failing(judged(series, watched(series, **change)))  # type: ignore[arg-type]
-    assert detail in failures["no_new_splats"]
+    checks = judged(series, watched(series, **change))  # type: ignore[arg-type]
+    assert detail in failing(checks)["no_new_splats"]
+    assert statuses(checks) == {"no_new_splats": status}
+
+
+def stopped(series: Series, error: dict[str, str], **change: Any) -> Watched:
+    """A guest whose agent gave up before anything was switched."""
+    guest = watched(series, agent="failed", facts={}, leaked=None, **change)
+    agent = {**guest.agent, "error": error, "workloads": []}
+    return dataclasses.replace(guest, agent=agent)
+
+
+@pytest.mark.parametrize(
+    ("fault", "change", "status"),
+    [
+        ("apparatus", {}, "error"),
+        ("series", {}, "fail"),
+        ("apparatus", {"text": WARNING}, "fail"),
+        ("apparatus", {"status": "panic"}, "fail"),
+    ],
+)
+def test_an_agent_that_gave_up(fault: str, change: dict[str, str], status: str) -> None:
+    series = load("drm-sched")
+    error = {"kind": "stress-failed", "fault": fault, "message": "it does not answer"}
+    checks = judged(series, stopped(series, error, **change))
+    assert statuses(checks) == dict.fromkeys(
+        (
+            "no_new_splats",
+            "no_leaks",
+            "toggles_survived",
+            "cpu_hotplug_survived",
+            "modules_reloaded",
+            "workloads_come_to_their_end",
+        ),
+        # What was not run for want of an agent is nothing that the kernel did.
+        status,
+    )
+    if status == "error":
+        details = {check.detail for check in checks.values() if check.status == status}
+        assert details == {
+            "debug: the guest ended as completed, its agent as failed: "
+            "it does not answer"
+        }
+
+
+def test_a_report_that_the_base_has_too_is_no_reason_for_what_was_left_undone() -> None:
+    series = load("drm-sched")
+    error = {"kind": "stress-failed", "message": "it does not answer"}
+    guest = stopped(series, error, text=WARNING)
+    checks = judged(series, guest, watched(series, text=WARNING))
+    assert set(statuses(checks).values()) == {"error"}
+    # And of one of which nobody knows it.
+    pair = debugcheck.Pair(guest, None, frozenset(), "the base is gone")
+    saved = debugcheck.Saved({"debug": pair})
+    verdicts = {check.name: check for check in debugcheck.judge(series, saved)}
+    assert set(statuses(verdicts).values()) == {"error"}
+    assert "the base is gone" in verdicts["no_new_splats"].detail
 
 
 def test_a_watcher_that_gave_up_is_no_silence() -> None:
     series = load("drm-sched")
     facts = facts_of(series) | {"lockdep": False, "leaks": False}
-    failures = failing(judged(series, watched(series, facts=facts, leaked=None)))
+    checks = judged(series, watched(series, facts=facts, leaked=None))
+    failures = failing(checks)
     assert "lockdep watched to the end" in failures["no_new_splats"]
     assert "kmemleak looked for leaks" in failures["no_leaks"]
+    # kmemleak does so where it has no memory, and lockdep only with a reason.
+    assert statuses(checks) == {"no_new_splats": "fail", "no_leaks": "error"}
+    assert checks["no_leaks"].detail == "debug: kmemleak gave up"
 
 
 def test_a_leak() -> None:
@@ -247,7 +318,9 @@ def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
             reader["sched:sched_stat_throttled"]["seen"] = 0
     del facts["readers"]["raw"]["sched_cfs_unthrottle_tp"]
     facts["bpftrace"] = {"rounds": 0, "seen": {}, "errors": ["no memory"]}
-    detail = failing(judged(series, watched(series, facts=facts)))["toggles_survived"]
+    checks = judged(series, watched(series, facts=facts))
+    assert statuses(checks) == {"toggles_survived": "fail"}
+    detail = failing(checks)["toggles_survived"]
     for part in (
         f"sched_cfs_throttle: on and off: {TOGGLES - 1}",
         f"sched_stat_throttled: perf: on and off: {SHARE - 1}",
@@ -260,15 +333,142 @@ def test_too_few_toggles_and_failures_and_an_event_nobody_saw() -> None:
         assert part in detail
 
 
+EVENT = "gpu_scheduler:drm_sched_job_no_credits"
+LATE = "bpftrace (visit): not attached after 300 s"
+
+
+@pytest.mark.parametrize(
+    ("count", "status"),
+    [
+        # The time was up, or a module away for long.
+        ({"toggles": SHARE - 1}, "error"),
+        ({"toggles": SHARE - 1, "absent": 9}, "error"),
+        ({"toggles": SHARE - 1, "seen": 0}, "error"),
+        (
+            {"toggles": SHARE - 1, "failed": 1, "error": "Cannot allocate memory"},
+            "fail",
+        ),
+        ({"failed": 1, "error": "Cannot allocate memory"}, "fail"),
+        ({"toggles": 0, "absent": 9}, "fail"),
+        (None, "fail"),
+    ],
+)
+def test_an_event_that_is_switched_too_rarely(
+    count: dict[str, Any] | None, status: str
+) -> None:
+    series = load("drm-sched")
+    facts = facts_of(series)
+    if count is None:
+        del facts["readers"]["perf"][EVENT]
+    else:
+        for reader in facts["readers"].values():
+            reader[EVENT].update(count)
+    slow = watched(series, facts=facts)
+    checks = judged(series, slow)
+    assert statuses(checks) == {"toggles_survived": status}
+    if status == "error":
+        reason = (
+            "debug: too little time to switch drm_sched_job_no_credits often enough"
+        )
+        assert checks["toggles_survived"].detail == reason
+    # A kernel that has reported something may be slow because of that.
+    reporting = watched(series, facts=facts, text=WARNING)
+    assert statuses(judged(series, reporting))["toggles_survived"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (LATE, "error"),
+        ("bpftrace visit: did not stop", "error"),
+        ("bpftrace visit: exit status 1:\nERROR: it was attached already", "error"),
+        ("bpftrace visit: exit status -9 before it was attached:\nERROR: no", "error"),
+        (
+            "bpftrace visit: exit status 1 before it was attached:\n"
+            "stdin:1:1-9: ERROR: Failed to attach: Cannot allocate memory",
+            "error",
+        ),
+        (
+            "bpftrace visit: exit status 1 before it was attached:\n"
+            "stdin:1:1-9: ERROR: Failed to attach: Invalid argument",
+            "fail",
+        ),
+        ("bpftrace visit: WARNING: Unable to attach probe: x", "fail"),
+        ("bpftrace visit: the running kernel has no tracepoint x:y", "fail"),
+    ],
+)
+def test_a_visit_of_bpftrace_that_comes_to_nothing(error: str, status: str) -> None:
+    series = load("drm-sched")
+    facts = facts_of(series)
+    facts["bpftrace"] = {"rounds": 0, "seen": {}, "errors": [error]}
+    checks = judged(series, watched(series, facts=facts))
+    assert statuses(checks) == {"toggles_survived": status}
+    if status == "error":
+        assert checks["toggles_survived"].detail == f"debug: {error}"
+    facts["bpftrace"]["rounds"] = 3
+    checks = judged(series, watched(series, facts=facts))
+    assert statuses(checks) == {"toggles_survived": status}
+    # Another event that is never seen is still held.
+    for reader in facts["readers"].values():
+        reader[EVENT]["seen"] = 0
+    checks = judged(series, watched(series, facts=facts))
+    assert statuses(checks) == {"toggles_survived": "fail"}
+
+
+def test_a_shortage_is_what_the_guest_takes_for_one() -> None:
+    assert debugcheck._SHORT_OF.pattern == bpftrace._SHORT_OF.pattern
+
+
 def test_a_processor_that_stays() -> None:
     series = load("drm-sched")
     facts = facts_of(series)
     errors = ["cpu1: Device busy"]
     facts["cpus"] = {"cycles": {"1": CYCLES - 1}, "runs": 0, "errors": errors}
-    failures = failing(judged(series, watched(series, facts=facts)))
-    assert set(failures) == {"cpu_hotplug_survived"}
+    checks = judged(series, watched(series, facts=facts))
+    assert statuses(checks) == {"cpu_hotplug_survived": "fail"}
+    failures = failing(checks)
     assert "processor 1: away: 19" in failures["cpu_hotplug_survived"]
     assert "Device busy" in failures["cpu_hotplug_survived"]
+
+
+def loaded(guest: Watched, name: str, **entry: Any) -> Watched:
+    """``guest`` with another end of the workload that was run as ``name``."""
+    others = [load for load in guest.agent["workloads"] if load["name"] != name]
+    agent = {**guest.agent, "workloads": [*others, {"name": name, **entry}]}
+    return dataclasses.replace(guest, agent=agent)
+
+
+@pytest.mark.parametrize(
+    ("step", "check"),
+    [("cpus", "cpu_hotplug_survived"), ("modules", "modules_reloaded")],
+)
+@pytest.mark.parametrize(
+    ("fault", "status"), [("apparatus", "error"), ("series", "fail")]
+)
+def test_no_workload_meanwhile(step: str, check: str, fault: str, status: str) -> None:
+    series = load("drm-sched")
+    facts = facts_of(series)
+    facts[step]["runs"] = 0
+    guest = watched(series, facts=facts)
+    assert statuses(judged(series, guest)) == {check: "fail"}
+    error = {"kind": "x", "fault": fault, "message": "no"}
+    guest = loaded(guest, step, status="failed-to-start", errors=[error])
+    checks = judged(series, guest)
+    assert statuses(checks) == {check: status}
+    if status == "error":
+        assert checks[check].detail == f"debug: workload {step}: no"
+
+
+def test_an_error_of_the_agent_beside_the_processors() -> None:
+    series = load("drm-sched")
+    facts = facts_of(series)
+    facts["cpus"]["errors"] = ["the workload: OSError(28, 'No space left')"]
+    checks = judged(series, watched(series, facts=facts))
+    assert statuses(checks) == {"cpu_hotplug_survived": "error"}
+    assert "No space left" in checks["cpu_hotplug_survived"].detail
+    facts["cpus"]["errors"].append("cpu1/online: Device or resource busy")
+    checks = judged(series, watched(series, facts=facts))
+    assert statuses(checks) == {"cpu_hotplug_survived": "fail"}
 
 
 def test_a_module_that_stays() -> None:
@@ -280,8 +480,9 @@ def test_a_module_that_stays() -> None:
         "runs": 0,
         "errors": ["modprobe -r drm_sched_tests: in use"],
     }
-    failures = failing(judged(series, watched(series, facts=facts)))
-    assert set(failures) == {"modules_reloaded"}
+    checks = judged(series, watched(series, facts=facts))
+    assert statuses(checks) == {"modules_reloaded": "fail"}
+    failures = failing(checks)
     for part in (
         "drm_sched_tests: unloaded: 0",
         "gpu_sched: unloaded: 0",
@@ -293,24 +494,44 @@ def test_a_module_that_stays() -> None:
 
 def test_nothing_done_is_nothing_survived() -> None:
     series = load("drm-sched")
-    failures = failing(judged(series, watched(series, facts={})))
-    assert set(failures) == {
+    checks = (
         "no_new_splats",
         "toggles_survived",
         "cpu_hotplug_survived",
         "modules_reloaded",
-    }
+    )
+    guest = watched(series, facts={})
+    assert statuses(judged(series, guest)) == dict.fromkeys(checks, "error")
+    guest = watched(series, facts={}, text=WARNING)
+    assert statuses(judged(series, guest)) == dict.fromkeys(checks, "fail")
 
 
-def test_a_workload_that_does_not_end() -> None:
+@pytest.mark.parametrize(
+    ("entry", "text", "status"),
+    [
+        ({"status": "timeout"}, "", "error"),
+        ({"status": "timeout"}, WARNING, "fail"),
+        ({"status": "failed-to-start", "errors": [{"kind": "shortage"}]}, "", "error"),
+        ({"status": "failed-to-start", "errors": [{"kind": "no-module"}]}, "", "fail"),
+    ],
+)
+def test_a_workload_that_does_not_end(
+    entry: dict[str, Any], text: str, status: str
+) -> None:
     series = load("drm-sched")
-    patched = watched(series)
-    agent = copy.deepcopy(dict(patched.agent))
-    agent["workloads"][0] |= {"status": "timeout", "exit_status": None}
-    late = dataclasses.replace(patched, agent=agent)
-    failures = failing(judged(series, late))
-    assert set(failures) == {"workloads_come_to_their_end"}
-    assert "credits: False timeout" in failures["workloads_come_to_their_end"]
+    late = loaded(watched(series, text=text), "credits", exit_status=None, **entry)
+    checks = judged(series, late)
+    assert statuses(checks)["workloads_come_to_their_end"] == status
+    failures = failing(checks)
+    assert set(failures) - {"no_new_splats"} == {"workloads_come_to_their_end"}
+    assert f"False {entry['status']}" in failures["workloads_come_to_their_end"]
+    assert "debug: credits: " in failures["workloads_come_to_their_end"]
+    # What nobody saw may be what it was to show.
+    facts = facts_of(series)
+    for reader in facts["readers"].values():
+        reader[EVENT]["seen"] = 0
+    unseen = loaded(watched(series, text=text, facts=facts), "credits", **entry)
+    assert statuses(judged(series, unseen))["toggles_survived"] == status
 
 
 def test_a_workload_that_is_left_out_is_reported_with_the_reason() -> None:
@@ -566,19 +787,21 @@ static int UVERBS_HANDLER(UVERBS_METHOD_CQ_CREATE)(
 
 
 @pytest.mark.parametrize(
-    ("flavour", "facts", "detail"),
+    ("flavour", "facts", "detail", "status"),
     [
-        ("debug", {"lockdep": None}, "lockdep watched to the end"),
-        ("debug", {"counters": {}}, "dma-errors that were counted: False unknown"),
-        ("debug", {"dma-errors": 2}, "dma-errors that were counted: False 2, and 0"),
-        ("debug", {"object-warnings": 9}, "object-warnings that were counted: False 9"),
-        ("debug", {"dma-disabled": 1}, "DMA debugging gave up: 1"),
-        ("kcsan", {"kcsan-enabled": 0}, "KCSAN is on: 0"),
-        ("kcsan", {"kcsan-watchpoints": 0}, "accesses that KCSAN watched: 0"),
+        ("debug", {"lockdep": None}, "lockdep watched to the end", "error"),
+        ("debug", {"lockdep": False}, "lockdep watched to the end", "fail"),
+        ("debug", {"counters": {}}, "dma-errors that were counted: False", "error"),
+        ("debug", {"dma-errors": 2}, "dma-errors that were counted: False 2", "fail"),
+        ("debug", {"object-warnings": 9}, "object-warnings that were counted", "fail"),
+        ("debug", {"dma-disabled": 1}, "DMA debugging gave up: 1", "fail"),
+        ("kcsan", {"counters": {}}, "KCSAN is on: None", "error"),
+        ("kcsan", {"kcsan-enabled": 0}, "KCSAN is on: 0", "fail"),
+        ("kcsan", {"kcsan-watchpoints": 0}, "accesses that KCSAN watched: 0", "fail"),
     ],
 )
 def test_one_who_does_not_watch(
-    flavour: Any, facts: dict[str, Any], detail: str
+    flavour: Any, facts: dict[str, Any], detail: str, status: str
 ) -> None:
     series = load("drm-sched")
     whole = facts_of(series)
@@ -587,8 +810,10 @@ def test_one_who_does_not_watch(
     guest = watched(series, facts=whole)
     assert not debugcheck.worth_keeping(series, flavour, guest)
     pair = debugcheck.Pair(guest, watched(series), frozenset())
-    checks = debugcheck.judge(series, debugcheck.Saved({flavour: pair}))
-    assert detail in failing({check.name: check for check in checks})["no_new_splats"]
+    verdicts = debugcheck.judge(series, debugcheck.Saved({flavour: pair}))
+    checks = {check.name: check for check in verdicts}
+    assert detail in failing(checks)["no_new_splats"]
+    assert checks["no_new_splats"].status == status
 
 
 @pytest.mark.parametrize(

@@ -649,6 +649,19 @@ def test_how_a_check_can_end() -> None:
         verdict.undecide("2 of 96 flushes overlapped")
         return verdict
 
+    def excuses(what: str) -> Any:
+        def half_excused(_: Evidence) -> Verdict:
+            verdict = Verdict()
+            verdict.equal("count", 1, 1)
+            for number in (2, 3):
+                with verdict.excused("the host was busy"):
+                    verdict.equal("late", number, 1)
+            with verdict.excused(what):
+                verdict.equal("wrong", 2, 1)
+            return verdict
+
+        return half_excused
+
     def skips(_: Evidence) -> Verdict:
         verdict = Verdict()
         verdict.skip("needs a GPU")
@@ -669,6 +682,10 @@ def test_how_a_check_can_end() -> None:
     assert _run(proves_nothing).status == "error"
     assert _run(too_little).status == "error"
     assert _run(too_little).detail == "2 of 96 flushes overlapped"
+    assert _run(excuses("a full disk")).status == "error"
+    assert _run(excuses("a full disk")).detail == "the host was busy; a full disk"
+    assert [held.ok for held in _run(excuses("it")).comparisons] == [True, *[False] * 3]
+    assert _run(excuses("")).status == "fail"
     assert _run(skips).status == "skip"
     assert _run(skips).detail == "needs a GPU"
     # It would have ticked what nobody wanted to be judged.

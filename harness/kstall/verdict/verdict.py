@@ -169,8 +169,24 @@ class Verdict:
     comparisons: list[Comparison] = field(default_factory=list)
     skipped: str | None = None
     undecided: str | None = None
+    #: What excuses a comparison that does not hold, by its index.
+    excuses: dict[int, str] = field(default_factory=dict)
     _workload: str = ""
     _firm: bool = False
+    _excuse: str = ""
+
+    @property
+    def open(self) -> str:
+        """Why there is no verdict; empty if there is one.
+
+        There is none if all that does not hold is excused.
+        """
+        if self.undecided is not None:
+            return self.undecided
+        failing = [n for n, compared in enumerate(self.comparisons) if not compared.ok]
+        if all(number in self.excuses for number in failing):
+            return "; ".join(dict.fromkeys(self.excuses[n] for n in failing))
+        return ""
 
     @contextlib.contextmanager
     def about(self, workload: str, *, firm: bool = False) -> Iterator[None]:
@@ -181,6 +197,18 @@ class Verdict:
             yield
         finally:
             self._workload, self._firm = before
+
+    @contextlib.contextmanager
+    def excused(self, because: str) -> Iterator[None]:
+        """What does not hold in this block may be the fault of the apparatus.
+
+        ``because`` says which; if it is empty, nothing is excused.
+        """
+        before, self._excuse = self._excuse, because
+        try:
+            yield
+        finally:
+            self._excuse = before
 
     def equal(self, label: str, observed: object, expected: object) -> None:
         """``observed`` has to be ``expected``."""
@@ -231,6 +259,8 @@ class Verdict:
         unit: str = "",
         detail: str = "",
     ) -> None:
+        if not ok and self._excuse:
+            self.excuses[len(self.comparisons)] = self._excuse
         self.comparisons.append(
             Comparison(
                 label=label,
@@ -277,10 +307,10 @@ def run_check(
             status = "skip"
         elif not verdict.comparisons and verdict.undecided is None:
             raise ValueError(f"{name} compared nothing, so it proves nothing")
-        elif verdict.undecided is None:
+        elif not verdict.open:
             good = all(comparison.ok for comparison in verdict.comparisons)
             status = "pass" if good else "fail"
-        check.detail = verdict.skipped or verdict.undecided or ""
+        check.detail = verdict.skipped or verdict.open
         check.comparisons = verdict.comparisons
         check.status = status
     except Tainted as error:
