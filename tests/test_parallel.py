@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import functools
+import os
 import subprocess
 import threading
 import time
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from kstall.base import parallel, places, process
+from kstall.evidence import mutate
 
 
 def _sleeps(began: threading.Barrier) -> None:
@@ -183,3 +186,32 @@ def test_no_more_than_there_are_places() -> None:
 def test_without_a_limit_nobody_waits() -> None:
     with places.taken(), places.taken():
         pass
+
+
+def test_without_semaphores_mutants_are_judged_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judged_by = []
+
+    class Bench:
+        def judge(self, group: list[Any]) -> list[Any]:
+            judged_by.append(os.getpid())
+            if "broken" in group:
+                raise OSError("of judging")
+            return group
+
+    def no_semaphore(*_: object) -> None:
+        raise OSError(errno.ENOENT, "No such file or directory")
+
+    bench: Any = Bench()
+    judge: Any = mutate._judge_all
+    groups = [["a"], ["b", "c"]]
+    assert judge(bench, groups, 2) == ["a", "b", "c"] and judged_by == []
+    # As without /dev/shm, or with one that is read-only.
+    monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
+    assert judge(bench, groups, 2) == ["a", "b", "c"]
+    assert judged_by == [os.getpid()] * 2
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="of judging"):
+        judge(bench, [*groups, ["broken"]], 2)
+    assert len(judged_by) == 2

@@ -245,17 +245,13 @@ def _judge_all(
     bench: _Bench, groups: Sequence[Sequence[Mutant]], workers: int
 ) -> list[MutantOutcome]:
     """The outcomes of all ``groups``, in their order."""
-    if workers < 2 or len(groups) < 2:
+    pool = _pool(workers) if workers > 1 and len(groups) > 1 else None
+    if pool is None:
         return [outcome for group in groups for outcome in bench.judge(group)]
     global _bench  # noqa: PLW0603 - inherited by forked processes
     _bench = bench
     try:
-        with concurrent.futures.ProcessPoolExecutor(
-            workers,
-            multiprocessing.get_context("fork"),
-            _end_with,
-            (os.getpid(),),
-        ) as pool:
+        with pool:
             return [
                 outcome
                 for outcomes in pool.map(_judge_group, groups)
@@ -268,6 +264,19 @@ def _judge_all(
         ) from error
     finally:
         _bench = None
+
+
+def _pool(workers: int) -> concurrent.futures.ProcessPoolExecutor | None:
+    """That many processes; None if there is no /dev/shm for their semaphores."""
+    try:
+        return concurrent.futures.ProcessPoolExecutor(
+            workers,
+            multiprocessing.get_context("fork"),
+            _end_with,
+            (os.getpid(),),
+        )
+    except OSError:
+        return None
 
 
 def _judge_group(group: Sequence[Mutant]) -> list[MutantOutcome]:
