@@ -77,8 +77,47 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
-def memory() -> int:
-    """The bytes of memory that a new program can have without swapping."""
-    text = Path("/proc/meminfo").read_text(encoding="ascii")
+def memory(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """The bytes of memory that a new program can have without swapping.
+
+    What the machine has, or less if our control group or one above it may have less.
+    """
+    text = (proc / "meminfo").read_text(encoding="ascii")
     (line,) = (line for line in text.splitlines() if line.startswith("MemAvailable:"))
-    return int(line.split()[1]) * 1024
+    return min([int(line.split()[1]) * 1024, *_left_to_groups(proc, groups)])
+
+
+def _left_to_groups(proc: Path, groups: Path) -> Iterator[int]:
+    """What our control groups may still have, those of version 2 and of version 1.
+
+    Pages of files that nobody has used lately are given back.
+    """
+    unified = ("memory.max", "memory.current", "inactive_file")
+    legacy = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    try:
+        lines = (proc / "self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        tops, names = [groups / "memory"], legacy
+        if controllers == "":
+            tops, names = [groups, groups / "unified"], unified
+        elif "memory" not in controllers.split(","):
+            continue
+        # A container sees its own group as the topmost one, whatever its path is.
+        for top in tops:
+            own = top / path.lstrip("/")
+            for place in (own, *own.parents):
+                if place.is_relative_to(top) and ".." not in place.parts:
+                    with contextlib.suppress(OSError, ValueError):
+                        yield _left(place, *names)
+
+
+def _left(group: Path, limit: str, usage: str, unused: str) -> int:
+    """What one group may still have.  Raises `ValueError` if it has no limit."""
+    most = int((group / limit).read_text(encoding="ascii"))
+    used = int((group / usage).read_text(encoding="ascii"))
+    stat = (group / "memory.stat").read_text(encoding="ascii").splitlines()
+    spare = int(dict(line.split() for line in stat).get(unused, 0))
+    return max(0, most - used + spare)

@@ -233,11 +233,12 @@ def _count(
     project, out = context.project, context.out / series.name / "instructions"
     compile_programs(project, series, out, log, kernels.root.arch)
     counts: list[dict[str, Any]] = []
-    # Each guest has one processor and is emulated by one thread.
-    workers = max(1, min(len(boots), len(os.sched_getaffinity(0))))
-    if context.away is not None:
-        workers = len(boots)
     speed, machine = _COUNTED, _machine(series)
+    # Each guest has one processor and is emulated by one thread.
+    processors = min(len(boots), len(os.sched_getaffinity(0)))
+    workers = (
+        guestrun.at_once(processors, [machine]) if context.away is None else len(boots)
+    )
     names: set[str] = set()
 
     def collect(name: str, counted: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,8 @@ STRESS = "harness/kstall_guest/stress.py"
 _MARGIN = 60.0
 _PER_TRACER = 30.0
 _PROGRAM_BYTES = 10**7
+# What a guest takes beyond its memory: QEMU itself, and reading its results.
+_BESIDE_MEMORY = 512 * 2**20
 #: What another run does while this one waits.
 RUNS_IT = "runs this very guest"
 _CFLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
@@ -88,6 +90,13 @@ def machine_for(series: Series) -> guest.Machine:
     """The machine that ``series`` declares."""
     spec = series.spec.machine
     return guest.Machine(spec.cpus, spec.memory, spec.append, spec.devices)
+
+
+def at_once(processors: int, machines: Iterable[guest.Machine]) -> int:
+    """How many guests there is memory for, if each may have the largest machine: at
+    most so many as there are ``processors`` for, and at least one."""
+    largest = max(machine.bytes_of_memory for machine in machines)
+    return max(1, min(processors, space.memory() // (largest + _BESIDE_MEMORY)))
 
 
 def thresholds_for(vm: Guest) -> hosttime.Thresholds:
@@ -296,8 +305,7 @@ def needs_of(
     """What a worker needs for a guest on ``machine`` with the accelerator ``kind``."""
     needs = {
         "slot": 1.0,
-        # QEMU and the reader of the results need some, too.
-        "memory": machine.bytes_of_memory / 2**30 + 0.5,
+        "memory": (machine.bytes_of_memory + _BESIDE_MEMORY) / 2**30,
         f"{architecture.qemu}: {accel.version_of(architecture)}": 1.0,
     }
     return {**needs, "kvm": 1.0} if kind == "kvm" else needs

@@ -218,7 +218,9 @@ def _base(
                 dataclasses.replace(
                     guest, side="base", kernel=kernels[guest.group.name, guest.flavour]
                 )
-                for guest in pending[: _at_once(_speed(ground, pending[0], run))]
+                for guest in pending[
+                    : _at_once(_speed(ground, pending[0], run), pending)
+                ]
             ]
             base |= _boot_all(ground, turn, run, stage)
             pending = _to_ask(guests, patched, base)
@@ -265,7 +267,7 @@ def _to_ask(
 def _boot_all(
     ground: Ground, guests: Sequence[DebugGuest], run: Run, stage: Opened
 ) -> _Outcomes:
-    """Boot all guests, as many at once as there are processors for."""
+    """Boot all guests, as many at once as there is room for."""
     speed = _speed(ground, guests[0], run)
     outcomes: _Outcomes = {}
 
@@ -277,7 +279,7 @@ def _boot_all(
         guest: functools.partial(_boot, ground, guest, speed, run, stage)
         for guest in guests
     }
-    parallel.each(tasks, _at_once(speed), done)
+    parallel.each(tasks, _at_once(speed, guests), done)
     return outcomes
 
 
@@ -288,10 +290,11 @@ def _counted(outcomes: _Outcomes) -> str:
     )
 
 
-def _at_once(speed: accel.Accel) -> int:
-    """How many guests there are processors for."""
+def _at_once(speed: accel.Accel, guests: Sequence[DebugGuest]) -> int:
+    """How many guests there are processors and memory for."""
     threads = 1 if speed.one_thread else 2
-    return max(1, len(os.sched_getaffinity(0)) // threads)
+    machines = [debugguest.machine_for(guest.series) for guest in guests]
+    return guestrun.at_once(len(os.sched_getaffinity(0)) // threads, machines)
 
 
 def _speed(ground: Ground, guest: DebugGuest, run: Run) -> accel.Accel:

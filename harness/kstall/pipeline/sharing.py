@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..base import KstallError, figure, figures, parallel, places, space
+from ..base import KstallError, figure, figures, parallel, places
 from ..build import kconfig
 from ..cost import Kernels, objects, shares
 from ..evidence import Evidence, mutate
@@ -32,8 +32,6 @@ from .kernels import Built
 
 #: The check that a series is proven on a kernel of its own as well.
 ALONE = "holds_alone"
-# What a guest takes beyond its memory: QEMU itself, and reading its results.
-_BESIDE_MEMORY = 512 * 2**20
 #: For how many series kernels of their own are built before their guests run: three
 #: kernels each, and no more than ten stay in the cache.
 _ALONE = 3
@@ -701,6 +699,5 @@ def _deadline(series: Series) -> float:
 
 def _room(subjects: Sequence[Subject]) -> int:
     """How many guests there are processors and memory for."""
-    processors = len(os.sched_getaffinity(0))
-    largest = max(machine_for(subject.series).bytes_of_memory for subject in subjects)
-    return max(1, min(processors, space.memory() // (largest + _BESIDE_MEMORY)))
+    machines = [machine_for(subject.series) for subject in subjects]
+    return guestrun.at_once(len(os.sched_getaffinity(0)), machines)
