@@ -113,7 +113,9 @@ class Bench:
             **facts,
         )
 
-    def run(self, keep: Callable[[Any], bool] = lambda _: True) -> debugguest.Watched:
+    def run(
+        self, keep: Callable[[Any], bool] = lambda _: True, *, fresh: bool = False
+    ) -> debugguest.Watched:
         out = self.home / f"run{len(list(self.home.glob('run*')))}"
         out.mkdir()
         watched, self.booted = debugguest.run(
@@ -124,6 +126,7 @@ class Bench:
             out,
             out / "guest.log",
             keep=keep,
+            fresh=fresh,
         )
         return watched
 
@@ -142,6 +145,36 @@ def test_a_guest_without_a_word_is_not_run_again(bench: Bench) -> None:
     assert first == again and first.reports == () and first.leaked is None
     assert bench.booted.summary == "completed after 330 s, 0 toggles, 0 reports"
     assert not list(bench.home.glob("run*/share"))
+
+
+def test_a_fresh_guest_replaces_what_is_kept(bench: Bench) -> None:
+    bench.run()
+    bench.console = "[    2.000000] Linux\n"
+    bench.run(fresh=True)
+    assert bench.boots == 2 and not bench.booted.reused
+    bench.run()
+    assert bench.boots == 2 and bench.booted.reused
+    (kept,) = bench.home.glob("cache/watched/*/console.txt")
+    assert kept.read_text() == bench.console
+
+
+@pytest.mark.parametrize("change", [{}, {"exit_status": 1}])
+def test_a_fresh_guest_with_a_fault_is_not_disproved(
+    bench: Bench, change: dict[str, Any]
+) -> None:
+    bench.run()
+    bench.ran = change
+    bench.run(keep=lambda _: bool(change), fresh=True)
+    assert not [*bench.home.glob("cache/watched/*/debug.json")]
+    # One that says nothing of its kernel is no reason to doubt what is kept.
+    bench.ran = {}
+    bench.run()
+    assert bench.boots == 3
+    bench.ran = {"status": "lost", "exit_status": None}
+    with pytest.raises(KstallError, match="went away"):
+        bench.run(fresh=True)
+    bench.run()
+    assert bench.boots == 4 and bench.booted.reused
 
 
 def test_one_that_complains_is(bench: Bench) -> None:

@@ -161,6 +161,21 @@ def _set_of(processors: int) -> Callable[[int], set[int]]:
     return lambda _: set(range(processors))
 
 
+def test_what_is_kept_is_not_used_if_fresh_guests_are_asked_for(deep: World) -> None:
+    both = [_only("demo", _COMPLAINS, guest=f"debug-{side}") for side in _SIDES]
+    deep.guest("".join(both))
+    start = len(deep.guests)
+    ran = deep.validate("--again")
+    require_proven(ran)
+    assert "debug-guests" not in ran.reused
+    assert _booted(deep, start) == sorted({*_GUESTS, "demo/debug-base"})
+    # The base's as well.
+    start = len(deep.guests)
+    require_proven(deep.validate("--again"))
+    assert "demo/debug-base" in _booted(deep, start)
+    deep.guest(None)
+
+
 # -- damaged -------------------------------------------------------------------------
 
 

@@ -219,8 +219,8 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument(
         "--again",
         action="store_true",
-        help="boot each series' guest again instead of reusing earlier results; "
-        "kernels, instruction counts and results of debug kernels are still reused",
+        help="boot each series' guests again instead of reusing earlier results; "
+        "kernels and instruction counts are still reused",
     )
     prove.add_argument(
         "--repeat",

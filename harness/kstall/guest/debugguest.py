@@ -160,19 +160,21 @@ def run(
     *,
     keep: Callable[[Watched], bool],
     triggers: bool = False,
+    fresh: bool = False,
 ) -> tuple[Watched, Booted]:
     """Boot ``vm``, which has the machine of `machine_for`, and run the whole job.
 
     ``out`` gets the console, and the guest's files in ``results``.  The results of a
-    guest that came to its end are cached if ``keep`` accepts them.  For ``triggers``
-    see `job_for`.  Raises `KstallError` if the guest's end says nothing about its
-    kernel.
+    guest that came to its end are cached if ``keep`` accepts them, and used again
+    unless ``fresh`` ones are asked for; others also drop cached results.  For
+    ``triggers`` see `job_for`.  Raises `KstallError` if the guest's end says nothing
+    about its kernel.
     """
     job = job_for(series, vm.kernel, side, triggers=triggers)
     entry = context.cache / "watched" / _key(context.project, series, vm, job)
     results = out / "results"
     with context.turn(f"watched-{entry.name}", guestrun.RUNS_IT):
-        if reused := cache.is_complete(entry):
+        if reused := not fresh and cache.is_complete(entry):
             shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
         else:
             _boot(context, series, vm, job, out, log)
@@ -180,6 +182,9 @@ def run(
         if not reused and watched.exit_status == 0 and keep(watched):
             with cache.keep_if_possible(entry) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
+        elif not reused:
+            # Results of an earlier guest do not disprove these.
+            cache.remove(entry)
     cache.prune(context.cache / "watched", keep=100)
     seconds = json.loads((results / _FACTS).read_text())["seconds"]
     return watched, Booted(results, reused, _summary(watched, seconds))

@@ -39,7 +39,7 @@ _TRIGGER_FIX = "trace-module-trigger"
 
 @dataclass(frozen=True, eq=False)
 class DebugGuest:
-    """A guest to boot."""
+    """A guest to boot; ``fresh``: whatever is cached of an earlier one."""
 
     series: Series
     group: Group
@@ -47,6 +47,7 @@ class DebugGuest:
     side: Side
     kernel: kernel.Kernel
     programs: tuple[programs.Program, ...]
+    fresh: bool = False
 
     @property
     def name(self) -> str:
@@ -95,11 +96,13 @@ def prove(
     *,
     beside: Sequence[Series] = (),
     flavours: Sequence[Flavour] = _FLAVOURS,
+    again: bool = False,
 ) -> None:
     """Build, boot, and add to each series' entry the checks of kind ``debug``.
 
     ``beside`` are series that are put into the kernel as well, if they apply, and have
-    no guest.  Raises `StageStopped` if there is no kernel to boot.
+    no guest.  With ``again`` no results of earlier guests are used.  Raises
+    `StageStopped` if there is no kernel to boot.
     """
     with run.stage("debug-apply") as stage:
         # Another order would be another kernel.
@@ -124,7 +127,10 @@ def prove(
         for series in group.series
         if series not in beside
     ]
-    guests = _patched(ground, groups, pairs, flavours, run)
+    guests = [
+        dataclasses.replace(guest, fresh=again)
+        for guest in _patched(ground, groups, pairs, flavours, run)
+    ]
     with run.stage("debug-guests") as stage:
         stage.reused = True
         patched = _boot_all(ground, guests, run, stage)
@@ -342,6 +348,7 @@ def _boot(
                     )
                 ),
                 triggers=guest.triggers,
+                fresh=guest.fresh,
             )
     except KstallError as error:
         return error

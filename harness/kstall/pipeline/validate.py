@@ -260,7 +260,7 @@ def _debug(request: Request, run: runs.Run, ground: Ground) -> None:
     ]
     if subjects:
         needed = _needed(request, run, ground, [series for series, _ in subjects])
-        debugging.prove(ground, subjects, run, beside=needed)
+        debugging.prove(ground, subjects, run, beside=needed, again=request.again)
 
 
 def _needed(
