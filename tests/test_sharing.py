@@ -386,6 +386,67 @@ def test_a_failure_that_another_series_makes_is_not_held_against_it(
     assert entry(ran, "beta").kernel == entry(ran, "delta").kernel
 
 
+SECOND_CHECK = """
+
+def naps(ev: Evidence) -> Verdict:
+    verdict = Verdict()
+    napped = (ev.workload("alpha-dozes").dir / "napped").exists()
+    verdict.equal("napped", napped, False)
+    return verdict
+"""
+#: Makes two checks of alpha fail beside delta, those of the first guest and the others.
+TWO_FAIL = """
+if mine == "alpha" and has["delta"]:
+    failing = {later}
+    if (world / "first").exists():
+        failing = {first}
+        (world / "first").unlink()
+    if "dozes" in failing:
+        (place / "stdout").write_text("woke")
+    if "naps" in failing:
+        (place / "napped").write_text("")
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "blamed"),
+    [
+        (["dozes", "naps"], ["dozes", "naps"], True),
+        (["dozes"], ["dozes", "naps"], True),
+        # What is not seen again would go with what is.
+        (["dozes", "naps"], ["dozes"], False),
+        # Another failure is none that was seen.
+        (["dozes"], ["naps"], False),
+    ],
+)
+def test_another_is_to_blame_for_what_fails_again_beside_it(
+    world: World, first: list[str], later: list[str], blamed: bool
+) -> None:
+    folder = world.project.patches / "alpha"
+    toml, checks = folder / "series.toml", folder / "checks.py"
+    text = toml.read_text()
+    second = text[text.index("[[check]]") :].replace('"dozes"', '"naps"')
+    toml.write_text(f"{text}\n{second}")
+    checks.write_text(checks.read_text() + SECOND_CHECK)
+    (world.root / "first").write_text("")
+    world.guest(KNOWS + TWO_FAIL.format(first=first, later=later))
+    ran = world.validate()
+    failures = ", ".join(first)
+    if blamed:
+        require_proven(ran)
+        assert stage(ran, "alpha", "beside").summary == (
+            f"beside delta, {failures} fails; these results are without it"
+        )
+        return
+    assert statuses(ran) == proven("alpha")
+    checked = entry(ran, "alpha").checks
+    assert [check.name for check in checked if check.status == "fail"] == first
+    assert stage(ran, "alpha", "alone").summary == (
+        f"{failures}: passes on a kernel of its own, and fails beside no single other "
+        "series"
+    )
+
+
 def test_a_failure_that_nobody_is_shown_to_make_stands(world: World) -> None:
     """Such as one that comes and goes: to be proven it has to hold each time."""
     (world.root / "once").write_text("")

@@ -554,8 +554,8 @@ class _Sharing:
     ) -> None:
         """Find out whether another series is to blame for what failed beside it.
 
-        Nothing is repeated until it passes: it has to hold alone, and to fail again on
-        a kernel with the one other series that is named.
+        Nothing is repeated until it passes: it has to hold alone, and all that failed
+        has to fail again on a kernel with the one other series that is named.
         """
         failures = subject.failures
         fresh = dataclasses.replace(subject, entry=before).scratch()
@@ -583,7 +583,7 @@ class _Sharing:
     def _culprit(
         self, fresh: Subject, names: Sequence[str], failures: frozenset[str]
     ) -> str | None:
-        """The other series beside which ``failures`` are seen; alone they are not."""
+        """The other series beside which all ``failures`` are seen; alone none is."""
         others = [name for name in names if name != fresh.name]
         answers = {(fresh.name,): True, tuple(names): False}
 
@@ -604,6 +604,7 @@ class _Sharing:
     def _fails_beside(
         self, fresh: Subject, part: Names, failures: frozenset[str]
     ) -> bool:
+        """Whether all ``failures`` are seen on a kernel of ``part``."""
         subject = fresh.scratch()
         try:
             with contextlib.suppress(runs.StageStopped):
@@ -613,7 +614,8 @@ class _Sharing:
         except kernels.NotTogether:
             # No result, as to these failures.
             return False
-        return bool(subject.failures & failures)
+        # What does not fail again here would be excused by what does.
+        return failures <= subject.failures
 
     def _prove_alone_too(self, subject: Subject, before: SeriesReport) -> None:
         """Prove it on a kernel of its own as well, and add the check that it is."""
