@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from fakeworld import World
-from faulty import PANIC, require_proven, settling
+from faulty import KILLED, PANIC, RUNNING, require_proven, settling
 from kstall.series import SeriesError
 from test_sharing import KNOWS, OVERHEAD, entry, make, shared, stage
+from test_trials import LOSES
 
 SHOWN = """
 [[shown]]
@@ -202,6 +203,82 @@ def test_a_base_that_panics_is_no_verdict(world: World) -> None:
     step = stage(ran, "beta", "without")
     assert step.status == "error"
     assert (step.error or "").startswith("without the patches: ")
+
+
+#: Of beta's guest without its patch: how many were started until now.
+WITHOUT = (
+    BUG
+    + """
+    number = 1 + len(list(world.glob("without-*")))
+    (world / f"without-{number}").touch()
+"""
+)
+
+
+def until(last: int, what: str) -> str:
+    """A guest that does ``what`` without the patches, but for later boots of it."""
+    body = what.strip().replace("\n", "\n        ")
+    return f"{WITHOUT}    {SLEEPS}\n    if number <= {last}:\n        {body}\n"
+
+
+@pytest.mark.parametrize("what", [LOSES, RUNNING + KILLED], ids=["loses", "killed"])
+def test_a_base_that_could_not_be_judged_is_booted_again(
+    world: World, what: str
+) -> None:
+    world.guest(until(1, what))
+    ran = world.validate("beta")
+    require_proven(ran)
+    assert len(world.guests) == 3
+    assert "without the patches: booting it again" in ran.output
+    outcome = entry(ran, "beta")
+    # Both are reported, apart from those with the patches.
+    assert [attempt.number for attempt in outcome.tries] == [1]
+    first, second = outcome.base_tries
+    assert (first.number, second.number) == (1, 2)
+    assert (first.evidence, second.evidence) == (
+        "beta/without/results",
+        "beta/without-2/results",
+    )
+    for attempt in outcome.base_tries:
+        place = str(attempt.evidence)
+        assert (ran.dir / place).is_dir()
+        assert place in ran.output
+        assert place in (ran.dir / "report.html").read_text()
+    if what == LOSES:
+        (unjudged,) = first.unjudged
+        assert unjudged.check == "dozes"
+        assert "ftrace: 9 events lost" in unjudged.cause
+        assert first.guest.error is None
+    else:
+        assert first.unjudged == []
+        assert "the guest went away" in (first.guest.error or "")
+    assert first.guest.log == "beta/without/guest.log"
+    assert second.unjudged == [] and second.guest.status == "pass"
+    # The stage is that of the one that was judged.
+    (step,) = (step for step in outcome.stages if step.name == "without")
+    assert step == second.guest and step.status == "pass"
+    assert len(outcome.shown) == 1
+    assert sum(check.name == CHECK for check in outcome.checks) == 1
+
+
+def test_a_base_that_could_not_be_judged_twice_is_no_verdict(world: World) -> None:
+    world.guest(until(2, LOSES))
+    ran = world.validate("beta")
+    assert (ran.exit_code, len(world.guests)) == (2, 3)
+    (check,) = (check for check in entry(ran, "beta").checks if check.name == CHECK)
+    assert check.status == "error"
+    assert "ftrace: 9 events lost; in the first try: could not judge" in check.detail
+    assert len(entry(ran, "beta").base_tries) == 2
+
+
+def test_a_base_that_goes_away_twice_is_reported_twice(world: World) -> None:
+    world.guest(until(2, RUNNING + KILLED))
+    ran = world.validate("beta")
+    assert (ran.exit_code, len(world.guests)) == (2, 3)
+    step = stage(ran, "beta", "without")
+    assert (step.error or "").count("the guest went away") == 2
+    assert "\nin the first try: the guest went away" in (step.error or "")
+    assert [attempt.number for attempt in entry(ran, "beta").base_tries] == [1, 2]
 
 
 def complains(world: World, text: str) -> None:

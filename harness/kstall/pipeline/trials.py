@@ -75,16 +75,10 @@ def once(bench: Bench) -> Evidence:
         last = number == _TRIES
         saved, checks = _try(bench, number, last=last)
         if saved is not None and (last or not _may_be_tried_again(checks)):
-            if number > 1:
-                _mention_first_try(bench, checks)
+            mention_first_try(bench.entry.tries, checks)
             bench.entry.checks += checks
             return saved
-        # The report's stages are those of the last try; this one is in ``tries``.
-        bench.entry.stages = [
-            stage
-            for stage in bench.entry.stages
-            if stage.name not in ("guest", "judge")
-        ]
+        forget_stages(bench, "guest", "judge")
     raise AssertionError("unreachable")
 
 
@@ -110,9 +104,8 @@ def _try(
             stage.summary = booted.summary
             entry.evidence = str(results.relative_to(run.dir))
     except runs.StageStopped as stopped:
-        _note(bench, number, out, [])
-        if number > 1:
-            _mention_first_try(bench, [])
+        entry.tries.append(noted(bench, number, out, []))
+        mention_first_try(entry.tries, [])
         if last or not isinstance(stopped.__cause__, NotJudged):
             raise
         run.ui.say(f"could not judge ({stopped.__cause__.what.splitlines()[0]})")
@@ -123,7 +116,7 @@ def _try(
         judgement, stage.reused = _judgement(bench, saved, results)
         entry.events, checks = judgement.events, judgement.checks
         stage.summary = _summary(bench, checks)
-    _note(bench, number, out, checks)
+    entry.tries.append(noted(bench, number, out, checks))
     if not last and _may_be_tried_again(checks):
         cause = next(check.detail for check in checks if check.tainted)
         run.ui.say(f"{cause.splitlines()[0]}: booting this guest once more")
@@ -161,31 +154,44 @@ def _judgement(bench: Bench, saved: Evidence, results: Path) -> tuple[_Judgement
     return judgement, False
 
 
-def _note(bench: Bench, number: int, out: Path, checks: Sequence[Check]) -> None:
-    """Record a try, which is saved with the next stage."""
-    results = out / "results"
-    (stage,) = [stage for stage in bench.entry.stages if stage.name == "guest"]
-    bench.entry.tries.append(
-        Try(
-            number=number,
-            evidence=_inside(bench, results),
-            guest=stage,
-            unjudged=_unjudged(checks),
-        )
+def noted(
+    bench: Bench, number: int, out: Path, checks: Sequence[Check], name: str = "guest"
+) -> Try:
+    """A try for the report, which is saved with the next stage.
+
+    The stage of that ``name`` tells how the guest ended.
+    """
+    (stage,) = [stage for stage in bench.entry.stages if stage.name == name]
+    return Try(
+        number=number,
+        evidence=_inside(bench, out / "results"),
+        guest=stage,
+        unjudged=_unjudged(checks),
     )
 
 
-def _mention_first_try(bench: Bench, checks: Sequence[Check]) -> None:
-    """Add the cause of the first try to what could not be judged twice."""
-    first = bench.entry.tries[0]
+def forget_stages(bench: Bench, *names: str) -> None:
+    """Drop the stages of a try: the report's are those of the last one."""
+    bench.entry.stages = [
+        stage for stage in bench.entry.stages if stage.name not in names
+    ]
+
+
+def mention_first_try(tries: Sequence[Try], checks: Sequence[Check]) -> None:
+    """Add the cause of the first try to what could not be judged twice.
+
+    ``checks`` are those of the last one.
+    """
+    first, last = tries[0], tries[-1]
+    if first is last:
+        return
     causes = {unjudged.check: unjudged.cause for unjudged in first.unjudged}
     any_cause = first.guest.error or next(iter(causes.values()), "")
     for check in checks:
         if check.tainted:
             check.detail += f"; in the first try: {causes.get(check.name, any_cause)}"
-    stage = next(stage for stage in bench.entry.stages if stage.name == "guest")
-    if stage.error:
-        stage.error += f"\nin the first try: {any_cause}"
+    if last.guest.error:
+        last.guest.error += f"\nin the first try: {any_cause}"
 
 
 def _inside(bench: Bench, results: Path) -> str | None:

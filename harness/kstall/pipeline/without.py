@@ -17,10 +17,11 @@ from pathlib import Path
 from ..base import FailedCheck, KstallError, NotJudged
 from ..build import kernel
 from ..evidence import evidence
-from ..guest import GuestEnded, matching_reports, run_guest
+from ..guest import Guest, GuestEnded, matching_reports, run_guest
 from ..report import report
 from ..series import Series, Shown
 from ..verdict import Check, Comparison, Verdict, run_check
+from . import run as runs
 from . import trials
 
 #: The check that each bug shows without the patches.
@@ -36,85 +37,104 @@ Headlines = dict[str, tuple[str, ...]]
 def prove(bench: trials.Bench, base: kernel.Kernel, extra: Path | None = None) -> None:
     """Boot ``base`` with the workloads that show bugs, and add the check `CHECK`.
 
-    ``extra`` is where the workloads' own modules for it are.  Raises
-    `runs.StageStopped` if it cannot be judged.
+    ``extra`` is where the workloads' own modules for it are.  A guest that could not be
+    judged because of the apparatus is booted once more, as the one with the patches.
+    Raises `runs.StageStopped` if it cannot be judged.
     """
     entry, run = bench.entry, bench.run
-    series = part(bench.series)
-    expressions = {
-        shown.check: shown.complaint
-        for shown in bench.series.spec.shown
-        if shown.complaint
-    }
     guest = dataclasses.replace(bench.guest, kernel=base, extra=extra)
+    for number in (1, 2):
+        out = bench.dir / ("without" if number == 1 else f"without-{number}")
+        try:
+            with run.stage("without", entry) as stage:
+                checks, headlines = _boot(bench, guest, out, stage, fresh=number > 1)
+        except runs.StageStopped as stopped:
+            entry.base_tries.append(trials.noted(bench, number, out, (), "without"))
+            trials.mention_first_try(entry.base_tries, ())
+            if number > 1 or not isinstance(stopped.__cause__, NotJudged):
+                raise
+        else:
+            entry.base_tries.append(trials.noted(bench, number, out, checks, "without"))
+            if number > 1 or not any(check.tainted for check in checks):
+                trials.mention_first_try(entry.base_tries, checks)
+                _report(bench, checks, headlines)
+                return
+        trials.forget_stages(bench, "without")
+        run.ui.say("could not judge the guest without the patches: booting it again")
+
+
+def _boot(
+    bench: trials.Bench, guest: Guest, out: Path, stage: runs.Opened, *, fresh: bool
+) -> tuple[Sequence[Check], Headlines]:
+    """The checks of a base guest, none if an expected complaint ended it, and what it
+    complained of."""
+    expressions = _expressions(bench.series)
 
     def shows(results: Path) -> bool:
         """Whether the end of the kernel is all that has to be seen."""
         headlines = _headlines(results, expressions)
         return _verdict(bench.series, (), headlines).status == "pass"
 
-    with run.stage("without", entry) as stage:
-        checks: Sequence[Check] = ()
-        for number in (1, 2):
-            out = bench.dir / ("without" if number == 1 else f"without-{number}")
-            stage.log = out / "guest.log"
-            try:
-                booted = run_guest(
-                    bench.context,
-                    series,
-                    guest,
-                    stage.log,
-                    out=out,
-                    fresh=bench.again or number > 1,
-                    keep=trials.is_complete,
-                    keep_end=shows,
-                    expected=tuple(expressions.values()),
-                )
-                stage.reused = booted.reused
-                checks = evidence.judge(series, evidence.load(booted.results))
-            except GuestEnded as end:
-                stage.reused = end.reused
-                break
-            except FailedCheck as error:
-                # A failure of the base is no verdict on the series.
-                raise KstallError(
-                    f"without the patches: {error.what}", log=error.log, next=error.next
-                ) from error
-            except NotJudged:
-                if number > 1:
-                    raise
-                checks = ()
-            if checks and not any(check.tainted for check in checks):
-                break
-            if number == 1:
-                run.ui.say(
-                    "could not judge the guest without the patches: booting it again"
-                )
-        headlines = _headlines(out / "results", expressions)
-        entry.shown = [
-            report.Shown(
-                check=shown.check,
-                looks=" ".join(shown.looks.split()),
-                comparisons=[
-                    *_complaint(headlines.get(shown.check, ())),
-                    *(
-                        comparison
-                        for comparison in (check.comparisons if check else ())
-                        if not comparison.ok
-                    ),
-                ],
-            )
-            for shown, check in _pairs(bench.series, checks)
-        ]
-        entry.checks.append(_verdict(bench.series, checks, headlines))
-        failed = sum(check.status == "fail" for check in checks)
-        stage.summary = (
-            f"{failed} of {len(checks)} checks fail on the base kernel"
-            if checks
-            else "the base kernel ends early"
+    stage.log = out / "guest.log"
+    checks: Sequence[Check] = ()
+    try:
+        booted = run_guest(
+            bench.context,
+            part(bench.series),
+            guest,
+            stage.log,
+            out=out,
+            fresh=bench.again or fresh,
+            keep=trials.is_complete,
+            keep_end=shows,
+            expected=tuple(expressions.values()),
         )
-        if any(headlines.values()):
-            stage.summary += ", which complains" if checks else ", and complains"
+        stage.reused = booted.reused
+        checks = evidence.judge(part(bench.series), evidence.load(booted.results))
+    except GuestEnded as end:
+        stage.reused = end.reused
+    except FailedCheck as error:
+        # A failure of the base is no verdict on the series.
+        raise KstallError(
+            f"without the patches: {error.what}", log=error.log, next=error.next
+        ) from error
+    headlines = _headlines(out / "results", expressions)
+    failed = sum(check.status == "fail" for check in checks)
+    stage.summary = (
+        f"{failed} of {len(checks)} checks fail on the base kernel"
+        if checks
+        else "the base kernel ends early"
+    )
+    if any(headlines.values()):
+        stage.summary += ", which complains" if checks else ", and complains"
+    return checks, headlines
+
+
+def _report(bench: trials.Bench, checks: Sequence[Check], headlines: Headlines) -> None:
+    """Add how the bugs show, and the check that they do."""
+    bench.entry.shown = [
+        report.Shown(
+            check=shown.check,
+            looks=" ".join(shown.looks.split()),
+            comparisons=[
+                *_complaint(headlines.get(shown.check, ())),
+                *(
+                    comparison
+                    for comparison in (check.comparisons if check else ())
+                    if not comparison.ok
+                ),
+            ],
+        )
+        for shown, check in _pairs(bench.series, checks)
+    ]
+    bench.entry.checks.append(_verdict(bench.series, checks, headlines))
+
+
+def _expressions(series: Series) -> dict[str, str]:
+    """What the kernel is expected to complain of, by check."""
+    return {
+        shown.check: shown.complaint for shown in series.spec.shown if shown.complaint
+    }
 
 
 def part(series: Series) -> Series:

@@ -211,6 +211,9 @@ class SeriesReport(_Model):
         default=[], description="how the bugs that it fixes show without it"
     )
     tries: list[Try] = Field(default=[], description="boots of its guest, in order")
+    base_tries: list[Try] = Field(
+        default=[], description="boots of its guest without the patches, in order"
+    )
     repeats: Repeats | None = Field(
         default=None, description="of a run that repeats its guest"
     )

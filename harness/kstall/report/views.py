@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich import markup
@@ -15,7 +16,7 @@ from ..evidence import Row
 from ..verdict import Check, Explanation
 from . import explain
 from .plain import printable
-from .report import Repeats, Report, SeriesReport
+from .report import Repeats, Report, SeriesReport, Try
 
 # The most failed comparisons to print; the page has them all.
 _WRONG = 10
@@ -313,8 +314,12 @@ def _series(series: SeriesReport, report: Report, console: Console) -> None:
         console.print(_checks(series, console))
     if series.shown:
         console.print(_shown(series, console))
-    if len(series.tries) > 1:
-        console.print(_tries(series, console))
+    for title, tries in (
+        ("try", series.tries),
+        ("without the patches: try", series.base_tries),
+    ):
+        if len(tries) > 1:
+            console.print(_tries(title, tries, console))
     if series.repeats is not None:
         console.print(_tally(series.repeats, console))
     if series.overhead is not None:
@@ -333,10 +338,10 @@ def _shown(series: SeriesReport, console: Console) -> Table:
     return table
 
 
-def _tries(series: SeriesReport, console: Console) -> Table:
+def _tries(title: str, tries: Sequence[Try], console: Console) -> Table:
     """The result of each boot of a guest that had to be tried again."""
-    table = _table(console, "try", "guest", "not judged")
-    for attempt in series.tries:
+    table = _table(console, title, "guest", "not judged")
+    for attempt in tries:
         causes = dict.fromkeys(miss.cause for miss in attempt.unjudged)
         error = attempt.guest.error.splitlines()[0] if attempt.guest.error else ""
         text = escape("; ".join(filter(None, (error, *causes, attempt.evidence))))
