@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kstall_ops import cli, errors, explain, fleet, seal, store
+from processes import descendants
 from recordings import Training, culprit
 
 AGENT = Path(__file__).with_name("fake_agent.py")
@@ -228,13 +229,14 @@ def test_an_interrupt_ends_it_at_once(tmp_path: Path) -> None:
     ]
 
 
-def _running(word: str) -> list[str]:
-    """Processes that have ``word`` on their command line."""
+def _running(word: str) -> list[int]:
+    """Processes of ours that have ``word`` on their command line."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for number in descendants():
         with contextlib.suppress(OSError):
-            if word in path.read_text(errors="replace").replace("\0", " "):
-                found.append(path.parent.name)
+            text = Path(f"/proc/{number}/cmdline").read_text(errors="replace")
+            if word in text.replace("\0", " "):
+                found.append(number)
     return found
 
 
