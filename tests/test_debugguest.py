@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 import kerneltree
-from kstall.base import KstallError, NotJudged
+from kstall.base import KstallError, NotJudged, arch
 from kstall.build import Kernel, kconfig
 from kstall.debian import Root
 from kstall.evidence import debugcheck
@@ -293,13 +293,16 @@ class Stages:
         ]
         home, tree = tmp_path / "cache", kerneltree.directory(tmp_path / "linux")
         root: Any = None
-        tools: Any = SimpleNamespace(id="t")
+        tools: Any = SimpleNamespace(id="t", arch=arch.X86_64)
         base = kerneltree.base(tree, home)
         self.ground = groups.Ground(self.project, base, root, tools, home)
         # What guests say, by the names of their directories; and which were booted.
         self.answers: dict[str, str | Exception] = {}
         self.booted: list[str] = []
         self.built: list[tuple[str, str]] = []
+        self.groups: list[groups.Group] = []
+        # The .config of kernels, by flavour.
+        self.configs: dict[str, str] = {}
         self.path = tmp_path
         monkeypatch.setattr(debugging.debugguest, "run", self._boot)
         monkeypatch.setattr(debugging.debugkernel, "build", self._build)
@@ -308,9 +311,14 @@ class Stages:
         self.triggers: dict[str, bool] = {}
         monkeypatch.setattr(debugging.accel, "probe", lambda *_: self.speed)
 
-    def _build(self, _: Any, __: Any, flavour: str, side: str, ___: Any) -> Kernel:
+    def _build(
+        self, _: Any, group: groups.Group, flavour: str, side: str, run: Any
+    ) -> Kernel:
         self.built.append((flavour, side))
-        return kernel_at(self.path / flavour / side)
+        self.groups.append(group)
+        built = kernel_at(self.path / flavour / side)
+        built.config.write_text(self.configs.get(flavour, ""))
+        return built
 
     def _boot(
         self, *words: Any, triggers: bool, **_: Any
@@ -367,6 +375,37 @@ def test_where_no_kernel_complains_the_base_is_not_asked(stages: Stages) -> None
     assert "debug: guest ended as" in labels and "kcsan: guest ended as" in labels
     (stage,) = stages.report.series[0].stages
     assert stage.name == "debug" and "of 8 checks pass" in stage.summary
+
+
+def test_a_kernel_of_its_own_is_configured_like_the_first_if_that_has_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages = Stages(tmp_path, monkeypatch)
+    shutil.copytree(stages.project.patches / "demo", stages.project.patches / "twin")
+    (stages.project.kconfigs / "debug.config").write_text("CONFIG_KASAN=y\n")
+    (stages.project.kconfigs / "kcsan.config").write_text("CONFIG_KCSAN=y\n")
+    # The second kernel with KCSAN lacks what the fragment of its series asks for.
+    stages.configs = {
+        "debug": "CONFIG_KASAN=y\nCONFIG_DEMO=y\n",
+        "kcsan": "CONFIG_KCSAN=y\n",
+    }
+    stages.series = stages.project.load()
+    stages.report.series = [
+        report.SeriesReport(name=series.name, title="t", digest="d")
+        for series in stages.series
+    ]
+    stages.prove()
+    built = [
+        (flavour, group.name, like and like.name, group.absent(0))
+        for (flavour, _), group in zip(stages.built, stages.groups, strict=True)
+        for like in [group.configured_as]
+    ]
+    assert built == [
+        ("debug", "demo", None, frozenset()),
+        ("debug", "twin", "demo", frozenset()),
+        ("kcsan", "demo", None, frozenset()),
+        ("kcsan", "twin", None, frozenset()),
+    ]
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -675,7 +714,11 @@ def test_base_and_patched_are_built_in_one_directory(
         told.append(("build", slot, *tree.touched))
         return kernel_at(tmp_path / "kernel")
 
-    monkeypatch.setattr(debugkernel.kernel, "added_symbols", lambda _: {"NEW"})
+    monkeypatch.setattr(
+        debugkernel.kernel,
+        "added_symbols",
+        lambda plan: frozenset({"NEW"} if plan.patches else ()),
+    )
     monkeypatch.setattr(debugkernel.kernel, "configure", configure)
     monkeypatch.setattr(debugkernel.kernel, "build", build)
     run = runs.begin(tmp_path / "out", ["kstall"], ui())

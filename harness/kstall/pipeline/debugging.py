@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -180,21 +179,35 @@ def _patched(
         ]
         stage.reused = all(program.reused for program in all_programs)
         stage.summary = ", ".join(program.name for program in all_programs) or "none"
-    kernels = {
-        (group.name, flavour): debugkernel.build(ground, group, flavour, "patched", run)
-        for flavour, group in itertools.product(flavours, groups)
-    }
-    return [
-        DebugGuest(
-            series,
-            group,
-            flavour,
-            "patched",
-            kernels[group.name, flavour],
-            by_series[series.name],
-        )
-        for flavour, (group, series) in itertools.product(flavours, pairs)
-    ]
+    guests = []
+    for flavour in flavours:
+        first, *others = groups
+        kernels = {
+            first.name: debugkernel.build(ground, first, flavour, "patched", run)
+        }
+        like = {first.name: first}
+        config = kernels[first.name].config
+        for group in others:
+            # Then only what the patches change has to be compiled again.
+            if group.is_met_by(config, ground, f"{flavour}.config"):
+                like[group.name] = dataclasses.replace(group, configured_as=first)
+            else:
+                like[group.name] = group
+            kernels[group.name] = debugkernel.build(
+                ground, like[group.name], flavour, "patched", run
+            )
+        guests += [
+            DebugGuest(
+                series,
+                like[group.name],
+                flavour,
+                "patched",
+                kernels[group.name],
+                by_series[series.name],
+            )
+            for group, series in pairs
+        ]
+    return guests
 
 
 def _base(

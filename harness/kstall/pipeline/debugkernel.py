@@ -51,7 +51,7 @@ def build(
     """
     plan = group.plan if side == "patched" else group.plan.upto(0)
     fragments = group.fragments(ground.project, f"{flavour}.config")
-    absent = kernel.added_symbols(group.plan) if side == "base" else frozenset()
+    absent = group.absent(len(group.plan.patches) if side == "patched" else 0)
     with (
         run.stage(f"{flavour}-{side}-{group.name}") as stage,
         _checkout(plan, run) as checkout,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from ..build import kernel
+from ..build import kconfig, kernel
 from ..debian import Root
 from ..evidence import debugcheck
 from ..series import Project, Series
@@ -85,6 +85,15 @@ class Group:
         )
         names = dict.fromkeys(("base.config", *fragments, *more))
         return [project.kconfigs / name for name in names]
+
+    def is_met_by(self, config: Path, ground: Ground, *more: str) -> bool:
+        """Whether a kernel with that ``.config`` has all that its fragments ask for."""
+        try:
+            fragments = self.fragments(ground.project, *more)
+            requested = kconfig.combine(fragments, ground.tools.arch)
+        except kconfig.KconfigError:
+            return False  # configuring it reports the error
+        return not kconfig.missing(requested, kconfig.parse_config(config))
 
     @functools.cached_property
     def code(self) -> debugcheck.Code:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..base import KstallError, figure, figures, parallel, places
-from ..build import kconfig
 from ..cost import Kernels, objects, shares
 from ..evidence import Evidence, mutate
 from ..guest import Guest, accel, guestrun, machine_for, run_guest
@@ -258,7 +257,7 @@ class _Sharing:
         that the base is the same.
         """
         ground, group = subject.ground, subject.group
-        if like is not None and _has_all(like, group):
+        if like is not None and group.is_met_by(like.patched.config, like.ground):
             group = dataclasses.replace(group, configured_as=like.group)
         return kernels.make(
             ground, group, self._options.level, self._run, subject.entry
@@ -640,17 +639,6 @@ class _Sharing:
     def _remark(self, subject: Subject, text: str) -> None:
         with self._run.stage("alone", subject.entry) as stage:
             stage.summary = text
-
-
-def _has_all(built: Built, group: Group) -> bool:
-    """Whether the kernel is configured as ``group`` asks for."""
-    ground = built.ground
-    try:
-        fragments = group.fragments(ground.project)
-        requested = kconfig.combine(fragments, ground.tools.arch)
-    except kconfig.KconfigError:
-        return False  # configuring it reports the error
-    return not kconfig.missing(requested, kconfig.parse_config(built.patched.config))
 
 
 def _interrupted(subjects: Iterable[Subject]) -> None:
