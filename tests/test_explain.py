@@ -15,9 +15,10 @@ import pytest
 from rich.console import Console
 
 from kstall import cli
+from kstall.base import arch
 from kstall.evidence import evidence, kunit
 from kstall.pipeline import run as runs
-from kstall.pipeline import ui
+from kstall.pipeline import ui, validate
 from kstall.report import (
     Report,
     SeriesReport,
@@ -31,6 +32,7 @@ from kstall.report import (
     report,
     views,
 )
+from kstall.series import Project
 from kstall.verdict import Check, Comparison, Explanation, Verdict
 
 #: As debugfs has it, of a suite of which a case and a parameter of another failed.
@@ -149,6 +151,7 @@ def _report(*checks: Check, command: str = "kstall validate -- demo other") -> R
         run="r1",
         started="2026-01-01T00:00:00+00:00",
         command=command.split(),
+        options={},
         tree=report.Tree(
             kind="git", origin="/linux", version="7.3", describe="v7.3", id="7.3-0"
         ),
@@ -360,51 +363,150 @@ def test_a_run_directory_that_is_gone_explains_less(tmp_path: Path) -> None:
     assert explanation.again
 
 
+def _options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> list[dict[str, list[str]] | None]:
+    """What the report of each run of ``command`` has as its options."""
+    options = []
+
+    def validate_(request: validate.Request, *_: object) -> tuple[Path, Report]:
+        options.append(validate._options(request))
+        return tmp_path, _report()
+
+    monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(validate, "validate", validate_)
+    cli.main(shlex.split(command)[1:])
+    return options
+
+
+#: The other architecture than this machine's.
+_FOREIGN = next(name for name in arch.NAMES if name != arch.host().name)
+
+
 @pytest.mark.parametrize(
     ("command", "kind", "again"),
     [
         (
-            "kstall validate --level quick -- demo other",
+            "--level quick -- drm-sched iommu-fq",
             "positive",
             ["kstall validate --again --level quick demo"],
         ),
         (
-            "kstall validate --kernel=/a --repeat 5 demo --again --out x",
+            "--kernel=/a --repeat 5 drm-sched --again --out x",
             "invariant",
             ["kstall validate --again --kernel /a --out x demo"],
         ),
         (
-            "kstall validate --level full --kernel /a demo",
+            "--level full --kernel /a drm-sched",
             "patch",
             [
-                "kstall validate --level full --kernel /a demo",
-                "make validate SERIES=demo KERNEL=/a LEVEL=full",
+                "kstall validate --kernel /a demo",
+                "make validate SERIES=demo KERNEL=/a",
             ],
         ),
         (
-            "kstall validate --arch arm64 --level quick demo",
+            f"--arch {_FOREIGN} --level quick drm-sched",
             "patch",
             [
-                "kstall validate --arch arm64 --level quick demo",
-                "make validate SERIES=demo ARCH=arm64 LEVEL=quick",
+                f"kstall validate --arch {_FOREIGN} --level quick demo",
+                f"make validate SERIES=demo ARCH={_FOREIGN} LEVEL=quick",
             ],
         ),
-        ("kstall check-thread a.mbox", "positive", ["kstall check-thread a.mbox"]),
+        # A flag is followed by a series, or by another option.
+        ("drm-sched --alone", "patch", ["kstall validate --alone demo"]),
+        ("--alone drm-sched iommu-fq", "patch", ["kstall validate --alone demo"]),
+        (
+            "--alone --repeat 5 drm-sched",
+            "positive",
+            ["kstall validate --again --alone demo"],
+        ),
+        # As argparse takes them, too: cut short, and a value that looks like a series.
+        (
+            "--rep=5 --alo --out drm-sched drm-sched --seed 0x10 --seed 3",
+            "positive",
+            ["kstall validate --again --out drm-sched --alone --seed 16 --seed 3 demo"],
+        ),
+        (
+            "--at-once 2 --out=-x drm-sched",
+            "patch",
+            ["kstall validate --out=-x --at-once 2 demo"],
+        ),
     ],
 )
 def test_the_command_that_tries_again_is_one_that_kstall_takes(
-    tmp_path: Path, command: str, kind: str, again: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    kind: str,
+    again: list[str],
 ) -> None:
-    run_report = _report(_check(kind=kind), command=command)
-    explain.fill(run_report, tmp_path)
+    (options,) = _options(monkeypatch, tmp_path, f"kstall validate {command}")
+    assert _again(tmp_path, kind, options) == again
+
+
+def _again(run: Path, kind: str, options: dict[str, list[str]] | None) -> list[str]:
+    run_report = _report(_check(kind=kind))
+    run_report.options = options
+    explain.fill(run_report, run)
     explanation = run_report.series[0].checks[0].explanation
     assert explanation is not None
-    assert explanation.again == again
     for line in explanation.again:
-        # `make` hands them on, and --again is another module's to know.
-        words = [word for word in shlex.split(line) if word != "--again"]
+        words = shlex.split(line)
         if words[0] == "kstall":
-            assert cli._parser().parse_args(words[1:])
+            (*_, series) = cli._parser().parse_args(words[1:]).series
+            assert series == "demo"
+    return explanation.again
+
+
+def test_another_project_is_named_again(
+    project_copy: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = project_copy.root
+    command = f"kstall --project {root} validate --alone drm-sched"
+    (options,) = _options(monkeypatch, tmp_path, command)
+    assert _again(tmp_path, "patch", options) == [
+        f"kstall --project {root} validate --alone demo"
+    ]
+
+
+def test_of_several_trees_only_that_of_the_run_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = "kstall validate --kernel /a --level quick --kernel /b drm-sched"
+    assert [
+        _again(tmp_path, "patch", options)
+        for options in _options(monkeypatch, tmp_path, command)
+    ] == [
+        [
+            f"kstall validate --kernel {tree} --level quick demo",
+            f"make validate SERIES=demo KERNEL={tree} LEVEL=quick",
+        ]
+        for tree in ("/a", "/b")
+    ]
+    file = tmp_path / "trees.toml"
+    file.write_text(
+        '[matrix]\ntrees = ["/a", "c"]\nlevels = ["quick"]\nseries = ["drm-sched"]\n'
+    )
+    command = f"kstall validate --alone --matrix {file}"
+    assert [
+        _again(tmp_path, "positive", options)
+        for options in _options(monkeypatch, tmp_path, command)
+    ] == [
+        [f"kstall validate --again --kernel {tree} --level quick --alone demo"]
+        for tree in ("/a", f"{tmp_path}/c")
+    ]
+
+
+def test_without_options_the_whole_command_tries_again(tmp_path: Path) -> None:
+    """As of another verb, and of a report that was written before there were any."""
+    for command in ("kstall check-thread a.mbox", "kstall validate --alone demo"):
+        run_report = _report(_check(kind="positive"), command=command)
+        run_report.options = None
+        explain.fill(run_report, tmp_path)
+        explanation = run_report.series[0].checks[0].explanation
+        assert explanation is not None
+        assert explanation.again == [command]
 
 
 def test_what_passes_is_not_explained(tmp_path: Path) -> None:

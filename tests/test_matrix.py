@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -122,6 +123,15 @@ def test_what_stops_applying_turns_the_matrix_red(world: World, tmp_path: Path) 
     (failed,) = [case for suite in suites for case in suite if case.result]
     assert type(failed.result[0]).__name__ == "Failure"
     assert "no longer applies" in str(failed.result[0].message)
+    # What tries again does so on that tree alone.
+    saved = report.read(world.out / "latest" / "old" / "report.json")
+    explanation = saved.series[0].stages[-1].explanation
+    assert explanation is not None
+    (line,) = explanation.again
+    assert str(world.kernel) not in line
+    again = world.run(*shlex.split(line)[1:])
+    assert again.exit_code == 1, again.output
+    assert "no longer applies to 7.3.4" in (again.stage("apply").error or "")
 
 
 def test_a_tree_that_cannot_be_had_stops_no_other(world: World, tmp_path: Path) -> None:

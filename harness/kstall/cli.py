@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from . import farm
 
 CANNOT_RUN = 2
+# Options of `validate` that a command which tries again does not take over: it boots
+# once, and the tree, of several, is known to `pipeline`.
+_NOT_AGAIN = ("--again", "--repeat", "--kernel", "--matrix", "--arch", "--level")
 # `make validate KERNEL=...` exports some of these, and users may have set others for
 # builds of their own; the makes that we call would obey them.
 _NOT_FOR_KBUILD = (
@@ -259,7 +262,7 @@ def _parser() -> argparse.ArgumentParser:
         "be repeated",
     )
     _add_workers(prove)
-    prove.set_defaults(verb=_validate)
+    prove.set_defaults(verb=_validate, parsers=(parser, prove))
 
     _add_worker(verbs)
 
@@ -753,6 +756,7 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
         at_once=arguments.at_once,
         arch=_architecture(arguments),
         seeds=tuple(arguments.seed),
+        options=_options(arguments),
     )
     where = _where(arguments)
     if not columns:
@@ -766,6 +770,23 @@ def _validate(arguments: argparse.Namespace, console: Console) -> int:
 
 def _architecture(arguments: argparse.Namespace) -> Architecture:
     return arch.host() if arguments.arch is None else arch.named(arguments.arch)
+
+
+def _options(arguments: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """The options that prove the same again, by name, with their values, of which flags
+    have none; not those that say on what tree."""
+    given: dict[str, tuple[str, ...]] = {}
+    # argparse has no public list of them.
+    actions = [action for parser in arguments.parsers for action in parser._actions]
+    for action in actions:
+        # What is not in the arguments has an effect at once, such as --help.
+        value = getattr(arguments, action.dest, action.default)
+        if not action.option_strings or value == action.default:
+            continue
+        values = value if isinstance(value, list) else [value]
+        flag = action.nargs == 0
+        given[action.option_strings[-1]] = () if flag else tuple(map(str, values))
+    return {name: given[name] for name in given if name not in _NOT_AGAIN}
 
 
 def _columns(

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -54,7 +54,9 @@ class Request:
     instead of a series' own.  ``base`` is the tree of ``kernel``, if it was obtained
     already; ``place`` the run directory, if it is to be no new one below ``out``.
     ``expected``: whether the series are expected to apply, where series.toml is not to
-    decide that.  ``away`` hands out what workers may do.
+    decide that.  ``away`` hands out what workers may do.  ``options`` are those of the
+    command line that prove the same again, by name, but for what is said here of tree,
+    architecture and level; None if only the whole command does.
     """
 
     project: Project
@@ -73,6 +75,7 @@ class Request:
     place: Path | None = None
     expected: bool | None = None
     away: elsewhere.Elsewhere | None = None
+    options: Mapping[str, Sequence[str]] | None = None
 
 
 def _on_architecture(request: Request) -> Request:
@@ -111,6 +114,7 @@ def validate(
 
 def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
     run = runs.begin(request.out, command, ui, place=request.place, away=request.away)
+    run.report.options = _options(request)
     run.report.environment.arch = request.arch.name
     run.report.series = [
         SeriesReport(
@@ -130,6 +134,22 @@ def _begin(request: Request, ui: Ui, command: Sequence[str]) -> runs.Run:
         for series in request.series
     ]
     return run
+
+
+def _options(request: Request) -> dict[str, list[str]] | None:
+    """The options with which `kstall validate` proves a series of ``request`` again,
+    by name; None if only the whole command does."""
+    if request.options is None:
+        return None
+    of_the_tree: dict[str, list[str]] = {}
+    if request.kernel is not None:
+        of_the_tree["--kernel"] = [str(request.kernel)]
+    if not request.arch.native:
+        of_the_tree["--arch"] = [request.arch.name]
+    if request.level != "full":
+        of_the_tree["--level"] = [request.level]
+    others = {name: list(values) for name, values in request.options.items()}
+    return of_the_tree | others
 
 
 def guests(

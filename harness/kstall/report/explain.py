@@ -7,11 +7,10 @@ verdict depends on it, it is short, and it is plain text.
 
 from __future__ import annotations
 
-import itertools
 import json
 import shlex
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,8 @@ LINES = 12
 WIDTH = 200
 _EXCERPTS = 3
 _FILES = 3
+# The option that stands before the verb.
+_PROJECT = "--project"
 # Options of `kstall validate` and the variables by which `make validate` takes them.
 _OF_MAKE = {"--kernel": "KERNEL", "--arch": "ARCH", "--level": "LEVEL"}
 _OF_A_FILE = 2**16
@@ -355,41 +356,31 @@ def _again(report: Report, series: SeriesReport | None, *, fresh: bool) -> list[
 
     ``fresh`` boots guests again instead of reusing their evidence.
     """
-    words = list(report.command)
-    if words[:2] != ["kstall", "validate"]:
-        return [shlex.join(words)]
-    options = _options(words[2:], {entry.name for entry in report.series})
+    if report.options is None:
+        return [shlex.join(report.command)]
+    options = dict(report.options)
+    project = {_PROJECT: options.pop(_PROJECT)} if _PROJECT in options else {}
     names = [series.name] if series else [entry.name for entry in report.series]
-    anew = ["--again"] if fresh else []
-    commands = [shlex.join(["kstall", "validate", *anew, *options, *names])]
-    if not fresh:
+    words = ["kstall", *_words(project), "validate", *(["--again"] if fresh else [])]
+    commands = [shlex.join([*words, *_words(options), *names])]
+    if not fresh and not project and options.keys() <= _OF_MAKE.keys():
         make = ["make", "validate", f"SERIES={' '.join(names)}"]
-        values = dict(itertools.pairwise(options))
-        make += [
-            f"{variable}={values[option]}"
-            for option, variable in _OF_MAKE.items()
-            if option in values
-        ]
+        for option, variable in _OF_MAKE.items():
+            make += [f"{variable}={value}" for value in options.get(option, ())]
         commands.append(shlex.join(make))
     return commands
 
 
-def _options(words: Sequence[str], series: set[str]) -> list[str]:
-    """The options of a command, without the series, --again and --repeat."""
-    options: list[str] = []
-    remaining = iter(words)
-    for word in remaining:
-        name, _, value = word.partition("=")
-        if word in ("--again", "--"):
-            continue
-        if name == "--repeat":
-            if not value:
-                next(remaining, None)
-        elif name.startswith("--"):
-            options += [name, value or next(remaining, "")]
-        elif word not in series:
-            options.append(word)
-    return options
+def _words(options: Mapping[str, Sequence[str]]) -> list[str]:
+    """Options as they are written in a command."""
+    words = []
+    for name, values in options.items():
+        if not values:
+            words.append(name)
+        for value in values:
+            # Else it would be taken for another option.
+            words += [f"{name}={value}"] if value.startswith("-") else [name, value]
+    return words
 
 
 def lines(

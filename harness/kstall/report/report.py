@@ -270,6 +270,11 @@ class Report(_Model):
     seconds: float = Field(default=0, description="wall-clock time")
     status: RunStatus = "running"
     command: list[str]
+    options: dict[str, list[str]] | None = Field(
+        default=None,
+        description="by name: with them `kstall validate` proves a series of this run "
+        "again, on the same tree; None: only the whole command does",
+    )
     tree: Tree | None = None
     environment: Environment
     stages: list[Stage] = Field(default=[], description="shared by all series")
