@@ -14,8 +14,10 @@ import pytest
 
 import live
 from kstall.base import cache
-from kstall.series import Project, mutants
+from kstall.evidence import Evidence, evidence, falsify
+from kstall.series import Project, Series, mutants
 from kstall.tree import Base, source, tree
+from kstall.verdict import run_check
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,11 +40,39 @@ MUTANTS = [
     pytest.param(series, mutant, id=f"{series}: {mutant.name}")
     for series, mutant in _all()
 ]
+FALSIFYING = [
+    pytest.param(series, mutant, id=f"{series}: {mutant.name}")
+    for series, mutant in _all()
+    if mutant.falsifies is not None
+]
 
 
 def test_each_series_with_events_has_one_that_falsifies_a_record() -> None:
     wanted = {series.name for series in Project(ROOT).load() if series.spec.tracepoint}
     assert wanted <= {series for series, mutant in _all() if mutant.falsifies}
+
+
+def _operators(
+    series: Series, falsified: mutants.Falsified, saved: Evidence
+) -> set[str]:
+    """What `kstall mutate` does to the field that ``falsified`` names."""
+    return {
+        mutant.operator
+        for mutant in falsify.mutants(series, saved)
+        if (mutant.event, mutant.field) == (falsified.event, falsified.field)
+    }
+
+
+@pytest.mark.parametrize(("name", "mutant"), FALSIFYING)
+def test_what_it_does_to_a_record_is_an_operator(
+    name: str, mutant: mutants.Mutant
+) -> None:
+    assert mutant.falsifies is not None
+    (series,) = Project(ROOT).load([name])
+    nothing = Evidence(Path(), {}, {}, {})
+    operators = _operators(series, mutant.falsifies, nothing)
+    # Which fields have symbols is only known of a kernel that was booted.
+    assert mutant.falsifies.operator in operators | {"another enum value"}
 
 
 # A patch that is worked on changes the lines around it, and a mutant that does not
@@ -98,3 +128,31 @@ def test_a_mutant_is_caught_by_name(
     checks = outcome.report.series[0].checks
     failed = {check.name for check in checks if check.status == "fail"}
     assert set(mutant.caught_by) <= failed, outcome.failed()
+
+
+@pytest.mark.live
+@pytest.mark.deep
+@pytest.mark.parametrize(("name", "mutant"), FALSIFYING)
+def test_its_check_also_notices_the_falsified_record(
+    project_root: Path, tmp_path: Path, name: str, mutant: mutants.Mutant
+) -> None:
+    """What catches the broken kernel catches what is called the same in evidence of
+    the good one: else one of the two is not what it is called."""
+    assert mutant.falsifies is not None
+    outcome = live.validate(project_root, tmp_path / "out", name, "--level", "quick")
+    assert outcome.exit_code == 0, outcome.output
+    (entry,) = outcome.report.series
+    assert entry.evidence is not None
+    (series,) = Project(project_root).load([name])
+    saved = evidence.load(outcome.dir / entry.evidence)
+    assert mutant.falsifies.operator in _operators(series, mutant.falsifies, saved)
+    false, where = falsify.Genuine(series, saved).falsified(
+        falsify.Mutant(**mutant.falsifies.model_dump())
+    )
+    assert where, "it changes nothing"
+    (check,) = (
+        check for check in series.spec.check if check.name == mutant.caught_by[0]
+    )
+    function = evidence.functions(series)[check.name]
+    judged = run_check(check.name, check.kind, check.claim, function, false)
+    assert judged.status == "fail", judged.detail
