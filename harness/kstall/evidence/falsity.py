@@ -40,7 +40,8 @@ class MutantOutcome(_Model):
 
 
 class RefutedArgument(_Model):
-    """An [[unproven]] of something that was caught, or that is not there."""
+    """An argument of [[unproven]] about an operator that is not there, which fails, or
+    about a mutant that this evidence showed to be caught, which does not."""
 
     event: str
     field: str

@@ -368,8 +368,11 @@ class Unproven(Table):
     ``operators`` are those of `kstall mutate` that no check notices on ``field``, or,
     without one, on whole records.  ``resolution`` says what the instrument resolves,
     where a difference below that is the reason: on a faster machine a check may notice
-    it.  Without one it has to escape wherever it changes something, or the argument is
-    refuted.
+    it.
+
+    An argument that a run does not need, as a check notices all the same, is named and
+    no failure: other evidence of the same kernel may need it.  One about an operator
+    that there is not for the field is a failure.
     """
 
     event: Event
