@@ -703,3 +703,26 @@ def test_every_declared_field_is_falsified(tmp_path: Path, results: Path) -> Non
         if mutant.operator.startswith("swapped")
     ]
     assert swapped == ["swapped with snore_ns"]
+
+
+@pytest.mark.parametrize(
+    ("field", "operators"),
+    [
+        # An address has no size, and a truth has two values.
+        ("bed", {"zero", "one more", "one less", "fixed", "stale", "32 bits"}),
+        ("warm", {"zero", "always", "inverted", "stale"}),
+    ],
+)
+def test_operators_fit_the_type(
+    tmp_path: Path, results: Path, field: str, operators: set[str]
+) -> None:
+    mutants = [*falsify.mutants(made(tmp_path), evidence.load(results))]
+    assert {m.operator for m in mutants if m.field == field} == operators
+    # Another field of the type can be in its place.
+    nap, dream = SPEC["tracepoint"]
+    fields = {**nap["fields"], "other": nap["fields"][field]}
+    series = made(tmp_path, tracepoint=[{**nap, "fields": fields}, dream])
+    mutants = [*falsify.mutants(series, evidence.load(results))]
+    assert {m.operator for m in mutants if (m.event, m.field) == (NAP, field)} == (
+        operators | {"from other", "swapped with other"}
+    )
