@@ -4,19 +4,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kstall import cli
 from kstall.evidence import Evidence, common, evidence, falsify, mutate, readers
 from kstall.evidence.cexpr import Member
 from kstall.evidence.falsify import MS, RECORDS, Genuine, Mutant
 from kstall.evidence.falsity import MutantOutcome, Mutation
 from kstall.evidence.records import parse_layout
 from kstall.report import html, report
-from kstall.series import Series, Spec
+from kstall.series import Project, Series, Spec
 from ringpages import entry, page, record
 
 NAP, DREAM = "demo:demo_nap", "demo:demo_dream"
@@ -669,23 +671,138 @@ def test_what_was_judged_is_not_judged_again(
     assert not mutate.mutation(made(tmp_path), results, cached, 1)[1]
 
 
-def test_it_is_shown(tmp_path: Path, results: Path) -> None:
-    series = made(tmp_path, unproven=[argument("cat", "empty")])
-    mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
-    entry = report.SeriesReport(name="demo", title="t", digest="d", mutation=mutation)
-    shown = report.Report(
+def run_of(series: Series, tmp_path: Path, **fields: Any) -> report.Report:
+    """The report of a run in ``tmp_path``, which has ``results`` as its evidence."""
+    entry = report.SeriesReport(
+        name=series.name,
+        title="t",
+        digest="d",
+        **{"evidence": "results", **fields},
+    )
+    run_report = report.Report(
         run="r",
         started="2026-01-02T03:04:05+00:00",
         command=["kstall"],
         environment=report.Environment(kstall="0", python="3", host="h", cpus=1),
         series=[entry],
     )
-    again = report.Report.model_validate_json(shown.model_dump_json())
+    report.write(run_report, tmp_path / "report.json")
+    return run_report
+
+
+#: The check that caught them, and the operators, of a field.
+BY_NAME = (
+    "naps_are_as_long_as_cats_say: zero, one more, one less, half, double, fixed, stale"
+)
+
+
+def test_it_is_shown(tmp_path: Path, results: Path) -> None:
+    series = made(tmp_path, unproven=[argument("cat", "empty")])
+    mutation = mutate.argued(series, mutate.judged(series, evidence.load(results)))
+    shown = run_of(series, tmp_path, mutation=mutation)
+    again = report.read(tmp_path / "report.json")
     assert again.series[0].mutation == mutation
     html.write(shown, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert "escaped: another string, cut short" in text
     assert "empty: so" in text
+    rows = [
+        [re.sub(r"<[^>]+>", "", cell) for cell in re.findall(r"(?s)<td.*?</td>", row)]
+        for row in re.findall(r"(?s)<tr.*?</tr>", text)
+    ]
+    by_field = {row[0]: row[1:] for row in rows if len(row) == 3}
+    assert by_field["demo_nap ret"] == [BY_NAME, ""]
+    caught, other = by_field["demo_nap cat"]
+    assert caught == "naps_are_as_long_as_cats_say: stale"
+    assert other == "escaped: another string, cut shortempty: so"
+
+
+# -- kstall mutate --------------------------------------------------------------------
+
+#: What is argued of the evidence, so that nothing escapes.
+ARGUED = (
+    ("cat", "empty", "another string", "cut short"),
+    *(
+        ("delta", "zero", "one more", "one less", "half", "double", "fixed", "x1000"),
+        ("delta", "/1000"),
+        (None, "1 ms later", "1 ms earlier"),
+    ),
+)
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`kstall mutate` of the run in ``tmp_path`` with this series in the project: its
+    exit status, and what it prints."""
+
+    def call(series: Series, *words: str, run: Path = tmp_path) -> tuple[int, str, str]:
+        monkeypatch.setenv("KSTALL_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(Project, "load", lambda *_: (series,))
+        code = cli.main(["mutate", str(run), *words])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_the_command_is_zero_if_all_is_noticed_or_argued(
+    tmp_path: Path, results: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    arguments = [
+        argument(field, *operators, event=NAP if field == "cat" else DREAM)
+        for field, *operators in ARGUED
+    ]
+    series = made(tmp_path, unproven=arguments)
+    run_of(series, tmp_path)
+    code, output, _ = command(series)
+    assert code == 0, output
+    row = next(line for line in output.splitlines() if "demo_nap: cat" in line)
+    assert row.split()[2:6] == ["1", "of", "4", "3"]
+    assert "argued: empty, another string, cut short" in row
+    assert "escaped:" not in output and BY_NAME not in output
+    # The names of the checks are for who asks.
+    code, output, _ = command(series, "demo", "--all")
+    assert code == 0, output
+    row = next(line for line in output.splitlines() if "demo_nap: ret" in line)
+    assert row.rstrip().endswith(BY_NAME)
+
+
+def test_the_command_is_one_if_something_escapes(
+    tmp_path: Path, results: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    series = made(tmp_path)
+    run_of(series, tmp_path)
+    code, output, _ = command(series)
+    assert code == 1, output
+    row = next(line for line in output.splitlines() if "demo_nap: cat" in line)
+    assert "escaped: empty, another string, cut short" in row
+    assert f"{NAP} cat: empty: naps_are_as_long_as_cats_say: KeyError: ''" in output
+    # So is an argument about what does not exist.
+    arguments = [argument("cat", "double"), argument("snore_ns", "zero")]
+    code, output, _ = command(made(tmp_path, unproven=arguments))
+    assert code == 1, output
+    absent = f"{NAP} cat: double: there is no such operator for it"
+    assert f"does not hold: [[unproven]] {absent}" in output
+    spare = f"{NAP} snore_ns: zero: caught by naps_are_as_long_as_cats_say"
+    assert f"not needed by this run: [[unproven]] {spare}" in output
+
+
+def test_the_command_is_two_without_evidence(
+    tmp_path: Path, results: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    series = made(tmp_path)
+    code, _, errors = command(series, run=results)
+    assert code == 2 and f"{results} holds no report.json of a run" in errors
+    run_of(series, tmp_path, evidence=None)
+    assert command(series)[0] == 2
+    code, _, errors = command(series, "demo")
+    assert code == 2 and f"{tmp_path} has no evidence of demo" in errors
+    # Of what no check accepts nothing can be said.
+    series = made(tmp_path, CHECKS.replace('"naps", len', '"cats", 1 + len'))
+    run_of(series, tmp_path)
+    code, _, errors = command(series)
+    assert code == 2 and "checks do not accept the genuine evidence" in errors
 
 
 def test_every_declared_field_is_falsified(tmp_path: Path, results: Path) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ..base import Status
 from ..cost import Mode, Overhead
-from ..evidence import Row
+from ..evidence import Row, falsity
 from ..verdict import Check, Explanation
 from . import explain
 from .plain import printable
@@ -207,18 +207,20 @@ def mutations(report: Report, console: Console, *, everything: bool) -> None:
                 console.print(escape(f"{where}: {mutant.broke[0]}"), highlight=False)
         for stale in mutation.stale:
             console.print(
-                "[bold red]does not hold:[/] [[unproven]] "
-                + escape(f"{stale.event} {stale.field}: {stale.operator}: {stale.why}"),
+                "[bold red]does not hold:[/] " + escape(_argument(stale)),
                 highlight=False,
             )
         for spare in mutation.spare:
             console.print(
-                "not needed by this run: [[unproven]] "
-                + escape(f"{spare.event} {spare.field}: {spare.operator}: {spare.why}"),
-                highlight=False,
+                "not needed by this run: " + escape(_argument(spare)), highlight=False
             )
         for check in series.checks:
             console.print(f"{_mark(check.status)} {escape(check_summary(check))}")
+
+
+def _argument(refuted: falsity.RefutedArgument) -> str:
+    where = f"{refuted.event} {refuted.field}"
+    return f"[[unproven]] {where}: {refuted.operator}: {refuted.why}"
 
 
 def _met(row: Row, everything: bool) -> list[str]:
