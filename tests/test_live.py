@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from kstall.evidence import mutate
+from kstall.evidence.falsify import RECORDS
 from kstall.series import Project
 from live import Outcome, kstall, validate
 from processes import descendants
@@ -40,8 +42,21 @@ def test_the_series_is_proven(proven: Outcome) -> None:
         and (check.name, check.status) != ("compiles_tiny", "skip")
     ]
     assert untold == []
-    declared = {check.name for check in Project(_root()).load([SERIES])[0].spec.check}
+    spec = Project(_root()).load([SERIES])[0].spec
+    declared = {check.name for check in spec.check}
     assert declared < {check.name for check in series.checks}
+    # Each event was falsified, in its values and its records, and it was noticed.
+    assert proven.stage("mutate").status == "pass"
+    (falsifiable,) = (check for check in series.checks if check.name == mutate.NAME)
+    assert falsifiable.status == "pass"
+    assert series.mutation is not None and series.mutation.count("escaped") == 0
+    noticed = {
+        (mutant.event, mutant.field)
+        for mutant in series.mutation.mutants
+        if mutant.outcome == "caught" and mutant.check in series.mutation.witnesses
+    }
+    for point in spec.tracepoint:
+        assert {(point.event, field) for field in (*point.fields, RECORDS)} <= noticed
     assert proven.report.environment.accelerator in ("kvm", "tcg")
     assert (proven.dir / "junit.xml").exists()
     assert (proven.dir / SERIES / "results/console.txt").stat().st_size > 0
@@ -52,7 +67,7 @@ def test_nothing_is_done_twice(
 ) -> None:
     again = validate(project_root, tmp_path, SERIES)
     assert again.exit_code == 0, again.output
-    for name in ("root", "config", "build", "guest"):
+    for name in ("root", "config", "build", "guest", "mutate"):
         assert again.stage(name).reused, name
     assert not [
         c

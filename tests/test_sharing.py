@@ -9,13 +9,16 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fakeworld import KERNEL, MAKEFILE, Ran, World, write
-from faulty import PANIC, require_proven, settling
+from faulty import PANIC, forget, require_proven, settling
+from kstall.evidence import Evidence, falsify, mutate
 from kstall.pipeline import sharing
 from kstall.report import SeriesReport, Stage
+from kstall.verdict import Check, Verdict
 
 NAMES = ("alpha", "beta", "delta")
 SOURCE = """\
@@ -511,6 +514,74 @@ def test_an_edit_of_one_makes_a_new_kernel_and_new_guests(world: World) -> None:
     # Patches of the others are not looked at again, nor is their kernel alone.
     assert stage(ran, "alpha", "patches").reused
     assert not stage(ran, "beta", "patches").reused
+
+
+# -- falsified evidence ---------------------------------------------------------------
+
+
+def with_events() -> None:
+    """The series of this process pass for ones with events, which fire."""
+    fired = Verdict()
+    fired.at_least("nap", 1, 1, "events")
+    common = SimpleNamespace(events_fire=lambda series, saved: fired)
+    vars(mutate).update(concerns=lambda series: True, common=common)
+
+
+def blind() -> None:
+    """One value of an event is falsified, and no check can see that."""
+    falsified = falsify.Mutant("demo:nap", "nap_ns", "zero")
+    vars(falsify).update(mutants=lambda series, saved: [falsified])
+
+    def same(genuine: falsify.Genuine, _: object) -> tuple[Evidence, frozenset[str]]:
+        return genuine.withheld, frozenset(genuine.withheld.workloads)
+
+    falsify.Genuine.falsified = same  # type: ignore[method-assign, assignment]
+
+
+def falsifiable(ran: Ran, name: str) -> Check:
+    return next(one for one in entry(ran, name).checks if one.name == mutate.NAME)
+
+
+@pytest.mark.parametrize("names", [NAMES[:1], NAMES[:2]], ids=["alone", "shared"])
+def test_evidence_is_falsified(tmp_path: Path, names: tuple[str, ...]) -> None:
+    with settling(make(World(tmp_path / "world", at_once=2))) as world:
+        world.prepare.append(with_events)
+        ran = world.validate(*names)
+        require_proven(ran)
+        for name in names:
+            assert found(ran, name)["mutate"] == falsifiable(ran, name).status == "pass"
+            mutation = entry(ran, name).mutation
+            assert mutation is not None
+            assert mutation.witnesses == ["dozes", "events_fire"]
+        assert {"mutate"} <= world.validate(*names).reused
+        # A value that no check notices is a failure of the series.
+        forget(world, "mutations")
+        world.prepare.append(blind)
+        ran = world.validate(*names)
+        assert ran.exit_code == 1, ran.output
+        for name in names:
+            assert entry(ran, name).status == "fail"
+            assert found(ran, name)["mutate"] == "pass"
+            (wrong, *_) = falsifiable(ran, name).comparisons
+            assert (wrong.label, wrong.observed) == ("nap: nap_ns: escaped", "zero")
+
+
+def test_only_evidence_that_is_accepted_is_falsified(full: World) -> None:
+    full.prepare.append(with_events)
+    full.guest('if name == "alpha-dozes": (place / "stdout").write_text("awake")')
+    ran = full.validate("alpha")
+    assert ran.exit_code == 1, ran.output
+    step = stage(ran, "alpha", "mutate")
+    assert step.status == "skip" and "accepted" in step.summary
+    assert entry(ran, "alpha").mutation is None
+
+
+def test_a_quick_run_falsifies_nothing(world: World) -> None:
+    world.prepare.append(with_events)
+    ran = world.validate("alpha")
+    require_proven(ran)
+    assert stage(ran, "alpha", "mutate").summary.startswith("LEVEL=quick: ")
+    assert entry(ran, "alpha").mutation is None
 
 
 # -- counting beside the guest --------------------------------------------------------
