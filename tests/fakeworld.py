@@ -342,8 +342,9 @@ class World:
     root: Path
     prepare: list[Callable[[], None]] = field(default_factory=list)
     level: str = "full"
-    # One after the other, so that a stage can be told by what runs.
-    at_once: int = 1
+    # One after the other, so that a stage can be told by what runs; None: as many as
+    # this machine has room for.
+    at_once: int | None = 1
 
     def __post_init__(self) -> None:
         write(self.root / "project", PROJECT)
@@ -403,7 +404,9 @@ class World:
     def argv(self) -> list[str]:
         project = ["--project", str(self.project.root)]
         out = ["--out", str(self.out)]
-        how = ["--level", self.level, "--at-once", str(self.at_once)]
+        how = ["--level", self.level]
+        if self.at_once is not None:
+            how += ["--at-once", str(self.at_once)]
         return [*project, "validate", *how, *out, "--kernel"]
 
     def validate(self, *words: str, kernel: Path | None = None) -> Ran:

@@ -229,6 +229,33 @@ def test_costs_are_those_of_one_base_and_one_patched_kernel(tmp_path: Path) -> N
         assert shared(ran)[3:] == ["together", "base", "config", "build"]
 
 
+def one_processor() -> None:
+    """This process and what it starts have no other; nobody else has one less."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+#: A guest that ends in an error where another one runs.
+ONE_AT_A_TIME = """
+(world / "running").mkdir()
+time.sleep(0.1)
+(world / "running").rmdir()
+"""
+
+
+@pytest.mark.parametrize("level", ["quick", "full"])
+def test_a_host_with_one_processor_proves_the_same(tmp_path: Path, level: str) -> None:
+    sandbox = make(World(tmp_path / "world", level=level, at_once=None))
+    with settling(sandbox) as world:
+        world.prepare.append(one_processor)
+        world.guest(ONE_AT_A_TIME)
+        # Several guests, and a guest and its counts, could run at once elsewhere.
+        for names in (NAMES, NAMES[:1]):
+            ran = world.validate(*names, "--again")
+            require_proven(ran)
+            assert ran.report is not None and ran.report.environment.cpus == 1
+            assert [entry(ran, name).status for name in names] == ["pass"] * len(names)
+
+
 # -- what does not go together --------------------------------------------------------
 
 
