@@ -468,6 +468,8 @@ class World:
         """
         fifo = self.root / f"held-{time.monotonic_ns()}"
         os.mkfifo(fifo)
+        # Another user may run what is held.
+        fifo.chmod(0o666)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(self.root / "release")
         reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)

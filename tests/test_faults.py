@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -67,6 +68,9 @@ CLASSES = frozenset(
         *("read-only", "hostile name", "outside the tree", "endless console"),
     )
 )
+
+#: Another user than root.
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -679,6 +683,76 @@ def test_of_two_runs_one_waits_and_takes_what_the_other_made(
     if stage in _KEPT:
         assert stage not in run.reused and stage in other.reused
     assert len(proven.guests) - guests == {"guest": 1, "instructions": 6}.get(stage, 0)
+
+
+def _give_away(world: World) -> None:
+    """Have ``world`` belong to another user, who also runs what is run in it."""
+    for path in (world.root, *world.root.rglob("*")):
+        os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+    def become() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        os.environ["HOME"] = str(world.root)
+
+    world.prepare.append(become)
+
+
+@pytest.fixture
+def two_users() -> Iterator[tuple[World, World, Path]]:
+    """A world of ours and one of theirs, and where both have temporary files."""
+    words = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+    files = (sys.executable, os.__file__, pytest.__file__, cache.__file__)
+    if subprocess.run(
+        ["setpriv", *words, "cat", *files], capture_output=True
+    ).returncode:
+        pytest.skip("this Python is not for others to use")
+    # Directories of pytest are not for others to enter.
+    with tempfile.TemporaryDirectory(prefix="kstall-two-") as name:
+        top = Path(name)
+        top.chmod(0o755)
+        shared = top / "tmp"
+        shared.mkdir()
+        shared.chmod(0o1777)
+        ours, theirs = worlds = [World(top / name) for name in ("ours", "theirs")]
+        for world in worlds:
+            # Python asks for $TMPDIR only once, and did so before there was this one.
+            world.prepare.append(lambda: setattr(tempfile, "tempdir", str(shared)))
+            world.prepare.append(lambda: os.environ.update(TMPDIR=str(shared)))
+        _give_away(theirs)
+        with settling(ours), settling(theirs):
+            yield ours, theirs, shared
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.fault("two runs", "of two users, each with a cache")
+def test_runs_of_two_users_at_once_do_not_meet(
+    two_users: tuple[World, World, Path],
+) -> None:
+    ours, theirs, shared = two_users
+    child = ours.start()
+    require_proven(theirs.validate())
+    require_proven(ours.end(child))
+    # One is killed and the other goes on, each with a guest.
+    for world in (ours, theirs):
+        forget(world, "evidence")
+    child = ours.held("guest", inside=True)
+    try:
+        theirs.kill(theirs.held("guest", inside=True))
+        left = {path for path in shared.iterdir() if path.stat().st_uid == NOBODY}
+        assert left
+        ours.release()
+        require_proven(ours.end(child))
+    finally:
+        ours.kill(child)
+    # What is left even root leaves alone: it is for their next run to remove.
+    require_proven(ours.validate("--again"))
+    assert {*shared.iterdir()} == left
+    require_proven(theirs.validate())
+    assert [*shared.iterdir()] == []
+    made = (*theirs.cache.rglob("*"), *theirs.out.rglob("*"))
+    assert {path.lstat().st_uid for path in made} == {NOBODY}
 
 
 # -- clocks --------------------------------------------------------------------------
