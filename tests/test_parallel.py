@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kstall.base import parallel, places, process
+from kstall.base import KstallError, parallel, places, process
 from kstall.evidence import mutate
 
 
@@ -215,3 +215,43 @@ def test_without_semaphores_mutants_are_judged_here(
     with pytest.raises(OSError, match="of judging"):
         judge(bench, [*groups, ["broken"]], 2)
     assert len(judged_by) == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_mutants_of_several_trees_are_judged_by_their_own_checks(workers: int) -> None:
+    class Bench:
+        """It tells whose it is, and in which process it judges."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def judge(self, group: list[int]) -> list[tuple[str, int, bool]]:
+            # As a check does: only a main thread may ask for signals.
+            with mutate._Limited():
+                time.sleep(0.01)
+            return [(self.name, number, os.getpid() == here) for number in group]
+
+    here = os.getpid()
+    judge: Any = mutate._judge_all
+    names = [f"tree {number}" for number in range(4)]
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as threads:
+        outcomes = threads.map(
+            lambda name: judge(Bench(name), [[0], [1, 2], [3]], workers), names
+        )
+    for name, outcome in zip(names, outcomes, strict=True):
+        assert outcome == [(name, number, False) for number in range(4)]
+
+
+def test_beside_other_trees_mutants_need_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_semaphore(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
+    judge: Any = mutate._judge_all
+    with (
+        concurrent.futures.ThreadPoolExecutor(1) as threads,
+        pytest.raises(KstallError, match="no process can be started"),
+    ):
+        threads.submit(judge, None, [["a"], ["b"]], 2).result()

@@ -19,6 +19,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -239,31 +240,47 @@ def _too_long(number: int, frame: FrameType | None) -> None:
 
 # The bench of forked workers, which inherit it: it is too large to be sent to them.
 _bench: _Bench | None = None
+# Several trees can be proven at once, each by a thread.
+_forking = threading.Lock()
 
 
 def _judge_all(
     bench: _Bench, groups: Sequence[Sequence[Mutant]], workers: int
 ) -> list[MutantOutcome]:
-    """The outcomes of all ``groups``, in their order."""
-    pool = _pool(workers) if workers > 1 and len(groups) > 1 else None
+    """The outcomes of all ``groups``, in their order.
+
+    Raises `KstallError` if a process ended unexpectedly, or if there can be none
+    although only the main thread could do without.
+    """
+    # `_Limited` needs a signal, and only a main thread gets those.
+    needed = threading.current_thread() is not threading.main_thread()
+    pool = None
+    if needed or (workers > 1 and len(groups) > 1):
+        pool = _pool(workers)
     if pool is None:
+        if needed:
+            raise KstallError(
+                "mutants cannot be judged: no process can be started for them",
+                next="make /dev/shm writable, or prove one tree at a time",
+            )
         return [outcome for group in groups for outcome in bench.judge(group)]
     global _bench  # noqa: PLW0603 - inherited by forked processes
-    _bench = bench
-    try:
-        with pool:
-            return [
-                outcome
-                for outcomes in pool.map(_judge_group, groups)
-                for outcome in outcomes
-            ]
-    except concurrent.futures.process.BrokenProcessPool as error:
-        raise KstallError(
-            "a process that judged mutants ended unexpectedly",
-            next="if it was killed (memory?), run the same command again",
-        ) from error
-    finally:
-        _bench = None
+    with _forking:
+        _bench = bench
+        try:
+            with pool:
+                return [
+                    outcome
+                    for outcomes in pool.map(_judge_group, groups)
+                    for outcome in outcomes
+                ]
+        except concurrent.futures.process.BrokenProcessPool as error:
+            raise KstallError(
+                "a process that judged mutants ended unexpectedly",
+                next="if it was killed (memory?), run the same command again",
+            ) from error
+        finally:
+            _bench = None
 
 
 def _pool(workers: int) -> concurrent.futures.ProcessPoolExecutor | None:

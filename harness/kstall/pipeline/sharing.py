@@ -408,7 +408,7 @@ class _Sharing:
                 self._settle(subject, subjects, before[subject.name])
             elif self._options.alone:
                 self._prove_alone_too(subject, before[subject.name])
-            # It forks processes, so no other thread may run.
+            # It takes all processors.
             with contextlib.suppress(runs.StageStopped):
                 self._mutate(subject)
         return []
