@@ -46,23 +46,76 @@ def _imports(path: Path, package: str) -> Iterator[tuple[str, list[str]]]:
                 assert alias.name.split(".")[0] != "kstall", f"{path}: {alias.name}"
 
 
+def _check_imports(path: Path, top: Path) -> None:
+    """Fail unless ``path``, a module below ``top``, imports only what it may."""
+    mine = path.parent.name if path.parent != top else ""
+    before = FLOW.index(mine) if mine else len(FLOW)
+    package = f"kstall.{mine}" if mine else "kstall"
+    for where, names in _imports(path, package):
+        other = where.split(".")[1:]
+        # Of kstall itself each name is a module, but for this one.
+        modules = [[name] for name in names if name != "__version__"]
+        for target, wanted in [(other, names)] if other else [(m, []) for m in modules]:
+            if target[0] == mine or (not mine and target[0] in ("cli", "entry")):
+                continue
+            message = f"{path.relative_to(top)} imports kstall.{'.'.join(target)}"
+            assert target[0] in FLOW[:before], message
+            assert len(target) == 1, f"{message}, which is no package"
+            public = importlib.import_module(f"kstall.{target[0]}").__all__
+            assert set(wanted) <= set(public), f"{message}: {wanted} not all public"
+
+
 def test_packages_import_public_names_of_earlier_ones(project_root: Path) -> None:
     top = project_root / "harness/kstall"
     packages = {path.parent.name for path in top.glob("*/__init__.py")}
     assert packages == set(FLOW), "a new package needs its place in FLOW"
     for path in top.rglob("*.py"):
-        mine = path.parent.name if path.parent != top else ""
-        before = FLOW.index(mine) if mine else len(FLOW)
-        package = f"kstall.{mine}" if mine else "kstall"
-        for where, names in _imports(path, package):
-            other = where.split(".")[1:]
-            if not other or other[0] in (mine, "cli", "entry"):
-                continue
-            message = f"{path.relative_to(top)} imports {where}"
-            assert FLOW.index(other[0]) < before, message
-            assert len(other) == 1, f"{message}, which is no package"
-            public = importlib.import_module(where).__all__
-            assert set(names) <= set(public), f"{message}: {names} are not all public"
+        _check_imports(path, top)
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("base/cache.py", "from ..pipeline import validate"),
+        ("base/cache.py", "from .. import pipeline"),
+        ("base/cache.py", "from kstall import __version__, pipeline"),
+        ("base/cache.py", "from ..cli import main"),
+        ("base/cache.py", "from .. import cli"),
+        ("pipeline/run.py", "from kstall.entry import main"),
+        ("pipeline/run.py", "from ..build.kernel import key_of"),
+        ("pipeline/run.py", "from ..build import nothing_of_the_kind"),
+        ("cli.py", "from .build.kernel import key_of"),
+        ("cli.py", "import kstall.build"),
+    ],
+)
+def test_an_import_of_something_later_or_private_is_found(
+    tmp_path: Path, module: str, line: str
+) -> None:
+    path = tmp_path / module
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{line}\n")
+    with pytest.raises(AssertionError):
+        _check_imports(path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("pipeline/run.py", "from .. import __version__, build"),
+        ("pipeline/run.py", "from kstall import pipeline"),
+        ("pipeline/run.py", "from . import validate"),
+        ("pipeline/run.py", "from ..build import kernel"),
+        ("cli.py", "from . import farm"),
+        ("__main__.py", "from .entry import main"),
+    ],
+)
+def test_an_import_of_something_earlier_is_not(
+    tmp_path: Path, module: str, line: str
+) -> None:
+    path = tmp_path / module
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{line}\n")
+    _check_imports(path, tmp_path)
 
 
 def test_analysis_stands_on_the_first_packages_only(project_root: Path) -> None:
