@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from kstall.base import KstallError, NotJudged
+from kstall.base import KstallError, NotJudged, elsewhere
 from kstall.build import Kernel
 from kstall.debian import Root
 from kstall.evidence import records
-from kstall.guest import accel, guest, guestrun, hosttime, monitor
+from kstall.guest import accel, console, guest, guestrun, hosttime, monitor
 from kstall.guest.console import Splat
 from kstall.pipeline import Ui
 from kstall.series import Context, Project, Series
@@ -45,7 +47,7 @@ class Bench:
             results = share.host / "results"
             (results / "agent.json").write_text(json.dumps(ran.pop("agent", {})))
             console = out / "console.log"
-            console.write_text("the console\n")
+            console.write_text(ran.pop("console", "the console\n"))
             facts: dict[str, Any] = {"status": "completed", "exit_status": 0}
             facts |= {"splats": ()} | ran
             return guest.GuestRun(
@@ -159,6 +161,107 @@ commands = [
     { qmp = "device_del", arguments = { id = "ep0" } },
 ]
 """
+
+
+def _kept(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    report: str = "foo: wedged",
+    **ran: Any,
+) -> type[KstallError] | None:
+    """How it ends when results are used again and a report has become known."""
+    known = console._FIRST_LINES
+    bench.run({"console": f"[    1.000000] {report}\n", **ran}, monkeypatch)
+    new: tuple[Any, ...] = (("warning", "foo: wedged"), ("lockup", "bar: wedged"))
+    monkeypatch.setattr(console, "_FIRST_LINES", (*known, *new))
+    every = "|".join(pattern for _, pattern in (*known, *new))
+    monkeypatch.setattr(console, "_ANY_FIRST_LINE", re.compile(every))
+    try:
+        bench.run({}, monkeypatch)
+    except KstallError as error:
+        assert bench.boots == 1 and report in str(error)
+        # What nobody would accept of a fresh guest is not kept either.
+        bench.run({}, monkeypatch)
+        assert bench.boots == 2
+        return type(error)
+    assert bench.boots == 1
+    return None
+
+
+def test_a_report_that_was_not_known_before_ends_what_was_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _kept(bench, monkeypatch) is guestrun.GuestFailed
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(0.8, NotJudged), (0.0, guestrun.GuestFailed)]
+)
+def test_a_busy_host_excuses_it_also_later(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    share: float,
+    verdict: type[KstallError],
+) -> None:
+    kept = _kept(bench, monkeypatch, "bar: wedged", host=_busy(share))
+    assert kept is verdict
+
+
+def test_an_expected_report_does_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = functools.partial(guestrun.run_guest, expected=("foo: wedged",))
+    monkeypatch.setattr(guestrun, "run_guest", again)
+    assert _kept(bench, monkeypatch) is None
+
+
+class Stored:
+    """An `elsewhere.Elsewhere` that has results of before, until it forgets them."""
+
+    def __init__(self, console: str) -> None:
+        self.console: str | None = console
+
+    def do(self, unit: elsewhere.Unit, place: Path) -> elsewhere.Outcome:
+        (place / "results").mkdir(parents=True)
+        text = "the console\n" if self.console is None else self.console
+        (place / "results/console.txt").write_text(text)
+        return elsewhere.Outcome("one", 1.0, {"summary": "done"})
+
+    def forget(self, unit: elsewhere.Unit) -> None:
+        self.console = None
+
+
+@pytest.mark.parametrize(
+    ("report", "verdict"),
+    [
+        ("WARNING: at foo.c:3", guestrun.GuestFailed),
+        ("INFO: task x blocked", NotJudged),
+    ],
+)
+def test_what_a_store_has_from_before_is_read_again(
+    bench: Bench, report: str, verdict: type[KstallError]
+) -> None:
+    away: Any = Stored(f"[    1.000000] {report} for more than 99 seconds.\n")
+    for number, error in enumerate((verdict, None)):
+        out = bench.home / f"run{number}"
+        ui = Ui(Console(file=io.StringIO()))
+        context = Context(bench.project, bench.home / "cache", out, "full", ui)
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            guestrun.run_guest(
+                dataclasses.replace(context, away=away),
+                bench.series,
+                bench.where,
+                out / "guest.log",
+            )
+
+
+def test_a_console_that_was_abridged_is_not_used_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "_ABRIDGED", 4)
+    for boots in (1, 2):
+        bench.run({}, monkeypatch)
+        assert bench.boots == boots
 
 
 def _with_step(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -228,7 +229,7 @@ def run_guest(
     an excerpt of the console if the kernel failed, which also drops cached results, and
     `NotJudged` if nothing can be concluded about it.  What the guest had written until
     then stays in the run directory.  Results of a `GuestEnded` are cached, and used
-    again, if ``keep_end`` accepts them.
+    again, if ``keep_end`` accepts them.  The console of cached results is read again.
     """
     project = context.project
     key = key_of(project, series, vm, *expected)
@@ -236,8 +237,14 @@ def run_guest(
     results = place / "results"
     entry = context.cache / "evidence" / key
     with context.turn(f"evidence-{key}", RUNS_IT):
-        if not fresh and cache.is_complete(entry):
+        if not fresh and _is_usable(entry):
             shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
+            try:
+                _refuse_kept(vm, results, expected)
+            except (GuestFailed, NotJudged):
+                cache.remove(entry)
+                _forget_away(context, series, vm, key)
+                raise
             summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return Booted(results, True, summary)
         # What is reported of an end is not judged anew, unlike other results.
@@ -255,7 +262,7 @@ def run_guest(
                 summary = _run(context, series, vm, place, log, expected)
             else:
                 unit = _unit(context, series, vm, key, expected, fresh=fresh)
-                summary = _run_away(context.away, unit, place)
+                summary = _run_away(context.away, unit, vm, place, expected)
         except GuestFailed as failure:
             if isinstance(failure, GuestEnded) and keep_end(results):
                 with cache.keep_if_possible(end) as scratch:
@@ -357,11 +364,23 @@ def _unit(
     )
 
 
-def _run_away(farm: elsewhere.Elsewhere, unit: elsewhere.Unit, place: Path) -> str:
+def _run_away(
+    farm: elsewhere.Elsewhere,
+    unit: elsewhere.Unit,
+    vm: Guest,
+    place: Path,
+    expected: tuple[str, ...],
+) -> str:
     outcome = farm.do(unit, place)
     outcome.report_figures()
     if outcome.error is not None:
         raise outcome.error
+    try:
+        # The results may be of an earlier run.
+        _refuse_kept(vm, place / "results", expected)
+    except (GuestFailed, NotJudged):
+        farm.forget(unit)
+        raise
     return str(outcome.facts["summary"])
 
 
@@ -700,6 +719,36 @@ def _refuse(
             f"the job in the guest exited {run.exit_status}{_agent_error(results)}",
             log=run.console,
         )
+
+
+def _is_usable(entry: Path) -> bool:
+    """Whether ``entry`` has results whose whole console can be read again."""
+    return cache.is_complete(entry) and not console.is_abridged(entry / "console.txt")
+
+
+def _refuse_kept(vm: Guest, results: Path, expected: tuple[str, ...]) -> None:
+    """Raise as `_refuse` for reports in ``results`` that were accepted without them.
+
+    `scan_file` may know more reports than when they were.
+    """
+    text = results / "console.txt"
+    splats = console.scan_file(text)
+    if all(_is_expected(splat, expected) for splat in splats):
+        return
+    host = hosttime.read(results / hosttime.FILE)
+    run = guest.GuestRun(
+        "completed",
+        0,
+        text,
+        # Only to compare clocks, which need not be exact.
+        host.samples[-1].at if host.samples else math.inf,
+        None,
+        splats,
+        vm.machine.devices,
+        victims=console.victims(text),
+        host=host,
+    )
+    _refuse(run, results, thresholds_for(vm), expected)
 
 
 _QUIETER = (
