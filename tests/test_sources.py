@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from kstall.base import sources
-from kstall.build import extra, kernel
+from kstall.build import Kernel, extra, kernel
 from kstall.compile import builds
-from kstall.cost import footprint
+from kstall.cost import counting, footprint
+from kstall.debian import Root
 from kstall.evidence import mutate
 from kstall.lint import patches
 from kstall.series import Project
@@ -54,6 +55,14 @@ def _footprint(_: Project) -> str:
     return footprint.key_of(KERNEL, KERNEL, footprint.Declaration({}, frozenset()))
 
 
+def _counts(project: Project) -> str:
+    (series,) = project.load(["drm-sched"])
+    machine = Kernel("kernel", project.root, "7.3.4", "ab" * 20, reused=True)
+    user_space = Root("root", project.root, (), {}, reused=True)
+    kernels = counting.Kernels(machine, machine, user_space)
+    return counting.key_of(project, series, kernels, "patched")
+
+
 def _mutants(project: Project) -> str:
     (series,) = project.load(["drm-sched"])
     return mutate.digest(series, project.root / "results")
@@ -82,6 +91,8 @@ def _touch(path: Path) -> None:
         (_compiled, "build compile"),
         (_checks, "base verdict series tree lint"),
         (_footprint, "evidence cost"),
+        # Counting takes an hour again: what runs is in the key by its job.
+        (_counts, "agent"),
         (_mutants, "base verdict ftrace series evidence agent"),
     ],
 )
@@ -105,3 +116,19 @@ def test_data_files_and_new_modules_count(project: Project) -> None:
     after = _compiled(project)
     _touch(listing.with_name("another.py"))
     assert len({before, after, _compiled(project)}) == 3
+
+
+@pytest.mark.parametrize("name", ["_job", "_runs", "_boots"])
+def test_counts_are_those_of_what_runs(
+    project: Project, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    before = _counts(project)
+    function = getattr(counting, name)
+    # Another order of runs or boots, and another member of a job.
+    changed: Callable[..., Any] = (
+        (lambda *given: {**function(*given), "more": 1})
+        if name == "_job"
+        else lambda *given: list(function(*given))[::-1]
+    )
+    monkeypatch.setattr(counting, name, changed)
+    assert _counts(project) != before

@@ -40,7 +40,7 @@ from ..guest import accel, guest, guestrun, hosttime, jobs
 from ..series import Context, Measure, Project, Series, projects
 from . import costs, gate
 
-#: Changes when the same kernels would be measured in another way.
+#: Changes when counts are read in another way; what is run is part of their key.
 VERSION = 2
 #: Modes, and one in which only events of other series in the kernel are on.
 RunMode = costs.Mode | Literal["beside"]
@@ -161,6 +161,7 @@ def key_of(project: Project, series: Series, kernels: Kernels, side: str) -> str
             (str(path.relative_to(project.root)), cache.file_digest(path))
             for path in _inputs(project, series)
         ],
+        [_job(series, boot) for boot in _boots(kernels) if boot.side == side],
     )
 
 
