@@ -66,7 +66,7 @@ def test_keys_of_x86_64_are_those_of_before() -> None:
     )
     tools = Toolchain(("CC=gcc",), "gcc 12", "v1.30", False, ())
     assert tools.id == cache.digest("gcc 12", "v1.30")
-    assert guest.kernel_parameters(Machine(append=("quiet",))) == (
+    assert guest.kernel_parameters(Machine(append=("quiet",)), X86) == (
         *("loglevel=7", "earlycon=uart8250,io,0x3f8,115200", "no_timer_check"),
         *("tsc=reliable", "oops=panic", "nokaslr", "kunit.autorun=0", "quiet"),
     )

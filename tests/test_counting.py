@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kstall.base import KstallError, NotJudged, cache
+from kstall.base import KstallError, NotJudged, arch, cache
 from kstall.cost import Kernels, counting
 from kstall.evidence import traceabi
 from kstall.guest import accel, guest
@@ -307,6 +307,7 @@ def test_a_script_is_not_compiled(
         dataclasses.replace(series, spec=spec),
         tmp_path,
         tmp_path / "log",
+        arch.X86_64,
     )
     assert list((tmp_path / "programs").iterdir()) == []
 

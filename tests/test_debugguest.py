@@ -7,7 +7,7 @@ import contextlib
 import io
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from kstall.base import KstallError, NotJudged, arch
 from kstall.build import Kernel, kconfig
 from kstall.debian import Root
 from kstall.evidence import debugcheck
-from kstall.guest import console, debugguest, guest, guestrun, hosttime, splats
+from kstall.guest import accel, console, debugguest, guest, guestrun, hosttime, splats
 from kstall.guest import jobs as jobs_of
 from kstall.pipeline import Ui, debugging, debugkernel, groups, validate
 from kstall.pipeline import run as runs
@@ -75,7 +75,8 @@ def test_there_is_a_processor_to_take_away_and_the_line_is_not_too_long() -> Non
         assert not any(word.startswith("isolcpus=") for word in machine.append)
         assert machine.memory == "3072M"
         shares = [guest.Share(str(jobs_of.GUEST), ROOT)]
-        guest._check_length(machine, shares, ["python3", "-m", "kstall_guest"] * 2)
+        words = ["python3", "-m", "kstall_guest"] * 2
+        guest._check_length(machine, shares, words, arch.X86_64)
 
 
 class Bench:
@@ -197,6 +198,23 @@ def test_a_whole_console_is_read_again(bench: Bench) -> None:
     with (results / "console.txt").open("a") as file:
         file.write("x" * (2 * console._ABRIDGED))
     assert debugguest.load(results).reports == ()
+
+
+def test_programs_are_compiled_for_the_guest(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilers = set()
+
+    def run(argv: Sequence[str | Path], **_: Any) -> None:
+        compilers.add(argv[0])
+        Path(argv[argv.index("-o") + 1]).touch()
+
+    monkeypatch.setattr(guestrun.process, "run", run)
+    monkeypatch.setattr(accel, "version_of", lambda _: "QEMU emulator version 9.2")
+    root = replace(bench.where.root, arch=arch.named("arm64"))
+    bench.where = replace(bench.where, root=root)
+    bench.run()
+    assert compilers == {arch.named("arm64").tool("gcc")}
 
 
 def test_another_program_that_switches_is_another_guest(bench: Bench) -> None:

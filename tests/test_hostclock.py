@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kstall.base import NotJudged, process
+from kstall.base import NotJudged, arch, process
 from kstall.guest import guest, guestrun, hostclock, hosttime
 from kstall.guest.console import Splat
 from kstall.guest.guest import Accel, GuestRun, Machine
@@ -57,7 +57,8 @@ def test_only_who_would_have_to_measure_it_is_reported(
     accel: str, devices: tuple[str, ...], told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hostclock, "khz", lambda: 1000)
-    got = guest._clock(Accel(accel, "test"), Machine(devices=devices))  # type: ignore[arg-type]
+    how = Accel(accel, "test")  # type: ignore[arg-type]
+    got = guest._clock(how, Machine(devices=devices), arch.X86_64)
     assert got == (("tsc_early_khz=1000",) if told else ())
 
 

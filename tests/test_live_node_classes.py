@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kstall.base import arch
 from kstall.evidence import evidence
 from kstall.ftrace import Event, ring
 from kstall.guest import guestrun
@@ -87,7 +88,8 @@ def _wrapped(project: Project, part: str, cls: str, provider: str, out: Path) ->
     match = re.search(r'(?m)^program = "(.*)"$', part)
     assert match
     program = project.scripts / match[1]
-    guestrun.compile_program(program, program, out.with_suffix(".log"))
+    log = out.with_suffix(".log")
+    guestrun.compile_program(program, program, log, arch.X86_64)
     scripts = project.scripts / "workloads/operator"
     shutil.copy2(scripts / "recorded.py", program.with_name("recorded.py"))
     node = program.with_name("kstall-node")

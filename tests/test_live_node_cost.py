@@ -126,7 +126,8 @@ def recorded(
     project: Project, series: Series, cls: str, built: Kernel, root: Root, out: Path
 ) -> dict[str, float]:
     """Instructions of each operation while it is recorded, by the measure's name."""
-    counting.compile_programs(project, series, out, out.with_suffix(".log"))
+    log = out.with_suffix(".log")
+    counting.compile_programs(project, series, out, log, root.arch)
     for one in series.measures:
         target = out / "programs" / one.program
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,8 @@ def run(
     shutil.copy2(scripts / "operator/stock.py", share)
     for program in ("io_uring-sq/sq-pressure", "mm-migrate/kvm"):
         name = Path(program).name
-        guestrun.compile_program(scripts / program, share / name, out / "cc.log")
+        log = out / "cc.log"
+        guestrun.compile_program(scripts / program, share / name, log, root.arch)
     shutil.copytree(project / "harness/kstall_guest", share / "harness/kstall_guest")
     shutil.copytree(kernel.modules / "lib", share / "modules/lib")
     ran = stock.boot(

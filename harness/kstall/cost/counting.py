@@ -28,7 +28,6 @@ from ..base import (
     KstallError,
     NotJudged,
     Sink,
-    arch,
     cache,
     elsewhere,
     parallel,
@@ -330,7 +329,8 @@ def perform(
     directory = out / boot.name
     error: KstallError | None = None
     try:
-        compile_programs(project, series, out, directory / "compile.log")
+        log = directory / "compile.log"
+        compile_programs(project, series, out, log, kernels.root.arch)
         machine = _machine(series)
         counts = run(project, series, kernels, boot, out, _COUNTED, machine)
         cache.write_json(directory / _COUNTS, counts)
@@ -345,7 +345,7 @@ def compile_programs(
     series: Series,
     out: Path,
     log: Path,
-    whose: Architecture = arch.X86_64,
+    whose: Architecture,
 ) -> None:
     """Put the measured programs below ``out``, where `run` takes them from."""
     # Also if there are only scripts, which are not compiled.

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ..base import Architecture, KstallError, arch, cache, process
+from ..base import Architecture, KstallError, cache, process
 from ..debian import Root
 from .guest import Accel, Machine, boot
 
@@ -87,7 +87,7 @@ def _permission_hint(device: Path) -> str:
     return f" (`sudo usermod -aG {group} {user}`, and a new login, changes that)"
 
 
-def machine_key(architecture: Architecture = arch.X86_64) -> str:
+def machine_key(architecture: Architecture) -> str:
     """A digest of all that the answer depends on."""
     return cache.digest(platform.release(), _cpu(), version_of(architecture))
 

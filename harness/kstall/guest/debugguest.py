@@ -201,9 +201,8 @@ def _boot(
     share, project = out / "share", context.project
     guestrun.fill(share, project, series, vm, job, log)
     shutil.copy2(project.root / guestrun.STRESS, share / guestrun.STRESS)
-    guestrun.compile_program(
-        project.scripts / _TOGGLE, share / "scripts" / _TOGGLE, log
-    )
+    toggle = share / "scripts" / _TOGGLE
+    guestrun.compile_program(project.scripts / _TOGGLE, toggle, log, vm.root.arch)
     deadline = _MARGIN + sum(load["deadline_s"] for load in job["workloads"])
     try:
         guest_run = guestrun.start(series, vm, share, out, deadline, context.ui)

@@ -27,7 +27,6 @@ from typing import BinaryIO, Literal
 from ..base import (
     Architecture,
     KstallError,
-    arch,
     cache,
     places,
     process,
@@ -341,15 +340,13 @@ def vng_argv(
     return (*argv, f"--exec={shlex.join(job)}", f"--qemu-opts={shlex.join(qemu)}")
 
 
-def kernel_parameters(
-    machine: Machine, architecture: Architecture = arch.X86_64
-) -> tuple[str, ...]:
+def kernel_parameters(machine: Machine, architecture: Architecture) -> tuple[str, ...]:
     """The guest's kernel parameters, without those that virtme-ng adds."""
     return (*_KERNEL, *architecture.parameters, *_KERNEL_LATER, *machine.append)
 
 
 def _clock(
-    accel: Accel, machine: Machine, architecture: Architecture = arch.X86_64
+    accel: Accel, machine: Machine, architecture: Architecture
 ) -> tuple[str, ...]:
     """The clock rate for an emulated kernel, so that it need not measure it; see
     `hostclock`.
@@ -372,7 +369,7 @@ def _check_length(
     machine: Machine,
     mounts: Sequence[Share],
     job: Sequence[str],
-    architecture: Architecture = arch.X86_64,
+    architecture: Architecture,
 ) -> None:
     length = _VNG_BYTES + sum(
         len(word) + 1 for word in kernel_parameters(machine, architecture)

@@ -23,7 +23,6 @@ from ..base import (
     KstallError,
     NotJudged,
     Sink,
-    arch,
     cache,
     elsewhere,
     figure,
@@ -518,7 +517,7 @@ def copy_modules(share: Path, built: kernel.Kernel, extra: Path | None) -> None:
 
 
 def compile_program(
-    program: Path, target: Path, log: Path, architecture: Architecture = arch.X86_64
+    program: Path, target: Path, log: Path, architecture: Architecture
 ) -> None:
     """Compile ``<program>.c``, if it exists; static, as the guest has other libs."""
     source = program.with_suffix(".c")
