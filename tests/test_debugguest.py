@@ -32,6 +32,7 @@ from kstall_guest import job as jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(__file__).parent / "data/console"
+LIMITS = hosttime.Thresholds()
 
 
 def ui() -> Ui:
@@ -194,10 +195,10 @@ def test_a_whole_console_is_read_again(bench: Bench) -> None:
     assert len(facts["reports"]) == 2
     # As if its words had not been known when it was booted.
     (results / "debug.json").write_text(json.dumps({**facts, "reports": []}))
-    assert debugguest.load(results) == outcome
+    assert debugguest.load(results, LIMITS) == outcome
     with (results / "console.txt").open("a") as file:
         file.write("x" * (2 * console._ABRIDGED))
-    assert debugguest.load(results).reports == ()
+    assert debugguest.load(results, LIMITS).reports == ()
 
 
 def test_programs_are_compiled_for_the_guest(
@@ -256,6 +257,27 @@ def test_a_guest_on_a_busy_host_is_no_result(bench: Bench) -> None:
     assert [splat.kind for splat in bench.run().reports] == ["lockup", "warning"]
 
 
+def test_what_a_busy_host_explains_is_judged_as_it_is_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.console += LOCKUP
+    bench.console += "[  310.000000] WARNING: CPU: 0 PID: 7 at x.c:3 f+0x1/0x2\n"
+    bench.ran = {"host": _busy(0.9)}
+    assert [splat.kind for splat in bench.run().reports] == ["warning"]
+    # As if nothing had been known of hosts when it was booted, or now.
+    (results,) = bench.home.glob("run*/results")
+    facts = json.loads((results / "debug.json").read_text())
+    (results / "debug.json").write_text(json.dumps({**facts, "excused": []}))
+    limits = guestrun.thresholds_for(bench.where)
+    (splat,) = debugguest.load(results, limits).reports
+    assert splat.kind == "warning"
+    monkeypatch.setattr(hosttime, "excuse", lambda *_: None)
+    assert len(bench.run().reports) == 2 and bench.boots == 1
+    # Results from before that was saved, of a host that nobody knows now.
+    (results / hosttime.FILE).unlink()
+    assert len(debugguest.load(results, limits).reports) == 2
+
+
 def test_a_guest_that_hangs_is_a_result_and_is_run_again(bench: Bench) -> None:
     bench.console += LOCKUP
     bench.ran = {"status": "hang", "exit_status": None, "host": _busy(0.0)}
@@ -272,7 +294,7 @@ def test_a_guest_that_went_away_is_none(bench: Bench) -> None:
 
 def test_results_that_are_not_whole(tmp_path: Path) -> None:
     with pytest.raises(KstallError, match="no results of a guest"):
-        debugguest.load(tmp_path)
+        debugguest.load(tmp_path, LIMITS)
 
 
 # --- the stages ---

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ..base import KstallError, cache, figure
 from ..build import kernel
 from ..series import Context, Project, Series
-from . import console, guest, guestrun, jobs, splats
+from . import console, guest, guestrun, hosttime, jobs, splats
 from .guestrun import Booted, Guest
 from .splats import KernelReport
 
@@ -178,7 +178,7 @@ def run(
             shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
         else:
             _boot(context, series, vm, job, out, log)
-        watched = load(results)
+        watched = load(results, guestrun.thresholds_for(vm))
         if not reused and watched.exit_status == 0 and keep(watched):
             with cache.keep_if_possible(entry) as scratch:
                 shutil.copytree(results, scratch, dirs_exist_ok=True)
@@ -214,6 +214,7 @@ def _boot(
     if not guestrun.relevant_reports(guest_run, limits):
         guestrun.require_time(guest_run, out / "results", limits)
     console.abridge(guest_run.console, out / "results/console.txt")
+    cache.write_json(out / "results" / hosttime.FILE, guest_run.host.as_json())
     facts = {
         "status": guest_run.status,
         "exit_status": guest_run.exit_status,
@@ -245,17 +246,22 @@ def _summary(watched: Watched, seconds: float) -> str:
     )
 
 
-def load(results: Path) -> Watched:
-    """Load a guest's ``results``; raises `KstallError` if they are incomplete."""
+def load(results: Path, limits: hosttime.Thresholds) -> Watched:
+    """Load the ``results`` of a guest whose watchdogs have these ``limits``.
+
+    Raises `KstallError` if they are incomplete.
+    """
     try:
         facts = json.loads((results / _FACTS).read_text(encoding="utf-8"))
         text = results / "console.txt"
-        # A complete console is read again: `scan_file` may know more reports by now.
-        reports = (
-            tuple(console.Splat(**report) for report in facts["reports"])
-            if console.is_abridged(text)
-            else console.scan_file(text)
-        )
+        excused: Collection[int] = facts.get("excused", ())
+        if console.is_abridged(text):
+            reports = tuple(console.Splat(**report) for report in facts["reports"])
+        else:
+            # It is judged again: what is a report, or excused, may have changed.
+            reports = console.scan_file(text)
+            if (results / hosttime.FILE).exists():
+                excused = _excused(results, facts, reports, limits)
     except (OSError, ValueError) as error:
         raise KstallError(f"{results}: no results of a guest: {error}") from error
     leaked = None
@@ -268,7 +274,27 @@ def load(results: Path) -> Watched:
         tuple(
             splats.kernel_report(report)
             for report in reports
-            if report.line not in facts.get("excused", ())
+            if report.line not in excused
         ),
         leaked,
     )
+
+
+def _excused(
+    results: Path,
+    facts: Mapping[str, Any],
+    reports: tuple[console.Splat, ...],
+    limits: hosttime.Thresholds,
+) -> set[int]:
+    """The lines of those ``reports`` that a busy host explains."""
+    run = guest.GuestRun(
+        facts["status"],
+        facts["exit_status"],
+        results / "console.txt",
+        facts["seconds"],
+        None,
+        reports,
+        (),
+        host=hosttime.read(results / hosttime.FILE),
+    )
+    return {reports[number].line for number in run.excused(limits)}
