@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from kstall.base import sources
-from kstall.build import Kernel, extra, kernel
+from kstall.build import Kernel, extra, kernel, programs
 from kstall.compile import builds
 from kstall.cost import counting, footprint
-from kstall.debian import Root
+from kstall.debian import Root, root
 from kstall.evidence import mutate
-from kstall.lint import patches
+from kstall.guest import Guest, accel, debugguest, guest, guestrun
+from kstall.lint import patches, reading
+from kstall.pipeline import kernels, stability, trials
 from kstall.series import Project
 from test_layers import FLOW
 
@@ -25,6 +27,7 @@ BASE = SimpleNamespace(id="base", commit=None, kind="directory")
 PLAN: Any = SimpleNamespace(files={}, states=[()], base=BASE)
 TOOLS: Any = SimpleNamespace(id="tools")
 KERNEL: Any = SimpleNamespace(key="kernel")
+NOTHING: Any = None
 
 
 def _kernel(project: Project) -> str:
@@ -55,12 +58,75 @@ def _footprint(_: Project) -> str:
     return footprint.key_of(KERNEL, KERNEL, footprint.Declaration({}, frozenset()))
 
 
+def _guest_of(project: Project) -> Guest:
+    built = Kernel("kernel", project.root, "7.3.4", "ab" * 20, reused=True)
+    user_space = Root("root", project.root, (), {}, reused=True)
+    return Guest(built, user_space, guest.Accel("tcg", "for the test"))
+
+
 def _counts(project: Project) -> str:
     (series,) = project.load(["drm-sched"])
-    machine = Kernel("kernel", project.root, "7.3.4", "ab" * 20, reused=True)
-    user_space = Root("root", project.root, (), {}, reused=True)
-    kernels = counting.Kernels(machine, machine, user_space)
+    vm = _guest_of(project)
+    kernels = counting.Kernels(vm.kernel, vm.kernel, vm.root)
     return counting.key_of(project, series, kernels, "patched")
+
+
+def _root(_: Project) -> str:
+    return root.key_of(["kmod"])
+
+
+def _evidence(project: Project) -> str:
+    (series,) = project.load(["drm-sched"])
+    return guestrun.key_of(project, series, _guest_of(project))
+
+
+def _watched(project: Project) -> str:
+    (series,) = project.load(["drm-sched"])
+    return debugguest._key(project, series, _guest_of(project), {})
+
+
+def _judgement(project: Project) -> str:
+    (series,) = project.load(["drm-sched"])
+    return trials._key_of(series, project.root / "results")
+
+
+def _stability(project: Project) -> str:
+    (series,) = project.load(["drm-sched"])
+    return stability._tested(project, series, _guest_of(project))
+
+
+def _program(project: Project) -> str:
+    load: Any = SimpleNamespace(program="program")
+    load.from_tree = SimpleNamespace(model_dump=dict)
+    series: Any = SimpleNamespace(spec=SimpleNamespace(workload=[load]))
+    place = project.root / "cache"
+    tools: Any = SimpleNamespace(id="tools", libraries=())
+    plan: Any = SimpleNamespace(content="content")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(programs.cache, "is_complete", lambda _: True)
+        (program,) = programs.obtain(
+            series, plan, tools, place, NOTHING, log=place / "log"
+        )
+    return program.file.parent.name
+
+
+def _reading(project: Project) -> str:
+    file = SimpleNamespace(facts=list)
+    plan: Any = SimpleNamespace(base=BASE, states=[[("file.c", file)]])
+    context: Any = SimpleNamespace(cache=project.root / "cache")
+    work: Any = SimpleNamespace(plan=plan, context=context)
+    reader: Any = SimpleNamespace(title="reader", apart=True, reads=bool, version=str)
+    (unit,) = reading._Reading(work, reader, NOTHING)._units(0)
+    return unit.entry.name
+
+
+def _kernels(project: Project) -> str:
+    plan: Any = SimpleNamespace(content="content")
+    group: Any = SimpleNamespace(plan=plan, series=[])
+    ground: Any = SimpleNamespace(project=project, tools=TOOLS)
+    maker = kernels._Maker(ground, group, "quick", NOTHING, None, 0)
+    vars(maker)["_config_keys"] = ()
+    return maker.key()
 
 
 def _mutants(project: Project) -> str:
@@ -72,6 +138,7 @@ def _mutants(project: Project) -> str:
 def project(project_copy: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project whose harness is ours."""
     monkeypatch.setattr(sources, "_HARNESS", project_copy.harness)
+    monkeypatch.setattr(accel, "version_of", lambda _: "QEMU emulator version 9.2")
     return project_copy
 
 
@@ -93,6 +160,19 @@ def _touch(path: Path) -> None:
         (_footprint, "evidence cost"),
         # Counting takes an hour again: what runs is in the key by its job.
         (_counts, "agent"),
+        # So do guests, whose results are judged anew, and their consoles read again.
+        (_evidence, "agent"),
+        (_watched, "agent"),
+        # The recipe has a number, which is changed by hand.
+        (_root, ""),
+        (_program, "build"),
+        (_kernels, "build"),
+        (_reading, "lint"),
+        (
+            _judgement,
+            "base verdict ftrace series evidence agent report pipeline",
+        ),
+        (_stability, "base verdict ftrace series guest evidence agent"),
         (_mutants, "base verdict ftrace series evidence agent"),
     ],
 )

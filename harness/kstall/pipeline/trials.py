@@ -123,19 +123,23 @@ def _try(
     return saved, checks
 
 
+def _key_of(series: Series, results: Path) -> str:
+    """Changes with all that is said of ``results``, and how."""
+    return cache.digest(
+        mutate.digest(series, results),
+        series.spec.model_dump(mode="json"),
+        series.skipped,
+        sources.digest("kstall.report", "kstall.pipeline"),
+    )
+
+
 def _judgement(bench: Bench, saved: Evidence, results: Path) -> tuple[_Judgement, bool]:
     """What is said of ``saved``, which is in ``results``, and whether it was cached.
 
     Only if all checks pass or are skipped: others are judged anew, for their causes.
     """
     series = bench.series
-    key = cache.digest(
-        mutate.digest(series, results),
-        series.spec.model_dump(mode="json"),
-        series.skipped,
-        sources.digest("kstall.report", "kstall.pipeline"),
-    )
-    path = bench.context.cache / "judgements" / f"{key}.json"
+    path = bench.context.cache / "judgements" / f"{_key_of(series, results)}.json"
     if not bench.again:
         with contextlib.suppress(OSError, ValueError):
             text = path.read_text(encoding="utf-8")
