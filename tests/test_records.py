@@ -216,7 +216,7 @@ def test_layout_and_holes() -> None:
 
 def test_bpftrace_output() -> None:
     out = records.bpftrace((DATA / "bpftrace" / "maps.json").read_text())
-    assert (out.probes, out.lost, out.helper_errors) == (3, 0, ())
+    assert (out.probes, out.lost) == (3, 0)
     assert out.lines == ('a "quoted" line', "no newline yes")
     assert out.maps["@m"] == {"": 334} and out.maps["@sw"] == {"": 12993}
     assert out.maps["@c"]["sh,262"] == 20
@@ -241,9 +241,6 @@ def test_bpftrace_trouble() -> None:
         '"retcode": -7, "line": 2, "col": 33}\n'
     )
     assert out.lost == 42
-    assert out.helper_errors == (
-        records.HelperError("map_update_elem", "Map full", -7, 2),
-    )
     with pytest.raises(Malformed, match="line 2"):
         records.bpftrace('{"type": "printf", "data": "a"}\n{"type": "map", "da')
     with pytest.raises(Malformed, match="unknown type 'new'"):

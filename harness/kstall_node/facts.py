@@ -85,7 +85,6 @@ class Facts:
         #: thread -> its cgroup, as far as it is known.
         self.cgroup_of: dict[int, int | None] = {}
         self._new: list[Fact] = []
-        self._unified: bool | None = None
 
     def take(self) -> list[Fact]:
         """What is new since the last time."""

@@ -558,9 +558,9 @@ def query(
     return store.query(path, sql, rows=rows, seconds=seconds, findings=extra)
 
 
-def as_text(made: Report, limits: Rules | None = None) -> str:
+def as_text(made: Report) -> str:
     """For people at a terminal."""
-    limits = limits or rules()
+    limits = rules()
     lines = _said(made, limits)
     if made.remarks:
         lines += ["", "what cannot be known, or only with doubt"]

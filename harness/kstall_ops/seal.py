@@ -163,7 +163,7 @@ def _seal_all(
             # That its pages or facts are damaged shows only when some of it is in.
             made.execute("BEGIN")
             try:
-                records = _seal_one(one, made, writer, remarks)
+                records = _seal_one(one, writer, remarks)
             except NotARecording as error:
                 made.execute("ROLLBACK")
                 writer.drop()
@@ -198,7 +198,6 @@ def _known(path: Path) -> dict[str, tuple[int, int, bool]]:
 
 def _seal_one(
     one: Recording,
-    made: duckdb.DuckDBPyConnection,
     writer: store.Writer,
     remarks: list[str],
 ) -> int:

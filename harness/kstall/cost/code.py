@@ -24,7 +24,6 @@ Kind = Literal[
 ]
 
 _JUMP_ENTRY = struct.Struct("<iiq")
-_CALL_SITE = struct.Struct("<ii")
 _WARNING = 1
 # An indirect call with retpolines: the register is the compiler's choice.
 _THUNK = re.compile(r"(__x86_indirect\w*_thunk)_r\w+")
@@ -101,14 +100,6 @@ class StaticBranch:
         return self.key.removeprefix("__tracepoint_")
 
 
-@dataclass(frozen=True)
-class CallSite:
-    """A static call; ``key`` is the symbol of what is called."""
-
-    address: int
-    key: str
-
-
 class Code:
     """The instructions of a binary, decoded when needed."""
 
@@ -130,19 +121,6 @@ class Code:
             branch = StaticBranch(at + code, at + 4 + target, name, offset)
             branches[branch.address] = branch
         return branches
-
-    @functools.cached_property
-    def call_sites(self) -> tuple[CallSite, ...]:
-        """Static calls, of which the kernel rewrites the target."""
-        start, data = self.binary.table("static_call_sites")
-        if not data:
-            start, data = self.binary.table(".static_call_sites")
-        sites = []
-        for number, (code, key) in enumerate(_entries(_CALL_SITE, data)):
-            at = start + number * _CALL_SITE.size
-            name, _, _ = self.binary.named(at + 4 + (key & ~3)) or ("", 0, 0)
-            sites.append(CallSite(at + code, name))
-        return tuple(sites)
 
     @functools.cached_property
     def _warnings(self) -> frozenset[int]:

@@ -134,7 +134,6 @@ def obtain(
     say: Callable[[str], None],
     *,
     log: Path,
-    suite: str = SUITE,
     whose: Architecture = arch.X86_64,
     lending: Root | None = None,
 ) -> Root:
@@ -143,7 +142,7 @@ def obtain(
     ``whose`` is the architecture that it is for.  Where that is not this machine's,
     ``lending`` is a root for this machine, whose Python compiles the modules.
     """
-    key = key_of(names, suite, whose)
+    key = key_of(names, SUITE, whose)
     target = cache_dir / "roots" / key
     with cache.lock(
         cache_dir / "roots" / f"{key}.lock",
@@ -154,7 +153,7 @@ def obtain(
         else:
             with cache.keep(target) as scratch:
                 complete = tuple(sorted({*names, *_ALWAYS}))
-                _make(complete, suite, whose, scratch, say, log, lending)
+                _make(complete, SUITE, whose, scratch, say, log, lending)
     return find(key, cache_dir, whose, reused=reused)
 
 

@@ -28,7 +28,6 @@ __all__ = [
     "Bucket",
     "Event",
     "Field",
-    "HelperError",
     "Hole",
     "Injected",
     "Layout",
@@ -256,16 +255,6 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class HelperError:
-    """A BPF helper that failed at ``line`` of the script: ``retcode`` is -errno."""
-
-    helper: str
-    message: str
-    retcode: int
-    line: int
-
-
-@dataclass(frozen=True)
 class Output:
     """What one bpftrace run printed as JSON.
 
@@ -283,7 +272,6 @@ class Output:
     lines: tuple[str, ...] = ()
     probes: int | None = None
     lost: int = 0
-    helper_errors: tuple[HelperError, ...] = ()
 
 
 def bpftrace(text: str) -> Output:
@@ -295,7 +283,6 @@ def bpftrace(text: str) -> Output:
     printed: list[str] = []
     probes: int | None = None
     lost = 0
-    errors: list[HelperError] = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -318,11 +305,8 @@ def bpftrace(text: str) -> Output:
             case "lost_events":
                 lost += data["events"] if isinstance(data, dict) else 1
             case "helper_error":
-                errors.append(
-                    HelperError(
-                        value["helper"], value["msg"], value["retcode"], value["line"]
-                    )
-                )
+                # The agent has reported it.
+                pass
             case _:
                 raise Malformed(f"bpftrace line {number}: unknown type {kind!r}")
     return Output(
@@ -333,7 +317,6 @@ def bpftrace(text: str) -> Output:
         lines=tuple("".join(printed).splitlines()),
         probes=probes,
         lost=lost,
-        helper_errors=tuple(errors),
     )
 
 

@@ -406,9 +406,7 @@ def thresholds(config: Path, parameters: Sequence[str] = ()) -> Thresholds:
 
 # The duration of a stall in the report of each watchdog.
 _SOFT = re.compile(r"soft lockup - CPU#\d+ stuck for (\d+)s")
-_HARD = re.compile(r"hard LOCKUP|Hard LOCKUP")
 _WORKQUEUE = re.compile(r"workqueue lockup - .* stuck for (\d+)s")
-_RCU = re.compile(r"detected (?:expedited )?stalls?|self-detected stall")
 _RCU_TIME = re.compile(r"\bt=(\d+) jiffies|(\d+) jiffies s: ")
 _HUNG = re.compile(r"blocked (?:in I/O wait )?for more than (\d+) seconds")
 

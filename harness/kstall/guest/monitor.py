@@ -146,7 +146,7 @@ async def _execute(client: QMPClient, command: Command) -> Answer:
 
 @contextlib.contextmanager
 def answering(
-    port: Path, monitor: Path, steps: Sequence[Step], *, deadline: float = DEADLINE
+    port: Path, monitor: Path, steps: Sequence[Step]
 ) -> Iterator[list[Performed]]:
     """Answer a guest's requests while the block runs; the list grows with each.
 
@@ -169,10 +169,10 @@ def answering(
             connection.settimeout(_POLL)
             opened = time.monotonic()
             for line in _lines(connection, over):
-                reply, performed = _answer(line, by_name, monitor, opened, deadline)
+                reply, performed = _answer(line, by_name, monitor, opened)
                 if performed is not None:
                     actions.append(performed)
-                connection.settimeout(deadline)
+                connection.settimeout(DEADLINE)
                 connection.sendall(json.dumps(reply).encode() + b"\n")
                 connection.settimeout(_POLL)
 
@@ -204,7 +204,6 @@ def _answer(
     steps: Mapping[tuple[str, str], Step],
     monitor: Path,
     opened: float,
-    deadline: float,
 ) -> tuple[dict[str, Any], Performed | None]:
     try:
         request = json.loads(line)
@@ -219,7 +218,7 @@ def _answer(
         error = f"workload {workload} declares no step {name}"
     else:
         try:
-            answers = perform(monitor, step.commands, deadline=deadline)
+            answers = perform(monitor, step.commands)
         except MonitorError as failed:
             error = failed.what
         wrong = [

@@ -22,8 +22,6 @@ from .recipients import Recipient
 
 #: Bytes: the limit of majordomo, and the most that each kernel list surely accepts.
 LARGEST = 300_000
-#: SMTP's limit for a line, without its CRLF.
-LONGEST_LINE = 998
 _TRAILER = re.compile(r"[A-Z][A-Za-z-]*(?:-by|-to)?: \S.*")
 # Tags that others add after the author's sign-off.
 _LATER = re.compile(r"(?:Tested|Reviewed|Acked)-by: |Cc: |Link: ")
