@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from ..verdict import Model
 
 Mode = Literal["base", "off", "ftrace", "bpftrace"]
 Part = Literal["code", "cold", "event", "init"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class Site(_Model):
+class Site(Model):
     """A place in the machine code that a new event can fire from."""
 
     event: str
@@ -39,7 +37,7 @@ class Site(_Model):
     cold_code: list[str] = Field(default=[], description="those bytes, disassembled")
 
 
-class FunctionSize(_Model):
+class FunctionSize(Model):
     """A function whose size changed; None where it does not exist."""
 
     binary: str = Field(description="vmlinux, a module's name, or an object's path")
@@ -52,7 +50,7 @@ class FunctionSize(_Model):
     patched: int | None = Field(description="bytes")
 
 
-class SectionSize(_Model):
+class SectionSize(Model):
     """A section whose size changed, in bytes."""
 
     binary: str
@@ -61,7 +59,7 @@ class SectionSize(_Model):
     patched: int
 
 
-class Stretch(_Model):
+class Stretch(Model):
     """A changed stretch of straight-line code."""
 
     base: str = Field(description="where it begins, as function+offset")
@@ -72,7 +70,7 @@ class Stretch(_Model):
     repeats: bool = Field(default=False, description="it is part of a loop")
 
 
-class FunctionPaths(_Model):
+class FunctionPaths(Model):
     """A changed function, on the paths that run while the new events are off."""
 
     binary: str
@@ -106,7 +104,7 @@ class FunctionPaths(_Model):
     )
 
 
-class StructChange(_Model):
+class StructChange(Model):
     """A struct that changed, or that is new; sizes in bytes."""
 
     binary: str
@@ -122,7 +120,7 @@ class StructChange(_Model):
     record: bool = Field(default=False, description="the record of a new event")
 
 
-class Prototype(_Model):
+class Prototype(Model):
     """A tracepoint whose arguments changed, or that is new or gone; None: not there."""
 
     binary: str
@@ -133,7 +131,7 @@ class Prototype(_Model):
     patched: list[str] | None
 
 
-class Footprint(_Model):
+class Footprint(Model):
     """What the patches change in the binaries."""
 
     nops: list[int] = Field(
@@ -162,7 +160,7 @@ class Footprint(_Model):
     )
 
 
-class Boot(_Model):
+class Boot(Model):
     """What one boot measured: instructions per operation."""
 
     median: float
@@ -171,7 +169,7 @@ class Boot(_Model):
     repetitions: int
 
 
-class Sample(_Model):
+class Sample(Model):
     """A workload in one mode."""
 
     mode: Mode
@@ -183,7 +181,7 @@ class Sample(_Model):
     )
 
 
-class Measurement(_Model):
+class Measurement(Model):
     """A workload on the base and the patched kernel, in executed instructions."""
 
     workload: str
@@ -215,7 +213,7 @@ class Measurement(_Model):
     )
 
 
-class Exemption(_Model):
+class Exemption(Model):
     """What a series declares to cost more than a NOP, and why that is right."""
 
     function: str | None = None
@@ -225,7 +223,7 @@ class Exemption(_Model):
     because: str
 
 
-class Overhead(_Model):
+class Overhead(Model):
     """All that is known of what a series costs."""
 
     base_kernel: str

@@ -6,16 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from ..verdict import Model
 
 Outcome = Literal["caught", "escaped", "argued", "not-applicable"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class MutantOutcome(_Model):
+class MutantOutcome(Model):
     """One operator on one field of an event, or on its records, and who noticed."""
 
     event: str = Field(description="system:name")
@@ -39,7 +37,7 @@ class MutantOutcome(_Model):
     )
 
 
-class RefutedArgument(_Model):
+class RefutedArgument(Model):
     """An argument of [[unproven]] about an operator that is not there, which fails, or
     about a mutant that this evidence showed to be caught, which does not."""
 
@@ -66,7 +64,7 @@ class Row:
         return not self.escaped
 
 
-class Mutation(_Model):
+class Mutation(Model):
     """The falsified evidence of a series."""
 
     digest: str = Field(description="changes with evidence, checks and engine")

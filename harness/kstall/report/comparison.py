@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ..base import KstallError, Status, cache
 from ..cost import Footprint, Measurement
-from ..verdict import Check
+from ..verdict import Check, Model
 from . import matrix
 from . import report as reports
 from .report import Event, Report, SeriesReport
@@ -39,12 +39,7 @@ _LEAST = 0.01
 _Item = TypeVar("_Item")
 
 
-class _Model(BaseModel):
-    # A newer kstall may have added fields; version 1 readers ignore them.
-    model_config = ConfigDict(extra="ignore")
-
-
-class Change(_Model):
+class Change(Model):
     """A difference between the two runs."""
 
     weight: Weight = Field(
@@ -63,7 +58,7 @@ class Change(_Model):
     )
 
 
-class Comparison(_Model):
+class Comparison(Model):
     """Two runs, or two matrices."""
 
     schema_version: Literal[1] = 1

@@ -11,21 +11,17 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ..base import KstallError, Status, cache
+from ..verdict import Model
 from .report import EXIT, Report, RunStatus, SeriesReport, worst_run
 from .views import check_summary
 
 FILE = "matrix.json"
 
 
-class _Model(BaseModel):
-    # A newer kstall may have added fields; version 1 readers ignore them.
-    model_config = ConfigDict(extra="ignore")
-
-
-class Cell(_Model):
+class Cell(Model):
     """A series in a column."""
 
     series: str
@@ -43,7 +39,7 @@ class Cell(_Model):
         return self.expected is False and self.applies
 
 
-class Column(_Model):
+class Column(Model):
     """A tree, for an architecture, at a level: one run."""
 
     tree: str = Field(description="its name in the file, or --kernel")
@@ -80,7 +76,7 @@ class Column(_Model):
         self.cells = [_cell(series, report) for series in report.series]
 
 
-class Matrix(_Model):
+class Matrix(Model):
     """Series x trees, architectures and levels."""
 
     schema_version: Literal[1] = 1

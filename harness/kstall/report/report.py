@@ -14,17 +14,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-)
+from pydantic import Field
 from pydantic_core import PydanticSerializationError
 
 from ..base import Status, cache
 from ..cost import costs
 from ..evidence import falsity
-from ..verdict import Check, Comparison, Explanation
+from ..verdict import Check, Comparison, Explanation, Model
 
 RunStatus = Literal[
     "running", "proven", "failed", "could-not-run", "does-not-apply", "interrupted"
@@ -40,12 +36,7 @@ EXIT = {
 }
 
 
-class _Model(BaseModel):
-    # A newer kstall may have added fields; version 1 readers ignore them.
-    model_config = ConfigDict(extra="ignore")
-
-
-class Command(_Model):
+class Command(Model):
     """A program that was run."""
 
     argv: list[str]
@@ -53,7 +44,7 @@ class Command(_Model):
     seconds: float = Field(description="wall-clock time")
 
 
-class Figure(_Model):
+class Figure(Model):
     """A number that a stage measured."""
 
     name: str
@@ -61,7 +52,7 @@ class Figure(_Model):
     unit: str
 
 
-class Stage(_Model):
+class Stage(Model):
     """A step on the way from series to evidence."""
 
     name: str
@@ -82,7 +73,7 @@ class Stage(_Model):
     )
 
 
-class EventField(_Model):
+class EventField(Model):
     """A member of an event's record, or an argument of a bare tracepoint."""
 
     name: str
@@ -91,7 +82,7 @@ class EventField(_Model):
     size: int | None = Field(default=None, description="bytes")
 
 
-class Event(_Model):
+class Event(Model):
     """A new tracepoint, as the booted kernel declares it."""
 
     name: str = Field(description="system:name")
@@ -107,7 +98,7 @@ class Event(_Model):
     print_fmt: str | None = Field(default=None, description="as tracefs prints it")
 
 
-class Patch(_Model):
+class Patch(Model):
     """A patch of a series, as it was proven."""
 
     file: str = Field(description="name in the series' directory")
@@ -115,14 +106,14 @@ class Patch(_Model):
     sha256: str = Field(description="of the file")
 
 
-class Unjudged(_Model):
+class Unjudged(Model):
     """A check that could not be judged."""
 
     check: str
     cause: str
 
 
-class Try(_Model):
+class Try(Model):
     """A boot of a series' guest.
 
     A guest that could not be judged because of the apparatus is booted a second time.
@@ -136,7 +127,7 @@ class Try(_Model):
     unjudged: list[Unjudged] = []
 
 
-class Repeat(_Model):
+class Repeat(Model):
     """One of several requested boots of a series' guest."""
 
     number: int = Field(description="from 1")
@@ -154,7 +145,7 @@ class Repeat(_Model):
     unjudged: list[Unjudged] = []
 
 
-class Tally(_Model):
+class Tally(Model):
     """The results of a check, counted over all repeats."""
 
     check: str = Field(description="or guest: whether it ended well")
@@ -164,7 +155,7 @@ class Tally(_Model):
     skipped: int = 0
 
 
-class Repeats(_Model):
+class Repeats(Model):
     """The results of booting a series' guest several times."""
 
     asked: int
@@ -172,7 +163,7 @@ class Repeats(_Model):
     tally: list[Tally] = []
 
 
-class Shown(_Model):
+class Shown(Model):
     """A bug that a series fixes, as observed on the kernel without it."""
 
     check: str = Field(description="it holds with the patches, and fails without")
@@ -182,7 +173,7 @@ class Shown(_Model):
     )
 
 
-class SeriesReport(_Model):
+class SeriesReport(Model):
     """The results of one series in a run."""
 
     name: str
@@ -225,7 +216,7 @@ class SeriesReport(_Model):
     )
 
 
-class Tree(_Model):
+class Tree(Model):
     """The kernel that the series were proven on."""
 
     kind: Literal["git", "directory", "tarball", "debian"]
@@ -239,7 +230,7 @@ class Tree(_Model):
     )
 
 
-class Environment(_Model):
+class Environment(Model):
     """Versions of everything that influences the result."""
 
     kstall: str
@@ -261,7 +252,7 @@ class Environment(_Model):
     )
 
 
-class Report(_Model):
+class Report(Model):
     """One run of ``kstall validate``."""
 
     schema_version: Literal[1] = 1

@@ -18,15 +18,6 @@ from ..base import DoesNotApply, FailedCheck
 from ..series import Hunk, Patch
 from . import git
 
-_IDENTITY = {
-    "GIT_AUTHOR_NAME": "kstall",
-    "GIT_AUTHOR_EMAIL": "kstall@localhost",
-    "GIT_COMMITTER_NAME": "kstall",
-    "GIT_COMMITTER_EMAIL": "kstall@localhost",
-    # The user's configuration must not decide whether a patch applies.
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-}
 _SETTINGS = {
     "commit.gpgSign": "false",
     "core.autocrlf": "false",
@@ -36,7 +27,6 @@ _SETTINGS = {
     "advice.mergeConflict": "false",
     "core.fsync": "none",
 }
-_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
 _OFFSET = re.compile(r"Hunk #(\d+) succeeded at (\d+) \(offset (-?\d+) lines?\)")
 _CHECKING = re.compile(r"Checking patch (?:.* => )?(.+)\.\.\.")
 _FAILED = re.compile(r"error: patch failed: (.+):(\d+)")
@@ -121,8 +111,7 @@ def apply(
     work = scratch / "work"
     work.mkdir()
     _git(work, "init", "-q", "--template=", ".")
-    (work / ".git" / "info").mkdir(exist_ok=True)
-    (work / ".git" / "info" / "attributes").write_text(_ATTRIBUTES)
+    git.keep_exact(work / ".git")
     for path, file in pristine.items():
         if file is not None:
             target = work / path
@@ -142,7 +131,7 @@ def apply(
 
 
 def _git(work: Path, *words: str | Path) -> str:
-    return git.git(*words, cwd=work, env=_IDENTITY, settings=_SETTINGS).decode(
+    return git.git(*words, cwd=work, env=git.IDENTITY, settings=_SETTINGS).decode(
         "utf-8", "replace"
     )
 
@@ -153,7 +142,7 @@ def _check(patch: Patch, work: Path, scratch: Path) -> list[Offset]:
     git.git(
         *("mailinfo", message, diff),
         cwd=work,
-        env=_IDENTITY,
+        env=git.IDENTITY,
         settings=_SETTINGS,
         input=patch.path.read_bytes(),
     )
@@ -176,7 +165,7 @@ def _apply(work: Path, *words: str | Path) -> str:
     return git.git(
         *("apply", *words),
         cwd=work,
-        env=_IDENTITY,
+        env=git.IDENTITY,
         settings=_SETTINGS,
         merge_stderr=True,
     ).decode("utf-8", "replace")

@@ -15,15 +15,11 @@ from pathlib import Path
 from . import git, tree
 from .am import File
 
+# With a date the same plan has the same ids.
 _IDENTITY = {
-    "GIT_AUTHOR_NAME": "kstall",
-    "GIT_AUTHOR_EMAIL": "kstall@localhost",
+    **git.IDENTITY,
     "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z",
-    "GIT_COMMITTER_NAME": "kstall",
-    "GIT_COMMITTER_EMAIL": "kstall@localhost",
     "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
 }
 _SETTINGS = {
     "commit.gpgSign": "false",
@@ -31,7 +27,6 @@ _SETTINGS = {
     "core.fsync": "none",
     "core.quotePath": "false",
 }
-_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
 _NOTHING = "0" * 40
 #: Columns of text for a mail.
 _WIDTH = 72
@@ -56,8 +51,7 @@ class Repository:
         scratch.mkdir(parents=True, exist_ok=True)
         self._work = Path(tempfile.mkdtemp(prefix="commits-", dir=scratch))
         self._git("init", "-q", "--template=", ".")
-        (self._work / ".git" / "info").mkdir(exist_ok=True)
-        (self._work / ".git" / "info" / "attributes").write_text(_ATTRIBUTES)
+        git.keep_exact(self._work / ".git")
 
     def _git(self, *words: str | Path, input: bytes | None = None) -> str:
         return git.git(

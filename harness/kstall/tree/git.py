@@ -37,8 +37,16 @@ _SETTINGS = {
     "protocol.allow": "never",
     "gc.auto": "0",
 }
-# Attributes can rewrite lines, ids and whole files on checkout: we want exact blobs.
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+#: The environment for commits of ours, whatever the user's configuration is.
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "kstall",
+    "GIT_AUTHOR_EMAIL": "noreply@kstall.invalid",
+    "GIT_COMMITTER_NAME": "kstall",
+    "GIT_COMMITTER_EMAIL": "noreply@kstall.invalid",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+}
 _DESCRIBE_S = 20.0
 _HEARD_S = 1.0
 _TAIL = 4096
@@ -271,6 +279,15 @@ def sizes(checkout: Checkout) -> dict[str, tuple[str, int]]:
     return files
 
 
+def keep_exact(repository: Path) -> None:
+    """Have files as they are in ``repository``, a git directory of ours.
+
+    Attributes may rewrite lines, ids and whole files on checkout.
+    """
+    (repository / "info").mkdir(exist_ok=True)
+    (repository / "info" / "attributes").write_text(_ATTRIBUTES)
+
+
 def export(checkout: Checkout, target: Path, scratch: Path) -> None:
     """Write HEAD's files, blob for blob, into the new directory ``target``.
 
@@ -278,8 +295,7 @@ def export(checkout: Checkout, target: Path, scratch: Path) -> None:
     """
     repository = scratch / "export.git"
     _borrow(checkout, repository)
-    (repository / "info").mkdir(exist_ok=True)
-    (repository / "info" / "attributes").write_text(_ATTRIBUTES)
+    keep_exact(repository)
     target.mkdir()
     env = {
         "GIT_DIR": str(repository),

@@ -50,17 +50,7 @@ _SETTINGS = {
     # All files could be renamed ones, and few are.
     "merge.renameLimit": "20000",
 }
-_IDENTITY = {
-    "GIT_COMMITTER_NAME": "kstall",
-    "GIT_COMMITTER_EMAIL": "noreply@kstall.invalid",
-    "GIT_AUTHOR_NAME": "kstall",
-    "GIT_AUTHOR_EMAIL": "noreply@kstall.invalid",
-    # The user's configuration must not affect the result.
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_EDITOR": "true",
-}
-_ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
+_IDENTITY = {**git.IDENTITY, "GIT_EDITOR": "true"}
 # Most of a small patch may change on another tree, and it is the same patch still.
 _RANGE_DIFF = ("range-diff", "--no-color", "--no-notes", "--creation-factor=95")
 _MARK = re.compile(rb"(?m)^<<<<<<< ")
@@ -206,8 +196,7 @@ def _commit(
     info = work / ".git" / "objects" / "info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "alternates").write_bytes(os.fsencode(store.resolve() / "objects") + b"\n")
-    (work / ".git" / "info").mkdir(exist_ok=True)
-    (work / ".git" / "info" / "attributes").write_text(_ATTRIBUTES)
+    git.keep_exact(work / ".git")
     if shallow := _shallow(store):
         (work / ".git" / "shallow").write_text(shallow)
     # For the person who goes on there, too.

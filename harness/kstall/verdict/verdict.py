@@ -34,12 +34,13 @@ class Tainted(KstallError):
     """The evidence is incomplete, because the apparatus failed."""
 
 
-class _Model(BaseModel):
-    # A newer kstall may have added fields; version 1 readers pass over them.
+class Model(BaseModel):
+    """What reports are made of: readers ignore fields that a newer kstall added."""
+
     model_config = ConfigDict(extra="ignore")
 
 
-class Excerpt(_Model):
+class Excerpt(Model):
     """Lines that show why something did not pass; short, and plain text."""
 
     title: str
@@ -49,7 +50,7 @@ class Excerpt(_Model):
     lines: list[str]
 
 
-class Explanation(_Model):
+class Explanation(Model):
     """What to read and what to do about a check or a stage that did not pass."""
 
     excerpts: list[Excerpt] = []
@@ -66,7 +67,7 @@ Value = StrictBool | StrictInt | StrictFloat | StrictStr
 Relation = Literal["=", ">=", "<=", "in", "holds"]
 
 
-class Comparison(_Model):
+class Comparison(Model):
     """One expectation of a check held against one observation."""
 
     label: str
@@ -122,7 +123,7 @@ Kind = Literal[
 ]
 
 
-class Check(_Model):
+class Check(Model):
     """A claim about the series and how it was judged.
 
     One that is skipped has no comparisons.
