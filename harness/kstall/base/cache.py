@@ -23,10 +23,12 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from . import scope
 from .errors import cause
 
 #: The file that lists the content of the entry it is in.
@@ -41,16 +43,10 @@ _remarks: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
 )
 
 
-@contextlib.contextmanager
-def remarked() -> Iterator[list[str]]:
+def remarked() -> AbstractContextManager[list[str]]:
     """The remarks on the cache while the block runs: entries that were damaged, and
     results that could not be kept."""
-    remarks: list[str] = []
-    token = _remarks.set(remarks)
-    try:
-        yield remarks
-    finally:
-        _remarks.reset(token)
+    return scope.bound(_remarks, [])
 
 
 def remark(text: str) -> None:
@@ -72,15 +68,9 @@ _used: contextvars.ContextVar[Used | None] = contextvars.ContextVar(
 )
 
 
-@contextlib.contextmanager
-def used() -> Iterator[Used]:
+def used() -> AbstractContextManager[Used]:
     """The entries that `is_complete` finds and `keep` makes while the block runs."""
-    entries = Used()
-    token = _used.set(entries)
-    try:
-        yield entries
-    finally:
-        _used.reset(token)
+    return scope.bound(_used, Used())
 
 
 def default_dir() -> Path:

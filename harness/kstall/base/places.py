@@ -10,20 +10,18 @@ import contextlib
 import contextvars
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+from . import scope
 
 _places: contextvars.ContextVar[threading.Semaphore | None] = contextvars.ContextVar(
     "places", default=None
 )
 
 
-@contextlib.contextmanager
-def limited(count: int) -> Iterator[None]:
+def limited(count: int) -> AbstractContextManager[object]:
     """Have ``count`` places in this context and its copies while the block runs."""
-    token = _places.set(threading.Semaphore(count))
-    try:
-        yield
-    finally:
-        _places.reset(token)
+    return scope.bound(_places, threading.Semaphore(count))
 
 
 @contextlib.contextmanager

@@ -18,9 +18,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import scope
 from .errors import KstallError
 
 
@@ -70,15 +72,9 @@ _record: contextvars.ContextVar[list[Completed] | None] = contextvars.ContextVar
 )
 
 
-@contextlib.contextmanager
-def recorded() -> Iterator[list[Completed]]:
+def recorded() -> AbstractContextManager[list[Completed]]:
     """The children that end while the block runs (without what they printed)."""
-    commands: list[Completed] = []
-    token = _record.set(commands)
-    try:
-        yield commands
-    finally:
-        _record.reset(token)
+    return scope.bound(_record, [])
 
 
 class Ended(KstallError):
@@ -155,12 +151,9 @@ def together() -> Iterator[Children]:
     """
     children = Children()
     outer = _children.get()
-    token = _children.set(children)
-    try:
-        with contextlib.nullcontext() if outer is None else outer.around(children):
-            yield children
-    finally:
-        _children.reset(token)
+    around = contextlib.nullcontext() if outer is None else outer.around(children)
+    with scope.bound(_children, children), around:
+        yield children
 
 
 def require_going() -> None:

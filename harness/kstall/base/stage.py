@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Protocol
+
+from . import scope
 
 #: Of a stage or a series; error: it could not be judged.  The last is of no check.
 Status = Literal["pass", "fail", "skip", "error", "does-not-apply"]
@@ -35,15 +36,9 @@ _figures: contextvars.ContextVar[list[Figure] | None] = contextvars.ContextVar(
 )
 
 
-@contextlib.contextmanager
-def figures() -> Iterator[list[Figure]]:
+def figures() -> AbstractContextManager[list[Figure]]:
     """The figures that are reported while the block runs, also if it fails."""
-    measurements: list[Figure] = []
-    token = _figures.set(measurements)
-    try:
-        yield measurements
-    finally:
-        _figures.reset(token)
+    return scope.bound(_figures, [])
 
 
 def figure(name: str, value: float, unit: str) -> None:

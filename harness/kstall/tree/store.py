@@ -23,11 +23,12 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base import KstallError, cache, process, space
+from ..base import KstallError, cache, process, scope, space
 from . import listing
 
 Say = Callable[[str], None]
@@ -68,15 +69,10 @@ class Job:
     tree: str | None = None
 
 
-@contextlib.contextmanager
-def keeping(count: int) -> Iterator[None]:
+def keeping(count: int) -> AbstractContextManager[object]:
     """Have ``count`` copies stay when a new one is made while the block runs: as many
     as trees are used in turn, lest each remove the copy of the next one."""
-    token = _keep.set(max(count, KEPT))
-    try:
-        yield
-    finally:
-        _keep.reset(token)
+    return scope.bound(_keep, max(count, KEPT))
 
 
 def prepare(cache_dir: Path) -> None:
