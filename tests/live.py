@@ -67,6 +67,15 @@ def run(project: Path, verb: str, out: Path, *arguments: str) -> Outcome:
     return Outcome(done.returncode, done.stdout, directory, saved)
 
 
+def edit(patch: Path, old: str, new: str) -> None:
+    """Make ``old`` in ``patch`` ``new``, of as many lines, as its hunks count them."""
+    text = patch.read_text()
+    count = text.count(old)
+    assert count == 1, f"{old!r} occurs {count} times in {patch.name}"
+    assert old.count("\n") == new.count("\n"), "the hunk's line count would be wrong"
+    patch.write_text(text.replace(old, new))
+
+
 def keep_only(folder: Path, checks: Sequence[str], *, binaries: bool = False) -> None:
     """Drop the other checks, workloads that none of ``checks`` needs, and costs.
 

@@ -19,7 +19,7 @@ import pytest
 from kstall.evidence import mutate
 from kstall.evidence.falsify import RECORDS
 from kstall.series import Project
-from live import Outcome, kstall, validate
+from live import Outcome, edit, kstall, validate
 from processes import descendants
 
 pytestmark = pytest.mark.live
@@ -81,12 +81,8 @@ def _root() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-def _patch(project: Project, old: str, new: str, file: str = WAIT) -> None:
-    path = project.patches / SERIES / file
-    text = path.read_text()
-    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {file}"
-    assert old.count("\n") == new.count("\n"), "the hunk's line count would be wrong"
-    path.write_text(text.replace(old, new))
+def _patch(project: Project, old: str, new: str) -> None:
+    edit(project.patches / SERIES / WAIT, old, new)
 
 
 def _program(project: Project, text: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Mutants that only a kernel that watches itself can catch."""
+"""Mutants that only a debug kernel can catch."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kstall.report import report
 from kstall.series import Project
 from kstall.tree import source
 from kstall.verdict import Check
+from live import edit
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
@@ -26,11 +27,7 @@ CREDITS = "0003-drm-sched-Trace-jobs-held-back-by-missing-credits.patch"
 
 
 def _mutate(project: Project, old: str, new: str) -> None:
-    path = project.patches / SERIES / CREDITS
-    text = path.read_text()
-    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times"
-    assert old.count("\n") == new.count("\n"), "the hunk's line count would be wrong"
-    path.write_text(text.replace(old, new))
+    edit(project.patches / SERIES / CREDITS, old, new)
 
 
 @pytest.fixture(autouse=True)

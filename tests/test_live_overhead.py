@@ -10,7 +10,7 @@ import pytest
 
 from kstall.base import cache
 from kstall.series import Project
-from live import Outcome, keep_only, validate
+from live import Outcome, edit, keep_only, validate
 
 pytestmark = [pytest.mark.live, pytest.mark.deep]
 
@@ -21,11 +21,7 @@ INTERNAL = "drivers/gpu/drm/scheduler/sched_internal.h"
 
 
 def _replace(project: Project, old: str, new: str) -> None:
-    path = project.patches / SERIES / WAIT
-    text = path.read_text()
-    assert text.count(old) == 1
-    assert old.count("\n") == new.count("\n"), "the hunk's line count would be wrong"
-    path.write_text(text.replace(old, new))
+    edit(project.patches / SERIES / WAIT, old, new)
 
 
 def _add_patch(
