@@ -4,9 +4,9 @@
 # Prepare a machine for kstall: Debian packages (as root on Debian and Ubuntu), then a
 # virtual environment in .venv.  Quick when all is there already.
 # With LEVEL=deep in the environment it also installs what only that level uses, with
-# KSTALL_ARCH what kernels and guests of that architecture need, and with KSTALL_BUSY set
-# what keeps a machine busy.  With --packages it stops after the packages, for root to
-# run on behalf of another user.
+# KSTALL_ARCH what kernels and guests of that architecture need, with KSTALL_BUSY set
+# what keeps a machine busy, and with KSTALL_LINT what linters need.  With --packages it
+# stops after the packages, for root to run on behalf of another user.
 set -eu
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -53,21 +53,19 @@ if [ -n "$missing" ]; then
 	fi
 fi
 
-# Checks that lack one of these are skipped, so a missing package stops nothing.
-if [ "${LEVEL:-}" = deep ] && command -v dpkg-query >/dev/null; then
-	missing_of host-packages-deep.txt
+# A missing package of these lists stops nothing.
+optional() {
+	command -v dpkg-query >/dev/null || return 0
+	missing_of "$1"
 	if [ -n "$missing" ] && { [ "$(id -u)" -ne 0 ] || ! install "$missing"; }; then
-		echo "setup: LEVEL=deep skips what needs$missing;" \
-			"to have it: apt-get install$missing" >&2
+		echo "setup: $2$missing; to have it: sudo apt-get install$missing" >&2
 	fi
-fi
+}
 
-if [ -n "${KSTALL_BUSY:-}" ] && command -v dpkg-query >/dev/null; then
-	missing_of host-packages-load.txt
-	if [ -n "$missing" ] && { [ "$(id -u)" -ne 0 ] || ! install "$missing"; }; then
-		echo "setup: a busy host needs$missing; install: sudo apt-get install$missing" >&2
-	fi
-fi
+[ "${LEVEL:-}" != deep ] ||
+	optional host-packages-deep.txt "LEVEL=deep skips what needs"
+[ -z "${KSTALL_BUSY:-}" ] || optional host-packages-load.txt "a busy host needs"
+[ -z "${KSTALL_LINT:-}" ] || optional host-packages-lint.txt "lint skips what needs"
 
 # Cross-compiler and emulator; on a machine of that architecture there is no need.
 packages_of_arch() {

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -84,28 +84,37 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Each step with a status of its own: a red one says where to look first."""
+    reports = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+    ]
+    terminalreporter.section("steps")
+    for line, bad in step_lines(reports):
+        terminalreporter.line(line, red=bad)
+
+
+def step_lines(reports: Iterable[pytest.TestReport]) -> Iterator[tuple[str, bool]]:
+    """Lines on the steps, in their order, and whether each is bad."""
     steps: dict[str, Counter[str]] = {}
     seconds: defaultdict[str, float] = defaultdict(float)
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if not isinstance(report, pytest.TestReport):
-                continue
-            step = str(dict(report.user_properties).get("step"))
-            seconds[step] += report.duration
-            if report.when == "call" or not report.passed:
-                outcome = report.outcome if report.when == "call" else "error"
-                if report.skipped:
-                    outcome = "skipped"
-                steps.setdefault(step, Counter())[outcome] += 1
-    if steps:
-        terminalreporter.section("steps")
-    for step in sorted(steps, key=list(_STEPS).index):
-        bad = steps[step]["failed"] + steps[step]["error"]
-        counts = ", ".join(f"{number} {name}" for name, number in steps[step].items())
-        terminalreporter.line(
-            f"{step:<8}{'FAIL' if bad else 'ok':<6}{counts} ({seconds[step]:.0f} s)",
-            red=bool(bad),
-        )
+    for report in reports:
+        step = str(dict(report.user_properties).get("step"))
+        seconds[step] += report.duration
+        if report.when == "call" or not report.passed:
+            outcome = report.outcome if report.when == "call" else "error"
+            if report.skipped:
+                outcome = "skipped"
+            steps.setdefault(step, Counter())[outcome] += 1
+    for step in _STEPS:
+        if step in steps:
+            bad = bool(steps[step]["failed"] or steps[step]["error"])
+            counts = [f"{number} {name}" for name, number in steps[step].items()]
+            text = f"{', '.join(counts)} ({seconds[step]:.0f} s)"
+            yield f"{step:<8}{'FAIL' if bad else 'ok':<6}{text}", bad
+    if missing := [step for step in _STEPS if step not in steps]:
+        yield f"not run: {', '.join(missing)}", False
 
 
 def _step(item: pytest.Item) -> str:

@@ -124,7 +124,28 @@ def test_deep_goes_on_without_what_only_it_uses(
 ) -> None:
     status, output, _ = machine.setup(LACKING="clang-19", LEVEL="deep", **why)
     assert status == 0
-    assert "LEVEL=deep skips what needs clang-19; to have it: apt-get install" in output
+    words = "LEVEL=deep skips what needs clang-19; to have it: sudo apt-get install"
+    assert words in output
+
+
+@pytest.mark.parametrize(
+    ("variable", "package", "words"),
+    [
+        ("KSTALL_BUSY", "stress-ng", "a busy host needs stress-ng"),
+        ("KSTALL_LINT", "shellcheck", "lint skips what needs shellcheck"),
+    ],
+)
+def test_some_targets_have_packages_of_their_own(
+    machine: Machine, variable: str, package: str, words: str
+) -> None:
+    assert machine.setup(LACKING=package) == (0, "", [])
+    status, _, wanted = machine.setup(LACKING=package, **{variable: "1"})
+    assert (status, wanted) == (0, [package])
+    status, output, _ = machine.setup(
+        LACKING=package, USER_ID="1000", **{variable: "1"}
+    )
+    assert status == 0
+    assert f"{words}; to have it: sudo apt-get install {package}" in output
 
 
 def test_another_architecture_is_installed_when_asked_for(machine: Machine) -> None:
