@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each check of a kernel that watches itself can fail, and says by what."""
+"""Each check of a debug kernel can fail, and says by what."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The guest of a kernel that watches itself, and the stages around all of them."""
+"""The guest of a debug kernel, and the stages around all of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What becomes of kernels that watch themselves, and their guests, when something goes
-wrong.
+"""What becomes of debug kernels, and their guests, when something goes wrong.
 
 As in `test_faults`, but at ``LEVEL=deep``, and with two series in one kernel.
 """
@@ -66,7 +65,7 @@ def deep(shared: World) -> Iterator[World]:
 
 
 def _booted(world: World, since: int = 0) -> list[str]:
-    """The guests that watched themselves, but for the first so many of all guests."""
+    """The guests with debug kernels, but for the first so many of all guests."""
     return sorted(name for name in world.guests[since:] if "/" in name)
 
 
@@ -101,7 +100,7 @@ _PROGRAMS = (
 )
 
 
-@pytest.mark.fault("killed", "SIGKILL in each stage of a kernel that watches itself")
+@pytest.mark.fault("killed", "SIGKILL in each stage of a debug kernel")
 @pytest.mark.fault("interrupted", "Ctrl-C in each stage of such a kernel")
 @pytest.mark.fault("killed", "the run after the ended ones")
 def test_runs_that_are_ended_leave_nothing_running_and_are_gone_on_with(
@@ -179,8 +178,8 @@ def test_what_is_kept_is_not_used_if_fresh_guests_are_asked_for(deep: World) -> 
 # -- damaged -------------------------------------------------------------------------
 
 
-@pytest.mark.fault("truncated", "what is kept of a guest that watched itself")
-@pytest.mark.fault("corrupted", "what is kept of a guest that watched itself")
+@pytest.mark.fault("truncated", "what is kept of a debug kernel's guest")
+@pytest.mark.fault("corrupted", "what is kept of a debug kernel's guest")
 @pytest.mark.parametrize(
     ("file", "damage"),
     [("debug.json", cut), ("agent.json", overwrite), ("console.txt", empty)],
@@ -206,7 +205,7 @@ def test_a_damaged_guest_is_named_and_booted_again(
 
 
 @needs_mounts
-@pytest.mark.fault("disk full", "where guests that watched themselves are kept")
+@pytest.mark.fault("disk full", "where results of debug kernels' guests are kept")
 def test_a_full_disk_costs_no_guest_that_came_back(deep: World) -> None:
     forget(deep, "watched")
     deep.prepare.append(tiny_disk(deep.cache / "watched"))
@@ -219,7 +218,7 @@ def test_a_full_disk_costs_no_guest_that_came_back(deep: World) -> None:
 
 
 @needs_mounts
-@pytest.mark.fault("disk full", "by what a guest that watches itself writes")
+@pytest.mark.fault("disk full", "by what a debug kernel's guest writes")
 def test_a_guest_that_fills_the_disk_is_no_verdict(deep: World) -> None:
     forget(deep, "watched")
     deep.prepare.append(small_disk(deep.out, "8m"))
@@ -249,7 +248,7 @@ with (results / "huge").open("wb", buffering=0) as file:
 
 
 @needs_mounts
-@pytest.mark.fault("disk full", "as a kernel that watches itself is built")
+@pytest.mark.fault("disk full", "as a debug kernel is built")
 def test_a_full_disk_stops_such_a_kernel_and_is_said(deep: World) -> None:
     config = deep.project.kconfigs / "debug.config"
     text = config.read_text()
@@ -279,7 +278,7 @@ with console.open("a") as file:
 """
 
 
-@pytest.mark.fault("guest panics", "while its kernel watches itself")
+@pytest.mark.fault("guest panics", "with a debug kernel")
 def test_a_kernel_that_panics_is_held_against_its_series(deep: World) -> None:
     forget(deep, "watched")
     deep.guest(_only("demo", RUNNING + PANIC))
@@ -300,7 +299,7 @@ def test_a_kernel_that_panics_is_held_against_its_series(deep: World) -> None:
     assert _booted(deep, start) == sorted({*_GUESTS, "demo/debug-base"})
 
 
-@pytest.mark.fault("guest hangs", "while its kernel watches itself")
+@pytest.mark.fault("guest hangs", "with a debug kernel")
 def test_a_kernel_that_hangs_in_silence_is_not_judged(deep: World) -> None:
     """The deadline is the harness's own, so that it says nothing of the series."""
     forget(deep, "watched")
@@ -324,8 +323,8 @@ def test_a_kernel_that_hangs_in_silence_is_not_judged(deep: World) -> None:
     assert _booted(deep, start) == ["demo/debug-patched"]
 
 
-@pytest.mark.fault("guest out of memory", "while its kernel watches itself")
-@pytest.mark.fault("QEMU killed", "while its kernel watches itself")
+@pytest.mark.fault("guest out of memory", "with a debug kernel")
+@pytest.mark.fault("QEMU killed", "with a debug kernel")
 @pytest.mark.parametrize("processors", [1, 2])
 @pytest.mark.parametrize(
     ("what", "says"),
@@ -403,7 +402,7 @@ def test_a_base_is_asked_when_a_run_is_taken_up_again(
     require_proven(deep.validate())
 
 
-@pytest.mark.fault("endless console", "100 MB of it, of a kernel that watches itself")
+@pytest.mark.fault("endless console", "100 MB of it, of a debug kernel")
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_kernel_that_prints_without_end(deep: World, ends: bool) -> None:
     """With a complaint in the middle of it, where no end of it is."""
@@ -434,7 +433,7 @@ if load["name"] == "doze":
     require_proven(deep.validate())
 
 
-@pytest.mark.fault("endless console", "100 MB of it, of a base that watches itself")
+@pytest.mark.fault("endless console", "100 MB of it, of a debug kernel of the base")
 def test_what_a_base_says_among_much_is_known_the_next_time(deep: World) -> None:
     """A base's guest is kept with its complaints, and they count as often as it is."""
     forget(deep, "watched")
@@ -465,7 +464,7 @@ if load["name"] == "doze":
 # -- two runs at once ----------------------------------------------------------------
 
 
-@pytest.mark.fault("two runs", "both need guests that watch themselves")
+@pytest.mark.fault("two runs", "both need guests with debug kernels")
 def test_of_two_runs_one_takes_the_guests_of_the_other(deep: World) -> None:
     forget(deep, "watched")
     start = len(deep.guests)
@@ -479,7 +478,7 @@ def test_of_two_runs_one_takes_the_guests_of_the_other(deep: World) -> None:
     assert _booted(deep, start) == sorted(_GUESTS)
 
 
-@pytest.mark.fault("two runs", "both need a kernel that watches itself")
+@pytest.mark.fault("two runs", "both need a debug kernel")
 def test_of_two_runs_one_takes_the_kernel_of_the_other(deep: World) -> None:
     forget(deep, "kernels", "configs")
     first = deep.held("debug-patched-all", inside=True)

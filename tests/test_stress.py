@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the guest does to a kernel that watches itself, on a made-up one."""
+"""What the guest does to a debug kernel, on a made-up one."""
 
 from __future__ import annotations
 
