@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -738,6 +739,29 @@ def test_a_format_that_cannot_be_read_is_no_end_of_the_run(tmp_path: Path) -> No
     result = _status("record_layout", _series(), saved)
     assert result.status == "error" and "Traceback" not in result.detail
     assert "demo:demo_nap: cannot read field" in result.detail
+
+
+def test_what_a_program_printed_is_read_by_its_kind(tmp_path: Path) -> None:
+    text = '{"what": "nap", "ns": 5}\n{"what": "cat"}\n'
+    _write_results(tmp_path, **{"doze/stdout": text})
+    load = evidence.load(tmp_path).workload("doze")
+    assert load.objects() == [{"what": "nap", "ns": 5}, {"what": "cat"}]
+    assert load.objects("nap") == [{"what": "nap", "ns": 5}]
+    _write_results(tmp_path, **{"doze/stdout": f"{text}oops\n"})
+    with pytest.raises(ValueError, match="Expecting value"):
+        evidence.load(tmp_path).workload("doze").objects("nap")
+
+
+def test_members_of_records(tmp_path: Path) -> None:
+    _write_results(tmp_path)
+    load = evidence.load(tmp_path).workload("doze")
+    assert load.values("demo_nap", "nap_ns") == [5, 6]
+    assert load.values("demo_nap", "nap_ns", cat=2) == [6]
+    (first, _) = load.record("demo_nap")
+    assert first.number("nap_ns") == 5
+    named = dataclasses.replace(first, fields={"cat": "tom"})
+    with pytest.raises(TypeError, match="demo_nap: cat is 'tom', not a number"):
+        named.number("cat")
 
 
 def test_results_that_are_not_there(tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ def rasdaemon_has_them(ev: Evidence) -> Verdict:
     import tempfile
 
     v = Verdict()
-    facts = _facts(ev.workload("consumer"))
-    (last,) = [fact for fact in facts if fact["what"] == "consumer"]
-    burst, both = (fact for fact in facts if fact["what"] == "turn")
+    load = ev.workload("consumer")
+    (last,) = load.objects("consumer")
+    burst, both = load.objects("turn")
     with tempfile.NamedTemporaryFile() as file:
         file.write(base64.b64decode(last["database"]))
         file.flush()

@@ -88,15 +88,15 @@ def second_job_waits_for_credits(ev: Evidence) -> Verdict:
     release = jobs[_fence(first)].signalled
     low = max(low, release[0] - jobs[_fence(second)].pushed[1]) if release else low
     v.at_least("time the ring was kept full", low, TICKS_NS, "ns")
-    v.within("wait_ns of the second job", _int(second, "wait_ns"), low, high, "ns")
+    v.within("wait_ns of the second job", second.number("wait_ns"), low, high, "ns")
     for name in (*_OF_DEPENDENCIES, "dep_ns"):
-        v.equal(f"{name} of both", [_int(w, name) for w in waits], [0, 0])
-    v.equal("credits of both", [_int(w, "credits") for w in waits], [1, 1])
+        v.equal(f"{name} of both", [w.number(name) for w in waits], [0, 0])
+    v.equal("credits of both", [w.number("credits") for w in waits], [1, 1])
     stalls = load.record("drm_sched_job_no_credits")
     v.at_least("drm_sched_job_no_credits events", len(stalls), 1)
     v.equal("jobs that lacked credits", {_fence(s) for s in stalls}, {_fence(second)})
     for name in ("credits", "credit_count", "credit_limit", "job_count"):
-        v.equal(f"{name} of each", {_int(s, name) for s in stalls}, {1})
+        v.equal(f"{name} of each", {s.number(name) for s in stalls}, {1})
     return v
 
 
@@ -109,12 +109,12 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
     for wait in waits:
         job = jobs[_fence(wait)]
         deps, order, low, high = _expected(job, jobs, signals)
-        v.equal(f"deps of {_name(job)}", _int(wait, "deps"), deps)
-        v.equal(f"order_deps of {_name(job)}", _int(wait, "order_deps"), order)
+        v.equal(f"deps of {_name(job)}", wait.number("deps"), deps)
+        v.equal(f"order_deps of {_name(job)}", wait.number("order_deps"), order)
         lazy = len(_containers(job, jobs))
-        v.equal(f"lazy_deps of {_name(job)}", _int(wait, "lazy_deps"), lazy)
-        v.within(f"dep_ns of {_name(job)}", _int(wait, "dep_ns"), low, high, "ns")
-    held_waits = [wait for wait in waits if _int(wait, "dep_ns") >= HOLD_NS]
+        v.equal(f"lazy_deps of {_name(job)}", wait.number("lazy_deps"), lazy)
+        v.within(f"dep_ns of {_name(job)}", wait.number("dep_ns"), low, high, "ns")
+    held_waits = [wait for wait in waits if wait.number("dep_ns") >= HOLD_NS]
     # A dependency; the same, watched late; before credits, and after them; a chain and
     # an array before credits; a dependency and a chain behind a job ahead, and both
     # times that job; a chain before a dependency, and one behind it; one that must not
@@ -125,7 +125,9 @@ def dependency_wait_is_told_apart(ev: Evidence) -> Verdict:
     # The one whose flag comes too late is not waited for.
     beside = [wait for wait in held_waits if _beside_running(jobs[_fence(wait)], jobs)]
     v.equal("of these, with one of their ring not done", len(beside), 1)
-    both = [w for w in held_waits if _int(w, "wait_ns") - _int(w, "dep_ns") >= HOLD_NS]
+    both = [
+        w for w in held_waits if w.number("wait_ns") - w.number("dep_ns") >= HOLD_NS
+    ]
     v.at_least("of these, kept back for longer by something else", len(both), 3)
     unseen = [wait for wait in both if not jobs[_fence(wait)].waited_for]
     v.at_least("of these, not seen by _unschedulable", len(unseen), 2)
@@ -148,8 +150,8 @@ def a_late_look_is_marked(ev: Evidence) -> Verdict:
         ends = [dep.signalled[1] for dep in deps if dep.signalled]
         if not ends:
             continue
-        excess = _int(wait, "dep_ns") - max(max(ends) - job.pushed[0], 0)
-        if _int(wait, "lazy_deps") == 0:
+        excess = wait.number("dep_ns") - max(max(ends) - job.pushed[0], 0)
+        if wait.number("lazy_deps") == 0:
             v.at_most(f"dep_ns of {_name(job)}, longer by", excess, ROUNDING_NS, "ns")
         elif _other(wait) in _ended_before_others(job, jobs):
             misnamed.append(wait)
@@ -157,10 +159,10 @@ def a_late_look_is_marked(ev: Evidence) -> Verdict:
             longer.append(wait)
     # A chain and an array on a full ring, and a chain behind a job that waits.
     v.equal("jobs with a dep_ns that is longer by a hold", len(longer), 3)
-    v.equal("lazy_deps of these", [_int(w, "lazy_deps") for w in longer], [1, 1, 1])
+    v.equal("lazy_deps of these", [w.number("lazy_deps") for w in longer], [1, 1, 1])
     # The worker looks at a chain only after the dependency that was added before it.
     v.equal("jobs that name what ended a hold before another", len(misnamed), 1)
-    v.equal("lazy_deps of that", [_int(w, "lazy_deps") for w in misnamed], [1])
+    v.equal("lazy_deps of that", [w.number("lazy_deps") for w in misnamed], [1])
     silent = [wait for wait in longer if _fence(wait) not in short]
     v.equal("of these, with no report of missing credits", len(silent), 1)
     for wait in silent:
@@ -252,7 +254,7 @@ def deep_queue_matches_the_tests_own_clock(ev: Evidence) -> Verdict:
         release = jobs[_fence(waits[0])].signalled
         v.true(f"the first job on {dev} has ended", release is not None)
         before = release[0] - jobs[_fence(last)].pushed[0] if release else 0
-        since = _int(last, "wait_ns") - before
+        since = last.number("wait_ns") - before
         # The test's clock goes on until the last job has ended and the test is awake
         # again.  All but it and the first took a millisecond each before it.
         pushed = jobs[_fence(last)].pushed
@@ -296,11 +298,11 @@ def chain_on_one_ring_is_order_only(ev: Evidence) -> Verdict:
     for name, waits, order in zip(
         ("independent", "chained"), halves, expected, strict=False
     ):
-        counts = Counter(_int(wait, "order_deps") for wait in waits)
+        counts = Counter(wait.number("order_deps") for wait in waits)
         v.equal(f"order_deps of {name} jobs", dict(sorted(counts.items())), order)
-        v.equal(f"deps of {name} jobs", sum(_int(w, "deps") for w in waits), 0)
+        v.equal(f"deps of {name} jobs", sum(w.number("deps") for w in waits), 0)
         for none in ("dep_ns", "ctx", "seqno", "lazy_deps"):
-            v.equal(f"{none} of {name} jobs", sum(_int(w, none) for w in waits), 0)
+            v.equal(f"{none} of {name} jobs", sum(w.number(none) for w in waits), 0)
     added = len(load.events("drm_sched_job_add_dep"))
     v.equal("dependencies that _add_dep saw", added, DEEP_JOBS - 1)
     return v
@@ -315,7 +317,7 @@ def no_shortage_no_report(ev: Evidence) -> Verdict:
     stalls = load.events("drm_sched_job_no_credits")
     v.equal("drm_sched_job_no_credits events", len(stalls), 0)
     for name in (*_OF_DEPENDENCIES, "dep_ns"):
-        v.equal(f"sum of {name}", sum(_int(wait, name) for wait in waits), 0)
+        v.equal(f"sum of {name}", sum(wait.number(name) for wait in waits), 0)
     return v
 
 
@@ -328,7 +330,7 @@ def exactly_full_is_no_shortage(ev: Evidence) -> Verdict:
         [e for e in load.events(name) if str(e.fields["dev"]).startswith(case)]
         for name in ("drm_sched_job_run", "drm_sched_job_no_credits")
     )
-    used = [_int(run, "hw_job_count") for run in runs]
+    used = [run.number("hw_job_count") for run in runs]
     v.equal("credits in use at each run", used, [1, 4])
     v.equal("drm_sched_job_no_credits events", len(stalls), 0)
     return v
@@ -362,14 +364,14 @@ def times_agree_with_older_events(ev: Evidence) -> Verdict:
         short = []
         for wait in waits:
             low, high = _wait_limits(jobs[_fence(wait)], jobs, signals)
-            outside += not low <= _int(wait, "wait_ns") <= high
-            short.append(high - _int(wait, "wait_ns"))
+            outside += not low <= wait.number("wait_ns") <= high
+            short.append(high - wait.number("wait_ns"))
         v.equal(f"{name}: waits outside of what the events allow", outside, 0)
         # The event comes after the wait, so not before wait_ns can have passed.
         early = [
             wait
             for wait in waits
-            if wait.ts_ns - _int(wait, "wait_ns")
+            if wait.ts_ns - wait.number("wait_ns")
             < jobs[_fence(wait)].pushed[0] - ROUNDING_NS
         ]
         v.equal(f"{name}: waits reported before their time has passed", len(early), 0)
@@ -379,7 +381,7 @@ def times_agree_with_older_events(ev: Evidence) -> Verdict:
         v.equal(
             f"{name}: jobs with other dependencies than _add_dep saw",
             sum(
-                _int(wait, "deps") + _int(wait, "order_deps")
+                wait.number("deps") + wait.number("order_deps")
                 != len(jobs[_fence(wait)].deps)
                 for wait in waits
             ),
@@ -387,12 +389,12 @@ def times_agree_with_older_events(ev: Evidence) -> Verdict:
         )
         strange = sum(
             _other(wait) not in {_NO_FENCE, *jobs[_fence(wait)].deps}
-            or (_other(wait) == _NO_FENCE) != (_int(wait, "dep_ns") == 0)
+            or (_other(wait) == _NO_FENCE) != (wait.number("dep_ns") == 0)
             for wait in waits
         )
         v.equal(f"{name}: last dependencies that _add_dep did not see", strange, 0)
         lazy = sum(
-            _int(wait, "lazy_deps") != len(_containers(jobs[_fence(wait)], jobs))
+            wait.number("lazy_deps") != len(_containers(jobs[_fence(wait)], jobs))
             for wait in waits
         )
         v.equal(f"{name}: jobs with other chains and arrays", lazy, 0)
@@ -409,7 +411,7 @@ def _wrong_credits(load: WorkloadResult) -> tuple[int, int]:
     before its _done event, and takes them before its _run event: between the two it
     may hold some, outside of them none.
     """
-    needs = {_fence(w): _int(w, "credits") for w in load.events("drm_sched_job_wait")}
+    needs = {_fence(w): w.number("credits") for w in load.events("drm_sched_job_wait")}
     running: dict[str, dict[Fence, int]] = {}
     ring_of: dict[Fence, str] = {}
     wrong = sure = 0
@@ -418,7 +420,7 @@ def _wrong_credits(load: WorkloadResult) -> tuple[int, int]:
         if event.name == "drm_sched_job_run":
             ring_of[fence] = str(event.fields["dev"])
             others = running.setdefault(ring_of[fence], {})
-            most = _int(event, "hw_job_count")
+            most = event.number("hw_job_count")
             least = max(most - sum(others.values()), 1)
             sure += not others
             wrong += not least <= needs.get(fence, 0) <= most
@@ -441,13 +443,13 @@ def shortage_is_real_and_lasts_until_the_wait_ends(ev: Evidence) -> Verdict:
         most = _most_credits(load)
         for ring in sorted({str(s.fields["dev"]) for s in stalls}):
             limits = {
-                _int(s, "credit_limit") for s in stalls if s.fields["dev"] == ring
+                s.number("credit_limit") for s in stalls if s.fields["dev"] == ring
             }
             v.equal(f"{name}: credit_limit of {ring}", limits, {most.get(ring, 0)})
         fits = [
             s
             for s in stalls
-            if _int(s, "credits") + _int(s, "credit_count")
+            if s.number("credits") + s.number("credit_count")
             <= most.get(str(s.fields["dev"]), 0)
         ]
         v.equal(f"{name}: reports of jobs that _run shows to fit", len(fits), 0)
@@ -457,14 +459,14 @@ def shortage_is_real_and_lasts_until_the_wait_ends(ev: Evidence) -> Verdict:
             if not jobs[_fence(s)].pushed[0] <= s.ts_ns <= jobs[_fence(s)].run
         ]
         v.equal(f"{name}: reports outside of _queue .. _run", len(outside), 0)
-        empty = [s for s in stalls if _int(s, "job_count") < 1]
+        empty = [s for s in stalls if s.number("job_count") < 1]
         v.equal(f"{name}: reports without a queued job", len(empty), 0)
         for field_name, count in _wrong_figures(load).items():
             v.equal(f"{name}: reports with another {field_name}", count, 0)
     # In one case of patch 4 all figures differ, so that no two can be swapped.
     figures = ("credits", "credit_count", "credit_limit", "job_count")
     reports = [
-        tuple(_int(s, figure) for figure in figures)
+        tuple(s.number(figure) for figure in figures)
         for s in ev.workload("split").record("drm_sched_job_no_credits")
         if str(s.fields["dev"]).startswith("drm_sched_trace_credits_figures.")
     ]
@@ -482,14 +484,14 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         waits = load.events("drm_sched_job_wait")
         maps = load.bpftrace("drm-sched-why").maps
         v.equal(f"{name}: @jobs", _total(maps, "@jobs"), len(waits))
-        exact = [wait for wait in waits if not _int(wait, "lazy_deps")]
-        lazy = [wait for wait in waits if _int(wait, "lazy_deps")]
+        exact = [wait for wait in waits if not wait.number("lazy_deps")]
+        lazy = [wait for wait in waits if wait.number("lazy_deps")]
         for key, field_name, events in (
             ("@wait_ns", "wait_ns", waits),
             ("@dep_ns", "dep_ns", exact),
             ("@dep_or_full_ns", "dep_ns", lazy),
         ):
-            total = sum(_int(wait, field_name) for wait in events)
+            total = sum(wait.number(field_name) for wait in events)
             v.equal(f"{name}: {key}", _total(maps, key), total)
         parts = (
             *("@dep_ns", "@dep_or_full_ns"),
@@ -510,14 +512,14 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         total = sum(int(value) for value in parts_of.values())
         v.within(f"{name}: @in_order_ns", total, low, high, "ns")
         waits = load.events("drm_sched_job_wait")
-        exact = [wait for wait in waits if not _int(wait, "lazy_deps")]
-        lazy = [wait for wait in waits if _int(wait, "lazy_deps")]
+        exact = [wait for wait in waits if not wait.number("lazy_deps")]
+        lazy = [wait for wait in waits if wait.number("lazy_deps")]
         for key, field_name, events in (
             ("@wait_us", "wait_ns", waits),
             ("@dep_us", "dep_ns", exact),
             ("@dep_or_full_us", "dep_ns", lazy),
         ):
-            _same_histogram(v, name, load, key, [_int(w, field_name) for w in events])
+            _same_histogram(v, name, load, key, [w.number(field_name) for w in events])
     # The first half of it is one long queue, and nothing else.
     maps = ev.workload("deep-queue").bpftrace("drm-sched-why").maps
     wait_ns = _total(maps, "@wait_ns")
@@ -556,9 +558,9 @@ def _in_order_limits(load: WorkloadResult) -> Span:
     least = most = 0
     for wait in load.events("drm_sched_job_wait"):
         job = jobs[_fence(wait)]
-        pushed = job.pushed[0] + _int(wait, "wait_ns") - ROUNDING_NS
+        pushed = job.pushed[0] + wait.number("wait_ns") - ROUNDING_NS
         at = (pushed, job.run + ROUNDING_NS)
-        ready = _int(wait, "wait_ns") - _int(wait, "dep_ns")
+        ready = wait.number("wait_ns") - wait.number("dep_ns")
         if before := last.get(job.fence[0]):
             least += max(ready - (at[1] - before[0]), 0)
             most += max(ready - (at[0] - before[1]), 0)
@@ -576,7 +578,7 @@ def _wrong_figures(load: WorkloadResult) -> Counter[str]:
     """
     wrong = Counter[str](credit_count=0, job_count=0, identity=0)
     needs = {
-        _fence(s): _int(s, "credits") for s in load.events("drm_sched_job_no_credits")
+        _fence(s): s.number("credits") for s in load.events("drm_sched_job_no_credits")
     }
     pushed: dict[Fence, Event] = {}
     running: dict[str, dict[Fence, int]] = {}
@@ -611,11 +613,11 @@ def _wrong_figures(load: WorkloadResult) -> Counter[str]:
         low, high = used.get(str(event.fields["dev"]), _Level()).span(before, at)
         # A job's credits are back before the event that says it is done.
         low -= largest
-        wrong["credit_count"] += not low <= _int(event, "credit_count") <= high
+        wrong["credit_count"] += not low <= event.number("credit_count") <= high
         fence = _fence(event)
         low, high = queued.get(fence[0], _Level()).span(at, after)
         # The last push may not have come to the queue yet.
-        wrong["job_count"] += not low - 1 <= _int(event, "job_count") <= high
+        wrong["job_count"] += not low - 1 <= event.number("job_count") <= high
         job = pushed.get(fence)
         same = job and _identity(event) == _identity(job)
         wrong["identity"] += not same
@@ -627,7 +629,7 @@ def _most_credits(load: WorkloadResult) -> dict[str, int]:
     most: dict[str, int] = {}
     for run in load.events("drm_sched_job_run"):
         dev = str(run.fields["dev"])
-        most[dev] = max(most.get(dev, 0), _int(run, "hw_job_count"))
+        most[dev] = max(most.get(dev, 0), run.number("hw_job_count"))
     return most
 
 
@@ -934,23 +936,16 @@ def _wait_limits(
 
 def _fence(event: Event) -> Fence:
     prefix = "" if event.system == "dma_fence" else "fence_"
-    return _int(event, f"{prefix}context"), _int(event, f"{prefix}seqno")
+    return event.number(f"{prefix}context"), event.number(f"{prefix}seqno")
 
 
 def _other(event: Event) -> Fence:
-    return _int(event, "ctx"), _int(event, "seqno")
+    return event.number("ctx"), event.number("seqno")
 
 
 def _identity(event: Event) -> tuple[Fence, str, str, int]:
     dev, name = str(event.fields["dev"]), str(event.fields["name"])
-    return _fence(event), dev, name, _int(event, "client_id")
-
-
-def _int(event: Event, name: str) -> int:
-    value = event.fields[name]
-    if not isinstance(value, int):
-        raise TypeError(f"{event.name}: {name} is {value!r}, not a number")
-    return value
+    return _fence(event), dev, name, event.number("client_id")
 
 
 def _name(job: Job) -> str:

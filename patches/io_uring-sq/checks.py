@@ -52,7 +52,7 @@ class Seen:
     def stop(self) -> Stop:
         """The fields of a short_submit."""
         ret, left, reason, dropped = (
-            _int(self.event, key) for key in ("ret", "left", "reason", "sq_dropped")
+            self.event.number(key) for key in ("ret", "left", "reason", "sq_dropped")
         )
         return ret, left, reason, dropped
 
@@ -141,7 +141,7 @@ def nothing_left_no_event(ev: Evidence) -> Verdict:
     v = Verdict()
     load = ev.workload("short")
     requests = {
-        _int(event, "user_data")
+        event.number("user_data")
         for name in ("io_uring_submit_req", "io_uring_req_failed")
         for event in load.events(name)
     }
@@ -240,16 +240,16 @@ def busy_writer_adds_up(ev: Evidence) -> Verdict:
         split += len(inside) > 1
     v.equal("sleeps outside of a call", outside, 0)
     v.equal("sleeps in two calls", split, 0)
-    v.equal("sizes", {_int(event, "sq_entries") for event in events}, {8})
-    begun = [_int(event, "queued") for event in events if event.name == WAIT]
+    v.equal("sizes", {event.number("sq_entries") for event in events}, {8})
+    begun = [event.number("queued") for event in events if event.name == WAIT]
     # The SQ thread may have taken some since the ring was seen full.
     v.at_most("queued when a sleep begins", max(begun), 8)
-    most = max(_int(event, "queued") for event in events)
+    most = max(event.number("queued") for event in events)
     v.at_most("queued when it ends", most, 8)
     room = fewer = 0
     for since, until, after in calls:
         left = [
-            _int(event, "queued")
+            event.number("queued")
             for event in events
             if event.name == WAIT_END and since <= event.ts_ns <= until
         ]
@@ -346,7 +346,7 @@ def failed_sqe_joins(ev: Evidence) -> Verdict:
             wrong += not (
                 before.name == "io_uring_req_failed"
                 and before.fields["ctx"] == event.fields["ctx"]
-                and cqes[_int(before, "user_data")] == before.fields["error"]
+                and cqes[before.number("user_data")] == before.fields["error"]
             )
     v.at_least("events with an SQE's error", joined, 1)
     v.equal("of these, not preceded by that SQE's failure", wrong, 0)
@@ -361,7 +361,7 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     left: Counter[tuple[str, ...]] = Counter()
     for line in _lines(load, "submit"):
         ring = _id(line)
-        key = str(ring[0]), str(_int(_created(load)[ring], "ctx"))
+        key = str(ring[0]), str(_created(load)[ring].number("ctx"))
         for _, rest, reason, _ in _stops(load, line):
             stops[*key, str(reason)] += 1
             left[key] += rest
@@ -417,9 +417,9 @@ def async_start_is_seen_twice(ev: Evidence) -> Verdict:
     for line in _lines(load, "async"):
         case = line["case"]
         events = [seen.event for seen in _of_case(load, case, START)]
-        starts = {_int(event, "user_data"): event for event in events}
+        starts = {event.number("user_data"): event for event in events}
         queued = {
-            _int(seen.event, "user_data"): seen.event
+            seen.event.number("user_data"): seen.event
             for seen in _of_case(load, case, QUEUE)
         }
         ids = [write[0] for write in line["writes"]]
@@ -432,7 +432,7 @@ def async_start_is_seen_twice(ev: Evidence) -> Verdict:
                 continue
             event = starts[data]
             v.equal(f"{case}: {data}: worker", event.pid, worker)
-            v.equal(f"{case}: {data}: cancel", _int(event, "cancel"), 0)
+            v.equal(f"{case}: {data}: cancel", event.number("cancel"), 0)
             v.equal(f"{case}: {data}: opcode", _opcode(event), WRITE)
             if data in queued:
                 request = queued[data].fields["req"]
@@ -466,12 +466,12 @@ def time_in_the_queue_is_the_programs(ev: Evidence) -> Verdict:
         seen_ns = {write[0]: write[2] for write in line["writes"]}
         held = 0
         for queued, start in _joined(load, case):
-            data, waited = _int(start, "user_data"), start.ts_ns - queued.ts_ns
+            data, waited = start.number("user_data"), start.ts_ns - queued.ts_ns
             # An SQ thread may queue at any time until the write is seen.
             latest = seen_ns[data] if _sqpoll(load, line) else line["end_ns"]
             at = queued.ts_ns
             v.within(f"{case}: {data}: queued", at, line["begin_ns"], latest, "ns")
-            if _int(start, "cancel"):
+            if start.number("cancel"):
                 least, most = _canceled_within(line)
             else:
                 # All that can be running are held until one of them is let go.
@@ -495,7 +495,7 @@ def linked_work_waits_as_well(ev: Evidence) -> Verdict:
     requests = {request[0]: request[1:] for request in line["requests"]}
     first, write_1, fsync_1, write_2, fsync_2 = requests
     queued, started = (
-        {_int(match.event, "user_data"): match.event for match in matches}
+        {match.event.number("user_data"): match.event for match in matches}
         for matches in (_of_case(load, "async-chains", name) for name in (QUEUE, START))
     )
     for name, events, ids in (
@@ -512,7 +512,7 @@ def linked_work_waits_as_well(ev: Evidence) -> Verdict:
     v.equal("joined by request", joined, [True] * 4)
     for fsync in (fsync_1, fsync_2):
         v.equal(f"{fsync}: opcode", _opcode(started[fsync]), FSYNC)
-        v.equal(f"{fsync}: cancel", _int(started[fsync], "cancel"), 0)
+        v.equal(f"{fsync}: cancel", started[fsync].number("cancel"), 0)
     worker, held_ns, let_go, completions = requests[write_2]
     when = queued[fsync_1].ts_ns
     v.within("first fsync: queued", when, requests[write_1][2], held_ns, "ns")
@@ -544,11 +544,11 @@ def stall_shows_while_it_lasts(ev: Evidence) -> Verdict:
         )
         unknown = len(started.keys() - queued.keys())
         v.equal(f"{case}: started without being queued", unknown, 0)
-        begun = sorted(_int(event, "user_data") for event in started.values())
+        begun = sorted(event.number("user_data") for event in started.values())
         v.equal(f"{case}: started", begun, sorted(line["begun"]))
         pending = {write[0] for write in record["writes"]} - set(line["begun"])
         waiting = {
-            _int(queued[req], "user_data"): queued[req].ts_ns
+            queued[req].number("user_data"): queued[req].ts_ns
             for req in queued.keys() - started.keys()
         }
         v.equal(f"{case}: queued still", set(waiting), pending)
@@ -571,12 +571,12 @@ def canceled_work_leaves_the_queue(ev: Evidence) -> Verdict:
         events = [
             seen.event
             for seen in _of_case(load, case, START)
-            if _int(seen.event, "user_data") == data
+            if seen.event.number("user_data") == data
         ]
         v.equal(f"{case}: opcodes", [_opcode(event) for event in events], [WRITE])
         unseen = [write[0] for write in others if not write[2]]
         v.equal(f"{case}: others that never ran", unseen, [])
-        cancel = [_int(event, "cancel") for event in events]
+        cancel = [event.number("cancel") for event in events]
         if place == TAKEN and seen_ns:
             # Older kernels look only at what a worker has begun: this one ran.
             v.equal(f"{case}: result of a cancel that finds nothing", result, ENOENT)
@@ -607,11 +607,11 @@ def killed_work_leaves_the_queue(ev: Evidence) -> Verdict:
     (gone,) = _case(load, "async-kill", "gone")
     ids = [write[0] for write in line["writes"]]
     held = {write[0] for write in line["writes"] if write[2]}
-    queued = [_int(s.event, "user_data") for s in _of_case(load, "async-kill", QUEUE)]
+    queued = [s.event.number("user_data") for s in _of_case(load, "async-kill", QUEUE)]
     v.equal("queued", sorted(queued), ids)
     v.at_least("held when it was killed", len(held), 1)
     events = {
-        _int(seen.event, "user_data"): seen.event
+        seen.event.number("user_data"): seen.event
         for seen in _of_case(load, "async-kill", START)
     }
     v.equal("events", len(_of_case(load, "async-kill", START)), len(ids))
@@ -647,7 +647,7 @@ def fdinfo_shows_the_rings_counters(ev: Evidence) -> Verdict:
     overflows = load.events("io_uring_cqe_overflow")
     v.equal("io_uring_cqe_overflow", len(overflows), lost + len(line["kept"]))
     v.equal(
-        "of these, without memory", sum(not _int(e, "ocqe") for e in overflows), lost
+        "of these, without memory", sum(not e.number("ocqe") for e in overflows), lost
     )
     return v
 
@@ -679,7 +679,7 @@ def _linked(line: Line) -> bool:
 
 
 def _opcode(event: Event) -> tuple[int, object]:
-    return _int(event, "opcode"), event.fields["op_str"]
+    return event.number("opcode"), event.fields["op_str"]
 
 
 def _canceled_within(line: Line) -> tuple[int, int]:
@@ -705,9 +705,9 @@ def _joined(load: WorkloadResult, case: str) -> list[tuple[Event, Event]]:
     ]
     for event in sorted(events, key=lambda event: event.ts_ns):
         if event.name == QUEUE:
-            queued[_int(event, "req")] = event
-        elif _int(event, "req") in queued:
-            pairs.append((queued.pop(_int(event, "req")), event))
+            queued[event.number("req")] = event
+        elif event.number("req") in queued:
+            pairs.append((queued.pop(event.number("req")), event))
     return pairs
 
 
@@ -735,7 +735,7 @@ def _rings(load: WorkloadResult) -> dict[RingId, Line]:
 def _created(load: WorkloadResult) -> dict[RingId, Event]:
     """The older io_uring_create of each ring, which has the kernel's address."""
     events = {
-        (event.pid, _int(event, "fd")): event
+        (event.pid, event.number("fd")): event
         for event in load.record("io_uring_create")
     }
     return {
@@ -750,7 +750,7 @@ def _seen(load: WorkloadResult, name: str) -> list[Seen]:
     """
     created = sorted(
         (
-            (event.ts_ns, _int(event, "ctx"), ring)
+            (event.ts_ns, event.number("ctx"), ring)
             for ring, event in _created(load).items()
         ),
         reverse=True,
@@ -758,7 +758,7 @@ def _seen(load: WorkloadResult, name: str) -> list[Seen]:
     matches = []
     for event in load.record(name):
         for since, ctx, ring in created:
-            if ctx == _int(event, "ctx") and since <= event.ts_ns:
+            if ctx == event.number("ctx") and since <= event.ts_ns:
                 matches.append(Seen(event, ring))
                 break
     return matches
@@ -860,9 +860,9 @@ def _wait_fits(v: Verdict, case: str, line: Line, pair: Sequence[Event]) -> None
     v.within(f"{case}: begins", begin.ts_ns, line["begin_ns"], line["asleep_ns"], "ns")
     v.within(f"{case}: ends", end.ts_ns, line["act_ns"], line["end_ns"], "ns")
     for event in pair:
-        v.equal(f"{case}: sq_entries", _int(event, "sq_entries"), size)
-    v.equal(f"{case}: queued before", _int(begin, "queued"), size)
-    v.equal(f"{case}: queued after", _int(end, "queued"), line["queued_after"])
+        v.equal(f"{case}: sq_entries", event.number("sq_entries"), size)
+    v.equal(f"{case}: queued before", begin.number("queued"), size)
+    v.equal(f"{case}: queued after", end.number("queued"), line["queued_after"])
 
 
 def _own_trace(ev: Evidence, load: WorkloadResult, case: str) -> tuple[Event, ...]:
@@ -896,10 +896,3 @@ def _without_thread(key: str) -> tuple[str, ...]:
     """A key as bpftrace prints it (process, thread, others), without the thread."""
     process, _, *rest = key.split(",")
     return process, *rest
-
-
-def _int(event: Event, name: str) -> int:
-    value = event.fields[name]
-    if not isinstance(value, int):
-        raise TypeError(f"{event.name}: {name} is {value!r}, not a number")
-    return value

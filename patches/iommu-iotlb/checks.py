@@ -99,7 +99,7 @@ def strict_unmapping_waits(ev: Evidence) -> Verdict:
         alone = sum(sync is None for _, sync in pairs)
         v.equal(f"{name}: of which without an iotlb_sync", alone, 0)
         size = phase.facts["granule"] * PAGE
-        sizes = {_int(sync, "size") for _, sync in pairs if sync}
+        sizes = {sync.number("size") for _, sync in pairs if sync}
         v.equal(f"{name}: sizes", sizes, {size})
         syncs = phase.named("iotlb_sync")
         v.equal(f"{name}: iotlb_sync of no unmapping", len(syncs) - len(pairs), 0)
@@ -109,10 +109,10 @@ def strict_unmapping_waits(ev: Evidence) -> Verdict:
         v.equal(f"{name}: calls of the driver", len(inside), len(syncs))
         wrong = Counter[str](range=0, device=0, domain=0)
         for sync, wait in zip(syncs, inside, strict=False):
-            last = _int(sync, "iova") + _int(sync, "size") - 1
-            wrong["range"] += (wait.first, wait.last) != (_int(sync, "iova"), last)
+            last = sync.number("iova") + sync.number("size") - 1
+            wrong["range"] += (wait.first, wait.last) != (sync.number("iova"), last)
             wrong["device"] += wait.device != sync.fields["device"]
-            wrong["domain"] += wait.domain != _int(sync, "domain")
+            wrong["domain"] += wait.domain != sync.number("domain")
         v.equal(
             f"{name}: other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0)
         )
@@ -134,12 +134,12 @@ def unmapping_and_waiting_are_timed_apart(ev: Evidence) -> Verdict:
         for sync, wait in zip(syncs, inside, strict=False):
             at = sync.ts_ns // CUT_NS
             wrong["unmap_ns"] += not _lasted(
-                _int(sync, "unmap_ns"),
+                sync.number("unmap_ns"),
                 (wait.begin, wait.end),
                 (wait.asked, wait.sync_begin),
             )
             wrong["sync_ns"] += not _lasted(
-                _int(sync, "sync_ns"),
+                sync.number("sync_ns"),
                 (wait.sync_begin, wait.sync_end),
                 (wait.end, at),
             )
@@ -164,13 +164,13 @@ def either_device_is_reported(ev: Evidence) -> Verdict:
     v.equal("iotlb_sync", len(syncs), len(waits))
     wrong = Counter[str](range=0, device=0, domain=0)
     for sync, wait in zip(syncs, waits, strict=False):
-        last = _int(sync, "iova") + _int(sync, "size") - 1
-        wrong["range"] += (wait.first, wait.last) != (_int(sync, "iova"), last)
+        last = sync.number("iova") + sync.number("size") - 1
+        wrong["range"] += (wait.first, wait.last) != (sync.number("iova"), last)
         wrong["device"] += wait.device != sync.fields["device"]
-        wrong["domain"] += wait.domain != _int(sync, "domain")
+        wrong["domain"] += wait.domain != sync.number("domain")
     v.equal("other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0))
     flushes = load.events("iotlb_fq_flush")
-    domains = [_int(flush, "domain") for flush in flushes]
+    domains = [flush.number("domain") for flush in flushes]
     (facts,) = _facts(load, "flushes")
     probed = [Flush(*flush).domain for flush in facts["flushes"]]
     v.equal("domains that were flushed", len(set(domains)), 2)
@@ -189,13 +189,13 @@ def disk_bytes_are_bytes_invalidated(ev: Evidence) -> Verdict:
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA")
         syncs = phase.named("iotlb_sync")
         v.equal(f"{name}: iotlb_sync", len(syncs), phase.facts["requests"])
-        total = sum(_int(sync, "size") for sync in syncs)
+        total = sum(sync.number("size") for sync in syncs)
         v.equal(f"{name}: sum of size", total, phase.facts["bytes"])
         v.equal(f"{name}: sum of size / 512", total // 512, phase.facts["sectors"])
         v.equal(f"{name}: lazy", {sync.fields["lazy"] for sync in syncs}, {0})
         v.true(f"{name}: its device", _devices(syncs) == {phase.facts["device"]})
     (small,) = _phases(ev.workload("disk-strict"), ("small",))
-    sizes = Counter(_int(sync, "size") for sync in small.named("iotlb_sync"))
+    sizes = Counter(sync.number("size") for sync in small.named("iotlb_sync"))
     v.equal("small: sizes", dict(sizes), {PAGE: 256})
     return v
 
@@ -205,10 +205,10 @@ def full_queue_frees_255(ev: Evidence) -> Verdict:
     v = Verdict()
     (phase,) = _phases(ev.workload("bench-lazy"), ("full",))
     flushes = phase.named("iotlb_fq_flush")
-    full = [_int(flush, "freed") for flush in flushes if flush.fields["full"]]
+    full = [flush.number("freed") for flush in flushes if flush.fields["full"]]
     v.at_least("flushes of a full queue", len(full), 1)
     v.equal("freed", set(full), {FQ_ENTRIES})
-    rest = [_int(flush, "freed") for flush in flushes if not flush.fields["full"]]
+    rest = [flush.number("freed") for flush in flushes if not flush.fields["full"]]
     v.at_most("freed by the timer, at most", max(rest, default=0), FQ_ENTRIES)
     return v
 
@@ -244,13 +244,13 @@ def two_cpus_flush(ev: Evidence) -> Verdict:
         events = [event for event in phase.events if event.cpu == cpu]
         flushes = [event for event in events if event.name == "iotlb_fq_flush"]
         inside = [flush for flush in probed if flush.cpu == cpu]
-        full = [_int(event, "freed") for event in flushes if event.fields["full"]]
+        full = [event.number("freed") for event in flushes if event.fields["full"]]
         v.at_least(f"CPU {cpu}: flushes of a full queue", len(full), 1)
         most = max(full, default=0)
         v.at_most(f"CPU {cpu}: freed by one, at most", most, FQ_ENTRIES)
         _as_probed(v, f"CPU {cpu}", flushes, inside, events)
     unmaps = len(phase.named("unmap"))
-    freed = sum(_int(event, "freed") for event in phase.named("iotlb_fq_flush"))
+    freed = sum(event.number("freed") for event in phase.named("iotlb_fq_flush"))
     v.at_most("freed by flushes", freed, unmaps)
     # A full queue's flush covers entries of other queues too: their CPU's next
     # unmapping frees these.
@@ -278,12 +278,12 @@ def _account(phase: Phase) -> Account:
             at.append(event.ts_ns)
             cpus.add(event.cpu)
         elif event.name == "iotlb_fq_flush":
-            freed += _int(event, "freed")
+            freed += event.number("freed")
             if event.fields["full"]:
                 # The unmapping that found the queue full is not in it yet.
                 wrong["full"] += not freed <= count - 1 <= freed + missed
                 continue
-            began = event.ts_ns - _int(event, "flush_ns") - _int(event, "free_ns")
+            began = event.ts_ns - event.number("flush_ns") - event.number("free_ns")
             before = sum(ts < began - CUT_NS for ts in at)
             if before < count or cpus - {event.cpu}:
                 missed = max(count - freed, 0)
@@ -310,18 +310,18 @@ def _as_probed(
     wrong = Counter[str](domain=0, full=0, freed=0, flush_ns=0, free_ns=0, time=0)
     for event, flush in zip(flushes, probed, strict=False):
         at = event.ts_ns // CUT_NS
-        wrong["domain"] += _int(event, "domain") != flush.domain
-        wrong["full"] += _int(event, "full") != int(not flush.timer)
-        wrong["freed"] += _int(event, "freed") != flush.freed
+        wrong["domain"] += event.number("domain") != flush.domain
+        wrong["full"] += event.number("full") != int(not flush.timer)
+        wrong["freed"] += event.number("freed") != flush.freed
         # A thread that finds its queue full has just traced its unmapping.
         since = flush.timer or times[bisect.bisect(times, flush.begin) - 1]
         wrong["flush_ns"] += not _lasted(
-            _int(event, "flush_ns"),
+            event.number("flush_ns"),
             (flush.begin, flush.end),
             (since, flush.first or at),
         )
         wrong["free_ns"] += not _lasted(
-            _int(event, "free_ns"), (flush.first, flush.last), (flush.end, at)
+            event.number("free_ns"), (flush.first, flush.last), (flush.end, at)
         )
         wrong["time"] += at < max(flush.end, flush.last)
     v.equal(f"{name}: other than probes saw it", dict(wrong), dict.fromkeys(wrong, 0))
@@ -347,8 +347,8 @@ def timer_frees_the_rest(ev: Evidence) -> Verdict:
     (phase,) = _phases(ev.workload("bench-lazy"), ("timer",))
     flushes = phase.named("iotlb_fq_flush")
     v.at_least("flushes", len(flushes), 10)
-    v.equal("of which for a full queue", sum(_int(f, "full") for f in flushes), 0)
-    freed = sum(_int(flush, "freed") for flush in flushes)
+    v.equal("of which for a full queue", sum(f.number("full") for f in flushes), 0)
+    freed = sum(flush.number("freed") for flush in flushes)
     v.equal("sum of freed", freed, len(phase.named("unmap")))
     return v
 
@@ -412,16 +412,16 @@ def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
     waiting = passed["dma_iova_unlink"]
     v.true("all take one path", waiting in (0, requests), f"{waiting} unlinked")
     unmaps = phase.named("unmap")
-    v.equal("bytes unmapped", sum(_int(u, "unmapped_size") for u in unmaps), total)
+    v.equal("bytes unmapped", sum(u.number("unmapped_size") for u in unmaps), total)
     syncs = phase.named("iotlb_sync")
     v.equal("iotlb_sync, one for each dma_iova_unlink()", len(syncs), waiting)
     lazy = {sync.fields["lazy"] for sync in syncs}
     v.equal("lazy", lazy, {1} if waiting else set())
     traced = [
         (
-            _int(sync, "iova"),
-            _int(sync, "size"),
-            _int(sync, "domain"),
+            sync.number("iova"),
+            sync.number("size"),
+            sync.number("domain"),
             sync.fields["device"],
         )
         for sync in syncs
@@ -442,7 +442,7 @@ def scattered_io_waits_in_lazy_mode(ev: Evidence) -> Verdict:
     if waiting:
         v.equal("flushes", len(flushes), 0)
     domains = {
-        _int(event, "domain")
+        event.number("domain")
         for phase in phases
         for event in phase.events
         if "domain" in event.fields
@@ -463,8 +463,8 @@ def strict_to_lazy_in_one_boot(ev: Evidence) -> Verdict:
     v.equal("strict: iotlb_fq_flush", len(strict.named("iotlb_fq_flush")), 0)
     v.at_least("lazy: iotlb_fq_flush", len(flushes), 10)
     v.equal("lazy: iotlb_sync", len(lazy.named("iotlb_sync")), 0)
-    before = {_int(sync, "domain") for sync in syncs}
-    after = {_int(flush, "domain") for flush in flushes}
+    before = {sync.number("domain") for sync in syncs}
+    after = {flush.number("domain") for flush in flushes}
     v.equal("domains", len(before), 1)
     v.true("the same one in both", before == after, _hex(before | after))
     return v
@@ -563,7 +563,7 @@ def lazy_unmapping_is_silent(ev: Evidence) -> Verdict:
         v.equal(f"{name}: type of the group", phase.facts["type"], "DMA-FQ")
         unmaps = phase.named("unmap")
         v.equal(f"{name}: unmappings", len(unmaps), phase.facts["requests"])
-        total = sum(_int(unmap, "unmapped_size") for unmap in unmaps)
+        total = sum(unmap.number("unmapped_size") for unmap in unmaps)
         v.equal(f"{name}: bytes of these", total, phase.facts["bytes"])
         v.equal(f"{name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
     return v
@@ -584,7 +584,7 @@ def lazy_tables_are_silent(ev: Evidence) -> Verdict:
         unmaps = phase.named("unmap")
         v.at_least(f"{name}: unmappings", len(unmaps), 10)
         v.equal(f"{name}: iotlb_sync", len(phase.named("iotlb_sync")), 0)
-        freed = sum(_int(flush, "freed") for flush in phase.named("iotlb_fq_flush"))
+        freed = sum(flush.number("freed") for flush in phase.named("iotlb_fq_flush"))
         v.equal(f"{name}: freed by flushes", freed, len(unmaps))
         begin, end = phase.facts["begin_ns"] // CUT_NS, phase.facts["end_ns"] // CUT_NS
         inside = sorted(
@@ -652,11 +652,11 @@ def sizes_add_up(ev: Evidence) -> Verdict:
         unmapped = waited_for = traced = 0
         for phase in _all_phases(load):
             unmaps = phase.named("unmap")
-            size = sum(_int(unmap, "unmapped_size") for unmap in unmaps)
+            size = sum(unmap.number("unmapped_size") for unmap in unmaps)
             unmapped += size
             if phase.name in phases:
                 waited_for += size
-            traced += sum(_int(sync, "size") for sync in phase.named("iotlb_sync"))
+            traced += sum(sync.number("size") for sync in phase.named("iotlb_sync"))
             spent = sum(map(_spent, phase.events))
             lasted = phase.facts["end_ns"] - phase.facts["begin_ns"]
             v.at_most(f"{name}: {phase.name}: time in events", spent, lasted, "ns")
@@ -681,7 +681,7 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     ):
         sums: Counter[str] = Counter()
         for sync in syncs:
-            sums[_script_key(sync)] += _int(sync, field) if field else 1
+            sums[_script_key(sync)] += sync.number(field) if field else 1
         v.equal(name, _sorted(script.maps[name]), _sorted(sums))
     longest: Counter[str] = Counter()
     for sync in syncs:
@@ -696,7 +696,7 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         sums = Counter()
         for flush in flushes:
             cause = "queue full" if flush.fields["full"] else "timer"
-            sums[cause] += _int(flush, field) if field else 1
+            sums[cause] += flush.number(field) if field else 1
         v.equal(name, _sorted(script.maps[name]), _sorted(sums))
     spent = Counter[str]()
     for event in (*syncs, *flushes):
@@ -725,7 +725,7 @@ def _histograms(v: Verdict, load: WorkloadResult, syncs: Sequence[Event]) -> Non
         }
         expected: dict[str, Counter[int]] = {}
         for sync in syncs:
-            value = _int(sync, field) if field else _spent(sync)
+            value = sync.number(field) if field else _spent(sync)
             low = value if value < 2 else 1 << (value.bit_length() - 1)
             expected.setdefault(_histogram_key(sync), Counter())[low] += 1
         v.equal(
@@ -736,7 +736,7 @@ def _histograms(v: Verdict, load: WorkloadResult, syncs: Sequence[Event]) -> Non
 
 
 def _spent(event: Event) -> int:
-    return sum(_int(event, key) for key in _TIMES & set(event.fields))
+    return sum(event.number(key) for key in _TIMES & set(event.fields))
 
 
 def _histogram_key(sync: Event) -> str:
@@ -785,9 +785,9 @@ def _unmappings(events: Iterable[Event]) -> list[tuple[Event, Event | None]]:
             pairs.append((last, None))
             last = None
         elif event.name == "iotlb_sync" and last is not None:
-            same = (_int(last, "iova"), _int(last, "unmapped_size")) == (
-                _int(event, "iova"),
-                _int(event, "size"),
+            same = (last.number("iova"), last.number("unmapped_size")) == (
+                event.number("iova"),
+                event.number("size"),
             )
             pairs.append((last, event if same else None))
             last = None
@@ -857,10 +857,3 @@ def _facts(load: WorkloadResult, kind: str) -> list[dict[str, Any]]:
 
 def _hex(values: Iterable[int]) -> str:
     return ", ".join(f"{value:#x}" for value in sorted(values))
-
-
-def _int(event: Event, name: str) -> int:
-    value = event.fields[name]
-    if not isinstance(value, int):
-        raise TypeError(f"{event.name}: {name} is {value!r}, not a number")
-    return value

@@ -9,7 +9,6 @@ lock contention, kvm_unmap_hva_range).
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -66,7 +65,7 @@ def one_event_for_each_page(ev: Evidence) -> Verdict:
     """move_pages() reports each page's node; a new frame shows that it was moved."""
     v = Verdict()
     load = ev.workload("one-mirror")
-    moves = _facts(load, "move")
+    moves = load.objects("move")
     v.equal("rounds", len(moves), 3)
     for number, move in enumerate(moves, 1):
         pages = move["pages"]
@@ -86,12 +85,12 @@ def one_event_for_each_page(ev: Evidence) -> Verdict:
             {(CALLBACK, MOVED, 0, 1, 1, move["tid"])},
         )
     entries = Counter(
-        _int(e, "addr")
+        e.number("addr")
         for e in load.events("set_migration_pte")
         if _is_within_any(e, moves)
     )
     ranged = Counter(
-        _int(e, "start") for e in _migrations(load) if _is_within_any(e, moves)
+        e.number("start") for e in _migrations(load) if _is_within_any(e, moves)
     )
     v.equal("migration entries without their event", (entries - ranged).total(), 0)
     v.equal("events without a migration entry", (ranged - entries).total(), 0)
@@ -106,7 +105,7 @@ def two_mirrors_two_identities(ev: Evidence) -> Verdict:
     """Both mirrors share one callback, so only the subscription tells them apart."""
     v = Verdict()
     load = ev.workload("two-mirrors")
-    (move,) = _facts(load, "move")
+    (move,) = load.objects("move")
     v.equal("pages moved", move["moved"], move["pages"])
     events = _during(_migrations(load), move)
     v.equal("events", len(events), 2 * move["moved"])
@@ -123,9 +122,9 @@ def huge_page_is_one_event(ev: Evidence) -> Verdict:
     """smaps says that it is one huge page before and after."""
     v = Verdict()
     load = ev.workload("huge")
-    (huge,) = _facts(load, "huge")
+    (huge,) = load.objects("huge")
     v.equal("AnonHugePages after the moves, kB", huge["kb"], 2048)
-    for number, move in enumerate(_facts(load, "move"), 1):
+    for number, move in enumerate(load.objects("move"), 1):
         v.equal(f"round {number}: moved", move["moved"], 1)
         events = _during(_migrations(load), move)
         expected = (move["addr"], move["addr"] + 512 * PAGE)
@@ -137,8 +136,8 @@ def wait_is_the_time_that_the_mutex_was_held(ev: Evidence) -> Verdict:
     """The thread that holds the mutex prints when; the lock's own events agree."""
     v = Verdict()
     load = ev.workload("hold")
-    reads = [(read["began"], read["ended"]) for read in _facts(load, "read")]
-    frees, helds = _facts(load, "free"), _facts(load, "held")
+    reads = [(read["began"], read["ended"]) for read in load.objects("read")]
+    frees, helds = load.objects("free"), load.objects("held")
     v.equal("moves", (len(frees), len(helds)), (12, 12))
     waits = _contention(load)
     met = 0
@@ -148,7 +147,7 @@ def wait_is_the_time_that_the_mutex_was_held(ev: Evidence) -> Verdict:
             v.equal(f"{name} {number}: events", len(events), 1)
             for event in events:
                 began, ended = _migrate_pages(load, event)
-                ns = _int(event, "duration_ns")
+                ns = event.number("duration_ns")
                 # There is no other mutex on the way of one page.
                 locked = [
                     (begin, end)
@@ -173,12 +172,12 @@ def delay_is_measured(ev: Evidence) -> Verdict:
     """The mirror sleeps by the clock; the move cannot be shorter than its callback."""
     v = Verdict()
     load = ev.workload("slow")
-    moves = _facts(load, "move")
+    moves = load.objects("move")
     v.equal("moves", len(moves), 8)
     for number, move in enumerate(moves, 1):
         events = _during(_migrations(load), move)
         v.equal(f"move {number}: events", len(events), 1)
-        ns = sum(_int(e, "duration_ns") for e in events)
+        ns = sum(e.number("duration_ns") for e in events)
         wall = move["ended"] - move["began"]
         v.within(f"move {number}: duration_ns", ns, 30 * MS, wall, "ns")
         v.equal(f"move {number}: functions", {_function(e) for e in events}, {SLOW})
@@ -190,14 +189,14 @@ def documented_filter_keeps_what_took_long(ev: Evidence) -> Verdict:
     """The delay and the clock around each move say which callbacks took 10 ms."""
     v = Verdict()
     load = ev.workload("slow")
-    (records,) = _facts(load, "records")
+    (records,) = load.objects("records")
     durations = [
-        (record["start"], record["duration_ns"]) for record in _facts(load, "record")
+        (record["start"], record["duration_ns"]) for record in load.objects("record")
     ]
-    for number, move in enumerate(_facts(load, "move"), 1):
+    for number, move in enumerate(load.objects("move"), 1):
         count = sum(start == move["addr"] for start, _ in durations)
         v.equal(f"move {number}, with a delay of 30 ms: records", count, 1)
-    quick = [m for m in _facts(load, "quick") if m["ended"] - m["began"] <= FILTERED_NS]
+    quick = [m for m in load.objects("quick") if m["ended"] - m["began"] <= FILTERED_NS]
     if not quick:
         v.undecide("each move without a delay took 10 ms, too")
     moved = sum(move["moved"] for move in quick)
@@ -205,9 +204,9 @@ def documented_filter_keeps_what_took_long(ev: Evidence) -> Verdict:
     starts = {move["addr"] for move in quick}
     v.equal("records of these", sum(start in starts for start, _ in durations), 0)
     ends = [
-        (_int(e, "start"), _int(e, "duration_ns"))
+        (e.number("start"), e.number("duration_ns"))
         for e in _traced(load)
-        if _int(e, "duration_ns") > FILTERED_NS
+        if e.number("duration_ns") > FILTERED_NS
         and records["began"] < e.ts_ns < records["read"]
     ]
     v.equal(
@@ -226,7 +225,7 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
     """
     v = Verdict()
     load = ev.workload("two-pass")
-    moves = _facts(load, "move")
+    moves = load.objects("move")
     v.equal("moves", len(moves), 4)
     asleep = _asleep(load)
     for number, move in enumerate(moves, 1):
@@ -241,7 +240,7 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
             [e.fields["subscription"] for e in first],
         )
         wall = move["ended"] - move["began"]
-        spent = sum(_int(event, "duration_ns") for event in ends)
+        spent = sum(event.number("duration_ns") for event in ends)
         v.at_most(f"move {number}: both passes of both", spent, wall, "ns")
         first_begins = [e for e in _first(load.record(BEGIN)) if _is_of(e, move)]
         v.equal(f"move {number}: begins of the first pass", len(first_begins), 2)
@@ -254,7 +253,7 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
             )
         v.at_least(
             f"move {number}: from the last first pass to the first second pass",
-            second[0].ts_ns - _int(second[0], "duration_ns") - first[-1].ts_ns,
+            second[0].ts_ns - second[0].number("duration_ns") - first[-1].ts_ns,
             0,
             "ns",
         )
@@ -275,7 +274,7 @@ def second_pass_is_told_apart(ev: Evidence) -> Verdict:
             )
             # Two times that are cut to microseconds.
             least = max(slept - ROUNDING_NS, 0)
-            ns = _int(event, "duration_ns")
+            ns = event.number("duration_ns")
             label = f"move {number}: second pass, with its sleep"
             v.within(label, ns, least, wall, "ns")
     # Every invalidation has both passes, whatever its cause.
@@ -297,7 +296,7 @@ def stuck_callback_is_seen(ev: Evidence) -> Verdict:
     """wchan showed the thread in the callback, at the first and at the last look."""
     v = Verdict()
     load = ev.workload("stuck")
-    (stuck,) = _facts(load, "stuck")
+    (stuck,) = load.objects("stuck")
     if not stuck["hung"]:
         v.undecide("the callback was over before it was let go")
     v.equal("pages moved", stuck["moved"], 1)
@@ -310,7 +309,7 @@ def stuck_callback_is_seen(ev: Evidence) -> Verdict:
     v.at_least("end, after it was seen last", ends[0].ts_ns, stuck["still"], "ns")
     least = stuck["still"] - stuck["seen"]
     wall = stuck["ended"] - stuck["began"]
-    v.within("duration_ns", _int(ends[0], "duration_ns"), least, wall, "ns")
+    v.within("duration_ns", ends[0].number("duration_ns"), least, wall, "ns")
     v.equal("functions", {_function(e) for e in _marked(_traced(load))}, {SLOW})
     return v
 
@@ -319,17 +318,17 @@ def numa_scan_shows_in_the_stack(ev: Evidence) -> Verdict:
     """/proc/vmstat counts the entries that the scan changed."""
     v = Verdict()
     load = ev.workload("numa")
-    if skips := _facts(load, "skip"):
+    if skips := load.objects("skip"):
         v.skip(skips[0]["why"])
         return v
-    (scan,), (own,) = _facts(load, "scan"), _facts(load, "mprotect")
+    (scan,), (own,) = load.objects("scan"), load.objects("mprotect")
     if not scan["updates"]:
         v.undecide("the kernel did not scan")
     changes = [e for e in _invalidations(load) if e.fields["event"] == PROTECTED]
     scans = _during(changes, scan)
     own_events = [e for e in scans if _touches(e, scan)]
     v.at_least("events of the scan", len(own_events), 1)
-    v.equal("curr of these", {_int(e, "curr") for e in own_events}, {1})
+    v.equal("curr of these", {e.number("curr") for e in own_events}, {1})
     pages = sum((end - start) // PAGE for start, end in map(_range, own_events))
     v.at_least("pages of these", pages, scan["updates"])
     v.equal("numa_pte_updates of mprotect()", own["updates"], 0)
@@ -339,7 +338,7 @@ def numa_scan_shows_in_the_stack(ev: Evidence) -> Verdict:
     v.equal("events of the scanned pages while it is off", len(early), 0)
     inside = [reason for event, reason in _with_reasons(load) if event in own_events]
     v.equal("of these within migrate_pages()", len(inside) - inside.count(None), 0)
-    (sums,) = _facts(load, "sums")
+    (sums,) = load.objects("sums")
     rest = [e for e in _during(changes, {**sums, "tid": own["tid"]}) if e not in scans]
     for name, symbol, events in (
         ("task_numa_work()", "task_numa_work+", scans),
@@ -351,7 +350,7 @@ def numa_scan_shows_in_the_stack(ev: Evidence) -> Verdict:
     # Each is added to those that are there, as documented.
     keys = sorted(
         str(trigger["line"]).removeprefix("hist:keys=").partition(":")[0]
-        for trigger in _facts(load, "trigger")
+        for trigger in load.objects("trigger")
     )
     expected = ["function.sym,common_stacktrace", "function.sym,event"]
     v.equal("keys of the histograms", keys, expected)
@@ -377,7 +376,7 @@ def begins_pair_with_ends(ev: Evidence) -> Verdict:
                 pairs += 1
                 different += any(begin.fields[k] != event.fields[k] for k in BOTH)
                 between = event.ts_ns - begin.ts_ns + ROUNDING_NS
-                longer += _int(event, "duration_ns") > between
+                longer += event.number("duration_ns") > between
         v.at_least(f"{name}: pairs", pairs, 1)
         v.equal(f"{name}: begins or ends without the other", odd + len(open_), 0)
         v.equal(f"{name}: that say different things", different, 0)
@@ -389,13 +388,13 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     """Frames before and after are the truth; compaction may try a page twice."""
     v = Verdict()
     load = ev.workload("compact")
-    (changed,), (window,) = _facts(load, "changed"), _facts(load, "compact")
+    (changed,), (window,) = load.objects("changed"), load.objects("compact")
     v.at_least("pages whose frame changed", len(changed["at"]), 100)
     events = [e for e in _migrations(load) if e.pid == changed["child"]]
     addresses = {start for event in events for start in range(*_range(event), PAGE)}
     moved = {changed["addr"] + PAGE * page for page in changed["at"]}
     v.equal("of these, without an event of the compactor", len(moved - addresses), 0)
-    v.equal("curr of its events", {_int(e, "curr") for e in events}, {0})
+    v.equal("curr of its events", {e.number("curr") for e in events}, {0})
     v.equal("comm of its events", {e.comm for e in events}, {"compact"})
     v.equal("functions", {_function(e) for e in events}, {CALLBACK})
     late = [e for e in events if not _is_within(e, window)]
@@ -408,11 +407,11 @@ def third_party_is_told_apart(ev: Evidence) -> Verdict:
     v.equal("reasons, by the thread's mm_migrate_pages", reasons, {"compaction"})
     own = [e for e in _migrations(load) if e.pid == changed["pid"]]
     v.equal("migrations by the sleeping process itself", len(own), 0)
-    (cleared,) = _facts(load, "cleared")
+    (cleared,) = load.objects("cleared")
     resets = [e for e in _during(load.events(END), cleared) if _range(e)[0] == 0]
     v.equal(
         "soft-dirty bits cleared: event, end, curr",
-        [(e.fields["event"], _range(e)[1], _int(e, "curr")) for e in resets],
+        [(e.fields["event"], _range(e)[1], e.number("curr")) for e in resets],
         [("soft_dirty", EVERYTHING, 0)],
     )
     _check_others_histogram(v, load)
@@ -423,10 +422,10 @@ def kvm_is_notified_of_the_same_ranges(ev: Evidence) -> Verdict:
     """KVM already has an event of its own for each call, but without a duration."""
     v = Verdict()
     load = ev.workload("kvm")
-    if skips := _facts(load, "skip"):
+    if skips := load.objects("skip"):
         v.skip(skips[0]["why"])
         return v
-    moves = _facts(load, "move")
+    moves = load.objects("move")
     v.equal("moves", len(moves), 2)
     events = [e for e in _invalidations(load) if "kvm" in _function(e)]
     v.equal(
@@ -436,7 +435,7 @@ def kvm_is_notified_of_the_same_ranges(ev: Evidence) -> Verdict:
     )
     ours = Counter((e.pid, _range(e)) for e in events)
     theirs = Counter(
-        (e.pid, (_int(e, "start"), _int(e, "end")))
+        (e.pid, (e.number("start"), e.number("end")))
         for e in load.events("kvm_unmap_hva_range")
     )
     v.at_least("kvm_unmap_hva_range events", theirs.total(), 64)
@@ -455,7 +454,7 @@ def odp_region_and_nothing_outside(ev: Evidence) -> Verdict:
     """The region is part of what one system call moves."""
     v = Verdict()
     load = ev.workload("odp")
-    (region,), (move,) = _facts(load, "region"), _facts(load, "move")
+    (region,), (move,) = load.objects("region"), load.objects("move")
     v.equal("pages moved", move["moved"], move["pages"])
     events = _during(_migrations(load), move)
     v.equal("events", len(events), region["pages"])
@@ -469,7 +468,7 @@ def page_outside_the_interval_is_silent(ev: Evidence) -> Verdict:
     """Silence counts only because these pages were moved: their frames changed."""
     v = Verdict()
     load = ev.workload("odp")
-    (region,), (move,) = _facts(load, "region"), _facts(load, "move")
+    (region,), (move,) = load.objects("region"), load.objects("move")
     v.equal("pages whose frame changed", move["changed"], move["pages"])
     outside = set(_pages(move)) - set(_pages(region))
     v.equal("of these, outside of the region", len(outside), 16)
@@ -482,7 +481,7 @@ def device_migration_has_its_cause(ev: Evidence) -> Verdict:
     """migrate_vma_*() has always had an event type of its own."""
     v = Verdict()
     load = ev.workload("device")
-    (to,), (back,) = _facts(load, "to_device"), _facts(load, "to_system")
+    (to,), (back,) = load.objects("to_device"), load.objects("to_system")
     v.equal("pages that the device has", (to["error"], to["done"]), (0, to["pages"]))
     events = [e for e in _invalidations(load) if e.fields["event"] == DEVICE]
     out = _during(events, to)
@@ -499,7 +498,7 @@ def eviction_is_a_migration_entry(ev: Evidence) -> Verdict:
     """pagemap has no frame for what the device has, and one for what was evicted."""
     v = Verdict()
     load = ev.workload("device")
-    (evict,) = _facts(load, "evict")
+    (evict,) = load.objects("evict")
     pages = evict["pages"]
     v.equal("pages without a frame before", evict["gone"], pages)
     v.equal("pages with a frame after", evict["there"], pages)
@@ -513,7 +512,7 @@ def eviction_is_a_migration_entry(ev: Evidence) -> Verdict:
     v.equal("events for each page", ranges, Counter(_pages(evict)))
     v.equal(
         "event, curr, reason of migrate_pages()",
-        {(e.fields["event"], _int(e, "curr"), reason) for e, reason in events},
+        {(e.fields["event"], e.number("curr"), reason) for e, reason in events},
         {(MOVED, 1, None)},
     )
     return v
@@ -523,7 +522,7 @@ def failed_migration_still_waits(ev: Evidence) -> Verdict:
     """Three passes over the batch and seven over the page alone each unmap it again."""
     v = Verdict()
     load = ev.workload("pinned")
-    pinned, (loose,) = _facts(load, "pinned"), _facts(load, "loose")
+    pinned, (loose,) = load.objects("pinned"), load.objects("loose")
     v.equal("attempts", len(pinned), 3)
     for number, move in enumerate(pinned, 1):
         v.equal(f"attempt {number}: moved", (move["moved"], move["changed"]), (0, 0))
@@ -544,15 +543,15 @@ def reaper_does_not_wait(ev: Evidence) -> Verdict:
     """process_mrelease() says by its own errno whether it could reap all."""
     v = Verdict()
     load = ev.workload("reap")
-    reaps = _facts(load, "reap")
+    reaps = load.objects("reap")
     refused = {reap["victim"] for reap in reaps if reap["error"] == EAGAIN}
     v.at_least("victims that could not be reaped at first", len(refused), 1)
     for number, reap in enumerate(reaps, 1):
         events = [e for e in _invalidations(load) if _is_within_any(e, [reap])]
-        kinds = {(_int(e, "blockable"), _int(e, "curr")) for e in events}
+        kinds = {(e.number("blockable"), e.number("curr")) for e in events}
         v.equal(f"reap {number}: other than blockable=0", kinds - {(0, 0)}, set())
         _check_locked_mm(v, f"reap {number}", load, reap)
-        waits = sum(_int(e, "ret") == -EAGAIN for e in events)
+        waits = sum(e.number("ret") == -EAGAIN for e in events)
         v.equal(
             f"reap {number}: a callback that would have had to wait",
             waits > 0,
@@ -560,15 +559,15 @@ def reaper_does_not_wait(ev: Evidence) -> Verdict:
         )
         v.equal(
             f"reap {number}: other results",
-            {_int(e, "ret") for e in events} - {0, -EAGAIN},
+            {e.number("ret") for e in events} - {0, -EAGAIN},
             set(),
         )
     others = [
         e for e in _traced(load) if not any(_is_within_any(e, [reap]) for reap in reaps)
     ]
-    v.equal("blockable elsewhere", {_int(e, "blockable") for e in others}, {1})
+    v.equal("blockable elsewhere", {e.number("blockable") for e in others}, {1})
     # Only a callback that must not wait can return an error.
-    v.equal("ret elsewhere", {_int(e, "ret") for e in others}, {0})
+    v.equal("ret elsewhere", {e.number("ret") for e in others}, {0})
     return v
 
 
@@ -576,10 +575,10 @@ def no_mirror_no_event(ev: Evidence) -> Verdict:
     """Silence counts only if pages were moved, by mm_migrate_pages and their frames."""
     v = Verdict()
     load = ev.workload("no-mirror")
-    moves = _facts(load, "move")
+    moves = load.objects("move")
     v.equal("frames that changed", sum(m["changed"] for m in moves), 3 * 64)
     succeeded = sum(
-        _int(e, "succeeded")
+        e.number("succeeded")
         for e in load.events("mm_migrate_pages")
         if _is_within_any(e, moves)
     )
@@ -597,15 +596,15 @@ def other_causes_are_told_apart(ev: Evidence) -> Verdict:
         ("dontneed", "clear"),
         ("munmap", "unmap"),
     ):
-        (fact,) = _facts(load, call)
+        (fact,) = load.objects(call)
         events = [e for e in _during(_invalidations(load), fact) if _touches(e, fact)]
         v.equal(
             f"{call}: event, curr",
-            [(e.fields["event"], _int(e, "curr")) for e in events],
+            [(e.fields["event"], e.number("curr")) for e in events],
             [(cause, 1)],
         )
     v.equal("migrations", len(load.events("mm_migrate_pages_start")), 0)
-    (split,) = _facts(load, "split")
+    (split,) = load.objects("split")
     others = [e for e in _migrations(load) if not _is_within_any(e, [split])]
     v.equal("migration entries but those of the split", len(others), 0)
     return v
@@ -615,7 +614,7 @@ def split_is_outside_of_migrate_pages(ev: Evidence) -> Verdict:
     """smaps shows the huge page before, and none afterwards."""
     v = Verdict()
     load = ev.workload("others")
-    (split,), (huge,) = _facts(load, "split"), _facts(load, "huge")
+    (split,), (huge,) = load.objects("split"), load.objects("huge")
     v.equal("AnonHugePages", (huge["kb_before"], huge["kb_after"]), (2048, 0))
     events = [
         (e, reason)
@@ -646,7 +645,7 @@ def off_is_off(ev: Evidence) -> Verdict:
         ("off amid", 1, 1, 0),
         ("end on amid", 1, 1, 1),
     ):
-        (fact,) = _facts(load, step)
+        (fact,) = load.objects(step)
         if step.endswith("amid") and not fact["amid"]:
             v.undecide(f"{step}: the callback was over before the events were switched")
         v.equal(f"{step}: pages moved", fact["moved"], moved)
@@ -711,7 +710,7 @@ def migrations_lie_within_migrate_pages(ev: Evidence) -> Verdict:
         "pinned",
     ):
         load = ev.workload(name)
-        if _facts(load, "skip"):
+        if load.objects("skip"):
             continue
         reasons = [
             reason
@@ -725,10 +724,10 @@ def migrations_lie_within_migrate_pages(ev: Evidence) -> Verdict:
         moves = [
             move
             for kind in ("move", "free", "held", "pinned", "loose")
-            for move in _facts(load, kind)
+            for move in load.objects(kind)
         ]
         ended = [e for e in load.events("mm_migrate_pages") if _is_within_any(e, moves)]
-        pages = sum(_int(e, "succeeded") for e in ended)
+        pages = sum(e.number("succeeded") for e in ended)
         size = 512 if name == "huge" else 1
         moved = sum(move["moved"] for move in moves) * size
         v.equal(f"{name}: nr_succeeded", pages, moved)
@@ -744,10 +743,10 @@ def durations_fit_into_the_system_calls(ev: Evidence) -> Verdict:
         ("two-pass", ("move",)),
     ):
         load = ev.workload(name)
-        moves = [move for kind in kinds for move in _facts(load, kind)]
+        moves = [move for kind in kinds for move in load.objects(kind)]
         events = _marked(load.record(END))
         spare = [
-            (e.ts_ns - _int(e, "duration_ns") - move["began"], move["ended"] - e.ts_ns)
+            (e.ts_ns - e.number("duration_ns") - move["began"], move["ended"] - e.ts_ns)
             for move in moves
             for e in events
             if e.pid == move["tid"] and move["began"] <= e.ts_ns <= move["ended"]
@@ -759,7 +758,7 @@ def durations_fit_into_the_system_calls(ev: Evidence) -> Verdict:
         )
         v.at_least(f"{name}: least time before", min(s[0] for s in spare), 0, "ns")
         v.at_least(f"{name}: least time after", min(s[1] for s in spare), 0, "ns")
-        short = sum(_int(e, "duration_ns") == 0 for e in events)
+        short = sum(e.number("duration_ns") == 0 for e in events)
         v.equal(f"{name}: events with no duration", short, 0)
         # Also of those that end a process, which no system call encloses.
         v.at_least(f"{name}: least time between two", _least_pause(load), 0, "ns")
@@ -796,27 +795,21 @@ def scripts_add_up(ev: Evidence) -> Verdict:
         v.equal(
             f"{name}: sum of the waits",
             total,
-            sum(_int(e, "duration_ns") for e in events),
+            sum(e.number("duration_ns") for e in events),
         )
         v.equal(
             f"{name}: the longest",
             max(out.maps["@longest_ns"].values()),
-            max(_int(e, "duration_ns") for e in events),
+            max(e.number("duration_ns") for e in events),
         )
         for key, column in (("@moved", "succeeded"), ("@failed", "failed")):
             pages = sum(
-                _int(e, column)
+                e.number(column)
                 for e in load.events("mm_migrate_pages")
                 if e.comm == comm
             )
             v.equal(f"{name}: {key}", out.maps[key][comm], pages)
     return v
-
-
-def _facts(load: WorkloadResult, kind: str) -> list[Fact]:
-    """What the program printed about itself, of one kind."""
-    facts: list[Fact] = [json.loads(line) for line in load.stdout.splitlines()]
-    return [fact for fact in facts if fact["what"] == kind]
 
 
 def _totals(load: WorkloadResult) -> Counter[str]:
@@ -831,11 +824,11 @@ def _traced(load: WorkloadResult) -> list[Event]:
 
 
 def _first(events: Iterable[Event]) -> list[Event]:
-    return [e for e in events if _int(e, "pass") == 1]
+    return [e for e in events if e.number("pass") == 1]
 
 
 def _second(events: Iterable[Event]) -> list[Event]:
-    return [e for e in events if _int(e, "pass") == 2]
+    return [e for e in events if e.number("pass") == 2]
 
 
 def _invalidations(load: WorkloadResult) -> list[Event]:
@@ -854,7 +847,7 @@ def _marked(events: Iterable[Event]) -> list[Event]:
 
 def _migrations(load: WorkloadResult, number: int = 1) -> list[Event]:
     """The ends of callbacks for migration, in this pass."""
-    return [e for e in _marked(load.events(END)) if _int(e, "pass") == number]
+    return [e for e in _marked(load.events(END)) if e.number("pass") == number]
 
 
 def _recorded(load: WorkloadResult, move: Fact) -> list[Event]:
@@ -875,7 +868,7 @@ def _asleep(load: WorkloadResult) -> dict[int, list[Range]]:
     since: dict[int, int] = {}
     sleeps: dict[int, list[Range]] = {}
     for switch in load.events("sched_switch"):
-        out, back = _int(switch, "prev_pid"), _int(switch, "next_pid")
+        out, back = switch.number("prev_pid"), switch.number("next_pid")
         if not str(switch.fields["prev_state"]).startswith("R"):
             since[out] = switch.ts_ns
         if back in since:
@@ -917,11 +910,11 @@ def _check_exit(
 ) -> None:
     """An exit drops the address space first, and then tears it down as a whole."""
     last = max(move["ended"] for move in moves)
-    for number in {_int(e, "pass") for e in load.events(END)}:
+    for number in {e.number("pass") for e in load.events(END)}:
         ends = [
-            (e.fields["event"], *_range(e), *(_int(e, key) for key in FLAGS))
+            (e.fields["event"], *_range(e), *(e.number(key) for key in FLAGS))
             for e in load.events(END)
-            if e.ts_ns > last + ROUNDING_NS and _int(e, "pass") == number
+            if e.ts_ns > last + ROUNDING_NS and e.number("pass") == number
         ]
         exits = [e for e in ends if e[1:3] == (0, EVERYTHING)]
         expected = [
@@ -935,7 +928,7 @@ def _check_exit(
         e
         for e in load.events(END)
         if e.pid in {move["tid"] for move in moves}
-        and not _int(e, "curr")
+        and not e.number("curr")
         and not _is_teardown(e)
     ]
     v.equal("curr=0 of its own, but for the exit", len(partial), 0)
@@ -950,7 +943,7 @@ def _is_teardown(event: Event) -> bool:
 
 def _check_others_histogram(v: Verdict, load: WorkloadResult) -> None:
     """The documented histogram leaves out the exit, and has causes as numbers."""
-    (sums,) = _facts(load, "sums")
+    (sums,) = load.objects("sums")
     histogram: dict[tuple[str, str], tuple[int, int]] = {}
     for key, hits, spent in _summed(load):
         words = re.match(r"function: \[\w+\] (\S+) .*event: +(\d+)$", key.strip())
@@ -961,7 +954,7 @@ def _check_others_histogram(v: Verdict, load: WorkloadResult) -> None:
         [
             e
             for e in _traced(load)
-            if not _int(e, "curr")
+            if not e.number("curr")
             and not _is_teardown(e)
             and sums["began"] < e.ts_ns <= sums[till]
         ]
@@ -973,7 +966,7 @@ def _check_others_histogram(v: Verdict, load: WorkloadResult) -> None:
     for function, cause in pairs:
         low, high = (
             [
-                _int(e, "duration_ns")
+                e.number("duration_ns")
                 for e in events
                 if (_function(e), e.fields["event"]) == (function, cause)
             ]
@@ -987,14 +980,14 @@ def _check_others_histogram(v: Verdict, load: WorkloadResult) -> None:
 
 def _summed(load: WorkloadResult) -> list[tuple[str, int, int]]:
     """Of a histogram: each key as the kernel prints it, its hits, and its sum of ns."""
-    text = "\n".join(str(fact["line"]) for fact in _facts(load, "hist"))
+    text = "\n".join(str(fact["line"]) for fact in load.objects("hist"))
     pattern = r"^\{(.*?)\} hitcount: +(\d+)(?: +duration_ns: +(\d+))?$"
     matches = re.findall(pattern, text, re.M | re.S)
     return [(key, int(hits), int(spent or 0)) for key, hits, spent in matches]
 
 
 def _range(event: Event) -> Range:
-    return _int(event, "start"), _int(event, "end")
+    return event.number("start"), event.number("end")
 
 
 def _pages(fact: Fact) -> list[Range]:
@@ -1012,9 +1005,9 @@ def _kinds(events: Iterable[Event]) -> set[tuple[object, ...]]:
         (
             _function(e),
             e.fields["event"],
-            _int(e, "ret"),
-            _int(e, "blockable"),
-            _int(e, "curr"),
+            e.number("ret"),
+            e.number("blockable"),
+            e.number("curr"),
             e.pid,
         )
         for e in events
@@ -1075,8 +1068,8 @@ def _who(event: Event, reason: str | None) -> Who:
     why = "migrate_vma" if cause == DEVICE else cause
     if cause == MOVED and reason is not None:
         why = reason
-    own = _int(event, "curr")
-    return _function(event), _int(event, "subscription"), why, own, event.comm
+    own = event.number("curr")
+    return _function(event), event.number("subscription"), why, own, event.comm
 
 
 def _key(text: str) -> Who:
@@ -1090,7 +1083,7 @@ def _least_pause(load: WorkloadResult) -> int:
     pauses = []
     for event in sorted(load.record(END), key=lambda e: e.ts_ns):
         if event.pid in ended:
-            began = event.ts_ns - _int(event, "duration_ns")
+            began = event.ts_ns - event.number("duration_ns")
             pauses.append(began - ended[event.pid])
         ended[event.pid] = event.ts_ns
     return min(pauses, default=-1)
@@ -1109,10 +1102,3 @@ def _function(event: Event) -> str:
 def _plain(function: str) -> str:
     """A symbol without the module that ftrace adds to it."""
     return function.partition(" ")[0].partition("+")[0]
-
-
-def _int(event: Event, name: str) -> int:
-    value = event.fields[name]
-    if not isinstance(value, int):
-        raise TypeError(f"{event.name}.{name} is no number: {value!r}")
-    return value

@@ -7,9 +7,6 @@ its counters in sysfs, and the registers.
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from kstall.evidence import Evidence, Verdict
 
 CORRECTABLE = 2
@@ -20,10 +17,14 @@ TIMEOUT, UNEXPECTED = 0x4000, 0x10000
 def late_error_is_reported(ev: Evidence) -> Verdict:
     """In the order in which they were injected."""
     v = Verdict()
-    (turn,) = _facts(ev, "unreported")
+    (turn,) = ev.workload("unreported").objects()
     v.equal("writes to aer_inject that failed", sum(map(bool, turn["errors"])), 0)
     v.equal("messages received", turn["grown"]["root"]["total_err_cor"], 2)
-    v.equal("status of aer_event", _reported(ev, "unreported"), [RXERR, BADTLP])
+    v.equal(
+        "status of aer_event",
+        ev.workload("unreported").values("aer_event", "status", severity=CORRECTABLE),
+        [RXERR, BADTLP],
+    )
     for name in ("RxErr", "BadTLP"):
         counted = turn["grown"]["ep2"].get(f"correctable {name}", 0)
         v.equal(f"{name} counted", counted, 1)
@@ -36,7 +37,7 @@ def late_advisory_is_reported(ev: Evidence) -> Verdict:
     Since 7.3; the second report has the severity of the first.
     """
     v = Verdict()
-    turn, left = _facts(ev, "advisory")
+    turn, left = ev.workload("advisory").objects()
     v.equal("errors that could not be injected", sum(map(bool, turn["errors"])), 0)
     v.equal("messages received", turn["grown"]["root"]["total_err_cor"], 2)
     reports = ev.workload("advisory").record("aer_event")
@@ -50,15 +51,3 @@ def late_advisory_is_reported(ev: Evidence) -> Verdict:
     recoveries = ev.workload("advisory").kmsg.count("device recovery")
     v.equal("recoveries", recoveries, 0)
     return v
-
-
-def _facts(ev: Evidence, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in ev.workload(name).stdout.splitlines()]
-
-
-def _reported(ev: Evidence, name: str) -> list[object]:
-    return [
-        event.fields["status"]
-        for event in ev.workload(name).record("aer_event")
-        if event.fields["severity"] == CORRECTABLE
-    ]

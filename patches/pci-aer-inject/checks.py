@@ -7,9 +7,6 @@ its counters in sysfs, and kprobes on its functions.
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from kstall.evidence import Evidence, Verdict
 
 CORRECTABLE = 2
@@ -19,12 +16,16 @@ RXERR, BADTLP = 0x1, 0x40
 def overridden_error_is_reported(ev: Evidence) -> Verdict:
     """aer_event leaves out errors that are masked."""
     v = Verdict()
-    (turn,) = _facts(ev, "override")
+    (turn,) = ev.workload("override").objects()
     v.equal("writes to aer_inject that failed", sum(map(bool, turn["errors"])), 0)
     v.equal("the mask has the error", turn["mask"] & RXERR, RXERR)
     v.equal("and another one", turn["mask"] & BADTLP, BADTLP)
     v.equal("messages received", turn["grown"]["root"]["total_err_cor"], 1)
-    v.equal("status of aer_event", _reported(ev, "override"), [RXERR])
+    v.equal(
+        "status of aer_event",
+        ev.workload("override").values("aer_event", "status", severity=CORRECTABLE),
+        [RXERR],
+    )
     counted = turn["grown"]["ep2"].get("correctable RxErr", 0)
     v.equal("RxErr counted", counted, 1)
     v.equal("correctable mask written", turn["written"], [])
@@ -36,22 +37,14 @@ def overridden_error_is_reported(ev: Evidence) -> Verdict:
 def refused_error_is_forgotten(ev: Evidence) -> Verdict:
     """The first one is masked, the second one is not."""
     v = Verdict()
-    (turn,) = _facts(ev, "refused")
+    (turn,) = ev.workload("refused").objects()
     v.equal("the first one", turn["refusal"], "EINVAL")
     v.equal("the second one failed", sum(map(bool, turn["errors"])), 0)
-    v.equal("status of aer_event", _reported(ev, "refused"), [BADTLP])
+    v.equal(
+        "status of aer_event",
+        ev.workload("refused").values("aer_event", "status", severity=CORRECTABLE),
+        [BADTLP],
+    )
     counted = turn["grown"]["ep2"].get("correctable RxErr", 0)
     v.equal("RxErr counted", counted, 0)
     return v
-
-
-def _facts(ev: Evidence, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in ev.workload(name).stdout.splitlines()]
-
-
-def _reported(ev: Evidence, name: str) -> list[object]:
-    return [
-        event.fields["status"]
-        for event in ev.workload(name).record("aer_event")
-        if event.fields["severity"] == CORRECTABLE
-    ]

@@ -7,9 +7,7 @@ its counters in sysfs, and kprobes on its functions.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from typing import Any
 
 from kstall.evidence import Evidence, Verdict
 
@@ -17,7 +15,7 @@ from kstall.evidence import Evidence, Verdict
 def removed_device_is_released(ev: Evidence) -> Verdict:
     """The same device, before any message and after 50 in a row."""
     v = Verdict()
-    facts = _facts(ev, "reference")
+    facts = ev.workload("reference").objects()
     for name in ("no-error", "merged"):
         (removed,) = [f for f in facts if f["what"] == "removed" and f["name"] == name]
         v.equal(f"{name}: released", removed["released"], 1)
@@ -33,7 +31,7 @@ def removed_device_is_released(ev: Evidence) -> Verdict:
 def registers_are_freed(ev: Evidence) -> Verdict:
     """The functions that queue and that free them are given the same address."""
     v = Verdict()
-    (fact,) = _facts(ev, "unknown")
+    (fact,) = ev.workload("unknown").objects()
     v.equal("reports taken", fact["taken"], [True, True])
     queued = Counter(hit["regs"] for hit in fact["queued"])
     freed = Counter(hit["regs"] for hit in fact["freed"])
@@ -47,7 +45,3 @@ def registers_are_freed(ev: Evidence) -> Verdict:
     log = ev.workload("unknown").kmsg.count("no pci_dev found")
     v.equal("the unknown device in the log", log, 2)
     return v
-
-
-def _facts(ev: Evidence, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in ev.workload(name).stdout.splitlines()]

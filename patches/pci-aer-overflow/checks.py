@@ -7,9 +7,6 @@ its counters in sysfs, the log, and the status registers.
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 from kstall.evidence import Evidence, Verdict
 
 NONFATAL, FATAL = 0, 1
@@ -31,7 +28,7 @@ def late_error_is_recovered(ev: Evidence) -> Verdict:
     """The port driver takes part in the recovery; the kernel logs how it ended."""
     v = Verdict()
     load = ev.workload("overflow")
-    turns = _facts(ev, "overflow")
+    turns = load.objects()
     v.equal("turns", [turn["name"] for turn in turns], list(_TURNS))
     for turn in turns:
         name = turn["name"]
@@ -52,7 +49,3 @@ def late_error_is_recovered(ev: Evidence) -> Verdict:
         v.equal(f"{name}: recovered", turn["recovered"], len(senders))
         v.equal(f"{name}: status left", set(turn["left"].values()), {0})
     return v
-
-
-def _facts(ev: Evidence, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in ev.workload(name).stdout.splitlines()]

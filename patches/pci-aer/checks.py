@@ -9,7 +9,6 @@ and `ras:aer_event`, all of which exist without the patches.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -123,7 +122,7 @@ def a_message_a_record(ev: Evidence) -> Verdict:
         )
         # Such as 0000:07:00.0
         domain = int(str(turn.facts["addresses"][device]).partition(":")[0], 16)
-        domains = {_int(event, "domain") for event in turn.messages}
+        domains = {event.number("domain") for event in turn.messages}
         v.equal(f"{turn.label}: domain", domains, {domain})
         _check_reports(v, turn, (device, CORRECTABLE, RXERR))
         v.equal(f"{turn.label}: {device}", turn.grown(device, "correctable RxErr"), 1)
@@ -202,7 +201,7 @@ def unknown_sender_is_reported(ev: Evidence) -> Verdict:
     v.equal("Root Port's total", turn.grown("root", "total_err_cor"), 1)
     (step,) = ev.workload("orphan").injected
     v.equal("sender by QEMU's monitor", _sender(step), source)
-    again = next(fact for fact in _facts(turn.load) if fact["what"] == "again")
+    again = turn.load.objects("again")[0]
     v.true("the device was there all the time", again["found"])
     return v
 
@@ -417,7 +416,7 @@ def registers_are_the_ports(ev: Evidence) -> Verdict:
             v.equal(f"{turn.label}: the rest", {*others} - {status & ~_CLEARED}, set())
             moved = 0
             for event in turn.messages:
-                now, was = _int(event, "err_src"), before.get(root)
+                now, was = event.number("err_src"), before.get(root)
                 valid = _valid(_status(event))
                 moved += was is not None and bool((now ^ was) & ~valid)
                 before[root] = now
@@ -574,13 +573,9 @@ def scripts_add_up(ev: Evidence) -> Verdict:
 # -- what the programs printed
 
 
-def _facts(load: WorkloadResult) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in load.stdout.splitlines()]
-
-
 def _turns_of(ev: Evidence, name: str) -> list[Turn]:
     load = ev.workload(name)
-    return [Turn(load, fact) for fact in _facts(load) if fact["what"] == "turn"]
+    return [Turn(load, fact) for fact in load.objects("turn")]
 
 
 def _turns(ev: Evidence) -> list[Turn]:
@@ -616,12 +611,8 @@ def _sender(step: Injected) -> int | None:
 # -- what was recorded
 
 
-def _int(event: Event, name: str) -> int:
-    return int(event.fields[name])  # type: ignore[arg-type]
-
-
 def _status(event: Event) -> int:
-    return _int(event, "root_status")
+    return event.number("root_status")
 
 
 def _message(
@@ -635,9 +626,9 @@ def _messages(events: Iterable[Event]) -> list[dict[str, int | None]]:
     return [
         _message(
             _status(event) & _CLEARED,
-            _int(event, "err_src") & 0xFFFF if _status(event) & COR else None,
-            _int(event, "err_src") >> 16 if _status(event) & UNCOR else None,
-            _int(event, "dropped"),
+            event.number("err_src") & 0xFFFF if _status(event) & COR else None,
+            event.number("err_src") >> 16 if _status(event) & UNCOR else None,
+            event.number("dropped"),
         )
         for event in events
     ]

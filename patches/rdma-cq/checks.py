@@ -8,14 +8,13 @@ its counters, and the older cq_poll.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kstall.evidence import Event, Evidence, Verdict, WorkloadResult
 
-Fact = Mapping[str, Any]
+Fact = dict[str, Any]
 
 # enum ib_event_type and enum ib_wc_status
 CQ_ERR, QP_FATAL, QP_ACCESS_ERR = 0, 1, 3
@@ -37,7 +36,7 @@ def overrun_names_device_queue_owner_and_depth(ev: Evidence) -> Verdict:
     """Each run has one queue that is too small, and all its figures differ."""
     v = Verdict()
     load = ev.workload("flush")
-    runs = [f for f in _facts(load, "cq") if f["cq"] == "receive"]
+    runs = [f for f in load.objects("cq") if f["cq"] == "receive"]
     v.equal(
         "devices and ways to create a queue",
         sorted(":".join(run["run"].split(":")[:2]) for run in runs),
@@ -72,7 +71,7 @@ def owner_is_reported_after_its_exit(ev: Evidence) -> Verdict:
     """In the runs named gone the thread has exited before the queue overruns."""
     v = Verdict()
     load = ev.workload("flush")
-    for run in _facts(load, "cq"):
+    for run in load.objects("cq"):
         if run["cq"] != "receive" or not run["run"].endswith(":gone"):
             continue
         (event,) = _of_cq(load, run) or (None,)
@@ -85,7 +84,7 @@ def the_task_that_runs_is_not_the_owner(ev: Evidence) -> Verdict:
     """The tracer says which task ran, not the event's own fields."""
     v = Verdict()
     load = ev.workload("flush")
-    for run in _facts(load, "cq"):
+    for run in load.objects("cq"):
         for event in _of_cq(load, run):
             if run["device"] == "siw0":
                 v.equal(f"{run['run']}: ran", event.pid, run["process"])
@@ -107,7 +106,7 @@ def each_dropped_completion_is_an_event(ev: Evidence) -> Verdict:
     """Soft RoCE drops what does not fit, reports each, and goes on."""
     v = Verdict()
     load = ev.workload("unpolled")
-    runs = [f for f in _facts(load, "cq") if f["cq"] == "send"]
+    runs = [f for f in load.objects("cq") if f["cq"] == "send"]
     v.equal("depths", sorted(run["depth"] for run in runs), [15, 31])
     v.equal("processes", len({run["process"] for run in runs}), 2)
     for run in runs:
@@ -121,7 +120,7 @@ def each_dropped_completion_is_an_event(ev: Evidence) -> Verdict:
         wrong = [_shown(event) for event in events if _shown(event) != expected]
         v.equal(f"{name}: events with other figures", len(wrong), 0)
     v.equal("cq_async_event of other queues", _strangers(load, runs), 0)
-    for qp in _facts(load, "qp"):
+    for qp in load.objects("qp"):
         v.equal(f"{qp['run']}: state of the {qp['qp']}", qp["state"], RTS)
     return v
 
@@ -130,7 +129,7 @@ def bad_key_is_an_event_of_the_target(ev: Evidence) -> Verdict:
     """The writer only gets a completion, which reports the same error."""
     v = Verdict()
     load = ev.workload("badkey")
-    qps = _facts(load, "qp")
+    qps = load.objects("qp")
     for qp in qps:
         name = f"{qp['run']}: {qp['qp']}"
         v.equal(f"{name}: state", qp["state"], ERR)
@@ -160,10 +159,10 @@ def bad_key_is_an_event_of_the_target(ev: Evidence) -> Verdict:
     ]
     v.equal("qp_async_event of other queue pairs", len(others), 0)
     for run in ("plain", "immediate"):
-        failed = {f["cq"]: f["failed"] for f in _facts(load, "cq") if f["run"] == run}
+        failed = {f["cq"]: f["failed"] for f in load.objects("cq") if f["run"] == run}
         per_queue = {"send": 1, "receive": int(run == "immediate")}
         v.equal(f"{run}: failed completions that were polled", failed, per_queue)
-        cqs = [f for f in _facts(load, "cq") if f["run"] == run]
+        cqs = [f for f in load.objects("cq") if f["run"] == run]
         v.equal(f"{run}: cq_async_event", sum(len(_of_cq(load, f)) for f in cqs), 0)
     return v
 
@@ -175,7 +174,7 @@ def qp_event_names_its_queues(ev: Evidence) -> Verdict:
     """
     v = Verdict()
     load = ev.workload("badkey")
-    facts = {(f["run"], f.get("cq") or f["qp"]): f for f in _facts(load)}
+    facts = {(f["run"], f.get("cq") or f["qp"]): f for f in load.objects()}
     send, target = facts["overrun", "send"], facts["overrun", "target"]
     failures = _of_cq(load, send)
     v.equal("cq_async_event", len(failures), send["posted"] - send["polled"])
@@ -200,9 +199,9 @@ def queue_pairs_follow_their_queue(ev: Evidence) -> Verdict:
     """
     v = Verdict()
     load = ev.workload("follow")
-    cqs = {f["cq"]: f for f in _facts(load, "cq")}
-    qps = {f["qp"]: f for f in _facts(load, "qp")}
-    (died,) = _facts(load, "died")
+    cqs = {f["cq"]: f for f in load.objects("cq")}
+    qps = {f["qp"]: f for f in load.objects("qp")}
+    (died,) = load.objects("died")
     shared, own = cqs["shared"], cqs["own"]
     v.equal("first target", qps["first"]["state"], ERR)
     v.equal("second target", qps["second"]["state"], ERR)
@@ -232,7 +231,7 @@ def script_says_what_failed_before_a_qp(ev: Evidence) -> Verdict:
     """The script says the order, not the cause, which here was the key."""
     v = Verdict()
     load = ev.workload("badkey")
-    facts = {(f["run"], f.get("cq") or f["qp"]): f for f in _facts(load)}
+    facts = {(f["run"], f.get("cq") or f["qp"]): f for f in load.objects()}
     send, target = facts["overrun", "send"], facts["overrun", "target"]
     failures, events = _of_cq(load, send), _of_qp(load, target)
     lines = [
@@ -315,7 +314,7 @@ def end_of_a_connection_is_flushes(ev: Evidence) -> Verdict:
     it has completed: at the end they are all there."""
     v = Verdict()
     load = ev.workload("storage")
-    (fact,) = _facts(load, "storage")
+    (fact,) = load.objects("storage")
     v.equal("queues: of admin commands and of I/O", fact["queues"], 2)
     events = load.events("cq_wc_error")
     receives = [e for e in events if _handler(e) == "nvme_rdma_recv_done"]
@@ -383,7 +382,7 @@ def room_enough_is_silent(ev: Evidence) -> Verdict:
     """The same runs as in flush, except for the size of the queue."""
     v = Verdict()
     load = ev.workload("room")
-    runs = [f for f in _facts(load, "cq") if f["cq"] == "receive"]
+    runs = [f for f in load.objects("cq") if f["cq"] == "receive"]
     v.equal("runs", len(runs), 4)
     for run in runs:
         v.equal(f"{run['run']}: flushed and polled", run["flushed"], run["posted"])
@@ -396,7 +395,7 @@ def polled_queue_is_silent(ev: Evidence) -> Verdict:
     """It is filled to the last entry each time."""
     v = Verdict()
     load = ev.workload("polled")
-    (send,) = [f for f in _facts(load, "cq") if f["cq"] == "send"]
+    (send,) = [f for f in load.objects("cq") if f["cq"] == "send"]
     v.equal("depth", send["depth"], 15)
     v.equal("polled", send["polled"], 2000)
     v.equal("of these failed", send["failed"], 0)
@@ -408,7 +407,7 @@ def kernel_queue_under_load_is_silent(ev: Evidence) -> Verdict:
     """cq_poll sits in the same loop as cq_wc_error."""
     v = Verdict()
     load = ev.workload("storage")
-    (fact,) = _facts(load, "storage")
+    (fact,) = load.objects("storage")
     v.equal("blocks read", fact["reads"], 256)
     before = [e for e in load.events() if e.ts_ns + ROUNDING_NS < fact["deleting"]]
     polled = sum(int(str(e.fields["rc"])) for e in before if e.name == "cq_poll")
@@ -431,7 +430,7 @@ def what_user_space_polls_is_not_seen(ev: Evidence) -> Verdict:
     v = Verdict()
     for name in ("flush", "badkey", "polled"):
         load = ev.workload(name)
-        taken = sum(fact["polled"] for fact in _facts(load, "cq"))
+        taken = sum(fact["polled"] for fact in load.objects("cq"))
         v.at_least(f"{name}: completions that it polled", taken, 1)
         for event in ("cq_poll", "cq_wc_error"):
             v.equal(f"{name}: {event}", len(load.events(event)), 0)
@@ -443,7 +442,7 @@ def each_async_event_was_traced(ev: Evidence) -> Verdict:
     v = Verdict()
     for name in _USER:
         load = ev.workload(name)
-        cqs, qps = _facts(load, "cq"), _facts(load, "qp")
+        cqs, qps = load.objects("cq"), load.objects("qp")
         traced = Counter(
             (e.fields["device"], e.fields["cq_id"])
             for e in load.events("cq_async_event")
@@ -543,12 +542,6 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     return v
 
 
-def _facts(load: WorkloadResult, kind: str | None = None) -> list[Fact]:
-    """What the program printed about itself, of one kind or all."""
-    lines = [json.loads(line) for line in load.stdout.splitlines()]
-    return [fact for fact in lines if kind in (None, fact["what"])]
-
-
 def _of_cq(load: WorkloadResult, fact: Fact) -> list[Event]:
     """The recorded events of the queue of ``fact``."""
     return [
@@ -600,7 +593,7 @@ def _shown(fields: Event | Mapping[str, Any]) -> str:
 def _check_silence(v: Verdict, load: WorkloadResult) -> None:
     for name in ("cq_async_event", "qp_async_event", "cq_wc_error"):
         v.equal(f"{name}", len(load.events(name)), 0)
-    facts = _facts(load, "cq")
+    facts = load.objects("cq")
     v.equal("asynchronous events", sum(fact["errors"] for fact in facts), 0)
 
 

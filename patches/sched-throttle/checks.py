@@ -123,7 +123,7 @@ def lone_task_is_its_group(ev: Evidence) -> Verdict:
             run.group(limited)["stat"]["nr_throttled"],
             len(starts) - 1,
         )
-        reasons = {_int(span.end, "reason") for span in spans}
+        reasons = {span.end.number("reason") for span in spans}
         v.equal(f"{name}: reasons", reasons, {REFILL})
     return v
 
@@ -182,11 +182,11 @@ def older_events_do_not_tell(ev: Evidence) -> Verdict:
     ]
     v.equal("sched_wakeup while throttled or at the end", len(woken), 0)
     delays = sum(
-        _int(event, "delay")
+        event.number("delay")
         for name in ("wait", "sleep", "iowait", "blocked")
         for event in run.load.events(f"sched_stat_{name}")
         if event.fields["pid"] == pid
-        and task["begin_ns"] <= event.ts_ns - _int(event, "delay")
+        and task["begin_ns"] <= event.ts_ns - event.number("delay")
         and event.ts_ns <= task["end_ns"]
     )
     overlaps = _overlaps(run, task, pairs)
@@ -265,7 +265,7 @@ def system_call_is_not_interrupted(ev: Evidence) -> Verdict:
         return v
     first = after[0]
     v.at_most("time", first.ns, call["end_ns"] - leave, "ns")
-    debt = -_int(first.start, "remaining")
+    debt = -first.start.number("remaining")
     # Charged until then is what the task ran, except for what it ran after the call.
     lost = sum(s.ns for s in spans if leave < s.end.ts_ns < call["after_ns"])
     charged = call["run_ns"] - (call["after_ns"] - leave - lost)
@@ -314,7 +314,7 @@ def changing_the_cpu_ends_it(ev: Evidence) -> Verdict:
         v.equal("the last of them", event.name, _TASK[0])
         v.equal("CPU of it", event.fields["on"], 0)
     ends = [e for e in moves if e.name == _TASK[1]]
-    v.equal("reasons on the way back", {_int(e, "reason") for e in ends}, {CHANGE})
+    v.equal("reasons on the way back", {e.number("reason") for e in ends}, {CHANGE})
     _check_end(v, run, run.step("lift", "by-cpu"), REFILL, 0)
     return v
 
@@ -327,7 +327,7 @@ def changing_the_nice_value_ends_it(ev: Evidence) -> Verdict:
     events = _during(run, nice, *_TASK)
     v.equal("events", [event.name for event in events], [_TASK[1], _TASK[0]])
     v.equal(
-        "reasons", [_int(e, "reason") for e in events if e.name == _TASK[1]], [CHANGE]
+        "reasons", [e.number("reason") for e in events if e.name == _TASK[1]], [CHANGE]
     )
     v.equal("CPUs", {event.fields["on"] for event in events}, {0})
     (driver,) = run.all("driver")
@@ -420,7 +420,7 @@ def workers_stop_in_the_kernel(ev: Evidence) -> Verdict:
             for span in spans
         )
         v.at_most(f"worker {number}: time and CPU time", lost + used, wall + both, "ns")
-    v.equal("reasons", {_int(span.end, "reason") for span in all_spans}, {REFILL})
+    v.equal("reasons", {span.end.number("reason") for span in all_spans}, {REFILL})
     return v
 
 
@@ -661,9 +661,9 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     times: Counter[str] = Counter()
     spans = _spans(run)
     for span in spans:
-        own = groups[_int(span.end, "cgroup")]
+        own = groups[span.end.number("cgroup")]
         limit = limits[span.start.ts_ns, span.start.cpu]
-        key = f"{comms[_int(span.end, 'task')]},{own},{limit}"
+        key = f"{comms[span.end.number('task')]},{own},{limit}"
         lost[key] += span.ns
         times[key] += 1
     maps = run.load.bpftrace("sched-throttle-who").maps
@@ -687,7 +687,7 @@ def scripts_add_up(ev: Evidence) -> Verdict:
     }
     counted: dict[str, Counter[int]] = defaultdict(Counter)
     for span in spans:
-        counted[comms[_int(span.end, "task")]][_bucket(span.ns // MS)] += 1
+        counted[comms[span.end.number("task")]][_bucket(span.ns // MS)] += 1
     v.equal("histograms in ms", _sorted(counts), _sorted(counted))
     return v
 
@@ -709,16 +709,12 @@ def _names(run: Run) -> dict[int, str]:
     return names
 
 
-def _int(event: Event, name: str) -> int:
-    return int(event.fields[name])  # type: ignore[arg-type]
-
-
 def _delta(event: Event) -> int:
-    return _int(event, "delta")
+    return event.number("delta")
 
 
 def _clock(event: Event) -> int:
-    return _int(event, "clock")
+    return event.number("clock")
 
 
 @dataclass(frozen=True)
@@ -814,7 +810,7 @@ def _check_end(
     v.at_least(f"{name}: ends while it was done", len(ends), 1)
     names = [event.name for event in events if event.fields["on"] == on]
     v.equal(f"{name}: the last event on that CPU", names[-1:], [_TASK[1]])
-    v.equal(f"{name}: reasons", {_int(end, "reason") for end in ends}, {reason})
+    v.equal(f"{name}: reasons", {end.number("reason") for end in ends}, {reason})
     v.equal(f"{name}: CPUs", {end.fields["on"] for end in ends}, {on})
     # The driver had seen it stand still by then, and left it so for a while.
     least = step["before_ns"] - step["seen_ns"]
@@ -878,7 +874,7 @@ def _pair(
     open_: dict[tuple[int, ...], Event] = {}
     pairs, odd = [], 0
     for event in events:
-        key = tuple(_int(event, name) for name in keys)
+        key = tuple(event.number(name) for name in keys)
         start = open_.pop(key, None)
         if event.name == names[0]:
             odd += start is not None
@@ -902,7 +898,7 @@ def _since_first(run: Run, starts: Sequence[Event], a: Event, b: Event) -> int:
             start.pid == start.fields["task"]
             and start.fields["on"] == a.fields["on"]
             and a.ts_ns <= start.ts_ns <= b.ts_ns
-            and _int(a, "cgroup") in run.chain(_int(start, "cgroup"))
+            and a.number("cgroup") in run.chain(start.number("cgroup"))
         ):
             return _clock(b) - _clock(start)
     return 0
@@ -913,7 +909,7 @@ def _blame(run: Run) -> list[tuple[Event, int | None]]:
     throttled: set[tuple[int, int]] = set()
     pairs: list[tuple[Event, int | None]] = []
     for event in run.record(*_QUEUE, _TASK[0]):
-        place = (_int(event, "cgroup"), _int(event, "on"))
+        place = (event.number("cgroup"), event.number("on"))
         if event.name == _QUEUE[0]:
             throttled.add(place)
         elif event.name == _QUEUE[1]:

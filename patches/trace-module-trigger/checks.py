@@ -8,7 +8,6 @@ held is released.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from kstall.evidence import Evidence, Verdict
@@ -61,7 +60,6 @@ def triggers_hold_nothing_when_gone(ev: Evidence) -> Verdict:
 
 
 def _facts(v: Verdict, ev: Evidence) -> dict[str, dict[str, Any]]:
-    lines = ev.workload("unload").stdout.splitlines()
-    turns = {turn["turn"]: turn for turn in map(json.loads, lines)}
+    turns = {turn["turn"]: turn for turn in ev.workload("unload").objects()}
     v.equal("turns", list(turns), list(_TURNS))
     return turns

@@ -63,6 +63,14 @@ class WorkloadResult:
         """The program's output."""
         return self._text("stdout")
 
+    def objects(self, what: str | None = None) -> list[dict[str, Any]]:
+        """The JSON objects that the program printed, one a line, in order.
+
+        With ``what`` only those in which that is the value of "what".
+        """
+        objects = [json.loads(line) for line in self.stdout.splitlines()]
+        return [item for item in objects if what is None or item["what"] == what]
+
     @property
     def kmsg(self) -> str:
         """The kernel's log while the workload ran."""
@@ -104,6 +112,14 @@ class WorkloadResult:
                 f"workload {self.name}: bpftrace's recorder missed some {subject}"
             )
         return _named(self._recorded, name)
+
+    def values(self, name: str, field: str, /, **others: Any) -> list[Any]:
+        """``field`` of each record of ``name`` whose ``others`` have these values."""
+        return [
+            event.fields[field]
+            for event in self.record(name)
+            if all(event.fields[key] == value for key, value in others.items())
+        ]
 
     @property
     def errors(self) -> tuple[Mapping[str, Any], ...]:

@@ -49,3 +49,10 @@ class Event:
     fields: Mapping[str, Member]
     text: str = ""
     flags: int = field(default=0, compare=False)
+
+    def number(self, name: str) -> int:
+        """The member ``name``; raises `TypeError` if it is no number."""
+        value = self.fields[name]
+        if not isinstance(value, int):
+            raise TypeError(f"{self.name}: {name} is {value!r}, not a number")
+        return value
