@@ -518,7 +518,10 @@ def _counted(series: Series, boot: Boot, results: Path) -> Iterator[dict[str, An
 
 
 def parse(text: str) -> tuple[int, list[int]]:
-    """What a measured program printed: operations a repetition, and instructions."""
+    """What a measured program printed: operations a repetition, and instructions.
+
+    Raises `KstallError` if it printed anything else.
+    """
     lines = text.split("\n")
     if not lines[0].startswith("operations ") or len(lines) < 3:
         raise KstallError(f"no measurement: {text[:200]!r}")

@@ -40,8 +40,9 @@ def probe(
 ) -> Accel:
     """KVM if a guest runs under it, else TCG; a guest is tried once per machine.
 
-    ``$KSTALL_ACCEL`` overrides.  The answer is cached in ``accel.json`` for as long as
-    host kernel, CPU and QEMU stay the same; delete the file to try again.
+    ``$KSTALL_ACCEL`` overrides; raises `KstallError` if that is neither.  The answer is
+    cached in ``accel.json`` for as long as host kernel, CPU and QEMU stay the same;
+    delete the file to try again.
     """
     architecture = root.arch
     if not architecture.native:

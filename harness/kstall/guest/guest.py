@@ -232,7 +232,7 @@ def boot(  # noqa: PLR0913 - all parts of a guest, each by its name
 
     ``out`` gets ``console.log``, ``job.log`` (the command's output), ``guest.log``
     (that of virtme-ng and QEMU), ``host.json`` (see `hosttime`) and, if a hung kernel
-    does not respond to SysRq, ``registers.txt``.
+    does not respond to SysRq, ``registers.txt``.  Raises `GuestError`.
     """
     out.mkdir(parents=True, exist_ok=True)
     console = out / "console.log"

@@ -519,7 +519,10 @@ def copy_modules(share: Path, built: kernel.Kernel, extra: Path | None) -> None:
 def compile_program(
     program: Path, target: Path, log: Path, architecture: Architecture
 ) -> None:
-    """Compile ``<program>.c``, if it exists; static, as the guest has other libs."""
+    """Compile ``<program>.c``, if it exists; static, as the guest has other libs.
+
+    Raises `KstallError` with the compiler's messages.
+    """
     source = program.with_suffix(".c")
     if program.exists() or target.exists():
         return

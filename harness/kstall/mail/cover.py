@@ -111,7 +111,8 @@ def render(
     """The letter's text; ``trace`` is that of ``proof``.
 
     ``assisted`` is the number of patches with an Assisted-by: tag; ``applied`` is a
-    remark on how the patches apply, or empty.
+    remark on how the patches apply, or empty.  Raises `KstallError` if the letter is
+    not finished, or an event has no record to show.
     """
     require_finished(series)
     body = (series.dir / series.spec.cover).read_text(encoding="utf-8")

@@ -131,7 +131,10 @@ def narrowed(
     arch: str | None = None,
 ) -> tuple[Column, ...]:
     """``columns`` with no other ``series`` and no other ``arch``, if any are named, and
-    at ``level``."""
+    at ``level``.
+
+    Raises `MatrixError` if none is left.
+    """
     archs = dict.fromkeys(column.arch for column in columns)
     if arch is not None and arch not in archs:
         raise MatrixError(

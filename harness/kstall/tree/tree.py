@@ -183,7 +183,8 @@ def workspace(
     """The workspace of ``base``, ours for as long as the block lasts.
 
     The function that is yielded checks out a plan, one after the other.  Before the
-    first it verifies that nobody else wrote to the workspace.
+    first it verifies that nobody else wrote to the workspace.  Raises `KstallError` if
+    the base is gone, or somebody did.
     """
     home = base.path.parent
 
@@ -284,7 +285,8 @@ def _meddled(base: Base, paths: Sequence[str]) -> KstallError:
 def pristine(base: Base, paths: Iterable[str]) -> dict[str, File | None]:
     """The content that ``paths`` have in the base; None where there is none.
 
-    The workspace is only read, and may be in use by another run.
+    The workspace is only read, and may be in use by another run.  Raises `KstallError`
+    if the base is gone, or somebody changed it.
     """
     if not base.path.is_dir():
         raise _gone(base)
@@ -295,7 +297,8 @@ def contents(base: Base) -> Iterator[tuple[str, str, bytes]]:
     """Path, mode as git writes it, and content of every file of the base; of a link
     where it leads to.
 
-    The workspace is only read, and may be in use by another run.
+    The workspace is only read, and may be in use by another run.  Raises `KstallError`
+    if the base is gone, or somebody changed it.
     """
     if not base.path.is_dir():
         raise _gone(base)
@@ -312,7 +315,10 @@ def contents(base: Base) -> Iterator[tuple[str, str, bytes]]:
 
 
 def regular(base: Base) -> tuple[str, ...]:
-    """The paths of all regular files of the base."""
+    """The paths of all regular files of the base.
+
+    Raises `KstallError` if it is gone.
+    """
     if not base.path.is_dir():
         raise _gone(base)
     records = _records(base)
