@@ -57,10 +57,10 @@ def remark(text: str) -> None:
 
 @dataclass
 class Used:
-    """Entries that were found or made; ``made`` are only the latter."""
+    """Entries that were found or made; ``new`` are only the latter."""
 
     every: set[Path] = field(default_factory=set)
-    made: set[Path] = field(default_factory=set)
+    new: set[Path] = field(default_factory=set)
 
 
 _used: contextvars.ContextVar[Used | None] = contextvars.ContextVar(
@@ -123,7 +123,7 @@ def keep(target: Path) -> Iterator[Path]:
         write_json(scratch / LIST, _listing(scratch))
     if (entries := _used.get()) is not None:
         entries.every.add(target)
-        entries.made.add(target)
+        entries.new.add(target)
 
 
 @contextlib.contextmanager

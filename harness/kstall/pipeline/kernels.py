@@ -114,7 +114,7 @@ def _that_measure(series: Series) -> list[str]:
 
 
 def _of_workloads(series: Series) -> list[str]:
-    return [one.module for one in series.spec.workload if one.module is not None]
+    return [load.module for load in series.spec.workload if load.module is not None]
 
 
 def make(
@@ -194,7 +194,7 @@ def perform(
         raise error
     return elsewhere.Result(
         entries=_entries(used.every, cache_dir),
-        new_entries=_entries(used.made, cache_dir),
+        new_entries=_entries(used.new, cache_dir),
         error=error,
     )
 
