@@ -498,7 +498,7 @@ def test_a_clean_configuration_is_compiled_once(bench: Bench) -> None:
     outcomes = [*(bench.cache / "compiled").glob("*/outcome.json")]
     bench.prove(patchset, everything=False, seeds=(7,))
     more = {*(bench.cache / "compiled").glob("*/outcome.json")} - {*outcomes}
-    (findings,) = (json.loads(path.read_text())["said"] for path in more)
+    (findings,) = (json.loads(path.read_text())["remarks"] for path in more)
     assert findings == []
 
 

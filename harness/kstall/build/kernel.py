@@ -612,7 +612,7 @@ def _require_own_image(output: Path, architecture: Architecture, log: Path) -> N
 
 
 def build_id(elf: Path) -> str:
-    """The GNU build id of an ELF file, in hex."""
+    """The GNU build id of an ELF file, in hex; raises `KstallError` without one."""
     with elf.open("rb") as file:
         for section in ELFFile(file).iter_sections("SHT_NOTE"):
             assert isinstance(section, NoteSection)

@@ -272,7 +272,7 @@ def _findings(
 ) -> list[Finding]:
     return [
         Finding(remark.file, remark.line, remark.kind, f"{where}{remark.text}")
-        for remark in outcome.said
+        for remark in outcome.remarks
         if counts(remark)
     ]
 

@@ -78,7 +78,7 @@ class Outcome:
 
     compiled: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    said: tuple[Remark, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     impossible: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -88,9 +88,9 @@ class Outcome:
     @classmethod
     def of_json(cls, raw: Mapping[str, Any]) -> Outcome:
         """The outcome that `as_json` made this of."""
-        remarks = tuple(Remark(**fields) for fields in raw["said"])
+        remarks = tuple(Remark(**fields) for fields in raw["remarks"])
         lists = {name: tuple(raw[name]) for name in ("compiled", "left_out")}
-        return cls(**lists, said=remarks, impossible=raw["impossible"])
+        return cls(**lists, remarks=remarks, impossible=raw["impossible"])
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _Record:
     """A compiled object: its ``digest``, and the remarks when it was compiled."""
 
     digest: str
-    said: tuple[Remark, ...]
+    remarks: tuple[Remark, ...]
 
 
 def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outcome:
@@ -177,7 +177,7 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
     return Outcome(
         compiled=tuple(sorted(targets)),
         left_out=tuple(path for path in sources if not _is_among(job, path, targets)),
-        said=tuple(dict.fromkeys(remarks)),
+        remarks=tuple(dict.fromkeys(remarks)),
     )
 
 
@@ -211,7 +211,7 @@ def _make(job: Job, output: Path, targets: Sequence[str]) -> list[Remark]:
     for name in targets:
         if name not in records or not _is_unchanged(output / name, records[name]):
             (output / name).unlink(missing_ok=True)
-    before = {name: records.pop(name).said for name in targets if name in records}
+    before = {name: records.pop(name).remarks for name in targets if name in records}
     # Their remarks are unknown until make has ended: if this run is killed, the next
     # one compiles them again.
     _write(store, records)
@@ -241,7 +241,11 @@ def _read(store: Path) -> dict[str, _Record]:
 
 
 def _write(store: Path, records: Mapping[str, _Record]) -> None:
-    cache.write_json(store, {name: asdict(record) for name, record in records.items()})
+    entries = {
+        name: {"digest": record.digest, "said": [*map(asdict, record.remarks)]}
+        for name, record in records.items()
+    }
+    cache.write_json(store, entries)
 
 
 def _run(job: Job, output: Path, targets: Sequence[str]) -> _Transcript:
