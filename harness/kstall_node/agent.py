@@ -40,19 +40,19 @@ def _say(answers: BinaryIO, **said: Any) -> None:
 
 def _answer(host: Host, dir: Path, line: bytes, answers: BinaryIO) -> None:
     try:
-        said = json.loads(line)
-        if not isinstance(said, dict):
+        content = json.loads(line)
+        if not isinstance(content, dict):
             raise ValueError("no object")
     except (ValueError, RecursionError):
         raise NodeError(f"not a line of JSON: {shown(line[:80])}") from None
-    if said.get("op") == "ping":
-        _say(answers, op="pong", n=said.get("n"), mono=time.monotonic_ns())
-    elif said.get("op") == "hello":
+    if content.get("op") == "ping":
+        _say(answers, op="pong", n=content.get("n"), mono=time.monotonic_ns())
+    elif content.get("op") == "hello":
         _say(answers, op="hello", version=SPOKEN, node=host.node)
-    elif said.get("op") == "pull":
+    elif content.get("op") == "pull":
         _pull(host, dir, answers)
     else:
-        raise NodeError(f"{shown(said.get('op'))}: not known here")
+        raise NodeError(f"{shown(content.get('op'))}: not known here")
 
 
 def _pull(host: Host, dir: Path, answers: BinaryIO) -> None:

@@ -40,13 +40,13 @@ def main(host: Host, *, as_json: bool) -> int:
     """Print all; the exit status is 0 if all pass, 3 if one does not."""
     checks = examine(host)
     if as_json:
-        print(json.dumps([one._asdict() for one in checks], indent=1))
+        print(json.dumps([check._asdict() for check in checks], indent=1))
     else:
-        for one in checks:
-            fix = f"; {one.fix}" if one.fix else ""
-            print(f"{one.status:<8}{one.name:<20}{shown(one.said)}{shown(fix)}")
+        for check in checks:
+            fix = f"; {check.fix}" if check.fix else ""
+            print(f"{check.status:<8}{check.name:<20}{shown(check.said)}{shown(fix)}")
     sys.stdout.flush()
-    return 0 if all(one.status == PASS for one in checks) else 3
+    return 0 if all(check.status == PASS for check in checks) else 3
 
 
 def examine(host: Host) -> list[Check]:
@@ -79,8 +79,8 @@ def _providers(host: Host) -> Iterator[Check]:
             if unsure:
                 yield Check(name, UNKNOWN, f"{source.name}: if {unsure[0]} is there")
             elif source.lost:
-                said = f"{source.name}; not known: {source.lost}"
-                yield Check(name, WARN, said, f"a kernel with {of(cls)[0].name}")
+                text = f"{source.name}; not known: {source.lost}"
+                yield Check(name, WARN, text, f"a kernel with {of(cls)[0].name}")
             else:
                 yield Check(name, PASS, source.name)
             break
@@ -114,14 +114,14 @@ def _rdma(host: Host) -> Iterator[Check]:
         for port in host.names(f"{top}/{device}/ports"):
             here = f"{top}/{device}/ports/{port}"
             state, rate = host.text(f"{here}/state"), host.text(f"{here}/rate")
-            said = (
+            text = (
                 f"{device}/{port}: {state or 'state unknown'}, {rate or 'rate unknown'}"
             )
             status = PASS if state and "ACTIVE" in state else WARN
             if state is None or rate is None:
                 status = UNKNOWN
             yield Check(
-                "rdma", status, said, "" if status == PASS else "ibstat, the cable"
+                "rdma", status, text, "" if status == PASS else "ibstat, the cable"
             )
 
 
@@ -130,7 +130,9 @@ def _numa(host: Host) -> Iterator[Check]:
     if not gpus or not nics:
         yield Check("numa distance", UNKNOWN, "no GPU, or no network card, on PCI")
         return
-    nodes = {one: host.number(f"{_PCI}/{one}/numa_node") for one in gpus + nics}
+    nodes = {
+        device: host.number(f"{_PCI}/{device}/numa_node") for device in gpus + nics
+    }
     for gpu in gpus:
         best: tuple[int, str] | None = None
         for nic in nics:
@@ -141,9 +143,9 @@ def _numa(host: Host) -> Iterator[Check]:
             yield Check("numa distance", UNKNOWN, f"{gpu}: no node is known")
         else:
             near = best[0] <= 10
-            said = f"{gpu} to {best[1]}: {best[0]}"
+            text = f"{gpu} to {best[1]}: {best[0]}"
             fix = "" if near else "the card in a slot of the GPU's socket"
-            yield Check("numa distance", PASS if near else WARN, said, fix)
+            yield Check("numa distance", PASS if near else WARN, text, fix)
 
 
 def _distance(host: Host, one: int | None, other: int | None) -> int | None:
@@ -165,9 +167,9 @@ def _links(host: Host) -> Iterator[Check]:
             yield Check("pcie link", UNKNOWN, f"{device}: no link is said")
             continue
         good = (speed, width) == (most, widest)
-        said = f"{device}: {speed} x{width} of {most} x{widest}"
+        text = f"{device}: {speed} x{width} of {most} x{widest}"
         fix = "" if good else "idle cards slow down; under load: slot, riser, BIOS"
-        yield Check("pcie link", PASS if good else WARN, said, fix)
+        yield Check("pcie link", PASS if good else WARN, text, fix)
 
 
 def _aer(host: Host) -> Iterator[Check]:
@@ -209,8 +211,8 @@ def _iommu(host: Host) -> Iterator[Check]:
         fix = (
             "" if good else "iommu.strict=0 or iommu=pt, if the threat model allows it"
         )
-        said = f"{', '.join(sorted(devices))}: {kind}"
-        yield Check("iommu", PASS if good else WARN, said, fix)
+        text = f"{', '.join(sorted(devices))}: {kind}"
+        yield Check("iommu", PASS if good else WARN, text, fix)
 
 
 def _peer(host: Host) -> Iterator[Check]:
@@ -222,8 +224,8 @@ def _peer(host: Host) -> Iterator[Check]:
     if found:
         yield Check("peer memory", PASS, ", ".join(found))
     else:
-        said = "neither peermem nor amdgpu; whether dma-buf is used nothing says"
-        yield Check("peer memory", UNKNOWN, said)
+        text = "neither peermem nor amdgpu; whether dma-buf is used nothing says"
+        yield Check("peer memory", UNKNOWN, text)
 
 
 def _hugepages(host: Host) -> Iterator[Check]:
@@ -234,8 +236,8 @@ def _hugepages(host: Host) -> Iterator[Check]:
     chosen = re.search(r"\[(\w+)\]", thp)
     word = chosen[1] if chosen else "unknown"
     good = total > 0 or word in ("always", "madvise")
-    said = f"{total} reserved, transparent ones: {word}"
-    yield Check("hugepages", PASS if good else WARN, said)
+    text = f"{total} reserved, transparent ones: {word}"
+    yield Check("hugepages", PASS if good else WARN, text)
 
 
 def _memlock(host: Host) -> Iterator[Check]:
@@ -243,8 +245,8 @@ def _memlock(host: Host) -> Iterator[Check]:
     if soft == resource.RLIM_INFINITY or soft >= _ENOUGH:
         yield Check("memlock", PASS, "unlimited" if soft < 0 else f"{soft} bytes")
     else:
-        said = f"{soft} bytes in this session; that of a job may be another"
-        yield Check("memlock", WARN, said, "ulimit -l unlimited, LimitMEMLOCK=infinity")
+        text = f"{soft} bytes in this session; that of a job may be another"
+        yield Check("memlock", WARN, text, "ulimit -l unlimited, LimitMEMLOCK=infinity")
 
 
 def _isolcpus(host: Host) -> Iterator[Check]:
@@ -331,8 +333,8 @@ def _nccl(host: Host) -> Iterator[Check]:
         elif verbs:
             yield Check("nccl", PASS, f"{who}: {verbs} RDMA devices open")
         elif host.names("/sys/class/infiniband"):
-            said = f"{who}: {sockets} sockets and no RDMA device open"
-            yield Check("nccl", WARN, said, "NCCL_DEBUG=INFO; NCCL_IB_DISABLE, memlock")
+            text = f"{who}: {sockets} sockets and no RDMA device open"
+            yield Check("nccl", WARN, text, "NCCL_DEBUG=INFO; NCCL_IB_DISABLE, memlock")
         else:
             yield Check("nccl", UNKNOWN, f"{who}: no RDMA device on this node")
 

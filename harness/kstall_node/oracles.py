@@ -62,8 +62,8 @@ def judge(scope: str, metric: str, ours: int | None, span: Span | None) -> Verdi
     allowed = max(ABSOLUTE, int(SHARE * nearest))
     if high - low > 2 * max(allowed, ENOUGH_NS):
         return Verdict(scope, metric, ours, nearest, "unknown")
-    said = "agrees" if abs(ours - nearest) <= allowed else "disagrees"
-    return Verdict(scope, metric, ours, nearest, said)
+    text = "agrees" if abs(ours - nearest) <= allowed else "disagrees"
+    return Verdict(scope, metric, ours, nearest, text)
 
 
 class Union:
@@ -203,11 +203,11 @@ class Tally:
         if not self.complete:
             return []
         found = [
-            (one, _owner(self.specs[number], one))
+            (record, _owner(self.specs[number], record))
             for (number, *_), records in self._open.items()
             if isinstance(number, int)
-            for one in records
-            if one.t <= then
+            for record in records
+            if record.t <= then
         ]
         return sorted(found, key=lambda one: one[0].t)
 
@@ -309,7 +309,7 @@ class Oracle:
             if self._others(tally, span):
                 span = None
             return [judge("all", "count", tally.counted if usable else None, span)]
-        said = [one for key, one in self._looks.items() if key not in late]
+        said = [look for key, look in self._looks.items() if key not in late]
         known = {one.scope for one in said}
         for key, grown in sorted(self.grown(early, late).items(), key=str):
             one = self._compared(tally, key, grown if whole else None, usable=usable)

@@ -138,7 +138,11 @@ class Recorder:
     @property
     def _believed(self) -> list[sources.Attached]:
         """What is recorded still: the others were refused, and have no tally."""
-        return [one for one in self.attached if one.source.name in self.tallies]
+        return [
+            attached
+            for attached in self.attached
+            if attached.source.name in self.tallies
+        ]
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -153,8 +157,8 @@ class Recorder:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
-                    found = re.match(rb"\d+", os.read(handle, 32))
-                    other = int(found[0]) if found else 0
+                    match = re.match(rb"\d+", os.read(handle, 32))
+                    other = int(match[0]) if match else 0
                 else:
                     os.ftruncate(handle, 0)
                     os.pwrite(handle, f"{os.getpid()} {self.since}\n".encode(), 0)
@@ -175,8 +179,8 @@ class Recorder:
             self._without_classes()
         text = self.tracefs.print_format()
         with contextlib.suppress(ValueError):
-            made = pages.layout(text or "", "ftrace")
-            self._layouts[made.id] = made
+            layout = pages.layout(text or "", "ftrace")
+            self._layouts[layout.id] = layout
         # Everything is in place before the first event.
         self.began = time.monotonic_ns()
         self._make_dir()
@@ -195,13 +199,15 @@ class Recorder:
         self._clock()
         self._write_facts()
         self._rated = (time.monotonic(), 0)
-        for one in self.attached:
-            lost = f"; not known: {one.source.lost}" if one.source.lost else ""
-            self.say(f"{one.source.cls}: {one.source.name}{lost}")
-        recorded = {one.source.cls for one in self.attached}
+        for attached in self.attached:
+            lost = (
+                f"; not known: {attached.source.lost}" if attached.source.lost else ""
+            )
+            self.say(f"{attached.source.cls}: {attached.source.name}{lost}")
+        recorded = {attached.source.cls for attached in self.attached}
         for cls in self.asked.classes:
             if cls not in recorded:
-                whys = [one.why for one in self.refused if one.cls == cls]
+                whys = [refusal.why for refusal in self.refused if refusal.cls == cls]
                 self.say(f"{cls}: not recorded: {sources.reasons(whys)}")
         if not recorded:
             self.say(
@@ -216,7 +222,7 @@ class Recorder:
         """Raise `NodeError`, unless marks alone are wanted and can be had."""
         if self.asked.marks_alone and self.tracefs.print_format() is not None:
             return
-        said = sources.reasons(one.why for one in self.refused)
+        said = sources.reasons(refusal.why for refusal in self.refused)
         more = "; --marks-alone records who was late, and not why"
         if self.asked.marks_alone:
             more = "; nor marks, as it has no ftrace:print"
@@ -251,10 +257,10 @@ class Recorder:
         for event in self._events(found):
             system = event.partition(":")[0]
             try:
-                made = pages.layout(self.tracefs.format(event), system)
+                layout = pages.layout(self.tracefs.format(event), system)
             except ValueError as error:
                 raise NodeError(f"{event}: {error}") from None
-            self._layouts[made.id] = made
+            self._layouts[layout.id] = layout
         return True
 
     def _counter(self, source: Source) -> Counter | None:
@@ -279,8 +285,8 @@ class Recorder:
             return None
         return counter
 
-    def _events(self, one: sources.Attached) -> list[str]:
-        names = [spec.get(end) for spec in one.specs for end in ("begin", "end")]
+    def _events(self, attached: sources.Attached) -> list[str]:
+        names = [spec.get(end) for spec in attached.specs for end in ("begin", "end")]
         return [name for name in dict.fromkeys(names) if name]
 
     def _make_dir(self) -> None:
@@ -336,8 +342,10 @@ class Recorder:
                 **{"instance": INSTANCE, "began": self.began, "ended": ended},
                 "recorder": {"pid": os.getpid(), "starttime": self.since},
                 **{"page_size": pages.PAGE, "config": config},
-                "providers": [spec for one in self.attached for spec in one.specs],
-                "refused": [one.as_json() for one in self.refused],
+                "providers": [
+                    spec for attached in self.attached for spec in attached.specs
+                ],
+                "refused": [refusal.as_json() for refusal in self.refused],
             },
         )
 
@@ -401,17 +409,17 @@ class Recorder:
         nothing happened is known only from here.
         """
         now = time.monotonic() + PERIOD
-        if any(one.due(now) for one in self._segments.values()):
+        if any(segment.due(now) for segment in self._segments.values()):
             for cpu, segments in self._segments.items():
                 segments.seal(self.instance.stats(cpu))
-        if not any(one.open for one in self._segments.values()):
+        if not any(segment.open for segment in self._segments.values()):
             self._complete(until)
 
     def _complete(self, until: int | None) -> None:
         """What a copy has to have, to have all before ``until``; None if not all is."""
         if until is None:
             return
-        after = {str(cpu): one.next for cpu, one in self._segments.items()}
+        after = {str(cpu): segment.next for cpu, segment in self._segments.items()}
         self._fact({"kind": "complete", "until": until, "segments": after})
 
     def _say_open(self, until: int) -> None:
@@ -419,26 +427,26 @@ class Recorder:
         since = until - int(PERIOD * 1e9)
         # Of what is suspended no end would be seen.
         names = [
-            one.source.name
-            for one in self._believed
-            if not any(spec.get("suspended") for spec in one.specs)
+            attached.source.name
+            for attached in self._believed
+            if not any(spec.get("suspended") for spec in attached.specs)
         ]
         found = [
-            (one, name, tid)
+            (record, name, tid)
             for name in names
-            for one, tid in self.tallies[name].open_since(since)
-            if (one.t, one.cpu) not in self._lasting
+            for record, tid in self.tallies[name].open_since(since)
+            if (record.t, record.cpu) not in self._lasting
         ]
-        for one, name, tid in found[:_SAID]:
+        for record, name, tid in found[:_SAID]:
             who = "of no thread" if tid is None else f"thread {tid}"
             comm = None if tid is None else self.host.text(f"/proc/{tid}/comm")
             who += f" ({comm})" if comm else ""
             cls = self.tallies[name].source.cls
-            lasted = (until - one.t) / 1e9
+            lasted = (until - record.t) / 1e9
             self.say(f"{cls}: {who}: no end seen for {lasted:.0f} s ({name})")
         if len(found) > _SAID:
             self.say(f"and {len(found) - _SAID} more without an end")
-        self._lasting |= {(one.t, one.cpu) for one, _, _ in found}
+        self._lasting |= {(record.t, record.cpu) for record, _, _ in found}
 
     def _round(self) -> int:
         """Read all CPUs; what happened before then is complete."""
@@ -504,17 +512,17 @@ class Recorder:
                 # Whoever marks may be a rank that was not there at the last look.
                 self.facts.thread(record.pid)
                 continue
-            for one in self.tallies.values():
-                if one.complete:
-                    one.take(record, self.facts)
+            for tally in self.tallies.values():
+                if tally.complete:
+                    tally.take(record, self.facts)
 
     def _refuse_liars(self, early: Looks, late: Looks) -> None:
         """A source that disagrees gives way to the next one of its class.
 
         Not for a moment: what was throttled when it was looked at is in neither sum.
         """
-        for one in self._believed:
-            name = one.source.name
+        for attached in self._believed:
+            name = attached.source.name
             oracle = self.oracles.get(name)
             if oracle is None or not oracle.name.startswith("cpu.stat"):
                 continue
@@ -529,25 +537,25 @@ class Recorder:
                 if said.verdict == "disagrees" and (said.theirs or 0) >= ENOUGH_NS
             ]
             if bad:
-                self._replace(one, bad)
+                self._replace(attached, bad)
 
-    def _replace(self, one: sources.Attached, bad: Sequence[Verdict]) -> None:
-        name = one.source.name
-        why = f"disagrees with {one.source.oracle}: " + ", ".join(
+    def _replace(self, attached: sources.Attached, bad: Sequence[Verdict]) -> None:
+        name = attached.source.name
+        why = f"disagrees with {attached.source.oracle}: " + ", ".join(
             f"{said.scope}: {said.ours} ns, the kernel says {said.theirs} ns"
             for said in bad[:3]
         )
         self.say(f"{name} {why}; refused")
-        self.refused.append(sources.Refusal(name, one.source.cls, why))
+        self.refused.append(sources.Refusal(name, attached.source.cls, why))
         for said in bad:
             self._fact(said.fact(name))
-        for event in self._events(one):
+        for event in self._events(attached):
             with contextlib.suppress(Refused):
                 self.instance.enable(event, False)
         del self.oracles[name], self.tallies[name]
         now = time.monotonic_ns()
         self._loss(None, self.began, now, f"refused {name}")
-        if self._attach(one.source.cls, after=name):
+        if self._attach(attached.source.cls, after=name):
             found = self.attached[-1]
             oracle = self.oracles.get(found.source.name)
             if oracle is not None:
@@ -575,36 +583,38 @@ class Recorder:
 
     def _raise(self, rate: int) -> None:
         now = time.monotonic_ns()
-        for one in self._believed:
-            for spec in one.specs:
-                member = one.durations.get(spec["end"])
+        for attached in self._believed:
+            for spec in attached.specs:
+                member = attached.durations.get(spec["end"])
                 if member is None or (spec["min_ns"] or 0) >= _HIGHEST:
                     continue
                 least = min(_HIGHEST, max(1000, (spec["min_ns"] or 0) * _RAISE))
                 self.instance.filter(spec["end"], f"{member} >= {least}")
                 spec["min_ns"] = least
-                self._report_cut(one, f"threshold {spec['provider']} {least} ns", now)
+                self._report_cut(
+                    attached, f"threshold {spec['provider']} {least} ns", now
+                )
                 self.say(
                     f"{rate} records a second: {spec['provider']} records only what "
                     f"lasted {least} ns or longer from now on"
                 )
                 self._write_session(None)
                 return
-        for one in reversed(self._believed):
-            if all(spec.get("suspended") for spec in one.specs):
+        for attached in reversed(self._believed):
+            if all(spec.get("suspended") for spec in attached.specs):
                 continue
-            for event in self._events(one):
+            for event in self._events(attached):
                 with contextlib.suppress(Refused):
                     self.instance.enable(event, False)
-            for spec in one.specs:
+            for spec in attached.specs:
                 spec["suspended"] = now
-            self._report_cut(one, f"suspended {one.source.name}", now)
-            self.say(f"{rate} records a second: {one.source.name} is suspended")
+            self._report_cut(attached, f"suspended {attached.source.name}", now)
+            self.say(f"{rate} records a second: {attached.source.name} is suspended")
             self._write_session(None)
             return
 
-    def _report_cut(self, one: sources.Attached, reason: str, now: int) -> None:
-        self._cut.add(one.source.name)
+    def _report_cut(self, attached: sources.Attached, reason: str, now: int) -> None:
+        self._cut.add(attached.source.name)
         self._loss(None, now, None, reason)
 
     def _keep_within(self) -> None:
@@ -614,8 +624,8 @@ class Recorder:
         limit = self.asked.max_mb << 20
         while True:
             sizes = {
-                cpu: sum(count for _, count, _ in one.sealed) * pages.PAGE
-                for cpu, one in self._segments.items()
+                cpu: sum(count for _, count, _ in segment.sealed) * pages.PAGE
+                for cpu, segment in self._segments.items()
             }
             if sum(sizes.values()) <= limit:
                 return
@@ -623,8 +633,8 @@ class Recorder:
             until = self._segments[cpu].drop_oldest()
             if until is None:
                 return
-            for one in self.tallies:
-                self._cut.add(one)
+            for tally in self.tallies:
+                self._cut.add(tally)
             self._loss(cpu, self.began, until, "ring")
 
     # -- facts ------------------------------------------------------------------------
@@ -677,8 +687,8 @@ class Recorder:
             overrun = stats.get("overrun", 0)
             if overrun > before.get("overrun", 0):
                 # Where in the pages they are missing the pages say themselves.
-                for one in self.tallies.values():
-                    one.complete = False
+                for tally in self.tallies.values():
+                    tally.complete = False
             self._counted[cpu] = {**stats, "t": now}
 
     # -- the end ----------------------------------------------------------------------
@@ -691,14 +701,16 @@ class Recorder:
             self.instance.switch(False)
         ended = time.monotonic_ns()
         # A thread counts what its interrupt has been told.
-        aer = [one for one in self.oracles.values() if one.name.startswith("aer")]
+        aer = [
+            oracle for oracle in self.oracles.values() if oracle.name.startswith("aer")
+        ]
         time.sleep(_SETTLE * bool(aer))
         late = {name: oracle.read() for name, oracle in self.oracles.items()}
         if full:
             left = sum(self.instance.stats(cpu).get("entries", 0) for cpu in self._raw)
             self._loss(None, None, ended, "not read", left)
-            for one in self.tallies.values():
-                one.complete = False
+            for tally in self.tallies.values():
+                tally.complete = False
         else:
             self._busy = 0
             for cpu in self._raw:
@@ -722,14 +734,14 @@ class Recorder:
                 late[name],
                 whole=name not in self._cut and not full,
             )
-            for said in verdicts:
-                self._fact(said.fact(name))
-                if said.verdict == "disagrees":
-                    unit = "" if said.metric == "count" else " ns"
+            for verdict in verdicts:
+                self._fact(verdict.fact(name))
+                if verdict.verdict == "disagrees":
+                    unit = "" if verdict.metric == "count" else " ns"
                     self.say(
-                        f"{name} disagrees with {oracle.name} ({said.scope}: "
-                        f"{said.ours}{unit}, the kernel says {said.theirs}{unit}); "
-                        "refused: nothing is claimed from it"
+                        f"{name} disagrees with {oracle.name} ({verdict.scope}: "
+                        f"{verdict.ours}{unit}, the kernel says {verdict.theirs}{unit}"
+                        "); refused: nothing is claimed from it"
                     )
                     self.refused.append(
                         sources.Refusal(
@@ -743,7 +755,9 @@ class Recorder:
         self._write_facts()
         self._write_session(ended)
         count = sum(
-            pages_ for one in self._segments.values() for _, pages_, _ in one.sealed
+            pages_
+            for segment in self._segments.values()
+            for _, pages_, _ in segment.sealed
         )
         self.say(
             f"{self.dir}: {count * pages.PAGE >> 10} KB of records; next, where you "

@@ -115,9 +115,9 @@ def clocks(
 def _clock(sid: str, method: str, points: list[Point]) -> Clock:
     """One that all ``points`` agree with, within what each may be off by."""
     made = Clock(sid, method, _best(points))
-    for one in points:
-        when, bound = made.at(one.t)
-        if abs(when - one.t - one.offset) > bound + one.bound:
+    for point in points:
+        when, bound = made.at(point.t)
+        if abs(when - point.t - point.offset) > bound + point.bound:
             return Clock(sid, f"{method}: it was set, or jumped")
     return made
 
@@ -141,26 +141,31 @@ def _pairs(
     shared: Sequence[Collective],
 ) -> dict[tuple[str, int], list[Collective]]:
     found: dict[tuple[str, int], list[Collective]] = {}
-    for one in shared:
-        found.setdefault((one.job, one.step), []).append(one)
+    for collective in shared:
+        found.setdefault((collective.job, collective.step), []).append(collective)
     return found
 
 
-def _refuted(made: dict[str, Clock], shared: Sequence[Collective]) -> dict[str, Clock]:
+def _refuted(
+    clocks: dict[str, Clock], shared: Sequence[Collective]
+) -> dict[str, Clock]:
     """Clocks by which somebody left a collective before another one entered it."""
     wrong: set[str] = set()
     # Of a clock that jumped nothing is known that could be refuted.
-    known = [one for one in shared if made[one.sid].points]
+    known = [collective for collective in shared if clocks[collective.sid].points]
     for group in _pairs(known).values():
-        entered = [(made[one.sid].at(one.enter), one.sid) for one in group]
+        entered = [
+            (clocks[collective.sid].at(collective.enter), collective.sid)
+            for collective in group
+        ]
         last, who = max(entered)
-        for one in group:
-            left = made[one.sid].at(one.exit)
-            if one.sid != who and order(left, last) == "before":
-                wrong |= {one.sid, who}
+        for collective in group:
+            left = clocks[collective.sid].at(collective.exit)
+            if collective.sid != who and order(left, last) == "before":
+                wrong |= {collective.sid, who}
     return {
         sid: Clock(sid, clock.method, clock.points, sid in wrong)
-        for sid, clock in made.items()
+        for sid, clock in clocks.items()
     }
 
 
@@ -170,8 +175,8 @@ def _by_collectives(
     reference = sids[0]
     # By session: a look at each collective for each of a thousand would be a million.
     own: dict[str, list[Collective]] = {}
-    for one in shared:
-        own.setdefault(one.sid, []).append(one)
+    for collective in shared:
+        own.setdefault(collective.sid, []).append(collective)
     others = _pairs(own.get(reference, ()))
     made = {reference: Clock(reference, "reference", _ITSELF)}
     for sid in sids[1:]:

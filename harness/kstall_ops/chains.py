@@ -109,13 +109,13 @@ class Straggler:
     @property
     def elsewhere(self) -> float | None:
         """How much of its lateness kernel events cover, if it is not most of it."""
-        best = max((one.coverage or 0.0 for one in self.findings), default=0.0)
+        best = max((finding.coverage or 0.0 for finding in self.findings), default=0.0)
         return None if best >= _MOST else best
 
     @property
     def explained(self) -> bool:
         """Whether there is a finding of the highest level."""
-        return any(one.level == "explains" for one in self.findings)
+        return any(finding.level == "explains" for finding in self.findings)
 
 
 @dataclass
@@ -170,8 +170,8 @@ def _is_of(provider: str, source: str) -> bool:
 
 def _concerns(reason: str, provider: str) -> bool:
     """Whether what was lost are records of that provider; mostly nobody knows."""
-    found = _CUT.match(reason)
-    return found is None or _is_of(provider, found[1]) or _is_of(found[1], provider)
+    match = _CUT.match(reason)
+    return match is None or _is_of(provider, match[1]) or _is_of(match[1], provider)
 
 
 @dataclass
@@ -270,14 +270,19 @@ def overlaps_of(
     return found
 
 
-def _window(one: Arrival, at: int, before: int | None = None) -> dict[str, Any]:
+def _window(arrival: Arrival, at: int, before: int | None = None) -> dict[str, Any]:
     """A row for `_OVERLAPS`: the time in a collective, or that before it and more."""
-    begin, end = one.enter, one.exit
+    begin, end = arrival.enter, arrival.exit
     if before is not None:
-        assert one.since is not None
-        begin, end = one.since - before, one.enter
+        assert arrival.since is not None
+        begin, end = arrival.since - before, arrival.enter
     return {
-        **{"rank": one.rank, "sid": one.sid, "tid": one.tid, "tgid": one.tgid},
+        **{
+            "rank": arrival.rank,
+            "sid": arrival.sid,
+            "tid": arrival.tid,
+            "tgid": arrival.tgid,
+        },
         **{"step": at, "w0": begin, "w1": end},
     }
 
@@ -295,7 +300,9 @@ def _discount(opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules) -> Non
         at for at, step in enumerate(job.steps) if step.lateness(step.last) >= job.limit
     ]
     windows = [
-        _window(one, at) for at in late for one in job.steps[at].arrivals.values()
+        _window(arrival, at)
+        for at in late
+        for arrival in job.steps[at].arrivals.values()
     ]
     if not windows:
         return
@@ -307,18 +314,21 @@ def _discount(opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules) -> Non
     for at in {at for at, _ in stalled}:
         arrivals = {
             rank: dataclasses.replace(
-                one, kept=union(stalled.get((at, rank), ()), one.enter, one.released)
+                arrival,
+                kept=union(
+                    stalled.get((at, rank), ()), arrival.enter, arrival.released
+                ),
             )
-            for rank, one in job.steps[at].arrivals.items()
+            for rank, arrival in job.steps[at].arrivals.items()
         }
         job.steps[at] = dataclasses.replace(job.steps[at], arrivals=arrivals)
 
 
 def covered_of(step: Step, rank: int, intervals: Sequence[tuple[int, int]]) -> int:
     """How much of the time before ``rank`` arrived the intervals cover."""
-    one = step.arrivals[rank]
-    assert one.since is not None
-    return union(intervals, one.since, one.enter)
+    arrival = step.arrivals[rank]
+    assert arrival.since is not None
+    return union(intervals, arrival.since, arrival.enter)
 
 
 def _all_may_be_slowed(
@@ -326,9 +336,9 @@ def _all_may_be_slowed(
 ) -> bool:
     """Whether each rank's thread has stalls enough, wherever in its steps they are."""
     threads = {
-        (one.sid, one.tid): one.rank
+        (arrival.sid, arrival.tid): arrival.rank
         for step in job.steps
-        for one in step.arrivals.values()
+        for arrival in step.arrivals.values()
     }
     rows = opened.execute(
         "SELECT sid, tid, class, sum(coalesce(t1, 9223372036854775807) - t0) "
@@ -352,7 +362,7 @@ def _slowed(
 ) -> dict[str, float]:
     """Classes to which every rank loses so much of its steps, and as much as others."""
     found = {}
-    for cls in {cls for one in overlaps.values() for cls in one}:
+    for cls in {cls for overlap in overlaps.values() for cls in overlap}:
         shares = []
         for rank in job.ranks:
             overlap = overlaps[rank].get(cls, Overlap())

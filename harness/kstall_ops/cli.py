@@ -184,9 +184,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _store(parser: argparse.ArgumentParser, *names: str, **more: Any) -> None:
-    said = "the file that kstall seal or fleet pull makes"
+    text = "the file that kstall seal or fleet pull makes"
     parser.add_argument(
-        *(names or ["store"]), type=Path, metavar="STORE", help=said, **more
+        *(names or ["store"]), type=Path, metavar="STORE", help=text, **more
     )
 
 
@@ -271,15 +271,15 @@ def _query(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    made = explaining.report(arguments.store, arguments.job)
+    report = explaining.report(arguments.store, arguments.job)
     if arguments.html:
         from . import page  # noqa: PLC0415
 
-        page.write(arguments.store, made, arguments.html)
+        page.write(arguments.store, report, arguments.html)
     if arguments.json:
-        print(json.dumps(explaining.as_json(made), indent=2, default=str))
+        print(json.dumps(explaining.as_json(report), indent=2, default=str))
     else:
-        print(explaining.as_text(made))
+        print(explaining.as_text(report))
     return 0
 
 
@@ -302,8 +302,8 @@ def _pull(arguments: argparse.Namespace) -> int:
         limit=arguments.limit,
         keep=arguments.keep,
     )
-    for one in done.nodes:
-        print(f"  {shown(one.node)}: {shown(one.said)}")
+    for node in done.nodes:
+        print(f"  {shown(node.node)}: {shown(node.said)}")
     print(f"{arguments.store}: {done.summary}")
     return done.status
 

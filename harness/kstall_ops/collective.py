@@ -114,16 +114,16 @@ def add(dumps: Iterable[Path], path: Path, job: str | None = None) -> Imported:
     done.collectives = len(fresh)
     if fresh:
         with (
-            store.writing(path) as made,
+            store.writing(path) as database,
             tempfile.TemporaryDirectory(prefix=".kstall-", dir=path.parent) as spool,
         ):
-            store.copy(made, path, (), but=True)
-            missing.write(made, gone)
-            made.execute(
+            store.copy(database, path, (), but=True)
+            missing.write(database, gone)
+            database.execute(
                 "DELETE FROM collective WHERE id IN (SELECT unnest(?::UBIGINT[]))",
                 [[number for number in fresh if number in ranks.known]],
             )
-            writer = store.Writer(made, Path(spool))
+            writer = store.Writer(database, Path(spool))
             for row in fresh.values():
                 writer.write("collective", row._asdict())
             writer.load()
@@ -214,7 +214,7 @@ class _Wall:
         self._spans.sort()
         self._begins = [span[0] for span in self._spans]
         #: Up to where those until then reach.
-        self._reach = list(itertools.accumulate((one[1] for one in self._spans), max))
+        self._reach = list(itertools.accumulate((span[1] for span in self._spans), max))
 
     def at(self, real: int) -> tuple[int, int] | None:
         """(monotonic, bound) of a time; None if the clock was set about then."""
@@ -348,15 +348,15 @@ class _Ranks:
         """
         processes = self._processes(dump.rank)
         if self._job is not None:
-            processes = [one for one in processes if one.job == self._job]
+            processes = [process for process in processes if process.job == self._job]
         if not processes:
             raise NotADump(f"{dump.path}: {self._nobody(dump.rank)}")
-        found = [(one, self._places(dump, one)) for one in processes]
-        inside = [(one, places) for one, places in found if places]
+        found = [(process, self._places(dump, process)) for process in processes]
+        inside = [(process, places) for process, places in found if places]
         if not inside:
             raise NotADump(f"{dump.path}: {self._elsewhere(dump, processes)}")
         # A launcher's environment may say another number for the same node.
-        whys = [_other(dump, one) for one, _ in inside]
+        whys = [_other(dump, process) for process, _ in inside]
         inside = [one for one, why in zip(inside, whys, strict=True) if not why]
         if not inside:
             raise NotADump(f"{dump.path}: {whys[0]}")
@@ -364,20 +364,23 @@ class _Ranks:
         # many threads; and those that had ended by then have less of it.
         most = max(len(places) for _, places in inside)
         best, places = max(
-            (one for one in inside if len(one[1]) >= _MOST * most),
+            (process for process in inside if len(process[1]) >= _MOST * most),
             key=lambda one: (self._count(one[0]), len(one[1]), -one[0].starttime),
         )
         rivals = [
-            one
-            for one, _ in inside
-            if (one.boot, one.job) != (best.boot, best.job) and self._meet(one, best)
+            process
+            for process, _ in inside
+            if (process.boot, process.job) != (best.boot, best.job)
+            and self._meet(process, best)
         ]
         if rivals:
             raise NotADump(f"{dump.path}: {_either(dump.rank, [best, *rivals])}")
         least = max(_TRAINS, self._count(best) // 2)
         others = sum(
-            one is not best and self._meet(one, best) and self._count(one) >= least
-            for one, _ in inside
+            process is not best
+            and self._meet(process, best)
+            and self._count(process) >= least
+            for process, _ in inside
         )
         return best, places, others
 
@@ -388,12 +391,12 @@ class _Ranks:
             for part in process.parts
         )
 
-    def _meet(self, one: _Process, other: _Process) -> bool:
+    def _meet(self, process: _Process, other: _Process) -> bool:
         """Whether both were there at one time, and not one after the other's end.
 
         Of an end it is known between which two looks it was.
         """
-        (a, b), (c, d) = self._life(one), self._life(other)
+        (a, b), (c, d) = self._life(process), self._life(other)
         return min(b, d) - max(a, c) > _BEYOND
 
     def _life(self, process: _Process) -> tuple[int, int]:
@@ -405,41 +408,45 @@ class _Ranks:
         )
 
     def _processes(self, rank: int) -> list[_Process]:
-        found: list[_Process] = []
+        processes: list[_Process] = []
         for row in self._opened.execute(_PROCESSES, [rank]).fetchall():
             sid, node, boot, pid, since, gone, job, world, began, ended = row
             since = since or 0
             until = min(_FAR if one is None else one for one in (ended, gone))
             part = _Part(sid, max(began, since - _TICK), until)
-            for one in found:
-                same = (one.boot, one.pid, one.job) == (boot or sid, pid, job)
-                if same and since - one.starttime < _SAME:
-                    if all(known.sid != sid for known in one.parts):
-                        one.parts.append(part)
+            for process in processes:
+                same = (process.boot, process.pid, process.job) == (
+                    boot or sid,
+                    pid,
+                    job,
+                )
+                if same and since - process.starttime < _SAME:
+                    if all(known.sid != sid for known in process.parts):
+                        process.parts.append(part)
                     break
             else:
-                found.append(
+                processes.append(
                     _Process(boot or sid, node, pid, since, job, world, [part])
                 )
-        return found
+        return processes
 
     def _places(self, dump: Dump, process: _Process) -> list[_Place]:
         places = []
-        for one in dump.collectives:
+        for collective in dump.collectives:
             for part in process.parts:
                 wall = self._wall(part.sid)
-                at = wall.at(one.enqueued)
+                at = wall.at(collective.enqueued)
                 if at is None or not part.began <= at[0] <= part.until:
                     continue
                 later = [
                     None if seen is None else wall.at(seen)
-                    for seen in (one.started_by, one.ended_by)
+                    for seen in (collective.started_by, collective.ended_by)
                 ]
                 # Its end by a clock that was set is not known.
-                if one.ended_by is not None and later[1] is None:
+                if collective.ended_by is not None and later[1] is None:
                     continue
                 known = [None if when is None else when[0] for when in later]
-                places.append(_Place(one, part.sid, *at, *known))
+                places.append(_Place(collective, part.sid, *at, *known))
                 break
         return places
 
@@ -496,10 +503,10 @@ class _Ranks:
     def _elsewhere(self, dump: Dump, processes: Sequence[_Process]) -> str:
         first, last = dump.collectives[0].enqueued, dump.collectives[-1].enqueued
         there = []
-        for one in processes:
-            for part in one.parts:
+        for process in processes:
+            for part in process.parts:
                 ahead = self._wall(part.sid).ahead
-                where = shown(one.node)
+                where = shown(process.node)
                 if ahead is None:
                     there.append(f"{where}, whose recording has no real time")
                     continue
@@ -513,28 +520,28 @@ class _Ranks:
 
 def _either(rank: int, processes: Sequence[_Process]) -> str:
     """Why it is not known whose dump one is, and what to do."""
-    jobs = sorted({one.job for one in processes})
+    jobs = sorted({process.job for process in processes})
     if len(jobs) > 1:
         return (
             f"rank {rank} was recorded at that time in {', '.join(map(_named, jobs))}: "
             "say with --job which it is of"
         )
-    nodes = sorted({shown(one.node) for one in processes})
+    nodes = sorted({shown(process.node) for process in processes})
     return (
         f"rank {rank} of {_named(jobs[0])} was recorded at that time on "
         f"{', '.join(nodes)}: seal those nodes apart that are of another run"
     )
 
 
-def _world(one: Collective, process: _Process) -> int | None:
+def _world(collective: Collective, process: _Process) -> int | None:
     """Of how many ranks a collective is, if it is of all."""
-    return process.world if one.group[1] == flight.WHOLE else None
+    return process.world if collective.group[1] == flight.WHOLE else None
 
 
 def _other(dump: Dump, process: _Process) -> str:
     """Why a dump cannot be of this process's job; empty if it can."""
     for (name, about), ranks in {
-        (one.group, one.ranks): None for one in dump.collectives
+        (collective.group, collective.ranks): None for collective in dump.collectives
     }:
         if not ranks or process.world is None:
             continue
@@ -549,15 +556,15 @@ def _other(dump: Dump, process: _Process) -> str:
 
 
 def _thread(
-    one: Collective, pid: int, threads: Mapping[str, Sequence[int]]
+    collective: Collective, pid: int, threads: Mapping[str, Sequence[int]]
 ) -> tuple[int | None, str | None]:
     """Who enqueued it, as a word of `THREADS`; None if it was not the first thread."""
-    if one.first:
+    if collective.first:
         return pid, "stack"
-    named = threads.get(one.thread or "", ())
+    named = threads.get(collective.thread or "", ())
     if len(named) == 1:
         return named[0], "name"
-    return (None, None) if one.first is False else (pid, "assumed")
+    return (None, None) if collective.first is False else (pid, "assumed")
 
 
 def _named(job: str) -> str:

@@ -127,7 +127,7 @@ class Decoder:
                 begins.setdefault(one.begin, []).append(one)
         people = _People(self.recording)
         lost: list[dict[str, Any]] = []
-        here = {one.cpu for one in self.recording.segments}
+        here = {segment.cpu for segment in self.recording.segments}
         cpus = sorted(here | {gap.cpu for gap in self.recording.gaps})
         streams = [self._events(cpu, lost) for cpu in cpus]
         last = 0
@@ -189,7 +189,7 @@ class Decoder:
         """(time, CPU, place, event) of one CPU, in order; gaps go to ``lost``."""
         layouts = self.recording.layouts
         before = int(self.recording.session["began"])
-        gaps = {one.after for one in self.recording.gaps if one.cpu == cpu}
+        gaps = {gap.after for gap in self.recording.gaps if gap.cpu == cpu}
         away = {"cpu": cpu, "n": None, "reason": "segment missing"}
         for segment in self.recording.segments:
             if segment.cpu != cpu:
@@ -223,30 +223,32 @@ class Decoder:
             lost.append(away | {"t0": before, "t1": ended})
 
     def _stalls(
-        self, one: Provider, number: int, event: Event, people: _People
+        self, provider: Provider, number: int, event: Event, people: _People
     ) -> Iterator[dict[str, Any]]:
-        if not _holds(one, event):
+        if not _holds(provider, event):
             return
-        if not one.begin:
-            yield self._stall(one, number, event, people)
+        if not provider.begin:
+            yield self._stall(provider, number, event, people)
             return
-        found = self._open.pop((one.provider, *_key(one.key, event)), [])
-        if not found and not one.many:
+        found = self._open.pop((provider.provider, *_key(provider.key, event)), [])
+        if not found and not provider.many:
             self.unpaired += 1
-            yield self._row(one, number, event, people) | {"t1": event.ts_ns}
+            yield self._row(provider, number, event, people) | {"t1": event.ts_ns}
         for place, begun in found:
             # Whose it was the beginning knows: an interrupt may end it.  Of many each
             # has its own identity, which is its beginning's.
-            row = self._row(one, place if one.many else number, event, people, begun)
+            row = self._row(
+                provider, place if provider.many else number, event, people, begun
+            )
             t0, t1 = begun.ts_ns, event.ts_ns
             yield row | {"t0": t0, "t1": t1, "dur": t1 - t0}
 
     def _stall(
-        self, one: Provider, number: int, event: Event, people: _People
+        self, provider: Provider, number: int, event: Event, people: _People
     ) -> dict[str, Any]:
-        row = self._row(one, number, event, people)
-        if one.dur:
-            lasted = _lasted(event, one.dur)
+        row = self._row(provider, number, event, people)
+        if provider.dur:
+            lasted = _lasted(event, provider.dur)
             if lasted is None or lasted > event.ts_ns:
                 return row | {"t1": event.ts_ns}
             began = event.ts_ns - lasted
@@ -255,49 +257,49 @@ class Decoder:
 
     def _row(
         self,
-        one: Provider,
+        provider: Provider,
         number: int,
         event: Event,
         people: _People,
         begun: Event | None = None,
     ) -> dict[str, Any]:
         owner = begun or event
-        tid = _number(owner, one.tid) if one.tid else None
+        tid = _number(owner, provider.tid) if provider.tid else None
         if tid is not None and (
             # Whom an interrupt interrupts has nothing to do with it; and what the
             # kernel made for itself is nobody's.
-            owner.flags & _INTERRUPT if one.tid == "common_pid" else not tid
+            owner.flags & _INTERRUPT if provider.tid == "common_pid" else not tid
         ):
             tid = None
         row: dict[str, Any] = {
             "id": int.from_bytes(
                 digest(
                     self.recording.sid,
-                    owner.cpu if one.many else event.cpu,
+                    owner.cpu if provider.many else event.cpu,
                     number,
-                    one.provider,
+                    provider.provider,
                 ),
                 "big",
             ),
             "tid": tid,
-            "cpu": _number(event, one.cpu) if one.cpu else None,
-            "class": one.cls,
-            "cause": _cause(one, event),
-            "provider": one.provider,
+            "cpu": _number(event, provider.cpu) if provider.cpu else None,
+            "class": provider.cls,
+            "cause": _cause(provider, event),
+            "provider": provider.provider,
         }
         for name in ("value1", "value2"):
-            member = getattr(one, name)
+            member = getattr(provider, name)
             value = _number(event, member) if member else None
             row[name] = value
         for name in ("join_key", "device", "comm"):
-            member = getattr(one, name)
+            member = getattr(provider, name)
             text = _value(event, member) if member else None
             row[name] = None if text is None else str(text)
-        if one.cgroup_id:
+        if provider.cgroup_id:
             # Where both ends have it the beginning's: that is whose it was.
-            row["cgroup_id"] = _number(owner, one.cgroup_id, unsigned=True)
+            row["cgroup_id"] = _number(owner, provider.cgroup_id, unsigned=True)
             if row["cgroup_id"] is None:
-                row["cgroup_id"] = _number(event, one.cgroup_id, unsigned=True)
+                row["cgroup_id"] = _number(event, provider.cgroup_id, unsigned=True)
         if tid is not None:
             for name, value in people.at(tid, owner.ts_ns).items():
                 if row.get(name) is None:
@@ -305,9 +307,9 @@ class Decoder:
         return row
 
 
-def _holds(one: Provider, event: Event) -> bool:
+def _holds(provider: Provider, event: Event) -> bool:
     """Whether it is of those ends that the provider means."""
-    for member, mask, value in one.when:
+    for member, mask, value in provider.when:
         found = event.fields.get(member)
         if not isinstance(found, int) or found & mask != value:
             return False
@@ -398,11 +400,11 @@ def _key(names: tuple[str, ...], event: Event) -> tuple[Member | None, ...]:
     return tuple(_value(event, name) for name in names)
 
 
-def _cause(one: Provider, event: Event) -> str | None:
-    if not isinstance(one.cause, Mapping):
-        return one.cause
-    value = _value(event, str(one.cause.get("field")))
-    words = one.cause.get("values") or {}
+def _cause(provider: Provider, event: Event) -> str | None:
+    if not isinstance(provider.cause, Mapping):
+        return provider.cause
+    value = _value(event, str(provider.cause.get("field")))
+    words = provider.cause.get("values") or {}
     if value is None:
         return None
     return str(words.get(str(value), value))

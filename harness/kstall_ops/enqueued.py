@@ -86,16 +86,16 @@ def jobs(
 def _job(
     name: str, rows: Sequence[_Row], clocks: Mapping[str, Clock], limits: Rules
 ) -> Job:
-    ranks = tuple(sorted({one.rank for one in rows}))
-    worlds = [one.world for one in rows if one.world is not None]
+    ranks = tuple(sorted({row.rank for row in rows}))
+    worlds = [row.world for row in rows if row.world is not None]
     job = Job(name, ranks, [], world=max(worlds, default=None))
     job.group, job.of = rows[0].group, rows[0].of
     job.uncounted = job.world is None
     job.silent = max(0, (job.world or 0) - len(ranks))
     whole = _whole(rows, job)
-    timed = [group for group in whole if all(one.lasted is not None for one in group)]
+    timed = [group for group in whole if all(row.lasted is not None for row in group)]
     by_device = bool(timed) and len(timed) >= _TIMED * len(whole)
-    job.by_host = not by_device and any(_is_queued(one.op) for one in rows)
+    job.by_host = not by_device and any(_is_queued(row.op) for row in rows)
     if by_device:
         _left_out(job, len(whole) - len(timed), "not all ranks timed them")
         steps = [(group[0].seq, _by_device(group)) for group in timed]
@@ -121,15 +121,17 @@ def _steps(
         step = Step(
             number,
             {
-                one.rank: dataclasses.replace(one, since=released.get(one.rank))
-                for one in arrivals
+                arrival.rank: dataclasses.replace(
+                    arrival, since=released.get(arrival.rank)
+                )
+                for arrival in arrivals
             },
         )
         if released:
-            lengths += [one.enter - entered[one.rank] for one in arrivals]
+            lengths += [arrival.enter - entered[arrival.rank] for arrival in arrivals]
             job.steps.append(step)
-        released = {one.rank: one.released for one in arrivals}
-        entered = {one.rank: one.enter for one in arrivals}
+        released = {arrival.rank: arrival.released for arrival in arrivals}
+        entered = {arrival.rank: arrival.enter for arrival in arrivals}
     job.median = int(statistics.median(lengths)) if lengths else 0
     job.limit = max(limits.late_min_ns, int(limits.late_share * job.median))
 
@@ -137,19 +139,19 @@ def _steps(
 def _whole(rows: Iterable[_Row], job: Job) -> list[list[_Row]]:
     """Those in which all ranks took part; why others are left out the job says."""
     found: dict[int, list[_Row]] = {}
-    for one in rows:
-        found.setdefault(one.seq, []).append(one)
+    for row in rows:
+        found.setdefault(row.seq, []).append(row)
     whole = []
     twice = unlike = absent = 0
     lacking: collections.Counter[int] = collections.Counter()
     for _, group in sorted(found.items()):
-        if len({one.rank for one in group}) < len(group):
+        if len({row.rank for row in group}) < len(group):
             twice += 1
-        elif len({one.op for one in group}) > 1:
+        elif len({row.op for row in group}) > 1:
             unlike += 1
         elif len(group) < len(job.ranks):
             absent += 1
-            lacking.update(set(job.ranks) - {one.rank for one in group})
+            lacking.update(set(job.ranks) - {row.rank for row in group})
         else:
             whole.append(group)
     _left_out(job, twice, "two processes say they are the same rank")
@@ -186,31 +188,33 @@ def _waits_elsewhere(job: Job, jobs: Iterable[Job], limits: Rules) -> None:
             if more < _ELSEWHERE * lateness:
                 continue
             group = shown(other.group)
-            said = f"waited {more / 1e6:.1f} ms longer than else in process group"
+            text = f"waited {more / 1e6:.1f} ms longer than else in process group"
             job.remarks.append(
-                f"rank {rank} {said} {group} before it was late here: look there for "
+                f"rank {rank} {text} {group} before it was late here: look there for "
                 "who was waited for; no claim on it is more than `coincides`"
             )
             caps = job.caps.get(rank, ())
-            job.caps[rank] = (*caps, f"it {said} {group}, before")
+            job.caps[rank] = (*caps, f"it {text} {group}, before")
 
 
 def _waits(job: Job, rank: int, other: Job) -> list[tuple[int, int]]:
     """By number of a step: for how long before it ``rank`` waited in ``other``."""
     spans = sorted(
-        (one.enter, one.released)
+        (arrival.enter, arrival.released)
         for step in other.steps
-        if (one := step.arrivals.get(rank)) is not None
+        if (arrival := step.arrivals.get(rank)) is not None
     )
     begins = [begin for begin, _ in spans]
     ends = list(itertools.accumulate((end for _, end in spans), max))
     found = []
     for step in job.steps:
-        one = step.arrivals[rank]
-        assert one.since is not None
-        first = bisect.bisect_right(ends, one.since)
-        last = bisect.bisect_left(begins, one.enter)
-        found.append((step.number, union(spans[first:last], one.since, one.enter)))
+        arrival = step.arrivals[rank]
+        assert arrival.since is not None
+        first = bisect.bisect_right(ends, arrival.since)
+        last = bisect.bisect_left(begins, arrival.enter)
+        found.append(
+            (step.number, union(spans[first:last], arrival.since, arrival.enter))
+        )
     return found
 
 
@@ -230,15 +234,15 @@ def _is_queued(op: str) -> bool:
 def _by_device(group: Sequence[_Row]) -> list[Arrival]:
     """Each by its own clock: it waited for as long as its device was in it."""
     found = []
-    for one in group:
-        assert one.lasted is not None and one.ended_by is not None
+    for row in group:
+        assert row.lasted is not None and row.ended_by is not None
         # Its queue may have got there later than the host; at the latest by then.
-        latest = one.ended_by - one.lasted
-        if one.started_by is not None:
-            latest = min(latest, one.started_by)
-        late = max(0, latest - one.t)
-        made = _arrival(one, one.lasted)
-        found.append(dataclasses.replace(made, early=one.bound, late=one.bound + late))
+        latest = row.ended_by - row.lasted
+        if row.started_by is not None:
+            latest = min(latest, row.started_by)
+        late = max(0, latest - row.t)
+        made = _arrival(row, row.lasted)
+        found.append(dataclasses.replace(made, early=row.bound, late=row.bound + late))
     return found
 
 
@@ -252,11 +256,11 @@ def _by_clocks(
     """
     before: int | None = None
     for group in whole:
-        one_boot = len({one.boot for one in group}) == 1
-        if not one_boot and not all(clocks[one.sid].known for one in group):
+        one_boot = len({row.boot for row in group}) == 1
+        if not one_boot and not all(clocks[row.sid].known for row in group):
             yield group[0].seq, []
             continue
-        times = [(one.t, 0) if one_boot else clocks[one.sid].at(one.t) for one in group]
+        times = [(row.t, 0) if one_boot else clocks[row.sid].at(row.t) for row in group]
         last = max(when for when, _ in times)
         arrivals = []
         for one, (when, bound) in zip(group, times, strict=True):
@@ -272,23 +276,23 @@ def _by_clocks(
         yield group[0].seq, arrivals
 
 
-def _arrival(one: _Row, wait: int, ahead: int = 0) -> Arrival:
+def _arrival(row: _Row, wait: int, ahead: int = 0) -> Arrival:
     """Its end is not known; what is known is that it did not end before that.
 
     ``ahead`` is for how long after it was enqueued the one before was not over.
     """
-    enter = one.t + ahead
+    enter = row.t + ahead
     end = enter + wait
     return Arrival(
-        rank=one.rank,
-        sid=one.sid,
-        tid=one.tid,
-        tgid=one.tgid,
+        rank=row.rank,
+        sid=row.sid,
+        tid=row.tid,
+        tgid=row.tgid,
         since=None,
         enter=enter,
         exit=end,
         released=end,
-        boot=one.boot,
+        boot=row.boot,
     )
 
 
@@ -316,7 +320,7 @@ def _told(job: Job, rows: Sequence[_Row], *, by_device: bool) -> None:
             f"dumps of {len(job.ranks)} of {job.world} ranks: a rank that is missing "
             "may be the one that was late; import its dump, too"
         )
-    doubts = [one.doubt for step in job.steps for one in step.arrivals.values()]
+    doubts = [arrival.doubt for step in job.steps for arrival in step.arrivals.values()]
     if 2 * max(doubts, default=0) > job.limit:
         said.append(
             f"clocks of its nodes can be compared up to {max(doubts) / 1e6:.1f} ms "
@@ -330,7 +334,7 @@ def _told(job: Job, rows: Sequence[_Row], *, by_device: bool) -> None:
         ("assumed", "the first of its process is assumed", "the first is assumed"),
         (None, "but not the first of its process", "it was not the first"),
     ):
-        ranks = sorted({one.rank for one in rows if one.thread == thread})
+        ranks = sorted({row.rank for row in rows if row.thread == thread})
         if ranks:
             said.append(
                 f"{ranks_named(ranks)}: which thread enqueued is not in the dumps, "

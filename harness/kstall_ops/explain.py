@@ -146,9 +146,9 @@ def report(path: Path, job: str | None = None) -> Report:
         hung = pending.hung(opened, found, until, health, limits)
         if job is not None:
             names = list(dict.fromkeys(one.of for one in found))
-            names += [one.job for one in hung if one.job not in names]
+            names += [hang.job for hang in hung if hang.job not in names]
             found = [one for one in found if one.of == job]
-            hung = [one for one in hung if one.job == job]
+            hung = [hang for hang in hung if hang.job == job]
             if job not in names:
                 known = ", ".join(map(shown, names)) or "none has marks"
                 raise OpsError(f"no job {shown(job)} in {path}; known: {known}")
@@ -354,10 +354,10 @@ def _clocks(
     return found
 
 
-def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
+def _unknown(report: Report, jobs: Sequence[Job]) -> list[str]:
     """What cannot be known from this store."""
     found = []
-    if not jobs and not made.hung:
+    if not jobs and not report.hung:
         found.append(
             "no marks of collectives: which rank was late cannot be known; the job has "
             "to write `kstall step=N phase=enter`, and exit, to "
@@ -366,19 +366,19 @@ def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
         )
     for those, what in (
         (
-            [one for one in jobs if len(one.ranks) < 2],
+            [job for job in jobs if len(job.ranks) < 2],
             "one rank: there is no other to be late for",
         ),
-        ([one for one in jobs if not one.steps], "no whole step of all ranks"),
+        ([job for job in jobs if not job.steps], "no whole step of all ranks"),
     ):
         found += [f"{_titles(group)}: {what}" for group in _alike(those)]
-    for entry in made.clocks:
+    for entry in report.clocks:
         if entry["bound_ns"] is None:
             found.append(
                 f"{shown(entry['node'])}: its clock cannot be aligned "
                 f"({entry['method']}): order across nodes is unordered"
             )
-    for entry in made.oracles:
+    for entry in report.oracles:
         if entry["verdict"] == "disagrees":
             found.append(
                 f"{shown(entry['node'])}: {shown(entry['provider'])} is refused: it "
@@ -389,7 +389,7 @@ def _unknown(made: Report, jobs: Sequence[Job]) -> list[str]:
                 f"{shown(entry['node'])}: {shown(entry['provider'])} was compared "
                 "with no oracle"
             )
-    for entry in made.losses:
+    for entry in report.losses:
         found.append(f"{shown(entry['node'])}: {_loss_text(entry)}")
     return found
 
@@ -405,18 +405,18 @@ def _loss_text(entry: dict[str, Any]) -> str:
     word, _, rest = reason.partition(" ")
     provider, _, least = rest.partition(" ")
     if word == "threshold":
-        said = (
+        text = (
             f"of {provider} what is shorter than {least} was left out: too many records"
         )
     elif word == "suspended":
-        said = f"{provider} was switched off: too many records"
+        text = f"{provider} was switched off: too many records"
     elif word == "refused":
-        said = f"nothing is claimed from {provider}, with which its oracle disagreed"
+        text = f"nothing is claimed from {provider}, with which its oracle disagreed"
     else:
         count = "an unknown number of" if entry["events"] is None else entry["events"]
         where = "" if entry["cpu"] is None else f" on CPU {entry['cpu']}"
-        said = f"{count} events lost{where}"
-    return f"{said} ({reason})"
+        text = f"{count} events lost{where}"
+    return f"{text} ({reason})"
 
 
 def thread(late: chains.Straggler) -> str:
@@ -432,7 +432,7 @@ def elsewhere(late: chains.Straggler) -> str | None:
     if late.tid is None:
         return "not known, as it is not known which of its threads was late"
     said = "not in kernel events"
-    if any(one.level != "observed" for one in late.findings):
+    if any(finding.level != "observed" for finding in late.findings):
         said += f" of its thread, which cover {share:.0%} of the lateness"
     return said + chains.without(late.unrecorded)
 
@@ -457,9 +457,9 @@ def unordered(late: chains.Straggler) -> list[str]:
 def _alike(jobs: Iterable[Job]) -> list[list[Job]]:
     """Process groups of one job together, of which there may be hundreds."""
     found: dict[tuple[str, ...], list[Job]] = {}
-    for one in jobs:
-        key = (one.of, one.word) if one.group is not None else (one.name, one.start, "")
-        found.setdefault(key, []).append(one)
+    for job in jobs:
+        key = (job.of, job.word) if job.group is not None else (job.name, job.start, "")
+        found.setdefault(key, []).append(job)
     return list(found.values())
 
 
@@ -467,7 +467,7 @@ def _titles(jobs: Sequence[Job]) -> str:
     """What several process groups of a job are called, or one, or a job."""
     if len(jobs) == 1:
         return title(jobs[0])
-    names = [shown(one.group) for one in jobs[:_GROUPS]]
+    names = [shown(job.group) for job in jobs[:_GROUPS]]
     more = len(jobs) - len(names)
     return f"{_named(jobs[0])}, {len(jobs)} process groups ({'; '.join(names)}" + (
         f"; and {more} more)" if more else ")"
@@ -486,36 +486,36 @@ def title(job: Job) -> str:
     return f"{said}, {job.start}" if job.start else said
 
 
-def as_json(made: Report) -> dict[str, Any]:
+def as_json(report: Report) -> dict[str, Any]:
     """All of it for programs; `schema` is raised when a key changes its meaning."""
     return {
         "schema": 1,
-        "nodes": made.nodes,
+        "nodes": report.nodes,
         "jobs": [
             {
-                "job": one.job.of,
-                "process_group": one.job.group,
-                "start": one.job.start or None,
-                "ranks": list(one.job.ranks),
-                "steps": len(one.job.steps),
-                "median_step_ns": one.job.median,
-                "late_from_ns": one.job.limit,
-                "verdict": one.said,
-                "slowed": one.slowed,
-                "remarks": one.job.remarks,
-                "stragglers": [_straggler_json(s) for s in one.stragglers],
+                "job": verdict.job.of,
+                "process_group": verdict.job.group,
+                "start": verdict.job.start or None,
+                "ranks": list(verdict.job.ranks),
+                "steps": len(verdict.job.steps),
+                "median_step_ns": verdict.job.median,
+                "late_from_ns": verdict.job.limit,
+                "verdict": verdict.said,
+                "slowed": verdict.slowed,
+                "remarks": verdict.job.remarks,
+                "stragglers": [_straggler_json(s) for s in verdict.stragglers],
             }
-            for one in made.verdicts
+            for verdict in report.verdicts
         ],
-        "hung": [dataclasses.asdict(one) for one in made.hung],
-        "open": [dataclasses.asdict(one) for one in made.open],
-        "incidents": [dataclasses.asdict(one) for one in made.incidents],
-        "lost": [dataclasses.asdict(one) for one in made.lost],
-        "oracles": made.oracles,
-        "losses": made.losses,
-        "clocks": made.clocks,
-        "missing": [one._asdict() for one in made.missing],
-        "unknown": made.remarks,
+        "hung": [dataclasses.asdict(hang) for hang in report.hung],
+        "open": [dataclasses.asdict(stall) for stall in report.open],
+        "incidents": [dataclasses.asdict(incident) for incident in report.incidents],
+        "lost": [dataclasses.asdict(one) for one in report.lost],
+        "oracles": report.oracles,
+        "losses": report.losses,
+        "clocks": report.clocks,
+        "missing": [one._asdict() for one in report.missing],
+        "unknown": report.remarks,
     }
 
 
@@ -533,11 +533,11 @@ def findings(path: Path) -> list[tuple[Any, ...]]:
     Raises `OpsError`.
     """
     rows = []
-    for one in report(path).verdicts:
-        for late in one.stragglers:
+    for verdict in report(path).verdicts:
+        for late in verdict.stragglers:
             who: dict[str, Any] = {
-                **{"job": one.job.of, "process_group": one.job.group},
-                "start": one.job.start or None,
+                **{"job": verdict.job.of, "process_group": verdict.job.group},
+                "start": verdict.job.start or None,
                 **{"rank": late.rank, "node": late.node, "sid": late.sid},
                 **{"tid": late.tid, "late": len(late.steps)},
             }
@@ -558,41 +558,41 @@ def query(
     return store.query(path, sql, rows=rows, seconds=seconds, findings=extra)
 
 
-def as_text(made: Report) -> str:
+def as_text(report: Report) -> str:
     """For people at a terminal."""
     limits = rules()
-    lines = _said(made, limits)
-    if made.remarks:
+    lines = _said(report, limits)
+    if report.remarks:
         lines += ["", "what cannot be known, or only with doubt"]
-        lines += [f"  - {text}" for text in made.remarks]
-    if levels := meanings(made, limits):
+        lines += [f"  - {text}" for text in report.remarks]
+    if levels := meanings(report, limits):
         lines += ["", "how sure that is"]
         lines += [f"  {level.upper()}: {text}" for level, text in levels]
     return "\n".join(lines)
 
 
-def _said(made: Report, limits: Rules) -> list[str]:
+def _said(report: Report, limits: Rules) -> list[str]:
     lines: list[str] = []
-    for stuck in made.hung:
+    for stuck in report.hung:
         lines += _hung_text(stuck)
-    lines += _jobs_text(made, limits)
-    if not made.verdicts and not made.hung:
+    lines += _jobs_text(report, limits)
+    if not report.verdicts and not report.hung:
         lines.append("no job with marks: a table of lost time only")
-    if made.open:
+    if report.open:
         lines += ["", "stalls without an end, when the recording ended"]
-        lines += [f"  {open_text(one)}" for one in made.open[:20]]
-        if len(made.open) > 20:
-            lines.append(f"  … {len(made.open) - 20} more: kstall query --named open")
-    if made.incidents:
+        lines += [f"  {open_text(stall)}" for stall in report.open[:20]]
+        if len(report.open) > 20:
+            lines.append(f"  … {len(report.open) - 20} more: kstall query --named open")
+    if report.incidents:
         lines += ["", "serious on one occurrence, whoever was late"]
-        for bad in made.incidents[:20]:
+        for bad in report.incidents[:20]:
             where = f"{bad.cls} on {shown(bad.node)}"
             lines.append(f"  OBSERVED [high] {where}: {bad.text}; records: {bad.n}")
             lines += [f"    fix: {bad.fix}", f"    see: {bad.doc}"]
             lines.append(f"    this does not say: {bad.not_said}")
-        if len(made.incidents) > 20:
-            lines.append(f"  … {len(made.incidents) - 20} more: kstall query")
-    if made.lost:
+        if len(report.incidents) > 20:
+            lines.append(f"  … {len(report.incidents) - 20} more: kstall query")
+    if report.lost:
         lines += ["", "lost time, whoever it made late"]
         rows = [
             (
@@ -604,34 +604,34 @@ def _said(made: Report, limits: Rules) -> list[str]:
                 None if lost.worst_ns is None else lost.worst_ns / 1e6,
                 lost.provider,
             )
-            for lost in made.lost[:20]
+            for lost in report.lost[:20]
         ]
         head = ("node", "class", "cause", "n", "ms", "worst ms", "provider")
         lines += [f"  {line}" for line in store.table(head, rows).split("\n")]
-        if len(made.lost) > 20:
-            lines.append(f"  … {len(made.lost) - 20} more: kstall query --named lost")
-    elif not made.verdicts:
+        if len(report.lost) > 20:
+            lines.append(f"  … {len(report.lost) - 20} more: kstall query --named lost")
+    elif not report.verdicts:
         lines.append("no stall was recorded")
     return lines
 
 
-def hung_title(one: Hung) -> str:
+def hung_title(hang: Hung) -> str:
     """Who waits, where, for how long, and for whom."""
-    name = f"job {shown(one.job)}" if one.job else "the job without a name"
-    said = f"{name} hangs in step {one.step}: {_ranks(one.waiting, 'waits', 'wait')}"
-    said += f", for {one.waited_ns / 1e9:.1f} s so far"
-    if one.absent:
-        absent = [rank.rank for rank in one.absent]
+    name = f"job {shown(hang.job)}" if hang.job else "the job without a name"
+    said = f"{name} hangs in step {hang.step}: {_ranks(hang.waiting, 'waits', 'wait')}"
+    said += f", for {hang.waited_ns / 1e9:.1f} s so far"
+    if hang.absent:
+        absent = [rank.rank for rank in hang.absent]
         said += f"; {_ranks(absent, 'has not entered it', 'have not entered it')}"
-    elif not (one.unknown or one.silent or one.unseen):
+    elif not (hang.unknown or hang.silent or hang.unseen):
         said += "; these are all"
-    if one.unknown:
-        early = _ranks(one.unknown, "is not known", "are not known")
+    if hang.unknown:
+        early = _ranks(hang.unknown, "is not known", "are not known")
         said += f"; {early}, as the recording ends too early"
-    if one.silent:
-        said += f"; of {one.silent} more there are no marks at all"
-    if one.unseen:
-        said += f"; recordings are missing ({one.unseen}), which may have more ranks"
+    if hang.silent:
+        said += f"; of {hang.silent} more there are no marks at all"
+    if hang.unseen:
+        said += f"; recordings are missing ({hang.unseen}), which may have more ranks"
     return said
 
 
@@ -639,16 +639,18 @@ def _ranks(ranks: Sequence[int], singular: str, plural: str) -> str:
     return f"{straggler.ranks_named(ranks)} {singular if len(ranks) == 1 else plural}"
 
 
-def absent_title(one: Absent) -> str:
+def absent_title(absent: Absent) -> str:
     """Where a rank was last, and since when."""
-    last = "had entered" if one.phase == "enter" else "had left"
-    said = f"rank {one.rank} on {shown(one.node)}, thread {one.tid}, {last} step "
-    return f"{said}{one.step} {one.age_ns / 1e9:.1f} s before"
+    last = "had entered" if absent.phase == "enter" else "had left"
+    text = (
+        f"rank {absent.rank} on {shown(absent.node)}, thread {absent.tid}, {last} step "
+    )
+    return f"{text}{absent.step} {absent.age_ns / 1e9:.1f} s before"
 
 
-def _hung_text(one: Hung) -> list[str]:
-    lines = [f"{hung_title(one)}"]
-    for absent in one.absent[:20]:
+def _hung_text(hang: Hung) -> list[str]:
+    lines = [f"{hung_title(hang)}"]
+    for absent in hang.absent[:20]:
         lines.append(f"  {absent_title(absent)}")
         if absent.cls is None:
             lines.append(f"    cause: {absent.text}")
@@ -660,19 +662,19 @@ def _hung_text(one: Hung) -> list[str]:
         lines += [f"      {cap}" for cap in absent.caps]
         lines += [f"      fix: {absent.fix}", f"      see: {absent.doc}"]
         lines.append(f"      this does not say: {absent.not_said}")
-    if len(one.absent) > 20:
-        lines.append(f"  … {len(one.absent) - 20} more")
+    if len(hang.absent) > 20:
+        lines.append(f"  … {len(hang.absent) - 20} more")
     return lines
 
 
-def open_text(one: Open) -> str:
+def open_text(stall: Open) -> str:
     """A stall without an end, in one line."""
-    who = "no thread" if one.tid is None else f"thread {one.tid}"
-    if one.comm:
-        who += f" ({shown(one.comm)})"
-    said = f"{one.cls} on {shown(one.node)}, {who}: {one.text}"
-    if one.doubts:
-        said += f"; or its end was not seen: {', '.join(one.doubts)}"
+    who = "no thread" if stall.tid is None else f"thread {stall.tid}"
+    if stall.comm:
+        who += f" ({shown(stall.comm)})"
+    said = f"{stall.cls} on {shown(stall.node)}, {who}: {stall.text}"
+    if stall.doubts:
+        said += f"; or its end was not seen: {', '.join(stall.doubts)}"
     return said
 
 
@@ -680,18 +682,18 @@ def measure(job: Job) -> tuple[str, str]:
     """Of whom and of what it is said that somebody was late, or not."""
     if not job.steps:
         return straggler.ranks_named(job.ranks), "no whole step"
-    said = f"{len(job.steps)} steps of {job.median / 1e6:.1f} ms (median)"
+    text = f"{len(job.steps)} steps of {job.median / 1e6:.1f} ms (median)"
     return (
         straggler.ranks_named(job.ranks),
-        f"{said}; late is {job.limit / 1e6:.1f} ms or more",
+        f"{text}; late is {job.limit / 1e6:.1f} ms or more",
     )
 
 
-def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
-    job = one.job
+def _job_text(verdict: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
+    job = verdict.job
     lines = [f"{title(job)}: {', '.join(measure(job))}"]
     lines += [f"  ! {text}" for text in job.remarks]
-    if one.said == "nothing" and len(job.ranks) > 1 and job.steps:
+    if verdict.said == "nothing" and len(job.ranks) > 1 and job.steps:
         count = len(job.late_steps())
         none = "of these ranks none" if job.partial else "no rank"
         lines.append(
@@ -701,12 +703,12 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
             "of them, or none more often than by chance"
         )
     every = "each of these ranks" if job.partial else "every rank"
-    for cls, share in sorted(one.slowed.items()):
+    for cls, share in sorted(verdict.slowed.items()):
         lines.append(
-            f"  all slowed{'' if one.stragglers else ', no straggler'}: {every} "
+            f"  all slowed{'' if verdict.stragglers else ', no straggler'}: {every} "
             f"loses {share:.0%} or more of its time to {cls}"
         )
-    for late in one.stragglers:
+    for late in verdict.stragglers:
         lines.append(
             f"  straggler: rank {late.rank} on {shown(late.node)}, "
             f"thread {thread(late)}, {job.word} in {len(late.steps)} of "
@@ -722,18 +724,18 @@ def _job_text(one: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     return lines
 
 
-def arranged(made: Report) -> tuple[list[Verdict], list[list[Job]]]:
+def arranged(report: Report) -> tuple[list[Verdict], list[list[Job]]]:
     """All jobs, process groups with a straggler first; then the groups in which nobody
     was seen to be late, those of one job together, of which there may be hundreds."""
-    quiet = [one.job for one in made.verdicts if _is_quiet(one)]
-    rest = [one for one in made.verdicts if not _is_quiet(one)]
+    quiet = [verdict.job for verdict in report.verdicts if _is_quiet(verdict)]
+    rest = [verdict for verdict in report.verdicts if not _is_quiet(verdict)]
     rest.sort(key=lambda one: one.job.group is not None and not one.stragglers)
     return rest, _alike(quiet)
 
 
-def _jobs_text(made: Report, limits: Rules) -> list[str]:
-    hung = {stuck.job for stuck in made.hung}
-    rest, quiet = arranged(made)
+def _jobs_text(report: Report, limits: Rules) -> list[str]:
+    hung = {stuck.job for stuck in report.hung}
+    rest, quiet = arranged(report)
     lines: list[str] = []
     for one in rest:
         lines += _job_text(one, limits, hangs=one.job.name in hung)
@@ -744,10 +746,12 @@ def _jobs_text(made: Report, limits: Rules) -> list[str]:
     return lines
 
 
-def _is_quiet(one: Verdict) -> bool:
+def _is_quiet(verdict: Verdict) -> bool:
     """Whether nobody was seen to be late in a process group."""
     return (
-        one.job.group is not None and one.said == "nothing" and not one.job.late_steps()
+        verdict.job.group is not None
+        and verdict.said == "nothing"
+        and not verdict.job.late_steps()
     )
 
 
@@ -762,13 +766,13 @@ class Quiet:
 
 def quiet_text(jobs: Sequence[Job]) -> Quiet:
     """Of one or several process groups of a job, of all at once."""
-    heard = [one for one in jobs if one.steps and len(one.ranks) > 1]
+    heard = [job for job in jobs if job.steps and len(job.ranks) > 1]
     if len(jobs) == 1:
         said = f"{title(jobs[0])}: {', '.join(measure(jobs[0]))}"
     else:
-        ranks = sorted({rank for one in jobs for rank in one.ranks})
+        ranks = sorted({rank for job in jobs for rank in job.ranks})
         said = f"{_titles(jobs)}: {straggler.ranks_named(ranks)} in all"
-    texts = collections.Counter(text for one in jobs for text in one.remarks)
+    texts = collections.Counter(text for job in jobs for text in job.remarks)
     remarks = [
         text if count == len(jobs) else f"{count} of them: {text}"
         for text, count in texts.most_common(_REMARKS)
@@ -785,26 +789,28 @@ def quiet_text(jobs: Sequence[Job]) -> Quiet:
     return Quiet(said, tuple(remarks), verdict)
 
 
-def evidence(one: chains.Finding, coverage: float) -> str:
+def evidence(finding: chains.Finding, coverage: float) -> str:
     """What it covers, and how much that is."""
-    said = f"covers {one.coverage or 0:.0%} of the lateness (median)"
-    said += f", at least {coverage:.0%} in {one.covered} of {one.late} late steps"
-    if one.impact is not None:
-        said += f", there {one.impact:.0%} of a median step on average"
-    return f"{said}; {one.n} record{'s' * (one.n != 1)}"
+    said = f"covers {finding.coverage or 0:.0%} of the lateness (median)"
+    said += (
+        f", at least {coverage:.0%} in {finding.covered} of {finding.late} late steps"
+    )
+    if finding.impact is not None:
+        said += f", there {finding.impact:.0%} of a median step on average"
+    return f"{said}; {finding.n} record{'s' * (finding.n != 1)}"
 
 
-def meanings(made: Report, limits: Rules) -> list[tuple[str, str]]:
+def meanings(report: Report, limits: Rules) -> list[tuple[str, str]]:
     """How sure each level is that is in there, for who has not read the manual."""
     found = [
         finding
-        for one in made.verdicts
-        for late in one.stragglers
+        for verdict in report.verdicts
+        for late in verdict.stragglers
         for finding in late.findings
     ]
     levels = {one.level for one in found}
-    levels |= {"coincides" for one in made.hung for rank in one.absent if rank.cls}
-    levels |= {"observed"} if made.incidents else set()
+    levels |= {"coincides" for hang in report.hung for rank in hang.absent if rank.cls}
+    levels |= {"observed"} if report.incidents else set()
     said = {
         "explains": "on the late thread itself, before it arrived, and steps without "
         "it are less late; p is how likely that is by chance; [warn] from "
@@ -815,20 +821,21 @@ def meanings(made: Report, limits: Rules) -> list[tuple[str, str]]:
     return [(level, text) for level, text in said.items() if level in levels]
 
 
-def _finding_text(one: chains.Finding, coverage: float) -> list[str]:
-    lines = [f"    {one.level.upper()} [{one.severity}] {one.cls}: {one.text}"]
-    if one.coverage is not None:
-        lines.append(f"      evidence: {evidence(one, coverage)}")
-    if one.control is not None:
-        c = one.control
+def _finding_text(finding: chains.Finding, coverage: float) -> list[str]:
+    level = f"{finding.level.upper()} [{finding.severity}]"
+    lines = [f"    {level} {finding.cls}: {finding.text}"]
+    if finding.coverage is not None:
+        lines.append(f"      evidence: {evidence(finding, coverage)}")
+    if finding.control is not None:
+        c = finding.control
         lines.append(
             f"      control: median lateness {c.with_ns / 1e6:.1f} ms in the "
             f"{c.steps_with} steps with it, {c.without_ns / 1e6:.1f} ms in the "
             f"{c.steps_without} without, p = {c.p:.4f}"
         )
-    lines += [f"      not more, as {cap}" for cap in one.caps]
-    if one.level == "explains" or one.severity == "high":
-        lines.append(f"      fix: {one.fix}")
-        lines.append(f"      see: {one.doc}")
-    lines.append(f"      this does not say: {one.not_said}")
+    lines += [f"      not more, as {cap}" for cap in finding.caps]
+    if finding.level == "explains" or finding.severity == "high":
+        lines.append(f"      fix: {finding.fix}")
+        lines.append(f"      see: {finding.doc}")
+    lines.append(f"      this does not say: {finding.not_said}")
     return lines

@@ -34,8 +34,8 @@ def replacing(path: Path, *, store: bool = False) -> Iterator[Path]:
     except OSError as error:
         # Some have no name of a file, as what is written into one that is open.
         where = error.filename if error.filename not in (None, str(draft)) else path
-        said = f"{where}: {error.strerror or error}"
-        raise OpsError(shown(f"{said}; {path} is as it was", 400)) from None
+        text = f"{where}: {error.strerror or error}"
+        raise OpsError(shown(f"{text}; {path} is as it was", 400)) from None
     except (duckdb.IOException, duckdb.FatalException) as error:
         first = str(error).splitlines()[0].rpartition("Error: ")[2]
         first = first.replace(str(draft.absolute()), str(path))

@@ -70,7 +70,7 @@ class Pulled:
     @property
     def status(self) -> int:
         """The exit status: all, some or none."""
-        if all(one.ok for one in self.nodes):
+        if all(node.ok for node in self.nodes):
             return ALL
         return SOME if self.came else NONE
 
@@ -193,8 +193,8 @@ def _sealed(
             for dir in found
             if dir in bad
         ]
-        said = f"sent what is no recording: {'; '.join(whys)}"
-        done.append(Node(node.node, False, said) if whys else node)
+        text = f"sent what is no recording: {'; '.join(whys)}"
+        done.append(Node(node.node, False, text) if whys else node)
     return done, sealed
 
 
@@ -363,14 +363,14 @@ class _Agent:
             self._buffer += self._read()
         line, _, self._buffer = self._buffer.partition(b"\n")
         try:
-            said = json.loads(line)
+            content = json.loads(line)
         except (ValueError, RecursionError):
             raise AgentError(f"said {_text(line, 80)}: not an agent") from None
-        if not isinstance(said, dict):
-            raise AgentError(f"said {shown(said)}: not an agent")
-        if said.get("op") == "error":
-            raise AgentError(f"its agent says: {shown(said.get('text'))}")
-        return said
+        if not isinstance(content, dict):
+            raise AgentError(f"said {shown(content)}: not an agent")
+        if content.get("op") == "error":
+            raise AgentError(f"its agent says: {shown(content.get('text'))}")
+        return content
 
     def raw(self, size: int) -> Iterator[bytes]:
         while size:
@@ -410,6 +410,6 @@ class _Agent:
         lines = self._errors.read(1 << 16).decode(errors="replace").split("\n")
         last = next(itertools.chain((x for x in reversed(lines) if x.strip()), [""]))
         status = self._process.returncode
-        said = f": {shown(last.strip())}" if last else ""
+        text = f": {shown(last.strip())}" if last else ""
         when = "in the middle" if self._heard else "before it answered"
-        return AgentError(f"ended {when}, status {status}{said}")
+        return AgentError(f"ended {when}, status {status}{text}")

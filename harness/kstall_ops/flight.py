@@ -371,7 +371,7 @@ def _unknown(data: bytes) -> str:
     )
 
 
-_NAMES = {ord(one.code): one.name for one in pickletools.opcodes}
+_NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
 _CODES = {name: code for code, name in _NAMES.items()}
 _STOP = _CODES["STOP"]
 _BYTE, _UINT, _ULONG = struct.Struct("<B"), struct.Struct("<I"), struct.Struct("<Q")
@@ -485,14 +485,15 @@ def _collective(
 ) -> Collective:
     """One, of all that was done in one go; it went to the device with the last."""
     last = max(entries, key=lambda entry: entry["time_created_ns"])
-    timed = next((one for one in entries if _seen(one, "completed")), last)
+    timed = next((entry for entry in entries if _seen(entry, "completed")), last)
     thread = last.get("thread_name")
     return Collective(
         group=group,
         ranks=ranks,
         seq=seq,
         op=_plain(
-            next(one["profiling_name"] for one in entries if _is_shared(one)), "op"
+            next(entry["profiling_name"] for entry in entries if _is_shared(entry)),
+            "op",
         ),
         enqueued=last["time_created_ns"],
         started_by=_seen(timed, "started"),
@@ -503,18 +504,18 @@ def _collective(
     )
 
 
-def _fits(one: Collective) -> bool:
+def _fits(collective: Collective) -> bool:
     """Whether its times follow on each other as they have to."""
-    seen = [one.enqueued, one.started_by, one.ended_by]
+    seen = [collective.enqueued, collective.started_by, collective.ended_by]
     known = [when for when in seen if when is not None]
     if known != sorted(known):
         return False
-    if one.lasted is None:
+    if collective.lasted is None:
         return True
-    if one.ended_by is None or one.lasted < 0:
+    if collective.ended_by is None or collective.lasted < 0:
         return False
-    most = (one.ended_by - one.enqueued) * (1 + _STRETCH) + _ROUNDED
-    return one.lasted <= most
+    most = (collective.ended_by - collective.enqueued) * (1 + _STRETCH) + _ROUNDED
+    return collective.lasted <= most
 
 
 def _is_first(frames: object) -> bool | None:

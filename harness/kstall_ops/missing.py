@@ -120,9 +120,9 @@ def pulls(dirs: Iterable[Path], recordings: Iterable[Path]) -> list[Pull]:
 
 def _pull(path: Path) -> Pull:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        nodes = dict(said["nodes"])
-        if said["format"] != FORMAT or not all(
+        content = json.loads(path.read_text(encoding="utf-8"))
+        nodes = dict(content["nodes"])
+        if content["format"] != FORMAT or not all(
             isinstance(word, str | None) for word in nodes.values()
         ):
             raise ValueError("of another kstall")
@@ -151,12 +151,12 @@ def read(opened: duckdb.DuckDBPyConnection) -> list[Missing]:
     return sorted((Missing(*row) for row in rows), key=repr)
 
 
-def write(made: duckdb.DuckDBPyConnection, rows: Sequence[Missing]) -> None:
+def write(database: duckdb.DuckDBPyConnection, rows: Sequence[Missing]) -> None:
     """Put ``rows`` into a store that has none."""
     if rows:
         columns = ", ".join(Missing._fields)
         marks = ", ".join("?" * len(Missing._fields))
-        made.executemany(
+        database.executemany(
             f"INSERT INTO missing ({columns}) VALUES ({marks})",  # noqa: S608
             rows,
         )
@@ -189,7 +189,7 @@ def after(
     for _, bad in left_out:
         rows[bad.kind, bad.place] = bad
     sids = set(known)
-    left = [one for one in rows.values() if one.sid is None or one.sid not in sids]
+    left = [row for row in rows.values() if row.sid is None or row.sid not in sids]
     return sorted(left, key=repr)
 
 
@@ -202,7 +202,7 @@ def _of_pull(kind: str, name: str, why: str) -> Missing:
 
 def names(rows: Sequence[Missing]) -> str:
     """Of many the first ones."""
-    found = list(dict.fromkeys(one.name for one in rows))
+    found = list(dict.fromkeys(row.name for row in rows))
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more
 
@@ -213,7 +213,7 @@ def unseen(rows: Sequence[Missing], world: int | None, ranks: int) -> str:
     Of one that does not even tell whose it is anything may be in it.
     """
     whole = world is not None and world <= ranks
-    return names([one for one in rows if not whole or _is_anybodys(one)])
+    return names([row for row in rows if not whole or _is_anybodys(row)])
 
 
 def _is_anybodys(one: Missing) -> bool:
@@ -224,33 +224,33 @@ def losses(
     rows: Iterable[Missing], boots: Mapping[str, str]
 ) -> Iterator[tuple[str, tuple[int, int, str]]]:
     """What that is for other recordings of the same boot: their clock is the same."""
-    for one in rows:
-        if one.boot_id is None or one.began is None:
+    for row in rows:
+        if row.boot_id is None or row.began is None:
             continue
-        end = _FAR if one.ended is None else one.ended
-        reason = f"the recording {shown(one.place)} is missing"
+        end = _FAR if row.ended is None else row.ended
+        reason = f"the recording {shown(row.place)} is missing"
         for sid, boot in boots.items():
-            if boot == one.boot_id:
-                yield sid, (one.began, end, reason)
+            if boot == row.boot_id:
+                yield sid, (row.began, end, reason)
 
 
 def remarks(rows: Sequence[Missing]) -> Iterator[str]:
     """What is missing, why, and what to do about it."""
-    for one in rows[:_LINES]:
-        if one.kind == "pull":
-            yield f"{one.name}: which nodes a pull has missed is not known: " + (
-                f"{shown(one.reason)}; pull from all again"
+    for row in rows[:_LINES]:
+        if row.kind == "pull":
+            yield f"{row.name}: which nodes a pull has missed is not known: " + (
+                f"{shown(row.reason)}; pull from all again"
             )
             continue
-        if one.kind == "node":
+        if row.kind == "node":
             yield (
-                f"{one.name}: its recordings are missing, as `kstall fleet pull` got "
-                f"none: {shown(one.reason)}; pull from it again"
+                f"{row.name}: its recordings are missing, as `kstall fleet pull` got "
+                f"none: {shown(row.reason)}; pull from it again"
             )
             continue
         yield (
-            f"{one.name}: a recording is missing, {shown(one.place)}: "
-            f"{shown(one.reason)}; {NEXT}"
+            f"{row.name}: a recording is missing, {shown(row.place)}: "
+            f"{shown(row.reason)}; {NEXT}"
         )
     if len(rows) > _LINES:
         yield f"… {len(rows) - _LINES} more: kstall query --named missing"

@@ -74,9 +74,11 @@ def _apart(
     return max(1, a[1] + b[1], b[0] - a[0])
 
 
-def _between(one: Arrival) -> tuple[int, int]:
+def _between(arrival: Arrival) -> tuple[int, int]:
     """The middle of when it may have arrived, and how far that may be off."""
-    return one.enter + (one.late - one.early) // 2, (one.late + one.early + 1) // 2
+    return arrival.enter + (arrival.late - arrival.early) // 2, (
+        arrival.late + arrival.early + 1
+    ) // 2
 
 
 def _aligned(when: tuple[int, int], clock: align.Clock) -> tuple[int, int]:

@@ -31,34 +31,34 @@ FROM stall WHERE dur IS NOT NULL GROUP BY ALL ORDER BY ALL
 """
 
 
-def write(path: Path, made: Report, output: Path) -> None:
+def write(path: Path, report: Report, output: Path) -> None:
     """Write the page of what ``made`` says of the store at ``path``.
 
     Raises `OpsError`.
     """
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     with store.reading(path) as opened:
-        parts = [_hung(one) for one in made.hung]
-        hung = {one.job for one in made.hung}
-        rest, quiet = explain.arranged(made)
+        parts = [_hung(hang) for hang in report.hung]
+        hung = {hang.job for hang in report.hung}
+        rest, quiet = explain.arranged(report)
         for one in rest:
             parts.append(_verdict(one, opened, hangs=one.job.name in hung))
         parts += _quiet(quiet)
-        parts += _open(made)
-        parts += _incidents(made)
+        parts += _open(report)
+        parts += _incidents(report)
         parts.append(_distributions(opened))
-    if not made.verdicts and not made.hung:
+    if not report.verdicts and not report.hung:
         parts.insert(0, "<p>No job has marks: a table of lost time only.</p>")
-    parts.append(_lost(made.lost))
-    parts.append(_clocks(made))
-    if made.remarks:
-        items = "".join(f"<li>{_text(one)}</li>" for one in made.remarks)
+    parts.append(_lost(report.lost))
+    parts.append(_clocks(report))
+    if report.remarks:
+        items = "".join(f"<li>{_text(remark)}</li>" for remark in report.remarks)
         said = "What cannot be known, or only with doubt"
         parts.append(f"<h2>{said}</h2><ul>{items}</ul>")
-    if levels := explain.meanings(made, rules()):
+    if levels := explain.meanings(report, rules()):
         listed = _list((level.capitalize(), text) for level, text in levels)
         parts.append(f"<h2>How sure that is</h2>{listed}")
-    nodes = f"{len(made.nodes)} node{'s' if len(made.nodes) != 1 else ''}"
+    nodes = f"{len(report.nodes)} node{'s' if len(report.nodes) != 1 else ''}"
     # What a name of a stranger might smuggle in would not be run or fetched either.
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     text = f"""<!doctype html>
@@ -73,8 +73,8 @@ def write(path: Path, made: Report, output: Path) -> None:
 </head>
 <body>
 <h1>Who was late, and why</h1>
-<p class="soft">{nodes}: {_text(", ".join(made.nodes[:12]))}\
-{"…" if len(made.nodes) > 12 else ""}</p>
+<p class="soft">{nodes}: {_text(", ".join(report.nodes[:12]))}\
+{"…" if len(report.nodes) > 12 else ""}</p>
 {"".join(parts)}
 </body>
 </html>
@@ -87,11 +87,11 @@ def _text(value: object, limit: int = 400) -> str:
     return html.escape(shown(value, limit))
 
 
-def _hung(one: Hung) -> str:
+def _hung(hang: Hung) -> str:
     parts = [
-        f'<div class="card high"><strong>{_text(explain.hung_title(one))}</strong>'
+        f'<div class="card high"><strong>{_text(explain.hung_title(hang))}</strong>'
     ]
-    for absent in one.absent[:20]:
+    for absent in hang.absent[:20]:
         parts.append(f"<p>{_text(explain.absent_title(absent))}</p>")
         if absent.cls is None:
             parts.append(f"<p>Cause: {_text(absent.text)}.</p>")
@@ -107,13 +107,13 @@ def _hung(one: Hung) -> str:
     return "".join([*parts, "</div>"])
 
 
-def _open(made: Report) -> list[str]:
-    if not made.open:
+def _open(report: Report) -> list[str]:
+    if not report.open:
         return []
     items = "".join(
-        f"<li>{_text(explain.open_text(one))}</li>" for one in made.open[:50]
+        f"<li>{_text(explain.open_text(stall))}</li>" for stall in report.open[:50]
     )
-    more = len(made.open) - 50
+    more = len(report.open) - 50
     rest = f'<p class="soft">{more} more: kstall query --named open</p>'
     return [
         f"<h2>Stalls without an end, when the recording ended</h2><ul>{items}</ul>",
@@ -121,24 +121,26 @@ def _open(made: Report) -> list[str]:
     ]
 
 
-def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) -> str:
-    job = one.job
+def _verdict(
+    verdict: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool
+) -> str:
+    job = verdict.job
     parts = [f"<h2>{_text(explain.title(job))}</h2>"]
     parts.append(f'<p class="soft">{" · ".join(explain.measure(job))}</p>')
     parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
-    if one.said == "nothing" and len(job.ranks) > 1 and job.steps:
+    if verdict.said == "nothing" and len(job.ranks) > 1 and job.steps:
         said = "of these ranks none" if job.partial else "no rank"
         said = f"before that {said}" if hangs else said
         said = f"{said[0].upper()}{said[1:]} was a straggler."
         parts.append(f'<div class="card">{said}</div>')
     every = "each of these ranks" if job.partial else "every rank"
-    for cls, share in sorted(one.slowed.items()):
-        none = "" if one.stragglers else ", no straggler"
+    for cls, share in sorted(verdict.slowed.items()):
+        none = "" if verdict.stragglers else ", no straggler"
         parts.append(
             f'<div class="card warn"><span class="level">All slowed{none}</span>: '
             f"{every} loses {share:.0%} or more of its time to {_text(cls)}.</div>"
         )
-    for late in one.stragglers:
+    for late in verdict.stragglers:
         parts.append(
             f"<h3>Rank {late.rank} on {_text(late.node)} was {job.word} in "
             f"{len(late.steps)} of {len(job.steps)} steps</h3>"
@@ -154,7 +156,7 @@ def _verdict(one: Verdict, opened: duckdb.DuckDBPyConnection, *, hangs: bool) ->
             parts.append(f'<div class="card">Cause: {cause}.</div>')
         parts += [_finding(finding) for finding in late.findings]
     if job.steps and len(job.ranks) > 1:
-        parts.append(_lateness(one, opened))
+        parts.append(_lateness(verdict, opened))
     return "".join(parts)
 
 
@@ -173,13 +175,13 @@ def _quiet(alike: Sequence[Sequence[Job]]) -> list[str]:
     return [title, *parts] if parts else []
 
 
-def _incidents(made: Report) -> list[str]:
+def _incidents(report: Report) -> list[str]:
     parts = [
         f'<div class="card high"><span class="level">Observed · high</span> · '
-        f"{one.cls} on {_text(one.node)}: {_text(one.text)}; records: {one.n}"
-        f"{_list([('fix', one.fix), ('see', one.doc), ('does not say', one.not_said)])}"
+        f"{bad.cls} on {_text(bad.node)}: {_text(bad.text)}; records: {bad.n}"
+        f"{_list([('fix', bad.fix), ('see', bad.doc), ('does not say', bad.not_said)])}"
         "</div>"
-        for one in made.incidents[:50]
+        for bad in report.incidents[:50]
     ]
     return ["<h2>Serious on one occurrence</h2>", *parts] if parts else []
 
@@ -189,12 +191,12 @@ def _list(entries: Iterable[tuple[str, str]]) -> str:
     return f"<dl>{rows}</dl>"
 
 
-def _finding(one: Finding) -> str:
+def _finding(finding: Finding) -> str:
     entries: list[tuple[str, str]] = []
-    if one.coverage is not None:
-        entries.append(("evidence", explain.evidence(one, rules().coverage)))
-    if one.control is not None:
-        c = one.control
+    if finding.coverage is not None:
+        entries.append(("evidence", explain.evidence(finding, rules().coverage)))
+    if finding.control is not None:
+        c = finding.control
         entries.append(
             (
                 "control",
@@ -203,26 +205,26 @@ def _finding(one: Finding) -> str:
                 f"p = {c.p:.4f}",
             )
         )
-    entries += [("not more, as", cap) for cap in one.caps]
-    if one.level == "explains" or one.severity == "high":
-        entries += [("fix", one.fix), ("see", one.doc)]
-    entries.append(("does not say", one.not_said))
+    entries += [("not more, as", cap) for cap in finding.caps]
+    if finding.level == "explains" or finding.severity == "high":
+        entries += [("fix", finding.fix), ("see", finding.doc)]
+    entries.append(("does not say", finding.not_said))
     return (
-        f'<div class="card {one.severity}"><span class="level">'
-        f"{one.level.capitalize()} · {one.severity}</span> · {one.cls}: "
-        f"{_text(one.text)}"
+        f'<div class="card {finding.severity}"><span class="level">'
+        f"{finding.level.capitalize()} · {finding.severity}</span> · {finding.cls}: "
+        f"{_text(finding.text)}"
         f"{_list(entries)}</div>"
     )
 
 
-def _lateness(one: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
+def _lateness(verdict: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
     """A lane a rank: bars of lateness, and below each what the thread waited for."""
-    job = one.job
-    late = [found.rank for found in one.stragglers]
+    job = verdict.job
+    late = [straggler.rank for straggler in verdict.stragglers]
     ranks = [*late, *(rank for rank in job.ranks if rank not in late)][:_ROWS]
     begin = max(0, len(job.steps) - _STEPS)
     if late and begin:
-        begin = min(begin, max(0, _first(job, one.stragglers[0].steps) - 50))
+        begin = min(begin, max(0, _first(job, verdict.stragglers[0].steps) - 50))
     steps = range(begin, min(len(job.steps), begin + _STEPS))
     peak = max((s.lateness(r) for s in job.steps for r in job.ranks), default=0)
     peak = max(peak, job.limit, 1)
@@ -306,12 +308,12 @@ def _cell(
 ) -> str:
     x, cell = place
     step = job.steps[at]
-    one = step.arrivals[rank]
-    assert one.since is not None
+    arrival = step.arrivals[rank]
+    assert arrival.since is not None
     lateness = step.lateness(rank)
     parts, said = [], [f"step {step.number}, rank {rank}: {lateness / 1e6:.2f} ms late"]
     y, left = float(base), lateness
-    span = max(1, one.enter - one.since)
+    span = max(1, arrival.enter - arrival.since)
     for cls in schema.CLASSES:
         intervals = overlaps.get(cls, Overlap()).mine.get(at, [])
         if not intervals:
@@ -326,8 +328,8 @@ def _cell(
             left -= part
             parts.append(_rect(x, y, cell * _FULL, high, cls, "%"))
         for t0, t1 in intervals:
-            begin = (max(t0, one.since) - one.since) / span * cell * _FULL
-            end = (min(t1, one.enter) - one.since) / span * cell * _FULL
+            begin = (max(t0, arrival.since) - arrival.since) / span * cell * _FULL
+            end = (min(t1, arrival.enter) - arrival.since) / span * cell * _FULL
             width = max(0.05 * cell, end - begin)
             parts.append(_rect(x + begin, base + 3, width, _STRIP, cls, "%"))
     high = left / peak * _BAR
@@ -374,9 +376,9 @@ def _histogram(cls: str, counts: dict[int, int], low: int, high: int) -> str:
     for bucket, count in sorted(counts.items()):
         tall = math.log2(1 + count) / peak * (height - 4)
         x = (bucket - low) * step
-        said = f"{_time(1 << bucket)} to {_time(2 << bucket)}: {count}"
+        text = f"{_time(1 << bucket)} to {_time(2 << bucket)}: {count}"
         bar = _rect(x, height - tall, max(1.0, min(step - 1, 40)), tall, cls)
-        parts.append(f"<g><title>{said}</title>{bar}</g>")
+        parts.append(f"<g><title>{text}</title>{bar}</g>")
     first, last = _time(1 << low), _time(2 << high)
     return (
         f'<svg viewBox="0 0 {width} {height + space}" role="img" '
@@ -418,14 +420,14 @@ def _ms(ns: int | None, digits: int = 1) -> str:
     return "unknown" if ns is None else f"{ns / 1e6:.{digits}f}"
 
 
-def _clocks(made: Report) -> str:
-    if len(made.clocks) < 2:
+def _clocks(report: Report) -> str:
+    if len(report.clocks) < 2:
         return ""
     rows = "".join(
-        f"<tr><td>{_text(one['node'])}</td><td>{_text(one['method'])}</td>"
-        f'<td class="n">{_ms(one["offset_ns"], 3)}</td>'
-        f'<td class="n">{_ms(one["bound_ns"], 3)}</td></tr>'
-        for one in made.clocks[:100]
+        f"<tr><td>{_text(clock['node'])}</td><td>{_text(clock['method'])}</td>"
+        f'<td class="n">{_ms(clock["offset_ns"], 3)}</td>'
+        f'<td class="n">{_ms(clock["bound_ns"], 3)}</td></tr>'
+        for clock in report.clocks[:100]
     )
     return (
         '<h2>Clocks</h2><p class="soft">Lateness needs none of this. Order across '

@@ -213,25 +213,25 @@ def hung(
         silent = max(0, (worlds.get(job) or 0) - len(lasts))
         if len(lasts) + silent < 2:
             continue
-        front = max(one.place for one in lasts)
-        waiting = [one for one in lasts if one.place == front and one.gone is None]
-        waited = max((one.age for one in waiting), default=0)
+        front = max(last.place for last in lasts)
+        waiting = [last for last in lasts if last.place == front and last.gone is None]
+        waited = max((last.age for last in waiting), default=0)
         # Who has left it has shown that it is over.
         if front[2] or waited < limit:
             continue
-        behind = [one for one in lasts if one not in waiting]
-        absent = [one for one in behind if one.age >= limit]
+        behind = [last for last in lasts if last not in waiting]
+        absent = [last for last in behind if last.age >= limit]
         found.append(
             Hung(
                 job=job,
                 step=front[0],
-                waiting=tuple(one.rank for one in waiting),
+                waiting=tuple(last.rank for last in waiting),
                 waited_ns=waited,
                 absent=tuple(
                     _absent(opened, one, until[one.sid], health, limits)
                     for one in absent
                 ),
-                unknown=tuple(one.rank for one in behind if one.age < limit),
+                unknown=tuple(last.rank for last in behind if last.age < limit),
                 silent=silent,
                 unseen=missing.unseen(health.missing, worlds.get(job), len(lasts)),
             )
@@ -253,7 +253,7 @@ def _absent(
     for cls, cause, t0, t1, is_open, provider, device, *group in rows.fetchall():
         spans.setdefault(cls, []).append((t0, t1))
         newest[cls] = (cause, is_open, provider, device, group)
-    lost = {cls: union(one, last.t, until) for cls, one in spans.items()}
+    lost = {cls: union(span, last.t, until) for cls, span in spans.items()}
     cls = max(lost, key=lost.__getitem__, default=None)
     unrecorded = tuple(health.unrecorded.get(last.sid, ()))
     said: dict[str, Any] = {"text": f"not in kernel events{without(unrecorded)}"}

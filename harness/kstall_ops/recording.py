@@ -73,7 +73,7 @@ class Recording:
     @property
     def pages(self) -> int:
         """How many pages there are, open segments included."""
-        return sum(one.path.stat().st_size // PAGE for one in self.segments)
+        return sum(segment.path.stat().st_size // PAGE for segment in self.segments)
 
     @property
     def complete(self) -> int | None:
@@ -83,9 +83,11 @@ class Recording:
         sealed after a collector had looked.
         """
         newest: dict[str, int] = {}
-        for one in self.segments:
-            if one.sealed:
-                newest[str(one.cpu)] = max(one.seq, newest.get(str(one.cpu), 0))
+        for segment in self.segments:
+            if segment.sealed:
+                newest[str(segment.cpu)] = max(
+                    segment.seq, newest.get(str(segment.cpu), 0)
+                )
         for fact in reversed(self.facts):
             until, after = fact.get("until"), fact.get("segments")
             if fact["kind"] != "complete" or not isinstance(until, int):
@@ -224,15 +226,15 @@ def _layouts(dir: Path) -> list[event.Layout]:
 
 
 def _segments(dir: Path, remarks: list[str]) -> list[Segment]:
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for path in (dir / SEGMENTS).glob("*.pages"):
         match = _SEGMENT.fullmatch(path.name)
         if match is None or path.is_symlink() or not path.is_file():
             raise NotARecording(f"{path}: not a segment of kstall-node")
         cpu, seq = int(match[1]), int(match[2])
-        found.append(_segment(path, cpu, seq, remarks))
-    found.sort(key=lambda one: (one.cpu, one.seq))
-    return found
+        segments.append(_segment(path, cpu, seq, remarks))
+    segments.sort(key=lambda one: (one.cpu, one.seq))
+    return segments
 
 
 def _gaps(
@@ -242,8 +244,8 @@ def _gaps(
 ) -> list[Gap]:
     """Where numbers are missing: a copy that was interrupted looks like a whole one."""
     there: dict[int, list[int]] = {}
-    for one in segments:
-        there.setdefault(one.cpu, []).append(one.seq)
+    for segment in segments:
+        there.setdefault(segment.cpu, []).append(segment.seq)
     # Of one that goes on more may have been sealed after the collector had looked.
     if session.get("ended") is not None:
         for cpu, number in _said_to_be_there(facts).items():
@@ -277,8 +279,12 @@ def _segment(path: Path, cpu: int, seq: int, remarks: list[str]) -> Segment:
     about = path.with_suffix(".json")
     size = path.stat().st_size
     try:
-        said = json.loads(about.read_text(encoding="utf-8"))
-        first, pages, hashed = said["first_page"], said["pages"], said["blake2b"]
+        content = json.loads(about.read_text(encoding="utf-8"))
+        first, pages, hashed = (
+            content["first_page"],
+            content["pages"],
+            content["blake2b"],
+        )
         if not (isinstance(first, int) and isinstance(pages, int)):
             raise TypeError("numbers that are none")
     except FileNotFoundError:

@@ -77,10 +77,10 @@ def runs(opened: duckdb.DuckDBPyConnection) -> Runs:
         for number, those in enumerate(starts):
             made.rows.extend(
                 {
-                    **{"job": one.job, "rank": one.rank, "sid": one.sid},
-                    **{"tid": one.tid, "run": number},
+                    **{"job": thread.job, "rank": thread.rank, "sid": thread.sid},
+                    **{"tid": thread.tid, "run": number},
                 }
-                for one in those
+                for thread in those
             )
     return made
 
@@ -119,42 +119,42 @@ def _by_number(threads: Sequence[Thread]) -> list[list[Thread]]:
 
 def _by_rank(threads: Iterable[Thread]) -> dict[int, list[Thread]]:
     found: dict[int, list[Thread]] = {}
-    for one in threads:
-        found.setdefault(one.rank, []).append(one)
+    for thread in threads:
+        found.setdefault(thread.rank, []).append(thread)
     return found
 
 
 def _again(those: Sequence[Thread]) -> bool:
     # One step is in two recordings if a recorder was stopped and started in it.
-    spans = sorted((one.first, one.last) for one in those)
+    spans = sorted((thread.first, thread.last) for thread in those)
     return any(a[1] > b[0] for a, b in itertools.pairwise(spans))
 
 
-def _when(one: Thread) -> int:
-    return one.real[0]
+def _when(thread: Thread) -> int:
+    return thread.real[0]
 
 
 def _at_one_time(threads: Sequence[Thread]) -> Iterator[list[Thread]]:
     """Those whose times touch; all, if of one it is not known when it was."""
-    if any(one.ahead is None for one in threads):
+    if any(thread.ahead is None for thread in threads):
         yield list(threads)
         return
     together: list[Thread] = []
     until = 0
-    for one in sorted(threads, key=_when):
-        begin, end = one.real
+    for thread in sorted(threads, key=_when):
+        begin, end = thread.real
         if together and begin > until:
             yield together
             together = []
         until = max(until, end) if together else end
-        together.append(one)
+        together.append(thread)
     yield together
 
 
 def _one_by_one(those: Sequence[Thread]) -> bool:
     """Whether one had ended before the next began, by clocks that can be compared."""
-    known = all(one.ahead is not None for one in those)
-    if not known and len({one.boot for one in those}) > 1:
+    known = all(thread.ahead is not None for thread in those)
+    if not known and len({thread.boot for thread in those}) > 1:
         return False
     return all(
         (a.real[1] < b.real[0]) if known else (a.end < b.begin)
@@ -163,8 +163,8 @@ def _one_by_one(those: Sequence[Thread]) -> bool:
 
 
 def _name(number: int, count: int, those: Sequence[Thread]) -> str:
-    said = f"start {number} of {count}"
-    if any(one.ahead is None for one in those):
-        return said
+    text = f"start {number} of {count}"
+    if any(thread.ahead is None for thread in those):
+        return text
     began = datetime.fromtimestamp(min(map(_when, those)) / 1e9, UTC)
-    return f"{said}, {began:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{text}, {began:%Y-%m-%d %H:%M:%S} UTC"

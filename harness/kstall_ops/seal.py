@@ -91,8 +91,8 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
     pulled = missing.pulls(dirs, found)
     done.remarks += [
         f"{node}: its recordings are missing: {why}"
-        for one in pulled
-        for node, why in one.nodes.items()
+        for recording in pulled
+        for node, why in recording.nodes.items()
         if why is not None
     ]
     loaded = _loaded(found, done)
@@ -107,28 +107,28 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
             came.append(one)
         else:
             fresh.append(one)
-    sids = {*known, *(one.sid for one in came)}
+    sids = {*known, *(recording.sid for recording in came)}
     if not fresh:
         if not came:
             raise NothingSealed(done.left_out)
         if missing.after(before, came, done.left_out, pulled, sids) == before:
             return done
-    with store.writing(path) as made:
+    with store.writing(path) as database:
         if path.exists():
-            store.copy(made, path, {one.sid for one in fresh}, but=True)
-        sealed = _seal_all(fresh, made, path, done, known)
+            store.copy(database, path, {recording.sid for recording in fresh}, but=True)
+        sealed = _seal_all(fresh, database, path, done, known)
         came += sealed
         if not came:
             raise NothingSealed(done.left_out)
-        sids |= {one.sid for one in sealed}
+        sids |= {recording.sid for recording in sealed}
         rows = missing.after(before, came, done.left_out, pulled, sids)
-        missing.write(made, rows)
-        _judge_oracles(made, [one.sid for one in sealed])
+        missing.write(database, rows)
+        _judge_oracles(database, [recording.sid for recording in sealed])
     return done
 
 
-def _name(one: Recording) -> str:
-    return f"{one.session['node']} {one.sid}"
+def _name(recording: Recording) -> str:
+    return f"{recording.session['node']} {recording.sid}"
 
 
 def _loaded(dirs: Iterable[Path], done: Sealed) -> list[Recording]:
@@ -149,7 +149,7 @@ def _missing(path: Path) -> list[Missing]:
 
 def _seal_all(
     fresh: Iterable[Recording],
-    made: duckdb.DuckDBPyConnection,
+    database: duckdb.DuckDBPyConnection,
     path: Path,
     done: Sealed,
     known: Mapping[str, object],
@@ -158,20 +158,20 @@ def _seal_all(
     sealed = []
     with tempfile.TemporaryDirectory(prefix=".kstall-", dir=path.parent) as spool:
         for one in fresh:
-            writer = store.Writer(made, Path(spool))
+            writer = store.Writer(database, Path(spool))
             remarks = [f"{one.dir}: {text}" for text in one.remarks]
             # That its pages or facts are damaged shows only when some of it is in.
-            made.execute("BEGIN")
+            database.execute("BEGIN")
             try:
                 records = _seal_one(one, writer, remarks)
             except NotARecording as error:
-                made.execute("ROLLBACK")
+                database.execute("ROLLBACK")
                 writer.drop()
                 done.left_out.append(missing.damaged(one.dir, error))
                 if one.sid in known:
-                    store.copy(made, path, {one.sid}, but=False)
+                    store.copy(database, path, {one.sid}, but=False)
                 continue
-            made.execute("COMMIT")
+            database.execute("COMMIT")
             done.records += records
             done.added.append(_name(one))
             done.remarks += remarks
@@ -197,50 +197,53 @@ def _known(path: Path) -> dict[str, tuple[int, int, bool]]:
 
 
 def _seal_one(
-    one: Recording,
+    recording: Recording,
     writer: store.Writer,
     remarks: list[str],
 ) -> int:
-    decoder = Decoder(one)
+    decoder = Decoder(recording)
     for table, row in decoder.rows():
         writer.write(table, row)
     gone = {
         (fact.get("pid"), fact.get("starttime")): fact.get("t")
-        for fact in one.facts
+        for fact in recording.facts
         if fact["kind"] == "gone"
     }
-    for fact in one.facts:
+    for fact in recording.facts:
         columns = schema.TABLES.get(fact["kind"])
         if columns is None or fact["kind"] in _OF_OTHERS:
             continue
         row = {name: fact.get(name) for name in columns}
         if fact["kind"] == "proc":
             row["ended"] = gone.get((fact.get("pid"), fact.get("starttime")))
-        writer.write(fact["kind"], row | {"sid": one.sid})
+        writer.write(fact["kind"], row | {"sid": recording.sid})
     names = ("node", "boot_id", "kernel", "instance", "began", "ended")
-    session: dict[str, Any] = {name: one.session.get(name) for name in names}
-    config = json.dumps(one.session.get("config") or {}, sort_keys=True)
+    session: dict[str, Any] = {name: recording.session.get(name) for name in names}
+    config = json.dumps(recording.session.get("config") or {}, sort_keys=True)
     session |= {
-        "sid": one.sid,
-        "pages": one.pages,
-        "facts": len(one.facts),
+        "sid": recording.sid,
+        "pages": recording.pages,
+        "facts": len(recording.facts),
         "config": config,
-        "unrecorded": json.dumps(one.unrecorded),
+        "unrecorded": json.dumps(recording.unrecorded),
     }
     writer.write("session", session | {"records": decoder.records})
-    if one.session.get("ended") is None or any(not s.sealed for s in one.segments):
-        lost = {"sid": one.sid, "cpu": None, "n": None, "reason": "recorder gone"}
-        writer.write("loss", lost | {"t0": one.complete, "t1": None})
+    if recording.session.get("ended") is None or any(
+        not s.sealed for s in recording.segments
+    ):
+        lost = {"sid": recording.sid, "cpu": None, "n": None, "reason": "recorder gone"}
+        writer.write("loss", lost | {"t0": recording.complete, "t1": None})
     try:
         writer.load()
     except duckdb.IOException:
         raise
     except duckdb.Error as error:
         first = str(error).splitlines()[0].replace(f"{writer.spool}/", "")
-        raise NotARecording(f"{one.dir}: its facts do not fit: {first}") from None
+        raise NotARecording(f"{recording.dir}: its facts do not fit: {first}") from None
     if decoder.unpaired:
         remarks.append(
-            f"{one.dir}: {decoder.unpaired} stalls of which only one end was recorded"
+            f"{recording.dir}: {decoder.unpaired} stalls of which only one end was "
+            "recorded"
         )
     return decoder.records
 
@@ -269,13 +272,13 @@ def _union(
     return int(found[0])
 
 
-def _judge_oracles(made: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None:
+def _judge_oracles(database: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None:
     """Compare what was sealed, not what the recorder meant to write, with the oracles.
 
     A record that was dropped on the way in silence shows here.  What the recorder
     itself refused stays refused.
     """
-    with closing(made.cursor()) as cursor:
+    with closing(database.cursor()) as cursor:
         rows = cursor.execute(
             "SELECT rowid, o.sid, provider, scope, metric, theirs, verdict, "
             "coalesce(until, ?) "
@@ -298,15 +301,15 @@ def _judge_oracles(made: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None
             if metric == "union_ns":
                 ours = _union(cursor, str(sid), str(provider), group, until)
             if theirs is None:
-                said = "unknown"
+                text = "unknown"
             else:
                 share, absolute = rules().oracles.get(str(cls), (0.0, 0))
                 if metric == "count":
                     # What happened once was recorded once.
                     share, absolute = 0.0, 0
                 far = abs(ours - theirs) > max(absolute, share * theirs)
-                said = "disagrees" if far or verdict == "disagrees" else "agrees"
+                text = "disagrees" if far or verdict == "disagrees" else "agrees"
             cursor.execute(
                 "UPDATE oracle SET ours = ?, verdict = ? WHERE rowid = ?",
-                [ours, said, rowid],
+                [ours, text, rowid],
             )

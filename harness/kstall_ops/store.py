@@ -56,12 +56,12 @@ def writing(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """
     with (
         files.replacing(path, store=True) as draft,
-        closing(duckdb.connect(str(draft))) as made,
+        closing(duckdb.connect(str(draft))) as database,
     ):
-        made.execute(schema.ddl())
-        yield made
+        database.execute(schema.ddl())
+        yield database
         # That all is in the file, closing alone would not say.
-        made.execute("CHECKPOINT")
+        database.execute("CHECKPOINT")
 
 
 class Writer:
@@ -71,8 +71,8 @@ class Writer:
     and line ends are told apart without a rule of our own.
     """
 
-    def __init__(self, made: duckdb.DuckDBPyConnection, spool: Path) -> None:
-        self._made, self.spool = made, spool
+    def __init__(self, database: duckdb.DuckDBPyConnection, spool: Path) -> None:
+        self._made, self.spool = database, spool
         self._files: dict[str, IO[str]] = {}
 
     def write(self, table: str, row: Row) -> None:
@@ -117,7 +117,7 @@ _STAYS = "collective"
 
 
 def copy(
-    made: duckdb.DuckDBPyConnection, old: Path, sids: Iterable[str], *, but: bool
+    database: duckdb.DuckDBPyConnection, old: Path, sids: Iterable[str], *, but: bool
 ) -> None:
     """Take over what ``old`` has of these sessions, or of all ``but`` these.
 
@@ -125,17 +125,17 @@ def copy(
     """
     check(old)
     literal = str(old).replace("'", "''")
-    made.execute(f"ATTACH '{literal}' AS old (READ_ONLY)")
+    database.execute(f"ATTACH '{literal}' AS old (READ_ONLY)")
     those = list(sids)
     for table in schema.TABLES:
         # Its rows are of no session that is there.
         if table != "missing":
-            made.execute(
+            database.execute(
                 f'INSERT INTO "{table}" SELECT * FROM old."{table}" '  # noqa: S608
                 "WHERE list_contains(?::VARCHAR[], sid) <> ?",
                 [[] if table == _STAYS else those, but],
             )
-    made.execute("DETACH old")
+    database.execute("DETACH old")
 
 
 def check(path: Path) -> None:

@@ -91,14 +91,19 @@ class Step:
     @functools.cached_property
     def _longest(self) -> int:
         # Who is stalled inside leaves late, and may not have waited for anybody.
-        return max(one.wait - one.kept - one.doubt for one in self.arrivals.values())
+        return max(
+            arrival.wait - arrival.kept - arrival.doubt
+            for arrival in self.arrivals.values()
+        )
 
     @functools.cached_property
     def _beside(self) -> dict[str | None, int]:
         """The longest wait on each boot, which has one clock and leaves no doubt."""
         found: dict[str | None, int] = {}
-        for one in self.arrivals.values():
-            found[one.boot] = max(one.wait, found.get(one.boot, one.wait))
+        for arrival in self.arrivals.values():
+            found[arrival.boot] = max(
+                arrival.wait, found.get(arrival.boot, arrival.wait)
+            )
         return found
 
     @functools.cached_property
@@ -200,7 +205,9 @@ def _job(
     world: int | None,
     limits: Rules,
 ) -> Job:
-    ranks = tuple(sorted({one.rank for group in found.values() for one in group}))
+    ranks = tuple(
+        sorted({arrival.rank for group in found.values() for arrival in group})
+    )
     job = Job(name, ranks, [], world=world, of=name)
     if world is not None and world > len(ranks):
         job.silent = world - len(ranks)
@@ -210,14 +217,14 @@ def _job(
         )
     backwards = twice = missing = 0
     for (step, _), group in sorted(found.items()):
-        if any(one.wait < 0 for one in group):
+        if any(arrival.wait < 0 for arrival in group):
             backwards += 1
-        elif len({one.rank for one in group}) < len(group):
+        elif len({arrival.rank for arrival in group}) < len(group):
             twice += 1
         elif len(group) < len(ranks):
             missing += 1
         else:
-            job.steps.append(Step(step, {one.rank: one for one in group}))
+            job.steps.append(Step(step, {arrival.rank: arrival for arrival in group}))
     for count, what in (
         (backwards, "one left before all had entered: the marks are damaged"),
         (twice, "two processes say they are the same rank"),
@@ -226,16 +233,16 @@ def _job(
         if count:
             job.remarks.append(f"{count} steps are left out: {what}")
     lengths = [
-        one.exit - one.since
+        arrival.exit - arrival.since
         for step in job.steps
-        for one in step.arrivals.values()
-        if one.since is not None
+        for arrival in step.arrivals.values()
+        if arrival.since is not None
     ]
     # Of the first step it is not known when it began.
     job.steps = [
         step
         for step in job.steps
-        if all(one.since is not None for one in step.arrivals.values())
+        if all(arrival.since is not None for arrival in step.arrivals.values())
     ]
     job.median = int(statistics.median(lengths)) if lengths else 0
     job.limit = max(limits.late_min_ns, int(limits.late_share * job.median))

@@ -30,14 +30,14 @@ FROM stall WHERE coalesce(t0, t1) IS NOT NULL ORDER BY sid, tid, class, coalesce
 
 def write(path: Path, output: Path, job: str | None = None) -> int:
     """Write the timeline of a store; how many packets.  Raises `OpsError`."""
-    made = explain.report(path, job)
+    report = explain.report(path, job)
     with (
         files.replacing(output) as draft,
         store.reading(path) as opened,
         draft.open("wb") as file,
     ):
         writer = _Writer(file, opened)
-        for verdict in made.verdicts:
+        for verdict in report.verdicts:
             writer.job(verdict)
         writer.stalls()
     return writer.packets
@@ -129,9 +129,9 @@ class _Writer:
         explained = {
             late.rank: {
                 number
-                for one in late.findings
-                if one.level == "explains"
-                for number in one.steps
+                for finding in late.findings
+                if finding.level == "explains"
+                for number in finding.steps
             }
             for late in verdict.stragglers
         }
@@ -142,11 +142,11 @@ class _Writer:
     def _arrival(
         self, job: Job, step: Step, rank: int, explained: dict[int, set[int]]
     ) -> None:
-        one = step.arrivals[rank]
-        who = f"rank {rank} thread {'unknown' if one.tid is None else one.tid}"
+        arrival = step.arrivals[rank]
+        who = f"rank {rank} thread {'unknown' if arrival.tid is None else arrival.tid}"
         groups = () if job.group is None else (f"process group {job.group}",)
-        track = self._track(self._node(one.sid), *groups, who)
-        assert one.since is not None
+        track = self._track(self._node(arrival.sid), *groups, who)
+        assert arrival.since is not None
         late = step.lateness(rank)
         is_last = step.last == rank and late >= job.limit
         flows: tuple[int, ...] = ()
@@ -156,14 +156,16 @@ class _Writer:
                 int.from_bytes(digest("flow", job.name + job.start, step.number), "big")
                 >> 1
             )
-            if culprit == rank and one.tid is not None:
-                key = (one.sid, one.tid)
-                self._causes.setdefault(key, []).append((one.since, one.enter, arrow))
+            if culprit == rank and arrival.tid is not None:
+                key = (arrival.sid, arrival.tid)
+                self._causes.setdefault(key, []).append(
+                    (arrival.since, arrival.enter, arrow)
+                )
             flows = (arrow,)
-        begin = self._when(one.sid, one.since)
+        begin = self._when(arrival.sid, arrival.since)
         # A host may enqueue the next one before a device is done with this one.
-        enter = max(begin, self._when(one.sid, one.enter))
-        end = self._when(one.sid, one.exit)
+        enter = max(begin, self._when(arrival.sid, arrival.enter))
+        end = self._when(arrival.sid, arrival.exit)
         name = f"compute {step.number}{' (late)' if is_last else ''}"
         self._slice(track, begin, enter, name, notes={"lateness_ns": late})
         # The one who is late does not wait: the arrow goes on to those who do.
