@@ -12,7 +12,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -335,8 +335,6 @@ def _unit(
         spec={
             "project": copied,
             "series": series.name,
-            "workloads": [load.name for load in loads],
-            "checks": [check.name for check in series.spec.check],
             "kernel": vm.kernel.key,
             "root": vm.root.key,
             "accel": vm.accel.kind,
@@ -393,8 +391,7 @@ def perform(
 ) -> elsewhere.Result:
     """Boot the guest that `run_guest` of another process requests."""
     project = projects.find(spec["project"], cache_dir)
-    (full_series,) = project.load([spec["series"]])
-    series = _subset(full_series, spec["workloads"], spec["checks"])
+    (series,) = project.load([spec["series"]])
     machine = machine_for(series)
     built = kernel.find(spec["kernel"], cache_dir)
     assert built is not None
@@ -437,23 +434,6 @@ def accelerator(
     if answer.kind != kind:
         raise elsewhere.WrongWorker(f"guests do not run under KVM here: {answer.why}")
     return answer
-
-
-def _subset(series: Series, workloads: Sequence[str], checks: Sequence[str]) -> Series:
-    """``series`` with only these workloads and checks, in its own order."""
-    spec = series.spec.model_copy(
-        update={
-            "workload": tuple(
-                workload
-                for workload in series.spec.workload
-                if workload.name in workloads
-            ),
-            "check": tuple(
-                check for check in series.spec.check if check.name in checks
-            ),
-        }
-    )
-    return dataclasses.replace(series, spec=spec)
 
 
 def matching_reports(results: Path, expression: str) -> tuple[console.Splat, ...]:
