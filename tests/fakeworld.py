@@ -61,6 +61,9 @@ bzImage: $(O)/vmlinux
 \t@cp $(B)/compressed/vmlinux.bin $(B)/compressed/vmlinux.bin.lz4
 \t@cp $(B)/compressed/vmlinux.bin.lz4 $(B)/bzImage
 \t@touch $(O)/System.map
+Image: $(O)/vmlinux
+\t@mkdir -p $(O)/arch/arm64/boot && cp $(O)/vmlinux $(O)/arch/arm64/boot/Image
+\t@touch $(O)/System.map
 $(O)/vmlinux: $(OBJECTS)
 \t@echo "  LD      vmlinux"
 \t@gcc -nostdlib -shared -Wl,--build-id -o $@ $^
@@ -179,6 +182,7 @@ PROJECT = {
     "kconfigs/base.config": "CONFIG_BASE=y\n",
     "kconfigs/demo.config": "CONFIG_DEMO=y\n",
     "scripts/guest-packages.txt": "bpftrace\ndwarves\n",
+    "scripts/guest-packages-arm64.txt": "",
     "scripts/workloads/demo/doze": "#!/bin/sh\necho dozed\n",
     "scripts/workloads/demo/nap": "#!/bin/sh\n",
     "scripts/workloads/demo/kstall_nap.c": "int nap;\n",
@@ -216,7 +220,8 @@ echo "I: installing packages"
 test ! -e "$WORLD/no-mirror" || {
     echo "E: apt-get update failed: Could not connect to the mirror"; exit 100; }
 cd "$WORLD" && rm -rf debian && mkdir debian && cd debian
-mkdir -p usr/bin var/lib/dpkg lib64 usr/lib etc
+mkdir -p usr/bin var/lib/dpkg lib64 usr/lib etc usr/share/base-passwd
+touch usr/share/base-passwd/passwd.master usr/share/base-passwd/group.master
 for package in bpftrace dwarves; do
     printf 'Package: %s\\nStatus: install ok installed\\nVersion: 1\\n\\n' $package
 done >var/lib/dpkg/status
@@ -285,11 +290,19 @@ if "stress" in job:
 #: What LEVEL=deep compiles with, installed or not; make runs gcc all the same.
 COMPILERS = {
     name: f"#!/bin/sh\necho {name} version 99.0.0\n"
-    for name in (
-        "clang-99",
-        *(f"{tool}-99" for tool in variants._LLVM),
-        arch.ARM64.tool("gcc"),
-    )
+    for name in ("clang-99", *(f"{tool}-99" for tool in variants._LLVM))
+}
+#: What another architecture takes: its compiler makes what this machine's makes, and
+#: writes down what of.
+CROSS = {
+    arch.ARM64.qemu: "#!/bin/sh\necho QEMU emulator version 10.0.3\n",
+    arch.ARM64.tool("strip"): '#!/bin/sh\nexec strip "$@"\n',
+    arch.ARM64.tool("gcc"): """\
+#!/bin/sh
+case $1 in --version) echo aarch64 gcc version 99.0.0; exit ;; esac
+echo "$@" >>"$WORLD/cross-compiled"
+exec gcc "$@"
+""",
 }
 #: Programs that can be held while they run.
 HELD = ("cp", "gcc", "git", "make", "mmdebstrap", "perl", "tar", "vng")
@@ -363,6 +376,7 @@ class World:
                 "depmod": "#!/bin/sh\n",
                 "sparse": "#!/bin/sh\n",
                 **COMPILERS,
+                **CROSS,
             },
         )
         write(
