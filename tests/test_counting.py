@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kstall.base import KstallError, NotJudged, arch, cache
+from kstall.base import KstallError, NotJudged, arch, cache, elsewhere
 from kstall.cost import Kernels, counting
 from kstall.evidence import traceabi
 from kstall.guest import accel, guest
@@ -384,6 +384,43 @@ def test_boots_of_a_kernel_are_counted_once(
     edited = dataclasses.replace(kernels.patched, key="edited")
     assert not measure_on(dataclasses.replace(kernels, patched=edited))
     assert counted == ["patched-1", "patched-2", "patched-3"]
+
+
+def test_a_worker_counts_in_the_guest_that_it_was_asked_for(
+    series: Series,
+    kernels: Kernels,
+    project_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    among = dataclasses.replace(kernels, beside=("sched:sched_throttle",))
+    asked = counting._boots(among)
+    given: list[counting.Boot] = []
+
+    def run(*words: Any) -> list[dict[str, Any]]:
+        given.append(words[3])
+        return []
+
+    by_key = {which.key: which for which in (kernels.base, kernels.patched)}
+    monkeypatch.setattr(counting, "run", run)
+    monkeypatch.setattr(counting.kernel, "find", lambda key, _: by_key[key])
+    monkeypatch.setattr(counting.root, "find", lambda *_: kernels.root)
+    found = SimpleNamespace(
+        root=project_root,
+        scripts=project_root / "scripts",
+        harness=project_root / "harness",
+        load=lambda _: [series],
+    )
+    monkeypatch.setattr(counting.projects, "keep", lambda *_: "projects/x")
+    monkeypatch.setattr(counting.projects, "find", lambda *_: found)
+    ui: Any = SimpleNamespace(say=print)
+    context = Context(Project(project_root), tmp_path, tmp_path / "out", "full", ui)
+    for boot in asked:
+        spec = counting._unit(context, series, among, boot).spec
+        counting.perform(tmp_path, tmp_path / "worker", spec, ui)
+        with pytest.raises(elsewhere.WrongWorker, match="a different guest"):
+            counting.perform(tmp_path, tmp_path / "worker", {**spec, "key": "x"}, ui)
+    assert tuple(given) == asked
 
 
 def test_readers_have_all_the_time_of_a_guest_that_has_no_clock(

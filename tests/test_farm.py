@@ -9,10 +9,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+import platform
 import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +31,11 @@ from faulty import (
     tiny_disk,
 )
 from kstall import farm
+from kstall.base import arch
+from kstall.compile import sparse
+from kstall.debian import Root
 from kstall.farm import worker as workers_module
+from kstall.report import matrix
 from processes import bury
 
 #: What a guest does that stands still until it may go on.
@@ -72,10 +78,10 @@ def _forget_all(world: World) -> None:
     forget(world, *kinds)
 
 
-def _alone(world: World) -> str:
+def _alone(world: World, *words: str) -> str:
     """The verdict of this machine alone, from nothing."""
     _forget_all(world)
-    return verdict(world.validate())
+    return verdict(world.validate(*words))
 
 
 def _settled(world: World) -> None:
@@ -112,6 +118,112 @@ def test_verdict_is_that_of_one_machine(tmp_path: Path) -> None:
     assert verdict(ran) == verdict(here)
     assert sorted(guests) == sorted(world.guests[len(guests) :])
     _settled(world)
+
+
+#: What is otherwise on another architecture, and a second module that measures.
+ON_ARM64 = """
+[[overhead.workload]]
+name = "siesta"
+program = "workloads/demo/siesta"
+module = "workloads/demo/kstall_siesta.c"
+operation = "siesta"
+
+[on.arm64]
+append = ["quiet"]
+
+[[on.arm64.skipped]]
+measures = ["siesta"]
+because = "it is too cold there"
+"""
+
+
+def _deviate(world: World) -> None:
+    """Have the series of ``world`` be another one on arm64."""
+    toml = world.project.patches / "demo/series.toml"
+    toml.write_text(toml.read_text() + ON_ARM64)
+    loads = world.project.scripts / "workloads/demo"
+    write(loads, {"siesta": "#!/bin/sh\n", "kstall_siesta.c": "int siesta;\n"})
+    for name in ("doze", "nap"):
+        (loads / name).unlink()
+        (loads / f"{name}.c").write_text("int main(void)\n{\n\treturn 0;\n}\n")
+
+
+def _borrowing() -> None:
+    """What runs here is not borrowed from a root of another architecture."""
+    obtain = sparse.obtain
+
+    def checked(tree: Path, lender: Root, *words: Any) -> sparse.Checker:
+        assert lender.arch.native and lender.pahole.exists()
+        return obtain(tree, lender, *words)
+
+    vars(sparse).update(obtain=checked)
+
+
+def test_another_architecture(tmp_path: Path) -> None:
+    """Workers do what it takes, as this machine does it alone."""
+    world = World(tmp_path / "world", prepare=[_borrowing])
+    _deviate(world)
+    with crowd(world, "one", "two") as workers:
+        ran = workers.validate("--arch", "arm64")
+        require_proven(ran)
+        assert ran.report is not None and ran.report.environment.arch == "arm64"
+        assert len(world.guests) == 7
+    # Nothing was compiled here but a program of the tree.
+    assert not (world.cache / "builds-arm64").exists()
+    assert not (world.cache / "variants-arm64").exists()
+    places = [world.root / name for name in ("one", "two")]
+    assert any((place / "builds-arm64").exists() for place in places)
+    assert any((place / "variants-arm64").exists() for place in places)
+    assert not any((place / "builds").exists() for place in places)
+    assert "cannot do it" not in ran.output
+    compiled = (world.root / "cross-compiled").read_text()
+    # For each guest that has it, and once here.
+    assert (compiled.count("/doze.c"), compiled.count("/nap.c")) == (1, 7)
+    assert _alone(world, "--arch", "arm64") == verdict(ran)
+    _settled(world)
+
+
+def test_architectures_of_a_matrix(world: World) -> None:
+    _own_interpreter(world)
+    file = world.root / "matrix.toml"
+    file.write_text(
+        f'[matrix]\ntrees = ["{world.kernel}"]\narchs = ["x86_64", "arm64"]\n'
+    )
+    words = ("--level", "quick", "--out", str(world.out), "--matrix", str(file))
+    ran = world.run("validate", *words, "--workers", "2")
+    assert ran.exit_code == 0, ran.output
+    grid = matrix.read(world.out / "latest")
+    assert [(column.arch, column.status) for column in grid.columns] == [
+        ("x86_64", "proven"),
+        ("arm64", "proven"),
+    ]
+    assert not list(world.cache.glob("builds*"))
+    _settled(world)
+
+
+def test_compiler_for_another_architecture_is_named(world: World) -> None:
+    """A worker that has none is told of by the compiler's own name."""
+
+    def without() -> None:
+        names = workers_module._programs()
+        few = tuple(name for name in names if name != arch.ARM64.tool("gcc"))
+        vars(workers_module).update(_programs=lambda: few)
+
+    with crowd(world) as workers:
+        world.prepare.append(without)
+        workers.hire("odd")
+        world.prepare.clear()
+        workers.gather()
+        ran = workers.validate("--arch", "arm64")
+        assert ran.exit_code == 2, ran.output
+        error = ran.stage("workers").error or ""
+        assert "odd has no aarch64-linux-gnu-gcc: aarch64 gcc version 99.0.0" in error
+        assert "and not" not in error
+        workers.hire("two")
+        workers.gather()
+        ran = workers.validate("--arch", "arm64")
+        require_proven(ran)
+        assert "cannot do it" not in ran.output
 
 
 def test_panic_on_a_worker_is_a_panic(world: World) -> None:
@@ -291,6 +403,24 @@ def test_worker_with_another_compiler_is_not_asked(world: World) -> None:
         workers.gather()
         require_proven(workers.validate())
     # It has compiled nothing, and booted what the other one has built.
+    assert not (world.root / "odd/builds").exists()
+
+
+def test_worker_of_another_architecture_compiles_nothing(world: World) -> None:
+    """Its compiler has the same version, but is another one."""
+    with crowd(world) as workers:
+        world.prepare.append(lambda: setattr(platform, "machine", lambda: "aarch64"))
+        workers.hire("odd")
+        world.prepare.clear()
+        workers.gather()
+        ran = workers.validate()
+        assert ran.exit_code == 2, ran.output
+        first, *_ = (ran.stage("workers").error or "").splitlines()
+        # That is all it lacks.
+        assert first.endswith(": odd has arch: aarch64 and not arch: x86_64")
+        workers.hire("two")
+        workers.gather()
+        require_proven(workers.validate())
     assert not (world.root / "odd/builds").exists()
 
 

@@ -15,11 +15,11 @@ from fakeworld import World
 from farms import Crowd, crowd
 from faulty import require_proven
 from kstall import farm
-from kstall.base import KstallError, cache, elsewhere
+from kstall.base import KstallError, arch, cache, elsewhere
 from kstall.base.errors import NotJudged
 from kstall.farm.client import _lacks
 from kstall.farm.line import Line, Ticket
-from kstall.guest import guestrun
+from kstall.guest import guest, guestrun
 
 _LOOPBACK = ("127.0.0.1", "::1")
 
@@ -216,6 +216,14 @@ def test_what_a_worker_lacks_is_named() -> None:
         "gcc: gcc 12 and not gcc: gcc 14",
         "no clang: 19",
     ]
+
+
+def test_only_kvm_needs_a_machine_of_the_guests_architecture() -> None:
+    machine = guest.Machine(memory="2G")
+    emulated = guestrun.needs_of(machine, "tcg", arch.X86_64)
+    assert emulated["memory"] == 2.5 and not any("arch" in name for name in emulated)
+    needs = guestrun.needs_of(machine, "kvm", arch.X86_64)
+    assert needs == {**emulated, "kvm": 1.0, "arch: x86_64": 1.0}
 
 
 # -- Slurm, and without Dask -----------------------------------------------------------

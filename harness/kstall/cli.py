@@ -817,11 +817,6 @@ def _helped(
     """``request`` with the workers that are to help, for as long as the block lasts."""
     with contextlib.ExitStack() as stack:
         ui = stack.enter_context(Ui(console))
-        if where is not None and request.arch is not arch.X86_64:
-            raise KstallError(
-                f"workers cannot build for {request.arch.name} yet",
-                next="leave out --workers or --on, to build and boot on this machine",
-            )
         if where is not None:
             shelf = _farm().Shelf(request.cache, units.KINDS)
             root = request.project.root

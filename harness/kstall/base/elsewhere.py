@@ -10,12 +10,14 @@ dispatcher everything is done in this process.
 from __future__ import annotations
 
 import contextlib
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from . import cache
+from .arch import Architecture
 from .errors import KstallError
 from .stage import Figure, figure
 
@@ -117,6 +119,24 @@ class Kind:
     def packed(self, place: Path) -> Iterator[Sequence[str]]:
         """The names below ``place`` to pack, unchanged while the block runs."""
         yield sorted(path.name for path in place.iterdir())
+
+
+def compiling(architecture: Architecture, compiler: str) -> dict[str, float]:
+    """What a unit that compiles for ``architecture`` needs of a worker: gcc that prints
+    ``compiler`` as its version, and a machine of this one's architecture.
+
+    Elsewhere the same words are those of another compiler, and programs of the lending
+    root, such as pahole, do not run.
+    """
+    return {
+        f"{architecture.tool('gcc')}: {compiler}": 1.0,
+        machine(platform.machine()): 1.0,
+    }
+
+
+def machine(name: str) -> str:
+    """The property of workers whose own architecture uname(1) calls ``name``."""
+    return f"arch: {name}"
 
 
 #: Does units of a kind, given the cache and ``out`` of a worker, and the spec.

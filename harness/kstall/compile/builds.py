@@ -22,6 +22,7 @@ from typing import Any
 from ..base import (
     KstallError,
     Sink,
+    arch,
     cache,
     elsewhere,
     parallel,
@@ -54,13 +55,22 @@ _appending = threading.Lock()
 
 @dataclass(frozen=True)
 class Work:
-    """A ``series``, planned on its base, and what compiles it."""
+    """A ``series``, planned on its base, and what compiles it for guests on ``root``.
+
+    Programs are borrowed from ``lending``, if that root is of another architecture.
+    """
 
     context: Context
     series: Series
     plan: Plan
     tools: Toolchain
     root: Root
+    lending: Root | None = None
+
+    @property
+    def lender(self) -> Root:
+        """The root from which this machine borrows programs."""
+        return self.lending or self.root
 
     @property
     def log(self) -> Path:
@@ -200,12 +210,21 @@ def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere
                 "series": work.series.name,
                 "level": work.context.level,
                 "base": base.as_json(),
+                "arch": work.root.arch.name,
                 "root": work.root.key,
+                "lending": work.lender.key,
                 "variant": variant.name,
                 "keys": keys,
             },
-            entries=(project_copy, f"trees/{base.id}", f"roots/{work.root.key}"),
-            needs={"build": 1.0, "slot": 1.0, f"gcc: {work.tools.compiler}": 1.0},
+            entries=(
+                *(project_copy, f"trees/{base.id}"),
+                *(f"roots/{work.root.key}", f"roots/{work.lender.key}"),
+            ),
+            needs={
+                "build": 1.0,
+                "slot": 1.0,
+                **elsewhere.compiling(work.tools.arch, work.tools.compiler),
+            },
             seconds=10.0 + 5.0 * len(keys),
         )
 
@@ -215,13 +234,16 @@ def perform(
 ) -> elsewhere.Result:
     """Compile all states of a series in a variant, for another process."""
     project = projects.find(spec["project"], cache_dir)
-    (series,) = project.load([spec["series"]])
+    architecture = arch.named(spec["arch"])
+    (declared,) = project.load([spec["series"]])
+    series = declared.on(architecture)
     base = Base.of_json(spec["base"], cache_dir)
-    user_space = root.find(spec["root"], cache_dir)
-    tools = kernel.toolchain(user_space.pahole, cache_dir)
+    user_space = root.find(spec["root"], cache_dir, architecture)
+    lending = root.find(spec["lending"], cache_dir, arch.host())
+    tools = kernel.toolchain(lending.pahole, cache_dir, user_space)
     context = Context(project, cache_dir, out, spec["level"], ui)
     plan = tree.plan(base, series.patches, out / "plan")
-    work = Work(context, series, plan, tools, user_space)
+    work = Work(context, series, plan, tools, user_space, lending)
     turns, _ = _variants(work)
     matches = [
         variant
@@ -320,7 +342,7 @@ def _variants(work: Work) -> tuple[list[list[Variant]], list[Trial]]:
     unavailable = []
     checker = None
     try:
-        checker = sparse.obtain(tree_, work.root, work.cache, work.context.ui.say)
+        checker = sparse.obtain(tree_, work.lender, work.cache, work.context.ui.say)
     except sparse.NoChecker as error:
         unavailable.append(
             Trial(compiling.SPARSE, "sparse", unavailable=_reason(error))
@@ -534,8 +556,9 @@ def _compile(
             except kconfig.CannotBeOff as error:
                 _keep(entry, Outcome(impossible=error.what))
                 continue
-            arch = variant.tools.arch
-            output = outputs.apart(state.applied, variant.place, work.cache, arch)
+            output = outputs.apart(
+                state.applied, variant.place, work.cache, variant.tools.arch
+            )
             assert output not in jobs
             job = Job(
                 tree=state.applied,

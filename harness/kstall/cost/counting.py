@@ -28,6 +28,7 @@ from ..base import (
     KstallError,
     NotJudged,
     Sink,
+    arch,
     cache,
     elsewhere,
     parallel,
@@ -274,14 +275,15 @@ def _unit(
         f"roots/{kernels.root.key}",
         extra,
     ]
-    side = key_of(context.project, series, kernels, boot.side)
+    key = _boot_key(context.project, series, kernels, boot)
     return elsewhere.Unit(
         kind="counting",
-        key=cache.digest(side, boot.name, boot.formats),
+        key=key,
         title=f"{boot.name} of what {series.name} costs",
         spec={
             "project": project_copy,
             "series": series.name,
+            "arch": kernels.root.arch.name,
             "kernel": boot.kernel.key,
             "extra": extra,
             "root": kernels.root.key,
@@ -289,11 +291,18 @@ def _unit(
             "modes": list(boot.modes),
             "formats": boot.formats,
             "beside": list(boot.beside),
+            "key": key,
         },
         entries=tuple(entry for entry in entries if entry is not None),
         needs=guestrun.needs_of(_machine(series), "tcg", kernels.root.arch),
         seconds=20.0 + 40.0 * ("bpftrace" in boot.modes),
     )
+
+
+def _boot_key(project: Project, series: Series, kernels: Kernels, boot: Boot) -> str:
+    """`key_of` what is counted in one of the boots."""
+    side = key_of(project, series, kernels, boot.side)
+    return cache.digest(side, boot.name, boot.formats)
 
 
 def _run_away(
@@ -314,7 +323,9 @@ def perform(
 ) -> elsewhere.Result:
     """Count in one boot, for `measure` of another process."""
     project = projects.find(spec["project"], cache_dir)
-    (series,) = project.load([spec["series"]])
+    architecture = arch.named(spec["arch"])
+    (declared,) = project.load([spec["series"]])
+    series = declared.on(architecture)
     built = kernel.find(spec["kernel"], cache_dir)
     assert built is not None
     boot = Boot(
@@ -325,12 +336,16 @@ def perform(
         spec["formats"],
         tuple(spec["beside"]),
     )
-    kernels = Kernels(built, built, root.find(spec["root"], cache_dir))
+    user_space = root.find(spec["root"], cache_dir, architecture)
+    # The other one is not booted here.
+    kernels = Kernels(built, built, user_space, beside=boot.beside)
+    if _boot_key(project, series, kernels, boot) != spec["key"]:
+        raise elsewhere.WrongWorker("this worker would count in a different guest")
     directory = out / boot.name
     error: KstallError | None = None
     try:
         log = directory / "compile.log"
-        compile_programs(project, series, out, log, kernels.root.arch)
+        compile_programs(project, series, out, log, architecture)
         machine = _machine(series)
         counts = run(project, series, kernels, boot, out, _COUNTED, machine)
         cache.write_json(directory / _COUNTS, counts)

@@ -26,6 +26,7 @@ from distributed import Worker
 from .. import __version__
 from ..base import (
     KstallError,
+    arch,
     cache,
     elsewhere,
     explain,
@@ -41,10 +42,7 @@ from .transport import NO_PAGE, Tls, own_address, require_private
 
 #: The amount of a property, of which nothing is used up.
 _PLENTY = 1e9
-_PROGRAMS = (
-    *("gcc", "clang", "ccache", "sparse", "pahole"),
-    *("aarch64-linux-gnu-gcc", "qemu-system-x86_64", "qemu-system-aarch64", "zstd"),
-)
+_PROGRAMS = ("gcc", "clang", "ccache", "sparse", "pahole", "zstd")
 #: Dask's settings in all our processes: no profiles, and more patience.
 SETTINGS = {
     "distributed.scheduler.allowed-failures": 3,
@@ -80,7 +78,7 @@ class Offer:
         """The same as Dask's resources: amounts, and properties."""
         properties = [
             f"kstall: {self.kstall}",
-            f"arch: {self.arch}",
+            elsewhere.machine(self.arch),
             *(f"{name}: {text}" for name, text in self.programs.items()),
             *(["kvm"] if self.kvm else []),
         ]
@@ -121,9 +119,18 @@ def offer(cache_dir: Path, name: str, slots: int | None, memory: str | None) -> 
         disk=round(space.available(cache_dir) / 10**9, 1),
         kvm=os.access("/dev/kvm", os.R_OK | os.W_OK),
         programs={
-            program: text for program in _PROGRAMS if (text := _version_of(program))
+            program: text for program in _programs() if (text := _version_of(program))
         },
     )
+
+
+def _programs() -> tuple[str, ...]:
+    """The programs that units may need in one version: also those for guests of each
+    architecture."""
+    names = list(_PROGRAMS)
+    for architecture in map(arch.named, arch.NAMES):
+        names += (architecture.tool("gcc"), architecture.qemu)
+    return tuple(dict.fromkeys(names))
 
 
 def _version_of(program: str) -> str | None:

@@ -23,6 +23,7 @@ from ..base import (
     KstallError,
     NotJudged,
     Sink,
+    arch,
     cache,
     elsewhere,
     figure,
@@ -308,13 +309,18 @@ def _run(
 def needs_of(
     machine: guest.Machine, kind: str, architecture: Architecture
 ) -> dict[str, float]:
-    """What a worker needs for a guest on ``machine`` with the accelerator ``kind``."""
+    """What a worker needs for a guest on ``machine`` with the accelerator ``kind``.
+
+    Its own architecture matters only to KVM: QEMU emulates guests of any.
+    """
     needs = {
         "slot": 1.0,
         "memory": (machine.bytes_of_memory + _BESIDE_MEMORY) / 2**30,
         f"{architecture.qemu}: {accel.version_of(architecture)}": 1.0,
     }
-    return {**needs, "kvm": 1.0} if kind == "kvm" else needs
+    if kind != "kvm":
+        return needs
+    return {**needs, "kvm": 1.0, elsewhere.machine(architecture.machine): 1.0}
 
 
 def _unit(
@@ -335,6 +341,7 @@ def _unit(
         spec={
             "project": copied,
             "series": series.name,
+            "arch": vm.root.arch.name,
             "kernel": vm.kernel.key,
             "root": vm.root.key,
             "accel": vm.accel.kind,
@@ -391,11 +398,13 @@ def perform(
 ) -> elsewhere.Result:
     """Boot the guest that `run_guest` of another process requests."""
     project = projects.find(spec["project"], cache_dir)
-    (series,) = project.load([spec["series"]])
+    architecture = arch.named(spec["arch"])
+    (declared,) = project.load([spec["series"]])
+    series = declared.on(architecture)
     machine = machine_for(series)
     built = kernel.find(spec["kernel"], cache_dir)
     assert built is not None
-    user_space = root.find(spec["root"], cache_dir)
+    user_space = root.find(spec["root"], cache_dir, architecture)
     vm = Guest(
         built,
         user_space,

@@ -37,6 +37,11 @@ class Ground:
     cache: Path
     lending: Root | None = None
 
+    @property
+    def lender(self) -> Root:
+        """The root from which this machine borrows programs."""
+        return self.lending or self.root
+
 
 @dataclass(frozen=True)
 class Group:

@@ -19,6 +19,7 @@ from typing import Any
 from ..base import (
     FailedCheck,
     KstallError,
+    arch,
     cache,
     elsewhere,
     process,
@@ -148,21 +149,28 @@ def perform(
 ) -> elsewhere.Result:
     """Build, on a worker, the kernels that `make` of another process asked for."""
     project = projects.find(spec["project"], cache_dir)
-    user_space = root.find(spec["root"], cache_dir)
+    architecture = arch.named(spec["arch"])
+    user_space = root.find(spec["root"], cache_dir, architecture)
+    lending = root.find(spec["lending"], cache_dir, arch.host())
     ground = Ground(
         project,
         source.Base.of_json(spec["base"], cache_dir),
         user_space,
-        kernel.toolchain(user_space.pahole, cache_dir),
+        kernel.toolchain(lending.pahole, cache_dir, user_space),
         cache_dir,
+        lending,
     )
     run = runs.begin(out, (), ui)
-    series = project.load(spec["series"])
+
+    def loaded(names: Sequence[str]) -> tuple[Series, ...]:
+        return tuple(series.on(architecture) for series in project.load(names))
+
+    series = loaded(spec["series"])
     if len(series) == 1:
         plan = tree.plan(ground.base, series[0].patches, run.dir)
         like = None
         if others := spec["configured-as"]:
-            like, _ = applied(ground.base, project.load(others), run.dir)
+            like, _ = applied(ground.base, loaded(others), run.dir)
         group = Group(series, plan, like)
         entry = SeriesReport(
             name=series[0].name,
@@ -339,17 +347,22 @@ class _Maker:
                 else [],
                 "level": self.level,
                 "base": ground.base.as_json(),
+                "arch": ground.root.arch.name,
                 "root": ground.root.key,
+                "lending": ground.lender.key,
                 "attempt": self.attempt,
                 "key": self.key(),
             },
-            entries=(copied, f"trees/{ground.base.id}", f"roots/{ground.root.key}"),
+            entries=(
+                *(copied, f"trees/{ground.base.id}"),
+                *(f"roots/{ground.root.key}", f"roots/{ground.lender.key}"),
+            ),
             needs={
                 "build": 1.0,
                 "slot": elsewhere.ALL,
                 "memory": _MEMORY,
                 "disk": _DISK,
-                f"gcc: {ground.tools.compiler}": 1.0,
+                **elsewhere.compiling(ground.tools.arch, ground.tools.compiler),
             },
             seconds=900.0 if self._wants_base else 600.0,
         )

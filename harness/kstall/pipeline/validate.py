@@ -29,7 +29,7 @@ from ..evidence import evidence, mutate
 from ..guest import Guest, accel
 from ..lint import reading
 from ..report import SeriesReport, explain, matrix, report
-from ..series import Level, Project, Series
+from ..series import Context, Level, Project, Series
 from ..tree import am, source, tree
 from . import builds, debugging, kernels, overhead, patches, sharing, trials
 from . import run as runs
@@ -404,7 +404,11 @@ def _ahead(
             context = run.context(request.project, request.cache, request.level)
             for series in applicable:
                 plan = plans[series.name]
-                ahead(Work(context, series, plan, ground.tools, ground.root))
+                ahead(_work(context, series, plan, ground))
+
+
+def _work(context: Context, series: Series, plan: tree.Plan, ground: Ground) -> Work:
+    return Work(context, series, plan, ground.tools, ground.root, ground.lending)
 
 
 def _subject(
@@ -477,8 +481,7 @@ def _compile(
         return None
     context = run.context(request.project, request.cache, request.level)
     context = dataclasses.replace(context, seeds=request.seeds)
-    lending = ground.lending or ground.root
-    work = Work(context, series, plan, ground.tools, lending)
+    work = _work(context, series, plan, ground)
     with kernels.workspace(ground.base, run.ui) as checkout:
         patches.read(
             reading.Work(context, series, plan),
