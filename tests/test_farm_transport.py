@@ -92,6 +92,14 @@ def _outside(workers: Crowd) -> list[str]:
 
 def test_nobody_else_can_connect(tmp_path: Path) -> None:
     with crowd(World(tmp_path / "world"), "one") as workers:
+        workers.hire("local", "--host", "127.0.0.1")
+        workers.hire("open", "--host", "0.0.0.0")
+        workers.gather()
+        # It is refused, as it has no certificates.
+        refused = workers.workers.pop("open")
+        refused.join(60)
+        assert refused.exitcode == 2
+        assert "--host 0.0.0.0 is not this machine" in workers.output(refused)
         assert _outside(workers) == []
 
 

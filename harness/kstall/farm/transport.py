@@ -62,13 +62,19 @@ def require_private(address: str, tls: Tls | None) -> Security | None:
                 next="name them: --tls-ca-file, --tls-cert and --tls-key",
             )
         return tls.security()
-    if not is_loopback(parts.hostname):
+    require_loopback(parts.hostname, address)
+    return None
+
+
+def require_loopback(host: str, named: str) -> None:
+    """Raise `KstallError`, about what the user ``named``, if others can connect to
+    ``host``, where nothing is encrypted."""
+    if not is_loopback(host):
         raise KstallError(
-            f"{address} is not this machine, and tcp:// has no encryption: a worker "
+            f"{named} is not this machine, and tcp:// has no encryption: a worker "
             "executes what it is sent",
             next="use tls:// with certificates, see docs/workers.md",
         )
-    return None
 
 
 def own_address(address: str) -> str:

@@ -38,7 +38,13 @@ from ..base import (
 )
 from .shelf import Shelf
 from .store import Artifact, Damaged, Store
-from .transport import NO_PAGE, Tls, own_address, require_private
+from .transport import (
+    NO_PAGE,
+    Tls,
+    own_address,
+    require_loopback,
+    require_private,
+)
 
 #: The amount of a property, of which nothing is used up.
 _PLENTY = 1e9
@@ -270,10 +276,12 @@ def work(
     """Work for the scheduler at ``address`` until it ends, or a signal ends us.
 
     ``patience`` are seconds to wait for it.  Raises `KstallError` if it is not there,
-    or was lost.
+    or was lost, or if other machines could connect to ``host`` without ``tls``.
     """
     global _bench  # noqa: PLW0603 - Dask calls a plain function, without our worker
     security = require_private(address, tls)
+    if security is None and host is not None:
+        require_loopback(host, f"--host {host}")
     quiet()
     say(str(capacity))
     with process.together() as children:
