@@ -42,6 +42,25 @@ def test_addresses_that_are_refused(address: str, says: str) -> None:
         farm.require_private(address, None)
 
 
+def test_address_is_refused_before_a_store_is_missed(tmp_path: Path) -> None:
+    for address, says in (
+        ("127.0.0.1:8786", "is not an address of a scheduler"),
+        ("tls://192.0.2.1:8786", "asks for certificates"),
+    ):
+        where = farm.Where(on=address)
+        with (
+            pytest.raises(KstallError, match=says),
+            farm.opened(where, farm.Shelf(tmp_path), tmp_path, print),
+        ):
+            pass
+    where = farm.Where(on="slurm:cores=1,memory=1GB")
+    with (
+        pytest.raises(KstallError, match="its workers need a store"),
+        farm.opened(where, farm.Shelf(tmp_path), tmp_path, print),
+    ):
+        pass
+
+
 def test_loopback_needs_no_certificates() -> None:
     for address in ("tcp://127.0.0.1:8786", "tcp://[::1]:8786", "tcp://localhost:1"):
         assert farm.require_private(address, None) is None

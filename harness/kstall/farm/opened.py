@@ -52,6 +52,9 @@ def opened(
     `KstallError` if they cannot be reached or started.
     """
     quiet()
+    security = None
+    if where.on is not None and not where.on.startswith(_SLURM):
+        security = require_private(where.on, where.tls)
     store = Store(where.store or str(_own_store(where, shelf.cache)))
     store.probe()
     with contextlib.ExitStack() as stack:
@@ -66,7 +69,6 @@ def opened(
             _wait(client, 1, None)
         else:
             assert where.on is not None
-            security = require_private(where.on, where.tls)
             client = stack.enter_context(_client(where.on, security))
         farm = Farm(client, store, shelf, say)
         stack.callback(farm.close)
