@@ -32,6 +32,25 @@ def test_an_unknown_series_is_two(capsys: pytest.CaptureFixture[str]) -> None:
     assert "choose from: " in stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "processors"),
+    [("0", {0}), ("0,2", {0, 2}), ("0-1", {0, 1}), ("4, 0-2,2", {0, 1, 2, 4})],
+)
+def test_processors_of_a_worker(text: str, processors: set[int]) -> None:
+    words = ["worker", "tcp://127.0.0.1:1", "--cpus", text]
+    assert cli._parser().parse_args(words).cpus == processors
+
+
+@pytest.mark.parametrize("text", ["", "a", "0,", "0-", "1-0", "-1", "0..1"])
+def test_processors_that_are_none(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["worker", "tcp://127.0.0.1:1", f"--cpus={text}"])
+    assert caught.value.code == 2
+    assert "argument --cpus: " in capsys.readouterr().err
+
+
 def test_not_a_kernel_tree_is_two(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -122,6 +122,20 @@ def test_nobody_else_can_connect(tmp_path: Path) -> None:
         assert _outside(workers) == []
 
 
+def test_processors_of_a_worker(tmp_path: Path) -> None:
+    first = min(os.sched_getaffinity(0))
+    with crowd(World(tmp_path / "world")) as workers:
+        one = workers.hire("one", "--cpus", f"{first}-{first}")
+        lost = workers.hire("lost", "--cpus", "99999")
+        workers.gather()
+        assert "one: 2 slots on 1 processors" in workers.output(one)
+        lost.join(60)
+        assert lost.exitcode == 2
+        said = workers.output(lost)
+        assert "--cpus: not processors of this machine: 99999" in said, said
+        assert "Traceback" not in said
+
+
 def test_certificates(tmp_path: Path) -> None:
     world = World(tmp_path / "world", level="quick")
     mine = _certificates(tmp_path, "machine", "ca")

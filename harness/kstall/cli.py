@@ -10,6 +10,7 @@ import io
 import json
 import os
 import platform
+import re
 import signal
 import sys
 import traceback
@@ -507,7 +508,10 @@ def _add_worker(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--memory-limit", metavar="SIZE", help="such as 16GB (default: free memory)"
     )
     worker.add_argument(
-        "--cpus", metavar="LIST", help="run on these processors, such as 0,2"
+        "--cpus",
+        type=_processors,
+        metavar="LIST",
+        help="run on these processors, such as 0,2 or 0-3",
     )
     worker.add_argument(
         "--host", help="address to listen on (default: the one towards the scheduler)"
@@ -654,6 +658,19 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text}: not at least 1")
     return number
+
+
+def _processors(text: str) -> frozenset[int]:
+    """A list of processors as taskset(1) takes it: numbers, and ranges of them."""
+    chosen: set[int] = set()
+    for word in text.split(","):
+        if not (match := re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", word.strip())):
+            raise argparse.ArgumentTypeError(f"{text}: not like 0,2 or 0-3")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise argparse.ArgumentTypeError(f"{text}: {last} is before {first}")
+        chosen.update(range(first, last + 1))
+    return frozenset(chosen)
 
 
 def _project_root() -> Path:
@@ -879,7 +896,13 @@ def _worker(arguments: argparse.Namespace, console: Console) -> int:
     place = (arguments.cache or _cache() / "workers" / name).absolute()
     place.mkdir(parents=True, exist_ok=True)
     if arguments.cpus:
-        os.sched_setaffinity(0, {int(cpu) for cpu in arguments.cpus.split(",")})
+        try:
+            os.sched_setaffinity(0, arguments.cpus)
+        except OSError as error:
+            listed = ", ".join(map(str, sorted(arguments.cpus)))
+            raise KstallError(
+                f"--cpus: not processors of this machine: {listed}"
+            ) from error
 
     def say(text: str) -> None:
         console.print(text, markup=False, soft_wrap=True)
