@@ -6,13 +6,15 @@ The verdict has to be that of one machine, and nothing may be left.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import os
 import platform
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,11 @@ from faulty import (
     tiny_disk,
 )
 from kstall import farm
-from kstall.base import arch
+from kstall.base import KstallError, arch, elsewhere
 from kstall.compile import sparse
 from kstall.debian import Root
 from kstall.farm import worker as workers_module
+from kstall.pipeline import units
 from kstall.report import matrix
 from processes import bury
 
@@ -349,6 +352,70 @@ def test_last_worker_killed(world: World) -> None:
     _settled(world)
 
 
+def _second_killed(workers: Crowd) -> ForkProcess:
+    """A client whose guest one worker could not boot; the next one was killed as it
+    did."""
+    world = workers.world
+    world.guest(WAITS)
+    world.prepare.append(lambda: _first_is_faulty(world))
+    for name in ("one", "two"):
+        workers.hire(name)
+    workers.gather()
+    world.prepare.pop()
+    child = workers.ask()
+    until("a guest", (world.root / "booted").exists)
+    first = (world.root / "faulty/name").read_text()
+    assert f"guest of demo: {first} cannot do it: it is broken" in world._output(child)
+    (victim,) = workers.workers.keys() - {first}
+    workers.kill(workers.workers[victim])
+    return child
+
+
+def _first_is_faulty(world: World) -> None:
+    """The first worker that is to boot a guest cannot."""
+    performers = units.performers
+
+    def faulty() -> dict[str, elsewhere.Performer]:
+        boot = performers()["guest"]
+
+        def once(cache_dir: Path, out: Path, spec: Mapping[str, Any]) -> Any:
+            with contextlib.suppress(FileExistsError):
+                (world.root / "faulty").mkdir()
+                (world.root / "faulty/name").write_text(cache_dir.name)
+                raise KstallError("it is broken")
+            return boot(cache_dir, out, spec)
+
+        return {**performers(), "guest": once}
+
+    vars(units).update(performers=faulty)
+
+
+def test_worker_killed_after_another_one_was_faulty(world: World) -> None:
+    """Only the faulty one is left, which is not asked again."""
+    world.prepare.append(_impatient_farm)
+    with crowd(world) as workers:
+        child = _second_killed(workers)
+        first = (world.root / "faulty/name").read_text()
+        ran = world.end(child)
+        assert ran.exit_code == 2, ran.output
+        error = ran.stage("guest").error or ""
+        assert f"it is broken (on {first}; no worker can do this: " in error, error
+        assert "guest of demo: there is no other worker)" in error
+        _go(world)
+    _settled(world)
+
+
+def test_worker_that_comes_after_both(world: World) -> None:
+    with crowd(world) as workers:
+        child = _second_killed(workers)
+        _go(world)
+        workers.hire("three")
+        require_proven(world.end(child))
+        assert len(world.guests) == 2
+    assert _alone(world) == verdict(world.outcome(child))
+    _settled(world)
+
+
 def _impatient_farm() -> None:
     from kstall.farm import client
 
@@ -503,20 +570,20 @@ def test_two_clients_that_want_the_same_kernel(world: World) -> None:
         first = workers.ask()
         until("a build", (world.root / "building").exists)
         # Another machine, but for the store and the sources.
-        elsewhere = copy.copy(world)
-        elsewhere.prepare = []
+        another = copy.copy(world)
+        another.prepare = []
         shutil.copytree(world.cache / "trees", world.root / "cache2/trees")
         shutil.copytree(world.cache / "roots", world.root / "cache2/roots")
         shutil.copytree(world.cache / "sources", world.root / "cache2/sources")
-        elsewhere.prepare.append(
+        another.prepare.append(
             lambda: os.environ.update(KSTALL_CACHE=str(world.root / "cache2"))
         )
         store = ("--store", str(world.cache / "store"), "--out", str(world.root / "o2"))
-        second = elsewhere.start("--on", workers.address, *store)
+        second = another.start("--on", workers.address, *store)
         until("it asks, too", lambda: "2 workers" in world._output(second))
         _go(world)
         require_proven(world.end(first))
-        require_proven(elsewhere.end(second))
+        require_proven(another.end(second))
     assert _linked(world) == 1
     assert world.guests == ["doze"]
 

@@ -48,8 +48,9 @@ class _Job:
     unit: elsewhere.Unit
     future: Future[Any] | None = None
     answer: dict[str, Any] | None = None
-    # Workers that could not do it.
+    # Workers that could not do it, and then the addresses of those that may.
     tried: set[str] = field(default_factory=set)
+    others: frozenset[str] = frozenset()
     faults: list[dict[str, Any]] = field(default_factory=list)
     number: int = 0
     asked: bool = False
@@ -167,6 +168,13 @@ class Farm:
         job.number += 1
         self._submit(job, fresh=fresh)
 
+    def _elsewhere(self, job: _Job) -> None:
+        """Ask others: those that were asked are gone, and Dask would wait for them."""
+        if job.future is not None:
+            # Which also frees its place in the line.
+            job.future.cancel()
+            self._again(job)
+
     def _submit(self, job: _Job, *, fresh: bool = False) -> None:
         unit = job.unit
         needs = {**unit.needs, f"kstall: {version()}": 1.0}
@@ -194,7 +202,8 @@ class Farm:
             key += f"-{time.monotonic_ns()}"
         takes = {name: needs[name] for name in _AMOUNTS if name in needs}
         # Those that could not do it are not asked again.
-        workers = list(fitting) if job.tried else None
+        job.others = frozenset(fitting) if job.tried else frozenset()
+        workers = sorted(job.others) or None
 
         def begin(ticket: Ticket) -> None:
             try:
@@ -229,22 +238,26 @@ class Farm:
         """The workers that could do it, by address.  Raises `NoWorker`."""
         limit = time.monotonic() + self._patience
         while True:
-            workers = self._look()
-            fitting = {
-                address: worker
-                for address, worker in workers.items()
-                if worker["name"] not in tried and not _lacks(worker, needs)
-            }
-            if fitting:
+            if fitting := self._able(needs, tried):
                 return fitting
             # Workers that are starting will register soon.
-            if workers or time.monotonic() > limit:
+            if self._workers or time.monotonic() > limit:
                 raise self._no_worker(unit, needs, tried)
             self._pause()
 
+    def _able(
+        self, needs: Mapping[str, float], tried: set[str]
+    ) -> dict[str, dict[str, Any]]:
+        """The workers that meet ``needs`` and were not ``tried``, by address."""
+        return {
+            address: worker
+            for address, worker in self._look().items()
+            if worker["name"] not in tried and not _lacks(worker, needs)
+        }
+
     def _no_worker(
         self, unit: elsewhere.Unit, needs: Mapping[str, float], tried: set[str]
-    ) -> KstallError:
+    ) -> NoWorker:
         reasons = [
             f"{worker['name']} has {', '.join(_lacks(worker, needs))}"
             for worker in self._workers.values()
@@ -301,10 +314,20 @@ class Farm:
     def _answer(self, job: _Job) -> dict[str, Any]:
         """The answer of the first worker that can do the unit."""
         while True:
-            answer = job.answer or self._waited(job)
+            answer = self._answered(job)
             if "fault" not in answer:
                 return answer
             self._faulty(job, answer)
+
+    def _answered(self, job: _Job) -> dict[str, Any]:
+        """The next answer.  If nobody is left who can give one, raises the error of the
+        first worker that could not, or `NoWorker`."""
+        try:
+            return job.answer or self._waited(job)
+        except NoWorker as no_worker:
+            if not job.faults:
+                raise
+            raise self._first_fault(job, no_worker) from no_worker
 
     def _faulty(self, job: _Job, answer: dict[str, Any]) -> None:
         """Ask another worker.  Raises the error of the first one if there is none."""
@@ -324,9 +347,13 @@ class Farm:
         try:
             self._again(job)
         except NoWorker as no_worker:
-            first = elsewhere.of_json(job.faults[0]["fault"], self._shelf.cache)
-            first.what += f" (on {job.faults[0]['worker']}; {no_worker.what})"
-            raise first from no_worker
+            raise self._first_fault(job, no_worker) from no_worker
+
+    def _first_fault(self, job: _Job, no_worker: NoWorker) -> KstallError:
+        """The error of the first worker that could not do it, where none is left."""
+        first = elsewhere.of_json(job.faults[0]["fault"], self._shelf.cache)
+        first.what += f" (on {job.faults[0]['worker']}; {no_worker.what})"
+        return first
 
     def _waited(self, job: _Job) -> dict[str, Any]:
         began = looked = time.monotonic()
@@ -339,14 +366,16 @@ class Farm:
                 job.answer = answer
                 return answer
             now = time.monotonic()
-            if any(not _lacks(worker, needs) for worker in self._look().values()):
+            if fitting := self._able(needs, job.tried):
                 alone = None
+                if job.others and job.others.isdisjoint(fitting):
+                    self._elsewhere(job)
             elif alone is None:
                 alone = now
             elif now - alone > self._patience:
                 if job.future is not None:
                     job.future.cancel()
-                raise self._no_worker(unit, needs, set())
+                raise self._no_worker(unit, needs, job.tried)
             if now - looked > _TELL:
                 looked = now
                 self._say(f"{unit.title}: still running after {now - began:.0f} s")
