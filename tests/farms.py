@@ -108,32 +108,54 @@ def crowd(world: World, *names: str, tls: Sequence[str] = ()) -> Iterator[Crowd]
         workers.dismiss()
 
 
-#: What tells when something happened, and where, and which words a process was called
-#: with: all that differs between two runs that came to the same.
-_TIMES = frozenset(
-    ("seconds", "started", "run", "command", "commands", "figures", "log", "reused")
+#: What has to differ between two runs that came to the same.
+_OWN = frozenset(
+    (
+        # Times, also in the name of the run directory.
+        *("seconds", "started", "run"),
+        # The words that kstall was called with: with --on, or without.
+        "command",
+        # What it called itself: compilers, or else tar for what workers made.
+        "commands",
+        # What was there before: that hangs on earlier runs, not on who does the work.
+        "reused",
+    )
 )
 
 
 def verdict(ran: Ran) -> str:
-    """A report as text, without times, paths, and the stage that names the workers."""
+    """A report as text, without what has to differ, and the stage that names the
+    workers."""
     assert ran.report is not None, ran.output
     raw = json.loads(ran.report.model_dump_json())
     raw["stages"] = [stage for stage in raw["stages"] if stage["name"] != "workers"]
     for entry in raw["series"]:
         # Those that go on beside each other end in any order.
         entry["stages"].sort(key=lambda stage: str(stage["name"]))
+    for stage in (*raw["stages"], *(s for e in raw["series"] for s in e["stages"])):
+        if stage["status"] in ("pass", "skip"):
+            # What was made without an error has a log only where it was made.
+            del stage["log"]
     return json.dumps(_timeless(raw), indent=1)
 
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            key: _timeless(part) for key, part in value.items() if key not in _TIMES
-        }
+        if "figures" in value:
+            value = {**value, "figures": _figures(value["figures"])}
+        return {key: _timeless(part) for key, part in value.items() if key not in _OWN}
     if isinstance(value, list):
         return [_timeless(part) for part in value]
     if isinstance(value, str):
         text = re.sub(r"\d{8}T\d{6}Z(-\d+)?", "RUN", value)
         return re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)
     return value
+
+
+def _figures(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without how long workers took, and the values of other times."""
+    return [
+        {**figure, "value": None if figure["unit"] == "s" else figure["value"]}
+        for figure in figures
+        if not figure["name"].startswith("work of ")
+    ]

@@ -32,10 +32,11 @@ def expect_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def descendants() -> set[int]:
-    """The processes that we started, and those that they did, also as orphans."""
+def descendants(of: int | None = None) -> set[int]:
+    """The processes that we started, and those that they did, also as orphans; or those
+    of another process."""
     pids: set[int] = set()
-    pending = [os.getpid()]
+    pending = [of or os.getpid()]
     while pending:
         tasks: list[Path] = []
         # Of one that ends meanwhile the children are ours by then.

@@ -39,7 +39,7 @@ from kstall.debian import Root
 from kstall.farm import worker as workers_module
 from kstall.pipeline import units
 from kstall.report import matrix
-from processes import bury
+from processes import bury, descendants
 
 #: What a guest does that stands still until it may go on.
 WAITS = """
@@ -308,16 +308,22 @@ def _killed_when(workers: Crowd, sign: str, begin: Callable[[], int]) -> None:
     child = workers.ask()
     until(sign, (world.root / sign).exists)
     before = begin()
+    assert before == 1
     # Only one can have begun it.
     busy = [name for name in workers.workers if (world.root / name / "tmp").exists()]
     victim = next(
         name for name in busy if any((world.root / name / "tmp").glob("kstall-unit-*"))
     )
+    survivors = descendants(workers.workers[victim].pid)
+    assert survivors
     workers.kill(workers.workers[victim])
-    until("its children end", lambda: begin() >= before)
+    # By themselves they would end only when they may go on.
+    until("its children end", lambda: survivors.isdisjoint(world.processes()))
     _go(world)
-    require_proven(world.end(child))
+    ran = world.end(child)
+    require_proven(ran)
     assert begin() == before + 1
+    assert _alone(world) == verdict(ran)
 
 
 def test_worker_killed_as_it_builds(world: World) -> None:
@@ -348,7 +354,9 @@ def test_last_worker_killed(world: World) -> None:
         _go(world)
         workers.hire("two")
         workers.gather()
-        require_proven(workers.validate())
+        ran = workers.validate()
+        require_proven(ran)
+    assert _alone(world) == verdict(ran)
     _settled(world)
 
 
@@ -468,9 +476,11 @@ def test_worker_with_another_compiler_is_not_asked(world: World) -> None:
         assert "odd has gcc: gcc 3 and not gcc: gcc " in error and "next: " in error
         workers.hire("two")
         workers.gather()
-        require_proven(workers.validate())
+        ran = workers.validate()
+        require_proven(ran)
     # It has compiled nothing, and booted what the other one has built.
     assert not (world.root / "odd/builds").exists()
+    assert _alone(world) == verdict(ran)
 
 
 def test_worker_of_another_architecture_compiles_nothing(world: World) -> None:
@@ -543,6 +553,7 @@ def test_scheduler_gone_and_there_again(world: World) -> None:
         ran = workers.validate()
         require_proven(ran)
         assert "build" in ran.reused
+    assert _alone(world) == verdict(ran)
     _settled(world)
 
 
@@ -561,6 +572,7 @@ def test_client_gone_and_back(world: World) -> None:
         ran = workers.validate()
         require_proven(ran)
         assert world.guests == ["doze"]
+    assert _alone(world) == verdict(ran)
     _settled(world)
 
 
@@ -582,10 +594,12 @@ def test_two_clients_that_want_the_same_kernel(world: World) -> None:
         second = another.start("--on", workers.address, *store)
         until("it asks, too", lambda: "2 workers" in world._output(second))
         _go(world)
-        require_proven(world.end(first))
-        require_proven(another.end(second))
+        both = (world.end(first), another.end(second))
+    for ran in both:
+        require_proven(ran)
     assert _linked(world) == 1
     assert world.guests == ["doze"]
+    assert [_alone(world)] * 2 == [verdict(ran) for ran in both]
 
 
 def test_hung_guest_of_a_worker(world: World) -> None:
@@ -597,6 +611,7 @@ def test_hung_guest_of_a_worker(world: World) -> None:
         assert "did not end" in (ran.stage("guest").error or "")
         # Once more, as it would be here.
         assert len(world.guests) == 2
+    assert _alone(world) == verdict(ran)
     world.prepare.clear()
     _settled(world)
 
