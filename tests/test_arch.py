@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from fakeworld import World
+from faulty import require_stopped
 from kstall.base import KstallError, arch, cache, process
 from kstall.build import Toolchain, kconfig, kernel
 from kstall.debian import Root, root
@@ -50,6 +52,19 @@ def test_what_is_lacking_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
         "qemu-system-aarch64, which emulates it"
     )
     assert "apt-get install gcc-aarch64-linux-gnu" in str(caught.value.next)
+
+
+def test_a_run_stops_before_it_makes_a_root_for_it(tmp_path: Path) -> None:
+    world = World(tmp_path / "world", level="quick")
+    which, compiler = shutil.which, ARM.tool("gcc")
+
+    def none(name: str, *words: Any, **how: Any) -> str | None:
+        return None if name == compiler else which(name, *words, **how)
+
+    world.prepare.append(lambda: setattr(shutil, "which", none))
+    ran = world.validate("--arch", "arm64")
+    require_stopped(ran, "root", f"--arch arm64: no {compiler}, which compiles for it")
+    assert not (world.cache / "roots").exists()
 
 
 def test_setup_installs_what_the_error_names(project_root: Path) -> None:

@@ -19,7 +19,7 @@ import kerneltree
 import postbox
 import synthetic
 from kstall import cli
-from kstall.base import KstallError
+from kstall.base import KstallError, arch
 from kstall.cost import costs
 from kstall.lint import checkpatch
 from kstall.mail import (
@@ -137,6 +137,17 @@ def test_a_run_of_other_patches_is_refused(desk: Desk) -> None:
 def test_a_run_on_another_base_is_refused(desk: Desk) -> None:
     synthetic.prove(desk.series, replace(desk.base, id="7.3.5-0123"), desk.out)
     with pytest.raises(proof.NoProof, match=r"on another base \(7\.3\.5-0123\)"):
+        desk.export()
+
+
+def test_a_run_on_another_architecture_is_refused(desk: Desk) -> None:
+    run = desk.prove()
+    run_report = report.read(run / "report.json")
+    assert run_report.environment.arch == arch.host().name
+    (other,) = {*arch.NAMES} - {run_report.environment.arch}
+    run_report.environment.arch = other
+    report.write(run_report, run / "report.json")
+    with pytest.raises(proof.NoProof, match=f"with kernels for {other}"):
         desk.export()
 
 
