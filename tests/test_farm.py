@@ -7,8 +7,10 @@ The verdict has to be that of one machine, and nothing may be left.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import copy
 import dataclasses
+import importlib
 import os
 import platform
 import shutil
@@ -36,6 +38,7 @@ from kstall import farm
 from kstall.base import KstallError, arch, elsewhere
 from kstall.compile import sparse
 from kstall.debian import Root
+from kstall.farm import client
 from kstall.farm import worker as workers_module
 from kstall.pipeline import units
 from kstall.report import matrix
@@ -381,21 +384,20 @@ def _second_killed(workers: Crowd) -> ForkProcess:
 
 def _first_is_faulty(world: World) -> None:
     """The first worker that is to boot a guest cannot."""
-    performers = units.performers
 
-    def faulty() -> dict[str, elsewhere.Performer]:
-        boot = performers()["guest"]
-
-        def once(cache_dir: Path, out: Path, spec: Mapping[str, Any]) -> Any:
+    def wrap(kind: str, perform: elsewhere.Performer) -> elsewhere.Performer:
+        def once(
+            cache_dir: Path, out: Path, spec: Mapping[str, Any]
+        ) -> elsewhere.Result:
             with contextlib.suppress(FileExistsError):
                 (world.root / "faulty").mkdir()
                 (world.root / "faulty/name").write_text(cache_dir.name)
                 raise KstallError("it is broken")
-            return boot(cache_dir, out, spec)
+            return perform(cache_dir, out, spec)
 
-        return {**performers(), "guest": once}
+        return once if kind == "guest" else perform
 
-    vars(units).update(performers=faulty)
+    _wrapped(wrap)
 
 
 def test_worker_killed_after_another_one_was_faulty(world: World) -> None:
@@ -521,6 +523,123 @@ def test_worker_of_another_version_is_refused_by_name(world: World) -> None:
             in ran.stage("workers").summary
         )
     assert not (world.root / "old/kernels").exists()
+
+
+def _wrapped(wrap: Callable[[str, elsewhere.Performer], elsewhere.Performer]) -> None:
+    """Have workers do units of each kind as ``wrap`` says."""
+    performers = units.performers
+
+    def others() -> dict[str, elsewhere.Performer]:
+        return {kind: wrap(kind, perform) for kind, perform in performers().items()}
+
+    vars(units).update(performers=others)
+
+
+def test_unit_of_another_key_is_refused(tmp_path: Path) -> None:
+    """Whatever a worker would make, if it is not what it was asked for, it is not."""
+    world = World(tmp_path / "world")
+
+    def wrap(kind: str, perform: elsewhere.Performer) -> elsewhere.Performer:
+        def first_another(
+            cache_dir: Path, out: Path, spec: Mapping[str, Any]
+        ) -> elsewhere.Result:
+            other = {"keys": ["x"]} if "keys" in spec else {"key": "x"}
+            assert other.keys() < spec.keys()
+            (out / "other").mkdir()
+            try:
+                perform(cache_dir, out / "other", {**spec, **other})
+            except elsewhere.WrongWorker as error:
+                (world.root / f"refused-{kind}").write_text(error.what)
+            return perform(cache_dir, out, spec)
+
+        return first_another
+
+    with crowd(world) as workers:
+        world.prepare.append(lambda: _wrapped(wrap))
+        workers.hire("one")
+        world.prepare.clear()
+        workers.gather()
+        require_proven(workers.validate())
+    said = {path.name: path.read_text() for path in world.root.glob("refused-*")}
+    assert said == {
+        "refused-kernels": "this worker would build another kernel than the one asked "
+        "for",
+        "refused-compile": "this worker would compile with another compiler or checker "
+        "than requested",
+        "refused-guest": "this worker would boot a different guest",
+        "refused-counting": "this worker would count in a different guest",
+    }
+
+
+def test_unit_of_another_version_is_refused(tmp_path: Path) -> None:
+    context = contextvars.copy_context()
+    bench = workers_module._Bench("one", farm.Shelf(tmp_path), {}, None, context)
+    answer = bench.perform({"kstall": "0.0.9 abcdef"})
+    error = elsewhere.of_json(answer["fault"], tmp_path)
+    assert type(error) is elsewhere.WrongWorker and answer["worker"] == "one"
+    ours = workers_module.version()
+    assert error.what == (
+        f"this worker has kstall {ours}, and the client has 0.0.9 abcdef"
+    )
+
+
+def test_work_that_kills_each_worker(world: World) -> None:
+    def die(kind: str, perform: elsewhere.Performer) -> elsewhere.Performer:
+        def act(*words: Any) -> elsewhere.Result:
+            if kind == "guest":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return perform(*words)
+
+        return act
+
+    # The scheduler's, which would want four of them.
+    allowed = {"distributed.scheduler.allowed-failures": 1}
+    world.prepare.append(lambda: workers_module.SETTINGS.update(allowed))
+    with crowd(world) as workers:
+        world.prepare.append(lambda: _wrapped(die))
+        for name in ("one", "two", "three"):
+            workers.hire(name)
+        workers.gather()
+        world.prepare.pop()
+        ran = workers.validate()
+        assert ran.exit_code == 2, ran.output
+        error = ran.stage("guest").error or ""
+        assert "guest of demo: every worker that began it died" in error, error
+        assert "next: look at their machines" in error
+        # The others may go on.
+        (left,) = (one for one in workers.workers.values() if one.exitcode is None)
+        workers.kill(left)
+        workers.hire("four")
+        workers.gather()
+        require_proven(workers.validate())
+    _settled(world)
+
+
+def test_work_that_takes_long_is_said(world: World) -> None:
+    world.guest(WAITS)
+    world.prepare.append(lambda: vars(client).update(_TELL=0.5))
+    with crowd(world, "one") as workers:
+        child = workers.ask()
+        told = "guest of demo: still running after "
+        until("it is told", lambda: told in world._output(child))
+        _go(world)
+        require_proven(world.end(child))
+    _settled(world)
+
+
+def test_workers_of_this_machine_that_do_not_start(world: World) -> None:
+    here = world.root / "bin/python3"
+    here.write_text("#!/bin/sh\necho nobody is here\nexit 7\n")
+    # The package has a function of that name.
+    opened = importlib.import_module("kstall.farm.opened")
+    world.prepare.append(lambda: vars(opened).update(_START_S=2.0))
+    ran = world.validate("--workers", "2")
+    assert ran.exit_code == 2 and "Traceback" not in ran.output, ran.output
+    assert (
+        "fewer than 2 workers started within 2 s: worker-1: nobody is here; worker-2: "
+        "nobody is here" in ran.output
+    )
+    _settled(world)
 
 
 def test_what_nobody_has_is_said_at_once(world: World) -> None:
