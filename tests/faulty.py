@@ -26,6 +26,9 @@ from kstall.guest import guest
 from processes import bury
 
 _NEW_MOUNTS = 0x00020000  # CLONE_NEWNS of <sched.h>
+# Of <linux/capability.h>: version 3, CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH.
+_CAPABILITY_VERSION = 0x20080522
+_OVERRIDES = 1 << 1 | 1 << 2
 
 #: What guests do after a workload; see `fakeworld.VNG`.
 RUNNING = """
@@ -228,6 +231,18 @@ def impatient() -> None:
         return wait(child, desk, *words)
 
     vars(guest).update(time=clock, _wait=until_it_hangs)
+
+
+def without_rights() -> None:
+    """From here on, this process may do with files what their modes say, even if it is
+    root's."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    # Effective, permitted and inheritable, of the first 32 and of the others.
+    sets = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, sets) == 0, os.strerror(ctypes.get_errno())
+    sets[0] &= ~_OVERRIDES
+    assert libc.capset(header, sets) == 0, os.strerror(ctypes.get_errno())
 
 
 def little() -> None:

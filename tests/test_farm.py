@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import copy
 import dataclasses
+import errno
 import importlib
 import os
 import platform
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from fakeworld import KERNEL, World, write
 from farms import Crowd, crowd, until, verdict
@@ -33,6 +35,7 @@ from faulty import (
     needs_mounts,
     require_proven,
     tiny_disk,
+    without_rights,
 )
 from kstall import farm
 from kstall.base import KstallError, arch, elsewhere
@@ -779,6 +782,57 @@ def test_store_without_rights(world: World) -> None:
     assert ran.exit_code == 2 and "Traceback" not in ran.output
     assert "cannot be written: Not a directory" in ran.output
     assert "--store" in ran.output
+
+
+def test_store_that_others_may_write(world: World) -> None:
+    place = world.root / "others"
+    place.mkdir(0o555)
+    world.prepare.append(without_rights)
+    with crowd(world) as workers:
+        ran = workers.validate("--store", str(place))
+    assert ran.exit_code == 2 and "Traceback" not in ran.output
+    assert "cannot be written: Permission denied" in ran.output, ran.output
+    assert "give it room and rights, or name another one with --store" in ran.output
+    assert not list(place.iterdir())
+
+
+def _filling(world: World) -> None:
+    """A store that is ``full`` half way through the next file."""
+    put = LocalFileSystem.put_file
+
+    def put_file(self: Any, source: str, target: str, *words: Any, **how: Any) -> None:
+        if not (world.root / "full").exists():
+            put(self, source, target, *words, **how)
+            return
+        data = Path(source).read_bytes()
+        Path(target).write_bytes(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+
+    LocalFileSystem.put_file = put_file
+
+
+def test_store_that_fills_up_as_workers_write(world: World) -> None:
+    full = world.root / "full"
+    full.touch()
+    with crowd(world) as workers:
+        world.prepare.append(lambda: _filling(world))
+        for name in ("one", "two"):
+            workers.hire(name)
+        workers.gather()
+        world.prepare.clear()
+        ran = workers.validate()
+        assert ran.exit_code == 2 and "Traceback" not in ran.output, ran.output
+        assert "cannot be written: No space left on device" in ran.output, ran.output
+        # It is the store of both.
+        for name in ("one", "two"):
+            assert f"kernels with demo: {name} cannot do it: " in ran.output
+        # Nothing is half written.
+        assert not list((world.cache / "store/half").iterdir())
+        full.unlink()
+        ran = workers.validate()
+        require_proven(ran)
+    assert _alone(world) == verdict(ran)
+    _settled(world)
 
 
 @needs_mounts

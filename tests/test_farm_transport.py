@@ -3,11 +3,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
+import fsspec
 import psutil
 import pytest
 
@@ -201,19 +209,99 @@ def test_archive_of_another_entry_is_not_taken(tmp_path: Path) -> None:
     assert not (shelf.cache / "kernels/abc").exists()
 
 
-def test_store_elsewhere(tmp_path: Path) -> None:
-    """Whatever fsspec can write to will do: here, its memory."""
-    store = farm.Store(f"memory://{tmp_path.name}")
-    store.probe()
-    _entry(tmp_path / "kernels/abc")
-    shelf = farm.Shelf(tmp_path)
-    sent = shelf.publish(store, "kernels/abc")
-    assert store.entry("kernels/abc") == sent
-    assert farm.Shelf(tmp_path / "there").bring(store, "kernels/abc", sent)
-    store.note("units/guest/abc", {"x": 1})
-    assert store.noted("units/guest/abc") == {"x": 1}
-    store.forget("units/guest/abc")
-    assert store.noted("units/guest/abc") is None
+@contextlib.contextmanager
+def _sftp(place: Path) -> Iterator[str]:
+    """A server on loopback, which accepts the one key."""
+    asyncssh = pytest.importorskip("asyncssh", reason="asyncssh is not installed")
+    pytest.importorskip("sshfs", reason="sshfs is not installed")
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    ready: Queue[Any] = Queue()
+
+    async def serve() -> None:
+        server = await asyncssh.listen(
+            "127.0.0.1",
+            0,
+            server_host_keys=[key],
+            authorized_client_keys=asyncssh.import_authorized_keys(
+                key.export_public_key().decode()
+            ),
+            sftp_factory=lambda channel: asyncssh.SFTPServer(channel, chroot=place),
+        )
+        ended = asyncio.Event()
+        ready.put((server.get_port(), asyncio.get_running_loop(), ended))
+        await ended.wait()
+        server.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    port, loop, ended = ready.get()
+    try:
+        with _settings("sftp", username="kstall", client_keys=[key], known_hosts=None):
+            yield f"sftp://127.0.0.1:{port}/store"
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+@contextlib.contextmanager
+def _s3(place: Path) -> Iterator[str]:
+    """Moto's server on loopback, with a bucket."""
+    moto = pytest.importorskip("moto.server", reason="moto is not installed")
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server = moto.ThreadedMotoServer("127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        with _settings("s3", key="k", secret="s", endpoint_url=f"http://{host}:{port}"):
+            fsspec.filesystem("s3").mkdir("bucket")
+            yield "s3://bucket/store"
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def _settings(protocol: str, **words: Any) -> Iterator[None]:
+    """Credentials of a protocol, which fsspec else has from its configuration."""
+    fsspec.config.conf[protocol] = words
+    try:
+        yield
+    finally:
+        del fsspec.config.conf[protocol]
+
+
+@contextlib.contextmanager
+def _memory(place: Path) -> Iterator[str]:
+    yield f"memory://{place.name}"
+
+
+@pytest.mark.parametrize("opened", [_memory, _sftp, _s3])
+def test_store_elsewhere(
+    tmp_path: Path, opened: Callable[[Path], AbstractContextManager[str]]
+) -> None:
+    """Whatever fsspec can write to will do."""
+    (tmp_path / "server").mkdir()
+    with opened(tmp_path / "server") as url:
+        store = farm.Store(url)
+        store.probe()
+        _entry(tmp_path / "kernels/abc")
+        shelf = farm.Shelf(tmp_path)
+        sent = shelf.publish(store, "kernels/abc")
+        assert store.entry("kernels/abc") == sent
+        there = farm.Shelf(tmp_path / "there")
+        assert there.bring(farm.Store(url), "kernels/abc", sent)
+        # The same again, in the place of the first.
+        for value in (1, 2):
+            store.note("units/guest/abc", {"x": value})
+            assert store.noted("units/guest/abc") == {"x": value}
+        store.forget("units/guest/abc")
+        assert store.noted("units/guest/abc") is None
+        assert store.entry("kernels/none") is None
+        # What is damaged is noticed, and gone.
+        fs, top = fsspec.core.url_to_fs(url)
+        fs.pipe_file(f"{top}/{sent.path}", bytes(sent.size))
+        with pytest.raises(farm.Damaged, match="is not what it was"):
+            store.get(sent, tmp_path / "damaged")
+        assert not store.has(sent)
 
 
 def test_old_archives_make_room(tmp_path: Path) -> None:
