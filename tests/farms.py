@@ -113,8 +113,8 @@ _OWN = frozenset(
     (
         # Times, also in the name of the run directory.
         *("seconds", "started", "run"),
-        # The words that kstall was called with: with --on, or without.
-        "command",
+        # What kstall was called with: with --on, or without.
+        *("command", "options"),
         # What it called itself: compilers, or else tar for what workers made.
         "commands",
         # What was there before: that hangs on earlier runs, not on who does the work.
@@ -148,6 +148,8 @@ def _timeless(value: Any) -> Any:
         return [_timeless(part) for part in value]
     if isinstance(value, str):
         text = re.sub(r"\d{8}T\d{6}Z(-\d+)?", "RUN", value)
+        # In commands that try again.
+        text = re.sub(r" --on \S+", "", text)
         return re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)
     return value
 
