@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from queue import Queue
 from typing import Any
+from unittest import mock
 
 import fsspec
 import psutil
@@ -455,6 +456,23 @@ def test_without_dask(tmp_path: Path) -> None:
 
 
 # -- the line --------------------------------------------------------------------------
+
+
+def test_line_does_not_look_at_all_when_no_slot_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A matrix has thousands of units, each of which looks as it comes, and goes."""
+    line = Line(lambda: {"slot": 1.0, "build": 1.0})
+    begun: list[Ticket] = []
+    for _ in range(50):
+        line.put(1, {"slot": 1, "build": 1}, begun.append)
+    lacks = mock.Mock(side_effect=line._lacks)
+    monkeypatch.setattr(line, "_lacks", lacks)
+    line.advance()
+    assert lacks.call_count == 1 and len(begun) == 1
+    for number in range(50):
+        line.done(begun[number])
+    assert len(begun) == 50
 
 
 def test_longest_is_begun_first_and_no_more_than_there_is_room_for() -> None:

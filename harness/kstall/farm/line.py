@@ -68,13 +68,17 @@ class Line:
                     ready.append(ticket)
                     continue
                 others.append(ticket)
-                if "build" not in lacks:
-                    # Else shorter units would take its room again and again.
+                if "build" not in lacks or self._is_full(room):
+                    # Else shorter units would take its room again and again; and if
+                    # no slot is free, none can begin.
                     break
-            # A sorted list is a heap.
-            self._waiting = [*others, *sorted(self._waiting)]
+            for ticket in others:
+                heapq.heappush(self._waiting, ticket)
         for ticket in ready:
             ticket.begin(ticket)
+
+    def _is_full(self, room: Mapping[str, float]) -> bool:
+        return self._taken.get("slot", 0.0) >= room.get("slot", 0.0)
 
     def _lacks(self, ticket: Ticket, room: Mapping[str, float]) -> set[str]:
         if not any(self._taken.values()):
