@@ -14,7 +14,7 @@ import pytest
 from kstall.base import KstallError, NotJudged, arch, cache, elsewhere
 from kstall.cost import Kernels, counting
 from kstall.evidence import traceabi
-from kstall.guest import accel, guest
+from kstall.guest import Guest, accel, guest, guestrun
 from kstall.guest.console import Splat
 from kstall.series import Context, Measure, Project, Series
 from kstall.series.series import Overhead
@@ -157,6 +157,7 @@ def test_a_boot_gets_its_accelerator_and_machine(
             exit_status=0,
             splats=(),
             victims=(),
+            performed=(),
             excused=lambda _: {},
         )
 
@@ -165,10 +166,9 @@ def test_a_boot_gets_its_accelerator_and_machine(
     (tmp_path / "out/programs").mkdir(parents=True)
     (base, *_) = counting._boots(kernels)
     speed = accel.Accel("kvm", "on trial")
-    machine = counting.one_processor(series)
-    rows = counting.run(
-        Project(project_root), series, kernels, base, tmp_path / "out", speed, machine
-    )
+    machine = counting._machine(series)
+    vm = Guest(base.kernel, kernels.root, speed, machine)
+    rows = counting.run(Project(project_root), series, base, vm, tmp_path / "out")
     assert speed in seen
     assert machine in seen
     assert [(row["mode"], row["operations"], row["taken"]) for row in rows] == [
@@ -252,13 +252,10 @@ def test_whose_fault_a_boot_without_counts_is(
     boot.kernel.modules.mkdir(parents=True)
     (tmp_path / "out/programs").mkdir(parents=True)
 
+    vm = counting._vm(series, kernels, boot)
+
     def run() -> list[dict[str, Any]]:
-        return counting.run(
-            Project(project_root),
-            *(series, kernels, boot, tmp_path / "out"),
-            accel.Accel("tcg", "on trial"),
-            counting.one_processor(series),
-        )
+        return counting.run(Project(project_root), series, boot, vm, tmp_path / "out")
 
     if verdict is None:
         assert len(run()) == 1
@@ -287,13 +284,9 @@ def test_a_boot_is_given_what_prints_the_formats(
         built.modules.mkdir(parents=True)
     (tmp_path / "out/programs").mkdir(parents=True)
     for planned in counting._boots(kernels):
+        vm = counting._vm(series, kernels, planned)
         with pytest.raises(KstallError, match="enough"):
-            counting.run(
-                Project(project_root),
-                *(series, kernels, planned, tmp_path / "out"),
-                accel.Accel("tcg", "on trial"),
-                counting.one_processor(series),
-            )
+            counting.run(Project(project_root), series, planned, vm, tmp_path / "out")
     assert [name for name, given in seen.items() if given] == ["base-1", "patched-1"]
 
 
@@ -398,7 +391,7 @@ def test_a_worker_counts_in_the_guest_that_it_was_asked_for(
     given: list[counting.Boot] = []
 
     def run(*words: Any) -> list[dict[str, Any]]:
-        given.append(words[3])
+        given.append(words[2])
         return []
 
     by_key = {which.key: which for which in (kernels.base, kernels.patched)}
@@ -411,8 +404,8 @@ def test_a_worker_counts_in_the_guest_that_it_was_asked_for(
         harness=project_root / "harness",
         load=lambda _: [series],
     )
-    monkeypatch.setattr(counting.projects, "keep", lambda *_: "projects/x")
-    monkeypatch.setattr(counting.projects, "find", lambda *_: found)
+    monkeypatch.setattr(guestrun.projects, "keep", lambda *_: "projects/x")
+    monkeypatch.setattr(guestrun.projects, "find", lambda *_: found)
     ui: Any = SimpleNamespace(say=print)
     context = Context(Project(project_root), tmp_path, tmp_path / "out", "full", ui)
     for boot in asked:

@@ -141,17 +141,13 @@ def recorded(
     sources = dict.fromkeys(one.module for one in series.measures if one.module)
     paths = [project.scripts / one for one in sources]
     more = cache.default_dir() / "extra" / extra.key_of(built, paths) if paths else None
+    boot = counting.Boot(built, more, "patched-1", ("off",))
     counts = counting.run(
         project,
         wrapped(series, cls),
-        counting.Kernels(built, built, root),
-        counting.Boot(built, more, "patched-1", ("off",)),
+        boot,
+        counting._vm(series, counting.Kernels(built, built, root), boot),
         out,
-        Accel("tcg", "instructions are counted"),
-        dataclasses.replace(
-            counting.one_processor(series),
-            devices=(*counting.one_processor(series).devices, *ICOUNT),
-        ),
     )
     return {
         one["workload"]: statistics.median(one["taken"]) / one["operations"]

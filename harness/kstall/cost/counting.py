@@ -28,7 +28,6 @@ from ..base import (
     KstallError,
     NotJudged,
     Sink,
-    arch,
     cache,
     elsewhere,
     parallel,
@@ -36,8 +35,8 @@ from ..base import (
 from ..build import kernel
 from ..debian import root
 from ..evidence import traceabi
-from ..guest import accel, guest, guestrun, hosttime, jobs
-from ..series import Context, Measure, Project, Series, projects
+from ..guest import KeptResults, accel, guest, guestrun, hosttime, jobs
+from ..series import Context, Measure, Project, Series
 from . import costs, gate
 
 #: Changes when counts are read in another way; what is run is part of their key.
@@ -173,33 +172,35 @@ def measure(
     Also returned is whether all counts were cached.
     Raises `MeasureFailed` if a program fails or a kernel complains.
     """
-    entries = {side: _entry_of(context, series, kernels, side) for side in _SIDES}
+    sides = {side: _kept(context, series, kernels, side) for side in _SIDES}
     counts: list[dict[str, Any]] = []
     with contextlib.ExitStack() as turns:
-        for entry in entries.values():
-            name = f"instructions-{entry.name}"
-            turns.enter_context(context.turn(name, "counts this very thing"))
-        hits = {side: cache.is_complete(entry) for side, entry in entries.items()}
-        if not all(hits.values()):
-            boots = [boot for boot in _boots(kernels) if not hits[boot.side]]
+        for kept in sides.values():
+            turns.enter_context(kept.turn("counts this very thing"))
+        missing = [side for side, kept in sides.items() if not kept.usable(kept.entry)]
+        # Read now: keeping others may prune these.
+        for side in [side for side in sides if side not in missing]:
+            counts += _read(sides[side].entry)
+        if missing:
+            boots = [boot for boot in _boots(kernels) if boot.side in missing]
             counts += _count(context, series, kernels, boots, log)
-        for side, entry in entries.items():
-            if hits[side]:
-                counts += json.loads((entry / _COUNTS).read_text(encoding="utf-8"))
-                continue
-            with cache.keep_if_possible(entry) as scratch:
+        for side in missing:
+            with sides[side].replaced() as scratch:
                 rows = [row for row in counts if row["boot"].startswith(f"{side}-")]
                 cache.write_json(scratch / _COUNTS, rows)
                 out = context.out / series.name / "instructions"
                 traceabi.save(out / f"{side}-1", scratch)
-    cache.prune(context.cache / "instructions", keep=200)
     measurements = [_measurement(workload, counts) for workload in series.measures]
-    return measurements, all(hits.values())
+    return measurements, not missing
 
 
-def _entry_of(context: Context, series: Series, kernels: Kernels, side: str) -> Path:
+def _kept(context: Context, series: Series, kernels: Kernels, side: str) -> KeptResults:
     key = key_of(context.project, series, kernels, side)
-    return context.cache / "instructions" / key
+    return KeptResults(context, "instructions", key, limit=200)
+
+
+def _read(directory: Path) -> list[dict[str, Any]]:
+    return list(json.loads((directory / _COUNTS).read_text(encoding="utf-8")))
 
 
 def formats(context: Context, series: Series, kernels: Kernels) -> tuple[str, ...]:
@@ -208,20 +209,20 @@ def formats(context: Context, series: Series, kernels: Kernels) -> tuple[str, ..
     Empty if the cached counts are from an older version, which did not print them.
     """
     texts = [
-        traceabi.saved(_entry_of(context, series, kernels, side)) for side in _SIDES
+        traceabi.saved(_kept(context, series, kernels, side).entry) for side in _SIDES
     ]
     return tuple(text for text in texts if text is not None) if all(texts) else ()
 
 
 def _machine(series: Series) -> guest.Machine:
     """The series' machine with one processor, for only that one can be counted."""
-    machine = one_processor(series)
-    return dataclasses.replace(machine, devices=(*machine.devices, *_ICOUNT))
+    machine = guestrun.machine_for(series)
+    return dataclasses.replace(machine, cpus=1, devices=(*machine.devices, *_ICOUNT))
 
 
-def one_processor(series: Series) -> guest.Machine:
-    """The series' machine, but for its number of processors."""
-    return dataclasses.replace(guestrun.machine_for(series), cpus=1)
+def _vm(series: Series, kernels: Kernels, boot: Boot) -> guestrun.Guest:
+    extra, machine = boot.extra, _machine(series)
+    return guestrun.Guest(boot.kernel, kernels.root, _COUNTED, machine, extra=extra)
 
 
 def _count(
@@ -234,7 +235,7 @@ def _count(
     project, out = context.project, context.out / series.name / "instructions"
     compile_programs(project, series, out, log, kernels.root.arch)
     counts: list[dict[str, Any]] = []
-    speed, machine = _COUNTED, _machine(series)
+    machine = _machine(series)
     # Each guest has one processor and is emulated by one thread.
     processors = min(len(boots), len(os.sched_getaffinity(0)))
     workers = (
@@ -249,7 +250,7 @@ def _count(
 
     tasks: dict[str, Callable[[], list[dict[str, Any]]]] = {
         boot.name: functools.partial(
-            run, project, series, kernels, boot, out, speed, machine
+            run, project, series, boot, _vm(series, kernels, boot), out
         )
         if context.away is None
         else functools.partial(
@@ -267,34 +268,17 @@ def _count(
 def _unit(
     context: Context, series: Series, kernels: Kernels, boot: Boot
 ) -> elsewhere.Unit:
-    project_copy = projects.keep(context.project, context.cache)
-    extra = None if boot.extra is None else f"extra/{boot.extra.name}"
-    entries = [
-        project_copy,
-        f"kernels/{boot.kernel.key}",
-        f"roots/{kernels.root.key}",
-        extra,
-    ]
     key = _boot_key(context.project, series, kernels, boot)
-    return elsewhere.Unit(
+    more = {
+        "boot": boot.name,
+        "modes": list(boot.modes),
+        "formats": boot.formats,
+        "beside": list(boot.beside),
+    }
+    return dataclasses.replace(
+        guestrun.unit(context, series, _vm(series, kernels, boot), key, more),
         kind="counting",
-        key=key,
         title=f"{boot.name} of what {series.name} costs",
-        spec={
-            "project": project_copy,
-            "series": series.name,
-            "arch": kernels.root.arch.name,
-            "kernel": boot.kernel.key,
-            "extra": extra,
-            "root": kernels.root.key,
-            "boot": boot.name,
-            "modes": list(boot.modes),
-            "formats": boot.formats,
-            "beside": list(boot.beside),
-            "key": key,
-        },
-        entries=tuple(entry for entry in entries if entry is not None),
-        needs=guestrun.needs_of(_machine(series), "tcg", kernels.root.arch),
         seconds=20.0 + 40.0 * ("bpftrace" in boot.modes),
     )
 
@@ -313,41 +297,26 @@ def _run_away(
     outcome.report_figures()
     if outcome.error is not None:
         raise outcome.error
-    counts: list[dict[str, Any]]
-    counts = json.loads((directory / _COUNTS).read_text(encoding="utf-8"))
-    return counts
+    return _read(directory)
 
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
 ) -> elsewhere.Result:
     """Count in one boot, for `measure` of another process."""
-    project = projects.find(spec["project"], cache_dir)
-    architecture = arch.named(spec["arch"])
-    (declared,) = project.load([spec["series"]])
-    series = declared.on(architecture)
-    built = kernel.find(spec["kernel"], cache_dir)
-    assert built is not None
-    boot = Boot(
-        built,
-        None if spec["extra"] is None else cache_dir / spec["extra"],
-        spec["boot"],
-        tuple(spec["modes"]),
-        spec["formats"],
-        tuple(spec["beside"]),
-    )
-    user_space = root.find(spec["root"], cache_dir, architecture)
+    project, series, vm = guestrun.requested(cache_dir, spec)
+    name, modes, beside = spec["boot"], tuple(spec["modes"]), tuple(spec["beside"])
+    boot = Boot(vm.kernel, vm.extra, name, modes, spec["formats"], beside)
     # The other one is not booted here.
-    kernels = Kernels(built, built, user_space, beside=boot.beside)
+    kernels = Kernels(vm.kernel, vm.kernel, vm.root, beside=beside)
     if _boot_key(project, series, kernels, boot) != spec["key"]:
         raise elsewhere.WrongWorker("this worker would count in a different guest")
     directory = out / boot.name
     error: KstallError | None = None
     try:
         log = directory / "compile.log"
-        compile_programs(project, series, out, log, architecture)
-        machine = _machine(series)
-        counts = run(project, series, kernels, boot, out, _COUNTED, machine)
+        compile_programs(project, series, out, log, vm.root.arch)
+        counts = run(project, series, boot, _vm(series, kernels, boot), out)
         cache.write_json(directory / _COUNTS, counts)
     except (FailedCheck, NotJudged) as failure:
         # All else is a problem of this worker; another may succeed.
@@ -372,48 +341,24 @@ def compile_programs(
 
 
 def run(
-    project: Project,
-    series: Series,
-    kernels: Kernels,
-    boot: Boot,
-    out: Path,
-    speed: accel.Accel,
-    machine: guest.Machine,
+    project: Project, series: Series, boot: Boot, vm: guestrun.Guest, out: Path
 ) -> list[dict[str, Any]]:
-    """Boot once and measure: a row for each workload and mode, with `parse`'s values.
+    """Boot ``vm`` and measure: a row for each workload and mode, with `parse`'s values.
 
     Raises `MeasureFailed` if a program fails or the kernel complains.
     """
     folder = out / boot.name
-    share = folder / "share"
-    (share / "results").mkdir(parents=True)
-    shutil.copytree(out / "programs", share / "scripts", dirs_exist_ok=True)
     # Not part of the key: it runs after the measurements.
     format_files = (project.root / traceabi.PROGRAM,) if boot.formats else ()
-    for path in (*_inputs(project, series), *format_files):
-        target = share / path.relative_to(project.root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target)
-    guestrun.copy_modules(share, boot.kernel, boot.extra)
-    cache.write_json(share / "job.json", _job(series, boot))
-    try:
-        guest_run = guest.boot(
-            boot.kernel.image,
-            kernels.root,
-            speed,
-            machine,
-            (jobs.share(share),),
-            jobs.COMMAND,
-            out=folder,
-            deadline=_deadline(series, boot),
-            say=lambda _: None,
-            scripts=project.scripts,
-        )
-        _refuse(guest_run, boot)
-        return list(_counted(series, boot, share / "results"))
-    finally:
-        shutil.copytree(share / "results", folder / "results", dirs_exist_ok=True)
-        cache.remove(share)
+    files = (*_inputs(project, series), *format_files)
+    share = folder / "share"
+    shutil.copytree(out / "programs", share / "scripts")
+    guestrun.put(share, project, files, vm, _job(series, boot))
+    guest_run = guestrun.start(
+        vm, folder, _deadline(series, boot), lambda _: None, scripts=project.scripts
+    )
+    _refuse(guest_run, boot)
+    return list(_counted(series, boot, folder / "results"))
 
 
 def _deadline(series: Series, boot: Boot) -> float:
@@ -449,7 +394,7 @@ def _job(series: Series, boot: Boot) -> dict[str, Any]:
                 f"{workload.name}-{mode}",
                 [str(jobs.SCRIPTS / workload.program), *workload.args],
                 _FOREVER,
-                modules=_modules(workload),
+                modules=guestrun.modules_of(workload),
                 events=workload.events if mode == "ftrace" else (),
                 beside=list(boot.beside) if mode == "beside" else [],
                 scripts=[workload.script]
@@ -464,11 +409,6 @@ def _job(series: Series, boot: Boot) -> dict[str, Any]:
         ]
         + last,
     )
-
-
-def _modules(workload: Measure) -> list[str]:
-    own_modules = [Path(workload.module).stem] if workload.module is not None else []
-    return [*workload.modules, *own_modules]
 
 
 def _refuse(guest_run: guest.GuestRun, boot: Boot) -> None:

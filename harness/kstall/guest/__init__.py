@@ -16,6 +16,7 @@ from .guestrun import (
     matching_reports,
     run_guest,
 )
+from .kept import KeptResults
 from .splats import KernelReport
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Flavour",
     "Guest",
     "GuestEnded",
+    "KeptResults",
     "KernelReport",
     "Side",
     "Watched",

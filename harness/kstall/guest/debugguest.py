@@ -21,6 +21,7 @@ from ..build import kernel
 from ..series import Context, Project, Series
 from . import console, guest, guestrun, hosttime, jobs, splats
 from .guestrun import Booted, Guest
+from .kept import KeptResults
 from .splats import KernelReport
 
 #: Two builds, because KASAN and KCSAN cannot be in one.
@@ -171,21 +172,18 @@ def run(
     about its kernel.
     """
     job = job_for(series, vm.kernel, side, triggers=triggers)
-    entry = context.cache / "watched" / _key(context.project, series, vm, job)
+    key = _key(context.project, series, vm, job)
+    kept = KeptResults(context, "watched", key, limit=100, fresh=fresh)
     results = out / "results"
-    with context.turn(f"watched-{entry.name}", guestrun.RUNS_IT):
-        if reused := not fresh and cache.is_complete(entry):
-            shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
-        else:
+    with kept.turn():
+        reused = kept.copy(results)
+        if not reused:
             _boot(context, series, vm, job, out, log)
         watched = load(results, guestrun.thresholds_for(vm))
         if not reused and watched.exit_status == 0 and keep(watched):
-            with cache.keep_if_possible(entry) as scratch:
-                shutil.copytree(results, scratch, dirs_exist_ok=True)
+            kept.keep(results)
         elif not reused:
-            # Results of an earlier guest do not disprove these.
-            cache.remove(entry)
-    cache.prune(context.cache / "watched", keep=100)
+            kept.drop()
     seconds = json.loads((results / _FACTS).read_text())["seconds"]
     return watched, Booted(results, reused, _summary(watched, seconds))
 
@@ -204,11 +202,8 @@ def _boot(
     toggle = share / "scripts" / _TOGGLE
     guestrun.compile_program(project.scripts / _TOGGLE, toggle, log, vm.root.arch)
     deadline = _MARGIN + sum(load["deadline_s"] for load in job["workloads"])
-    try:
-        guest_run = guestrun.start(series, vm, share, out, deadline, context.ui)
-    finally:
-        (share / "results").rename(out / "results")
-        cache.remove(share)
+    steps = guestrun.steps_for(series)
+    guest_run = guestrun.start(vm, out, deadline, context.ui.say, steps=steps)
     guestrun.require_witness(guest_run)
     limits = guestrun.thresholds_for(vm)
     if not guestrun.relevant_reports(guest_run, limits):

@@ -33,8 +33,9 @@ from ..base import (
 )
 from ..build import kernel, programs
 from ..debian import root
-from ..series import Context, Project, Series, Workload, projects
+from ..series import Context, Measure, Project, Series, Workload, projects
 from . import accel, console, guest, hosttime, jobs, monitor
+from .kept import KeptResults
 
 #: The part of the agent that only guests of `debugguest` need, below the project.
 STRESS = "harness/kstall_guest/stress.py"
@@ -45,8 +46,6 @@ _PER_TRACER = 30.0
 _PROGRAM_BYTES = 10**7
 # What a guest takes beyond its memory: QEMU itself, and reading its results.
 _BESIDE_MEMORY = 512 * 2**20
-#: What another run does while this one waits.
-RUNS_IT = "runs this very guest"
 _CFLAGS = ("-O2", "-static", "-Wall", "-Wextra", "-Werror", "-pthread")
 
 
@@ -139,7 +138,7 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
                 load.name,
                 [str(jobs.SCRIPTS / load.program), *load.args],
                 load.deadline_s,
-                modules=[*load.modules, *_own(load)],
+                modules=modules_of(load),
                 events=load.events,
                 scripts=load.scripts,
                 record=[event for event in load.record if event not in bare],
@@ -164,8 +163,9 @@ def job_for(series: Series, built: kernel.Kernel) -> dict[str, Any]:
     )
 
 
-def _own(load: Workload) -> list[str]:
-    return [Path(load.module).stem] if load.module is not None else []
+def modules_of(load: Workload | Measure) -> list[str]:
+    """The modules that are loaded for ``load``, the tree's and then our own."""
+    return [*load.modules, *([Path(load.module).stem] if load.module else [])]
 
 
 def inputs(project: Project, series: Series) -> tuple[Path, ...]:
@@ -231,54 +231,58 @@ def run_guest(
     then stays in the run directory.  Results of a `GuestEnded` are cached, and used
     again, if ``keep_end`` accepts them.  The console of cached results is read again.
     """
-    project = context.project
-    key = key_of(project, series, vm, *expected)
+    key = key_of(context.project, series, vm, *expected)
+    kept = _kept(context, series, vm, key, fresh=fresh)
+    end_key = f"{key}-{sources.digest('kstall.guest')}"
+
+    def shows_end(entry: Path) -> bool:
+        return cache.is_complete(entry) and keep_end(entry)
+
+    # What is reported of an end is not judged anew, unlike other results.
+    ended = KeptResults(context, "ended", end_key, 20, fresh, shows_end)
     place = out or context.out / series.name
     results = place / "results"
-    entry = context.cache / "evidence" / key
-    with context.turn(f"evidence-{key}", RUNS_IT):
-        if not fresh and _is_usable(entry):
-            shutil.copytree(entry, results, ignore=shutil.ignore_patterns(cache.LIST))
+    with kept.turn():
+        if kept.copy(results):
             try:
                 _refuse_kept(vm, results, expected)
             except (GuestFailed, NotJudged):
-                cache.remove(entry)
-                _forget_away(context, series, vm, key)
+                kept.drop()
                 raise
             summary = f"{len(series.spec.workload)} workloads, evidence {key}"
             return Booted(results, True, summary)
-        # What is reported of an end is not judged anew, unlike other results.
-        end = context.cache / "ended" / f"{key}-{sources.digest('kstall.guest')}"
-        with cache.held(end):
-            if not fresh and cache.is_complete(end) and keep_end(end):
-                shutil.copytree(end, results, ignore=shutil.ignore_patterns(cache.LIST))
-                earlier = GuestEnded("the kernel ended in an earlier run", log=log)
-                earlier.reused = True
-                raise earlier
-        if end.exists():
-            cache.remove(end)
+        if ended.copy(results):
+            earlier = GuestEnded("the kernel ended in an earlier run", log=log)
+            earlier.reused = True
+            raise earlier
+        ended.drop()
         try:
             if context.away is None:
                 summary = _run(context, series, vm, place, log, expected)
             else:
-                unit = _unit(context, series, vm, key, expected, fresh=fresh)
-                summary = _run_away(context.away, unit, vm, place, expected)
+                more = {"expected": list(expected)}
+                asked = unit(context, series, vm, key, more, fresh=fresh)
+                summary = _run_away(context.away, asked, vm, place, expected)
         except GuestFailed as failure:
             if isinstance(failure, GuestEnded) and keep_end(results):
-                with cache.keep_if_possible(end) as scratch:
-                    shutil.copytree(results, scratch, dirs_exist_ok=True)
-                cache.prune(end.parent, keep=20)
-            # Results of an earlier guest do not disprove this failure.
-            cache.remove(entry)
-            _forget_away(context, series, vm, key)
+                ended.keep(results)
+            kept.drop()
             raise
         if keep(results):
-            with cache.keep_if_possible(entry) as scratch:
-                shutil.copytree(results, scratch, dirs_exist_ok=True)
+            kept.keep(results)
         else:
-            _forget_away(context, series, vm, key)
-    cache.prune(context.cache / "evidence", keep=200)
+            kept.forget()
     return Booted(results, False, summary)
+
+
+def _kept(
+    context: Context, series: Series, vm: Guest, key: str, *, fresh: bool = False
+) -> KeptResults:
+    def forget() -> None:
+        if context.away is not None:
+            context.away.forget(unit(context, series, vm, key))
+
+    return KeptResults(context, "evidence", key, 200, fresh, _is_usable, forget)
 
 
 def _run(
@@ -290,13 +294,9 @@ def _run(
     expected: tuple[str, ...],
 ) -> str:
     """Boot the guest on this machine; returns a summary, and raises as `run_guest`."""
-    share, results = place / "share", place / "results"
-    fill(share, context.project, series, vm, job_for(series, vm.kernel), log)
-    try:
-        run, summary = _boot(series, vm, share, place, context.ui)
-    finally:
-        (share / "results").rename(results)
-        cache.remove(share)
+    job, results = job_for(series, vm.kernel), place / "results"
+    fill(place / "share", context.project, series, vm, job, log)
+    run, summary = _boot(series, vm, place, context.ui)
     console.abridge(run.console, results / "console.txt")
     _refuse(run, results, thresholds_for(vm), expected)
     cache.write_json(results / hosttime.FILE, run.host.as_json())
@@ -323,23 +323,24 @@ def needs_of(
     return {**needs, "kvm": 1.0, elsewhere.machine(architecture.machine): 1.0}
 
 
-def _unit(
+def unit(
     context: Context,
     series: Series,
     vm: Guest,
     key: str,
-    expected: tuple[str, ...],
+    more: Mapping[str, Any] | None = None,
     *,
-    fresh: bool,
+    fresh: bool = False,
 ) -> elsewhere.Unit:
+    """The boot of ``vm`` for `requested`, with ``more`` in its ``spec``."""
+    project = projects.keep(context.project, context.cache)
     loads = series.spec.workload
-    copied = projects.keep(context.project, context.cache)
     return elsewhere.Unit(
         kind="guest",
         key=key,
         title=f"guest of {series.name}",
         spec={
-            "project": copied,
+            "project": project,
             "series": series.name,
             "arch": vm.root.arch.name,
             "kernel": vm.kernel.key,
@@ -350,11 +351,11 @@ def _unit(
                 for program in vm.programs
             ],
             "extra": vm.extra.name if vm.extra is not None else None,
-            "expected": list(expected),
             "key": key,
+            **(more or {}),
         },
         entries=(
-            copied,
+            project,
             f"kernels/{vm.kernel.key}",
             f"roots/{vm.root.key}",
             *(f"programs/{program.file.parent.name}" for program in vm.programs),
@@ -388,34 +389,37 @@ def _run_away(
     return str(outcome.facts["summary"])
 
 
-def _forget_away(context: Context, series: Series, vm: Guest, key: str) -> None:
-    if context.away is not None:
-        context.away.forget(_unit(context, series, vm, key, (), fresh=False))
-
-
-def perform(
-    cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
-) -> elsewhere.Result:
-    """Boot the guest that `run_guest` of another process requests."""
+def requested(
+    cache_dir: Path, spec: Mapping[str, Any]
+) -> tuple[Project, Series, Guest]:
+    """What a `unit` is about, in the process that is to boot it."""
     project = projects.find(spec["project"], cache_dir)
     architecture = arch.named(spec["arch"])
     (declared,) = project.load([spec["series"]])
     series = declared.on(architecture)
-    machine = machine_for(series)
     built = kernel.find(spec["kernel"], cache_dir)
     assert built is not None
-    user_space = root.find(spec["root"], cache_dir, architecture)
     vm = Guest(
         built,
-        user_space,
-        accelerator(cache_dir, built, user_space, spec["accel"], ui),
-        machine,
+        root.find(spec["root"], cache_dir, architecture),
+        accel.Accel(spec["accel"], "as requested"),
+        machine_for(series),
         tuple(
             programs.Program(name, cache_dir / "programs" / key / file, reused=True)
             for name, key, file in spec["programs"]
         ),
         cache_dir / "extra" / spec["extra"] if spec["extra"] is not None else None,
     )
+    return project, series, vm
+
+
+def perform(
+    cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
+) -> elsewhere.Result:
+    """Boot the guest that `run_guest` of another process requests."""
+    project, series, vm = requested(cache_dir, spec)
+    speed = accelerator(cache_dir, vm.kernel, vm.root, spec["accel"], ui)
+    vm = dataclasses.replace(vm, accel=speed)
     expected = tuple(spec["expected"])
     if key_of(project, series, vm, *expected) != spec["key"]:
         raise elsewhere.WrongWorker("this worker would boot a different guest")
@@ -462,25 +466,18 @@ def _is_expected(splat: console.Splat, expected: tuple[str, ...]) -> bool:
 
 def forget(context: Context, series: Series, vm: Guest) -> None:
     """Drop the cached results of this guest, if there are any."""
-    key = key_of(context.project, series, vm)
-    with context.turn(f"evidence-{key}", RUNS_IT):
-        cache.remove(context.cache / "evidence" / key)
-        _forget_away(context, series, vm, key)
+    kept = _kept(context, series, vm, key_of(context.project, series, vm))
+    with kept.turn():
+        kept.drop()
 
 
 def fill(
-    share: Path,
-    project: Project,
-    series: Series,
-    vm: Guest,
-    job: Mapping[str, Any],
-    log: Path,
+    share: Path, project: Project, series: Series, vm: Guest, job: object, log: Path
 ) -> None:
     """Put all that ``job`` needs below ``share``, with a directory for results.
 
     Raises `KstallError` for a workload that does not compile.
     """
-    (share / "results").mkdir(parents=True)
     for program in vm.programs:
         target = share / "scripts" / program.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -488,21 +485,25 @@ def fill(
     for load in series.spec.workload:
         target = share / "scripts" / load.program
         compile_program(project.scripts / load.program, target, log, vm.root.arch)
-    for path in inputs(project, series):
+    put(share, project, inputs(project, series), vm, job)
+
+
+def put(
+    share: Path, project: Project, files: Iterable[Path], vm: Guest, job: object
+) -> None:
+    """Put ``job``, the project's ``files`` and the modules of ``vm`` below ``share``,
+    with a directory for results."""
+    (share / "results").mkdir(parents=True)
+    for path in files:
         target = share / path.relative_to(project.root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, target)
-    copy_modules(share, vm.kernel, vm.extra)
+    modules, release = share / "modules", vm.kernel.release
+    shutil.copytree(vm.kernel.modules, modules, symlinks=True)
+    if vm.extra is not None:
+        shutil.copytree(vm.extra, modules / "lib/modules" / release / "extra")
+        process.run(["depmod", "-b", modules, release])
     cache.write_json(share / "job.json", job)
-
-
-def copy_modules(share: Path, built: kernel.Kernel, extra: Path | None) -> None:
-    """Put the modules of ``built`` there, and the ``extra`` ones of ours."""
-    target = share / "modules"
-    shutil.copytree(built.modules, target, symlinks=True)
-    if extra is not None:
-        shutil.copytree(extra, target / "lib/modules" / built.release / "extra")
-        process.run(["depmod", "-b", target, built.release])
 
 
 def compile_program(
@@ -536,42 +537,42 @@ def compile_program(
 
 
 def _boot(
-    series: Series, vm: Guest, share: Path, out: Path, ui: Sink
+    series: Series, vm: Guest, place: Path, ui: Sink
 ) -> tuple[guest.GuestRun, str]:
     loads = series.spec.workload
     tracers = sum(len(load.scripts) + bool(load.record) for load in loads)
     deadline = _MARGIN + _PER_TRACER * tracers + sum(load.deadline_s for load in loads)
-    run = start(series, vm, share, out, deadline, ui)
-    summary = (
+    run = start(vm, place, deadline, ui.say, steps=steps_for(series))
+    figure("guest", run.seconds, "s")
+    if run.first_line_seconds is None:
+        return run, f"ended as {run.status}"
+    figure("guest start to first line of the job", run.first_line_seconds, "s")
+    return run, (
         f"{len(loads)} workloads in {run.seconds:.0f} s, first line after "
         f"{run.first_line_seconds:.1f} s"
-        if run.first_line_seconds is not None
-        else f"ended as {run.status}"
     )
-    figure("guest", run.seconds, "s")
-    if run.first_line_seconds is not None:
-        figure("guest start to first line of the job", run.first_line_seconds, "s")
-    return run, summary
 
 
 def start(
-    series: Series, vm: Guest, share: Path, out: Path, deadline: float, ui: Sink
+    vm: Guest, place: Path, deadline: float, say: Callable[[str], None], **more: Any
 ) -> guest.GuestRun:
-    """Boot ``vm`` with the job in ``share``; the results are below that."""
-    run = guest.boot(
-        vm.kernel.image,
-        vm.root,
-        vm.accel,
-        vm.machine,
-        (jobs.share(share),),
-        jobs.COMMAND,
-        out=out,
-        deadline=deadline,
-        say=ui.say,
-        steps=steps_for(series),
-        scripts=share / "scripts",
-    )
-    _keep_performed(run, share / "results")
+    """Boot ``vm`` with the job in ``place``/share; the results are moved to
+    ``place``/results.  ``more`` is for `guest.boot`."""
+    share, results = place / "share", place / "results"
+    try:
+        run = guest.boot(
+            *(vm.kernel.image, vm.root, vm.accel, vm.machine),
+            *((jobs.share(share),), jobs.COMMAND),
+            out=place,
+            deadline=deadline,
+            say=say,
+            **{"scripts": share / "scripts", **more},
+        )
+    finally:
+        cache.remove(results)
+        (share / "results").rename(results)
+        cache.remove(share)
+    _keep_performed(run, results)
     return run
 
 
