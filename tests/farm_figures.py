@@ -25,7 +25,7 @@ from typing import Any
 import dask
 from distributed import Client, Scheduler, Worker
 
-from kstall.farm.line import Line, Ticket
+from kstall.farm.line import Ticket, TicketQueue
 from kstall.farm.worker import SETTINGS
 
 #: Seconds of LEVEL=full on two processors, of one run that had nothing in its cache:
@@ -136,7 +136,7 @@ def simulated(jobs: Sequence[Job], workers: int) -> float:
     """Seconds that ``jobs`` take if nothing but `Line` decides who comes next, and
     what is begun is begun at once: without Dask, and without waiting."""
     room = {"slot": float(workers), "build": float(workers)}
-    line = Line(lambda: room)
+    line = TicketQueue(lambda: room)
     now = 0.0
     number = itertools.count()
     running: list[tuple[float, int, Job, Ticket]] = []
@@ -205,7 +205,7 @@ async def _do(
     longest_first: bool,
 ) -> None:
     room = {"slot": float(workers), "build": float(workers)}
-    line = Line(lambda: room)
+    line = TicketQueue(lambda: room)
 
     async def submit(job: Job) -> None:
         needs = _needs(job)

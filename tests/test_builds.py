@@ -21,7 +21,7 @@ import kbuildtree
 import kerneltree
 from kstall.base import cache
 from kstall.build import Toolchain, kconfig
-from kstall.compile import Work, compilecheck, kbuild, seeds, sparse, variants
+from kstall.compile import CompileWork, compilecheck, kbuild, seeds, sparse, variants
 from kstall.compile import builds as compilestage
 from kstall.compile.sparse import Checker
 from kstall.cost import objects
@@ -90,7 +90,7 @@ class Bench:
         level: Level = "deep" if everything else "full"
         context = run.context(project, self.cache, level)  # type: ignore[arg-type]
         context = replace(context, seeds=seeds)
-        work = Work(
+        work = CompileWork(
             context, patchset, plan, TOOLS, Root("root", self.root, (), {}, True)
         )
         with tree.workspace(self.base, lambda _: None) as put:

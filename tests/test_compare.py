@@ -16,7 +16,7 @@ from jsonschema import validate as valid  # type: ignore[import-untyped]
 from kstall import cli
 from kstall.base import KstallError
 from kstall.report import comparison, comparisonviews
-from kstall.report.comparison import Comparison, weigh
+from kstall.report.comparison import RunComparison, weigh
 
 FIELD = {"name": "job", "ctype": "u64", "offset": 8, "size": 8}
 EVENT = {
@@ -122,10 +122,10 @@ def _save(directory: Path, report: dict[str, Any]) -> Path:
 
 
 @pytest.fixture
-def compare_changed(tmp_path: Path) -> Callable[[Callable[[Any], None]], Comparison]:
+def compare_changed(tmp_path: Path) -> Callable[[Callable[[Any], None]], RunComparison]:
     """Compare a run with the same one after a change."""
 
-    def compare(change: Callable[[Any], None]) -> Comparison:
+    def compare(change: Callable[[Any], None]) -> RunComparison:
         after = copy.deepcopy(REPORT)
         change(after)
         return comparison.compare(
@@ -135,10 +135,10 @@ def compare_changed(tmp_path: Path) -> Callable[[Callable[[Any], None]], Compari
     return compare
 
 
-CompareChanged = Callable[[Callable[[Any], None]], Comparison]
+CompareChanged = Callable[[Callable[[Any], None]], RunComparison]
 
 
-def _change_of(diff: Comparison) -> tuple[str, str, str, str, str]:
+def _change_of(diff: RunComparison) -> tuple[str, str, str, str, str]:
     (change,) = diff.changes
     return change.weight, change.kind, change.what, change.before, change.after
 
@@ -466,7 +466,7 @@ def _nothing(report: Any) -> None:
 Changer = Callable[[Any], None]
 
 
-def _nights(tmp_path: Path, *changers: Changer) -> Comparison:
+def _nights(tmp_path: Path, *changers: Changer) -> RunComparison:
     """Compare the last of these matrices with all before it."""
     nights = []
     for number, change in enumerate(changers, 1):
@@ -477,7 +477,7 @@ def _nights(tmp_path: Path, *changers: Changer) -> Comparison:
     return comparison.compare(before, after, older)
 
 
-def _told(diff: Comparison) -> list[tuple[str, str, str, str]]:
+def _told(diff: RunComparison) -> list[tuple[str, str, str, str]]:
     return [
         (change.weight, change.kind, change.what, Path(change.since).name)
         for change in diff.changes

@@ -17,7 +17,7 @@ from kstall.evidence import traceabi
 from kstall.guest import Guest, accel, guest, guestrun
 from kstall.guest.console import Splat
 from kstall.series import Context, Measure, Project, Series
-from kstall.series.series import Overhead
+from kstall.series.series import OverheadSpec
 from kstall_guest import job
 
 
@@ -50,7 +50,7 @@ def series(project_root: Path) -> Series:
         events=["gpu_scheduler:drm_sched_job_wait"], script="drm-sched-wait.bt"
     )
     spec = drm_sched.spec.model_copy(
-        update={"overhead": Overhead(workload=(workload,))}
+        update={"overhead": OverheadSpec(workload=(workload,))}
     )
     return dataclasses.replace(drm_sched, spec=spec)
 
@@ -294,7 +294,9 @@ def test_a_script_is_not_compiled(
     series: Series, project_root: Path, tmp_path: Path
 ) -> None:
     workload = measure(program="workloads/overhead/read-measure")
-    spec = series.spec.model_copy(update={"overhead": Overhead(workload=(workload,))})
+    spec = series.spec.model_copy(
+        update={"overhead": OverheadSpec(workload=(workload,))}
+    )
     counting.compile_programs(
         Project(project_root),
         dataclasses.replace(series, spec=spec),
@@ -317,7 +319,7 @@ def test_the_key_minds_what_is_measured(
     project = Project(project_root)
 
     def key(**fields: Any) -> str:
-        overhead = Overhead(workload=(measure(**fields),))
+        overhead = OverheadSpec(workload=(measure(**fields),))
         spec = series.spec.model_copy(update={"overhead": overhead})
         changed = dataclasses.replace(series, spec=spec)
         return counting.key_of(project, changed, kernels, "patched")
@@ -388,7 +390,7 @@ def test_a_worker_counts_in_the_guest_that_it_was_asked_for(
 ) -> None:
     among = dataclasses.replace(kernels, beside=("sched:sched_throttle",))
     asked = counting._boots(among)
-    given: list[counting.Boot] = []
+    given: list[counting.BootPlan] = []
 
     def run(*words: Any) -> list[dict[str, Any]]:
         given.append(words[2])

@@ -98,9 +98,9 @@ def judged(
     changed: frozenset[str] = frozenset(),
 ) -> dict[str, Check]:
     base = base or watched(series)
-    pair = debugcheck.Pair(patched, base, base.signatures)
+    pair = debugcheck.GuestPair(patched, base, base.signatures)
     events = frozenset(point.name for point in series.spec.tracepoint)
-    code = debugcheck.Code(changed, changed, events)
+    code = debugcheck.ChangedCode(changed, changed, events)
     saved = debugcheck.Saved({"debug": pair}, code)
     checks = debugcheck.judge(series, saved)
     assert {check.kind for check in checks} == {"debug"}
@@ -164,7 +164,7 @@ def test_what_the_base_says_as_well_is_not_but_is_reported() -> None:
 
 def test_a_base_that_was_not_asked_excuses_nothing() -> None:
     series = load("drm-sched")
-    pair = debugcheck.Pair(watched(series), None, frozenset())
+    pair = debugcheck.GuestPair(watched(series), None, frozenset())
     saved = debugcheck.Saved({"debug": pair})
     checks = {check.name: check for check in debugcheck.judge(series, saved)}
     assert failing(checks) == {}
@@ -265,7 +265,7 @@ def test_a_report_that_the_base_has_too_is_no_reason_for_what_was_left_undone() 
     checks = judged(series, guest, watched(series, text=WARNING))
     assert set(statuses(checks).values()) == {"error"}
     # And of one of which nobody knows it.
-    pair = debugcheck.Pair(guest, None, frozenset(), "the base is gone")
+    pair = debugcheck.GuestPair(guest, None, frozenset(), "the base is gone")
     saved = debugcheck.Saved({"debug": pair})
     verdicts = {check.name: check for check in debugcheck.judge(series, saved)}
     assert set(statuses(verdicts).values()) == {"error"}
@@ -293,8 +293,8 @@ def test_a_leak() -> None:
 
 def test_a_kernel_without_kmemleak_is_skipped_with_the_reason() -> None:
     series = load("drm-sched")
-    pair = debugcheck.Pair(watched(series), watched(series), frozenset())
-    saved = debugcheck.Saved({"kcsan": pair}, debugcheck.Code())
+    pair = debugcheck.GuestPair(watched(series), watched(series), frozenset())
+    saved = debugcheck.Saved({"kcsan": pair}, debugcheck.ChangedCode())
     (check,) = (o for o in debugcheck.judge(series, saved) if o.name == "no_leaks")
     assert (check.status, check.detail) == (
         "skip",
@@ -627,10 +627,10 @@ def race(*stacks: tuple[str, ...]) -> str:
 )
 def test_whose_a_race_is(stacks: list[tuple[str, ...]], ours: bool) -> None:
     series = load("drm-sched")
-    code = debugcheck.Code(
+    code = debugcheck.ChangedCode(
         frozenset({"touched", "changed"}), frozenset({"changed"}), frozenset({"waits"})
     )
-    pair = debugcheck.Pair(watched(series, text=race(*stacks)), None, frozenset())
+    pair = debugcheck.GuestPair(watched(series, text=race(*stacks)), None, frozenset())
     saved = debugcheck.Saved({"kcsan": pair}, code)
     assert debugcheck.in_doubt_of_a_race(saved) is debugcheck.in_doubt(saved) is ours
     known = dataclasses.replace(pair, known=pair.patched.signatures)
@@ -643,7 +643,7 @@ def test_without_the_answer_of_the_base_there_is_no_verdict() -> None:
     series = load("drm-sched")
 
     def checks(why: str = "the base is gone", **change: Any) -> dict[str, Check]:
-        pair = debugcheck.Pair(watched(series, **change), None, frozenset(), why)
+        pair = debugcheck.GuestPair(watched(series, **change), None, frozenset(), why)
         verdicts = debugcheck.judge(series, debugcheck.Saved({"debug": pair}))
         return {check.name: check for check in verdicts}
 
@@ -668,9 +668,9 @@ def test_without_the_answer_of_the_base_there_is_no_verdict() -> None:
 def test_what_one_base_said_is_a_verdict_though_another_is_silent() -> None:
     series = load("drm-sched")
     warns = watched(series, text=WARNING)
-    silent = debugcheck.Pair(warns, None, frozenset(), "the base is gone")
-    answered = debugcheck.Pair(warns, watched(series), frozenset())
-    quiet = debugcheck.Pair(watched(series, leaked=None), None, frozenset())
+    silent = debugcheck.GuestPair(warns, None, frozenset(), "the base is gone")
+    answered = debugcheck.GuestPair(warns, watched(series), frozenset())
+    quiet = debugcheck.GuestPair(watched(series, leaked=None), None, frozenset())
     for debug, kcsan, status in (
         (answered, silent, "fail"),
         (silent, quiet, "error"),
@@ -706,8 +706,8 @@ def test_a_base_that_did_not_do_its_work_does_not_answer(
 def test_a_guest_that_fails_anyway_asks_nobody_of_its_races() -> None:
     series = load("drm-sched")
     guest = watched(series, text=race(("touched",), ("other",)), status="hang")
-    pair = debugcheck.Pair(guest, None, frozenset())
-    code = debugcheck.Code(frozenset({"touched"}))
+    pair = debugcheck.GuestPair(guest, None, frozenset())
+    code = debugcheck.ChangedCode(frozenset({"touched"}))
     assert not debugcheck.in_doubt_of_a_race(debugcheck.Saved({"kcsan": pair}, code))
 
 
@@ -739,8 +739,10 @@ def test_a_file_that_is_not_watched_is_reported_with_the_reason() -> None:
     assert "drivers/gpu/drm/scheduler/sched_main.c" in labels
     assert not any(label.startswith(("tools/", "Documentation/")) for label in labels)
     (first, *_) = labels
-    code = debugcheck.Code(unwatched=((first, "so it says"), ("else.c", "not ours")))
-    pair = debugcheck.Pair(watched(series), None, frozenset())
+    code = debugcheck.ChangedCode(
+        unwatched=((first, "so it says"), ("else.c", "not ours"))
+    )
+    pair = debugcheck.GuestPair(watched(series), None, frozenset())
     checks = debugcheck.judge(series, debugcheck.Saved({"debug": pair}, code))
     (check,) = (check for check in checks if check.name == "no_file_is_left_out")
     others = f"not left out: {', '.join(labels[1:])}"
@@ -809,7 +811,7 @@ def test_one_who_does_not_watch(
         (whole if name in whole else whole["counters"])[name] = value
     guest = watched(series, facts=whole)
     assert not debugcheck.worth_keeping(series, flavour, guest)
-    pair = debugcheck.Pair(guest, watched(series), frozenset())
+    pair = debugcheck.GuestPair(guest, watched(series), frozenset())
     verdicts = debugcheck.judge(series, debugcheck.Saved({flavour: pair}))
     checks = {check.name: check for check in verdicts}
     assert detail in failing(checks)["no_new_splats"]
@@ -832,7 +834,7 @@ def test_what_the_base_is_asked(
 ) -> None:
     guest = watched(load("drm-sched"), **change)
     told = guest.signatures if known else frozenset()
-    pair = debugcheck.Pair(guest, None, told)
+    pair = debugcheck.GuestPair(guest, None, told)
     saved = debugcheck.Saved({"debug": pair})
     assert debugcheck.in_doubt(saved) is doubt
 
@@ -842,7 +844,7 @@ def test_the_base_is_asked_of_what_is_only_counted_and_not_of_who_watches() -> N
     for change, doubt in (({"dma-errors": 3}, True), ({"dma-disabled": 1}, False)):
         facts = facts_of(series)
         facts["counters"].update(change)
-        pair = debugcheck.Pair(watched(series, facts=facts), None, frozenset())
+        pair = debugcheck.GuestPair(watched(series, facts=facts), None, frozenset())
         saved = debugcheck.Saved({"debug": pair})
         assert debugcheck.in_doubt(saved) is doubt
 
@@ -853,7 +855,7 @@ def test_only_a_guest_without_fault_is_kept() -> None:
     facts = facts_of(series)
     facts["bpftrace"]["errors"] = ["it did not attach"]
     late = watched(series, facts=facts)
-    alone = debugcheck.Pair(late, None, frozenset())
+    alone = debugcheck.GuestPair(late, None, frozenset())
     # That it is to be run again is nothing that the base can be asked about.
     assert not debugcheck.in_doubt(debugcheck.Saved({"debug": alone}))
     assert not debugcheck.worth_keeping(series, "debug", late)

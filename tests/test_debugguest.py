@@ -232,7 +232,7 @@ LOCKUP = "[  300.000000] watchdog: BUG: soft lockup - CPU#0 stuck for 130s! [x:7
 def _busy(share: float) -> hosttime.Host:
     return hosttime.Host(
         tuple(
-            hosttime.Sample(float(at), {"CPU 0/TCG": at * share}, console=at - 300)
+            hosttime.HostSample(float(at), {"CPU 0/TCG": at * share}, console=at - 300)
             for at in range(1, 400)
         )
     )
@@ -601,7 +601,7 @@ def test_what_the_base_does_not_say_is_held_against_the_series(stages: Stages) -
 
 def _race_of_ours(monkeypatch: pytest.MonkeyPatch) -> str:
     """What KCSAN says of code that the patches touch."""
-    code = debugcheck.Code(frozenset({"drm_sched_job_trace_wait"}))
+    code = debugcheck.ChangedCode(frozenset({"drm_sched_job_trace_wait"}))
     monkeypatch.setattr(groups.Group, "code", code)
     return (DATA / "kcsan.log").read_text()
 
@@ -712,7 +712,7 @@ def test_a_race_of_any_series_in_the_kernel_is_known(
     group = groups.Group(
         (declaring("nap.c", "slept"), declaring("doze.c", "woke")), plan
     )
-    assert group.code == debugcheck.Code(
+    assert group.code == debugcheck.ChangedCode(
         frozenset({"n", "d"}),
         frozenset({"n"}),
         frozenset({"slept", "woke"}),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from kstall.mail import excerpts, figures
-from kstall.mail.excerpts import Line, Trace
+from kstall.mail.excerpts import Line, RunTrace
 
 
 def _line(head: str, name: str, body: str) -> Line:
@@ -19,7 +19,7 @@ NAPS = (
     _line("doze-8 [001] ..... 2.000010", "nap", "who=2 nap_ns=900 deep=1"),
 )
 OTHERS = (_line("cat-9 [000] ..... 9.000001", "nap", "who=9 nap_ns=1 deep=0"),)
-RUN = Trace((OTHERS, NAPS))
+RUN = RunTrace((OTHERS, NAPS))
 
 
 def test_a_record_without_a_time_is_the_one_most_like_it() -> None:
@@ -32,7 +32,7 @@ def test_a_record_without_a_time_is_the_one_most_like_it() -> None:
 
 
 def test_records_of_words_are_told_apart_as_well() -> None:
-    run = Trace(
+    run = RunTrace(
         ((_line("", "nap", "who 1, deep 0"), _line("", "nap", "who 2, deep 1")),)
     )
     replacement = excerpts.replaced("  nap: who 2, deep 7\n", run)
@@ -63,7 +63,7 @@ def test_wide_lines_go_on_below_and_are_read_so() -> None:
     assert max(map(len, text.splitlines())) <= 75
     assert len(text.splitlines()) > 2
     assert all(line.startswith("      field_") for line in text.splitlines()[1:])
-    replacement = excerpts.replaced(f"{text}\n", Trace(((line,),)))
+    replacement = excerpts.replaced(f"{text}\n", RunTrace(((line,),)))
     assert replacement.text == f"{text}\n"
 
 

@@ -391,7 +391,7 @@ def _first_is_faulty(world: World) -> None:
     def wrap(kind: str, perform: elsewhere.Performer) -> elsewhere.Performer:
         def once(
             cache_dir: Path, out: Path, spec: Mapping[str, Any]
-        ) -> elsewhere.Result:
+        ) -> elsewhere.WorkerResult:
             with contextlib.suppress(FileExistsError):
                 (world.root / "faulty").mkdir()
                 (world.root / "faulty/name").write_text(cache_dir.name)
@@ -545,7 +545,7 @@ def test_unit_of_another_key_is_refused(tmp_path: Path) -> None:
     def wrap(kind: str, perform: elsewhere.Performer) -> elsewhere.Performer:
         def first_another(
             cache_dir: Path, out: Path, spec: Mapping[str, Any]
-        ) -> elsewhere.Result:
+        ) -> elsewhere.WorkerResult:
             other = {"keys": ["x"]} if "keys" in spec else {"key": "x"}
             assert other.keys() < spec.keys()
             (out / "other").mkdir()
@@ -588,7 +588,7 @@ def test_unit_of_another_version_is_refused(tmp_path: Path) -> None:
 
 def test_work_that_kills_each_worker(world: World) -> None:
     def die(kind: str, perform: elsewhere.Performer) -> elsewhere.Performer:
-        def act(*words: Any) -> elsewhere.Result:
+        def act(*words: Any) -> elsewhere.WorkerResult:
             if kind == "guest":
                 os.kill(os.getpid(), signal.SIGKILL)
             return perform(*words)

@@ -27,7 +27,7 @@ from kstall import farm
 from kstall.base import KstallError, arch, cache, elsewhere
 from kstall.base.errors import NotJudged
 from kstall.farm.client import _lacks
-from kstall.farm.line import Line, Ticket
+from kstall.farm.line import Ticket, TicketQueue
 from kstall.guest import guest, guestrun
 
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -462,7 +462,7 @@ def test_line_does_not_look_at_all_when_no_slot_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A matrix has thousands of units, each of which looks as it comes, and goes."""
-    line = Line(lambda: {"slot": 1.0, "build": 1.0})
+    line = TicketQueue(lambda: {"slot": 1.0, "build": 1.0})
     begun: list[Ticket] = []
     for _ in range(50):
         line.put(1, {"slot": 1, "build": 1}, begun.append)
@@ -477,7 +477,7 @@ def test_line_does_not_look_at_all_when_no_slot_is_free(
 
 def test_longest_is_begun_first_and_no_more_than_there_is_room_for() -> None:
     room = {"slot": 2.0, "build": 1.0}
-    line = Line(lambda: room)
+    line = TicketQueue(lambda: room)
     begun: list[tuple[str, Ticket]] = []
 
     def put(name: str, seconds: float, **takes: float) -> None:

@@ -196,11 +196,11 @@ def test_layouts_are_compared(build: Build) -> None:
 
 def test_a_record_s_text_begins_behind_its_last_member() -> None:
     """As __data does, so that what the compiler adds at the end is no hole."""
-    opcode = btf.Member("opcode", 0, 8)
+    opcode = btf.StructMember("opcode", 0, 8)
     assert btf.Layout("record", False, 4, (opcode,)).holes == (btf.Hole("the end", 3),)
-    text = btf.Member("__data", 8, 0)
+    text = btf.StructMember("__data", 8, 0)
     assert btf.Layout("record", False, 4, (opcode, text)).holes == ()
-    later = btf.Member("__data", 32, 0)
+    later = btf.StructMember("__data", 32, 0)
     assert btf.Layout("record", False, 4, (opcode, later)).holes == (
         btf.Hole("__data", 3),
     )

@@ -11,8 +11,8 @@ import pytest
 
 from kstall.cost import costs, footprint, gate, objects, structs
 from kstall.evidence import btf
-from kstall.series import Exemption, Measure, Project, Series
-from kstall.series.series import Overhead
+from kstall.series import ExemptionSpec, Measure, Project, Series
+from kstall.series.series import OverheadSpec
 from kstall.verdict import Check
 from test_footprint import DECLARATION, MACHINES, Machine, build
 
@@ -34,14 +34,16 @@ def series(project_root: Path) -> Series:
     site = point.site[0].model_copy(update={"function": "submit", "hot": True})
     point = point.model_copy(update={"name": "job_wait", "site": (site,)})
     spec = drm_sched.spec.model_copy(
-        update={"tracepoint": (point,), "overhead": Overhead()}
+        update={"tracepoint": (point,), "overhead": OverheadSpec()}
     )
     return dataclasses.replace(drm_sched, spec=spec)
 
 
 def exempting(series: Series, **fields: object) -> Series:
-    exemption = Exemption.model_validate({"because": "it is argued", **fields})
-    spec = series.spec.model_copy(update={"overhead": Overhead(exemption=(exemption,))})
+    exemption = ExemptionSpec.model_validate({"because": "it is argued", **fields})
+    spec = series.spec.model_copy(
+        update={"overhead": OverheadSpec(exemption=(exemption,))}
+    )
     return dataclasses.replace(series, spec=spec)
 
 
@@ -242,7 +244,7 @@ def test_an_operation_crosses_what_it_is_said_to(
     load = Measure.model_validate(
         {"name": "w", "program": "p", "operation": "call", "nops": nops}
     )
-    spec = series.spec.model_copy(update={"overhead": Overhead(workload=(load,))})
+    spec = series.spec.model_copy(update={"overhead": OverheadSpec(workload=(load,))})
     measurement = costs.Measurement(
         workload="w",
         operation="call",

@@ -13,7 +13,7 @@ import pytest
 import kerneltree
 from kstall.pipeline import groups
 from kstall.pipeline.groups import Group, Names, Outlier, divide
-from kstall.series import Patch, Project, Series, patchfile
+from kstall.series import PatchFile, Project, Series, patchfile
 from kstall.tree import am, tree
 
 ALL = tuple("abcdefgh")
@@ -106,7 +106,7 @@ def test_what_does_not_apply_beside_another_stands_apart(tmp_path: Path) -> None
     assert [series.name for series in group.series] == ["demo", "none"]
     assert group.slot == "+all" and group.plan.patches == demo.patches
     assert division.outliers == (Outlier("twin", "demo", alone=True),)
-    assert isinstance(demo.patches[0], Patch)
+    assert isinstance(demo.patches[0], PatchFile)
 
 
 DIFF = """\

@@ -221,11 +221,11 @@ class Stored:
     def __init__(self, console: str) -> None:
         self.console: str | None = console
 
-    def do(self, unit: elsewhere.Unit, place: Path) -> elsewhere.Outcome:
+    def do(self, unit: elsewhere.Unit, place: Path) -> elsewhere.UnitOutcome:
         (place / "results").mkdir(parents=True)
         text = "the console\n" if self.console is None else self.console
         (place / "results/console.txt").write_text(text)
-        return elsewhere.Outcome("one", 1.0, {"summary": "done"})
+        return elsewhere.UnitOutcome("one", 1.0, {"summary": "done"})
 
     def forget(self, unit: elsewhere.Unit) -> None:
         self.console = None
@@ -282,9 +282,11 @@ def test_steps_are_handed_to_the_guest_and_what_was_done_is_kept(
     (step,) = guestrun.steps_for(bench.series)
     assert (step.workload, step.name) == (name, "hit")
     assert step.commands == (
-        monitor.Command("stop"),
-        monitor.Command("pcie_aer_inject_error -c ep0 0x1", human=True, reply="OK .*"),
-        monitor.Command("device_del", {"id": "ep0"}),
+        monitor.QemuCommand("stop"),
+        monitor.QemuCommand(
+            "pcie_aer_inject_error -c ep0 0x1", human=True, reply="OK .*"
+        ),
+        monitor.QemuCommand("device_del", {"id": "ep0"}),
     )
     answers = (monitor.Answer("stop", {}),)
     performed = (
@@ -329,7 +331,7 @@ def _busy(share: float) -> hosttime.Host:
     """A host on which each of two processors waits so much of each second."""
     return hosttime.Host(
         tuple(
-            hosttime.Sample(
+            hosttime.HostSample(
                 float(at),
                 {"CPU 0/TCG": at * share, "CPU 1/TCG": at * share},
                 console=at if at > 100 else 0,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kstall.guest import console, hosttime
-from kstall.guest.hosttime import Host, Sample, Thresholds
+from kstall.guest.hosttime import Host, HostSample, Thresholds
 
 SOFT = "watchdog: BUG: soft lockup - CPU#1 stuck for {}s! [doze:7]"
 HARD = "watchdog: Watchdog detected hard LOCKUP on cpu 0"
@@ -22,7 +22,7 @@ def host(share: float, other: float = 0.0, seconds: int = 300) -> Host:
     """A guest whose two processors wait these shares of each second."""
     return Host(
         tuple(
-            Sample(
+            HostSample(
                 float(at),
                 {"CPU 0/TCG": at * share, "CPU 1/TCG": at * other},
                 console=100 * at,
@@ -36,7 +36,7 @@ def slow_disk(share: float) -> Host:
     """A guest with processors of its own, whose QEMU waits for a disk."""
     return Host(
         tuple(
-            Sample(float(at), {"CPU 0/TCG": 0.0, hosttime.DISK: at * share}, 0.0)
+            HostSample(float(at), {"CPU 0/TCG": 0.0, hosttime.DISK: at * share}, 0.0)
             for at in range(1, 301)
         )
     )
@@ -132,7 +132,7 @@ def test_what_a_busy_host_explains(
 def test_only_the_time_of_the_stall_counts() -> None:
     """A host that was busy before, or after, explains nothing."""
     samples = [
-        Sample(float(at), {"CPU 0/TCG": float(max(0, min(at, 60) - 10))})
+        HostSample(float(at), {"CPU 0/TCG": float(max(0, min(at, 60) - 10))})
         for at in range(1, 200)
     ]
     report = splat(SOFT.format(22))

@@ -187,7 +187,7 @@ def full(text: str = "n") -> Report:
                 evidence=text,
                 stages=[stage],
                 events=[
-                    report.Event(
+                    report.EventFormat(
                         name=text,
                         kind="event",
                         joins=text,

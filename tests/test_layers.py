@@ -7,6 +7,7 @@ import ast
 import importlib
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -154,6 +155,51 @@ def test_readme_draws_the_same_flow(project_root: Path) -> None:
     )
     beside = {"base", "debian", "verdict", "ftrace", "farm", "pipeline"}
     assert drawn.split(" → ") == [name for name in FLOW if name not in beside]
+
+
+def _public_types(path: Path) -> Iterator[tuple[str, bool]]:
+    """The public classes and aliases that ``path`` defines; whether each is a class."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name, True
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name) and target.id[0].isupper():
+                    yield target.id, False
+
+
+def _ambiguous(top: Path) -> dict[str, list[str]]:
+    """Names of classes that have another meaning below ``top``, and where."""
+    places = defaultdict(list)
+    classes = set()
+    for path in sorted(top.rglob("*.py")):
+        for name, is_class in _public_types(path):
+            places[name].append(str(path.relative_to(top)))
+            if is_class:
+                classes.add(name)
+    return {name: places[name] for name in sorted(classes) if len(places[name]) > 1}
+
+
+def test_the_name_of_a_class_means_one_thing(project_root: Path) -> None:
+    assert _ambiguous(project_root / "harness/kstall") == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "places"),
+    [
+        ("class Nap: ...", {"Nap": ["a.py", "b.py"]}),
+        ("Nap = str", {"Nap": ["a.py", "b.py"]}),
+        ("class _Nap: ...", {}),
+        ("class Bed:\n    class Nap: ...", {}),
+        ("from .a import Nap", {}),
+    ],
+)
+def test_a_class_whose_name_is_taken_is_found(
+    tmp_path: Path, line: str, places: dict[str, list[str]]
+) -> None:
+    (tmp_path / "a.py").write_text("class Nap: ...\n")
+    (tmp_path / "b.py").write_text(f"{line}\n")
+    assert _ambiguous(tmp_path) == places
 
 
 @pytest.mark.parametrize("package", FLOW)

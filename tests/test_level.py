@@ -23,7 +23,7 @@ from kstall.pipeline import Ui, groups, kernels, validate
 from kstall.pipeline import run as runs
 from kstall.report import ktap, report
 from kstall.series import Project
-from kstall.series.series import Overhead
+from kstall.series.series import OverheadSpec
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def test_a_quick_run_is_no_proof_for_mails(tmp_path: Path) -> None:
     base = kerneltree.base(tree, tmp_path / "cache")
     (series,) = project.load(["demo"])
     costly = replace(
-        series, spec=series.spec.model_copy(update={"overhead": Overhead()})
+        series, spec=series.spec.model_copy(update={"overhead": OverheadSpec()})
     )
     out = tmp_path / "out"
     synthetic.prove(costly, base, out, overhead=False)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from kstall.base import cache
 from kstall.build import kernel
-from kstall.compile import Work
+from kstall.compile import CompileWork
 from kstall.debian import root
 from kstall.pipeline import Ui, builds
 from kstall.pipeline import run as runs
@@ -50,7 +50,7 @@ def _checks(
         data = file.data.replace(FIRST.encode(), (FIRST + text).encode(), 1)
         assert data != file.data
         states[number][FILE] = replace(file, data=data)
-    work = Work(
+    work = CompileWork(
         context=run.context(project, kept),
         series=series,
         plan=replace(plan, states=tuple(tuple(state.items()) for state in states)),

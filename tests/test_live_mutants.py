@@ -147,7 +147,7 @@ def test_its_check_also_notices_the_falsified_record(
     saved = evidence.load(outcome.dir / entry.evidence)
     assert mutant.falsifies.operator in _operators(series, mutant.falsifies, saved)
     false, where = falsify.Genuine(series, saved).falsified(
-        falsify.Mutant(**mutant.falsifies.model_dump())
+        falsify.FieldMutant(**mutant.falsifies.model_dump())
     )
     assert where, "it changes nothing"
     (check,) = (

@@ -141,7 +141,7 @@ def recorded(
     sources = dict.fromkeys(one.module for one in series.measures if one.module)
     paths = [project.scripts / one for one in sources]
     more = cache.default_dir() / "extra" / extra.key_of(built, paths) if paths else None
-    boot = counting.Boot(built, more, "patched-1", ("off",))
+    boot = counting.BootPlan(built, more, "patched-1", ("off",))
     counts = counting.run(
         project,
         wrapped(series, cls),

@@ -17,7 +17,7 @@ import stock
 from kstall.debian import Root
 from kstall.guest import guestrun
 from kstall.guest.guest import Accel, Machine, Share
-from kstall.guest.monitor import Command, Step
+from kstall.guest.monitor import MonitorStep, QemuCommand
 from kstall_ops import seal, store
 from test_live_node import packed
 
@@ -50,10 +50,10 @@ MACHINE = Machine(
 )
 
 
-def _inject(name: str, words: str, device: str) -> Step:
+def _inject(name: str, words: str, device: str) -> MonitorStep:
     said = f"pcie_aer_inject_error {words}"
-    return Step(
-        "stock", name, (Command(said, {}, human=True, reply=f"OK id: {device} .*"),)
+    return MonitorStep(
+        "stock", name, (QemuCommand(said, {}, human=True, reply=f"OK id: {device} .*"),)
     )
 
 

@@ -693,7 +693,7 @@ def test_the_sign_off_has_its_place(before: str, after: str) -> None:
 
 def test_subjects_numbers_and_files() -> None:
     thread = mail.Thread(export.DRAFTER, 3, False, "20260101-x-0", mail.now())
-    parts = [mail.Part(f"demo: part {n}", "text", ()) for n in range(12)]
+    parts = [mail.MailContent(f"demo: part {n}", "text", ()) for n in range(12)]
     letters = mail.compose(thread, parts)
     assert letters[0].subject == "[PATCH v3 00/11] demo: part 0"
     assert letters[11].subject == "[PATCH v3 11/11] demo: part 11"
@@ -712,7 +712,7 @@ def test_subjects_numbers_and_files() -> None:
 def test_what_lists_do_not_take_is_refused(subject: str, body: str, says: str) -> None:
     thread = mail.Thread(export.DRAFTER, 1, False, "20260101-x-0", mail.now())
     with pytest.raises(mail.Unmailable, match=says):
-        mail.compose(thread, [mail.Part(subject, body, ())])
+        mail.compose(thread, [mail.MailContent(subject, body, ())])
 
 
 def test_another_charset_is_refused(desk: Desk) -> None:
@@ -755,7 +755,7 @@ def test_who_gets_what(desk: Desk) -> None:
     assert tracing not in second
     cc = _mail(done.letters[0])["cc"].addresses
     assert "Q. Uote, Jr." in {address.display_name for address in cc}
-    page = summary.page([summary.Outcome(desk.series, done)], desk.base, desk.out)
+    page = summary.page([summary.ExportOutcome(desk.series, done)], desk.base, desk.out)
     assert (
         "| Carla Çelik <carla@example.org> | Cc, person | all | sleeps a lot |" in page
     )
@@ -1037,13 +1037,15 @@ def test_the_summary_names_skipped_checks_and_moderated_lists(desk: Desk) -> Non
     run_report.series[0].checks[2].detail = "needs a bed"
     report.write(run_report, run / "report.json")
     done = desk.export()
-    open_page = summary.page([summary.Outcome(desk.series, done)], desk.base, desk.out)
+    open_page = summary.page(
+        [summary.ExportOutcome(desk.series, done)], desk.base, desk.out
+    )
     assert "moderator" not in open_page
     strict = recipients.Recipient(
         "", "strict@example.org", True, False, ("moderated list:DEMO SUBSYSTEM",)
     )
     cc = replace(done.recipients, cover=(*done.recipients.cover, strict))
-    outcome = summary.Outcome(desk.series, replace(done, recipients=cc))
+    outcome = summary.ExportOutcome(desk.series, replace(done, recipients=cc))
     page = summary.page([outcome], desk.base, desk.out)
     assert "- moderated for non-subscribers: strict@example.org\n" in page
     assert "1 of them skipped\n  - skipped: naps: needs a bed\n" in page

@@ -19,14 +19,14 @@ import pytest
 from fake_qmp import fake_qemu
 from kstall.evidence import records
 from kstall.guest import monitor
-from kstall.guest.monitor import Command, MonitorError, Step
+from kstall.guest.monitor import MonitorError, MonitorStep, QemuCommand
 from kstall_guest import monitor as guest_side
 from kstall_guest import workload
 from kstall_guest.errors import StepFailed
 
 OK = "OK id: ep0 root bus: pcie.0, bus: 3 devfn: 0.0"
 ERROR = "pcie_aer_inject_error ep0 0x1"
-INJECT = Command(ERROR, human=True, reply="OK id: ep0 .*")
+INJECT = QemuCommand(ERROR, human=True, reply="OK id: ep0 .*")
 
 
 @pytest.fixture
@@ -42,15 +42,15 @@ def test_commands_of_both_kinds_are_answered_in_order(place: Path) -> None:
         place / "qmp", replies={ERROR: f"{OK}\r\n", "query-status": status}
     ) as qemu:
         commands = [
-            Command("stop"),
+            QemuCommand("stop"),
             INJECT,
-            Command("query-status"),
-            Command("info pci", human=True),
+            QemuCommand("query-status"),
+            QemuCommand("info pci", human=True),
         ]
         qemu.replies["info pci"] = ""
         answers = monitor.perform(qemu.path, commands)
         # One client after the other, so that a hung guest can be looked into.
-        monitor.perform(qemu.path, [Command("cont")])
+        monitor.perform(qemu.path, [QemuCommand("cont")])
     assert [answer.reply for answer in answers] == [{}, OK, status, ""]
     assert [answer.error for answer in answers] == [None] * 4
     assert qemu.told == ["stop", ERROR, "query-status", "info pci", "cont"]
@@ -60,7 +60,8 @@ def test_what_fails_is_named_and_the_rest_is_done(place: Path) -> None:
     replies = {ERROR: "error: device not found\r\n", "nmi": RuntimeError("no NMI")}
     with fake_qemu(place / "qmp", replies=replies) as qemu:
         answers = monitor.perform(
-            qemu.path, [Command("stop"), INJECT, Command("nmi"), Command("cont")]
+            qemu.path,
+            [QemuCommand("stop"), INJECT, QemuCommand("nmi"), QemuCommand("cont")],
         )
     assert answers[1].error == (
         "it printed 'error: device not found', not 'OK id: ep0 .*'"
@@ -71,7 +72,7 @@ def test_what_fails_is_named_and_the_rest_is_done(place: Path) -> None:
 
 def test_words_from_a_command_that_has_none_are_an_error(place: Path) -> None:
     with fake_qemu(place / "qmp", replies={"x": "unknown command: 'x'\r\n"}) as qemu:
-        (answer,) = monitor.perform(qemu.path, [Command("x", human=True)])
+        (answer,) = monitor.perform(qemu.path, [QemuCommand("x", human=True)])
     assert answer.error is not None
 
 
@@ -80,19 +81,19 @@ def test_a_monitor_that_does_not_answer_is_given_up(place: Path) -> None:
         fake_qemu(place / "qmp", silent=frozenset({"stop"})) as qemu,
         pytest.raises(MonitorError, match=r"did not answer within 0\.2 s"),
     ):
-        monitor.perform(qemu.path, [Command("stop")], deadline=0.2)
+        monitor.perform(qemu.path, [QemuCommand("stop")], deadline=0.2)
 
 
 def test_a_monitor_that_is_gone_is_named(
     place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(MonitorError, match="QEMU's monitor: "):
-        monitor.perform(place / "none", [Command("stop")])
+        monitor.perform(place / "none", [QemuCommand("stop")])
     with (
         fake_qemu(place / "qmp", deadly=frozenset({"stop"})) as qemu,
         pytest.raises(MonitorError, match="QEMU's monitor: "),
     ):
-        monitor.perform(qemu.path, [Command("stop")])
+        monitor.perform(qemu.path, [QemuCommand("stop")])
     assert capfd.readouterr().err == "", "qemu.qmp has its own idea of logging"
 
 
@@ -123,8 +124,8 @@ class Port:
 
 def test_a_guest_asks_and_what_was_done_is_kept(place: Path) -> None:
     steps = [
-        Step("merge", "hit", (INJECT,)),
-        Step("merge", "miss", (Command("nmi"),)),
+        MonitorStep("merge", "hit", (INJECT,)),
+        MonitorStep("merge", "miss", (QemuCommand("nmi"),)),
     ]
     replies = {ERROR: OK, "nmi": RuntimeError("no NMI")}
     with fake_qemu(place / "qmp", replies=replies) as qemu:
@@ -156,7 +157,9 @@ def test_a_guest_asks_and_what_was_done_is_kept(place: Path) -> None:
 
 def test_a_guest_that_never_comes_keeps_nobody(place: Path) -> None:
     before = threading.active_count()
-    with monitor.answering(place / "port", place / "qmp", [Step("a", "b", ())]) as done:
+    with monitor.answering(
+        place / "port", place / "qmp", [MonitorStep("a", "b", ())]
+    ) as done:
         assert threading.active_count() == before + 1
     with monitor.answering(place / "port", place / "qmp", []):
         assert threading.active_count() == before

@@ -14,7 +14,7 @@ import pytest
 from kstall import cli
 from kstall.evidence import Evidence, common, evidence, falsify, mutate, readers
 from kstall.evidence.cexpr import Member
-from kstall.evidence.falsify import MS, RECORDS, Genuine, Mutant
+from kstall.evidence.falsify import MS, RECORDS, FieldMutant, Genuine
 from kstall.evidence.falsity import MutantOutcome, Mutation
 from kstall.evidence.records import parse_layout
 from kstall.report import html, report
@@ -226,7 +226,7 @@ def _line(event: str, at: int, cpu: int, fields: Mapping[str, Member]) -> str:
 def false(series: Series, results: Path, *mutant: str) -> Evidence:
     """The evidence that a mutant of demo_nap makes; it has to change something."""
     variant, where = Genuine(series, evidence.load(results)).falsified(
-        Mutant(NAP if mutant[0] != "p" else DREAM, *mutant)
+        FieldMutant(NAP if mutant[0] != "p" else DREAM, *mutant)
     )
     assert where == {"doze"}
     return variant
@@ -545,7 +545,7 @@ def test_events_of_one_class_are_false_together(tmp_path: Path, results: Path) -
         "demo:demo_doze",
         both,
     }
-    false, where = Genuine(series, saved).falsified(Mutant(both, "nap_ns", "zero"))
+    false, where = Genuine(series, saved).falsified(FieldMutant(both, "nap_ns", "zero"))
     assert where == {"doze"} and told(false, "nap_ns") == [0] * 4
     # An argument for one of them holds for both.
     arguing = made(

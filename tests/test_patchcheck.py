@@ -378,7 +378,7 @@ def test_a_pattern_loses_its_last_file(bench: Bench) -> None:
         tuple((p, None if "other.h" in p and n else f) for p, f in state)
         for n, state in enumerate(plan.states)
     )
-    subject = patchcheck.Subject(moved, replace(plan, states=gone), bench.root)
+    subject = patchcheck.CheckedSeries(moved, replace(plan, states=gone), bench.root)
     first, second = patchcheck.sections_complete(subject)
     assert [finding.text for finding in first] == [
         "TRACING: no file matches include/trace/"
@@ -664,7 +664,7 @@ def test_what_changed_is_looked_at_again(
 def test_an_error_is_not_kept(
     bench: Bench, run: runs.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: patchcheck.Subject) -> Sequence[Sequence[patchcheck.Finding]]:
+    def broken(_: patchcheck.CheckedSeries) -> Sequence[Sequence[patchcheck.Finding]]:
         raise OSError("no perl")
 
     series = bench.series(nap())

@@ -11,7 +11,7 @@ import pytest
 from kstall.base import process
 from kstall.cost import elf, paths
 from kstall.cost.code import Code
-from kstall.cost.paths import Comparer, PathsCompared, Side
+from kstall.cost.paths import CodeSide, Comparer, PathsCompared
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def code(project_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Code:
 
 def against(code: Code, name: str) -> PathsCompared:
     start = code.binary.symbols
-    base = Side(code, frozenset(), lambda _: False)
-    patched = Side(code, frozenset(), lambda symbol: symbol.name == "helper")
+    base = CodeSide(code, frozenset(), lambda _: False)
+    patched = CodeSide(code, frozenset(), lambda symbol: symbol.name == "helper")
     return Comparer(base, patched).compare(start["original"], start[name])
 
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from kstall.cost import costs
-from kstall.cost.shares import Part, Shares
+from kstall.cost.shares import SeriesPart, Shares
 
 SHARES = Shares(
     (
-        Part(
+        SeriesPart(
             "nap",
             {"nap_begin": ("doze",)},
             functions=frozenset({"doze", "both"}),
             words=frozenset({"dozing"}),
         ),
-        Part(
+        SeriesPart(
             "run",
             {"run_end": ("walk",)},
             hot=frozenset({"walk"}),
@@ -26,7 +26,7 @@ SHARES = Shares(
             words=frozenset({"walking"}),
             exempt=frozenset({"stumble", "shoe"}),
         ),
-        Part("fix", {}),
+        SeriesPart("fix", {}),
     )
 )
 NAMES = ("nap", "run", "fix")
@@ -114,7 +114,7 @@ def test_what_nobody_names_is_of_those_who_change_its_module() -> None:
 
 def test_an_exemption_is_no_claim_on_what_another_series_changes() -> None:
     nap, _, fix = SHARES.parts
-    greedy = Part("run", {}, exempt=frozenset({"doze"}))
+    greedy = SeriesPart("run", {}, exempt=frozenset({"doze"}))
     whole = costs.Footprint(paths=[path("doze")])
     assert Shares((nap, greedy, fix)).of("nap", whole).paths
     assert not Shares((nap, greedy, fix)).of("run", whole).paths

@@ -556,7 +556,7 @@ def with_events() -> None:
 
 def blind() -> None:
     """One value of an event is falsified, and no check can see that."""
-    falsified = falsify.Mutant("demo:nap", "nap_ns", "zero")
+    falsified = falsify.FieldMutant("demo:nap", "nap_ns", "zero")
     vars(falsify).update(mutants=lambda series, saved: [falsified])
 
     def same(genuine: falsify.Genuine, _: object) -> tuple[Evidence, frozenset[str]]:

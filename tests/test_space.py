@@ -126,7 +126,7 @@ def test_series_and_counts_there_is_memory_for(
 ) -> None:
     monkeypatch.setattr(sharing.os, "sched_getaffinity", lambda _: {*range(4)})
     monkeypatch.setattr(guestrun.space, "memory", lambda: room * GIB)
-    subject: Any = sharing.Subject(series, *[Any] * 3)  # type: ignore[arg-type]
+    subject: Any = sharing.AppliedSeries(series, *[Any] * 3)  # type: ignore[arg-type]
     assert sharing._room([subject]) == guests
     seen = []
     monkeypatch.setattr(

@@ -22,7 +22,7 @@ from kstall.guest import Guest, guest
 from kstall.guest.guestrun import Booted
 from kstall.pipeline import Ui, hostload, stability, validate
 from kstall.pipeline.run import Run, begin
-from kstall.pipeline.stability import Attempt, Outcome, Plan, Repeated
+from kstall.pipeline.stability import Attempt, Repeated, StabilityOutcome, StabilityPlan
 from kstall.series import Context, Project, Series, suites
 from kstall.verdict import Check, Comparison
 
@@ -56,7 +56,9 @@ class Bench:
         #: What the checks missed in each run, one run after the other.
         self.missed: list[list[str]] = []
 
-    def measure(self, plan: Plan, *series: str, resume: bool = False) -> Outcome:
+    def measure(
+        self, plan: StabilityPlan, *series: str, resume: bool = False
+    ) -> StabilityOutcome:
         """Boot them all."""
         request = validate.Request(
             project=self.project,
@@ -173,7 +175,7 @@ def test_one_and_two_at_once() -> None:
 
 
 def test_each_series_under_each_load(bench: Bench) -> None:
-    outcome = bench.measure(Plan(4, (0, 4)), "drm-sched", "rdma-cq")
+    outcome = bench.measure(StabilityPlan(4, (0, 4)), "drm-sched", "rdma-cq")
     assert bench.loads == [0, 4, 0, 4]
     told = [
         (attempt.series, attempt.load, attempt.number, attempt.beside)
@@ -198,7 +200,7 @@ def test_what_moved_is_counted_and_kept(bench: Bench) -> None:
         3: GOOD | {"alpha": "fail", "beta": "error"},
         5: KstallError("the guest went away"),
     }
-    outcome = bench.measure(Plan(6, (4,)), "drm-sched")
+    outcome = bench.measure(StabilityPlan(6, (4,)), "drm-sched")
     (tally,) = stability.tallies(outcome.attempts)
     assert tally.verdicts == {"proven": 3, "failed": 2, "could-not-judge": 1}
     assert tally.moved == {
@@ -225,7 +227,7 @@ def test_what_moved_is_counted_and_kept(bench: Bench) -> None:
 
 def test_a_false_value_that_one_run_does_not_notice(bench: Bench) -> None:
     bench.missed = [[], ["last dropped"], []]
-    outcome = bench.measure(Plan(3, (4,), at_once=(1,)), "drm-sched")
+    outcome = bench.measure(StabilityPlan(3, (4,), at_once=(1,)), "drm-sched")
     (tally,) = stability.tallies(outcome.attempts)
     assert tally.verdicts == {"proven": 2, "failed": 1}
     assert tally.moved == {"every_value_is_falsifiable": {"pass": 2, "fail": 1}}
@@ -237,7 +239,7 @@ def test_a_false_value_that_one_run_does_not_notice(bench: Bench) -> None:
 
 def test_a_failed_check_of_the_guest_is_a_failure(bench: Bench) -> None:
     bench.fates = {1: FailedCheck("the kernel complained")}
-    outcome = bench.measure(Plan(1, (0,)), "drm-sched")
+    outcome = bench.measure(StabilityPlan(1, (0,)), "drm-sched")
     assert [attempt.verdict for attempt in outcome.attempts] == ["failed"]
     assert outcome.attempts[0].cause == "the kernel complained"
 
@@ -245,7 +247,7 @@ def test_a_failed_check_of_the_guest_is_a_failure(bench: Bench) -> None:
 def test_what_is_known_is_written_when_it_is_cut_short(bench: Bench) -> None:
     bench.fates = {2: RuntimeError("a bug")}
     with pytest.raises(RuntimeError, match="a bug"):
-        bench.measure(Plan(3, (0,)), "drm-sched")
+        bench.measure(StabilityPlan(3, (0,)), "drm-sched")
     (written,) = bench.out.glob(f"stability/2*/{stability.FILE}")
     known = json.loads(written.read_text())["attempts"]
     assert known[0]["number"] == 1
@@ -253,7 +255,7 @@ def test_what_is_known_is_written_when_it_is_cut_short(bench: Bench) -> None:
 
 def test_guests_of_an_earlier_run_count(bench: Bench) -> None:
     bench.fates = {2: GOOD | {"alpha": "fail"}, 4: RuntimeError("a bug")}
-    plan = Plan(5, (0, 4), at_once=(1,))
+    plan = StabilityPlan(5, (0, 4), at_once=(1,))
     with pytest.raises(RuntimeError, match="a bug"):
         bench.measure(plan, "drm-sched")
     bench.fates = {}
@@ -281,18 +283,18 @@ def test_guests_of_an_earlier_run_count(bench: Bench) -> None:
         for attempt, now in zip(outcome.attempts, again.attempts, strict=True)
     ]
     assert bench.machines == []
-    more = bench.measure(Plan(6, (4,)), "drm-sched", resume=True)
+    more = bench.measure(StabilityPlan(6, (4,)), "drm-sched", resume=True)
     assert [attempt.number for attempt in more.attempts] == [1, 2, 3, 4, 5, 6]
 
 
 def test_guests_of_other_kernels_or_checks_do_not(bench: Bench) -> None:
-    outcome = bench.measure(Plan(2, (0,)), "drm-sched")
+    outcome = bench.measure(StabilityPlan(2, (0,)), "drm-sched")
     place = outcome.place
     assert place is not None
     checks = bench.project.patches / "drm-sched/checks.py"
     checks.write_text(checks.read_text() + "\n# Stricter.\n")
     bench.machines.clear()
-    bench.measure(Plan(2, (0,)), "drm-sched", resume=True)
+    bench.measure(StabilityPlan(2, (0,)), "drm-sched", resume=True)
     assert len(bench.machines) == 2
     # They are known all the same, should they be asked for once more.
     known = json.loads(_newest(bench).read_text())["earlier"]["attempts"]
@@ -304,32 +306,35 @@ def test_guests_of_other_kernels_or_checks_do_not(bench: Bench) -> None:
         del attempt["tested"]
     _newest(bench).write_text(json.dumps(older))
     bench.machines.clear()
-    bench.measure(Plan(2, (0,)), "drm-sched", resume=True)
+    bench.measure(StabilityPlan(2, (0,)), "drm-sched", resume=True)
     assert len(bench.machines) == 2
     _newest(bench).write_text("{}")
     with pytest.raises(KstallError, match="no results to go on with"):
-        bench.measure(Plan(2, (0,)), "drm-sched", resume=True)
+        bench.measure(StabilityPlan(2, (0,)), "drm-sched", resume=True)
 
 
 def test_failures_that_are_not_asked_for_are_not_forgotten(bench: Bench) -> None:
     bench.fates = {1: GOOD | {"alpha": "fail"}}
-    bench.measure(Plan(1, (4,)), "drm-sched", "rdma-cq")
+    bench.measure(StabilityPlan(1, (4,)), "drm-sched", "rdma-cq")
     bench.fates = {}
     # Another load, another series, and KUnit suites.
     assert (
-        stability.exit_code(bench.measure(Plan(1, (2,)), "rdma-cq", resume=True)) == 0
+        stability.exit_code(
+            bench.measure(StabilityPlan(1, (2,)), "rdma-cq", resume=True)
+        )
+        == 0
     )
     bench.printed = _said(TOTAL)
-    bench.measure(Plan(1, (4,), kunit=3), "rdma-cq", resume=True)
+    bench.measure(StabilityPlan(1, (4,), kunit=3), "rdma-cq", resume=True)
     bench.machines.clear()
-    outcome = bench.measure(Plan(1, (4,)), "drm-sched", "rdma-cq", resume=True)
+    outcome = bench.measure(StabilityPlan(1, (4,)), "drm-sched", "rdma-cq", resume=True)
     assert [attempt.verdict for attempt in outcome.attempts] == ["failed", "failed"]
     assert bench.machines == [] and stability.exit_code(outcome) == 1
 
 
 def test_a_suite_that_ends_the_kernel_is_not_tried_again(bench: Bench) -> None:
     bench.fates = {0: FailedCheck("the guest panicked")}
-    plan = Plan(1, (4,), kunit=3)
+    plan = StabilityPlan(1, (4,), kunit=3)
     first = bench.measure(plan, "rdma-cq")
     assert stability.exit_code(first) == 1
     bench.fates = {}
@@ -357,7 +362,7 @@ def test_a_guest_that_lost_its_load_does_not_count(
 
     monkeypatch.setattr(hostload, "put", put)
     with pytest.raises(KstallError, match="stress-ng ended"):
-        bench.measure(Plan(2, (4,)), "drm-sched")
+        bench.measure(StabilityPlan(2, (4,)), "drm-sched")
     assert json.loads(_newest(bench).read_text())["attempts"] == []
 
 
@@ -374,7 +379,7 @@ def test_one_in_fifty_may_have_no_verdict(unjudged: int, of: int, code: int) -> 
         Attempt("s", 4, n, 0, verdict, 1.0, 8.0)  # type: ignore[arg-type]
         for n, verdict in enumerate(verdicts)
     ]
-    assert stability.exit_code(Outcome(attempts=attempts)) == code
+    assert stability.exit_code(StabilityOutcome(attempts=attempts)) == code
 
 
 def _said(*lines: dict[str, object]) -> str:
@@ -398,7 +403,7 @@ def test_suites_that_patches_add(project_root: Path) -> None:
 
 def test_a_suite_on_one_processor_and_on_four(bench: Bench) -> None:
     bench.printed = _said(TOTAL)
-    outcome = bench.measure(Plan(20, (4,), kunit=3), "rdma-cq", "iommu-iotlb")
+    outcome = bench.measure(StabilityPlan(20, (4,), kunit=3), "rdma-cq", "iommu-iotlb")
     assert bench.machines == [1, 4]
     told = [(suite.suite, suite.load, suite.cpus) for suite in outcome.suites]
     assert told == [
@@ -409,11 +414,11 @@ def test_a_suite_on_one_processor_and_on_four(bench: Bench) -> None:
     assert outcome.attempts == []
     assert stability.exit_code(outcome) == 0
     bench.machines.clear()
-    plan = Plan(20, (4,), kunit=3)
+    plan = StabilityPlan(20, (4,), kunit=3)
     again = bench.measure(plan, "rdma-cq", "iommu-iotlb", resume=True)
     assert bench.machines == [] and again.suites == outcome.suites
     # Fewer runs than asked for do not do.
-    bench.measure(Plan(20, (4,), kunit=4), "rdma-cq", resume=True)
+    bench.measure(StabilityPlan(20, (4,), kunit=4), "rdma-cq", resume=True)
     assert bench.machines == [1, 4]
 
 
@@ -426,7 +431,7 @@ def test_a_suite_that_failed_once(bench: Bench) -> None:
         },
         TOTAL | {"passed": 2, "failed": 1},
     )
-    outcome = bench.measure(Plan(20, (4,), kunit=3), "drm-sched")
+    outcome = bench.measure(StabilityPlan(20, (4,), kunit=3), "drm-sched")
     assert stability.exit_code(outcome) == 1
     lines = "\n".join(stability.summary(outcome))
     assert "2 passed, 1 failed, 0 without an answer" in lines
@@ -436,7 +441,7 @@ def test_a_suite_that_failed_once(bench: Bench) -> None:
 @pytest.mark.parametrize("printed", ["", _said(TOTAL | {"passed": 2, "not-run": 1})])
 def test_a_suite_without_an_answer(bench: Bench, printed: str) -> None:
     bench.printed = printed
-    outcome = bench.measure(Plan(20, (0,), kunit=3), "drm-sched")
+    outcome = bench.measure(StabilityPlan(20, (0,), kunit=3), "drm-sched")
     assert stability.exit_code(outcome) == 2
 
 

@@ -74,7 +74,7 @@ def test_checks_of_texts_find_nothing(
 ) -> None:
     """Those that need no tree: an edited sentence is not seen in a run only."""
     nowhere = cast(Plan, None)
-    findings = check(patchcheck.Subject(series, nowhere, tmp_path))
+    findings = check(patchcheck.CheckedSeries(series, nowhere, tmp_path))
     assert [*map(list, findings)] == [[]] * (len(series.patches) + 1)
 
 

@@ -158,7 +158,7 @@ def test_a_number_that_is_printed_does_not_get_digits(kernels: Kernels) -> None:
 
 def test_an_event_that_is_gone_is_broken(kernels: Kernels) -> None:
     kernels.patched.joinpath(*EVENT.split(":")).unlink()
-    assert kernels.compare().broken == (traceabi.Change(EVENT, "is gone"),)
+    assert kernels.compare().broken == (traceabi.EventChange(EVENT, "is gone"),)
 
 
 def test_an_event_may_grow_at_its_end(kernels: Kernels) -> None:
@@ -168,7 +168,7 @@ def test_an_event_may_grow_at_its_end(kernels: Kernels) -> None:
         ("long)REC->delay", "long)REC->delay, REC->cpu"),
     )
     changes = kernels.compare()
-    assert changes.grown == (traceabi.Change(EVENT, "has more at its end: cpu"),)
+    assert changes.grown == (traceabi.EventChange(EVENT, "has more at its end: cpu"),)
     assert _wrong(kernels.judge()) == []
 
 

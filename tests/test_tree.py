@@ -18,7 +18,7 @@ import pytest
 
 from fake_kernel import LINES, commit, contents, git, write
 from kstall.base import DoesNotApply, FailedCheck, KstallError
-from kstall.series import Patch
+from kstall.series import PatchFile
 from kstall.series.patchfile import parse
 from kstall.tree import Base, Plan, source, tree
 from kstall.tree.am import ApplyError, Offset
@@ -41,7 +41,7 @@ class Lab:
     def obtain(self) -> Base:
         return source.obtain(self.upstream, self.place / "cache", self.messages.append)
 
-    def patches(self, name: str, *edits: Edit) -> tuple[Patch, ...]:
+    def patches(self, name: str, *edits: Edit) -> tuple[PatchFile, ...]:
         """One commit an edit, as patch mails; upstream is back at its head then."""
         for number, edit in enumerate(edits, 1):
             edit(self.upstream)
@@ -52,7 +52,7 @@ class Lab:
         git(self.upstream, "clean", "-qfd")
         return tuple(parse(path) for path in sorted(out.iterdir()))
 
-    def plan(self, patches: tuple[Patch, ...]) -> Plan:
+    def plan(self, patches: tuple[PatchFile, ...]) -> Plan:
         return tree.plan(self.base, patches, self.place / "scratch")
 
     def checkout(self, plan: Plan) -> dict[str, tuple[object, ...]]:
@@ -60,7 +60,7 @@ class Lab:
             assert applied.path == self.base.path
             return contents(applied.path)
 
-    def fresh(self, patches: tuple[Patch, ...]) -> dict[str, tuple[object, ...]]:
+    def fresh(self, patches: tuple[PatchFile, ...]) -> dict[str, tuple[object, ...]]:
         """What `git am` makes of a clone that nobody worked in."""
         clone = self.place / "clone"
         git(self.place, "clone", "-q", str(self.upstream), str(clone))

@@ -808,7 +808,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 
 def _columns(
     arguments: argparse.Namespace, project: Project
-) -> tuple[matrixfile.Column, ...]:
+) -> tuple[matrixfile.ColumnPlan, ...]:
     """A column for each tree, if there are several trees."""
     if arguments.matrix is not None:
         if arguments.kernel:
@@ -952,7 +952,7 @@ def _stability(arguments: argparse.Namespace, console: Console) -> int:
     at_once = tuple(arguments.at_once or (1, 2))
     if min(at_once) < 1:
         raise KstallError("--at-once: at least one guest")
-    plan = stability.Plan(arguments.runs, loads, arguments.kunit, at_once)
+    plan = stability.StabilityPlan(arguments.runs, loads, arguments.kunit, at_once)
     with Ui(console) as ui:
         outcome = stability.measure(
             request, plan, ui, command_line(), resume=arguments.resume
@@ -1193,7 +1193,7 @@ def _schema(arguments: argparse.Namespace, console: Console) -> int:
         "report": report.schema_text,
         "series": lambda: json.dumps(Spec.model_json_schema(), indent=2) + "\n",
         "mutants": lambda: (
-            json.dumps(mutants.File.model_json_schema(), indent=2) + "\n"
+            json.dumps(mutants.MutantsFile.model_json_schema(), indent=2) + "\n"
         ),
         "matrix": matrix_report.schema_text,
         "matrix-file": matrixfile.schema_text,

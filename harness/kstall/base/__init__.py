@@ -20,16 +20,16 @@ from . import (
 )
 from .arch import Architecture
 from .errors import DoesNotApply, FailedCheck, KstallError, NotJudged, explain
-from .stage import Figure, Sink, Status, figure, figures
+from .stage import Sink, StageFigure, Status, figure, figures
 
 __all__ = [
     "Architecture",
     "DoesNotApply",
     "FailedCheck",
-    "Figure",
     "KstallError",
     "NotJudged",
     "Sink",
+    "StageFigure",
     "Status",
     "arch",
     "cache",

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from . import cache
 from .arch import Architecture
 from .errors import KstallError
-from .stage import Figure, figure
+from .stage import StageFigure, figure
 
 #: As an amount of slots: all that the worker has.
 ALL = float("inf")
@@ -51,7 +51,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Result:
+class WorkerResult:
     """The result of a worker: ``facts``, ``entries`` of its cache, of which
     ``new_entries`` are new, and the directory ``files`` that the run keeps.
 
@@ -66,7 +66,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class UnitOutcome:
     """The result of a unit, transferred: entries are in the cache, files in place.
 
     ``worker`` needed ``seconds`` for it.  ``new_entries`` it had to make.
@@ -91,7 +91,7 @@ class Elsewhere(Protocol):
     def ahead(self, unit: Unit) -> None:
         """Start ``unit``; `do` waits for its outcome."""
 
-    def do(self, unit: Unit, place: Path | None = None) -> Outcome:
+    def do(self, unit: Unit, place: Path | None = None) -> UnitOutcome:
         """Wait for ``unit``; its files go to ``place``, which gets nothing else.
 
         Raises `KstallError` if no worker could do it; a failure of the unit itself is
@@ -105,7 +105,7 @@ class Elsewhere(Protocol):
         """The workers, in a line."""
 
 
-class Kind:
+class EntryKind:
     """How entries of a kind are verified and packed: here, those of `cache.keep`.
 
     Other kinds have a subclass.
@@ -140,7 +140,7 @@ def machine(name: str) -> str:
 
 
 #: Does units of a kind, given the cache and ``out`` of a worker, and the spec.
-Performer = Callable[[Path, Path, Mapping[str, Any]], Result]
+Performer = Callable[[Path, Path, Mapping[str, Any]], WorkerResult]
 
 
 def as_json(error: KstallError, top: Path) -> dict[str, Any]:
@@ -172,6 +172,6 @@ def _classes(top: type[KstallError]) -> Iterator[type[KstallError]]:
         yield from _classes(subclass)
 
 
-def figures_of(measurements: Sequence[Figure]) -> list[list[Any]]:
-    """Figures as JSON, for `Outcome.report_figures`."""
+def figures_of(measurements: Sequence[StageFigure]) -> list[list[Any]]:
+    """Figures as JSON, for `UnitOutcome.report_figures`."""
     return [list(measurement) for measurement in measurements]

@@ -23,7 +23,7 @@ class Sink(Protocol):
         """How far the stage is; ``done`` and ``total`` in steps of its own."""
 
 
-class Figure(NamedTuple):
+class StageFigure(NamedTuple):
     """A number that a stage measured."""
 
     name: str
@@ -31,12 +31,12 @@ class Figure(NamedTuple):
     unit: str
 
 
-_figures: contextvars.ContextVar[list[Figure] | None] = contextvars.ContextVar(
+_figures: contextvars.ContextVar[list[StageFigure] | None] = contextvars.ContextVar(
     "figures", default=None
 )
 
 
-def figures() -> AbstractContextManager[list[Figure]]:
+def figures() -> AbstractContextManager[list[StageFigure]]:
     """The figures that are reported while the block runs, also if it fails."""
     return scope.bound(_figures, [])
 
@@ -44,4 +44,4 @@ def figures() -> AbstractContextManager[list[Figure]]:
 def figure(name: str, value: float, unit: str) -> None:
     """Report a measured number to the enclosing `figures` block."""
     if (measurements := _figures.get()) is not None:
-        measurements.append(Figure(name, value, unit))
+        measurements.append(StageFigure(name, value, unit))

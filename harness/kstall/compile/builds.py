@@ -37,7 +37,7 @@ from ..tree import AppliedTree, Base, Plan, tree
 from ..verdict import Check
 from . import compilecheck, compiling, kbuild, options, seeds, sparse, variants
 from .compilecheck import Trial
-from .compiling import Job, Outcome
+from .compiling import CompileJob, CompileOutcome
 from .variants import Variant
 
 _OUTCOME = "outcome.json"
@@ -54,7 +54,7 @@ _appending = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Work:
+class CompileWork:
     """A ``series``, planned on its base, and what compiles it for guests on ``root``.
 
     Programs are borrowed from ``lending``, if that root is of another architecture.
@@ -103,12 +103,12 @@ class Compiled:
 class _Result:
     """An outcome and its cache entry, which may have objects."""
 
-    outcome: Outcome
+    outcome: CompileOutcome
     entry: Path
     reused: bool
 
 
-def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
+def compiled(work: CompileWork, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
     """Compile what is not cached, and judge; ``checkout`` is called only if needed.
 
     Level deep has all variants, other levels have those that take seconds.  Requested
@@ -160,14 +160,16 @@ def compiled(work: Work, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
 # -- elsewhere -----------------------------------------------------------------------
 
 
-def ahead(work: Work) -> None:
+def ahead(work: CompileWork) -> None:
     """Start on other workers what `compiled` will wait for."""
     if work.context.away is not None:
         for unit in _units(work, _variants(work)[0]):
             work.context.away.ahead(unit)
 
 
-def _fetch_entries(work: Work, turns: Sequence[Sequence[Variant]]) -> frozenset[Path]:
+def _fetch_entries(
+    work: CompileWork, turns: Sequence[Sequence[Variant]]
+) -> frozenset[Path]:
     """Have other workers compile what is not cached; returns the entries they made.
 
     What failed on all of them is compiled here, so that this machine gives the reason.
@@ -189,7 +191,9 @@ def _fetch_entries(work: Work, turns: Sequence[Sequence[Variant]]) -> frozenset[
     return frozenset(work.cache / entry for entry in entries)
 
 
-def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere.Unit]:
+def _units(
+    work: CompileWork, turns: Sequence[Sequence[Variant]]
+) -> Iterator[elsewhere.Unit]:
     """One for each variant with a state that is not cached."""
     fragments = _fragments(work)
     project_copy = projects.keep(work.context.project, work.context.cache)
@@ -231,7 +235,7 @@ def _units(work: Work, turns: Sequence[Sequence[Variant]]) -> Iterator[elsewhere
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
-) -> elsewhere.Result:
+) -> elsewhere.WorkerResult:
     """Compile all states of a series in a variant, for another process."""
     project = projects.find(spec["project"], cache_dir)
     architecture = arch.named(spec["arch"])
@@ -243,7 +247,7 @@ def perform(
     tools = kernel.toolchain(lending.pahole, cache_dir, user_space)
     context = Context(project, cache_dir, out, spec["level"], ui)
     plan = tree.plan(base, series.patches, out / "plan")
-    work = Work(context, series, plan, tools, user_space, lending)
+    work = CompileWork(context, series, plan, tools, user_space, lending)
     turns, _ = _variants(work)
     matches = [
         variant
@@ -267,14 +271,14 @@ def perform(
     new_entries = {
         f"compiled/{result.entry.name}" for result in results if not result.reused
     }
-    return elsewhere.Result(
+    return elsewhere.WorkerResult(
         entries=tuple(f"compiled/{key}" for key in keys),
         new_entries=tuple(sorted(new_entries)),
     )
 
 
 def _trials(
-    work: Work,
+    work: CompileWork,
     turns: Sequence[Sequence[Variant]],
     results: Mapping[tuple[str, int], _Result],
 ) -> Iterator[Trial]:
@@ -288,7 +292,7 @@ def _trials(
 
 
 def _random(
-    work: Work,
+    work: CompileWork,
     checkout: Callable[[Plan], AppliedTree],
     users: Callable[[Path], kbuild.Users],
 ) -> Iterator[tuple[Trial, bool]]:
@@ -313,7 +317,7 @@ def _random(
         # If the last state has no remarks, those of earlier states do not matter: that
         # each patch compiles is shown by other variants.
         final = base = result_of(last)
-        if compilecheck.says_more(final.outcome, Outcome()):
+        if compilecheck.says_more(final.outcome, CompileOutcome()):
             base = result_of(0)
         between = [base] * (last - 1)
         if compilecheck.says_more(final.outcome, base.outcome):
@@ -326,13 +330,13 @@ def _random(
         )
 
 
-def _states(work: Work, variant: Variant) -> Sequence[int]:
+def _states(work: CompileWork, variant: Variant) -> Sequence[int]:
     """How many patches are applied in each state that ``variant`` compiles."""
     last = len(work.plan.patches)
     return (0, last) if variant.name in _ANALYSED else range(last + 1)
 
 
-def _variants(work: Work) -> tuple[list[list[Variant]], list[Trial]]:
+def _variants(work: CompileWork) -> tuple[list[list[Variant]], list[Trial]]:
     """The variants in turns, and trials of unavailable ones, with the reason.
 
     Variants of one turn have separate output directories, so each state of the series
@@ -379,7 +383,7 @@ def _reason(error: KstallError) -> str:
 
 
 def _turn(
-    work: Work,
+    work: CompileWork,
     turn: Sequence[Variant],
     checkout: Callable[[Plan], AppliedTree],
     users: Callable[[Path], kbuild.Users],
@@ -395,7 +399,10 @@ def _turn(
 
 
 def _obtain(
-    work: Work, state: _State, group: Sequence[Variant], fragments: Sequence[Path]
+    work: CompileWork,
+    state: _State,
+    group: Sequence[Variant],
+    fragments: Sequence[Path],
 ) -> list[_Result]:
     """The results of a state in a group of variants, from the cache or compiled."""
     entries = [
@@ -415,7 +422,7 @@ def _obtain(
     results = []
     for entry, hit in zip(entries, hits, strict=True):
         raw = json.loads((entry / _OUTCOME).read_text(encoding="utf-8"))
-        results.append(_Result(Outcome.of_json(raw), entry, hit))
+        results.append(_Result(CompileOutcome.of_json(raw), entry, hit))
     return results
 
 
@@ -432,7 +439,7 @@ def _is_cached(entry: Path, state: _State) -> bool:
 class _State:
     """The first ``number`` patches of a series; what is costly is computed once."""
 
-    work: Work
+    work: CompileWork
     number: int
     checkout: Callable[[Plan], AppliedTree]
     find_users: Callable[[Path], kbuild.Users]
@@ -456,7 +463,7 @@ class _State:
         return self.find_users(self.applied.path)
 
 
-def _fragments(work: Work) -> list[Path]:
+def _fragments(work: CompileWork) -> list[Path]:
     """The kconfig fragments of all series, so that all share one configuration."""
     project = work.context.project
     try:
@@ -470,7 +477,7 @@ def _fragments(work: Work) -> list[Path]:
 
 
 def _key_of(
-    work: Work, number: int, variant: Variant, fragments: Sequence[Path]
+    work: CompileWork, number: int, variant: Variant, fragments: Sequence[Path]
 ) -> str:
     return cache.digest(
         sources.digest("kstall.build", "kstall.compile"),
@@ -487,7 +494,7 @@ def _key_of(
     )
 
 
-def _symbols(work: Work) -> list[str]:
+def _symbols(work: CompileWork) -> list[str]:
     """The options that touched code needs, by its Makefiles and its series."""
     requests = kconfig.parse_fragment(
         work.context.project.kconfigs / work.series.spec.kconfig
@@ -497,7 +504,7 @@ def _symbols(work: Work) -> list[str]:
 
 
 def _configured(
-    work: Work,
+    work: CompileWork,
     state: _State,
     variant: Variant,
     fragments: Sequence[Path],
@@ -536,7 +543,7 @@ def _configured(
 
 
 def _compile(
-    work: Work,
+    work: CompileWork,
     state: _State,
     missing: Mapping[Path, Variant],
     fragments: Sequence[Path],
@@ -547,20 +554,20 @@ def _compile(
     processors = len(os.sched_getaffinity(0))
     count = min(_AT_ONCE, processors, len(missing))
     with temporary.directory("compile") as directory:
-        jobs: dict[Path, tuple[Job, Path]] = {}
+        jobs: dict[Path, tuple[CompileJob, Path]] = {}
         for entry, variant in missing.items():
             scratch = directory / variant.name
             scratch.mkdir()
             try:
                 config = _configured(work, state, variant, fragments, scratch)
             except kconfig.CannotBeOff as error:
-                _keep(entry, Outcome(impossible=error.what))
+                _keep(entry, CompileOutcome(impossible=error.what))
                 continue
             output = outputs.apart(
                 state.applied, variant.place, work.cache, variant.tools.arch
             )
             assert output not in jobs
-            job = Job(
+            job = CompileJob(
                 tree=state.applied,
                 touched=state.touched,
                 users=state.users,
@@ -581,7 +588,7 @@ def _compile(
             parallel.each(tasks, count, lambda *_: None)
 
 
-def _compile_one(job: Job, entry: Path, log: Path) -> None:
+def _compile_one(job: CompileJob, entry: Path, log: Path) -> None:
     """Run ``job`` into ``entry``; when it has ended its log is appended to ``log``."""
     try:
         with cache.keep(entry) as scratch:
@@ -606,6 +613,6 @@ def _compile_one(job: Job, entry: Path, log: Path) -> None:
             job.log.unlink(missing_ok=True)
 
 
-def _keep(entry: Path, outcome: Outcome) -> None:
+def _keep(entry: Path, outcome: CompileOutcome) -> None:
     with cache.keep(entry) as scratch:
         cache.write_json(scratch / _OUTCOME, outcome.as_json())

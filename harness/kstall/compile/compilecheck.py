@@ -15,7 +15,7 @@ from ..lint import Finding, patchcheck
 from ..series import Series
 from ..verdict import Check, Verdict, run_check
 from . import compiling, variants
-from .compiling import Outcome, Remark
+from .compiling import CompileOutcome, CompilerRemark
 
 _FATAL = (compiling.ERROR, compiling.NO_SOURCE)
 _APART = (
@@ -33,7 +33,7 @@ class Trial:
 
     name: str
     title: str
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[CompileOutcome, ...] = ()
     unavailable: str | None = None
 
 
@@ -44,26 +44,26 @@ class _Check:
 
     claim: str
     variants: str
-    counts: Callable[[Remark], bool]
+    counts: Callable[[CompilerRemark], bool]
 
 
-def _fatal(remark: Remark) -> bool:
+def _fatal(remark: CompilerRemark) -> bool:
     return remark.kind in _FATAL
 
 
-def _warning(remark: Remark) -> bool:
+def _warning(remark: CompilerRemark) -> bool:
     return remark.kind not in _APART
 
 
-def _either(remark: Remark) -> bool:
+def _either(remark: CompilerRemark) -> bool:
     return _fatal(remark) or _warning(remark)
 
 
-def _also_linked(remark: Remark) -> bool:
+def _also_linked(remark: CompilerRemark) -> bool:
     return _either(remark) or remark.kind == compiling.DIVISION
 
 
-def _only(kind: str) -> Callable[[Remark], bool]:
+def _only(kind: str) -> Callable[[CompilerRemark], bool]:
     return lambda remark: remark.kind == kind
 
 
@@ -121,7 +121,7 @@ CHECKS: Mapping[str, _Check] = {
 LEFT_OUT = "no_source_is_left_out"
 
 
-def says_more(outcome: Outcome, base: Outcome) -> bool:
+def says_more(outcome: CompileOutcome, base: CompileOutcome) -> bool:
     """Whether ``outcome`` has an error or a warning that ``base`` does not have."""
     return bool(
         patchcheck.new(
@@ -268,7 +268,7 @@ def _no_verdict(trial: Trial, *, stray: bool = False) -> str | None:
 
 
 def _findings(
-    outcome: Outcome, counts: Callable[[Remark], bool], where: str
+    outcome: CompileOutcome, counts: Callable[[CompilerRemark], bool], where: str
 ) -> list[Finding]:
     return [
         Finding(remark.file, remark.line, remark.kind, f"{where}{remark.text}")
@@ -277,7 +277,7 @@ def _findings(
     ]
 
 
-def _never_compiled(outcome: Outcome, touches: Collection[str]) -> list[Finding]:
+def _never_compiled(outcome: CompileOutcome, touches: Collection[str]) -> list[Finding]:
     """Touched sources that no series' fragment enables."""
     return [
         Finding(path, 0, compiling.NOT_COMPILED, "no fragment enables it")

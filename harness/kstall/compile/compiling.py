@@ -57,7 +57,7 @@ UNUSED = "unused-tracepoint"
 
 
 @dataclass(frozen=True)
-class Remark:
+class CompilerRemark:
     """A remark about a ``file`` of the tree; ``kind`` is ``error``, the name of the
     compiler's warning, or one of the constants above."""
 
@@ -68,7 +68,7 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CompileOutcome:
     """The outcome of a state of a series in a variant.
 
     ``compiled`` are sources that the series touches or that include what it touches,
@@ -78,7 +78,7 @@ class Outcome:
 
     compiled: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    remarks: tuple[Remark, ...] = ()
+    remarks: tuple[CompilerRemark, ...] = ()
     impossible: str | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -86,15 +86,15 @@ class Outcome:
         return asdict(self)
 
     @classmethod
-    def of_json(cls, raw: Mapping[str, Any]) -> Outcome:
+    def of_json(cls, raw: Mapping[str, Any]) -> CompileOutcome:
         """The outcome that `as_json` made this of."""
-        remarks = tuple(Remark(**fields) for fields in raw["remarks"])
+        remarks = tuple(CompilerRemark(**fields) for fields in raw["remarks"])
         lists = {name: tuple(raw[name]) for name in ("compiled", "left_out")}
         return cls(**lists, remarks=remarks, impossible=raw["impossible"])
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileJob:
     """The checked-out ``tree``, and what is to be compiled of it into ``output``.
 
     ``touched`` are all existing files that any patch of the series touches, ``users``
@@ -121,7 +121,7 @@ class _Transcript:
     could not make.
     """
 
-    remarks: dict[str, list[Remark]] = field(default_factory=dict)
+    remarks: dict[str, list[CompilerRemark]] = field(default_factory=dict)
     started: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 
@@ -136,10 +136,12 @@ class _Record:
     """A compiled object: its ``digest``, and the remarks when it was compiled."""
 
     digest: str
-    remarks: tuple[Remark, ...]
+    remarks: tuple[CompilerRemark, ...]
 
 
-def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outcome:
+def compile(
+    job: CompileJob, *, alone: bool = False, keep: Path | None = None
+) -> CompileOutcome:
     """Compile what the series touches, and the sources that include it.
 
     With ``alone``, each touched header also by itself.  ``keep`` is a directory that
@@ -160,7 +162,9 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
     targets = {path: name for path, name in objects.items() if name in listed.objects}
     output = job.output
     remarks = [
-        Remark(name, 0, NO_SOURCE, "the Makefile lists it, but it has no source")
+        CompilerRemark(
+            name, 0, NO_SOURCE, "the Makefile lists it, but it has no source"
+        )
         for name in sorted(listed.no_source)
     ]
     if targets:
@@ -174,21 +178,21 @@ def compile(job: Job, *, alone: bool = False, keep: Path | None = None) -> Outco
             remarks += _headers_alone(job, output, headers, built)
         if keep is not None:
             _copy(job, built, keep)
-    return Outcome(
+    return CompileOutcome(
         compiled=tuple(sorted(targets)),
         left_out=tuple(path for path in sources if not _is_among(job, path, targets)),
         remarks=tuple(dict.fromkeys(remarks)),
     )
 
 
-def _is_among(job: Job, path: str, targets: Collection[str]) -> bool:
+def _is_among(job: CompileJob, path: str, targets: Collection[str]) -> bool:
     """Whether ``path`` is compiled, by itself or as part of a file that includes it."""
     if path in targets:
         return True
     return not set(targets).isdisjoint(kbuild.including(job.tree.path, path))
 
 
-def _copy(job: Job, objects: Iterable[str], target: Path) -> None:
+def _copy(job: CompileJob, objects: Iterable[str], target: Path) -> None:
     """Put the objects below ``target``, with static branches as the image has them."""
     symbols = kconfig.parse_config(job.config.file)
     # kbuild then has objtool turn jumps into NOPs only when everything is linked.
@@ -205,7 +209,9 @@ def _copy(job: Job, objects: Iterable[str], target: Path) -> None:
 # -- make ----------------------------------------------------------------------------
 
 
-def _make(job: Job, output: Path, targets: Sequence[str]) -> list[Remark]:
+def _make(
+    job: CompileJob, output: Path, targets: Sequence[str]
+) -> list[CompilerRemark]:
     store = output / _RECORDS
     records = _read(store)
     for name in targets:
@@ -234,7 +240,7 @@ def _is_unchanged(path: Path, record: _Record) -> bool:
 def _read(store: Path) -> dict[str, _Record]:
     return {
         name: _Record(
-            entry["digest"], tuple(Remark(**remark) for remark in entry["said"])
+            entry["digest"], tuple(CompilerRemark(**remark) for remark in entry["said"])
         )
         for name, entry in (outputs.read(store, dict) or {}).items()
     }
@@ -248,7 +254,7 @@ def _write(store: Path, records: Mapping[str, _Record]) -> None:
     cache.write_json(store, entries)
 
 
-def _run(job: Job, output: Path, targets: Sequence[str]) -> _Transcript:
+def _run(job: CompileJob, output: Path, targets: Sequence[str]) -> _Transcript:
     variant = job.variant
     argv = ["make", f"O={output}", *variant.tools.make, "W=1"]
     if variant.checker is not None:
@@ -322,9 +328,9 @@ def _line_handler(
     return handle
 
 
-def _parse(line: str, tree: AppliedTree) -> Remark | None:
+def _parse(line: str, tree: AppliedTree) -> CompilerRemark | None:
     if match := _OBJTOOL.match(line):
-        return Remark(match["file"], 0, OBJTOOL, match["text"])
+        return CompilerRemark(match["file"], 0, OBJTOOL, match["text"])
     match = _LINE.match(line)
     if match is None:
         return None
@@ -338,16 +344,16 @@ def _parse(line: str, tree: AppliedTree) -> Remark | None:
         kind, text = f"-W{flag['flag']}", text[: flag.start()]
     else:
         kind = "warning"
-    return Remark(file, int(match["line"]), kind, text)
+    return CompilerRemark(file, int(match["line"]), kind, text)
 
 
 # -- what no compiler reports --------------------------------------------------------
 
 
-def _divisions(output: Path, objects: Iterable[str]) -> list[Remark]:
+def _divisions(output: Path, objects: Iterable[str]) -> list[CompilerRemark]:
     """Calls of functions for 64-bit division, which only libgcc has."""
     return [
-        Remark(
+        CompilerRemark(
             name, 0, DIVISION, f"{symbol}() is called, which the kernel does not have"
         )
         for name in objects
@@ -368,7 +374,7 @@ def _undefined(path: Path) -> set[str]:
         }
 
 
-def _unused(output: Path, objects: Iterable[str]) -> list[Remark]:
+def _unused(output: Path, objects: Iterable[str]) -> list[CompilerRemark]:
     """The tracepoints that are defined, and called nowhere in ``objects``.
 
     As the tree's own ``make UT=1`` reports for a whole kernel: each call leaves the
@@ -383,7 +389,9 @@ def _unused(output: Path, objects: Iterable[str]) -> list[Remark]:
             defined |= dict.fromkeys(_strings(elf, "__tracepoints_strings"), name)
             called |= _strings(elf, _CALLED)
     return [
-        Remark(where, 0, UNUSED, f"tracepoint {name} is defined, and nothing calls it")
+        CompilerRemark(
+            where, 0, UNUSED, f"tracepoint {name} is defined, and nothing calls it"
+        )
         for name, where in sorted(defined.items())
         if name not in called
     ]
@@ -403,8 +411,8 @@ def _strings(elf: ELFFile, section: str) -> set[str]:
 
 
 def _headers_alone(
-    job: Job, output: Path, headers: Sequence[str], objects: Sequence[str]
-) -> list[Remark]:
+    job: CompileJob, output: Path, headers: Sequence[str], objects: Sequence[str]
+) -> list[CompilerRemark]:
     """The errors of each header when it is the first include of a file."""
     remarks = []
     for header in headers:
@@ -440,12 +448,12 @@ def _headers_alone(
     return remarks
 
 
-def _header_error(header: str, error: Remark) -> Remark:
+def _header_error(header: str, error: CompilerRemark) -> CompilerRemark:
     """An error in ``header`` or in what it includes, as a fault of ``header``."""
     if error.file == header:
-        return Remark(header, error.line, ALONE, error.text)
+        return CompilerRemark(header, error.line, ALONE, error.text)
     # Without the line, which another patch may move: it would look like a new fault.
-    return Remark(header, 0, ALONE, f"in {error.file}: {error.text}")
+    return CompilerRemark(header, 0, ALONE, f"in {error.file}: {error.text}")
 
 
 def _flags(output: Path, name: str) -> list[str]:

@@ -81,7 +81,7 @@ class Kernels:
 
 
 @dataclass(frozen=True)
-class Boot:
+class BootPlan:
     """A boot of one of the kernels, and the modes that are measured in it."""
 
     kernel: kernel.Kernel
@@ -103,7 +103,7 @@ class Boot:
         return KstallError if self.modes == ("base",) else MeasureFailed
 
 
-def _boots(kernels: Kernels) -> tuple[Boot, ...]:
+def _boots(kernels: Kernels) -> tuple[BootPlan, ...]:
     """The boots in their order, both kernels taking turns."""
     boots = []
     for number in range(1, _BOOTS + 1):
@@ -114,8 +114,8 @@ def _boots(kernels: Kernels) -> tuple[Boot, ...]:
         base, patched = kernels.base_extra, kernels.patched_extra
         formats = number == 1
         boots += [
-            Boot(kernels.base, base, f"base-{number}", ("base",), formats),
-            Boot(
+            BootPlan(kernels.base, base, f"base-{number}", ("base",), formats),
+            BootPlan(
                 *(kernels.patched, patched, f"patched-{number}", modes),
                 *(formats, kernels.beside),
             ),
@@ -220,7 +220,7 @@ def _machine(series: Series) -> guest.Machine:
     return dataclasses.replace(machine, cpus=1, devices=(*machine.devices, *_ICOUNT))
 
 
-def _vm(series: Series, kernels: Kernels, boot: Boot) -> guestrun.Guest:
+def _vm(series: Series, kernels: Kernels, boot: BootPlan) -> guestrun.Guest:
     extra, machine = boot.extra, _machine(series)
     return guestrun.Guest(boot.kernel, kernels.root, _COUNTED, machine, extra=extra)
 
@@ -229,7 +229,7 @@ def _count(
     context: Context,
     series: Series,
     kernels: Kernels,
-    boots: Sequence[Boot],
+    boots: Sequence[BootPlan],
     log: Path,
 ) -> list[dict[str, Any]]:
     project, out = context.project, context.out / series.name / "instructions"
@@ -266,7 +266,7 @@ def _count(
 
 
 def _unit(
-    context: Context, series: Series, kernels: Kernels, boot: Boot
+    context: Context, series: Series, kernels: Kernels, boot: BootPlan
 ) -> elsewhere.Unit:
     key = _boot_key(context.project, series, kernels, boot)
     more = {
@@ -283,7 +283,9 @@ def _unit(
     )
 
 
-def _boot_key(project: Project, series: Series, kernels: Kernels, boot: Boot) -> str:
+def _boot_key(
+    project: Project, series: Series, kernels: Kernels, boot: BootPlan
+) -> str:
     """`key_of` what is counted in one of the boots."""
     side = key_of(project, series, kernels, boot.side)
     return cache.digest(side, boot.name, boot.formats)
@@ -302,11 +304,11 @@ def _run_away(
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
-) -> elsewhere.Result:
+) -> elsewhere.WorkerResult:
     """Count in one boot, for `measure` of another process."""
     project, series, vm = guestrun.requested(cache_dir, spec)
     name, modes, beside = spec["boot"], tuple(spec["modes"]), tuple(spec["beside"])
-    boot = Boot(vm.kernel, vm.extra, name, modes, spec["formats"], beside)
+    boot = BootPlan(vm.kernel, vm.extra, name, modes, spec["formats"], beside)
     # The other one is not booted here.
     kernels = Kernels(vm.kernel, vm.kernel, vm.root, beside=beside)
     if _boot_key(project, series, kernels, boot) != spec["key"]:
@@ -321,7 +323,7 @@ def perform(
     except (FailedCheck, NotJudged) as failure:
         # All else is a problem of this worker; another may succeed.
         error = failure
-    return elsewhere.Result(files=directory, error=error)
+    return elsewhere.WorkerResult(files=directory, error=error)
 
 
 def compile_programs(
@@ -341,7 +343,7 @@ def compile_programs(
 
 
 def run(
-    project: Project, series: Series, boot: Boot, vm: guestrun.Guest, out: Path
+    project: Project, series: Series, boot: BootPlan, vm: guestrun.Guest, out: Path
 ) -> list[dict[str, Any]]:
     """Boot ``vm`` and measure: a row for each workload and mode, with `parse`'s values.
 
@@ -361,7 +363,7 @@ def run(
     return list(_counted(series, boot, folder / "results"))
 
 
-def _deadline(series: Series, boot: Boot) -> float:
+def _deadline(series: Series, boot: BootPlan) -> float:
     seconds = _MARGIN
     for workload in series.measures:
         seconds += workload.deadline_s * len(boot.modes)
@@ -371,7 +373,7 @@ def _deadline(series: Series, boot: Boot) -> float:
     return seconds
 
 
-def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, RunMode]]:
+def _runs(series: Series, boot: BootPlan) -> Iterator[tuple[Measure, RunMode]]:
     """The runs of a boot, untraced ones first, before tracing has warmed anything."""
     for mode in boot.modes:
         for workload in series.measures:
@@ -384,7 +386,7 @@ def _runs(series: Series, boot: Boot) -> Iterator[tuple[Measure, RunMode]]:
             yield workload, mode
 
 
-def _job(series: Series, boot: Boot) -> dict[str, Any]:
+def _job(series: Series, boot: BootPlan) -> dict[str, Any]:
     last = [traceabi.workload()] if boot.formats else []
     return jobs.job(
         series.name,
@@ -411,7 +413,7 @@ def _job(series: Series, boot: Boot) -> dict[str, Any]:
     )
 
 
-def _refuse(guest_run: guest.GuestRun, boot: Boot) -> None:
+def _refuse(guest_run: guest.GuestRun, boot: BootPlan) -> None:
     limits = hosttime.thresholds(boot.kernel.config)
     reports = guestrun.relevant_reports(guest_run, limits)
     if not reports:
@@ -439,7 +441,7 @@ def _refuse(guest_run: guest.GuestRun, boot: Boot) -> None:
     )
 
 
-def _counted(series: Series, boot: Boot, results: Path) -> Iterator[dict[str, Any]]:
+def _counted(series: Series, boot: BootPlan, results: Path) -> Iterator[dict[str, Any]]:
     agent = json.loads((results / "agent.json").read_text(encoding="utf-8"))
     facts = {record["name"]: record for record in agent["workloads"]}
     for workload, mode in _runs(series, boot):

@@ -14,7 +14,7 @@ from . import costs, elf, structs
 from .code import Code, Instruction, StaticBranch, reads_clock
 from .elf import Binary, Function
 from .identity import same
-from .paths import Comparer, Difference, PathsCompared, Side, Walk
+from .paths import CodeSide, Comparer, Difference, PathsCompared, Walk
 
 _NUMBER = re.compile(r"\.\d+\b")
 # What TRACE_EVENT() makes of a declaration, for tracers to call.
@@ -165,9 +165,11 @@ class _Pair:
         common = set(self._ours) & set(self._theirs)
         self._known = {self._ours[key].address for key in common}
         self._known_patched = {self._theirs[key].address for key in common}
-        self._off = Side(patched, declaration.events, self._only_patched)
+        self._off = CodeSide(patched, declaration.events, self._only_patched)
         self._walk = Walk(self._off)
-        self._comparer = Comparer(Side(base, frozenset(), self._only_base), self._off)
+        self._comparer = Comparer(
+            CodeSide(base, frozenset(), self._only_base), self._off
+        )
 
     def _only_base(self, function: Function) -> bool:
         return function.address not in self._known
@@ -261,7 +263,7 @@ class _Pair:
     def _cold(self, function: Function, branch: StaticBranch) -> list[Instruction]:
         """The code that only ``branch`` leads to, if nothing else is enabled."""
         off = self._off_addresses(function)
-        side = Side(self.patched, frozenset(), lambda _: False)
+        side = CodeSide(self.patched, frozenset(), lambda _: False)
         instructions: dict[int, Instruction] = {}
         waiting = [branch.target]
         walk = Walk(side)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Iterator
 
-from ..series import Exemption, Series
+from ..series import ExemptionSpec, Series
 from ..verdict import Check, Verdict, run_check
 from .costs import Footprint, FunctionPaths, Measurement, Overhead, Site
 
@@ -207,7 +207,7 @@ def _arguments(types: list[str]) -> str:
 
 
 def _judge_path(
-    verdict: Verdict, path: FunctionPaths, exempt: Exemption | None
+    verdict: Verdict, path: FunctionPaths, exempt: ExemptionSpec | None
 ) -> None:
     """Clock reads and calls by name, then the number of instructions."""
     name = path.name if path.binary == "vmlinux" else f"{path.name} [{path.binary}]"
@@ -314,7 +314,7 @@ def _footprint(overhead: Overhead) -> Footprint:
 
 def _exemption(
     series: Series, *, function: str = "", struct: str = ""
-) -> Exemption | None:
+) -> ExemptionSpec | None:
     for exemption in series.exemptions:
         if function and exemption.function == function.partition(".")[0]:
             return exemption

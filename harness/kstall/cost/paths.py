@@ -33,7 +33,7 @@ State = tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Side:
+class CodeSide:
     """A version of the code: ``off`` names the events whose branches are NOPs, and
     ``inlines`` tells which functions only this side has."""
 
@@ -43,7 +43,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class BasicBlock:
     """Straight-line code, and the choice it ends with.
 
     ``nops`` are the addresses of the disabled sites that it crosses.
@@ -69,19 +69,19 @@ class Stretch:
 class Walk:
     """Stretches of one side, by where they begin."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: CodeSide) -> None:
         self.side = side
-        self._known: dict[State, Stretch] = {}
+        self._known: dict[State, BasicBlock] = {}
 
-    def at(self, state: State) -> Stretch:
+    def at(self, state: State) -> BasicBlock:
         """The stretch that begins at ``state``: an address, and where to return to."""
         if state not in self._known:
             self._known[state] = self._walk(state)
         return self._known[state]
 
-    def reach(self, start: State) -> dict[State, Stretch]:
+    def reach(self, start: State) -> dict[State, BasicBlock]:
         """All stretches that can be reached from ``start``."""
-        stretches: dict[State, Stretch] = {}
+        stretches: dict[State, BasicBlock] = {}
         waiting = [start]
         while waiting and len(stretches) < _LIMIT:
             state = waiting.pop()
@@ -90,7 +90,7 @@ class Walk:
                 waiting.extend(stretches[state].next)
         return stretches
 
-    def _walk(self, state: State) -> Stretch:
+    def _walk(self, state: State) -> BasicBlock:
         at, stack = state
         passed: list[Instruction] = []
         nops: list[int] = []
@@ -100,14 +100,16 @@ class Walk:
             seen.add((at, stack))
             instruction = self.side.code.at(at)
             if instruction is None:
-                return Stretch(tuple(passed), tuple(nops), "stop")
+                return BasicBlock(tuple(passed), tuple(nops), "stop")
             passed.append(instruction)
             if instruction.kind == "key":
                 branch = self.side.code.branches[at]
                 if branch.event not in self.side.off:
                     states = ((instruction.end, stack), (branch.target, stack))
                     end = f"{branch.key}+{branch.offset}"
-                    return Stretch(tuple(passed), tuple(nops), "key", end, "", states)
+                    return BasicBlock(
+                        tuple(passed), tuple(nops), "key", end, "", states
+                    )
                 nops.append(at)
                 at = instruction.end
             elif instruction.kind == "jump" and instruction.target is not None:
@@ -121,7 +123,7 @@ class Walk:
                     (taken, fallthrough) if instruction.holds else (fallthrough, taken)
                 )
                 decider = setter if instruction.flagged else ""
-                return Stretch(
+                return BasicBlock(
                     tuple(passed),
                     tuple(nops),
                     "branch",
@@ -137,12 +139,12 @@ class Walk:
                 at, stack = stack[-1], stack[:-1]
             elif instruction.kind in _ENDS:
                 callee = instruction.callee if instruction.kind == "tail" else ""
-                return Stretch(tuple(passed), tuple(nops), instruction.kind, callee)
+                return BasicBlock(tuple(passed), tuple(nops), instruction.kind, callee)
             else:
                 at = instruction.end
             if instruction.flags and instruction.kind == "plain":
                 setter = instruction.shape
-        return Stretch(tuple(passed), tuple(nops), "loop")
+        return BasicBlock(tuple(passed), tuple(nops), "loop")
 
     def _inlined(
         self, instruction: Instruction, stack: tuple[int, ...]
@@ -224,7 +226,7 @@ class _Match:
 class Comparer:
     """Walks two versions of a function side by side."""
 
-    def __init__(self, base: Side, patched: Side) -> None:
+    def __init__(self, base: CodeSide, patched: CodeSide) -> None:
         self._base = Walk(base)
         self._patched = Walk(patched)
         self._met: dict[tuple[State, State, int], bool] = {}
@@ -302,7 +304,9 @@ class Comparer:
                     )
         return _compared(node, base, patched, (), False)
 
-    def _skip(self, node: _Node, base: Stretch, patched: Stretch) -> tuple[_Node, ...]:
+    def _skip(
+        self, node: _Node, base: BasicBlock, patched: BasicBlock
+    ) -> tuple[_Node, ...]:
         """Treat one side's choice as an additional one, if both then meet again."""
         if node.skipped >= _EXTRAS:
             return ()
@@ -355,7 +359,7 @@ class Comparer:
 
 
 def _pairs(
-    base: Stretch, patched: Stretch, strict: bool
+    base: BasicBlock, patched: BasicBlock, strict: bool
 ) -> tuple[tuple[State, State], ...] | None:
     """The states that both choices lead to; None if they are not the same choice."""
     if base.end != patched.end:
@@ -372,7 +376,7 @@ def _pairs(
     return None
 
 
-def _without(stretch: Stretch) -> tuple[Instruction, ...]:
+def _without(stretch: BasicBlock) -> tuple[Instruction, ...]:
     return tuple(
         instruction
         for instruction in stretch.instructions
@@ -382,8 +386,8 @@ def _without(stretch: Stretch) -> tuple[Instruction, ...]:
 
 def _compared(
     node: _Node,
-    base: Stretch,
-    patched: Stretch,
+    base: BasicBlock,
+    patched: BasicBlock,
     nodes: tuple[_Node, ...],
     matched: bool,
 ) -> _Match:
@@ -428,7 +432,7 @@ def _those(
     return tuple(reversed(chosen))
 
 
-def _places(stretches: dict[State, Stretch]) -> dict[int, Instruction]:
+def _places(stretches: dict[State, BasicBlock]) -> dict[int, Instruction]:
     return {
         instruction.address: instruction
         for stretch in stretches.values()

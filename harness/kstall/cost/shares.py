@@ -17,7 +17,7 @@ _NO_SITE = re.compile(r"no site of (\w+) in any binary")
 
 
 @dataclass(frozen=True)
-class Part:
+class SeriesPart:
     """The names by which a change is attributed to a series.
 
     ``events`` maps the symbol of a tracepoint to functions with a site.  The source of
@@ -38,8 +38,8 @@ class Part:
 class Shares:
     """All series of a kernel."""
 
-    parts: tuple[Part, ...]
-    _of: dict[str, Part] = field(default_factory=dict, init=False, compare=False)
+    parts: tuple[SeriesPart, ...]
+    _of: dict[str, SeriesPart] = field(default_factory=dict, init=False, compare=False)
 
     def __post_init__(self) -> None:
         self._of.update((part.name, part) for part in self.parts)
@@ -95,7 +95,7 @@ class Shares:
             limits=[*self._limits(part, footprint)],
         )
 
-    def _limits(self, part: Part, footprint: costs.Footprint) -> Iterator[str]:
+    def _limits(self, part: SeriesPart, footprint: costs.Footprint) -> Iterator[str]:
         for text in footprint.limits:
             match = _NO_SITE.fullmatch(text)
             if match is None or match[1] in part.events:
@@ -167,7 +167,7 @@ class _Owners:
 
     def __init__(
         self,
-        parts: Sequence[Part],
+        parts: Sequence[SeriesPart],
         sited: Mapping[str, set[str]],
         footprint: costs.Footprint,
     ) -> None:

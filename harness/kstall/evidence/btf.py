@@ -44,7 +44,7 @@ _SIGNED, _BOOL = 1, 4
 
 
 @dataclass(frozen=True)
-class Member:
+class StructMember:
     """``offset`` and ``size`` are in bits; a nameless member is a struct or a union."""
 
     name: str
@@ -67,7 +67,7 @@ class Layout:
     name: str
     union: bool
     size: int
-    members: tuple[Member, ...]
+    members: tuple[StructMember, ...]
 
     @property
     def holes(self) -> tuple[Hole, ...]:
@@ -159,13 +159,13 @@ class Types:
             keyword = "union"
         return f"{keyword} {entry.name}".rstrip()
 
-    def _members(self, entry: _Type) -> Iterator[Member]:
+    def _members(self, entry: _Type) -> Iterator[StructMember]:
         for name, kind, place in entry.parts:
             width, offset = 0, place
             if entry.bitfields:
                 width, offset = place >> 24, place & 0xFFFFFF
             text = _string(self.strings, name)
-            yield Member(text, offset, width or self._size(kind) * 8)
+            yield StructMember(text, offset, width or self._size(kind) * 8)
 
     def _size(self, number: int) -> int:
         """The size of a type in bytes; that of a flexible array is 0."""

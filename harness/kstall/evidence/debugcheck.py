@@ -53,7 +53,7 @@ _NO_FACTS = "the guest does not say what was done to its kernel"
 
 
 @dataclass(frozen=True)
-class Pair:
+class GuestPair:
     """Both guests of one flavour.
 
     The base is only run if the patched guest leaves something in doubt (`in_doubt`).
@@ -68,7 +68,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Code:
+class ChangedCode:
     """What the patches of all series changed in a kernel: a fault of one series may
     show in the guest of any other.
 
@@ -88,11 +88,13 @@ class Code:
 class Saved:
     """The guests of a series, in a kernel with ``code``."""
 
-    pairs: Mapping[Flavour, Pair]
-    code: Code = Code()
+    pairs: Mapping[Flavour, GuestPair]
+    code: ChangedCode = ChangedCode()
 
 
-def code_of(sources: Collection[tuple[str, str]], events: Collection[str]) -> Code:
+def code_of(
+    sources: Collection[tuple[str, str]], events: Collection[str]
+) -> ChangedCode:
     """What the patches changed in ``sources``, each a file before and after them."""
     touched: dict[str, str] = {}
     changed: set[str] = set()
@@ -106,7 +108,9 @@ def code_of(sources: Collection[tuple[str, str]], events: Collection[str]) -> Co
     callers = {
         name for name, text in touched.items() if changed & {*word.findall(text)}
     }
-    return Code(frozenset(touched), frozenset(changed | callers), frozenset(events))
+    return ChangedCode(
+        frozenset(touched), frozenset(changed | callers), frozenset(events)
+    )
 
 
 def in_kernel(path: str) -> bool:
@@ -260,7 +264,7 @@ def worth_keeping(series: Series, flavour: Flavour, watched: Watched) -> bool:
 
     A race is no reason to run it again: a boot in which it does not show would hide it.
     """
-    saved = Saved({flavour: Pair(watched, None, frozenset())})
+    saved = Saved({flavour: GuestPair(watched, None, frozenset())})
     return all(check.status in ("pass", "skip") for check in judge(series, saved))
 
 
@@ -297,7 +301,7 @@ def _passes(verdict: Verdict) -> bool:
 
 
 def _excuse_for_base(
-    verdict: Verdict, pairs: Mapping[Flavour, Pair], since: int
+    verdict: Verdict, pairs: Mapping[Flavour, GuestPair], since: int
 ) -> None:
     """Excuse what does not hold for want of a complete base, from a comparison on."""
     for flavour, pair in pairs.items():
@@ -406,7 +410,7 @@ def _compare_reports(
             verdict.true(label, False, "\n".join(report.excerpt.splitlines()[:_LINES]))
 
 
-def _in_patched_code(code: Code, report: KernelReport) -> bool:
+def _in_patched_code(code: ChangedCode, report: KernelReport) -> bool:
     return bool(
         report.accesses & code.touched
         or report.functions & code.changed

@@ -442,7 +442,7 @@ def load(directory: Path) -> Evidence:
     return Evidence(directory, agent, workloads, layouts, unreadable)
 
 
-Function = Callable[[Evidence], Verdict]
+CheckFunction = Callable[[Evidence], Verdict]
 
 
 def judge(series: Series, saved: Evidence) -> tuple[Check, ...]:
@@ -480,7 +480,7 @@ def _skipped(series: Series) -> Iterator[Check]:
         yield outcome
 
 
-def functions(series: Series) -> dict[str, Function]:
+def functions(series: Series) -> dict[str, CheckFunction]:
     """The functions of ``checks.py``, by the name of the check that each judges."""
     module = _checks_module(series)
     return {check.name: getattr(module, check.name) for check in series.spec.check}
@@ -490,7 +490,7 @@ def judge_check(
     name: str,
     kind: Kind,
     claim: str,
-    function: Function,
+    function: CheckFunction,
     saved: Evidence,
     workloads: Sequence[str] = (),
 ) -> Check:

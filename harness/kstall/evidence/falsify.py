@@ -32,7 +32,7 @@ from ..series import Series, Tracepoint
 from . import records
 from .cexpr import Member, Unknown
 from .evidence import Evidence, EvidenceError, WorkloadResult
-from .printk import Value, compile_fmt
+from .printk import PrintedValue, compile_fmt
 from .records import Event, Layout
 
 MS = 1_000_000
@@ -69,7 +69,7 @@ class Unmatched(KstallError):
 
 
 @dataclass(frozen=True)
-class Mutant:
+class FieldMutant:
     """One thing made false: ``operator`` applied to ``field`` of all of ``event``.
 
     Events with the same fields can be of one class, which assigns them in one place:
@@ -136,18 +136,18 @@ class _Record:
         raise AssertionError("a record without a reading")
 
 
-def mutants(series: Series, saved: Evidence) -> Iterator[Mutant]:
+def mutants(series: Series, saved: Evidence) -> Iterator[FieldMutant]:
     """Every operator for every field of every new event, and for its records."""
     for point in series.spec.tracepoint:
         types = _types(point, saved)
         yield from _of_fields(point.event, types)
         for name in _RECORD_OPERATORS:
-            yield Mutant(point.event, RECORDS, name)
+            yield FieldMutant(point.event, RECORDS, name)
     for event, point in _classes(series):
         yield from _of_fields(event, _types(point, saved))
 
 
-def _of_fields(event: str, types: Mapping[str, _Type]) -> Iterator[Mutant]:
+def _of_fields(event: str, types: Mapping[str, _Type]) -> Iterator[FieldMutant]:
     for field, kind in types.items():
         others = [
             name
@@ -159,7 +159,7 @@ def _of_fields(event: str, types: Mapping[str, _Type]) -> Iterator[Mutant]:
         behind = [*types][[*types].index(field) :]
         names += [f"swapped with {name}" for name in others if name in behind]
         for name in names:
-            yield Mutant(event, field, name)
+            yield FieldMutant(event, field, name)
 
 
 def _classes(series: Series) -> Iterator[tuple[str, Tracepoint]]:
@@ -267,7 +267,7 @@ _TEXT_OPERATORS: Mapping[str, Callable[[str], str]] = {
 
 
 def _changed(
-    mutant: Mutant, rows: Sequence[Mapping[str, Member]], kind: _Type
+    mutant: FieldMutant, rows: Sequence[Mapping[str, Member]], kind: _Type
 ) -> list[Values]:
     """The values that ``mutant`` changes in each of ``rows``."""
     field, operator = mutant.field, mutant.operator
@@ -298,7 +298,7 @@ def _changed(
 
 
 def _follow_pointers(
-    mutant: Mutant,
+    mutant: FieldMutant,
     reads: Mapping[str, str],
     rows: Sequence[Mapping[str, Member]],
     changes: list[Values],
@@ -455,7 +455,7 @@ _COARSER_OPERATORS: Mapping[
 }
 
 
-def coarser(mutant: Mutant) -> Iterator[Mutant]:
+def coarser(mutant: FieldMutant) -> Iterator[FieldMutant]:
     """Coarser variants of a mutant, each by more than the last, if there are any."""
     for name in _COARSER_OPERATORS.get(mutant.operator, ()):
         yield replace(mutant, operator=name)
@@ -494,7 +494,7 @@ class Genuine:
             name for name, load in self._loads.items() if load.records(event)
         )
 
-    def falsified(self, mutant: Mutant) -> tuple[Evidence, frozenset[str]]:
+    def falsified(self, mutant: FieldMutant) -> tuple[Evidence, frozenset[str]]:
         """The evidence of ``mutant``, and the workloads in which it differs.
 
         There is none if the mutant changes nothing.
@@ -511,7 +511,7 @@ class Genuine:
 
     def _false(
         self,
-        mutant: Mutant,
+        mutant: FieldMutant,
         event: str,
         load: _Load,
         before: list[_Record],
@@ -833,7 +833,7 @@ class _Names:
 
     def _text(
         self,
-        value: Value,
+        value: PrintedValue,
         new_value: int | str,
         after: Mapping[str, Member],
         old_text: str,

@@ -31,7 +31,7 @@ from ..series import Series, Unproven
 from ..verdict import Check, Verdict, run_check
 from . import common, evidence, falsify
 from .evidence import Evidence
-from .falsify import RECORDS, Genuine, Mutant
+from .falsify import RECORDS, FieldMutant, Genuine
 from .falsity import MutantOutcome, Mutation, RefutedArgument
 
 # Modules that decide what the mutants are, and what the checks say of them.
@@ -109,7 +109,7 @@ def judged(
     began = time.monotonic()
     genuine = Genuine(series, saved)
     witnesses, silent = _witnesses(series, genuine)
-    groups: dict[tuple[str, str], list[Mutant]] = {}
+    groups: dict[tuple[str, str], list[FieldMutant]] = {}
     for mutant in falsify.mutants(series, saved):
         groups.setdefault((mutant.event, mutant.field), []).append(mutant)
     outcomes = _judge_all(_Bench(genuine, witnesses), [*groups.values()], workers)
@@ -178,7 +178,7 @@ class _Bench:
     genuine: Genuine
     witnesses: Sequence[_Witness]
 
-    def judge(self, mutants: Sequence[Mutant]) -> list[MutantOutcome]:
+    def judge(self, mutants: Sequence[FieldMutant]) -> list[MutantOutcome]:
         """Judge mutants of one field; the check that caught the last one goes first."""
         order = [*self.witnesses]
         outcomes = []
@@ -191,7 +191,7 @@ class _Bench:
             order = [*first, *(witness for witness in order if witness not in first)]
         return outcomes
 
-    def _coarser(self, mutant: Mutant, order: Sequence[_Witness]) -> str:
+    def _coarser(self, mutant: FieldMutant, order: Sequence[_Witness]) -> str:
         """The first coarser variant of ``mutant`` that is caught; empty if none is."""
         for worse in falsify.coarser(mutant):
             outcome = self._judge(worse, order)
@@ -199,7 +199,7 @@ class _Bench:
                 return f"{worse.operator}, caught by {outcome.check}"
         return ""
 
-    def _judge(self, mutant: Mutant, order: Sequence[_Witness]) -> MutantOutcome:
+    def _judge(self, mutant: FieldMutant, order: Sequence[_Witness]) -> MutantOutcome:
         outcome = MutantOutcome(**vars(mutant), outcome="not-applicable")
         saved, workloads = self.genuine.falsified(mutant)
         if not workloads:
@@ -245,7 +245,7 @@ _forking = threading.Lock()
 
 
 def _judge_all(
-    bench: _Bench, groups: Sequence[Sequence[Mutant]], workers: int
+    bench: _Bench, groups: Sequence[Sequence[FieldMutant]], workers: int
 ) -> list[MutantOutcome]:
     """The outcomes of all ``groups``, in their order.
 
@@ -296,7 +296,7 @@ def _pool(workers: int) -> concurrent.futures.ProcessPoolExecutor | None:
         return None
 
 
-def _judge_group(group: Sequence[Mutant]) -> list[MutantOutcome]:
+def _judge_group(group: Sequence[FieldMutant]) -> list[MutantOutcome]:
     assert _bench is not None
     return _bench.judge(group)
 

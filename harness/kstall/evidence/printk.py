@@ -52,7 +52,7 @@ class TooFewArguments(Unreadable):
 
 
 @dataclass(frozen=True)
-class Value:
+class PrintedValue:
     """One value that is printed, from the C expression ``argument``.
 
     ``name`` is its member or printed key, ``base`` a number's base or one of the above,
@@ -118,7 +118,7 @@ class Printed:
     """A compiled print fmt: one group of ``pattern`` for each of ``values``."""
 
     pattern: re.Pattern[str]
-    values: tuple[Value, ...]
+    values: tuple[PrintedValue, ...]
     members: frozenset[str]
 
     def match(self, body: str) -> dict[str, int | str] | None:
@@ -160,7 +160,7 @@ def compile_fmt(print_fmt: str) -> Printed:
     arguments = [part.strip() for part in _split(rest)][1:]
     members = {name for part in arguments for name in _named(part)}
     pattern: list[str] = []
-    values: list[Value] = []
+    values: list[PrintedValue] = []
     position = 0
     open_text = False
     for spec in _CONVERSION.finditer(literal):
@@ -183,7 +183,7 @@ def compile_fmt(print_fmt: str) -> Printed:
         open_text = base in (_TEXT, _PADDED) and spec["kind"] != "c"
         pattern.append(f"({shape})")
         values.append(
-            Value(
+            PrintedValue(
                 name=_name(argument, literal[: spec.start()]),
                 base=base,
                 argument=argument,

@@ -38,7 +38,7 @@ class NoFormats(KstallError):
 
 
 @dataclass(frozen=True)
-class Change:
+class EventChange:
     """An existing event; ``what`` describes how it changed."""
 
     event: str
@@ -55,11 +55,11 @@ class FormatChanges:
     system.
     """
 
-    broken: tuple[Change, ...]
-    grown: tuple[Change, ...]
+    broken: tuple[EventChange, ...]
+    grown: tuple[EventChange, ...]
     same: int
     new: tuple[Layout, ...]
-    clashing: tuple[Change, ...]
+    clashing: tuple[EventChange, ...]
 
 
 def read(directory: Path) -> dict[str, Layout]:
@@ -149,15 +149,15 @@ def compare(base: Mapping[str, Layout], patched: Mapping[str, Layout]) -> Format
     for event, old in base.items():
         new = patched.get(event)
         if new is None:
-            broken.append(Change(event, "is gone"))
+            broken.append(EventChange(event, "is gone"))
             continue
         wrong = [*_fields_broken(old, new), *_text_broken(old, new)]
         if wrong:
-            broken.append(Change(event, "; ".join(wrong)))
+            broken.append(EventChange(event, "; ".join(wrong)))
         elif (old.fields, old.print_fmt) != (new.fields, new.print_fmt):
             names = [field.name for field in new.fields[len(old.fields) :]]
             additions = ", ".join(names) or "text only"
-            grown.append(Change(event, f"has more at its end: {additions}"))
+            grown.append(EventChange(event, f"has more at its end: {additions}"))
     added = tuple(layout for event, layout in patched.items() if event not in base)
     return FormatChanges(
         tuple(broken),
@@ -240,12 +240,14 @@ def _text_broken(old: Layout, new: Layout) -> list[str]:
     return []
 
 
-def _clashes(added: tuple[Layout, ...], patched: Mapping[str, Layout]) -> list[Change]:
+def _clashes(
+    added: tuple[Layout, ...], patched: Mapping[str, Layout]
+) -> list[EventChange]:
     by_name: dict[str, list[str]] = {}
     for layout in patched.values():
         by_name.setdefault(layout.name, []).append(layout.event)
     return [
-        Change(layout.event, f"{', '.join(others)} has the same name")
+        EventChange(layout.event, f"{', '.join(others)} has the same name")
         for layout in added
         if (others := [name for name in by_name[layout.name] if name != layout.event])
     ]

@@ -15,7 +15,7 @@ from typing import Any
 from distributed import CancelledError, Client, Future, KilledWorker
 
 from ..base import KstallError, elsewhere, process
-from .line import Line, Ticket
+from .line import Ticket, TicketQueue
 from .shelf import Shelf
 from .store import Artifact, Damaged, Store
 from .worker import noted_answer, perform, version
@@ -81,7 +81,7 @@ class Farm:
         self._workers: dict[str, dict[str, Any]] = {}
         self._closed = threading.Event()
         self._lost = threading.Event()
-        self._line = Line(self._room)
+        self._line = TicketQueue(self._room)
 
     def close(self) -> None:
         """Release all units, and wait for none."""
@@ -97,7 +97,9 @@ class Farm:
         """Have ``unit`` begun; see `elsewhere.Elsewhere`."""
         self._ask(unit)
 
-    def do(self, unit: elsewhere.Unit, place: Path | None = None) -> elsewhere.Outcome:
+    def do(
+        self, unit: elsewhere.Unit, place: Path | None = None
+    ) -> elsewhere.UnitOutcome:
         """Wait for ``unit``; see `elsewhere.Elsewhere`."""
         job = self._ask(unit)
         for number in range(1, _TRIES + 1):
@@ -412,13 +414,13 @@ class Farm:
 
     def _taken(
         self, unit: elsewhere.Unit, answer: Mapping[str, Any], place: Path | None
-    ) -> elsewhere.Outcome:
+    ) -> elsewhere.UnitOutcome:
         for entry, artifact in answer["entries"].items():
             self._shelf.bring(self._store, entry, Artifact(**artifact))
         if place is not None and answer["files"] is not None:
             self._store.get(Artifact(**answer["files"]), place)
         raw = answer["error"]
-        return elsewhere.Outcome(
+        return elsewhere.UnitOutcome(
             worker=answer["worker"],
             seconds=answer["seconds"],
             facts=answer["told"],

@@ -25,7 +25,7 @@ class Ticket:
     begin: Callable[[Ticket], None] = field(compare=False)
 
 
-class Line:
+class TicketQueue:
     """What waits and what runs; ``room`` returns the amounts that exist in all."""
 
     def __init__(self, room: Callable[[], Mapping[str, float]]) -> None:

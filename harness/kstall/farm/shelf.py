@@ -16,13 +16,13 @@ _LIMITS = {"kernels": 10, "projects": 20, "extra": 64}
 
 @dataclass(frozen=True)
 class Shelf:
-    """``kinds`` has the kinds of entries that need more than `elsewhere.Kind`."""
+    """``kinds`` has the kinds of entries that need more than `elsewhere.EntryKind`."""
 
     cache: Path
-    kinds: Mapping[str, elsewhere.Kind] = field(default_factory=dict)
+    kinds: Mapping[str, elsewhere.EntryKind] = field(default_factory=dict)
 
-    def _kind(self, entry: str) -> elsewhere.Kind:
-        return self.kinds.get(entry.partition("/")[0], elsewhere.Kind())
+    def _kind(self, entry: str) -> elsewhere.EntryKind:
+        return self.kinds.get(entry.partition("/")[0], elsewhere.EntryKind())
 
     def is_complete(self, entry: str) -> bool:
         """Whether the cache has ``entry``, complete."""

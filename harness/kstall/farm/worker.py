@@ -214,7 +214,7 @@ class _Bench:
         return answer
 
     def _sent(
-        self, store: Store, outcome: elsewhere.Result, out: Path
+        self, store: Store, outcome: elsewhere.WorkerResult, out: Path
     ) -> dict[str, Any]:
         """The answer for a unit, after its files were put into the store."""
         files = None

@@ -19,8 +19,8 @@ _KEYS = {
     "l": b"sysrq: Show backtrace of all active CPUs",
     "t": b"sysrq: Show State",
 }
-_BREAK = monitor.Command("chardev-send-break", {"id": "console"})
-_REGISTERS = monitor.Command("info registers -a", human=True, reply=".*")
+_BREAK = monitor.QemuCommand("chardev-send-break", {"id": "console"})
+_REGISTERS = monitor.QemuCommand("info registers -a", human=True, reply=".*")
 _POLL = 0.05
 # Guest seconds for an answer to begin, to pause, and to end.
 _BEGIN, _QUIET, _END = 3.0, 1.0, 15.0

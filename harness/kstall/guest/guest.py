@@ -221,7 +221,7 @@ def boot(  # noqa: PLR0913 - all parts of a guest, each by its name
     out: Path,
     deadline: float,
     say: Callable[[str], None],
-    steps: Sequence[monitor.Step] = (),
+    steps: Sequence[monitor.MonitorStep] = (),
     scripts: Path | None = None,
 ) -> GuestRun:
     """Run ``command`` in a guest; ``deadline`` is in seconds that the guest can use:

@@ -105,14 +105,14 @@ def thresholds_for(vm: Guest) -> hosttime.Thresholds:
     return hosttime.thresholds(vm.kernel.config, parameters)
 
 
-def steps_for(series: Series) -> tuple[monitor.Step, ...]:
+def steps_for(series: Series) -> tuple[monitor.MonitorStep, ...]:
     """What the workloads of ``series`` may ask QEMU's monitor for."""
     return tuple(
-        monitor.Step(
+        monitor.MonitorStep(
             load.name,
             step.step,
             tuple(
-                monitor.Command(
+                monitor.QemuCommand(
                     command.qmp or command.hmp or "",
                     command.arguments,
                     human=command.hmp is not None,
@@ -415,7 +415,7 @@ def requested(
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
-) -> elsewhere.Result:
+) -> elsewhere.WorkerResult:
     """Boot the guest that `run_guest` of another process requests."""
     project, series, vm = requested(cache_dir, spec)
     speed = accelerator(cache_dir, vm.kernel, vm.root, spec["accel"], ui)
@@ -433,7 +433,7 @@ def perform(
     except (FailedCheck, NotJudged) as stopped:
         # Any other error is this worker's own, and another one may succeed.
         error = stopped
-    return elsewhere.Result(facts, files=place, error=error)
+    return elsewhere.WorkerResult(facts, files=place, error=error)
 
 
 def accelerator(

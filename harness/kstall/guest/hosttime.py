@@ -70,7 +70,7 @@ _MARGIN = 2.0
 
 
 @dataclass(frozen=True)
-class Sample:
+class HostSample:
     """One sample; all times are in seconds.
 
     ``at`` is the time since the guest was started.  ``waited`` is the time so far for
@@ -91,7 +91,7 @@ class Sample:
 class Host:
     """All samples of one guest, in order; none if the host has no schedstat."""
 
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[HostSample, ...] = ()
 
     def waits(self, begin: float, end: float) -> tuple[float, ...]:
         """For how many seconds between ``begin`` and ``end`` each processor waited.
@@ -125,7 +125,7 @@ class Host:
     def as_json(self) -> dict[str, Any]:
         """``host.json``: the samples, and the share of each second that was waited."""
         rows = []
-        before = Sample(0.0, {})
+        before = HostSample(0.0, {})
         for sample in self.samples:
             seconds = sample.at - before.at
             rows.append(
@@ -147,11 +147,11 @@ class Host:
             before = sample
         return {"schema": 1, "samples": rows}
 
-    def _sample_before(self, when: float) -> Sample | None:
+    def _sample_before(self, when: float) -> HostSample | None:
         samples = [sample for sample in self.samples if sample.at <= when]
-        return samples[-1] if samples else Sample(0.0, {}) if self.samples else None
+        return samples[-1] if samples else HostSample(0.0, {}) if self.samples else None
 
-    def _sample_after(self, when: float) -> Sample | None:
+    def _sample_after(self, when: float) -> HostSample | None:
         later = [sample for sample in self.samples if sample.at >= when]
         # The last second of a guest has no later sample.
         samples = later[:2] or list(self.samples[-1:])
@@ -164,7 +164,7 @@ def read(path: Path) -> Host:
         rows = json.loads(path.read_text(encoding="utf-8"))["samples"]
         return Host(
             tuple(
-                Sample(
+                HostSample(
                     float(row["at"]),
                     {
                         str(name): float(waited)
@@ -199,7 +199,7 @@ class Watch:
         self._threads: tuple[Path, ...] = ()
         self._last_look = self._began
         self._blocked: dict[str, float] = {}
-        self._samples: list[Sample] = []
+        self._samples: list[HostSample] = []
         self._stop = threading.Event()
 
     @property
@@ -267,7 +267,7 @@ class Watch:
         at = time.monotonic() - self._began
         stolen = max(0.0, _stolen(self._proc) - self._stolen)
         load = os.getloadavg()[0]
-        self._samples.append(Sample(at, waited, stolen, load, self.printed))
+        self._samples.append(HostSample(at, waited, stolen, load, self.printed))
         with contextlib.suppress(OSError):
             cache.write_text(self._lost_file, f"{self.lost:.3f} {self.waits:.3f}\n")
 

@@ -39,7 +39,7 @@ class MonitorError(KstallError):
 
 
 @dataclass(frozen=True)
-class Command:
+class QemuCommand:
     """One command: of QMP, or, if ``human``, a line for the human monitor.
 
     The human monitor has no error status, so all its output has to match ``reply``, a
@@ -62,12 +62,12 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Step:
+class MonitorStep:
     """Commands that a workload may ask for by ``name``."""
 
     workload: str
     name: str
-    commands: tuple[Command, ...]
+    commands: tuple[QemuCommand, ...]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Performed:
 
 
 def perform(
-    monitor: Path, commands: Sequence[Command], *, deadline: float = DEADLINE
+    monitor: Path, commands: Sequence[QemuCommand], *, deadline: float = DEADLINE
 ) -> tuple[Answer, ...]:
     """Give ``commands`` to the QMP socket ``monitor``, in order.
 
@@ -114,7 +114,7 @@ def perform(
 
 
 async def _limited(
-    monitor: Path, commands: Sequence[Command], deadline: float
+    monitor: Path, commands: Sequence[QemuCommand], deadline: float
 ) -> tuple[Answer, ...]:
     # Disconnecting takes a second at most, even from a QEMU that is stuck.
     client = QMPClient("kstall")
@@ -127,7 +127,7 @@ async def _limited(
             await asyncio.wait_for(client.disconnect(), 1.0)
 
 
-async def _execute(client: QMPClient, command: Command) -> Answer:
+async def _execute(client: QMPClient, command: QemuCommand) -> Answer:
     try:
         if not command.human:
             return Answer(
@@ -146,7 +146,7 @@ async def _execute(client: QMPClient, command: Command) -> Answer:
 
 @contextlib.contextmanager
 def answering(
-    port: Path, monitor: Path, steps: Sequence[Step]
+    port: Path, monitor: Path, steps: Sequence[MonitorStep]
 ) -> Iterator[list[Performed]]:
     """Answer a guest's requests while the block runs; the list grows with each.
 
@@ -201,7 +201,7 @@ def _lines(connection: socket.socket, over: threading.Event) -> Iterator[bytes]:
 
 def _answer(
     line: bytes,
-    steps: Mapping[tuple[str, str], Step],
+    steps: Mapping[tuple[str, str], MonitorStep],
     monitor: Path,
     opened: float,
 ) -> tuple[dict[str, Any], Performed | None]:

@@ -24,7 +24,7 @@ _TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
-class Remark:
+class CheckpatchRemark:
     """A remark of checkpatch, with its level (ERROR, WARNING or CHECK) and kind."""
 
     file: str
@@ -36,7 +36,7 @@ class Remark:
 
 def run(
     base: Base, files: Sequence[Path], scratch: Path, *, signed: bool
-) -> tuple[Remark, ...]:
+) -> tuple[CheckpatchRemark, ...]:
     """All remarks on ``files``, with --strict; ``signed`` requires a sign-off.
 
     Raises `KstallError` for a tree without the script.
@@ -74,10 +74,10 @@ def run(
     return remarks
 
 
-def parse(output: str) -> tuple[Remark, ...]:
+def parse(output: str) -> tuple[CheckpatchRemark, ...]:
     """The remarks in the output of `checkpatch.pl --terse --show-types`."""
     return tuple(
-        Remark(
+        CheckpatchRemark(
             Path(match["file"]).name,
             int(match["line"]),
             match["level"],
@@ -89,7 +89,7 @@ def parse(output: str) -> tuple[Remark, ...]:
     )
 
 
-def summary(remarks: Sequence[Remark]) -> str:
+def summary(remarks: Sequence[CheckpatchRemark]) -> str:
     """The number of remarks by level and by kind, in one line."""
     if not remarks:
         return "clean"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..series import Patch
+from ..series import PatchFile
 from ..tree import File, tree
 
 _EVENT = re.compile(
@@ -71,7 +71,7 @@ def _text(files: Mapping[str, File | None], path: str) -> str:
     return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
 
 
-def adding(plan: tree.Plan, point: NewTracepoint) -> Patch:
+def adding(plan: tree.Plan, point: NewTracepoint) -> PatchFile:
     """The patch of ``plan`` that adds ``point``."""
     for patch, state in zip(plan.patches, plan.states[1:], strict=True):
         text = _text(dict(state), point.header)

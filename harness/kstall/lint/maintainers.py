@@ -18,7 +18,7 @@ _FIELD = re.compile(r"([A-Z]):\s*(\S.*)")
 
 
 @dataclass(frozen=True)
-class Section:
+class MaintainersEntry:
     """An entry: ``files`` and ``excluded`` are patterns, ``names`` regular expressions
     that are searched for in a path.  ``people`` are its M:, R: and L:, and ``status``
     its S:."""
@@ -44,12 +44,12 @@ class Section:
         )
 
 
-def sections(text: str) -> tuple[Section, ...]:
+def sections(text: str) -> tuple[MaintainersEntry, ...]:
     """The entries of a MAINTAINERS file, in its order."""
     return tuple(_sections(text))
 
 
-def titles_of(path: str, entries: tuple[Section, ...]) -> tuple[str, ...]:
+def titles_of(path: str, entries: tuple[MaintainersEntry, ...]) -> tuple[str, ...]:
     """The titles of the sections that have ``path``, except THE REST."""
     return tuple(
         section.title
@@ -58,7 +58,7 @@ def titles_of(path: str, entries: tuple[Section, ...]) -> tuple[str, ...]:
     )
 
 
-def faults(entries: Sequence[Section]) -> Iterator[tuple[str, str]]:
+def faults(entries: Sequence[MaintainersEntry]) -> Iterator[tuple[str, str]]:
     """Title and fault of each incomplete section, by the rules of get_maintainer.pl
     --self-test; whether its patterns match files is not checked."""
     titles = Counter(section.title for section in entries)
@@ -73,7 +73,7 @@ def faults(entries: Sequence[Section]) -> Iterator[tuple[str, str]]:
             yield section.title, "no files (F: or N:)"
 
 
-def _sections(text: str) -> Iterator[Section]:
+def _sections(text: str) -> Iterator[MaintainersEntry]:
     title = ""
     fields: dict[str, list[str]] = {}
     # An entry is a title and fields below it; an empty line ends it.
@@ -88,7 +88,7 @@ def _sections(text: str) -> Iterator[Section]:
                 people = tuple(
                     address for key in "MRL" for address in fields.get(key, ())
                 )
-                yield Section(title, files, names, excluded, people, status)
+                yield MaintainersEntry(title, files, names, excluded, people, status)
             title, fields = line.strip(), {}
 
 

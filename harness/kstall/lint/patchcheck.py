@@ -19,7 +19,7 @@ from email.policy import default as mail_policy
 from pathlib import Path
 
 from ..base import KstallError
-from ..series import Patch, PatchExemption, Series, patchfile
+from ..series import PatchExemption, PatchFile, Series, patchfile
 from ..tree import Base, File, git, tree
 from ..verdict import Check, Verdict, run_check
 from . import (
@@ -67,7 +67,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Subject:
+class CheckedSeries:
     """A series on a base, and a directory for copies that the caller removes."""
 
     series: Series
@@ -114,12 +114,12 @@ class CannotTell(KstallError):
 
 #: A check: its findings for each patch, and at the end for the cover letter if it reads
 #: that.
-Finder = Callable[[Subject], Sequence[Sequence[Finding]]]
+Finder = Callable[[CheckedSeries], Sequence[Sequence[Finding]]]
 
 
 def judge(series: Series, plan: tree.Plan, scratch: Path) -> tuple[Check, ...]:
     """All checks of the patches; ``plan`` is the series on its base."""
-    subject = Subject(series, plan, scratch)
+    subject = CheckedSeries(series, plan, scratch)
     return tuple(
         run_check(
             name,
@@ -132,7 +132,7 @@ def judge(series: Series, plan: tree.Plan, scratch: Path) -> tuple[Check, ...]:
     )
 
 
-def _verdict(name: str, finder: Finder, subject: Subject) -> Verdict:
+def _verdict(name: str, finder: Finder, subject: CheckedSeries) -> Verdict:
     try:
         findings = finder(subject)
     except CannotTell as error:
@@ -217,7 +217,7 @@ def _short(file: str) -> str:
     return number[1] if number else file
 
 
-def from_remark(patch: Path, remark: checkpatch.Remark) -> Finding:
+def from_remark(patch: Path, remark: checkpatch.CheckpatchRemark) -> Finding:
     """The finding for a remark of checkpatch on the mail ``patch``."""
     place, line = _place(patch, remark.line)
     tag = patchtext.tag(line) if place == MESSAGE else ""
@@ -246,7 +246,7 @@ def _argued(exemption: PatchExemption, findings: Sequence[Finding]) -> str:
 # -- the checks ----------------------------------------------------------------------
 
 
-def checkpatch_strict(subject: Subject) -> list[list[Finding]]:
+def checkpatch_strict(subject: CheckedSeries) -> list[list[Finding]]:
     """checkpatch.pl --strict of the tree has no remarks, except on tags."""
     return [
         [finding for finding in patch_findings if not finding.tag]
@@ -254,7 +254,7 @@ def checkpatch_strict(subject: Subject) -> list[list[Finding]]:
     ]
 
 
-def checkpatch_tags(subject: Subject) -> list[list[Finding]]:
+def checkpatch_tags(subject: CheckedSeries) -> list[list[Finding]]:
     """checkpatch.pl of the tree has no remarks on tags whose form is the same for all
     kernel versions."""
     return [
@@ -263,7 +263,7 @@ def checkpatch_tags(subject: Subject) -> list[list[Finding]]:
     ]
 
 
-def kernel_doc(subject: Subject) -> list[list[Finding]]:
+def kernel_doc(subject: CheckedSeries) -> list[list[Finding]]:
     """No patch adds a warning of the tree's kernel-doc."""
     script = kerneldoc.KernelDoc(subject.plan.base, subject.scratch)
     findings = []
@@ -278,7 +278,7 @@ def kernel_doc(subject: Subject) -> list[list[Finding]]:
     return [new(findings[n], findings[n + 1]) for n in _numbers(subject)]
 
 
-def documents(subject: Subject) -> list[list[Finding]]:
+def documents(subject: CheckedSeries) -> list[list[Finding]]:
     """No patch adds a fault to a document that docutils reports."""
     findings = []
     for state in subject.plan.states:
@@ -291,7 +291,7 @@ def documents(subject: Subject) -> list[list[Finding]]:
     return [new(findings[n], findings[n + 1]) for n in _numbers(subject)]
 
 
-def include_order(subject: Subject) -> list[list[Finding]]:
+def include_order(subject: CheckedSeries) -> list[list[Finding]]:
     """An added #include keeps the order of a block that has one."""
     return [
         [
@@ -304,7 +304,7 @@ def include_order(subject: Subject) -> list[list[Finding]]:
     ]
 
 
-def new_files_are_maintained(subject: Subject) -> list[list[Finding]]:
+def new_files_are_maintained(subject: CheckedSeries) -> list[list[Finding]]:
     """Each file that a patch adds belongs to a section of the patched MAINTAINERS."""
     pristine = tree.pristine(subject.plan.base, [_MAINTAINERS])
     findings = []
@@ -321,13 +321,13 @@ def new_files_are_maintained(subject: Subject) -> list[list[Finding]]:
     return findings
 
 
-def _maintained(path: str, sections: tuple[maintainers.Section, ...]) -> bool:
+def _maintained(path: str, sections: tuple[maintainers.MaintainersEntry, ...]) -> bool:
     """Whether a section has it, other than the one of all event headers."""
     titles = set(maintainers.titles_of(path, sections))
     return bool(titles - {"TRACING"} if path.startswith("include/trace/") else titles)
 
 
-def sections_complete(subject: Subject) -> list[list[Finding]]:
+def sections_complete(subject: CheckedSeries) -> list[list[Finding]]:
     """A section of MAINTAINERS has an address, a status and files, and each pattern
     matches a file, as get_maintainer.pl --self-test checks."""
     base = subject.plan.base
@@ -384,7 +384,7 @@ def _removed(plan: tree.Plan) -> list[str]:
     ]
 
 
-def inlines_are_in_headers(subject: Subject) -> list[list[Finding]]:
+def inlines_are_in_headers(subject: CheckedSeries) -> list[list[Finding]]:
     """An added function is inline in a header, and not inline in a C file, where the
     compiler decides better."""
     return [
@@ -397,7 +397,7 @@ def inlines_are_in_headers(subject: Subject) -> list[list[Finding]]:
     ]
 
 
-def mentioned_documents_exist(subject: Subject) -> list[list[Finding]]:
+def mentioned_documents_exist(subject: CheckedSeries) -> list[list[Finding]]:
     """A file below Documentation/ that an added line names exists."""
     paths = frozenset(tree.regular(subject.plan.base))
     findings = []
@@ -427,7 +427,7 @@ def _added_mentions(old: str, text: str) -> Iterator[tuple[int, str]]:
                 yield number, name
 
 
-def fixes_are_in_history(subject: Subject) -> list[list[Finding]]:
+def fixes_are_in_history(subject: CheckedSeries) -> list[list[Finding]]:
     """A commit in a Fixes: tag is an ancestor of the tree, and has the subject that
     the tag gives."""
     fixes = [list(patchtext.fixes(_message(patch))) for patch in subject.series.patches]
@@ -479,7 +479,7 @@ def history(series: Series, base: Base) -> list[object]:
     return [base.commit, git.is_shallow(top), commits]
 
 
-def tags(subject: Subject) -> list[list[Finding]]:
+def tags(subject: CheckedSeries) -> list[list[Finding]]:
     """Tags are those that kernel developers use, in the usual form and place, and a
     patch that nobody has signed has no Signed-off-by:."""
     return [
@@ -493,7 +493,7 @@ def tags(subject: Subject) -> list[list[Finding]]:
     ]
 
 
-def spelling_is_right(subject: Subject) -> list[list[Finding]]:
+def spelling_is_right(subject: CheckedSeries) -> list[list[Finding]]:
     """codespell finds no misspelt word in messages, added lines and the cover
     letter."""
     series = subject.series
@@ -518,17 +518,17 @@ def spelling_is_right(subject: Subject) -> list[list[Finding]]:
     return [*findings, cover_findings]
 
 
-def prose_is_wrapped(subject: Subject) -> list[list[Finding]]:
+def prose_is_wrapped(subject: CheckedSeries) -> list[list[Finding]]:
     """Prose of messages and the cover letter is at most 75 columns wide."""
     return _of_texts(subject, "width", patchtext.too_wide)
 
 
-def nothing_to_fill_in(subject: Subject) -> list[list[Finding]]:
+def nothing_to_fill_in(subject: CheckedSeries) -> list[list[Finding]]:
     """No placeholder of a sample is left in messages and the cover letter."""
     return _of_texts(subject, "placeholder", patchtext.unfilled)
 
 
-def event_names_are_new(subject: Subject) -> list[list[Finding]]:
+def event_names_are_new(subject: CheckedSeries) -> list[list[Finding]]:
     """No tracepoint of the tree has the name of one that a patch adds."""
     base = subject.plan.base
     touched = dict(subject.plan.states[0])
@@ -591,7 +591,7 @@ def _events(text: str) -> list[str]:
 
 
 def _of_texts(
-    subject: Subject, kind: str, find: Callable[[str], Iterator[patchtext.Fault]]
+    subject: CheckedSeries, kind: str, find: Callable[[str], Iterator[patchtext.Fault]]
 ) -> list[list[Finding]]:
     """``find`` in each message with its subject, and in the cover letter."""
     texts = [
@@ -629,7 +629,7 @@ def new(before: Sequence[Finding], after: Sequence[Finding]) -> list[Finding]:
     return added
 
 
-def _numbers(subject: Subject) -> range:
+def _numbers(subject: CheckedSeries) -> range:
     return range(len(subject.series.patches))
 
 
@@ -637,16 +637,16 @@ def _text(file: File) -> str:
     return file.data.decode("utf-8", "replace")
 
 
-def _message(patch: Patch) -> str:
+def _message(patch: PatchFile) -> str:
     return patchfile.split(patch.path)[0]
 
 
-def _author(patch: Patch) -> str:
+def _author(patch: PatchFile) -> str:
     head = BytesHeaderParser(policy=mail_policy).parsebytes(patch.path.read_bytes())
     return str(head["from"])
 
 
-def _is_signed(patch: Patch) -> bool:
+def _is_signed(patch: PatchFile) -> bool:
     return not patchtext.is_placeholder(_author(patch))
 
 

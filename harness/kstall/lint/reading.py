@@ -80,7 +80,7 @@ CHECKS: dict[str, tuple[Reader, str]] = {
 
 
 @dataclass(frozen=True)
-class Work:
+class ReadingWork:
     """A series and its plan on a base."""
 
     context: Context
@@ -117,7 +117,7 @@ def postponed() -> list[Check]:
 
 
 def judge(
-    work: Work, checkout: Callable[[Plan], AppliedTree]
+    work: ReadingWork, checkout: Callable[[Plan], AppliedTree]
 ) -> tuple[list[Check], bool]:
     """The checks, and whether all findings come from the cache.
 
@@ -155,7 +155,7 @@ class _Reading:
     """All states of a series, as a reader sees them; each is read once."""
 
     def __init__(
-        self, work: Work, reader: Reader, checkout: Callable[[Plan], AppliedTree]
+        self, work: ReadingWork, reader: Reader, checkout: Callable[[Plan], AppliedTree]
     ) -> None:
         self.work = work
         self.reader = reader

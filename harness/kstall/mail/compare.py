@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..series import Patch, Series, patchfile
+from ..series import PatchFile, Series, patchfile
 from ..tree import am, commits, tree
 
 Relation = Literal["same", "changed", "new", "missing"]
 
 
 @dataclass(frozen=True)
-class Pair:
+class PatchPair:
     """A patch of ours and its received counterpart; either may be None."""
 
-    ours: Patch | None
-    theirs: Patch | None
+    ours: PatchFile | None
+    theirs: PatchFile | None
     relation: Relation
 
 
@@ -32,7 +32,7 @@ class Resemblance:
     """
 
     series: Series
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PatchPair, ...]
     same_tree: bool
     range_diff: str
 
@@ -108,8 +108,8 @@ def _messages(plan: tree.Plan) -> list[str]:
 
 
 def _pairs(
-    ours: Sequence[tuple[Patch, str]], theirs: Sequence[tuple[Patch, str]]
-) -> tuple[Pair, ...]:
+    ours: Sequence[tuple[PatchFile, str]], theirs: Sequence[tuple[PatchFile, str]]
+) -> tuple[PatchPair, ...]:
     remaining = list(theirs)
     pairs = []
     for patch, patch_id in ours:
@@ -125,9 +125,9 @@ def _pairs(
             None,
         )
         if (match := same or namesake) is None:
-            pairs.append(Pair(patch, None, "missing"))
+            pairs.append(PatchPair(patch, None, "missing"))
             continue
         remaining.remove(match)
-        pairs.append(Pair(patch, match[0], "same" if same else "changed"))
-    pairs += [Pair(None, patch, "new") for patch, _ in remaining]
+        pairs.append(PatchPair(patch, match[0], "same" if same else "changed"))
+    pairs += [PatchPair(None, patch, "new") for patch, _ in remaining]
     return tuple(pairs)

@@ -102,7 +102,7 @@ def require_finished(series: Series) -> None:
 def render(
     series: Series,
     proof: Proof,
-    trace: excerpts.Trace,
+    trace: excerpts.RunTrace,
     base: Base,
     *,
     assisted: int,

@@ -71,7 +71,7 @@ def name_of(point: Tracepoint) -> str:
 
 
 @dataclass(frozen=True)
-class Trace:
+class RunTrace:
     """All lines of a run, by workload, in their order."""
 
     workloads: tuple[tuple[Line, ...], ...]
@@ -86,9 +86,9 @@ class Trace:
         return {name: tuple(lines) for name, lines in records.items()}
 
 
-def trace(results: Evidence, series: Series) -> Trace:
+def trace(results: Evidence, series: Series) -> RunTrace:
     """The output of ftrace, and that of bpftrace for bare tracepoints."""
-    return Trace(
+    return RunTrace(
         tuple(tuple(_lines(load, series)) for load in results.workloads.values())
     )
 
@@ -167,7 +167,7 @@ class Replaced:
     strange: tuple[str, ...]
 
 
-def replaced(text: str, run: Trace) -> Replaced:
+def replaced(text: str, run: RunTrace) -> Replaced:
     """``text`` with its trace lines replaced by those of ``run``."""
     lines = text.splitlines()
     records = run.records()
@@ -216,7 +216,7 @@ def _record(
     return (max(records[sample.name], key=lambda line: len(features & line.features)),)
 
 
-def _excerpt(samples: Sequence[Line], run: Trace) -> tuple[Line, ...] | None:
+def _excerpt(samples: Sequence[Line], run: RunTrace) -> tuple[Line, ...] | None:
     """The most similar lines of any workload; None if no workload has such lines."""
     best = None
     for lines in run.workloads:

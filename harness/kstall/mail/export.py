@@ -72,8 +72,8 @@ class Exported:
     recipients: recipients.Recipients
     proof: proof.Proof
     unfounded: tuple[str, ...]
-    remarks: tuple[checkpatch.Remark, ...]
-    argued: Mapping[checkpatch.Remark, PatchExemption]
+    remarks: tuple[checkpatch.CheckpatchRemark, ...]
+    argued: Mapping[checkpatch.CheckpatchRemark, PatchExemption]
     signed: Person | None
 
     @property
@@ -158,11 +158,11 @@ def _export(
     previous = _previous(request, series, scratch)
     body = "\n".join([rendered.text.rstrip("\n"), *_changes(request, series, previous)])
     tail = _tail(request, series, plan, thread, messages, previous, scratch)
-    parts = [mail.Part(series.spec.title, f"{body}\n\n{tail}", addressees.cover)]
+    parts = [mail.MailContent(series.spec.title, f"{body}\n\n{tail}", addressees.cover)]
     for patch, message, (_, rest), to in zip(
         series.patches, messages, split, addressees.patches, strict=True
     ):
-        parts.append(mail.Part(patch.subject, f"{message}\n---\n{rest}", to))
+        parts.append(mail.MailContent(patch.subject, f"{message}\n---\n{rest}", to))
     letters = mail.compose(thread, parts)
     target = request.out / "mail" / series.name / f"v{request.version}"
     with cache.publish(target) as directory:
@@ -180,8 +180,8 @@ def _export(
 
 
 def _argued(
-    series: Series, remarks: Sequence[checkpatch.Remark], directory: Path
-) -> dict[checkpatch.Remark, PatchExemption]:
+    series: Series, remarks: Sequence[checkpatch.CheckpatchRemark], directory: Path
+) -> dict[checkpatch.CheckpatchRemark, PatchExemption]:
     exemptions = {}
     for remark in remarks:
         finding = patchcheck.from_remark(directory / remark.file, remark)
@@ -308,7 +308,7 @@ def _tail(
 class _Previous:
     """The previous version: its patches, and its message-id unless it is a draft."""
 
-    patches: tuple[patchfile.Patch, ...]
+    patches: tuple[patchfile.PatchFile, ...]
     message_id: str | None
 
 

@@ -34,11 +34,11 @@ class Incoming:
     """A received series that applies; ``dir`` has it on disk."""
 
     dir: Path
-    thread: thread.Thread
+    thread: thread.ReceivedThread
     plan: tree.Plan
     resemblance: compare.Resemblance | None
     points: tuple[discover.NewTracepoint, ...]
-    remarks: tuple[checkpatch.Remark, ...]
+    remarks: tuple[checkpatch.CheckpatchRemark, ...]
 
 
 def receive(
@@ -158,7 +158,7 @@ def _b4(*words: str | Path) -> tuple[str | Path, ...]:
     return (*argv, *words)
 
 
-def _ready(posting: thread.Thread, scratch: Path) -> list[Path]:
+def _ready(posting: thread.ReceivedThread, scratch: Path) -> list[Path]:
     """The patches as `b4 am` prepares them for `git am`, a file each."""
     home = scratch / "b4"
     work = home / "work"

@@ -42,7 +42,7 @@ class Letter:
 
 
 @dataclass(frozen=True)
-class Part:
+class MailContent:
     """The contents of one mail: subject without prefix, body and recipients."""
 
     subject: str
@@ -90,7 +90,7 @@ def signed_off(message: str, author: Person) -> str:
     return "\n".join([*head, *block])
 
 
-def compose(thread: Thread, parts: Sequence[Part]) -> tuple[Letter, ...]:
+def compose(thread: Thread, parts: Sequence[MailContent]) -> tuple[Letter, ...]:
     """The mails of ``parts``, of which the first is the cover letter."""
     root = _message_id(thread, 0, parts[0])
     return tuple(
@@ -99,7 +99,7 @@ def compose(thread: Thread, parts: Sequence[Part]) -> tuple[Letter, ...]:
     )
 
 
-def _message_id(thread: Thread, number: int, part: Part) -> str:
+def _message_id(thread: Thread, number: int, part: MailContent) -> str:
     """A unique message-id that names the series, version and patch."""
     unique = cache.digest(part.subject, part.body, str(thread.now))[:8]
     domain = thread.author.address.rpartition("@")[2]
@@ -107,7 +107,9 @@ def _message_id(thread: Thread, number: int, part: Part) -> str:
     return f"{thread.now:%Y%m%d}-{name}-v{thread.version}-{number}-{unique}@{domain}"
 
 
-def _letter(thread: Thread, number: int, count: int, part: Part, root: str) -> Letter:
+def _letter(
+    thread: Thread, number: int, count: int, part: MailContent, root: str
+) -> Letter:
     subject = f"{thread.prefix(number, count)} {part.subject}"
     if not subject.isprintable():
         raise Unmailable(f"{subject!r}: a subject with control characters")
@@ -149,7 +151,7 @@ def _encoded(prefix: str, title: str) -> str:
     return header.encode()
 
 
-def _file_name(number: int, part: Part) -> str:
+def _file_name(number: int, part: MailContent) -> str:
     """As `git format-patch` would call it."""
     words = re.sub(r"[^A-Za-z0-9_.]+", "-", part.subject).strip("-.")
     return f"{number:04}-{words[:52].rstrip('-.')}.patch"

@@ -16,7 +16,7 @@ from email.utils import formataddr
 from pathlib import Path
 
 from ..base import KstallError, process
-from ..series import Cc, Patch, Series
+from ..series import Cc, PatchFile, Series
 from ..tree import tree
 
 _SCRIPT = "scripts/get_maintainer.pl"
@@ -154,7 +154,7 @@ def _copies(plan: tree.Plan, scratch: Path) -> Path:
     return directory
 
 
-def _query(patch: Patch, directory: Path, scratch: Path) -> tuple[Recipient, ...]:
+def _query(patch: PatchFile, directory: Path, scratch: Path) -> tuple[Recipient, ...]:
     completed = process.run(
         (
             *("perl", _SCRIPT, "--no-tree", "--no-git", "--no-git-fallback"),
@@ -186,7 +186,7 @@ def _omitted(recipient: Recipient, series: Series) -> str | None:
     return None
 
 
-def _additions(series: Series, patch: Patch) -> list[Recipient]:
+def _additions(series: Series, patch: PatchFile) -> list[Recipient]:
     """The recipients of ``patch`` whom the script does not know."""
     home = series.spec.subsystem
     where = f"{series.name}/series.toml"

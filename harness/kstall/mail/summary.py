@@ -17,7 +17,7 @@ from .recipients import Recipient, shown
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExportOutcome:
     """A series that was exported, or the error that prevented it.
 
     One that is not to be sent has neither.
@@ -66,29 +66,29 @@ _NAMED = 6
 
 def export_all(
     request: export.Export, selection: Sequence[Series], base: source.Base
-) -> tuple[Outcome, ...]:
+) -> tuple[ExportOutcome, ...]:
     """Export each series but those that are not to be sent; an error in one does not
     stop the others."""
     outcomes = []
     for series in selection:
         if series.not_sent is not None:
-            outcomes.append(Outcome(series, None))
+            outcomes.append(ExportOutcome(series, None))
             continue
         try:
-            outcomes.append(Outcome(series, export.export(request, series, base)))
+            outcomes.append(ExportOutcome(series, export.export(request, series, base)))
         except KstallError as error:
-            outcomes.append(Outcome(series, None, error))
+            outcomes.append(ExportOutcome(series, None, error))
     return tuple(outcomes)
 
 
-def write(outcomes: Sequence[Outcome], base: source.Base, out: Path) -> Path:
+def write(outcomes: Sequence[ExportOutcome], base: source.Base, out: Path) -> Path:
     """Write the page to ``<out>/mail/summary.md`` and return its path."""
     target = out / "mail" / "summary.md"
     cache.write_text(target, page(outcomes, base, out))
     return target
 
 
-def page(outcomes: Sequence[Outcome], base: source.Base, out: Path) -> str:
+def page(outcomes: Sequence[ExportOutcome], base: source.Base, out: Path) -> str:
     """The page, as Markdown that can be read as it is."""
     lines = [
         "# Series as mails",
@@ -111,7 +111,7 @@ def page(outcomes: Sequence[Outcome], base: source.Base, out: Path) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _row(outcome: Outcome) -> str:
+def _row(outcome: ExportOutcome) -> str:
     if outcome.exported is None:
         state = "not to be sent" if outcome.left_out else "not written"
         return f"| {outcome.series.name} | {state} | - | - | - | - | - | - |"
@@ -230,7 +230,9 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def print_outcomes(outcomes: Sequence[Outcome], say: Callable[[str], None]) -> None:
+def print_outcomes(
+    outcomes: Sequence[ExportOutcome], say: Callable[[str], None]
+) -> None:
     """Print the outcomes and the next steps to a terminal."""
     for outcome in outcomes:
         if outcome.left_out:

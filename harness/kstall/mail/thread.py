@@ -35,7 +35,7 @@ class BadThread(FailedCheck):
 
 
 @dataclass(frozen=True)
-class Mail:
+class ReceivedMail:
     """One message: ``number`` of ``count``, 0 for the cover letter."""
 
     subject: str
@@ -47,12 +47,12 @@ class Mail:
 
 
 @dataclass(frozen=True)
-class Thread:
+class ReceivedThread:
     """``patches`` are in order; ``ignored`` says what was left out, and why."""
 
     version: int
-    cover: Mail | None
-    patches: tuple[Mail, ...]
+    cover: ReceivedMail | None
+    patches: tuple[ReceivedMail, ...]
     ignored: tuple[str, ...]
 
     @property
@@ -61,7 +61,7 @@ class Thread:
         return (self.cover or self.patches[0]).subject
 
 
-def read(path: Path, scratch: Path, version: int | None = None) -> Thread:
+def read(path: Path, scratch: Path, version: int | None = None) -> ReceivedThread:
     """The series in an mbox, or in a directory with a file per mail.
 
     ``version`` defaults to the newest.  Raises `BadThread`, and `KstallError` for a
@@ -142,7 +142,7 @@ def _subject(parsed: EmailMessage) -> str:
     return "".join(sign if sign.isprintable() else "?" for sign in subject)
 
 
-def _numbered(subject: str, parsed: EmailMessage, content: bytes) -> Mail | str:
+def _numbered(subject: str, parsed: EmailMessage, content: bytes) -> ReceivedMail | str:
     """The mail as a part of a series, or the reason why it is not."""
     tags = " ".join(_TAG.findall(subject))
     if _REPLY.match(subject):
@@ -155,7 +155,7 @@ def _numbered(subject: str, parsed: EmailMessage, content: bytes) -> Mail | str:
     title = re.sub(r"^(?:\s*\[[^]]*\])+\s*", "", subject)
     if number > count or count < 1:
         return f"number {number} of {count}"
-    return Mail(
+    return ReceivedMail(
         title,
         int(version[1]) if version else 1,
         number,
@@ -165,7 +165,7 @@ def _numbered(subject: str, parsed: EmailMessage, content: bytes) -> Mail | str:
     )
 
 
-def _require_inline(mail: Mail, parsed: EmailMessage) -> None:
+def _require_inline(mail: ReceivedMail, parsed: EmailMessage) -> None:
     """Raise `BadThread` unless the diff is in the mail's own text, and nowhere else."""
     place = f"[{mail.number}/{mail.count}] {mail.subject}"
     inline = False
@@ -188,8 +188,8 @@ def _require_inline(mail: Mail, parsed: EmailMessage) -> None:
 
 
 def _ordered(
-    path: Path, version: int, mails: Sequence[Mail], ignored: Sequence[str]
-) -> Thread:
+    path: Path, version: int, mails: Sequence[ReceivedMail], ignored: Sequence[str]
+) -> ReceivedThread:
     label = f"{path}: version {version}" if version > 1 else str(path)
     if not mails:
         raise BadThread(f"{path}: has no version {version}")
@@ -200,7 +200,7 @@ def _ordered(
             "one series",
             next="give a file with one thread",
         )
-    by_number: dict[int, Mail] = {}
+    by_number: dict[int, ReceivedMail] = {}
     for mail in mails:
         if (other := by_number.get(mail.number)) is not None:
             raise BadThread(
@@ -218,4 +218,4 @@ def _ordered(
             f"{label}: {names} missing", next="get the whole thread: b4 mbox MESSAGE-ID"
         )
     patches = tuple(by_number[n] for n in sorted(by_number))
-    return Thread(version, cover, patches, tuple(ignored))
+    return ReceivedThread(version, cover, patches, tuple(ignored))

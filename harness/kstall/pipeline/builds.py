@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..compile import Work, compiled, variants
+from ..compile import CompileWork, compiled, variants
 from ..cost import footprint, gate, objects
 from ..report import SeriesReport
 from ..tree import AppliedTree, Plan
@@ -13,7 +13,7 @@ from .run import Run
 
 
 def prove(
-    work: Work,
+    work: CompileWork,
     checkout: Callable[[Plan], AppliedTree],
     run: Run,
     entry: SeriesReport,

@@ -257,7 +257,7 @@ def _to_ask(
     results = {
         guest: debugcheck.Saved(
             {
-                guest.flavour: debugcheck.Pair(
+                guest.flavour: debugcheck.GuestPair(
                     outcome, None, _known(base, guest.flavour)
                 )
             },
@@ -376,10 +376,10 @@ def _boot(
 
 def _pair(
     guest: DebugGuest, watched: Watched, base: _Outcomes, guests: Sequence[DebugGuest]
-) -> debugcheck.Pair:
+) -> debugcheck.GuestPair:
     """The results of ``guest``: ``watched`` with the patches, and those of the base."""
     counterpart = base.get(guest.key)
-    pair = debugcheck.Pair(
+    pair = debugcheck.GuestPair(
         watched,
         counterpart if isinstance(counterpart, Watched) else None,
         _known(base, guest.flavour),

@@ -101,7 +101,7 @@ class Group:
         return not kconfig.missing(requested, kconfig.parse_config(config))
 
     @functools.cached_property
-    def code(self) -> debugcheck.Code:
+    def code(self) -> debugcheck.ChangedCode:
         """What the patches put into the kernel.  Raises `KstallError` for a base that
         was modified."""
         before, after = dict(self.plan.states[0]), self.plan.files

@@ -146,7 +146,7 @@ def ahead(ground: Ground, group: Group, level: Level, run: runs.Run) -> None:
 
 def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Ui
-) -> elsewhere.Result:
+) -> elsewhere.WorkerResult:
     """Build, on a worker, the kernels that `make` of another process asked for."""
     project = projects.find(spec["project"], cache_dir)
     architecture = arch.named(spec["arch"])
@@ -200,7 +200,7 @@ def perform(
             error = cause
     if isinstance(error, elsewhere.WrongWorker | space.NoSpace | process.NotInstalled):
         raise error
-    return elsewhere.Result(
+    return elsewhere.WorkerResult(
         entries=_entries(used.every, cache_dir),
         new_entries=_entries(used.new, cache_dir),
         error=error,

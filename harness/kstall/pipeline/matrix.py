@@ -18,13 +18,13 @@ from ..series import Series
 from ..tree import source
 from . import run as runs
 from . import validate
-from .matrixfile import Column
+from .matrixfile import ColumnPlan
 from .ui import Ui
 
 
 def prove(
     template: validate.Request,
-    columns: Sequence[Column],
+    columns: Sequence[ColumnPlan],
     ui: Ui,
     command: Sequence[str],
 ) -> tuple[Path, matrix.Matrix]:
@@ -124,7 +124,7 @@ def _save(grid: matrix.Matrix, directory: Path, ui: Ui) -> None:
 
 
 def _bases(
-    template: validate.Request, columns: Sequence[Column], ui: Ui
+    template: validate.Request, columns: Sequence[ColumnPlan], ui: Ui
 ) -> dict[Path | None, source.Base]:
     """Obtain each tree, once and before anything is built: a branch may move meanwhile,
     and a typo is to be reported at once.
@@ -146,7 +146,7 @@ def _bases(
 
 def _request(
     template: validate.Request,
-    column: Column,
+    column: ColumnPlan,
     directory: Path,
     bases: dict[Path | None, source.Base],
 ) -> validate.Request:

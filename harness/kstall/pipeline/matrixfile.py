@@ -42,7 +42,7 @@ class Defaults(tables.Table):
     levels: Annotated[tuple[Level, ...], Field(min_length=1)] = ("full",)
 
 
-class Tree(tables.Table):
+class TreeSpec(tables.Table):
     """``[[tree]]``: one with a name, and with what is otherwise there.
 
     ``expected``: whether its series are expected to apply, where that is not for
@@ -57,15 +57,15 @@ class Tree(tables.Table):
     expected: bool | None = None
 
 
-class File(tables.Table):
+class MatrixFile(tables.Table):
     """A matrix file."""
 
     matrix: Defaults
-    tree: tuple[Tree, ...] = ()
+    tree: tuple[TreeSpec, ...] = ()
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnPlan:
     """A column: ``kernel`` is as for `source.obtain`, ``tree`` what it is called.
 
     ``directory`` is where its run goes, in that of the matrix.
@@ -82,10 +82,10 @@ class Column:
 
 def of_kernels(
     kernels: Sequence[Path], series: Sequence[str], arch: str, level: Level
-) -> tuple[Column, ...]:
+) -> tuple[ColumnPlan, ...]:
     """A column for each of ``kernels``, the first if one is named twice."""
     trees = [
-        Tree(name=str(kernel), kernel=str(kernel))
+        TreeSpec(name=str(kernel), kernel=str(kernel))
         for kernel in dict.fromkeys(map(_as_named, kernels))
     ]
     return tuple(_columns(trees, Defaults(archs=(arch,), levels=(level,)), series))
@@ -97,13 +97,13 @@ def _as_named(kernel: Path) -> Path:
     return Path(str(branch)) if branch is not None and branch.url else kernel
 
 
-def read(path: Path, project: Project) -> tuple[Column, ...]:
+def read(path: Path, project: Project) -> tuple[ColumnPlan, ...]:
     """The columns of the file at ``path``.
 
     Raises `MatrixError`, with each mistake as ``file:line: message``.
     """
     try:
-        file, text = tables.read(path, File, MatrixError, "matrix-file")
+        file, text = tables.read(path, MatrixFile, MatrixError, "matrix-file")
     except FileNotFoundError as error:
         raise MatrixError(
             f"{path}: no such file",
@@ -114,7 +114,10 @@ def read(path: Path, project: Project) -> tuple[Column, ...]:
     if faults := list(_contradictions(file, project)):
         raise tables.mistakes(path, text, faults, MatrixError, "matrix-file")
     trees = [
-        *(Tree(name=_called(kernel), kernel=kernel) for kernel in file.matrix.trees),
+        *(
+            TreeSpec(name=_called(kernel), kernel=kernel)
+            for kernel in file.matrix.trees
+        ),
         *file.tree,
     ]
     top = path.absolute().parent
@@ -125,11 +128,11 @@ def read(path: Path, project: Project) -> tuple[Column, ...]:
 
 
 def narrowed(
-    columns: Sequence[Column],
+    columns: Sequence[ColumnPlan],
     series: Sequence[str],
     level: Level | None,
     arch: str | None = None,
-) -> tuple[Column, ...]:
+) -> tuple[ColumnPlan, ...]:
     """``columns`` with no other ``series`` and no other ``arch``, if any are named, and
     at ``level``.
 
@@ -140,7 +143,7 @@ def narrowed(
         raise MatrixError(
             f"no tree of the matrix is for {arch}, only for {', '.join(archs)}"
         )
-    selected: dict[tuple[str, str, Level], Column] = {}
+    selected: dict[tuple[str, str, Level], ColumnPlan] = {}
     for column in columns:
         left = tuple(name for name in column.series if not series or name in series)
         at = level or column.level
@@ -155,7 +158,7 @@ def narrowed(
 
 def schema_text() -> str:
     """The JSON Schema of a matrix file, as ``kstall schema matrix-file`` prints it."""
-    return json.dumps(File.model_json_schema(), indent=2) + "\n"
+    return json.dumps(MatrixFile.model_json_schema(), indent=2) + "\n"
 
 
 def _from(top: Path, kernel: str) -> str:
@@ -176,11 +179,11 @@ def _called(kernel: str) -> str:
     return f"{name.removesuffix('.git')}{mark}{branch if mark else ''}" or kernel
 
 
-def _contradictions(file: File, project: Project) -> Iterator[tables.Fault]:
+def _contradictions(file: MatrixFile, project: Project) -> Iterator[tables.Fault]:
     all_series = project.names()
     if not file.matrix.trees and not file.tree:
         yield ("matrix",), "no tree: name some as trees = [...], or in [[tree]]"
-    places: list[tuple[tuple[int | str, ...], Defaults | Tree]] = [
+    places: list[tuple[tuple[int | str, ...], Defaults | TreeSpec]] = [
         (("matrix",), file.matrix),
         *((("tree", n), tree) for n, tree in enumerate(file.tree)),
     ]
@@ -189,7 +192,7 @@ def _contradictions(file: File, project: Project) -> Iterator[tables.Fault]:
         if name in names[:at]:
             yield ("matrix", "trees"), f"two are called {name}: name them in [[tree]]"
     for place, table in places:
-        if isinstance(table, Tree):
+        if isinstance(table, TreeSpec):
             if table.name in names:
                 yield (*place, "name"), f"second tree called {table.name}"
             names.append(table.name)
@@ -206,8 +209,8 @@ def _contradictions(file: File, project: Project) -> Iterator[tables.Fault]:
 
 
 def _columns(
-    trees: Sequence[Tree], defaults: Defaults, series: Sequence[str]
-) -> Iterator[Column]:
+    trees: Sequence[TreeSpec], defaults: Defaults, series: Sequence[str]
+) -> Iterator[ColumnPlan]:
     taken: set[str] = set()
     several = (
         len({target for tree in trees for target in tree.archs or defaults.archs}) > 1,
@@ -223,7 +226,7 @@ def _columns(
                     if many
                 ]
                 directory = _unused("-".join(words), taken)
-                yield Column(
+                yield ColumnPlan(
                     *(tree.name, Path(tree.kernel), target, level),
                     *(tuple(dict.fromkeys(tree.series or series)), directory),
                     tree.expected,

@@ -176,7 +176,7 @@ def _footprint(
     return delta
 
 
-def part(series: Series, changed: frozenset[str]) -> shares.Part:
+def part(series: Series, changed: frozenset[str]) -> shares.SeriesPart:
     """What identifies changes of ``series``, which ``changed`` these functions."""
     added = (
         line
@@ -186,7 +186,7 @@ def part(series: Series, changed: frozenset[str]) -> shares.Part:
         ).splitlines()
         if line.startswith("+")
     )
-    return shares.Part(
+    return shares.SeriesPart(
         series.name,
         gate.tracepoints(series),
         gate.hot(series),

@@ -31,7 +31,7 @@ def prove(
 
 
 def read(
-    work: reading.Work,
+    work: reading.ReadingWork,
     checkout: Callable[[Plan], AppliedTree],
     run: Run,
     entry: SeriesReport,

@@ -31,7 +31,7 @@ class Rebased:
     series: Series
     dir: Path
     report: Report
-    result: rebase.Result | None
+    result: rebase.RebaseResult | None
 
     @property
     def clean(self) -> bool:
@@ -97,7 +97,7 @@ def port(
     return Rebased(series, place, run.report, result)
 
 
-def _summary(series: Series, result: rebase.Result) -> str:
+def _summary(series: Series, result: rebase.RebaseResult) -> str:
     text = f"{result.count} of {len(series.patches)} patches carried over"
     if result.gone:
         names = ", ".join(patch.path.name for patch in result.gone)
@@ -105,7 +105,7 @@ def _summary(series: Series, result: rebase.Result) -> str:
     return text
 
 
-def _conflict(result: rebase.Result, command: Sequence[str]) -> DoesNotApply:
+def _conflict(result: rebase.RebaseResult, command: Sequence[str]) -> DoesNotApply:
     conflict = result.conflict
     assert conflict is not None
     places = ", ".join(conflict.places) or "resolved, and not yet committed"
@@ -120,7 +120,7 @@ def _conflict(result: rebase.Result, command: Sequence[str]) -> DoesNotApply:
 def _prove(
     request: validate.Request,
     series: Series,
-    result: rebase.Result,
+    result: rebase.RebaseResult,
     run: runs.Run,
     *,
     compiled: bool,

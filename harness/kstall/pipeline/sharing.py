@@ -48,7 +48,7 @@ class Options:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class AppliedSeries:
     """A series that applies, its part of the report, and the plan for it alone.
 
     ``object_costs`` is what objects show of its costs.
@@ -71,11 +71,11 @@ class Subject:
         return Group((self.series,), self.plan)
 
     @functools.cached_property
-    def part(self) -> shares.Part:
+    def part(self) -> shares.SeriesPart:
         """What identifies its changes among those of others in the same kernel."""
         return overhead.part(self.series, self.group.code.changed)
 
-    def scratch(self) -> Subject:
+    def scratch(self) -> AppliedSeries:
         """The same with a copy of its part of the report, to try something with."""
         return dataclasses.replace(self, entry=self.entry.model_copy(deep=True))
 
@@ -93,14 +93,14 @@ class Subject:
         return frozenset((*stages, *checks))
 
 
-def prove(subjects: Sequence[Subject], options: Options, run: runs.Run) -> None:
+def prove(subjects: Sequence[AppliedSeries], options: Options, run: runs.Run) -> None:
     """Prove each of ``subjects``; the outcome is in their parts of the report."""
     _Sharing(tuple(subjects), options, run).prove()
 
 
 def guests(
-    subjects: Sequence[Subject], options: Options, run: runs.Run
-) -> Iterator[tuple[Subject, Guest]]:
+    subjects: Sequence[AppliedSeries], options: Options, run: runs.Run
+) -> Iterator[tuple[AppliedSeries, Guest]]:
     """A guest for each of ``subjects`` whose kernel can be built."""
     sharing = _Sharing(tuple(subjects), options, run)
     shared, built = sharing.shared()
@@ -138,7 +138,7 @@ class _Sharing:
     """The series of a run, by name, and the kernels that are built of them."""
 
     def __init__(
-        self, subjects: tuple[Subject, ...], options: Options, run: runs.Run
+        self, subjects: tuple[AppliedSeries, ...], options: Options, run: runs.Run
     ) -> None:
         self._options = options
         self._run = run
@@ -155,7 +155,7 @@ class _Sharing:
         for first in range(0, len(single), _ALONE):
             self._prove_each_alone(single[first : first + _ALONE], built)
 
-    def _context(self, subject: Subject, *below: str) -> Context:
+    def _context(self, subject: AppliedSeries, *below: str) -> Context:
         """The context of its stages; results are ``below`` its directory of the run."""
         ground, run = subject.ground, self._run
         context = run.context(ground.project, ground.cache, self._options.level)
@@ -166,7 +166,7 @@ class _Sharing:
 
     # -- kernels -----------------------------------------------------------------------
 
-    def shared(self) -> tuple[list[Subject], Built | None]:
+    def shared(self) -> tuple[list[AppliedSeries], Built | None]:
         """The series that apply and build together, and their kernels: none, or two
         and more."""
         # Another order would be another kernel.
@@ -250,7 +250,7 @@ class _Sharing:
         ground = self._subjects[names[0]].ground
         return kernels.make(ground, group, level, self._run, attempt=self._attempts)
 
-    def built_alone(self, subject: Subject, like: Built | None = None) -> Built:
+    def built_alone(self, subject: AppliedSeries, like: Built | None = None) -> Built:
         """The kernels of this series alone.  Raises `runs.StageStopped`.
 
         If ``like`` has all symbols that it needs, they are configured like that, so
@@ -263,7 +263,7 @@ class _Sharing:
             ground, group, self._options.level, self._run, subject.entry
         )
 
-    def guest(self, subject: Subject, built: Built) -> Guest:
+    def guest(self, subject: AppliedSeries, built: Built) -> Guest:
         """The guest of a series, on a kernel that has it."""
         entry, run, series = subject.entry, self._run, subject.series
         entry.kernel = built.patched.key
@@ -285,7 +285,7 @@ class _Sharing:
     # -- guests ------------------------------------------------------------------------
 
     def _chain(
-        self, subject: Subject, built: Built, context: Context, beside: int = 1
+        self, subject: AppliedSeries, built: Built, context: Context, beside: int = 1
     ) -> None:
         """Boot, judge and compare, with so many guests ``beside`` each other.
 
@@ -368,7 +368,7 @@ class _Sharing:
             return None
         return shares.Shares(tuple(self._subjects[name].part for name in names))
 
-    def _mutate(self, subject: Subject) -> None:
+    def _mutate(self, subject: AppliedSeries) -> None:
         """Falsify the evidence, to see whether the checks notice wrong values."""
         entry, series = subject.entry, subject.series
         if entry.evidence is None or not mutate.concerns(series):
@@ -392,7 +392,9 @@ class _Sharing:
             figure("falsified values", len(entry.mutation.mutants), "mutants")
             entry.checks.append(mutate.judge(series, entry.mutation))
 
-    def _prove_shared(self, subjects: Sequence[Subject], built: Built) -> list[Subject]:
+    def _prove_shared(
+        self, subjects: Sequence[AppliedSeries], built: Built
+    ) -> list[AppliedSeries]:
         """Prove ``subjects`` on one kernel; return those that stand apart."""
         before = {
             subject.name: subject.entry.model_copy(deep=True) for subject in subjects
@@ -414,11 +416,11 @@ class _Sharing:
         return []
 
     def _each(
-        self, subjects: Sequence[Subject], act: Callable[[Subject], None]
+        self, subjects: Sequence[AppliedSeries], act: Callable[[AppliedSeries], None]
     ) -> None:
         """Call ``act`` for each, for as many at once as there is room for."""
 
-        def task(subject: Subject) -> None:
+        def task(subject: AppliedSeries) -> None:
             with contextlib.suppress(runs.StageStopped):
                 act(subject)
 
@@ -444,21 +446,21 @@ class _Sharing:
                     )
                     raise
 
-    def _at_once(self, subjects: Sequence[Subject]) -> int:
+    def _at_once(self, subjects: Sequence[AppliedSeries]) -> int:
         if self._run.away is not None:
             # With what is counted beside each guest.
             return max(2, len(subjects))
         return self._options.at_once or (1 if self._options.repeat else _room(subjects))
 
     def _prove_alone(
-        self, subject: Subject, context: Context, like: Built | None = None
+        self, subject: AppliedSeries, context: Context, like: Built | None = None
     ) -> None:
         """Prove it on a kernel of its own.  Raises `runs.StageStopped`."""
         built = self.built_alone(subject, like)
         self._chain(subject, built, context, self._at_once([subject]))
 
     def _prove_each_alone(
-        self, subjects: Sequence[Subject], like: Built | None
+        self, subjects: Sequence[AppliedSeries], like: Built | None
     ) -> None:
         """Prove each on a kernel of its own: the kernels first, then all guests."""
         kernels_of: dict[str, Built] = {}
@@ -470,9 +472,9 @@ class _Sharing:
             return
         # What one guest leaves free, its own counts can have.
         beside = self._at_once(ready) if len(ready) == 1 else 1
-        ended: list[Subject] = []
+        ended: list[AppliedSeries] = []
 
-        def chain(subject: Subject) -> None:
+        def chain(subject: AppliedSeries) -> None:
             built = kernels_of[subject.name]
             self._chain(subject, built, self._context(subject), beside)
             ended.append(subject)
@@ -484,8 +486,8 @@ class _Sharing:
                     self._mutate(subject)
 
     def _prove_those_that_boot(
-        self, subjects: Sequence[Subject], before: dict[str, SeriesReport]
-    ) -> list[Subject]:
+        self, subjects: Sequence[AppliedSeries], before: dict[str, SeriesReport]
+    ) -> list[AppliedSeries]:
         """No guest finished: find out which series is to blame; prove the others."""
         names = tuple(subject.name for subject in subjects)
         why = next(
@@ -518,7 +520,7 @@ class _Sharing:
             return [*outliers, *together]
         return [*outliers, *self._prove_shared(together, built)]
 
-    def _set_aside(self, subject: Subject) -> None:
+    def _set_aside(self, subject: AppliedSeries) -> None:
         """Move the results of its guest, to have room for those of another."""
         place = self._run.dir / subject.name
         aside = place / f"attempt-{self._attempts}"
@@ -549,7 +551,10 @@ class _Sharing:
     # -- failures ----------------------------------------------------------------------
 
     def _settle(
-        self, subject: Subject, subjects: Sequence[Subject], before: SeriesReport
+        self,
+        subject: AppliedSeries,
+        subjects: Sequence[AppliedSeries],
+        before: SeriesReport,
     ) -> None:
         """Find out whether another series is to blame for what failed beside it.
 
@@ -580,7 +585,7 @@ class _Sharing:
             stage.status, stage.summary = "skip", error
 
     def _culprit(
-        self, fresh: Subject, names: Sequence[str], failures: frozenset[str]
+        self, fresh: AppliedSeries, names: Sequence[str], failures: frozenset[str]
     ) -> str | None:
         """The other series beside which all ``failures`` are seen; alone none is."""
         others = [name for name in names if name != fresh.name]
@@ -601,7 +606,7 @@ class _Sharing:
         return groups.culprit(fresh.name, tuple(names), tuple(others), holds)
 
     def _fails_beside(
-        self, fresh: Subject, part: Names, failures: frozenset[str]
+        self, fresh: AppliedSeries, part: Names, failures: frozenset[str]
     ) -> bool:
         """Whether all ``failures`` are seen on a kernel of ``part``."""
         subject = fresh.scratch()
@@ -616,7 +621,7 @@ class _Sharing:
         # What does not fail again here would be excused by what does.
         return failures <= subject.failures
 
-    def _prove_alone_too(self, subject: Subject, before: SeriesReport) -> None:
+    def _prove_alone_too(self, subject: AppliedSeries, before: SeriesReport) -> None:
         """Prove it on a kernel of its own as well, and add the check that it is."""
         alone = dataclasses.replace(subject, entry=before).scratch()
         with contextlib.suppress(runs.StageStopped):
@@ -636,12 +641,12 @@ class _Sharing:
                 stage.summary = f"{_of(outlier, verb)}: on a kernel of its own"
                 stage.error = why or None
 
-    def _remark(self, subject: Subject, text: str) -> None:
+    def _remark(self, subject: AppliedSeries, text: str) -> None:
         with self._run.stage("alone", subject.entry) as stage:
             stage.summary = text
 
 
-def _interrupted(subjects: Iterable[Subject]) -> None:
+def _interrupted(subjects: Iterable[AppliedSeries]) -> None:
     """Mark the stages that were running as interrupted."""
     for subject in subjects:
         _ended(subject.entry)
@@ -659,7 +664,7 @@ def _of(outlier: Outlier, verb: str) -> str:
     return f"does not {verb} beside {outlier.other or 'the others together'}"
 
 
-def _holds(subject: Subject) -> bool:
+def _holds(subject: AppliedSeries) -> bool:
     """Whether it was judged, and nothing failed."""
     statuses = [stage.status for stage in subject.entry.stages]
     statuses += [check.status for check in subject.entry.checks]
@@ -687,7 +692,7 @@ def _deadline(series: Series) -> float:
     return sum(load.deadline_s for load in series.spec.workload)
 
 
-def _room(subjects: Sequence[Subject]) -> int:
+def _room(subjects: Sequence[AppliedSeries]) -> int:
     """How many guests there are processors and memory for."""
     machines = [machine_for(subject.series) for subject in subjects]
     return guestrun.at_once(len(os.sched_getaffinity(0)), machines)

@@ -42,11 +42,11 @@ _JUDGES = (
     *("kstall.base", "kstall.verdict", "kstall.ftrace", "kstall.series"),
     *("kstall.guest", "kstall.evidence", "kstall_guest"),
 )
-Verdict = Literal["proven", "failed", "could-not-judge"]
+SeriesVerdict = Literal["proven", "failed", "could-not-judge"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class StabilityPlan:
     """``runs`` guests of each series for each of ``loads``: workers a processor.
 
     ``at_once`` says how many guests run at the same time, in turn: one, then two, then
@@ -76,7 +76,7 @@ class Attempt:
     load: int
     number: int
     beside: int
-    verdict: Verdict
+    verdict: SeriesVerdict
     seconds: float
     average: float
     checks: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Repeated:
 
 
 @dataclass
-class Outcome:
+class StabilityOutcome:
     """The results so far, and the run directory, if there is one yet.
 
     ``earlier`` are those of an earlier run that were not asked for until now.
@@ -116,11 +116,11 @@ class Outcome:
     series: set[str] = field(default_factory=set)
     attempts: list[Attempt] = field(default_factory=list)
     suites: list[Repeated] = field(default_factory=list)
-    earlier: Outcome | None = None
+    earlier: StabilityOutcome | None = None
 
 
 @dataclass(frozen=True)
-class Tally:
+class LoadTally:
     """All guests of a series under one load.
 
     ``moved`` are the checks that did not pass each time, with how often each status.
@@ -134,7 +134,7 @@ class Tally:
     causes: tuple[str, ...]
 
 
-def tallies(attempts: Sequence[Attempt]) -> list[Tally]:
+def tallies(attempts: Sequence[Attempt]) -> list[LoadTally]:
     """The attempts added up, by series and load, in the order in which they came."""
     rows = []
     groups: dict[tuple[str, int], list[Attempt]] = {}
@@ -146,7 +146,7 @@ def tallies(attempts: Sequence[Attempt]) -> list[Tally]:
             for name, status in attempt.checks.items():
                 statuses.setdefault(name, Counter())[status] += 1
         rows.append(
-            Tally(
+            LoadTally(
                 series,
                 load,
                 len(group),
@@ -166,7 +166,7 @@ def tallies(attempts: Sequence[Attempt]) -> list[Tally]:
     return rows
 
 
-def exit_code(outcome: Outcome) -> int:
+def exit_code(outcome: StabilityOutcome) -> int:
     """1 if any failed, 2 if more than one in `JUDGED` had no verdict, else 0.
 
     A KUnit suite has to pass each time.
@@ -199,12 +199,12 @@ def batches(
 
 def measure(
     request: validate.Request,
-    plan: Plan,
+    plan: StabilityPlan,
     ui: Ui,
     command: Sequence[str],
     *,
     resume: bool = False,
-) -> Outcome:
+) -> StabilityOutcome:
     """Boot all guests of ``plan``, and return their outcome.
 
     `FILE` in the run directory is rewritten after each guest.  To ``resume`` means not
@@ -213,8 +213,8 @@ def measure(
     results cannot be read.
     """
     request = dataclasses.replace(request, level="quick", out=request.out / "stability")
-    known = _newest(request.out) if resume else Outcome()
-    outcome = Outcome(earlier=known)
+    known = _newest(request.out) if resume else StabilityOutcome()
+    outcome = StabilityOutcome(earlier=known)
     for run, series, guest in validate.guests(request, ui, command):
         outcome.place = run.dir
         outcome.series.add(series.name)
@@ -247,10 +247,12 @@ def _tested(project: Project, series: Series, guest: Guest) -> str:
     )
 
 
-def _take_over(outcome: Outcome, series: Series, tested: str, plan: Plan) -> None:
+def _take_over(
+    outcome: StabilityOutcome, series: Series, tested: str, plan: StabilityPlan
+) -> None:
     """Count what is known from earlier of the same guest, and asked for now."""
-    known = outcome.earlier or Outcome()
-    rest = outcome.earlier = Outcome()
+    known = outcome.earlier or StabilityOutcome()
+    rest = outcome.earlier = StabilityOutcome()
     assert outcome.place is not None
     mine = (series.name, tested)
     for attempt in known.attempts:
@@ -265,7 +267,7 @@ def _take_over(outcome: Outcome, series: Series, tested: str, plan: Plan) -> Non
     write(outcome)
 
 
-def _newest(runs: Path) -> Outcome:
+def _newest(runs: Path) -> StabilityOutcome:
     """What the newest of the directories of ``runs`` counts; nothing if there is none.
 
     Raises `KstallError` if it cannot be read.
@@ -274,14 +276,14 @@ def _newest(runs: Path) -> Outcome:
         path for path in runs.glob(f"*/{FILE}") if not path.parent.is_symlink()
     )
     if not files:
-        return Outcome()
+        return StabilityOutcome()
     try:
         content = json.loads(files[-1].read_text(encoding="utf-8"))
         # Older files have none, and what they count is of no known guest.
         earlier = content.get("earlier", {"attempts": [], "suites": []})
         attempts = [*content["attempts"], *earlier["attempts"]]
         repeated = [*content["suites"], *earlier["suites"]]
-        known = Outcome(
+        known = StabilityOutcome(
             attempts=[Attempt(**raw) for raw in attempts],
             suites=[
                 Repeated(**{**raw, "count": _count(raw["count"])}) for raw in repeated
@@ -313,7 +315,7 @@ def _runs(count: suites.Count) -> int:
     return count.passed + count.failed + count.not_run
 
 
-def write(outcome: Outcome) -> None:
+def write(outcome: StabilityOutcome) -> None:
     """Write the results so far to `FILE` in the run directory."""
     assert outcome.place is not None
     cache.write_json(
@@ -325,12 +327,12 @@ def write(outcome: Outcome) -> None:
                 dataclasses.asdict(tally) for tally in tallies(outcome.attempts)
             ],
             **_as_json(outcome),
-            "earlier": _as_json(outcome.earlier or Outcome()),
+            "earlier": _as_json(outcome.earlier or StabilityOutcome()),
         },
     )
 
 
-def _as_json(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
+def _as_json(outcome: StabilityOutcome) -> dict[str, list[dict[str, Any]]]:
     return {
         "attempts": [dataclasses.asdict(attempt) for attempt in outcome.attempts],
         "suites": [dataclasses.asdict(repeated) for repeated in outcome.suites],
@@ -344,19 +346,19 @@ class _Bench:
     project: Project
     series: Series
     guest: Guest
-    plan: Plan
+    plan: StabilityPlan
     load: int
     place: Path
     ui: Ui
     tested: str
 
-    def is_done(self, outcome: Outcome) -> bool:
+    def is_done(self, outcome: StabilityOutcome) -> bool:
         """Whether nothing is left to be booted."""
         if self.plan.kunit:
             return not [*self._left(outcome)]
         return len(self._numbers(outcome)) >= self.plan.runs
 
-    def _numbers(self, outcome: Outcome) -> list[int]:
+    def _numbers(self, outcome: StabilityOutcome) -> list[int]:
         mine = (self.series.name, self.load)
         return [
             attempt.number
@@ -364,7 +366,7 @@ class _Bench:
             if (attempt.series, attempt.load) == mine
         ]
 
-    def _left(self, outcome: Outcome) -> Iterator[tuple[str, int]]:
+    def _left(self, outcome: StabilityOutcome) -> Iterator[tuple[str, int]]:
         """The suites, and on how many CPUs, that were not run as often as planned."""
         runs = self.plan.kunit
         enough = {
@@ -381,7 +383,7 @@ class _Bench:
                 if (suite, cpus) not in enough:
                     yield suite, cpus
 
-    def guests(self, outcome: Outcome, required: Callable[[], None]) -> None:
+    def guests(self, outcome: StabilityOutcome, required: Callable[[], None]) -> None:
         """Boot the guest as often as planned, one and several at once."""
 
         def done(number: int, pair: tuple[Attempt, Evidence | None]) -> None:
@@ -402,7 +404,7 @@ class _Bench:
             }
             parallel.each(tasks, len(tasks), done)
 
-    def suites(self, outcome: Outcome, required: Callable[[], None]) -> None:
+    def suites(self, outcome: StabilityOutcome, required: Callable[[], None]) -> None:
         """Run each suite of the series as often, with each number of CPUs."""
         runs = self.plan.kunit
         for suite, cpus in [*self._left(outcome)]:
@@ -537,7 +539,7 @@ def describe_suite(repeated: Repeated) -> str:
     return "\n  ".join((f"{title}: {counts}", *repeated.count.complaints))
 
 
-def summary(outcome: Outcome) -> list[str]:
+def summary(outcome: StabilityOutcome) -> list[str]:
     """For each series and load: runs, verdicts, and the checks that moved."""
     lines = [
         f"{repeated.series}: {describe_suite(repeated)}" for repeated in outcome.suites
@@ -552,7 +554,7 @@ def summary(outcome: Outcome) -> list[str]:
     return lines
 
 
-def verdict_of(statuses: Sequence[str]) -> Verdict:
+def verdict_of(statuses: Sequence[str]) -> SeriesVerdict:
     """The verdict of a run: a failed check counts more than one without an answer."""
     if "fail" in statuses:
         return "failed"

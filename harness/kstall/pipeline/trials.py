@@ -45,7 +45,7 @@ _KEEP = 200
 class _Judgement(BaseModel):
     """What a series' checks say of one guest, and its events there."""
 
-    events: list[report.Event]
+    events: list[report.EventFormat]
     checks: list[Check]
 
 
@@ -392,11 +392,11 @@ def _gravest(outcomes: Sequence[tuple[Repeat, Sequence[Check]]]) -> Iterator[Che
         yield next(check for check in versions if check.status == state)
 
 
-def events(series: Series, saved: evidence.Evidence) -> Iterator[report.Event]:
+def events(series: Series, saved: evidence.Evidence) -> Iterator[report.EventFormat]:
     """The declared events; offsets and sizes are those of the booted kernel."""
     for point in series.spec.tracepoint:
         layout = saved.layouts.get(point.event)
-        event = report.Event(
+        event = report.EventFormat(
             name=point.event,
             kind=point.kind,
             joins=point.joins,

@@ -20,7 +20,7 @@ from . import kernels
 from .ui import Ui
 
 #: Entries that are more than a directory that `cache.keep` made.
-KINDS: Mapping[str, elsewhere.Kind] = {"trees": tree.Trees()}
+KINDS: Mapping[str, elsewhere.EntryKind] = {"trees": tree.Trees()}
 
 
 def performers() -> dict[str, elsewhere.Performer]:

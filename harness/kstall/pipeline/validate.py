@@ -22,7 +22,7 @@ from ..base import (
     elsewhere,
 )
 from ..build import kernel
-from ..compile import Work, ahead
+from ..compile import CompileWork, ahead
 from ..cost import objects
 from ..debian import root
 from ..evidence import evidence, mutate
@@ -369,7 +369,7 @@ def _plan(request: Request) -> sharing.Options:
 
 def _subjects(
     request: Request, run: runs.Run, ground: Ground
-) -> tuple[sharing.Subject, ...]:
+) -> tuple[sharing.AppliedSeries, ...]:
     """The series that apply, each by itself, after the checks of their patches.
 
     The report says what stopped the others.
@@ -407,8 +407,10 @@ def _ahead(
                 ahead(_work(context, series, plan, ground))
 
 
-def _work(context: Context, series: Series, plan: tree.Plan, ground: Ground) -> Work:
-    return Work(context, series, plan, ground.tools, ground.root, ground.lending)
+def _work(
+    context: Context, series: Series, plan: tree.Plan, ground: Ground
+) -> CompileWork:
+    return CompileWork(context, series, plan, ground.tools, ground.root, ground.lending)
 
 
 def _subject(
@@ -417,7 +419,7 @@ def _subject(
     ground: Ground,
     series: Series,
     entry: SeriesReport,
-) -> sharing.Subject:
+) -> sharing.AppliedSeries:
     with run.stage("apply", entry) as stage:
         entry.expected = expectation(series, ground.base.version, request.expected)
         scratch = run.dir / series.name
@@ -435,7 +437,7 @@ def _subject(
             stage.summary += "; it was not expected to apply here"
     patches.prove(series, plan, request.cache, run, entry)
     object_costs = _compile(request, run, ground, series, plan, entry)
-    return sharing.Subject(series, entry, plan, ground, object_costs)
+    return sharing.AppliedSeries(series, entry, plan, ground, object_costs)
 
 
 def expectation(
@@ -484,7 +486,7 @@ def _compile(
     work = _work(context, series, plan, ground)
     with kernels.workspace(ground.base, run.ui) as checkout:
         patches.read(
-            reading.Work(context, series, plan),
+            reading.ReadingWork(context, series, plan),
             lambda state: checkout(state).tree(),
             run,
             entry,

@@ -19,7 +19,7 @@ from ..build import kernel
 from ..evidence import evidence
 from ..guest import Guest, GuestEnded, matching_reports, run_guest
 from ..report import report
-from ..series import Series, Shown
+from ..series import Series, ShownBug
 from ..verdict import Check, Comparison, Verdict, run_check
 from . import run as runs
 from . import trials
@@ -30,7 +30,7 @@ _CLAIM = (
     "Without the patches, each of these checks fails in the comparisons that are "
     "listed, and only there, and the kernel complains where that is expected."
 )
-#: The first lines of the kernel's reports of a bug, by check; `Shown.complaint`.
+#: The first lines of the kernel's reports of a bug, by check; `ShownBug.complaint`.
 Headlines = dict[str, tuple[str, ...]]
 
 
@@ -149,7 +149,9 @@ def part(series: Series) -> Series:
     return dataclasses.replace(series, spec=spec)
 
 
-def _pairs(series: Series, checks: Sequence[Check]) -> list[tuple[Shown, Check | None]]:
+def _pairs(
+    series: Series, checks: Sequence[Check]
+) -> list[tuple[ShownBug, Check | None]]:
     by_name = {check.name: check for check in checks}
     return [(shown, by_name.get(shown.check)) for shown in series.spec.shown]
 

@@ -23,7 +23,7 @@ from ..cost import Footprint, Measurement
 from ..verdict import Check, Model
 from . import matrix
 from . import report as reports
-from .report import Event, Report, SeriesReport
+from .report import EventFormat, Report, SeriesReport
 from .views import check_summary, status_word
 
 Weight = Literal["worse", "unjudged", "better", "changed"]
@@ -58,7 +58,7 @@ class Change(Model):
     )
 
 
-class Comparison(Model):
+class RunComparison(Model):
     """Two runs, or two matrices."""
 
     schema_version: Literal[1] = 1
@@ -124,7 +124,7 @@ class _History:
         return next((past for past in self if wanted(past.series)), None)
 
 
-def compare(before: Path, after: Path, older: Sequence[Path] = ()) -> Comparison:
+def compare(before: Path, after: Path, older: Sequence[Path] = ()) -> RunComparison:
     """What changed from the run, or the matrix, in ``before`` to that in ``after``.
 
     What ``before`` has no result for is compared with the newest of ``older`` that has
@@ -140,7 +140,7 @@ def compare(before: Path, after: Path, older: Sequence[Path] = ()) -> Comparison
                 f"{several.directory} is a matrix of runs, and the other is one run",
                 next="name one of its runs, a directory in it",
             )
-    comparison = Comparison(
+    comparison = RunComparison(
         before=str(before),
         after=str(after),
         started=(sides[0].started, new.started),
@@ -424,7 +424,9 @@ def _listed(names: Sequence[str]) -> str:
 # -- formats -------------------------------------------------------------------------
 
 
-def _formats(old: Sequence[Event], new: Sequence[Event]) -> Iterator[Change]:
+def _formats(
+    old: Sequence[EventFormat], new: Sequence[EventFormat]
+) -> Iterator[Change]:
     """Changes of event formats; those that break programs are worse."""
     before = {event.name: event for event in old}
     after = {event.name: event for event in new}
@@ -438,7 +440,7 @@ def _formats(old: Sequence[Event], new: Sequence[Event]) -> Iterator[Change]:
             yield from _format(before[name], event)
 
 
-def _format(old: Event, new: Event) -> Iterator[Change]:
+def _format(old: EventFormat, new: EventFormat) -> Iterator[Change]:
     if old.kind != new.kind:
         yield _change("worse", "format", f"{new.name} is", old.kind, new.kind)
     before = {field.name: field for field in old.fields}
@@ -582,12 +584,12 @@ def _paired(
 # -- files ---------------------------------------------------------------------------
 
 
-def write(comparison: Comparison, path: Path) -> None:
+def write(comparison: RunComparison, path: Path) -> None:
     """Write it as JSON, atomically."""
     cache.write_text(path, comparison.model_dump_json(indent=2) + "\n")
 
 
 def schema_text() -> str:
     """The JSON Schema, as it is printed by ``kstall schema comparison``."""
-    schema = Comparison.model_json_schema(mode="serialization")
+    schema = RunComparison.model_json_schema(mode="serialization")
     return json.dumps(schema, indent=2) + "\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A `Comparison` for people: on a terminal, and as a page."""
+"""A `RunComparison` for people: on a terminal, and as a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..base import Status, cache
-from .comparison import WEIGHTS, Change, Comparison, Weight
+from .comparison import WEIGHTS, Change, RunComparison, Weight
 from .html import environment
 from .views import STYLE, escape
 
@@ -37,7 +37,7 @@ def where(change: Change) -> str:
     return " on ".join(filter(None, (change.series, change.place)))
 
 
-def counts(comparison: Comparison) -> str:
+def counts(comparison: RunComparison) -> str:
     """The number of changes by weight, the worst first."""
     parts = [
         f"{len(comparison.of(weight))} {_HEADS[weight].lower()}"
@@ -47,7 +47,7 @@ def counts(comparison: Comparison) -> str:
     return f"{', '.join(parts) or 'no change'}; {comparison.compared} series compared"
 
 
-def terminal(comparison: Comparison, console: Console) -> None:
+def terminal(comparison: RunComparison, console: Console) -> None:
     """Print the changes, the worst first, and last whether anything got worse."""
 
     def say(text: str) -> None:
@@ -71,7 +71,7 @@ def _look(name: str) -> Status:
     return next(status for status in _LOOKS.values() if status == name)
 
 
-def write_page(comparison: Comparison, path: Path) -> None:
+def write_page(comparison: RunComparison, path: Path) -> None:
     """Write the page to ``path``, atomically."""
     template = environment().get_template("comparison.html.j2")
     head, look = _VERDICTS[comparison.exit_code]

@@ -82,7 +82,7 @@ class EventField(Model):
     size: int | None = Field(default=None, description="bytes")
 
 
-class Event(Model):
+class EventFormat(Model):
     """A new tracepoint, as the booted kernel declares it."""
 
     name: str = Field(description="system:name")
@@ -196,7 +196,7 @@ class SeriesReport(Model):
     )
     status: Status = "error"
     stages: list[Stage] = []
-    events: list[Event] = []
+    events: list[EventFormat] = []
     checks: list[Check] = []
     shown: list[Shown] = Field(
         default=[], description="how the bugs that it fixes show without it"

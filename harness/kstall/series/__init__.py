@@ -7,16 +7,16 @@ with file and line.  It reads no kernel, and knows nothing of how anything is pr
 
 from . import mutants, new, patchfile, projects, suites, tables
 from .context import Context, Level
-from .patchfile import Hunk, Patch, Unmailable
+from .patchfile import Hunk, PatchFile, Unmailable
 from .series import (
     Cc,
-    Exemption,
+    ExemptionSpec,
     Measure,
     PatchExemption,
     Project,
     Series,
     SeriesError,
-    Shown,
+    ShownBug,
     Spec,
     Tracepoint,
     Unproven,
@@ -26,16 +26,16 @@ from .series import (
 __all__ = [
     "Cc",
     "Context",
-    "Exemption",
+    "ExemptionSpec",
     "Hunk",
     "Level",
     "Measure",
-    "Patch",
     "PatchExemption",
+    "PatchFile",
     "Project",
     "Series",
     "SeriesError",
-    "Shown",
+    "ShownBug",
     "Spec",
     "Tracepoint",
     "Unmailable",

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from . import tables
 from .series import (
-    Event,
+    EventName,
     Expression,
     Identifier,
     Series,
@@ -31,7 +31,7 @@ FILE = "mutants.toml"
 class Falsified(Table):
     """What a mutant does to an event's records, as `kstall mutate` calls it."""
 
-    event: Event
+    event: EventName
     field: Identifier
     operator: Text
 
@@ -66,7 +66,7 @@ class Mutant(Table):
         return self
 
 
-class File(Table):
+class MutantsFile(Table):
     """``mutants.toml``, typed."""
 
     mutant: tuple[Mutant, ...] = ()
@@ -79,7 +79,7 @@ def load(series: Series) -> tuple[Mutant, ...]:
     """
     path = series.dir / FILE
     try:
-        file, text = tables.read(path, File, SeriesError, path.stem)
+        file, text = tables.read(path, MutantsFile, SeriesError, path.stem)
     except FileNotFoundError:
         return ()
     if faults := list(_contradictions(series, file.mutant)):

@@ -39,7 +39,7 @@ class Hunk:
 
 
 @dataclass(frozen=True)
-class Patch:
+class PatchFile:
     """A patch mail: its subject without ``[PATCH n/m]`` and the files it touches.
 
     ``touches`` is in the order of the mail and holds both names of a renamed file.
@@ -64,7 +64,7 @@ class NotAPatch(KstallError):
         self.why = why
 
 
-def parse(path: Path) -> Patch:
+def parse(path: Path) -> PatchFile:
     """Read one mail.  Raises `NotAPatch`, also for a path that leaves the tree."""
     try:
         raw = path.read_bytes()
@@ -93,7 +93,7 @@ def parse(path: Path) -> Patch:
         at = error.line if isinstance(error, _Refused) else reader.number
         line = None if start is None else start + at
         raise NotAPatch(path, line, str(error).strip()) from error
-    return Patch(path, subject, touches, hunks)
+    return PatchFile(path, subject, touches, hunks)
 
 
 class _Refused(Exception):

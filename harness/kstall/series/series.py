@@ -34,7 +34,7 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_-]*$")]
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$")]
 #: Of functions and structs, which macros can give capitals.
 CName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Event = Annotated[
+EventName = Annotated[
     str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*:[a-z_][a-z0-9_]*$")
 ]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -98,7 +98,7 @@ class Subsystem(Table):
     trace_system: Identifier | None = None
 
 
-class Site(Table):
+class SiteSpec(Table):
     """A place that emits the event; ``hot`` where its cost counts per operation."""
 
     file: Text
@@ -107,7 +107,7 @@ class Site(Table):
     context: Text
 
 
-class Machine(Table):
+class MachineSpec(Table):
     """The guest that the workloads need.
 
     ``append`` goes onto the kernel's command line, ``devices`` onto QEMU's, as they are
@@ -159,7 +159,7 @@ class Tracepoint(Table):
     header: Text
     stable_abi: bool = False
     joins: Text
-    site: Annotated[tuple[Site, ...], Field(min_length=1)]
+    site: Annotated[tuple[SiteSpec, ...], Field(min_length=1)]
     fields: dict[Identifier, Text]
     reads: dict[Identifier, Text] = Field(default={})
 
@@ -173,7 +173,7 @@ class Script(Table):
     """A bpftrace script below ``scripts/`` and the events it attaches to."""
 
     file: Text
-    events: tuple[Event, ...]
+    events: tuple[EventName, ...]
 
 
 class FromTree(Table):
@@ -239,8 +239,8 @@ class Workload(Table):
     args: tuple[str, ...] = ()
     modules: tuple[Identifier, ...] = ()
     module: Text | None = None
-    events: tuple[Event, ...] = ()
-    record: tuple[Event, ...] = ()
+    events: tuple[EventName, ...] = ()
+    record: tuple[EventName, ...] = ()
     decode: bool = False
     scripts: tuple[str, ...] = ()
     inject: tuple[Inject, ...] = ()
@@ -249,7 +249,7 @@ class Workload(Table):
     deadline_s: Annotated[float, Field(gt=0, le=3600)]
 
 
-class Check(Table):
+class CheckSpec(Table):
     """A claim, judged by the function of the same name in ``checks.py``."""
 
     name: Identifier
@@ -258,7 +258,7 @@ class Check(Table):
     claim: Text
 
 
-class Exemption(Table):
+class ExemptionSpec(Table):
     """Something that costs more than one NOP a site while off, and why that is right.
 
     For a ``function`` the ``instructions`` that a path of it may run more, and the
@@ -273,7 +273,7 @@ class Exemption(Table):
     because: Text
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Exemption:
+    def _one_kind(self) -> ExemptionSpec:
         if (self.function is None) == (self.struct is None):
             raise ValueError("either function or struct")
         return self
@@ -298,7 +298,7 @@ class Measure(Table):
     nops: Annotated[float, Field(ge=0)] = 0
     more: Annotated[float, Field(ge=0)] = 0
     because: Text | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[EventName, ...] = ()
     script: Text | None = None
     deadline_s: Annotated[float, Field(gt=0, le=3600)] = 60
 
@@ -309,10 +309,10 @@ class Measure(Table):
         return self
 
 
-class Overhead(Table):
+class OverheadSpec(Table):
     """What is measured of the series' cost, and what it may cost."""
 
-    exemption: tuple[Exemption, ...] = ()
+    exemption: tuple[ExemptionSpec, ...] = ()
     workload: tuple[Measure, ...] = ()
 
 
@@ -375,7 +375,7 @@ class Unproven(Table):
     that there is not for the field is a failure.
     """
 
-    event: Event
+    event: EventName
     field: Identifier | None = None
     operators: Annotated[tuple[Text, ...], Field(min_length=1)]
     resolution: Text | None = None
@@ -408,7 +408,7 @@ class Omission(Table):
     because: Text
 
 
-class Change(Table):
+class VersionChanges(Table):
     """What changed in a ``version`` since the one before: an item each, wrapped."""
 
     version: Annotated[int, Field(ge=2)]
@@ -424,7 +424,7 @@ class Mail(Table):
 
     cc: tuple[Cc, ...] = ()
     omit: tuple[Omission, ...] = ()
-    change: tuple[Change, ...] = ()
+    change: tuple[VersionChanges, ...] = ()
 
 
 class Applies(Table):
@@ -461,7 +461,7 @@ class Conflict(Table):
     because: Text
 
 
-class Shown(Table):
+class ShownBug(Table):
     """A bug that ``check`` shows: it fails on the base, and passes with the patches.
 
     ``fails`` are the labels of the comparisons that do not hold on the base; all others
@@ -498,15 +498,15 @@ class Spec(Table):
     cover: Text
     kconfig: Text
     subsystem: Subsystem
-    machine: Machine = Machine()
+    machine: MachineSpec = MachineSpec()
     on: dict[Literal["arm64"], ArchOverrides] = Field(default_factory=dict)
     tracepoint: tuple[Tracepoint, ...] = ()
     script: tuple[Script, ...] = ()
     workload: tuple[Workload, ...] = ()
-    check: tuple[Check, ...] = ()
-    shown: tuple[Shown, ...] = ()
+    check: tuple[CheckSpec, ...] = ()
+    shown: tuple[ShownBug, ...] = ()
     unproven: tuple[Unproven, ...] = ()
-    overhead: Overhead | None = None
+    overhead: OverheadSpec | None = None
     conflict: tuple[Conflict, ...] = ()
     exemption: tuple[PatchExemption, ...] = ()
     applies: Applies | None = None
@@ -523,8 +523,8 @@ class Series:
     name: str
     dir: Path
     spec: Spec
-    patches: tuple[patchfile.Patch, ...]
-    skipped: tuple[tuple[Check, str], ...] = ()
+    patches: tuple[patchfile.PatchFile, ...]
+    skipped: tuple[tuple[CheckSpec, str], ...] = ()
 
     def on(self, architecture: Architecture) -> Series:
         """The series as it is proven on ``whose`` architecture."""
@@ -551,7 +551,7 @@ class Series:
         return self.spec.overhead.workload if self.spec.overhead else ()
 
     @property
-    def exemptions(self) -> tuple[Exemption, ...]:
+    def exemptions(self) -> tuple[ExemptionSpec, ...]:
         """What may cost more than a NOP a site while off."""
         return self.spec.overhead.exemption if self.spec.overhead else ()
 
@@ -574,7 +574,7 @@ class Series:
 
 def _without(
     spec: Spec, deviation: ArchOverrides
-) -> tuple[Spec, tuple[tuple[Check, str], ...]]:
+) -> tuple[Spec, tuple[tuple[CheckSpec, str], ...]]:
     """``spec`` on an architecture, and the checks that it cannot have there."""
     reasons: dict[tuple[str, str], str] = {}
     for skip in deviation.skipped:
@@ -582,7 +582,7 @@ def _without(
             for name in getattr(skip, kind):
                 reasons.setdefault((kind, name), skip.because)
 
-    def reason(check: Check) -> str | None:
+    def reason(check: CheckSpec) -> str | None:
         keys = [
             ("checks", check.name),
             *(("workloads", workload) for workload in check.workloads),
@@ -896,7 +896,7 @@ def _public_functions(code: str) -> frozenset[str]:
 
 
 def _patch_contradictions(
-    spec: Spec, patches: Sequence[patchfile.Patch]
+    spec: Spec, patches: Sequence[patchfile.PatchFile]
 ) -> Iterator[Fault]:
     """Contradictions of the metadata with the patches."""
     touches = {path for patch in patches for path in patch.touches}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import DoesNotApply, FailedCheck
-from ..series import Hunk, Patch
+from ..series import Hunk, PatchFile
 from . import git
 
 _SETTINGS = {
@@ -101,7 +101,7 @@ State = dict[str, File | None]
 
 
 def apply(
-    pristine: Mapping[str, File | None], patches: Sequence[Patch], scratch: Path
+    pristine: Mapping[str, File | None], patches: Sequence[PatchFile], scratch: Path
 ) -> tuple[list[State], list[Offset]]:
     """The files after 0, 1, ... patches, and which hunks moved.
 
@@ -136,7 +136,7 @@ def _git(work: Path, *words: str | Path) -> str:
     )
 
 
-def _check(patch: Patch, work: Path, scratch: Path) -> list[Offset]:
+def _check(patch: PatchFile, work: Path, scratch: Path) -> list[Offset]:
     """Ask `git apply`, which unlike `git am` says at which lines the hunks fit."""
     message, diff = scratch / "message", scratch / "diff"
     git.git(
@@ -171,7 +171,7 @@ def _apply(work: Path, *words: str | Path) -> str:
     ).decode("utf-8", "replace")
 
 
-def _am(patch: Patch, work: Path) -> None:
+def _am(patch: PatchFile, work: Path) -> None:
     try:
         _git(
             work,
@@ -185,7 +185,7 @@ def _am(patch: Patch, work: Path) -> None:
         ) from error
 
 
-def _require_announced(patches: Sequence[Patch], work: Path) -> None:
+def _require_announced(patches: Sequence[PatchFile], work: Path) -> None:
     """Raise `BadPatch` for files that no diff names: the states do not have them."""
     listed = _git(work, "ls-tree", "-r", "--name-only", "-z", "HEAD")
     announced = {path for patch in patches for path in patch.touches}
@@ -196,7 +196,7 @@ def _require_announced(patches: Sequence[Patch], work: Path) -> None:
         )
 
 
-def _conflict(patch: Patch, output: str, work: Path, diff: Path) -> DoesNotApply:
+def _conflict(patch: PatchFile, output: str, work: Path, diff: Path) -> DoesNotApply:
     """Why ``patch`` does not apply, from git's ``output`` about it."""
     first = patch.hunks[0] if patch.hunks else None
     try:

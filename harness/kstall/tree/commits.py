@@ -33,7 +33,7 @@ _WIDTH = 72
 
 
 @dataclass(frozen=True)
-class Line:
+class PlanCommits:
     """Commits of one plan: ``ids[n]`` is the tree after n patches."""
 
     ids: tuple[str, ...]
@@ -60,7 +60,7 @@ class Repository:
 
     def add(
         self, plan: tree.Plan, messages: Sequence[str], others: Sequence[str] = ()
-    ) -> Line:
+    ) -> PlanCommits:
         """Commit ``plan``, a commit a patch, each with its message.
 
         ``others`` are paths of another plan that it is to be compared with.
@@ -74,7 +74,7 @@ class Repository:
             text = "base" if number == 0 else messages[number - 1]
             commit = self._git("commit-tree", written, *parents, input=text.encode())
             ids.append(commit.strip())
-        return Line(tuple(ids))
+        return PlanCommits(tuple(ids))
 
     def _tree(self, files: dict[str, File | None]) -> str:
         """The id of a tree of ``files``."""
@@ -86,17 +86,17 @@ class Repository:
     def _store(self, data: bytes) -> str:
         return self._git("hash-object", "-w", "--stdin", input=data).strip()
 
-    def diffstat(self, line: Line) -> str:
+    def diffstat(self, line: PlanCommits) -> str:
         """What all patches together change, file by file."""
         words = ("diff", f"--stat={_WIDTH}", "--summary", "-M", *line.ids[:1])
         return self._git(*words, line.ids[-1]).rstrip("\n")
 
-    def range_diff(self, old: Line, new: Line) -> str:
+    def range_diff(self, old: PlanCommits, new: PlanCommits) -> str:
         """How the patches of ``old`` changed in ``new``, as git prints it."""
         words = ("range-diff", "--no-color", "--no-notes", old.range, new.range)
         return self._git(*words).rstrip("\n")
 
-    def patch_ids(self, line: Line) -> tuple[str, ...]:
+    def patch_ids(self, line: PlanCommits) -> tuple[str, ...]:
         """git's id of each patch, which does not depend on its place in the files."""
         ids = []
         for before, after in zip(line.ids, line.ids[1:], strict=False):

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..base import KstallError, cache, space
-from ..series import Patch, Series, patchfile
+from ..series import PatchFile, Series, patchfile
 from . import git, remote, tree
 from .source import Base, Say
 
@@ -57,21 +57,21 @@ _MARK = re.compile(rb"(?m)^<<<<<<< ")
 
 
 @dataclass(frozen=True)
-class Conflict:
+class MergeConflict:
     """A patch that git could not merge.
 
     ``places`` are ``file:line`` of each conflict, or a file and what became of it.
     ``resolved``: no conflict is left, and git has only to go on.
     """
 
-    patch: Patch
+    patch: PatchFile
     number: int
     places: tuple[str, ...]
     resolved: bool = False
 
 
 @dataclass(frozen=True)
-class Result:
+class RebaseResult:
     """The result for a series: a `conflict`, or ``patches``, in their order.
 
     ``gone`` are those that the new tree has already.  ``range_diff`` is git's.
@@ -79,9 +79,9 @@ class Result:
 
     directory: Path
     count: int
-    conflict: Conflict | None = None
-    gone: tuple[Patch, ...] = ()
-    patches: tuple[Patch, ...] = ()
+    conflict: MergeConflict | None = None
+    gone: tuple[PatchFile, ...] = ()
+    patches: tuple[PatchFile, ...] = ()
     range_diff: str = ""
 
     @property
@@ -110,7 +110,7 @@ class Result:
 
 def port(
     series: Series, old: Base, new: Base, directory: Path, cache_dir: Path, say: Say
-) -> Result:
+) -> RebaseResult:
     """Carry ``series`` over from ``old`` to ``new``, in ``directory``.
 
     One that was begun there goes on, with the conflicts that were resolved meanwhile.
@@ -320,7 +320,7 @@ def _hold(store: Path, directory: Path, commits: Sequence[str]) -> None:
 # -- picking -------------------------------------------------------------------------
 
 
-def _go_on(series: Series, directory: Path) -> Result:
+def _go_on(series: Series, directory: Path) -> RebaseResult:
     work = directory / "tree"
     if not (work / ".git").is_dir():
         raise KstallError(
@@ -334,7 +334,7 @@ def _go_on(series: Series, directory: Path) -> Result:
     _skip_applied(work)
     picked = _picked(work)
     if (conflict := _conflict(series, work)) is not None:
-        return Result(directory, picked, conflict)
+        return RebaseResult(directory, picked, conflict)
     _require_whole(work)
     return _finished(series, directory)
 
@@ -366,7 +366,7 @@ def _picked(work: Path) -> int:
     return int(_git(work, "rev-list", "--count", f"{NEW}..HEAD"))
 
 
-def _conflict(series: Series, work: Path) -> Conflict | None:
+def _conflict(series: Series, work: Path) -> MergeConflict | None:
     head = _resolved(work, "CHERRY_PICK_HEAD")
     if head is None:
         if (work / ".git" / "sequencer").exists():
@@ -378,7 +378,9 @@ def _conflict(series: Series, work: Path) -> Conflict | None:
     order = _git(work, "rev-list", "--reverse", f"{OLD}..{SERIES}").split()
     number = order.index(head)
     places = tuple(place for path in _unmerged(work) for place in _places(work, path))
-    return Conflict(series.patches[number], number + 1, places, resolved=not places)
+    return MergeConflict(
+        series.patches[number], number + 1, places, resolved=not places
+    )
 
 
 def _places(work: Path, path: str) -> Iterator[str]:
@@ -413,7 +415,7 @@ def _require_whole(work: Path) -> None:
         raise KstallError(f"{work}: a merge is no patch", next="rebase it away")
 
 
-def _finished(series: Series, directory: Path) -> Result:
+def _finished(series: Series, directory: Path) -> RebaseResult:
     work = directory / "tree"
     count = _picked(work)
     folder = directory / "patches"
@@ -440,4 +442,4 @@ def _finished(series: Series, directory: Path) -> Result:
         for number, patch in enumerate(series.patches, 1)
         if number in unpaired and patch.subject not in subjects
     )
-    return Result(directory, count, None, gone, patches, range_diff)
+    return RebaseResult(directory, count, None, gone, patches, range_diff)

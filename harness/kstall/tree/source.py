@@ -175,7 +175,9 @@ def _from_directory(origin: Path, cache_dir: Path, say: Say) -> Base:
         store.remember(cache_dir, key, facts)
 
     needed = listing.disk_bytes(files)
-    base = store.obtain(store.Job(origin, needed, fill, lookup, record), cache_dir, say)
+    base = store.obtain(
+        store.CopyJob(origin, needed, fill, lookup, record), cache_dir, say
+    )
     return _base(base, cache_dir, "directory", str(origin), f"files {state[:12]}")
 
 
@@ -233,7 +235,7 @@ def _committed(
 
     files = {} if lookup() else git.sizes(checkout)
     needed = sum(size // 4096 * 4096 + 4096 for _, size in files.values())
-    job = store.Job(origin, needed, fill, lookup, tree=checkout.tree)
+    job = store.CopyJob(origin, needed, fill, lookup, tree=checkout.tree)
     return store.obtain(job, cache_dir, say)
 
 
@@ -258,7 +260,7 @@ def _archive(path: Path, cache_dir: Path, say: Say) -> str:
         store.remember(cache_dir, content, {"base": base, "origin": str(path)})
 
     needed = int(status.st_size * _GROWTH.get(path.suffix, _MOST_GROWTH))
-    job = store.Job(path, needed, fill, lookup, record)
+    job = store.CopyJob(path, needed, fill, lookup, record)
     return store.obtain(job, cache_dir, say)
 
 

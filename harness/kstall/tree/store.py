@@ -53,7 +53,7 @@ class NotAKernel(KstallError):
 
 
 @dataclass(frozen=True)
-class Job:
+class CopyJob:
     """How to make one copy: ``fill`` puts ``src`` into the directory it is given.
 
     It returns the blob ids by path where it knows them.  ``needed`` is in bytes.
@@ -86,7 +86,7 @@ def prepare(cache_dir: Path) -> None:
                 cache.remove(leftover)
 
 
-def obtain(job: Job, cache_dir: Path, say: Say) -> str:
+def obtain(job: CopyJob, cache_dir: Path, say: Say) -> str:
     """The id of the copy that ``job`` makes, made now unless it is there.
 
     Raises `KstallError`; nothing half-made stays.
@@ -125,7 +125,7 @@ def obtain(job: Job, cache_dir: Path, say: Say) -> str:
     return base
 
 
-def _make(job: Job, scratch: Path, cache_dir: Path) -> str:
+def _make(job: CopyJob, scratch: Path, cache_dir: Path) -> str:
     blobs = job.fill(scratch)
     source = scratch / "src"
     version = require_kernel(source, job.named)
@@ -175,7 +175,7 @@ def _drop_damaged(base: str, cache_dir: Path) -> None:
         cache.remove(doomed)
 
 
-def _copy_error(job: Job, error: process.CommandError) -> KstallError:
+def _copy_error(job: CopyJob, error: process.CommandError) -> KstallError:
     """``error`` in terms of what the user gave."""
     lines = error.output.strip().splitlines() or [error.what]
     return KstallError(

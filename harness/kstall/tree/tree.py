@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base import KstallError, cache, elsewhere, space
-from ..series import Patch
+from ..series import PatchFile
 from . import am, listing, store
 from .am import File, Offset
 from .source import Base
@@ -45,7 +45,7 @@ class Plan:
     """
 
     base: Base
-    patches: tuple[Patch, ...]
+    patches: tuple[PatchFile, ...]
     states: tuple[tuple[tuple[str, File | None], ...], ...]
     offsets: tuple[Offset, ...]
 
@@ -108,7 +108,7 @@ class AppliedTree:
 
 
 def plan(
-    base: Base, patches: Sequence[Patch], scratch: Path, *, log: Path | None = None
+    base: Base, patches: Sequence[PatchFile], scratch: Path, *, log: Path | None = None
 ) -> Plan:
     """Apply ``patches`` with `git am` to copies of the files they touch.
 
@@ -141,7 +141,7 @@ def plan(
     return Plan(base, tuple(patches), ordered, tuple(offsets))
 
 
-def combined(patches: Sequence[Patch], parts: Sequence[Plan]) -> Plan:
+def combined(patches: Sequence[PatchFile], parts: Sequence[Plan]) -> Plan:
     """The plan of ``patches``, which those of ``parts`` are in another order.
 
     No two parts touch the same file, and each has its patches in their order here, so
@@ -212,7 +212,7 @@ def workspace(
         yield put
 
 
-class Trees(elsewhere.Kind):
+class Trees(elsewhere.EntryKind):
     """The copies of sources, whose workspace is packed without any patch."""
 
     def is_complete(self, place: Path) -> bool:
@@ -383,7 +383,7 @@ def _first_that_is(blob: str, places: Sequence[Path]) -> bytes | None:
 
 
 def _require_no_link(
-    patch: Patch, path: str, records: Mapping[str, listing.Record]
+    patch: PatchFile, path: str, records: Mapping[str, listing.Record]
 ) -> None:
     """Writing through a link could leave the tree: refuse to."""
     parts = path.split("/")
