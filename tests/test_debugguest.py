@@ -292,6 +292,15 @@ def test_a_guest_that_went_away_is_none(bench: Bench) -> None:
         bench.run()
 
 
+def test_what_a_guest_reported_before_it_went_away_counts(bench: Bench) -> None:
+    bench.console += (DATA / "lockdep.log").read_text()
+    bench.ran = {"status": "lost", "exit_status": None}
+    watched = bench.run()
+    assert watched.status == "lost" and watched.reports
+    bench.run()
+    assert bench.boots == 2
+
+
 def test_results_that_are_not_whole(tmp_path: Path) -> None:
     with pytest.raises(KstallError, match="no results of a guest"):
         debugguest.load(tmp_path, LIMITS)
