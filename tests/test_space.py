@@ -135,6 +135,10 @@ def test_series_and_counts_there_is_memory_for(
     monkeypatch.setattr(counting, "compile_programs", lambda *_: None)
     context: Any = SimpleNamespace(project=None, out=tmp_path, away=None)
     kernels: Any = SimpleNamespace(root=SimpleNamespace(arch=None))
-    boots: Any = [SimpleNamespace(name=f"boot-{number}") for number in range(6)]
+    kernel: Any = None
+    boots = [
+        counting.BootPlan(kernel, None, f"boot-{number}", ("off",))
+        for number in range(6)
+    ]
     counting._count(context, series, kernels, boots, tmp_path / "log")
     assert seen == [guests]
