@@ -108,7 +108,7 @@ def judged(
 
 
 def statuses(checks: dict[str, Check]) -> dict[str, str]:
-    """The status of each check that does not pass, but for those that are skipped."""
+    """The status of each check that neither passes nor is skipped."""
     return {
         name: check.status
         for name, check in checks.items()

@@ -211,7 +211,7 @@ def test_architectures_of_a_matrix(world: World) -> None:
 
 
 def test_compiler_for_another_architecture_is_named(world: World) -> None:
-    """A worker that has none is told of by the compiler's own name."""
+    """The error for a worker without the cross compiler names that compiler."""
 
     def without() -> None:
         names = workers_module._programs()
@@ -618,13 +618,13 @@ def test_work_that_kills_each_worker(world: World) -> None:
     _settled(world)
 
 
-def test_work_that_takes_long_is_said(world: World) -> None:
+def test_long_work_is_reported(world: World) -> None:
     world.guest(WAITS)
     world.prepare.append(lambda: vars(client).update(_TELL=0.5))
     with crowd(world, "one") as workers:
         child = workers.ask()
-        told = "guest of demo: still running after "
-        until("it is told", lambda: told in world._output(child))
+        message = "guest of demo: still running after "
+        until("the message", lambda: message in world._output(child))
         _go(world)
         require_proven(world.end(child))
     _settled(world)

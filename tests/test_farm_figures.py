@@ -42,28 +42,24 @@ def test_matrix_has_every_unit(project_root: Path) -> None:
     assert round(more, 6) == 20 * (len(cut) - len(jobs)) > 0
 
 
+JOBS = [
+    Job("k", "kernels", 100),
+    Job("g", "guest", 10, "k"),
+    Job("h", "guest", 30, "k"),
+    Job("c", "compile", 20),
+]
+
+
 def test_bound() -> None:
-    jobs = [
-        Job("k", "kernels", 100),
-        Job("g", "guest", 10, "k"),
-        Job("h", "guest", 30, "k"),
-        Job("c", "compile", 20),
-    ]
-    assert bound(jobs, 1) == 160
-    assert bound(jobs, 2) == 130
-    assert bound(jobs, 4) == 130
-    assert bound([*jobs, *[Job(str(n), "guest", 10, "k") for n in range(16)]], 4) == 150
+    assert bound(JOBS, 1) == 160
+    assert bound(JOBS, 2) == 130
+    assert bound(JOBS, 4) == 130
+    assert bound([*JOBS, *[Job(str(n), "guest", 10, "k") for n in range(16)]], 4) == 150
 
 
 def test_simulation() -> None:
-    jobs = [
-        Job("k", "kernels", 100),
-        Job("g", "guest", 10, "k"),
-        Job("h", "guest", 30, "k"),
-        Job("c", "compile", 20),
-    ]
-    assert simulated(jobs, 1) == 160
-    assert simulated(jobs, 2) == 130
+    assert simulated(JOBS, 1) == 160
+    assert simulated(JOBS, 2) == 130
     # When the first two have ended the longest is begun, and not the next.
     seconds = (10, 10, 20, 20, 40)
     assert simulated([Job(str(n), "c", s) for n, s in enumerate(seconds)], 2) == 50

@@ -66,6 +66,14 @@ def _check_imports(path: Path, top: Path) -> None:
             assert set(wanted) <= set(public), f"{message}: {wanted} not all public"
 
 
+def _check_line(top: Path, module: str, line: str) -> None:
+    """`_check_imports` of a module that consists of ``line``."""
+    path = top / module
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{line}\n")
+    _check_imports(path, top)
+
+
 def test_packages_import_public_names_of_earlier_ones(project_root: Path) -> None:
     top = project_root / "harness/kstall"
     packages = {path.parent.name for path in top.glob("*/__init__.py")}
@@ -92,11 +100,8 @@ def test_packages_import_public_names_of_earlier_ones(project_root: Path) -> Non
 def test_an_import_of_something_later_or_private_is_found(
     tmp_path: Path, module: str, line: str
 ) -> None:
-    path = tmp_path / module
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"{line}\n")
     with pytest.raises(AssertionError):
-        _check_imports(path, tmp_path)
+        _check_line(tmp_path, module, line)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +118,7 @@ def test_an_import_of_something_later_or_private_is_found(
 def test_an_import_of_something_earlier_is_not(
     tmp_path: Path, module: str, line: str
 ) -> None:
-    path = tmp_path / module
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f"{line}\n")
-    _check_imports(path, tmp_path)
+    _check_line(tmp_path, module, line)
 
 
 def test_analysis_stands_on_the_first_packages_only(project_root: Path) -> None:

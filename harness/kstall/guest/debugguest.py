@@ -205,7 +205,7 @@ def _boot(
     steps = guestrun.steps_for(series)
     guest_run = guestrun.start(vm, out, deadline, context.ui.say, steps=steps)
     limits = guestrun.thresholds_for(vm)
-    # What the kernel reported counts, whatever became of the guest after that.
+    # The kernel's reports count, however the guest ended after them.
     if not guestrun.relevant_reports(guest_run, limits):
         guestrun.require_witness(guest_run)
         guestrun.require_time(guest_run, out / "results", limits)

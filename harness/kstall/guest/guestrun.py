@@ -93,8 +93,8 @@ def machine_for(series: Series) -> guest.Machine:
 
 
 def at_once(processors: int, machines: Iterable[guest.Machine]) -> int:
-    """How many guests there is memory for, if each may have the largest machine: at
-    most so many as there are ``processors`` for, and at least one."""
+    """How many guests the memory allows, if each may need the largest machine: at least
+    one, and at most ``processors``."""
     largest = max(machine.bytes_of_memory for machine in machines)
     return max(1, min(processors, space.memory() // (largest + _BESIDE_MEMORY)))
 
@@ -721,7 +721,7 @@ def _is_usable(entry: Path) -> bool:
 def _refuse_kept(vm: Guest, results: Path, expected: tuple[str, ...]) -> None:
     """Raise as `_refuse` for reports in ``results`` that were accepted without them.
 
-    `scan_file` may know more reports than when they were.
+    `scan_file` may recognize more reports today than it did then.
     """
     text = results / "console.txt"
     splats = console.scan_file(text)

@@ -16,10 +16,10 @@ from ..series import Context
 
 @dataclass(frozen=True)
 class KeptResults:
-    """The cache's entry for a guest's results; of its ``kind`` there are ``limit``.
+    """The cache entry for a guest's results.
 
-    It is used unless ``fresh`` results are asked for, or it is not ``usable``.
-    ``forget`` drops the results where else they are.
+    At most ``limit`` entries of a ``kind`` are kept.  The entry is used if it is
+    ``usable`` and ``fresh`` is not set.  ``forget`` drops copies outside of the cache.
     """
 
     context: Context
@@ -32,15 +32,15 @@ class KeptResults:
 
     @property
     def entry(self) -> Path:
-        """Where it is, if it exists."""
+        """Its path; it may not exist."""
         return self.context.cache / self.kind / self.key
 
     def turn(self, doing: str = "runs this very guest") -> AbstractContextManager[None]:
-        """Hold the lock that all of this needs, see `Context.turn`."""
+        """Hold the lock that all other methods need, see `Context.turn`."""
         return self.context.turn(f"{self.kind}-{self.key}", doing)
 
     def copy(self, target: Path) -> bool:
-        """Copy the results to ``target``, if they are usable; returns whether."""
+        """Copy usable results to ``target``; returns whether there were any."""
         with cache.held(self.entry):
             if usable := not self.fresh and self.usable(self.entry):
                 ignored = shutil.ignore_patterns(cache.LIST)
@@ -49,18 +49,18 @@ class KeptResults:
 
     @contextlib.contextmanager
     def replaced(self) -> Iterator[Path]:
-        """A directory to fill with other results, which are kept if possible."""
+        """A directory to fill with new results, which replace the old ones."""
         with cache.keep_if_possible(self.entry) as scratch:
             yield scratch
         cache.prune(self.entry.parent, keep=self.limit)
 
     def keep(self, results: Path) -> None:
-        """Keep ``results`` instead."""
+        """Replace the kept results by ``results``."""
         with self.replaced() as scratch:
             shutil.copytree(results, scratch, dirs_exist_ok=True)
 
     def drop(self) -> None:
-        """Keep none: results of an earlier guest do not disprove those of a later."""
+        """Delete the entry, which results of a later guest have disproved."""
         # In a read-only cache removing what does not exist fails as well.
         if self.entry.exists():
             cache.remove(self.entry)

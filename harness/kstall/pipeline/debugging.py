@@ -38,7 +38,7 @@ _TRIGGER_FIX = "trace-module-trigger"
 
 @dataclass(frozen=True, eq=False)
 class DebugGuest:
-    """A guest to boot; ``fresh``: whatever is cached of an earlier one."""
+    """A guest to boot, or with ``fresh`` to boot even if results of it are cached."""
 
     series: Series
     group: Group

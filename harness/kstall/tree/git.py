@@ -38,7 +38,7 @@ _SETTINGS = {
     "gc.auto": "0",
 }
 _ATTRIBUTES = "* -text -eol -ident -filter -working-tree-encoding\n"
-#: The environment for commits of ours, whatever the user's configuration is.
+#: The environment for our own commits, independent of the user's configuration.
 IDENTITY = {
     "GIT_AUTHOR_NAME": "kstall",
     "GIT_AUTHOR_EMAIL": "noreply@kstall.invalid",
@@ -280,7 +280,7 @@ def sizes(checkout: Checkout) -> dict[str, tuple[str, int]]:
 
 
 def keep_exact(repository: Path) -> None:
-    """Have files as they are in ``repository``, a git directory of ours.
+    """Let git leave files unchanged in ``repository``, one of our git directories.
 
     Attributes may rewrite lines, ids and whole files on checkout.
     """
