@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
 import fake_kernel
 from kstall import cli
@@ -23,6 +24,23 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not to be sent" not in shown
     assert cli.main(["show", "pci-aer-leaks"]) == 0
     assert "  not to be sent: by their titles, " in capsys.readouterr().out
+
+
+def test_tables_of_a_log_end_where_their_text_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console = cli._console()
+    table = Table("check", "detail", box=None)
+    table.add_row("a", "a detail as long as the longest cell")
+    table.add_row("b", "short")
+    console.print(table)
+    console.print("  indented  ")
+    assert capsys.readouterr().out == (
+        " check  detail\n"
+        " a      a detail as long as the longest cell\n"
+        " b      short\n"
+        "  indented\n"
+    )
 
 
 def test_an_unknown_series_is_two(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, get_args
+from typing import IO, TYPE_CHECKING, get_args
 
 from rich.console import Console
 from rich.markup import escape
@@ -130,12 +130,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return CANNOT_RUN
 
 
+class _Unpadded(io.TextIOBase):
+    """A text stream without blanks at the ends of lines, which rich pads tables with."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the stream, by which rich chooses its characters."""
+        return self._stream.encoding
+
+    def write(self, text: str) -> int:
+        """Write ``text``, of which rich passes whole lines."""
+        self._stream.write(re.sub(r" +$", "", text, flags=re.MULTILINE))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream itself."""
+        self._stream.flush()
+
+
 def _console(*, stderr: bool = False) -> Console:
     """The output: not cut to a width where there is no terminal, and without emoji, as
     `x.c:100:5` holds the code of one."""
     console = Console(stderr=stderr, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = 1000
+        console.file = _Unpadded(console.file)
     return console
 
 
