@@ -216,7 +216,7 @@ def test_layout_and_holes() -> None:
 
 def test_bpftrace_output() -> None:
     out = records.bpftrace((DATA / "bpftrace" / "maps.json").read_text())
-    assert (out.probes, out.lost) == (3, 0)
+    assert out.lost == 0
     assert out.lines == ('a "quoted" line', "no newline yes")
     assert out.maps["@m"] == {"": 334} and out.maps["@sw"] == {"": 12993}
     assert out.maps["@c"]["sh,262"] == 20
@@ -225,12 +225,6 @@ def test_bpftrace_output() -> None:
     assert out.maps["@u"] == {"1": 2**64 - 1}
     assert out.hists["@h"]["bpftrace"][0] == Bucket(2, 3, 1)
     assert out.hists["@l"][""][-1] == Bucket(100, None, 37)
-    assert out.stats["@s"]["sh"] == {"count": 92, "average": 107, "total": 9902}
-    assert out.stats["@s1"][""]["total"] == 9964
-    assert out.stats["@a"] == {"": {"average": 106}}
-    event, _, cpu, tid, pid, comm, args, number = out.values[0]
-    assert (event, cpu, tid == pid) == ("raw_syscalls:sys_enter", 0, True)
-    assert (comm, len(args), isinstance(number, int)) == ("bpftrace", 6, True)
 
 
 def test_bpftrace_trouble() -> None:

@@ -258,19 +258,15 @@ class Bucket:
 class Output:
     """What one bpftrace run printed as JSON.
 
-    ``maps``, ``hists`` and ``stats`` are by map name ("@wait"), then by key; the key
-    of a map without one is "", of several parts "a,b" (bpftrace's own joining, so a
-    comma within a string key is not told apart).  A map that was printed repeatedly
-    has its last value.  ``values`` are the arguments of print(), in order, ``lines``
-    the text of printf(), ``probes`` how many were to be attached.
+    ``maps`` and ``hists`` are by map name ("@wait"), then by key; the key of a map
+    without one is "", of several parts "a,b" (bpftrace's own joining, so a comma within
+    a string key is not told apart).  A map that was printed repeatedly has its last
+    value.  ``lines`` are the text of printf().
     """
 
     maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     hists: Mapping[str, Mapping[str, tuple[Bucket, ...]]] = field(default_factory=dict)
-    stats: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
-    values: tuple[Any, ...] = ()
     lines: tuple[str, ...] = ()
-    probes: int | None = None
     lost: int = 0
 
 
@@ -278,10 +274,7 @@ def bpftrace(text: str) -> Output:
     """Read the JSON that bpftrace (0.23 to 0.26) wrote.  Raises `Malformed`."""
     maps: dict[str, dict[str, Any]] = {}
     hists: dict[str, dict[str, tuple[Bucket, ...]]] = {}
-    stats: dict[str, dict[str, Mapping[str, int]]] = {}
-    values: list[Any] = []
     printed: list[str] = []
-    probes: int | None = None
     lost = 0
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -294,28 +287,19 @@ def bpftrace(text: str) -> Output:
                 maps |= {name: _keyed(entry) for name, entry in data.items()}
             case "hist":
                 hists |= {name: _histogram(entry) for name, entry in data.items()}
-            case "stats":
-                stats |= {name: _statistics(entry) for name, entry in data.items()}
-            case "value":
-                values.append(data)
             case "printf" | "time" | "cat" | "join" | "syscall":
                 printed.append(data)
-            case "attached_probes":
-                probes = data["probes"] if data else value["count"]
             case "lost_events":
                 lost += data["events"] if isinstance(data, dict) else 1
-            case "helper_error":
-                # The agent has reported it.
+            case "attached_probes" | "stats" | "value" | "helper_error":
+                # No check reads the first three; the agent has reported the last.
                 pass
             case _:
                 raise Malformed(f"bpftrace line {number}: unknown type {kind!r}")
     return Output(
         maps=maps,
         hists=hists,
-        stats=stats,
-        values=tuple(values),
         lines=tuple("".join(printed).splitlines()),
-        probes=probes,
         lost=lost,
     )
 
@@ -341,18 +325,4 @@ def _histogram(entry: Any) -> dict[str, tuple[Bucket, ...]]:
             for bucket in buckets
         )
         for key, buckets in _keyed(entry).items()
-    }
-
-
-def _statistics(entry: Any) -> dict[str, Mapping[str, int]]:
-    if not isinstance(entry, dict):
-        return {"": {"average": entry}}
-    # Without a key the three figures themselves stand where the keys would.
-    if set(entry) == {"count", "average", "total"} and not any(
-        isinstance(figure, dict) for figure in entry.values()
-    ):
-        return {"": dict(entry)}
-    return {
-        key: figures if isinstance(figures, dict) else {"average": figures}
-        for key, figures in entry.items()
     }
