@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.evidence.records import Trace
 
 MS = 1_000_000
 PAGE = 4096
@@ -41,7 +40,7 @@ def _load(
     folder.mkdir()
     (folder / "stdout").write_text(text)
     load = WorkloadResult(name, folder, {}, {"exit_status": 0})
-    load.__dict__["_traced"] = Trace(events, 0)
+    load.__dict__["_traced"] = events
     return load
 
 

@@ -14,7 +14,6 @@ from typing import cast
 import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.evidence.records import Trace
 from kstall.verdict import Verdict
 
 US = 1_000
@@ -157,7 +156,7 @@ class Lazy:
         facts.append({"what": "probes", "entered": self.entered, "waits": self.waits})
         (folder / "stdout").write_text("\n".join(map(json.dumps, facts)))
         load = WorkloadResult("disk-lazy", folder, {}, {})
-        load.__dict__["_traced"] = Trace(tuple(self.events), 0)
+        load.__dict__["_traced"] = tuple(self.events)
         return load
 
     def evidence(self, place: Path) -> Evidence:
@@ -371,7 +370,7 @@ def test_freed_once(
         loads[load] = WorkloadResult(load, folder, {}, {})
         # The others are quiet.
         of = events if load == "disk-lazy" else []
-        loads[load].__dict__["_traced"] = Trace(tuple(of), 0)
+        loads[load].__dict__["_traced"] = tuple(of)
     verdict = checks.each_unmapping_is_freed_once(Evidence(tmp_path, {}, loads, {}))
     labels = {
         comparison.label for comparison in verdict.comparisons if not comparison.ok
@@ -390,7 +389,7 @@ def _named(place: Path, named: list[tuple[int, int, str]], full: int = 1) -> Evi
     (place / "bench-lazy/stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("bench-lazy", place / "bench-lazy", {}, {})
     events = [_flush(100 * US, 255, full), _flush(300 * US, 255, full)]
-    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    load.__dict__["_traced"] = tuple(events)
     return Evidence(place, {}, {"bench-lazy": load}, {})
 
 
@@ -453,7 +452,7 @@ def test_sizes_add_up(
         fact = {"what": "phase", "name": phase, "begin_ns": 0, "end_ns": 2000 * MS}
         (folder / "stdout").write_text(json.dumps(fact))
         loads[name] = WorkloadResult(name, folder, {}, {})
-        loads[name].__dict__["_traced"] = Trace(tuple(_waiting().events), 0)
+        loads[name].__dict__["_traced"] = tuple(_waiting().events)
     verdict = checks.sizes_add_up(Evidence(tmp_path, {}, loads, {}))
     assert {
         comparison.label for comparison in verdict.comparisons if not comparison.ok
@@ -505,7 +504,7 @@ def _strict(place: Path, change: Callable[[dict[str, object]], None]) -> Evidenc
     facts.append({"what": "probes", "waits": waits})
     (folder / "stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("bench-strict", folder, {}, {})
-    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    load.__dict__["_traced"] = tuple(events)
     return Evidence(place, {}, {"bench-strict": load}, {})
 
 
@@ -594,7 +593,7 @@ def test_two_devices(
     ]
     (tmp_path / "operator/stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("operator", tmp_path / "operator", {}, {})
-    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    load.__dict__["_traced"] = tuple(events)
     evidence = Evidence(tmp_path, {}, {"operator": load}, {})
     assert _wrong_labels(checks.either_device_is_reported(evidence)) == wrong
 
@@ -631,7 +630,7 @@ def _crowded(place: Path, *, others: int = 3, **told: int) -> Evidence:
     ]
     (place / "crowd/stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("crowd", place / "crowd", {}, {})
-    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    load.__dict__["_traced"] = tuple(events)
     return Evidence(place, {}, {"crowd": load}, {})
 
 
@@ -673,7 +672,7 @@ def _switched(place: Path, lazy: int, at: int) -> Evidence:
     (place / "switch-late/stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult("switch-late", place / "switch-late", {}, {})
     told = (_event(13 * US, "iotlb_sync", lazy=lazy),)
-    load.__dict__["_traced"] = Trace(told, 0)
+    load.__dict__["_traced"] = told
     return Evidence(place, {}, {"switch-late": load}, {})
 
 
@@ -721,7 +720,7 @@ def _tables(place: Path, walks: int, *, walking: bool, syncs: int = 0) -> Eviden
     lines.append({"what": "probes", "waits": [], "walks": probed, "walking": walking})
     (folder / "stdout").write_text("\n".join(map(json.dumps, lines)))
     load = WorkloadResult("lazy-tables", folder, {}, {})
-    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    load.__dict__["_traced"] = tuple(events)
     return Evidence(place, {}, {"lazy-tables": load}, {})
 
 

@@ -13,7 +13,6 @@ from types import ModuleType
 import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.evidence.records import Trace
 from kstall.series import Project
 from kstall.verdict import Verdict
 
@@ -93,7 +92,7 @@ def _load(place: Path, name: str, facts: list[object], events: list[Event]) -> E
     folder.mkdir()
     (folder / "stdout").write_text("\n".join(map(json.dumps, facts)))
     load = WorkloadResult(name, folder, {}, {})
-    load.__dict__["_traced"] = Trace(tuple(events), 0)
+    load.__dict__["_traced"] = tuple(events)
     return Evidence(place, {}, {name: load}, {})
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from kstall.evidence import Event, Evidence, WorkloadResult
-from kstall.evidence.records import Trace
 
 MS = 1_000_000
 GROUP = 37
@@ -286,7 +285,7 @@ def test_workers_of_io_uring(
         for turn in range(12)
     ]  # fmt: skip
     load = evidence.workload("io-wq")
-    load.__dict__["_traced"] = Trace(tuple(switches), 0)
+    load.__dict__["_traced"] = tuple(switches)
     assert _wrong(checks.workers_stop_in_the_kernel(evidence)) == wrong
 
 

@@ -537,7 +537,7 @@ def stall_shows_while_it_lasts(ev: Evidence) -> Verdict:
     for case, least in (("async-stall", 1), ("async-stall-file", 2)):
         (line,) = _case(load, case, "stall")
         (record,) = _case(load, case, "async")
-        events = records.trace("\n".join(line["trace"]), ev.layouts.values()).events
+        events = records.trace("\n".join(line["trace"]), ev.layouts.values())
         queued, started = (
             {event.fields["req"]: event for event in events if event.name == name}
             for name in (QUEUE, START)
@@ -867,7 +867,7 @@ def _wait_fits(v: Verdict, case: str, line: Line, pair: Sequence[Event]) -> None
 
 def _own_trace(ev: Evidence, load: WorkloadResult, case: str) -> tuple[Event, ...]:
     (line,) = _case(load, case, "mid")
-    return records.trace("\n".join(line["trace"]), ev.layouts.values()).events
+    return records.trace("\n".join(line["trace"]), ev.layouts.values())
 
 
 def _calls(load: WorkloadResult) -> Iterator[tuple[RingId, int, int, int]]:

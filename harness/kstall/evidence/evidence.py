@@ -77,7 +77,7 @@ class WorkloadResult:
         return self._text("kmsg.txt")
 
     @functools.cached_property
-    def _traced(self) -> records.Trace:
+    def _traced(self) -> tuple[records.Event, ...]:
         path = self.dir / "trace.txt"
         if not path.exists():
             raise EvidenceError(f"workload {self.name} recorded no ftrace events")
@@ -90,7 +90,7 @@ class WorkloadResult:
 
     def events(self, name: str | None = None) -> tuple[records.Event, ...]:
         """What ftrace recorded, in time order (``ts_ns``: whole microseconds)."""
-        return _named(self._traced.events, name)
+        return _named(self._traced, name)
 
     def record(
         self, name: str | None = None, *, partly: bool = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parsers of guest results: trace text, recorder lines, bpftrace output, losses.
+"""Parsers of guest results: trace text, recorder lines, bpftrace output.
 
 Pure: text in, values out, so that saved results can be judged again.  Two readers
 give the same `Event`: `trace` (ftrace's text: time rounded to the nearest
@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from kstall_guest.layout import Field, Hole, Layout
-from kstall_guest.tracefs import lost as trace_lost
-from kstall_guest.tracefs import parse_stats
 
 from ..ftrace import Event, Malformed, parse_layout
 from .printk import Printed, Unreadable, compile_fmt
@@ -33,15 +31,12 @@ __all__ = [
     "Layout",
     "Malformed",
     "Output",
-    "Trace",
     "bpftrace",
     "computed_once",
     "injected",
     "parse_layout",
-    "parse_stats",
     "recorded",
     "trace",
-    "trace_lost",
 ]
 
 # comm is at most 15 bytes and printed as "%16s", so the dash stands in column 17 (or
@@ -52,7 +47,7 @@ _LINE = re.compile(
     r"(?:\S{4,8} +| +)?(?P<s>\d+)\.(?P<us>\d{6}): (?P<name>\w+): ?(?P<body>.*)",
     re.S,
 )
-_LOST = re.compile(r"CPU:\d+ \[LOST (?:(\d+) )?EVENTS\]")
+_LOST = re.compile(r"CPU:\d+ \[LOST (?:\d+ )?EVENTS\]")
 _STARTED = re.compile(r"#+ CPU \d+ buffer started #+")
 
 
@@ -92,16 +87,10 @@ def _recorded(value: object) -> bool:
     return isinstance(value, tuple) and bool(value) and isinstance(value[0], Event)
 
 
-@dataclass(frozen=True)
-class Trace:
-    """An instance's buffer; ``lost`` counts gaps the text itself mentions."""
-
-    events: tuple[Event, ...]
-    lost: int
-
-
-def trace(text: str, layouts: Iterable[Layout]) -> Trace:
+def trace(text: str, layouts: Iterable[Layout]) -> tuple[Event, ...]:
     """Read a trace file with the formats of the events that were enabled.
+
+    Gaps that the text mentions are skipped: the agent counts what was lost.
 
     Raises `Malformed`, with the line, on an event without a format, on one whose print
     fmt cannot be read, and on text that its print fmt cannot have produced.
@@ -117,12 +106,8 @@ def trace(text: str, layouts: Iterable[Layout]) -> Trace:
             continue
         formats.setdefault(layout.name, []).append(entry)
     events: list[Event] = []
-    lost = 0
     for number, line in _records(text):
-        if gap := _LOST.fullmatch(line):
-            lost += int(gap[1] or 1)
-            continue
-        if _STARTED.fullmatch(line):
+        if _LOST.fullmatch(line) or _STARTED.fullmatch(line):
             continue
         match = _LINE.fullmatch(line)
         if match is None:
@@ -132,7 +117,7 @@ def trace(text: str, layouts: Iterable[Layout]) -> Trace:
             cause = unreadable[name]
             raise Malformed(f"trace line {number}: {name}: {cause}") from cause
         events.append(_event(match, formats.get(name, []), number))
-    return Trace(tuple(events), lost)
+    return tuple(events)
 
 
 def _records(text: str) -> list[tuple[int, str]]:
