@@ -54,11 +54,6 @@ class WorkloadResult:
         return None if value is None else int(value)
 
     @property
-    def seconds(self) -> float:
-        """How long the program ran, in guest seconds."""
-        return float(self.facts["seconds"])
-
-    @property
     def stdout(self) -> str:
         """The program's output."""
         return self._text("stdout")
