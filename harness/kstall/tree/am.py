@@ -27,8 +27,7 @@ _SETTINGS = {
     "advice.mergeConflict": "false",
     "core.fsync": "none",
 }
-_OFFSET = re.compile(r"Hunk #(\d+) succeeded at (\d+) \(offset (-?\d+) lines?\)")
-_CHECKING = re.compile(r"Checking patch (?:.* => )?(.+)\.\.\.")
+_OFFSET = re.compile(r"(?m)^Hunk #\d+ succeeded at \d+ \(offset -?\d+ lines?\)")
 _FAILED = re.compile(r"error: patch failed: (.+):(\d+)")
 _OTHER = re.compile(r"error: (.+?): (.+)")
 
@@ -43,20 +42,6 @@ class File:
     def facts(self) -> tuple[str, bool]:
         """A digest of the content, and the mode, in a form that JSON takes."""
         return hashlib.sha256(self.data).hexdigest(), self.executable
-
-
-@dataclass(frozen=True)
-class Offset:
-    """A hunk that fits, but ``lines`` below (or above) the line it names.
-
-    It was applied at ``line`` of ``file``.
-    """
-
-    patch: Path
-    file: str
-    hunk: int
-    line: int
-    lines: int
 
 
 class ApplyError(DoesNotApply):
@@ -102,8 +87,8 @@ State = dict[str, File | None]
 
 def apply(
     pristine: Mapping[str, File | None], patches: Sequence[PatchFile], scratch: Path
-) -> tuple[list[State], list[Offset]]:
-    """The files after 0, 1, ... patches, and which hunks moved.
+) -> tuple[list[State], list[Path]]:
+    """The files after 0, 1, ... patches, and the patch of each hunk that moved.
 
     ``pristine`` has every path that a patch touches; ``scratch`` is an empty directory
     that the caller removes.  Raises `ApplyError` and `BadPatch`.
@@ -121,9 +106,9 @@ def apply(
     _git(work, "add", "--all", "--force", ".")
     _git(work, "commit", "-q", "--allow-empty", "--no-verify", "-m", "base")
     states: list[State] = [dict(pristine)]
-    offsets: list[Offset] = []
+    offsets: list[Path] = []
     for patch in patches:
-        offsets += _check(patch, work, scratch)
+        offsets += [patch.path] * _moved(patch, work, scratch)
         _am(patch, work)
         states.append({path: read(work / path) for path in pristine})
     _require_announced(patches, work)
@@ -136,8 +121,11 @@ def _git(work: Path, *words: str | Path) -> str:
     )
 
 
-def _check(patch: PatchFile, work: Path, scratch: Path) -> list[Offset]:
-    """Ask `git apply`, which unlike `git am` says at which lines the hunks fit."""
+def _moved(patch: PatchFile, work: Path, scratch: Path) -> int:
+    """How many hunks fit at another line than they name, as only `git apply` says.
+
+    Raises `ApplyError` if one does not fit at all.
+    """
     message, diff = scratch / "message", scratch / "diff"
     git.git(
         *("mailinfo", message, diff),
@@ -150,15 +138,7 @@ def _check(patch: PatchFile, work: Path, scratch: Path) -> list[Offset]:
         verdict = _apply(work, "--check", "--index", "-v", diff)
     except git.GitError as error:
         raise _conflict(patch, error.output, work, diff) from error
-    offsets = []
-    file = ""
-    for line in verdict.splitlines():
-        if match := _CHECKING.match(line):
-            file = match[1]
-        elif match := _OFFSET.match(line):
-            hunk, at, lines = map(int, match.groups())
-            offsets.append(Offset(patch.path, file, hunk, at, lines))
-    return offsets
+    return len(_OFFSET.findall(verdict))
 
 
 def _apply(work: Path, *words: str | Path) -> str:

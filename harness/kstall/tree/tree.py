@@ -28,7 +28,7 @@ from pathlib import Path
 from ..base import KstallError, cache, elsewhere, space
 from ..series import PatchFile
 from . import am, listing, store
-from .am import File, Offset
+from .am import File
 from .source import Base
 
 _REGULAR = ("100644", "100755")
@@ -40,14 +40,14 @@ class Plan:
     """What the files of ``base`` should be under ``patches``.
 
     ``states[n]`` holds, after n patches, each touched file by path: None where there
-    is none.  All states have the same paths.  ``offsets`` are the hunks that did not
-    apply at the line they name.
+    is none.  All states have the same paths.  ``offsets`` has the patch of each hunk
+    that did not apply at the line it names.
     """
 
     base: Base
     patches: tuple[PatchFile, ...]
     states: tuple[tuple[tuple[str, File | None], ...], ...]
-    offsets: tuple[Offset, ...]
+    offsets: tuple[Path, ...]
 
     @property
     def files(self) -> dict[str, File | None]:
@@ -77,7 +77,7 @@ class Plan:
             raise ValueError(f"{count} of {len(self.patches)} patches")
         patches = self.patches[:count]
         paths = {patch.path for patch in patches}
-        offsets = tuple(offset for offset in self.offsets if offset.patch in paths)
+        offsets = tuple(path for path in self.offsets if path in paths)
         return Plan(self.base, patches, self.states[: count + 1], offsets)
 
 
@@ -155,13 +155,13 @@ def combined(patches: Sequence[PatchFile], parts: Sequence[Plan]) -> Plan:
     }
     current = dict(item for part in parts for item in part.states[0])
     states = [tuple(sorted(current.items()))]
-    offsets: list[Offset] = []
+    offsets: list[Path] = []
     for patch in patches:
         number = part_of[patch.path]
         counts[number] += 1
         current.update(parts[number].states[counts[number]])
         states.append(tuple(sorted(current.items())))
-        offsets += (o for o in parts[number].offsets if o.patch == patch.path)
+        offsets += (path for path in parts[number].offsets if path == patch.path)
     return Plan(parts[0].base, tuple(patches), tuple(states), tuple(offsets))
 
 
