@@ -195,7 +195,6 @@ class PathsCompared:
     differences: tuple[Difference, ...]
     unmatched: tuple[tuple[int, int], ...]
     added: tuple[Instruction, ...]
-    removed: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -260,7 +259,6 @@ class Comparer:
             for node, match in matches.items()
             if not match.matched
         )
-        added, removed = self._overall(start)
         return PathsCompared(
             proven=complete and not unmatched,
             most=_extreme(matches, start, lambda match: match.net),
@@ -272,20 +270,16 @@ class Comparer:
             ),
             differences=differences,
             unmatched=unmatched,
-            added=added,
-            removed=removed,
+            added=self._added(start),
         )
 
-    def _overall(self, start: _Node) -> tuple[tuple[Instruction, ...], tuple[str, ...]]:
-        """What can be reached on one side only, each place once."""
+    def _added(self, start: _Node) -> tuple[Instruction, ...]:
+        """What can be reached on the patched side only, each place once."""
         base = _places(self._base.reach(start.base))
         patched = _places(self._patched.reach(start.patched))
         ours = Counter(instruction.form for instruction in patched.values())
         theirs = Counter(instruction.form for instruction in base.values())
-        return (
-            _those(tuple(patched.values()), ours - theirs),
-            tuple(sorted((theirs - ours).elements())),
-        )
+        return _those(tuple(patched.values()), ours - theirs)
 
     def _match(self, node: _Node) -> _Match:
         base, patched = self._base.at(node.base), self._patched.at(node.patched)
