@@ -56,15 +56,6 @@ class BasicBlock:
     setter: str = ""
     next: tuple[State, ...] = ()
 
-    @property
-    def forms(self) -> Counter[str]:
-        """What it executes, the NOPs of disabled sites left out."""
-        return Counter(
-            instruction.form
-            for instruction in self.instructions
-            if instruction.address not in self.nops
-        )
-
 
 class Walk:
     """Stretches of one side, by where they begin."""
