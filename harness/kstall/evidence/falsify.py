@@ -488,12 +488,6 @@ class Genuine:
         """The genuine evidence, without what is withheld from mutants."""
         return self._evidence({})
 
-    def fires_in(self, event: str) -> frozenset[str]:
-        """The workloads that have records of ``event``."""
-        return frozenset(
-            name for name, load in self._loads.items() if load.records(event)
-        )
-
     def falsified(self, mutant: FieldMutant) -> tuple[Evidence, frozenset[str]]:
         """The evidence of ``mutant``, and the workloads in which it differs.
 
