@@ -29,8 +29,6 @@ class NoSpace(KstallError):
             next="free some space, or use a larger disk: KSTALL_CACHE names the cache, "
             "and --out the place for runs",
         )
-        self.needed = needed
-        self.free = free
 
 
 def require(cache: Path, needed: int, purpose: str) -> None:
