@@ -157,7 +157,6 @@ class Tracepoint(Table):
     kind: Literal["event", "bare"] = "event"
     patch: Text
     header: Text
-    stable_abi: bool = False
     joins: Text
     site: Annotated[tuple[SiteSpec, ...], Field(min_length=1)]
     fields: dict[Identifier, Text]
