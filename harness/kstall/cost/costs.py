@@ -49,6 +49,11 @@ class FunctionSize(Model):
     base: int | None = Field(description="bytes")
     patched: int | None = Field(description="bytes")
 
+    @property
+    def growth(self) -> int:
+        """Bytes more than in the base."""
+        return (self.patched or 0) - (self.base or 0)
+
 
 class SectionSize(Model):
     """A section whose size changed, in bytes."""
@@ -103,6 +108,14 @@ class FunctionPaths(Model):
         default=[], description="added instructions, if there is no proof by paths"
     )
 
+    @property
+    def cost(self) -> int:
+        """The instructions more on a path that count.
+
+        The order of blocks changes with any edit; on a hot path even that counts.
+        """
+        return self.most if self.hot else self.work
+
 
 class StructChange(Model):
     """A struct that changed, or that is new; sizes in bytes."""
@@ -118,6 +131,11 @@ class StructChange(Model):
     )
     members: list[str] = Field(default=[], description="members that came or went")
     record: bool = Field(default=False, description="the record of a new event")
+
+    @property
+    def growth(self) -> int:
+        """Bytes more than in the base."""
+        return (self.patched or 0) - (self.base or 0)
 
 
 class Prototype(Model):
@@ -211,6 +229,22 @@ class Measurement(Model):
     because: str | None = Field(
         default=None, description="why that is more than the NOPs that it crosses"
     )
+
+    @property
+    def medians(self) -> dict[Mode, float]:
+        """Instructions of an operation in each measured mode."""
+        return {sample.mode: sample.median for sample in self.samples}
+
+    @property
+    def hits(self) -> float | None:
+        """Events per operation; None if they were not counted."""
+        hits = (sample.hits for sample in self.samples if sample.hits is not None)
+        return next(hits, None)
+
+    @property
+    def limit(self) -> float:
+        """What the difference may be, in instructions of an operation."""
+        return self.predicted + self.others + self.resolution
 
 
 class Exemption(Model):

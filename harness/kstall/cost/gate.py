@@ -217,12 +217,10 @@ def _judge_path(
     allowed = exempt.calls if exempt else ()
     calls = [line for line in path.calls if line.split()[-1] not in allowed]
     verdict.equal(f"{name}: calls while off", _few(calls) or "none", "none")
-    # The order of blocks changes with any edit; on a hot path even that counts.
-    most = path.most if path.hot else path.work
     how = "more on a path" if path.proven else "that were not reached before"
     limit = exempt.instructions if exempt else 0
-    verdict.at_most(f"{name}: instructions {how} while off", most, limit)
-    if most > limit:
+    verdict.at_most(f"{name}: instructions {how} while off", path.cost, limit)
+    if path.cost > limit:
         added = [
             line for stretch in path.stretches for line in stretch.added
         ] + path.added
@@ -259,9 +257,7 @@ def off_costs_what_is_predicted(series: Series, overhead: Overhead) -> Verdict:
             f"{measurement.workload}: instructions per {measurement.operation} added "
             "while off",
             round(measurement.difference, 3) if measurement.visible else 0,
-            round(
-                measurement.predicted + measurement.others + measurement.resolution, 3
-            ),
+            round(measurement.limit, 3),
         )
     return verdict
 
@@ -273,14 +269,7 @@ def measured_operations_cross_sites(series: Series, overhead: Overhead) -> Verdi
     crossing = {workload.name for workload in series.measures if workload.nops}
     for measurement in overhead.measurements:
         if measurement.workload in crossing:
-            hits = next(
-                (
-                    sample.hits
-                    for sample in measurement.samples
-                    if sample.hits is not None
-                ),
-                0,
-            )
+            hits = measurement.hits or 0
             more = (
                 measurement.difference - measurement.others
                 if measurement.visible and measurement.difference

@@ -354,11 +354,10 @@ def paths(footprint: costs.Footprint) -> list[str]:
     for path in footprint.paths:
         heat = ", hot" if path.hot else ""
         where = "on a path" if path.proven else "not reached before"
-        most = path.most if path.hot else path.work
-        jumps = path.most - most
+        jumps = path.most - path.cost
         lines.append(
             f"{path.name}() [{path.binary}{heat}]: {path.nops} NOP, other instructions "
-            f"{where}: {most:+} at most"
+            f"{where}: {path.cost:+} at most"
             + (f", and unconditional jumps: {jumps}" if jumps else "")
         )
     return lines
@@ -425,6 +424,6 @@ def structs(footprint: costs.Footprint) -> list[str]:
 
 def medians(measurement: costs.Measurement) -> Mapping[str, str]:
     """Instructions per operation by mode, as text; - where there are none."""
-    by_mode = {sample.mode: f"{sample.median:,.1f}" for sample in measurement.samples}
+    by_mode = {mode: f"{value:,.1f}" for mode, value in measurement.medians.items()}
     modes: Sequence[costs.Mode] = ("base", "off", "ftrace", "bpftrace")
     return {mode: by_mode.get(mode, "-") for mode in modes}

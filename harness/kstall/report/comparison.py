@@ -545,16 +545,8 @@ def _footprints(old: Footprint, new: Footprint) -> Iterator[Change]:
     for old_struct, new_struct in _paired(
         old.structs, new.structs, lambda struct: (struct.binary, struct.name)
     ):
-        old_count = (
-            (old_struct.patched or 0) - (old_struct.base or 0)
-            if old_struct is not None
-            else 0
-        )
-        new_count = (
-            (new_struct.patched or 0) - (new_struct.base or 0)
-            if new_struct is not None
-            else 0
-        )
+        old_count = old_struct.growth if old_struct is not None else 0
+        new_count = new_struct.growth if new_struct is not None else 0
         struct = new_struct or old_struct
         if old_count != new_count and struct is not None and not struct.record:
             yield _change(

@@ -74,7 +74,6 @@ def environment() -> jinja2.Environment:
         above_base=above_base,
         crossing=crossing,
         needed=needed,
-        growth=growth,
         too_much=too_much,
     )
     env.tests["unusual"] = lambda check: check.status != "pass"
@@ -190,7 +189,7 @@ def _stopped(report: Report) -> Iterator[tuple[str, Stage]]:
 
 def above_base(measurement: Measurement) -> dict[Mode, float]:
     """Instructions of an operation above the base, in each measured mode."""
-    medians = {sample.mode: sample.median for sample in measurement.samples}
+    medians = measurement.medians
     base = medians.get("base")
     if base is None:
         return {}
@@ -201,7 +200,7 @@ def needed(footprint: Footprint, exemption: Exemption) -> int | None:
     """How much of ``exemption`` the binaries need: instructions on a path, or bytes."""
     if exemption.struct is not None:
         grown = [
-            struct.patched - struct.base
+            struct.growth
             for struct in footprint.structs
             if struct.name == exemption.struct
             and struct.base is not None
@@ -209,7 +208,7 @@ def needed(footprint: Footprint, exemption: Exemption) -> int | None:
         ]
         return max(grown, default=None)
     paths = [
-        path.most if path.hot else path.work
+        path.cost
         for path in footprint.paths
         if path.name.partition(".")[0] == exemption.function
     ]
@@ -218,18 +217,13 @@ def needed(footprint: Footprint, exemption: Exemption) -> int | None:
 
 def too_much(measurement: Measurement) -> bool:
     """Whether the events cost more while off than the gate allows."""
-    limit = measurement.predicted + measurement.others + measurement.resolution
-    return (
-        bool(measurement.visible)
-        and round((measurement.difference or 0) - limit, 3) > 0
-    )
+    excess = (measurement.difference or 0) - measurement.limit
+    return bool(measurement.visible) and round(excess, 3) > 0
 
 
 def crossing(measurement: Measurement) -> str:
     """Whether the operation reaches the events, by their counts when enabled."""
-    hits = next(
-        (sample.hits for sample in measurement.samples if sample.hits is not None), None
-    )
+    hits = measurement.hits
     if hits is None:
         return "Whether the operation reaches an event was not counted."
     if hits:
@@ -371,41 +365,36 @@ def sizes(footprint: Footprint) -> list[Sizes]:
     ]
 
 
-def growth(function: FunctionSize) -> int:
-    """Bytes more than in the base."""
-    return (function.patched or 0) - (function.base or 0)
-
-
 def _of_binary(name: str, functions: list[FunctionSize]) -> Sizes:
     functions = sorted(
-        functions, key=lambda function: (-abs(growth(function)), function.name)
+        functions, key=lambda function: (-abs(function.growth), function.name)
     )
     shown, rest = functions[:_BARS], functions[_BARS:]
-    low = min(0, *map(growth, shown), 0)
-    high = max(0, *map(growth, shown), 0)
+    low = min(0, *(function.growth for function in shown), 0)
+    high = max(0, *(function.growth for function in shown), 0)
     scale = 100 / (high - low) if high > low else 0
     zero = -low * scale
     parts = {
-        part: sum(growth(function) for function in functions if function.part == part)
+        part: sum(function.growth for function in functions if function.part == part)
         for part in _PARTS
         if any(function.part == part for function in functions)
     }
     return Sizes(
         binary=name,
-        total=sum(map(growth, functions)),
+        total=sum(function.growth for function in functions),
         parts=parts,
         bars=[
             Bar(
                 label=function.name,
                 kind=function.part,
-                value=f"{signed(growth(function))} bytes",
-                left=zero + min(0, growth(function)) * scale,
-                width=abs(growth(function)) * scale,
+                value=f"{signed(function.growth)} bytes",
+                left=zero + min(0, function.growth) * scale,
+                width=abs(function.growth) * scale,
                 note=_change(function),
             )
             for function in shown
         ],
-        rest=(len(rest), sum(map(growth, rest))),
+        rest=(len(rest), sum(function.growth for function in rest)),
         functions=functions,
         zero=zero,
     )

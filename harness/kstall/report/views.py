@@ -386,22 +386,20 @@ def _costs(overhead: Overhead, console: Console) -> None:
         table = _table(console, "instructions", *modes, "resolution", "hits")
         for measurement in overhead.measurements:
             medians = {
-                sample.mode: f"{sample.median:,.2f}" for sample in measurement.samples
+                mode: f"{median:,.2f}" for mode, median in measurement.medians.items()
             }
-            hits = [
-                sample.hits for sample in measurement.samples if sample.hits is not None
-            ]
+            hits = measurement.hits
             table.add_row(
                 measurement.workload,
                 *(medians.get(mode, "-") for mode in modes),
                 f"{measurement.resolution:.2g}",
-                f"{hits[0]:.3g}" if hits else "-",
+                "-" if hits is None else f"{hits:.3g}",
                 f"per {escape(measurement.operation)}",
             )
         console.print(table)
     if overhead.worst is not None:
         own = [function for function in overhead.worst if function.part != "event"]
-        growth = sum((function.patched or 0) - (function.base or 0) for function in own)
+        growth = sum(function.growth for function in own)
         console.print(
             f"worst    {growth:+,} bytes of code (functions: {len(own)}) without jump "
             "labels, where each site is a load, a test and a branch",
