@@ -123,8 +123,7 @@ def mitigations_add_nothing(series: Series, overhead: Overhead) -> Verdict:
     verdict = Verdict()
     mitigated = overhead.mitigated
     if mitigated is None:
-        verdict.skip(f"not compiled with mitigations: {overhead.unmitigated}")
-        return verdict
+        return verdict.skip(f"not compiled with mitigations: {overhead.unmitigated}")
     for event in tracepoints(series):
         event_sites = [site for site in mitigated.sites if site.event == event]
         verdict.at_least(f"{event}: sites", len(event_sites), 1)
@@ -153,9 +152,7 @@ def _unless_received(series: Series, verdict: Verdict) -> Verdict:
     others = len(verdict.comparisons) - len(excesses)
     if others:
         excesses.append(f"{others} more comparisons hold")
-    skipped = Verdict()
-    skipped.skip(f"received series, only reported: {'; '.join(excesses)}")
-    return skipped
+    return Verdict().skip(f"received series, only reported: {'; '.join(excesses)}")
 
 
 def judge_prototypes(series: Series, footprint: Footprint) -> Check:
@@ -176,11 +173,10 @@ def existing_prototypes_are_kept(series: Series, footprint: Footprint) -> Verdic
     if not footprint.same_prototypes + sum(
         prototype.base is not None for prototype in footprint.prototypes
     ):
-        verdict.skip(
+        return verdict.skip(
             "the types of the base kernel name no prototype of a tracepoint "
             "(CONFIG_BPF_EVENTS?), so there is nothing to compare"
         )
-        return verdict
     verdict.true(f"{footprint.same_prototypes} tracepoints keep their arguments", True)
     declared = tracepoints(series)
     for prototype in footprint.prototypes:

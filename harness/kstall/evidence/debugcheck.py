@@ -454,8 +454,7 @@ def toggles_survived(series: Series, saved: Saved) -> Verdict:
     one of them recorded it; bpftrace was attached at least once."""
     verdict = Verdict()
     if not series.spec.tracepoint:
-        verdict.skip("the series adds no event")
-        return verdict
+        return verdict.skip("the series adds no event")
     for flavour, pair in saved.pairs.items():
         readers = pair.patched.facts.get("readers", {})
         visits = pair.patched.facts.get("bpftrace", {})
@@ -562,8 +561,7 @@ def modules_reloaded(series: Series, saved: Saved) -> Verdict:
         for name in load.modules
     }
     if not names:
-        verdict.skip("no workload needs a module")
-        return verdict
+        return verdict.skip("no workload needs a module")
     for flavour, pair in saved.pairs.items():
         facts = pair.patched.facts.get("modules", {})
         owners = facts.get("owners", {})
@@ -626,8 +624,7 @@ def no_workload_is_left_out(series: Series, saved: Saved) -> Verdict:
     ]
     if left_out:
         # Those that are run are compared by `workloads_come_to_their_end`.
-        verdict.skip("; ".join(left_out))
-        return verdict
+        return verdict.skip("; ".join(left_out))
     for load in series.spec.workload:
         verdict.true(load.name, True)
     return verdict

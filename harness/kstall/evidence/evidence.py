@@ -464,12 +464,8 @@ def judge(series: Series, saved: Evidence) -> tuple[Check, ...]:
 
 def _skipped(series: Series) -> Iterator[Check]:
     for check, because in series.skipped:
-        verdict = Verdict()
-        verdict.skip(because)
         outcome = run_check(
-            *(check.name, check.kind, check.claim),
-            lambda verdict: verdict,
-            verdict,
+            check.name, check.kind, check.claim, Verdict().skip, because
         )
         outcome.workloads = list(check.workloads)
         yield outcome

@@ -136,9 +136,7 @@ def _verdict(name: str, finder: Finder, subject: CheckedSeries) -> Verdict:
     try:
         findings = finder(subject)
     except CannotTell as error:
-        skipped = Verdict()
-        skipped.skip(error.what)
-        return skipped
+        return Verdict().skip(error.what)
     undisputed = [
         [finding for finding in patch_findings if finding.tag not in _DISPUTED]
         for patch_findings in findings
@@ -152,8 +150,7 @@ def _verdict(name: str, finder: Finder, subject: CheckedSeries) -> Verdict:
     ]
     if disputed and all(comparison.ok for comparison in judged.comparisons):
         texts = "; ".join(dict.fromkeys(finding.text for finding in disputed))
-        judged = Verdict()
-        judged.skip(
+        return Verdict().skip(
             f"{subject.plan.base.version} wants {_list(disputed)} in another form than "
             f"other versions do: {texts}"
         )
@@ -205,9 +202,9 @@ def verdict(
             "; ".join([*lines, *argued]),
         )
     if series.spec.discovered and summaries:
-        skipped = Verdict()
-        skipped.skip(f"received series, findings only reported: {'; '.join(summaries)}")
-        return skipped
+        return Verdict().skip(
+            f"received series, findings only reported: {'; '.join(summaries)}"
+        )
     return verdict
 
 

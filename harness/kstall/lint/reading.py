@@ -146,9 +146,7 @@ def _lacking(reader: Reader) -> str:
 
 
 def _skipped(name: str, reason: str) -> Check:
-    verdict = Verdict()
-    verdict.skip(reason)
-    return run_check(name, "patch", CHECKS[name][1], lambda _: verdict, None)
+    return run_check(name, "patch", CHECKS[name][1], Verdict().skip, reason)
 
 
 class _Reading:
@@ -268,15 +266,11 @@ class _Reading:
 
 def _judge(name: str, series: Series, reading: _Reading) -> Verdict:
     if not reading.read_any:
-        skipped = Verdict()
-        skipped.skip(f"{reading.reader.title} reads none of the touched files")
-        return skipped
+        return Verdict().skip(f"{reading.reader.title} reads none of the touched files")
     try:
         states = [*reading.states()]
     except CannotTell as error:
-        skipped = Verdict()
-        skipped.skip(error.what)
-        return skipped
+        return Verdict().skip(error.what)
     findings = []
     for number in range(len(series.patches)):
         # A finding of the base that an earlier patch has hidden is not new either.

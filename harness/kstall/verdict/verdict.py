@@ -234,15 +234,16 @@ class Verdict:
         """``holds`` has to be true; ``detail`` says what was seen."""
         self._add(label, "holds", True, bool(holds), bool(holds), detail=detail)
 
-    def skip(self, reason: str) -> None:
+    def skip(self, reason: str) -> Verdict:
         """Skip this check, because it cannot be made here; ``reason`` says why.
 
         It then compares nothing: other observations belong in ``reason``, and a part
-        that can be judged alone is a check of its own.
+        that can be judged alone is a check of its own.  Returns this verdict.
         """
         if not reason:
             raise ValueError("a skip needs a reason")
         self.skipped = reason
+        return self
 
     def undecide(self, reason: str) -> None:
         """Give no verdict, as ``reason`` says what is missing for one."""
