@@ -7,11 +7,10 @@ is pure: it reads an `Overhead`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Collection, Iterator
 
 from ..series import ExemptionSpec, Series
-from ..verdict import Check, Verdict, run_check
+from ..verdict import Check, Verdict, run_checks
 from .costs import Footprint, FunctionPaths, Measurement, Overhead, Site
 
 _SHOWN = 3
@@ -42,16 +41,7 @@ def hot(series: Series) -> frozenset[str]:
 
 def judge(series: Series, overhead: Overhead) -> tuple[Check, ...]:
     """The checks of what a series costs, for what ``overhead`` has."""
-    return tuple(
-        run_check(
-            function.__name__,
-            "overhead",
-            " ".join((function.__doc__ or "").split()),
-            functools.partial(function, series),
-            overhead,
-        )
-        for function in _checks_for(series, overhead)
-    )
+    return run_checks("overhead", _checks_for(series, overhead), series, overhead)
 
 
 def _checks_for(series: Series, overhead: Overhead) -> Iterator[_Check]:
@@ -157,13 +147,8 @@ def _unless_received(series: Series, verdict: Verdict) -> Verdict:
 
 def judge_prototypes(series: Series, footprint: Footprint) -> Check:
     """The check of prototypes of tracepoints that programs attach to; pure."""
-    return run_check(
-        existing_prototypes_are_kept.__name__,
-        "abi",
-        " ".join((existing_prototypes_are_kept.__doc__ or "").split()),
-        functools.partial(existing_prototypes_are_kept, series),
-        footprint,
-    )
+    (check,) = run_checks("abi", [existing_prototypes_are_kept], series, footprint)
+    return check
 
 
 def existing_prototypes_are_kept(series: Series, footprint: Footprint) -> Verdict:

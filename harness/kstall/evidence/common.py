@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from kstall_guest import errors
 
 from ..series import Series
-from ..verdict import Check, Verdict
+from ..verdict import Check, Verdict, claim_of
 from . import readers
 from .evidence import Evidence, WorkloadResult, judge_check
 
@@ -28,7 +28,7 @@ def judge(series: Series, saved: Evidence) -> tuple[Check, ...]:
         judge_check(
             function.__name__,
             "harness",
-            (function.__doc__ or "").strip(),
+            claim_of(function),
             functools.partial(function, series),
             saved,
         )

@@ -11,7 +11,6 @@ something, or once a report or a panic counts against the series.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from kstall_guest import errors
 
 from ..guest import CYCLES, RELOADS, SHARE, TOGGLES, Flavour, KernelReport, Watched
 from ..series import Series, Tracepoint
-from ..verdict import Check, Verdict, run_check
+from ..verdict import Check, Verdict, run_checks
 
 # How a function's definition begins: nothing else starts at the margin, and so does
 # the brace that its body begins with.
@@ -161,16 +160,7 @@ def _functions(text: str) -> dict[str, str]:
 
 def judge(series: Series, saved: Saved) -> tuple[Check, ...]:
     """All checks of kind ``debug``."""
-    return tuple(
-        run_check(
-            function.__name__,
-            "debug",
-            " ".join((function.__doc__ or "").split()),
-            functools.partial(function, series),
-            saved,
-        )
-        for function in _CHECKS
-    )
+    return run_checks("debug", _CHECKS, series, saved)
 
 
 def in_doubt(saved: Saved) -> bool:

@@ -28,7 +28,7 @@ from types import FrameType
 
 from ..base import KstallError, cache, sources
 from ..series import Series, Unproven
-from ..verdict import Check, Verdict, run_check
+from ..verdict import Check, Verdict, claim_of, run_check
 from . import common, evidence, falsify
 from .evidence import Evidence
 from .falsify import RECORDS, FieldMutant, Genuine
@@ -366,13 +366,8 @@ def _arguments(
 
 def judge(series: Series, report: Mutation) -> Check:
     """The check that every value of the new events is falsifiable."""
-    return run_check(
-        NAME,
-        "harness",
-        (every_value_is_falsifiable.__doc__ or "").strip(),
-        every_value_is_falsifiable,
-        argued(series, report),
-    )
+    check = every_value_is_falsifiable
+    return run_check(NAME, "harness", claim_of(check), check, argued(series, report))
 
 
 def every_value_is_falsifiable(report: Mutation) -> Verdict:

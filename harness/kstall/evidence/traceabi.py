@@ -168,7 +168,9 @@ def compare(base: Mapping[str, Layout], patched: Mapping[str, Layout]) -> Format
     )
 
 
-def judge(changes: FormatChanges, declared: frozenset[str]) -> Verdict:
+def existing_events_are_kept(
+    changes: FormatChanges, declared: frozenset[str]
+) -> Verdict:
     """Existing events only grow, new ones are ``declared``, have no holes, and have a
     unique name."""
     verdict = Verdict()

@@ -21,7 +21,7 @@ from pathlib import Path
 from ..base import KstallError
 from ..series import PatchExemption, PatchFile, Series, patchfile
 from ..tree import Base, File, git, tree
-from ..verdict import Check, Verdict, run_check
+from ..verdict import Check, Verdict, claim_of, run_check
 from . import (
     checkpatch,
     discover,
@@ -121,13 +121,7 @@ def judge(series: Series, plan: tree.Plan, scratch: Path) -> tuple[Check, ...]:
     """All checks of the patches; ``plan`` is the series on its base."""
     subject = CheckedSeries(series, plan, scratch)
     return tuple(
-        run_check(
-            name,
-            "patch",
-            " ".join((finder.__doc__ or "").split()),
-            functools.partial(_verdict, name, finder),
-            subject,
-        )
+        run_check(name, "patch", claim_of(finder), _verdict, name, finder, subject)
         for name, finder in CHECKS.items()
     )
 

@@ -8,7 +8,6 @@ an edit only the changed files are read again.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import shutil
@@ -130,9 +129,7 @@ def judge(
             checks.append(_skipped(name, _lacking(reader)))
             continue
         reading = _Reading(work, reader, checkout)
-        check = run_check(
-            name, "patch", claim, functools.partial(_judge, name, work.series), reading
-        )
+        check = run_check(name, "patch", claim, _judge, name, work.series, reading)
         if check.status in ("pass", "fail"):
             check.detail = reading.detail
         checks.append(check)

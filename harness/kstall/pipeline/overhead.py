@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 
@@ -12,7 +11,7 @@ from ..cost import Kernels, costs, counting, footprint, gate, objects, shares
 from ..evidence import traceabi
 from ..report import SeriesReport
 from ..series import Context, Series
-from ..verdict import Check, run_check
+from ..verdict import Check, run_checks
 from .run import Opened, Run
 
 _WORD = re.compile(r"\w+")
@@ -122,14 +121,8 @@ def _events(
     own = {name: layout for name, layout in patched.items() if name not in others}
     changes = traceabi.compare(base, own)
     declared = frozenset(point.event for point in series.spec.tracepoint)
-    result = run_check(
-        "existing_events_are_kept",
-        "abi",
-        " ".join((traceabi.judge.__doc__ or "").split()),
-        functools.partial(traceabi.judge, declared=declared),
-        changes,
-    )
-    entry.checks.append(result)
+    check = traceabi.existing_events_are_kept
+    entry.checks += run_checks("abi", [check], changes, declared)
     new = ", ".join(layout.name for layout in changes.new) or "none"
     stage.summary = (
         f"{len(base)} existing events, {len(changes.broken)} broken; new: {new}"

@@ -15,7 +15,9 @@ from .verdict import (
     Status,
     Tainted,
     Verdict,
+    claim_of,
     run_check,
+    run_checks,
 )
 
 __all__ = [
@@ -28,5 +30,7 @@ __all__ = [
     "Status",
     "Tainted",
     "Verdict",
+    "claim_of",
     "run_check",
+    "run_checks",
 ]

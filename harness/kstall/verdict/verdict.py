@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal, TypeVarTuple
 
 from pydantic import (
     BaseModel,
@@ -282,21 +282,38 @@ def _plain(value: object) -> Value:
     return value if isinstance(value, int | float | str) else str(value)
 
 
-_Evidence = TypeVar("_Evidence")
+_Arguments = TypeVarTuple("_Arguments")
+
+
+def claim_of(function: Callable[..., object]) -> str:
+    """What a check claims: the docstring of its function, in one line."""
+    return " ".join((function.__doc__ or "").split())
+
+
+def run_checks(
+    kind: Kind,
+    functions: Iterable[Callable[[*_Arguments], Verdict]],
+    *arguments: *_Arguments,
+) -> tuple[Check, ...]:
+    """Judge a check by each function; it has the function's name."""
+    return tuple(
+        run_check(function.__name__, kind, claim_of(function), function, *arguments)
+        for function in functions
+    )
 
 
 def run_check(
     name: str,
     kind: Kind,
     claim: str,
-    function: Callable[[_Evidence], Verdict],
-    evidence: _Evidence,
+    function: Callable[[*_Arguments], Verdict],
+    *arguments: *_Arguments,
 ) -> Check:
     """Judge one check; whatever it raises is an error of this check only."""
     check = Check(name=name, kind=kind, claim=claim, status="error")
     status: Status = "error"
     try:
-        verdict = function(evidence)
+        verdict = function(*arguments)
         if not isinstance(verdict, Verdict):
             raise TypeError(f"{name} returned no Verdict but {verdict!r}")
         if verdict.skipped is not None:
