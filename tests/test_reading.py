@@ -138,7 +138,7 @@ class Bench:
             level,
         )
         with tree.workspace(self.base, lambda _: None) as put:
-            patches.read(reading.ReadingWork(context, candidate, plan), put, run, entry)
+            patches.read(context, candidate, plan, put, run, entry)
         return entry
 
     def judge(self, *steps: Step) -> dict[str, Check]:

@@ -113,10 +113,10 @@ def _program(project: Project) -> str:
 def _reading(project: Project) -> str:
     file = SimpleNamespace(facts=list)
     plan: Any = SimpleNamespace(base=BASE, states=[[("file.c", file)]])
-    context: Any = SimpleNamespace(cache=project.root / "cache")
-    work: Any = SimpleNamespace(plan=plan, context=context)
+    context: Any = SimpleNamespace(cache=project.root / "cache", out=project.root)
+    series: Any = SimpleNamespace(name="series")
     reader: Any = SimpleNamespace(title="reader", apart=True, reads=bool, version=str)
-    (unit,) = reading._Reading(work, reader, NOTHING)._units(0)
+    (unit,) = reading._Reading(context, series, plan, reader, NOTHING)._units(0)
     return unit.entry.name
 
 

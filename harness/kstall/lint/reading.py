@@ -79,20 +79,6 @@ CHECKS: dict[str, tuple[Reader, str]] = {
 
 
 @dataclass(frozen=True)
-class ReadingWork:
-    """A series and its plan on a base."""
-
-    context: Context
-    series: Series
-    plan: Plan
-
-    @property
-    def log(self) -> Path:
-        """The log file of the programs' output."""
-        return self.context.out / self.series.name / "reading.log"
-
-
-@dataclass(frozen=True)
 class _Outcome:
     """The outcome of reading a unit: findings and the parts that could not run, or why
     it cannot be read."""
@@ -116,9 +102,12 @@ def postponed() -> list[Check]:
 
 
 def judge(
-    work: ReadingWork, checkout: Callable[[Plan], AppliedTree]
+    context: Context,
+    series: Series,
+    plan: Plan,
+    checkout: Callable[[Plan], AppliedTree],
 ) -> tuple[list[Check], bool]:
-    """The checks, and whether all findings come from the cache.
+    """The checks of ``plan``, and whether all findings come from the cache.
 
     ``checkout`` is called only if there is something to read.
     """
@@ -128,13 +117,13 @@ def judge(
         if shutil.which(reader.program) is None:
             checks.append(_skipped(name, _lacking(reader)))
             continue
-        reading = _Reading(work, reader, checkout)
-        check = run_check(name, "patch", claim, _judge, name, work.series, reading)
+        reading = _Reading(context, series, plan, reader, checkout)
+        check = run_check(name, "patch", claim, _judge, name, series, reading)
         if check.status in ("pass", "fail"):
             check.detail = reading.detail
         checks.append(check)
         reused = reused and not reading.asked
-    cache.prune(work.context.cache / "readings", keep=_KEEP)
+    cache.prune(context.cache / "readings", keep=_KEEP)
     return checks, reused
 
 
@@ -150,11 +139,18 @@ class _Reading:
     """All states of a series, as a reader sees them; each is read once."""
 
     def __init__(
-        self, work: ReadingWork, reader: Reader, checkout: Callable[[Plan], AppliedTree]
+        self,
+        context: Context,
+        series: Series,
+        plan: Plan,
+        reader: Reader,
+        checkout: Callable[[Plan], AppliedTree],
     ) -> None:
-        self.work = work
+        self.plan = plan
         self.reader = reader
         self.asked = 0
+        self._context = context
+        self._log = context.out / series.name / "reading.log"
         self._checkout = checkout
         self._version = reader.version()
         self._left_out: dict[str, None] = {}
@@ -167,7 +163,7 @@ class _Reading:
     @property
     def read_any(self) -> bool:
         """Whether the series has a file that it reads."""
-        return any(self.reader.reads(path) for path, _ in self.work.plan.states[-1])
+        return any(self.reader.reads(path) for path, _ in self.plan.states[-1])
 
     def states(self) -> Iterator[list[Finding]]:
         """The findings in each state, from the base on.
@@ -175,7 +171,7 @@ class _Reading:
         Raises `CannotTell` if the base cannot be read; for another state, that is a
         finding.
         """
-        for number in range(len(self.work.plan.states)):
+        for number in range(len(self.plan.states)):
             units = [*self._units(number)]
             missing = [unit for unit in units if not cache.is_complete(unit.entry)]
             if missing:
@@ -201,7 +197,7 @@ class _Reading:
     def _units(self, number: int) -> Iterator[_Unit]:
         files = {
             path: file
-            for path, file in self.work.plan.states[number]
+            for path, file in self.plan.states[number]
             if file is not None and self.reader.reads(path)
         }
         groups = [(path,) for path in files] if self.reader.apart else [tuple(files)]
@@ -211,14 +207,14 @@ class _Reading:
                 sources.digest("kstall.lint"),
                 self.reader.title,
                 self._version,
-                self.work.plan.base.id,
+                self.plan.base.id,
                 facts,
             )
             if paths:
-                yield _Unit(paths, self.work.context.cache / "readings" / key)
+                yield _Unit(paths, self._context.cache / "readings" / key)
 
     def _read(self, number: int, units: Sequence[_Unit]) -> None:
-        applied = self._checkout(self.work.plan.upto(number))
+        applied = self._checkout(self.plan.upto(number))
         # Another run may have read them while this one waited for the workspace.
         units = [unit for unit in units if not cache.is_complete(unit.entry)]
         paths = [path for unit in units for path in unit.paths]
@@ -230,14 +226,14 @@ class _Reading:
 
         def progress(count: int, total: int, step: str) -> None:
             title = f"{self.reader.title}, {state}: {step}"
-            self.work.context.ui.progress(count, total, title)
+            self._context.ui.progress(count, total, title)
 
         with temporary.directory("reading") as scratch:
             all_paths = list(dict.fromkeys([*paths, *further]))
             cannot = None
             try:
                 findings, left_out = self.reader.read(
-                    applied.path, all_paths, scratch, self.work.log, progress
+                    applied.path, all_paths, scratch, self._log, progress
                 )
             except CannotTell as error:
                 findings, left_out, cannot = [], [], error.what

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..lint import patches, reading
 from ..report import SeriesReport
-from ..series import Series
+from ..series import Context, Series
 from ..tree import AppliedTree, Plan, tree
 from .run import Run
 
@@ -31,18 +31,20 @@ def prove(
 
 
 def read(
-    work: reading.ReadingWork,
+    context: Context,
+    series: Series,
+    plan: Plan,
     checkout: Callable[[Plan], AppliedTree],
     run: Run,
     entry: SeriesReport,
 ) -> None:
     """Add the checks by slow programs that read sources to ``entry``, at level deep; at
     other levels, that they were not made."""
-    if work.context.level != "deep":
+    if context.level != "deep":
         entry.checks += reading.postponed()
         return
     with run.stage("reading", entry) as stage:
-        checks, stage.reused = reading.judge(work, checkout)
+        checks, stage.reused = reading.judge(context, series, plan, checkout)
         entry.checks += checks
         judged = [check for check in checks if check.status != "skip"]
         good = sum(check.status == "pass" for check in judged)

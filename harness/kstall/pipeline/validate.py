@@ -27,7 +27,6 @@ from ..cost import objects
 from ..debian import root
 from ..evidence import evidence, mutate
 from ..guest import Guest, accel
-from ..lint import reading
 from ..report import SeriesReport, explain, matrix, report
 from ..series import Context, Level, Project, Series
 from ..tree import am, source, tree
@@ -486,9 +485,6 @@ def _compile(
     work = _work(context, series, plan, ground)
     with kernels.workspace(ground.base, run.ui) as checkout:
         patches.read(
-            reading.ReadingWork(context, series, plan),
-            lambda state: checkout(state).tree(),
-            run,
-            entry,
+            context, series, plan, lambda state: checkout(state).tree(), run, entry
         )
         return builds.prove(work, lambda state: checkout(state).tree(), run, entry)
