@@ -35,6 +35,10 @@ class Completed:
     stdout: str
     seconds: float
 
+    def failure(self) -> CommandError:
+        """The error, if this exit status is one."""
+        return CommandError(self.argv, self.returncode, self.stdout)
+
 
 class CommandError(KstallError):
     """A child exited non-zero; ``output`` is the end of what it printed."""

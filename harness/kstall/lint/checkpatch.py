@@ -68,9 +68,7 @@ def run(
     )
     remarks = parse(completed.stdout)
     if completed.returncode != 0 and not remarks:
-        raise process.CommandError(
-            completed.argv, completed.returncode, completed.stdout
-        )
+        raise completed.failure()
     return remarks
 
 

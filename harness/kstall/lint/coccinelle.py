@@ -119,9 +119,7 @@ class Coccinelle:
         if _NO_OCAML in completed.stdout:
             return [], "needs an OCaml compiler"
         if completed.returncode < 0 or completed.returncode > 128:
-            raise process.CommandError(
-                completed.argv, completed.returncode, completed.stdout
-            )
+            raise completed.failure()
         if completed.returncode:
             last = (completed.stdout.strip().splitlines() or ["no output"])[-1]
             return [], f"spatch exits with {completed.returncode}: {last}"

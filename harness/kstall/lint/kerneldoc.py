@@ -74,9 +74,7 @@ class KernelDoc:
         )
         # It exits with 3 if warnings count as errors.
         if completed.returncode not in (0, 3):
-            raise process.CommandError(
-                completed.argv, completed.returncode, completed.stdout
-            )
+            raise completed.failure()
         remarks = parse(completed.stdout, files)
         if _WARNS.search(completed.stdout) and not any(remarks.values()):
             raise KstallError(

@@ -46,9 +46,7 @@ def misspelt(
         timeout=_TIMEOUT_S,
     )
     if completed.returncode not in (0, _EXIT_MISSPELT):
-        raise process.CommandError(
-            completed.argv, completed.returncode, completed.stdout
-        )
+        raise completed.failure()
     faults: dict[str, list[tuple[int, str]]] = {name: [] for name in texts}
     for line in completed.stdout.splitlines():
         if match := _MISSPELT.fullmatch(line):

@@ -127,9 +127,7 @@ class Sphinx:
             timeout=_TIMEOUT_S,
         )
         if completed.returncode < 0 or completed.returncode > 128:
-            raise process.CommandError(
-                completed.argv, completed.returncode, completed.stdout
-            )
+            raise completed.failure()
         if completed.returncode:
             last = (completed.stdout.strip().splitlines() or ["no output"])[-1]
             raise CannotTell(f"sphinx-build exits with {completed.returncode}: {last}")
