@@ -50,9 +50,7 @@ def run(
                     next="give KERNEL= a whole kernel tree",
                 )
             continue
-        target = directory / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(file.data)
+        file.write(directory / path)
     completed = process.run(
         (
             *("perl", _SCRIPT, "--no-tree", "--strict", "--terse", "--show-types"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ..base import KstallError, process
-from ..tree import Base, tree
+from ..tree import Base, File, tree
 
 # Its path, from the newest kernels to the oldest, and the modules that it loads.
 _SCRIPTS = ("tools/docs/kernel-doc", "scripts/kernel-doc.py", "scripts/kernel-doc")
@@ -46,23 +46,18 @@ class KernelDoc:
         directory = scratch / "kernel-doc"
         for path, file in tree.pristine(base, [name, *modules]).items():
             if file is not None:
-                target = directory / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(file.data)
-                target.chmod(0o755 if file.executable else 0o644)
+                file.write(directory / path)
         self._script = directory / name
         self._scratch = scratch
 
     def remarks(
-        self, files: Mapping[str, bytes], where: str
+        self, files: Mapping[str, File], where: str
     ) -> dict[str, tuple[tuple[int, str], ...]]:
         """Line and text of each warning on ``files``, by path; ``where`` is the name of
         a new directory for their copies."""
         directory = self._scratch / where
-        for path, data in files.items():
-            target = directory / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
+        for path, file in files.items():
+            file.write(directory / path)
         if not files:
             return {}
         completed = process.run(

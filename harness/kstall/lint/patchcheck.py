@@ -260,7 +260,7 @@ def kernel_doc(subject: CheckedSeries) -> list[list[Finding]]:
     findings = []
     for number, state in enumerate(subject.plan.states):
         files = {
-            path: file.data
+            path: file
             for path, file in state
             if file is not None and path.endswith(_CODE) and kerneldoc.has(file.data)
         }

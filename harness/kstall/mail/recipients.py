@@ -148,9 +148,7 @@ def _copies(plan: tree.Plan, scratch: Path) -> Path:
                     next="give KERNEL= a whole kernel tree",
                 )
             continue
-        target = directory / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(file.data)
+        file.write(directory / path)
     return directory
 
 

@@ -39,6 +39,17 @@ class File:
     data: bytes
     executable: bool
 
+    @property
+    def text(self) -> str:
+        """The content as text, whatever is in it."""
+        return self.data.decode("utf-8", "replace")
+
+    def write(self, path: Path) -> None:
+        """Write it to ``path``, whose directories need not exist."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.data)
+        path.chmod(0o755 if self.executable else 0o644)
+
     def facts(self) -> tuple[str, bool]:
         """A digest of the content, and the mode, in a form that JSON takes."""
         return hashlib.sha256(self.data).hexdigest(), self.executable
@@ -99,10 +110,7 @@ def apply(
     git.keep_exact(work / ".git")
     for path, file in pristine.items():
         if file is not None:
-            target = work / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(file.data)
-            target.chmod(0o755 if file.executable else 0o644)
+            file.write(work / path)
     _git(work, "add", "--all", "--force", ".")
     _git(work, "commit", "-q", "--allow-empty", "--no-verify", "-m", "base")
     states: list[State] = [dict(pristine)]

@@ -443,7 +443,6 @@ def _replace(home: Path, target: Path, file: File) -> None:
     """Write ``target`` by renaming, from a place that no build looks at."""
     temporary = home / "new-file"
     temporary.unlink(missing_ok=True)
-    temporary.write_bytes(file.data)
-    temporary.chmod(0o755 if file.executable else 0o644)
+    file.write(temporary)
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(temporary, target)  # noqa: PTH105
