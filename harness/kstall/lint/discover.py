@@ -66,7 +66,7 @@ def tracepoints(plan: tree.Plan) -> tuple[NewTracepoint, ...]:
 
 def _text(files: Mapping[str, File | None], path: str) -> str:
     file = files.get(path)
-    text = "" if file is None else file.data.decode("utf-8", "replace")
+    text = file.text if file else ""
     # Keep the number of lines, so that line numbers stay right.
     return _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
 

@@ -102,7 +102,7 @@ class CheckedSeries:
         """Old and new text of the files that it changes or adds."""
         before = self.before(number)
         return {
-            path: (None if (old := before[path]) is None else _text(old), _text(file))
+            path: (old.text if (old := before[path]) else None, file.text)
             for path, file in self.after(number).items()
             if file is not None and file != before[path]
         }
@@ -274,7 +274,7 @@ def documents(subject: CheckedSeries) -> list[list[Finding]]:
     findings = []
     for state in subject.plan.states:
         faults = {
-            path: rst.faults(_text(file))
+            path: rst.faults(file.text)
             for path, file in state
             if file is not None and path.endswith(".rst")
         }
@@ -301,7 +301,7 @@ def new_files_are_maintained(subject: CheckedSeries) -> list[list[Finding]]:
     findings = []
     for number in _numbers(subject):
         file = subject.after(number).get(_MAINTAINERS, pristine[_MAINTAINERS])
-        sections = maintainers.sections(_text(file) if file else "")
+        sections = maintainers.sections(file.text if file else "")
         findings.append(
             [
                 Finding(path, 1, "maintainers", "no section but general ones has it")
@@ -323,7 +323,7 @@ def sections_complete(subject: CheckedSeries) -> list[list[Finding]]:
     matches a file, as get_maintainer.pl --self-test checks."""
     base = subject.plan.base
     pristine = tree.pristine(base, [_MAINTAINERS])[_MAINTAINERS]
-    old_sections = maintainers.sections(_text(pristine) if pristine else "")
+    old_sections = maintainers.sections(pristine.text if pristine else "")
     gone = _removed(subject.plan)
     if _MAINTAINERS not in subject.plan.files and not gone:
         return [[] for _ in _numbers(subject)]
@@ -339,7 +339,7 @@ def sections_complete(subject: CheckedSeries) -> list[list[Finding]]:
     findings: list[list[Finding]] = []
     for state in map(dict, subject.plan.states):
         file = state.get(_MAINTAINERS, pristine)
-        sections = maintainers.sections(_text(file) if file else "")
+        sections = maintainers.sections(file.text if file else "")
         existing = (paths - state.keys()) | {
             path for path, file in state.items() if file
         }
@@ -531,14 +531,14 @@ def event_names_are_new(subject: CheckedSeries) -> list[list[Finding]]:
     untouched: dict[str, str] = {}
     for path, file in tree.pristine(base, headers).items():
         if file is not None:
-            untouched |= dict.fromkeys(_events(_text(file)), path)
+            untouched |= dict.fromkeys(_events(file.text), path)
     findings = []
     for number in _numbers(subject):
         patch_findings: list[Finding] = []
         events = dict(untouched)
         for path, file in subject.before(number).items():
             if file is not None:
-                events |= dict.fromkeys(_events(_text(file)), path)
+                events |= dict.fromkeys(_events(file.text), path)
         for path, (old, new) in subject.changed(number).items():
             added = Counter(_events(new)) - Counter(_events(old or ""))
             for name in added:
@@ -622,10 +622,6 @@ def new(before: Sequence[Finding], after: Sequence[Finding]) -> list[Finding]:
 
 def _numbers(subject: CheckedSeries) -> range:
     return range(len(subject.series.patches))
-
-
-def _text(file: File) -> str:
-    return file.data.decode("utf-8", "replace")
 
 
 def _message(patch: PatchFile) -> str:

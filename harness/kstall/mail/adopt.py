@@ -115,8 +115,7 @@ def symbols(plan: tree.Plan) -> tuple[str, ...]:
     for folder, objects in makefiles.items():
         makefile = f"{folder}/Makefile"
         file = plan.files.get(makefile, texts[makefile])
-        text = "" if file is None else file.data.decode("utf-8", "replace")
-        for symbol, members in _OBJECT.findall(text):
+        for symbol, members in _OBJECT.findall(file.text if file else ""):
             if set(members.replace("\\\n", " ").split()) & set(objects):
                 names[symbol] = None
     return tuple(names)

@@ -91,7 +91,7 @@ def statement(
     """
     files = tree.pristine(plan.base, (_CERTIFICATE, _ASSISTANTS))
     page = files[_CERTIFICATE]
-    match = _DCO.search(page.data.decode("utf-8", "replace")) if page else None
+    match = _DCO.search(page.text) if page else None
     if match is None:
         raise KstallError(
             f"the tree {plan.base.origin} has no Developer's Certificate of Origin in "

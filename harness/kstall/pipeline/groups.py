@@ -128,7 +128,7 @@ class Group:
 
 
 def _text(file: am.File | None) -> str:
-    return "" if file is None else file.data.decode("utf-8", "replace")
+    return file.text if file else ""
 
 
 @dataclass(frozen=True)
