@@ -128,7 +128,7 @@ def _edit(project: Project, old: str, new: str) -> int:
         ("{ qmp = 'stop', hmp = 'stop' }", "either qmp or hmp"),
         ("{ hmp = 'stop', arguments = { a = 1 } }", "only qmp takes arguments"),
         ("{ qmp = 'stop', reply = 'OK' }", "only to hmp the reply is text"),
-        ("{ hmp = 'stop', reply = '(' }", "reply: missing )"),
+        ("{ hmp = 'stop', reply = '(' }", "no regular expression: missing )"),
         ("{ qmp = 'stop; quit' }", "should match pattern"),
     ],
 )

@@ -764,8 +764,7 @@ def _describe(series: Series) -> list[str]:
     if spec.needs:
         lines.append(f"needs in debug kernels: {', '.join(spec.needs)}")
     for conflict in spec.conflict:
-        because = " ".join(conflict.because.split())
-        lines.append(f"not in one kernel with {conflict.series}: {because}")
+        lines.append(f"not in one kernel with {conflict.series}: {conflict.because}")
     return lines
 
 

@@ -327,7 +327,7 @@ def argued(series: Series, report: Mutation) -> Mutation:
         if outcome.outcome == "escaped" and keys:
             used.update(keys)
             outcome.outcome = "argued"
-            outcome.because = " ".join(arguments[keys[0]].because.split())
+            outcome.because = arguments[keys[0]].because
             outcome.resolution = arguments[keys[0]].resolution or ""
         elif outcome.outcome == "escaped" and outcome.noticed:
             outcome.outcome = "argued"

@@ -231,7 +231,7 @@ def covers(exemption: PatchExemption, finding: Finding) -> bool:
 def _argued(exemption: PatchExemption, findings: Sequence[Finding]) -> str:
     kinds = Counter(finding.kind for finding in findings if covers(exemption, finding))
     counts = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
-    return f"argued: {counts}: {' '.join(exemption.because.split())}"
+    return f"argued: {counts}: {exemption.because}"
 
 
 # -- the checks ----------------------------------------------------------------------

@@ -306,12 +306,11 @@ def argued(series: Series, checks: Sequence[Check]) -> list[str]:
             if check.name == exemption.check
             for comparison in check.comparisons
         )
-        because = " ".join(exemption.because.split())
-        if because in details:
+        if exemption.because in details:
             kinds = [kind for kind in exemption.kinds if kind in details]
             where = f" in {', '.join(exemption.files)}" if exemption.files else ""
             name = exemption.check.replace("_", " ")
-            lines.append(f"{name}, {', '.join(kinds)}{where}: {because}")
+            lines.append(f"{name}, {', '.join(kinds)}{where}: {exemption.because}")
     return lines
 
 
@@ -326,7 +325,7 @@ def allowances(overhead: costs.Overhead) -> list[str]:
         )
         unit = "instruction" if exemption.function else "byte"
         amount = f"{exemption.allowed} {unit}{'' if exemption.allowed == 1 else 's'}"
-        because = " ".join(exemption.because.split()).rstrip(".")
+        because = exemption.because.rstrip(".")
         grouped.setdefault((amount, because), []).append(name)
     return [
         f"{amount} allowed for {', '.join(names)}: {because}"
@@ -387,7 +386,7 @@ def reasons(overhead: costs.Overhead) -> list[str]:
     """Why measured operations execute more than a NOP, where the series says so."""
     own = [
         f"{measurement.operation}: {measurement.predicted:+g} instructions predicted: "
-        + " ".join(measurement.because.split()).rstrip(".")
+        + measurement.because.rstrip(".")
         for measurement in overhead.measurements
         if measurement.because is not None
     ]

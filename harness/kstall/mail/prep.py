@@ -85,7 +85,7 @@ def _ignore_argued_remarks(exported: Exported, top: Path, name: str) -> None:
         remark.kind for remark in exported.remarks if remark not in exported.argued
     }
     reasons = {
-        remark.kind: " ".join(exemption.because.split())
+        remark.kind: exemption.because
         for remark, exemption in exported.argued.items()
         # b4 runs checkpatch without --strict.
         if remark.level != "CHECK" and remark.kind not in unargued

@@ -179,8 +179,7 @@ def _omitted(recipient: Recipient, series: Series) -> str | None:
     for omission in series.spec.mail.omit:
         section = recipient.because[0].partition(":")[2]
         if section.startswith(omission.section) and not _MORE_ROLES.search(section):
-            reason = " ".join(omission.because.split())
-            return f"{omission.section}: {reason}"
+            return f"{omission.section}: {omission.because}"
     return None
 
 
@@ -201,8 +200,7 @@ def _additions(series: Series, patch: PatchFile) -> list[Recipient]:
 
 
 def _from_cc(cc: Cc) -> Recipient:
-    reason = " ".join(cc.because.split())
-    return Recipient(cc.name, cc.address, not cc.name, False, (reason,))
+    return Recipient(cc.name, cc.address, not cc.name, False, (cc.because,))
 
 
 def _merged(recipients: Iterable[Recipient]) -> tuple[Recipient, ...]:

@@ -205,9 +205,7 @@ def _reasons(exported: export.Exported) -> list[str]:
     """The reasons for argued remarks of checkpatch, each once."""
     by_reason: dict[str, set[str]] = {}
     for remark, exemption in exported.argued.items():
-        by_reason.setdefault(" ".join(exemption.because.split()), set()).add(
-            remark.kind
-        )
+        by_reason.setdefault(exemption.because, set()).add(remark.kind)
     return [
         f"{', '.join(sorted(kinds))}: {reason}" for reason, kinds in by_reason.items()
     ]

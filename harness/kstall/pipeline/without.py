@@ -115,7 +115,7 @@ def _report(bench: trials.Bench, checks: Sequence[Check], headlines: Headlines) 
     bench.entry.shown = [
         report.Shown(
             check=shown.check,
-            looks=" ".join(shown.looks.split()),
+            looks=shown.looks,
             comparisons=[
                 *_complaint(headlines.get(shown.check, ())),
                 *(

@@ -421,9 +421,8 @@ def _costs(overhead: Overhead, console: Console) -> None:
     for exemption in overhead.exemptions:
         name = exemption.function or f"struct {exemption.struct}"
         unit = "instructions" if exemption.function else "bytes"
-        reason = " ".join(exemption.because.split())
         console.print(
-            f"exempt   {name}: {exemption.allowed} {unit}: {escape(reason)}",
+            f"exempt   {name}: {exemption.allowed} {unit}: {escape(exemption.because)}",
             highlight=False,
         )
 
