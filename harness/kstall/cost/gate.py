@@ -21,10 +21,7 @@ _Check = Callable[[Series, Overhead], Verdict]
 def tracepoints(series: Series) -> dict[str, tuple[str, ...]]:
     """The functions with a site, by the symbol of the tracepoint."""
     return {
-        # DECLARE_TRACE() adds the suffix, TRACE_EVENT() does not.
-        f"{point.name}_tp" if point.kind == "bare" else point.name: tuple(
-            dict.fromkeys(site.function for site in point.site)
-        )
+        point.symbol: tuple(dict.fromkeys(site.function for site in point.site))
         for point in series.spec.tracepoint
     }
 

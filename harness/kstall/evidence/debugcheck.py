@@ -449,7 +449,7 @@ def toggles_survived(series: Series, saved: Saved) -> Verdict:
         readers = pair.patched.facts.get("readers", {})
         visits = pair.patched.facts.get("bpftrace", {})
         for point in series.spec.tracepoint:
-            key = f"{point.name}_tp" if point.kind == "bare" else point.event
+            key = point.symbol if point.kind == "bare" else point.event
             turns: list[int] = []
             late = f"too little time to switch {point.name} often enough"
             slow = _excuse(saved, flavour, late if readers else _NO_FACTS)

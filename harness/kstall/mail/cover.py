@@ -118,7 +118,7 @@ def render(
     body = (series.dir / series.spec.cover).read_text(encoding="utf-8")
     records = trace.records()
     replaced = excerpts.replaced(body, trace)
-    names = [excerpts.name_of(point) for point in series.spec.tracepoint]
+    names = [point.symbol for point in series.spec.tracepoint]
     if missing := [name for name in names if name not in records]:
         raise KstallError(
             f"{proof.dir}: proven, but it has no record of {', '.join(missing)}",

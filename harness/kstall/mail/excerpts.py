@@ -65,11 +65,6 @@ class Line:
         )
 
 
-def name_of(point: Tracepoint) -> str:
-    """The name that programs attach to, with the suffix of bare tracepoints."""
-    return f"{point.name}_tp" if point.kind == "bare" else point.name
-
-
 @dataclass(frozen=True)
 class RunTrace:
     """All lines of a run, by workload, in their order."""
@@ -122,7 +117,7 @@ def _bare(event: Event, point: Tracepoint) -> Line:
     )
     time = f"{event.ts_ns / 1e9:.6f}"
     head = f"{event.comm}-{event.pid} [{event.cpu:03}] {time}"
-    return Line(head, name_of(point), " ".join(pairs))
+    return Line(head, point.symbol, " ".join(pairs))
 
 
 @dataclass(frozen=True)
