@@ -52,7 +52,7 @@ def find(
     At least half of the patches of the shorter series must have a counterpart: the same
     change by its patch id, or the same subject.
     """
-    touched = {path for patch in incoming.patches for path in patch.touches}
+    touched = incoming.files.keys()
     best: Resemblance | None = None
     for series in candidates:
         if not touched & series.touches:

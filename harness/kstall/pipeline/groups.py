@@ -296,7 +296,7 @@ def neighbours(all_series: Sequence[Series]) -> list[Names]:
     """
     parts: list[tuple[set[str], set[str]]] = []
     for series in all_series:
-        paths = {path for patch in series.patches for path in patch.touches}
+        paths = set(series.touches)
         members = {series.name}
         others = []
         for part in parts:

@@ -596,10 +596,9 @@ class _Sharing:
                 answers[part] = not self._fails_beside(fresh, part, failures)
             return answers[part]
 
-        touched = {path for patch in fresh.series.patches for path in patch.touches}
+        touched = fresh.series.touches
         for name in others:
-            patches = self._subjects[name].series.patches
-            if any(touched & {*patch.touches} for patch in patches):
+            if touched & self._subjects[name].series.touches:
                 pair = tuple(sorted((fresh.name, name)))
                 if not holds(pair):
                     return name
