@@ -208,13 +208,13 @@ def is_shallow(top: Path) -> bool:
     return answer.strip() == b"true"
 
 
-def resolve(top: Path, name: str) -> str | None:
-    """The full id of the commit with the abbreviated id ``name``, if it is unique."""
-    try:
-        answer = git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=top)
-    except GitError:
-        return None
-    return answer.decode().strip()
+def resolve(top: Path, name: str, kind: str = "commit") -> str | None:
+    """The full id of the ``kind`` of object that ``name`` stands for: a ref, or an id,
+    which may be abbreviated.  None if there is no such object, or more than one."""
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+    with contextlib.suppress(GitError):
+        return git(*words, f"{name}^{{{kind}}}", cwd=top).decode().strip()
+    return None
 
 
 def commit(top: Path, name: str, head: str) -> Commit | None:

@@ -239,9 +239,9 @@ def _git(work: Path, *words: str | Path) -> str:
 def _imported(base: Base, store: Path, cache_dir: Path, say: Say) -> str:
     """The commit of ``base`` in our repository: the original one, if that has it."""
     ref = f"refs/kstall/bases/{base.id}"
-    if (commit := _resolved(store, ref)) is not None:
+    if (commit := git.resolve(store, ref)) is not None:
         return commit
-    if base.commit is not None and _resolved(store, base.commit) is not None:
+    if base.commit is not None and git.resolve(store, base.commit) is not None:
         git.git("update-ref", ref, base.commit, cwd=store)
         return base.commit
     say(f"importing {base.version} into a repository of kstall's, once")
@@ -254,19 +254,12 @@ def _imported(base: Base, store: Path, cache_dir: Path, say: Say) -> str:
             settings={"core.compression": "1", "fastimport.unpackLimit": "0"},
             fed=_stream(base, ref, say),
         )
-    commit = _resolved(store, ref)
-    tree_id = _resolved(store, f"{ref}^{{tree}}", "tree")
+    commit = git.resolve(store, ref)
+    tree_id = git.resolve(store, ref, "tree")
     if commit is None or tree_id is None:
         raise KstallError(f"{store}: git did not store {base.version}")
     _forget(store, ref)
     return commit
-
-
-def _resolved(store: Path, name: str, kind: str = "commit") -> str | None:
-    words = ("rev-parse", "--verify", "-q", "--end-of-options", f"{name}^{{{kind}}}")
-    with contextlib.suppress(git.GitError):
-        return os.fsdecode(git.git(*words, cwd=store)).strip()
-    return None
 
 
 def _stream(base: Base, ref: str, say: Say) -> Iterator[bytes]:
@@ -326,8 +319,8 @@ def _go_on(series: Series, directory: Path) -> RebaseResult:
         raise KstallError(
             f"{work} is gone from {directory}", next=f"remove {directory}, run it again"
         )
-    begun = _resolved(work, "HEAD") != _resolved(work, NEW)
-    stopped = _resolved(work, "CHERRY_PICK_HEAD") is not None
+    begun = git.resolve(work, "HEAD") != git.resolve(work, NEW)
+    stopped = git.resolve(work, "CHERRY_PICK_HEAD") is not None
     waiting = (work / ".git" / "sequencer").exists()
     if not begun and not stopped and not waiting:
         _pick(work, "cherry-pick", f"{OLD}..{SERIES}")
@@ -343,7 +336,7 @@ def _pick(work: Path, *words: str) -> None:
     try:
         _git(work, *words)
     except git.GitError as error:
-        if _resolved(work, "CHERRY_PICK_HEAD") is None:
+        if git.resolve(work, "CHERRY_PICK_HEAD") is None:
             first = (error.output.strip().splitlines() or ["no reason given"])[0]
             raise KstallError(f"{work}: git cannot pick the series: {first}") from error
 
@@ -351,7 +344,7 @@ def _pick(work: Path, *words: str) -> None:
 def _skip_applied(work: Path) -> None:
     """Leave out patches that the new tree has: git stops at each."""
     while (
-        _resolved(work, "CHERRY_PICK_HEAD") is not None
+        git.resolve(work, "CHERRY_PICK_HEAD") is not None
         and not _unmerged(work)
         and not _git(work, "status", "--porcelain", "--untracked-files=no").strip()
     ):
@@ -367,12 +360,12 @@ def _picked(work: Path) -> int:
 
 
 def _conflict(series: Series, work: Path) -> MergeConflict | None:
-    head = _resolved(work, "CHERRY_PICK_HEAD")
+    head = git.resolve(work, "CHERRY_PICK_HEAD")
     if head is None:
         if (work / ".git" / "sequencer").exists():
             # The person has committed by hand; the next patch is to be picked.
             todo = (work / ".git/sequencer/todo").read_text().split()
-            head = _resolved(work, todo[1]) if len(todo) > 1 else None
+            head = git.resolve(work, todo[1]) if len(todo) > 1 else None
         if head is None:
             return None
     order = _git(work, "rev-list", "--reverse", f"{OLD}..{SERIES}").split()

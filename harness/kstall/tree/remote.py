@@ -124,16 +124,17 @@ def _read_here(branch: Branch, path: Path) -> git.Checkout:
             next="name a directory or a tarball without #BRANCH",
         ) from error
     kind, objects = os.fsdecode(answer).splitlines()
-    try:
-        words = ("rev-parse", "--verify", "--end-of-options")
-        commit = os.fsdecode(git.git(*words, f"{branch.branch}^{{commit}}", cwd=path))
-        tree = os.fsdecode(git.git(*words, f"{commit.strip()}^{{tree}}", cwd=path))
-    except git.GitError as error:
-        raise _unknown(branch, _names_here(path)) from error
+    if (ids := _commit(path, branch.branch)) is None:
+        raise _unknown(branch, _names_here(path))
     place = path / objects
-    return git.Checkout(
-        path, place, place.parent / "index", commit.strip(), tree.strip(), kind
-    )
+    return git.Checkout(path, place, place.parent / "index", *ids, kind)
+
+
+def _commit(place: Path, name: str) -> tuple[str, str] | None:
+    """The ids of the commit ``name`` and of its tree, if the repository has both."""
+    commit = git.resolve(place, name)
+    tree = None if commit is None else git.resolve(place, commit, "tree")
+    return None if commit is None or tree is None else (commit, tree)
 
 
 def _names_here(path: Path) -> list[str]:
@@ -188,16 +189,18 @@ def locked(cache_dir: Path, say: Say) -> Iterator[Path]:
 def _fetched(branch: Branch, url: str, cache_dir: Path, say: Say) -> git.Checkout:
     with locked(cache_dir, say) as place:
         name, commit = _look_up(branch, url, place)
-        if not _has(place, commit):
+        if (ids := _commit(place, commit)) is None:
             say(f"fetching {branch}, without its history")
             with space.guarded(cache_dir, _FETCH_BYTES, f"a fetch of {branch}"):
                 space.require(cache_dir, _FETCH_BYTES, f"a fetch of {branch}")
-                commit = _fetch(branch, url, name, place, say)
-        words = ("rev-parse", "--verify", "--end-of-options")
-        commit = os.fsdecode(git.git(*words, f"{commit}^{{commit}}", cwd=place)).strip()
-        tree = os.fsdecode(git.git(*words, f"{commit}^{{tree}}", cwd=place)).strip()
+                ids = _commit(place, _fetch(branch, url, name, place, say))
+        if ids is None:
+            raise KstallError(
+                f"{branch}: {branch.branch} is no commit",
+                next="name a branch, or a tag of a commit",
+            )
         _tidy(place, say)
-    return git.Checkout(place, place / "objects", place / "index", commit, tree, "sha1")
+    return git.Checkout(place, place / "objects", place / "index", *ids, "sha1")
 
 
 def _look_up(branch: Branch, url: str, place: Path) -> tuple[str, str]:
@@ -222,13 +225,6 @@ def _refs(branch: Branch, url: str, place: Path) -> dict[str, str]:
     return {
         name: commit for commit, _, name in (line.partition("\t") for line in lines)
     }
-
-
-def _has(place: Path, commit: str) -> bool:
-    with contextlib.suppress(git.GitError):
-        git.git("cat-file", "-e", f"{commit}^{{tree}}", cwd=place)
-        return True
-    return False
 
 
 def _fetch(branch: Branch, url: str, name: str, place: Path, say: Say) -> str:
