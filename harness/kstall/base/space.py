@@ -53,6 +53,14 @@ def guarded(cache: Path, needed: int, purpose: str) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def reserved(cache: Path, needed: int, purpose: str) -> Iterator[None]:
+    """As `guarded`, and begun only if ``needed`` bytes are free."""
+    require(cache, needed, purpose)
+    with guarded(cache, needed, purpose):
+        yield
+
+
 def missed(error: CommandError, place: Path | None = None) -> bool:
     """Whether a program failed for want of space: it says so, or ``place`` has none,
     where a shell that writes there says "I/O error"."""

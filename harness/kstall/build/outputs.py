@@ -99,8 +99,7 @@ def apart(
     variants = cache_dir / architecture.place("variants")
     output = variants / applied.base.id / name
     _drop_orphans(variants, cache_dir / "trees")
-    space.require(cache_dir, _FEW_BYTES, "a build of a few objects")
-    with space.guarded(cache_dir, _FEW_BYTES, "a build of a few objects"):
+    with space.reserved(cache_dir, _FEW_BYTES, "a build of a few objects"):
         if not _is_ours(output, applied):
             _begin_anew(output, name, applied)
     return output

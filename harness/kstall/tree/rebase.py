@@ -245,9 +245,7 @@ def _imported(base: Base, store: Path, cache_dir: Path, say: Say) -> str:
         git.git("update-ref", ref, base.commit, cwd=store)
         return base.commit
     say(f"importing {base.version} into a repository of kstall's, once")
-    purpose = f"a commit of {base.version}"
-    space.require(cache_dir, _IMPORT_BYTES, purpose)
-    with space.guarded(cache_dir, _IMPORT_BYTES, purpose):
+    with space.reserved(cache_dir, _IMPORT_BYTES, f"a commit of {base.version}"):
         git.git(
             *("fast-import", "--quiet", "--depth=0", "--force"),
             cwd=store,

@@ -191,8 +191,7 @@ def _fetched(branch: Branch, url: str, cache_dir: Path, say: Say) -> git.Checkou
         name, commit = _look_up(branch, url, place)
         if (ids := _commit(place, commit)) is None:
             say(f"fetching {branch}, without its history")
-            with space.guarded(cache_dir, _FETCH_BYTES, f"a fetch of {branch}"):
-                space.require(cache_dir, _FETCH_BYTES, f"a fetch of {branch}")
+            with space.reserved(cache_dir, _FETCH_BYTES, f"a fetch of {branch}"):
                 ids = _commit(place, _fetch(branch, url, name, place, say))
         if ids is None:
             raise KstallError(

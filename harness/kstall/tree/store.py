@@ -104,11 +104,10 @@ def obtain(job: CopyJob, cache_dir: Path, say: Say) -> str:
         # The run that we waited for may have been killed.
         _clear(trees)
         purpose = f"a private copy of {job.named}"
-        space.require(cache_dir, job.needed, purpose)
-        say(f"making {purpose} (about {space.size(job.needed)}, once)")
         scratch = Path(tempfile.mkdtemp(prefix=".import-", dir=trees))
         try:
-            with space.guarded(cache_dir, job.needed, purpose):
+            with space.reserved(cache_dir, job.needed, purpose):
+                say(f"making {purpose} (about {space.size(job.needed)}, once)")
                 base = _make(job, scratch, cache_dir)
         except process.CommandError as error:
             raise _copy_error(job, error) from error
