@@ -62,6 +62,11 @@ class CommandError(KstallError):
         self.returncode = returncode
         self.output = output
 
+    @property
+    def reason(self) -> str:
+        """The first line that it printed."""
+        return (self.output.strip().splitlines() or ["no reason given"])[0]
+
 
 class Deadline(KstallError):
     """A child was still running when its time was up, and was ended."""

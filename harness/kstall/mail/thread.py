@@ -113,8 +113,7 @@ def _messages(path: Path, scratch: Path) -> Iterable[bytes]:
     try:
         git.git("mailsplit", "-b", "--mboxrd", f"-o{target}", path.absolute())
     except git.GitError as error:
-        first = (error.output.strip().splitlines() or ["no reason given"])[0]
-        raise KstallError(f"{path}: not a file of mails: {first}") from error
+        raise KstallError(f"{path}: not a file of mails: {error.reason}") from error
     for file in sorted(target.iterdir()):
         yield _lines(file.read_bytes())
 

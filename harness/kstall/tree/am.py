@@ -145,7 +145,7 @@ def _moved(patch: PatchFile, work: Path, scratch: Path) -> int:
     try:
         verdict = _apply(work, "--check", "--index", "-v", diff)
     except git.GitError as error:
-        raise _conflict(patch, error.output, work, diff) from error
+        raise _conflict(patch, error, work, diff) from error
     return len(_OFFSET.findall(verdict))
 
 
@@ -168,7 +168,7 @@ def _am(patch: PatchFile, work: Path) -> None:
         )
     except git.GitError as error:
         raise BadPatch(
-            f"{patch.path}: `git am` refuses it: {_first_line(error.output)}",
+            f"{patch.path}: `git am` refuses it: {error.reason}",
             next="write patches with `git format-patch`",
         ) from error
 
@@ -184,8 +184,11 @@ def _require_announced(patches: Sequence[PatchFile], work: Path) -> None:
         )
 
 
-def _conflict(patch: PatchFile, output: str, work: Path, diff: Path) -> DoesNotApply:
-    """Why ``patch`` does not apply, from git's ``output`` about it."""
+def _conflict(
+    patch: PatchFile, error: git.GitError, work: Path, diff: Path
+) -> DoesNotApply:
+    """Why ``patch`` does not apply, from git's ``error`` about it."""
+    output = error.output
     first = patch.hunks[0] if patch.hunks else None
     try:
         _apply(work, "--check", "--index", "--reverse", diff)
@@ -222,7 +225,7 @@ def _conflict(patch: PatchFile, output: str, work: Path, diff: Path) -> DoesNotA
         hunk = next((h for h in patch.hunks if h.file == match[1]), None)
         at = None if hunk is None else hunk.old[0] or hunk.new[0]
         return ApplyError(patch.path, match[1], why, line=at, hunk=hunk, output=output)
-    return ApplyError(patch.path, patch.touches[0], _first_line(output), output=output)
+    return ApplyError(patch.path, patch.touches[0], error.reason, output=output)
 
 
 def _every_hunk(work: Path, diff: Path) -> str:
@@ -239,7 +242,3 @@ def read(path: Path) -> File | None:
         return File(path.read_bytes(), os.access(path, os.X_OK))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
-
-
-def _first_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no reason given"])[0]

@@ -157,9 +157,8 @@ def read(top: Path) -> Checkout:
         )
         head = git("rev-parse", "HEAD^{commit}", "HEAD^{tree}", cwd=top)
     except GitError as error:
-        lines = error.output.strip().splitlines() or ["no reason given"]
         unborn = "ambiguous argument 'HEAD" in error.output
-        reason = "it has no commit" if unborn else lines[0]
+        reason = "it has no commit" if unborn else error.reason
         raise KstallError(
             f"{top}: has a .git, but git cannot read its HEAD: {reason}",
             next="give KERNEL= a checkout that `git log` works in, or remove its .git",
@@ -180,7 +179,7 @@ def show(checkout: Checkout, path: str) -> bytes | None:
     except GitError as error:
         if "does not exist in" in error.output:
             return None
-        raise _incomplete(checkout, error.output) from error
+        raise _incomplete(checkout, error.reason) from error
 
 
 def describe(checkout: Checkout) -> str:
@@ -309,14 +308,14 @@ def export(checkout: Checkout, target: Path, scratch: Path) -> None:
         git("checkout-index", "-a", "-q", cwd=target, env=env, settings=settings)
     except GitError as error:
         if _LACKING.search(error.output):
-            raise _incomplete(checkout, error.output) from error
+            raise _incomplete(checkout, error.reason) from error
         raise
 
 
 def _incomplete(checkout: Checkout, missing: str) -> KstallError:
     return KstallError(
         f"{checkout.top}: its repository lacks files of HEAD (a partial clone?): "
-        f"{missing.strip().splitlines()[0]}",
+        f"{missing}",
         next="give KERNEL= a clone made without --filter",
     )
 

@@ -335,8 +335,9 @@ def _pick(work: Path, *words: str) -> None:
         _git(work, *words)
     except git.GitError as error:
         if git.resolve(work, "CHERRY_PICK_HEAD") is None:
-            first = (error.output.strip().splitlines() or ["no reason given"])[0]
-            raise KstallError(f"{work}: git cannot pick the series: {first}") from error
+            raise KstallError(
+                f"{work}: git cannot pick the series: {error.reason}"
+            ) from error
 
 
 def _skip_applied(work: Path) -> None:

@@ -274,9 +274,9 @@ class _Progress:
 
 
 def _unreachable(branch: Branch, error: process.CommandError) -> KstallError:
-    lines = [line for line in error.output.strip().splitlines() if line.strip()]
+    lines = error.output.strip().splitlines()
     telling = [line for line in lines if line.startswith(("fatal:", "error:", "ssh:"))]
-    reason = (telling or lines or ["no reason given"])[0]
+    reason = telling[0] if telling else error.reason
     return KstallError(
         f"{branch}: git cannot read {branch.repository}: {reason}",
         next="check the address and the network; passwords cannot be typed: use a key "
