@@ -18,15 +18,7 @@ from ..base import DoesNotApply, FailedCheck
 from ..series import Hunk, PatchFile
 from . import git
 
-_SETTINGS = {
-    "commit.gpgSign": "false",
-    "core.autocrlf": "false",
-    "core.safecrlf": "false",
-    "apply.whitespace": "nowarn",
-    "apply.ignoreWhitespace": "no",
-    "advice.mergeConflict": "false",
-    "core.fsync": "none",
-}
+_SETTINGS = {"apply.whitespace": "nowarn", "apply.ignoreWhitespace": "no"}
 _OFFSET = re.compile(r"(?m)^Hunk #\d+ succeeded at \d+ \(offset -?\d+ lines?\)")
 _FAILED = re.compile(r"error: patch failed: (.+):(\d+)")
 _OTHER = re.compile(r"error: (.+?): (.+)")
@@ -106,13 +98,13 @@ def apply(
     """
     work = scratch / "work"
     work.mkdir()
-    _git(work, "init", "-q", "--template=", ".")
+    git.printed(work, "init", "-q", "--template=", ".")
     git.keep_exact(work / ".git")
     for path, file in pristine.items():
         if file is not None:
             file.write(work / path)
-    _git(work, "add", "--all", "--force", ".")
-    _git(work, "commit", "-q", "--allow-empty", "--no-verify", "-m", "base")
+    git.printed(work, "add", "--all", "--force", ".")
+    git.printed(work, "commit", "-q", "--allow-empty", "--no-verify", "-m", "base")
     states: list[State] = [dict(pristine)]
     offsets: list[Path] = []
     for patch in patches:
@@ -123,25 +115,13 @@ def apply(
     return states, offsets
 
 
-def _git(work: Path, *words: str | Path) -> str:
-    return git.git(*words, cwd=work, env=git.IDENTITY, settings=_SETTINGS).decode(
-        "utf-8", "replace"
-    )
-
-
 def _moved(patch: PatchFile, work: Path, scratch: Path) -> int:
     """How many hunks fit at another line than they name, as only `git apply` says.
 
     Raises `ApplyError` if one does not fit at all.
     """
     message, diff = scratch / "message", scratch / "diff"
-    git.git(
-        *("mailinfo", message, diff),
-        cwd=work,
-        env=git.IDENTITY,
-        settings=_SETTINGS,
-        input=patch.path.read_bytes(),
-    )
+    git.printed(work, "mailinfo", message, diff, input=patch.path.read_bytes())
     try:
         verdict = _apply(work, "--check", "--index", "-v", diff)
     except git.GitError as error:
@@ -150,21 +130,16 @@ def _moved(patch: PatchFile, work: Path, scratch: Path) -> int:
 
 
 def _apply(work: Path, *words: str | Path) -> str:
-    return git.git(
-        *("apply", *words),
-        cwd=work,
-        env=git.IDENTITY,
-        settings=_SETTINGS,
-        merge_stderr=True,
-    ).decode("utf-8", "replace")
+    return git.printed(work, "apply", *words, settings=_SETTINGS, merge_stderr=True)
 
 
 def _am(patch: PatchFile, work: Path) -> None:
     try:
-        _git(
+        git.printed(
             work,
             *("am", "-q", "--no-3way", "--no-gpg-sign", "--no-scissors"),
             *("--", patch.path.absolute()),
+            settings=_SETTINGS,
         )
     except git.GitError as error:
         raise BadPatch(
@@ -175,7 +150,7 @@ def _am(patch: PatchFile, work: Path) -> None:
 
 def _require_announced(patches: Sequence[PatchFile], work: Path) -> None:
     """Raise `BadPatch` for files that no diff names: the states do not have them."""
-    listed = _git(work, "ls-tree", "-r", "--name-only", "-z", "HEAD")
+    listed = git.printed(work, "ls-tree", "-r", "--name-only", "-z", "HEAD")
     announced = {path for patch in patches for path in patch.touches}
     if unannounced := set(listed.split("\0")[:-1]) - announced:
         raise BadPatch(

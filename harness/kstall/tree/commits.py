@@ -21,12 +21,6 @@ _IDENTITY = {
     "GIT_AUTHOR_DATE": "2000-01-01T00:00:00Z",
     "GIT_COMMITTER_DATE": "2000-01-01T00:00:00Z",
 }
-_SETTINGS = {
-    "commit.gpgSign": "false",
-    "core.autocrlf": "false",
-    "core.fsync": "none",
-    "core.quotePath": "false",
-}
 _NOTHING = "0" * 40
 #: Columns of text for a mail.
 _WIDTH = 72
@@ -54,9 +48,7 @@ class Repository:
         git.keep_exact(self._work / ".git")
 
     def _git(self, *words: str | Path, input: bytes | None = None) -> str:
-        return git.git(
-            *words, cwd=self._work, env=_IDENTITY, settings=_SETTINGS, input=input
-        ).decode("utf-8", "replace")
+        return git.printed(self._work, *words, env=_IDENTITY, input=input)
 
     def add(
         self, plan: tree.Plan, messages: Sequence[str], others: Sequence[str] = ()

@@ -47,6 +47,15 @@ IDENTITY = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": "/dev/null",
 }
+# For our own repositories, too.
+_OURS = {
+    "commit.gpgSign": "false",
+    "core.autocrlf": "false",
+    "core.safecrlf": "false",
+    "core.fsync": "none",
+    "core.quotePath": "false",
+    "advice.mergeConflict": "false",
+}
 _DESCRIBE_S = 20.0
 _HEARD_S = 1.0
 _TAIL = 4096
@@ -144,6 +153,25 @@ def git(
             message = (output + errors.read()).decode("utf-8", "replace")
             raise GitError(("git", *map(str, words)), child.returncode, message)
     return output
+
+
+def printed(
+    work: Path,
+    *words: str | Path,
+    env: Mapping[str, str] = IDENTITY,
+    settings: Mapping[str, str] | None = None,
+    input: bytes | None = None,
+    merge_stderr: bool = False,
+) -> str:
+    """As `git`, in ``work``, one of our own work trees: what git prints, as text."""
+    return git(
+        *words,
+        cwd=work,
+        env=env,
+        settings={**_OURS, **(settings or {})},
+        input=input,
+        merge_stderr=merge_stderr,
+    ).decode("utf-8", "replace")
 
 
 def read(top: Path) -> Checkout:

@@ -38,13 +38,7 @@ _QUIET_S = 20.0
 _IDLE_S = 3600.0
 _FILES = 100_000
 _SETTINGS = {
-    "commit.gpgSign": "false",
-    "core.autocrlf": "false",
-    "core.safecrlf": "false",
-    "core.fsync": "none",
-    "core.quotePath": "false",
     "rerere.enabled": "false",
-    "advice.mergeConflict": "false",
     "merge.renames": "true",
     "merge.conflictStyle": "zdiff3",
     # All files could be renamed ones, and few are.
@@ -229,8 +223,7 @@ def _has_identity(work: Path) -> bool:
 
 
 def _git(work: Path, *words: str | Path) -> str:
-    answer = git.git(*words, cwd=work, env=_IDENTITY, settings=_SETTINGS)
-    return answer.decode("utf-8", "replace")
+    return git.printed(work, *words, env=_IDENTITY, settings=_SETTINGS)
 
 
 # -- trees as commits ----------------------------------------------------------------
