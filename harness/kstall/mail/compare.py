@@ -80,10 +80,8 @@ def _compare(
 ) -> Resemblance:
     repository = commits.Repository(scratch)
     # Both with all files that either touches, so that they have the same base.
-    theirs_line = repository.add(
-        incoming, _messages(incoming), list(dict(ours.states[0]))
-    )
-    ours_line = repository.add(ours, _messages(ours), list(dict(incoming.states[0])))
+    theirs_line = repository.add(incoming, _messages(incoming), list(ours.files))
+    ours_line = repository.add(ours, _messages(ours), list(incoming.files))
     pairs = _pairs(
         list(zip(ours.patches, repository.patch_ids(ours_line), strict=True)),
         list(zip(incoming.patches, repository.patch_ids(theirs_line), strict=True)),
@@ -103,7 +101,7 @@ def _messages(plan: tree.Plan) -> list[str]:
             message = patchfile.split(patch.path)[0]
         except patchfile.Unmailable:
             message = ""
-        messages.append(f"{patch.subject}\n\n{message}\n")
+        messages.append(message)
     return messages
 
 

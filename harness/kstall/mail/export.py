@@ -274,14 +274,10 @@ def _tail(
     scratch: Path,
 ) -> str:
     """Shortlog, diffstat, range-diff and base, below the letter."""
-    texts = [
-        f"{patch.subject}\n\n{message}\n"
-        for patch, message in zip(series.patches, messages, strict=True)
-    ]
     older = previous.patches if previous else ()
     touched = [path for patch in older for path in patch.touches]
     repository = commits.Repository(scratch)
-    tip = repository.add(plan, texts, touched)
+    tip = repository.add(plan, messages, touched)
     shortlog = "\n".join(f"  {patch.subject}" for patch in series.patches)
     lines = [
         f"{thread.author.name} ({len(series.patches)}):",
@@ -292,10 +288,8 @@ def _tail(
     ]
     if older:
         before = tree.plan(plan.base, older, scratch)
-        older_texts = [
-            f"{patch.subject}\n\n{patchfile.split(patch.path)[0]}\n" for patch in older
-        ]
-        older_tip = repository.add(before, older_texts, list(dict(plan.states[-1])))
+        older_messages = [patchfile.split(patch.path)[0] for patch in older]
+        older_tip = repository.add(before, older_messages, list(plan.files))
         range_diff = repository.range_diff(older_tip, tip)
         lines += [f"Range-diff against v{request.version - 1}:", range_diff, ""]
     if plan.base.commit is not None:

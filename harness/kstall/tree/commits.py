@@ -7,9 +7,9 @@ diffstats, patch ids and range-diffs are those of the whole tree.
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from . import git, tree
@@ -26,20 +26,11 @@ _NOTHING = "0" * 40
 _WIDTH = 72
 
 
-@dataclass(frozen=True)
-class PlanCommits:
-    """Commits of one plan: ``ids[n]`` is the tree after n patches."""
-
-    ids: tuple[str, ...]
-
-    @property
-    def range(self) -> str:
-        """As git spells it."""
-        return f"{self.ids[0]}..{self.ids[-1]}"
-
-
 class Repository:
-    """A repository below ``scratch``, which the caller removes."""
+    """A repository below ``scratch``, which the caller removes.
+
+    A plan's commits are their ids: that with index n has the files after n patches.
+    """
 
     def __init__(self, scratch: Path) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
@@ -52,21 +43,22 @@ class Repository:
 
     def add(
         self, plan: tree.Plan, messages: Sequence[str], others: Sequence[str] = ()
-    ) -> PlanCommits:
-        """Commit ``plan``, a commit a patch, each with its message.
+    ) -> list[str]:
+        """Commit ``plan``, a commit a patch, each with its subject and message.
 
         ``others`` are paths of another plan that it is to be compared with.
         """
         extra = tree.pristine(plan.base, others)
         ids: list[str] = []
-        for number, state in enumerate(plan.states):
-            files = {**extra, **dict(state)}
-            written = self._tree(files)
+        texts = ["base"]
+        for patch, message in zip(plan.patches, messages, strict=True):
+            texts.append(f"{patch.subject}\n\n{message}\n")
+        for state, text in zip(plan.states, texts, strict=True):
+            written = self._tree({**extra, **dict(state)})
             parents = [word for parent in ids[-1:] for word in ("-p", parent)]
-            text = "base" if number == 0 else messages[number - 1]
             commit = self._git("commit-tree", written, *parents, input=text.encode())
             ids.append(commit.strip())
-        return PlanCommits(tuple(ids))
+        return ids
 
     def _tree(self, files: dict[str, File | None]) -> str:
         """The id of a tree of ``files``."""
@@ -78,24 +70,25 @@ class Repository:
     def _store(self, data: bytes) -> str:
         return self._git("hash-object", "-w", "--stdin", input=data).strip()
 
-    def diffstat(self, line: PlanCommits) -> str:
+    def diffstat(self, ids: Sequence[str]) -> str:
         """What all patches together change, file by file."""
-        words = ("diff", f"--stat={_WIDTH}", "--summary", "-M", *line.ids[:1])
-        return self._git(*words, line.ids[-1]).rstrip("\n")
-
-    def range_diff(self, old: PlanCommits, new: PlanCommits) -> str:
-        """How the patches of ``old`` changed in ``new``, as git prints it."""
-        words = ("range-diff", "--no-color", "--no-notes", old.range, new.range)
+        words = ("diff", f"--stat={_WIDTH}", "--summary", "-M", ids[0], ids[-1])
         return self._git(*words).rstrip("\n")
 
-    def patch_ids(self, line: PlanCommits) -> tuple[str, ...]:
+    def range_diff(self, old: Sequence[str], new: Sequence[str]) -> str:
+        """How the patches of ``old`` changed in ``new``, as git prints it."""
+        ranges = (f"{ids[0]}..{ids[-1]}" for ids in (old, new))
+        words = ("range-diff", "--no-color", "--no-notes", *ranges)
+        return self._git(*words).rstrip("\n")
+
+    def patch_ids(self, ids: Sequence[str]) -> tuple[str, ...]:
         """git's id of each patch, which does not depend on its place in the files."""
-        ids = []
-        for before, after in zip(line.ids, line.ids[1:], strict=False):
+        patches = []
+        for before, after in itertools.pairwise(ids):
             diff = self._git("diff-tree", "-p", before, after)
             output = self._git("patch-id", "--stable", input=diff.encode())
-            ids.append(output.split()[0] if output.split() else "")
-        return tuple(ids)
+            patches.append(output.split()[0] if output.split() else "")
+        return tuple(patches)
 
 
 def index_info(
