@@ -114,6 +114,59 @@ def test_an_entry_of_before_there_were_lists_gets_one(entry: Path) -> None:
     assert not cache.is_complete(entry)
 
 
+@pytest.mark.fault("truncated", "a result that is but a text")
+@pytest.mark.fault("corrupted", "a result that is but a text")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: os.truncate(path, 0),
+        lambda path: os.truncate(path, path.stat().st_size - 1),
+        lambda path: path.write_bytes(bytes(path.stat().st_size)),
+        lambda path: path.write_text("[]"),
+        lambda path: (path.unlink(), path.mkdir()),
+        _append,
+    ],
+)
+def test_a_damaged_text_is_none(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    path = tmp_path / "kind" / "key"
+    with cache.remarked() as remarks:
+        assert cache.recall(path) is None
+        cache.retain(path, '{"b": "ä"}\n')
+        assert cache.recall(path) == '{"b": "ä"}\n'
+    assert remarks == []
+    damage(path)
+    with cache.remarked() as remarks:
+        assert cache.recall(path) is None
+    (line,) = remarks
+    assert line.startswith(f"{path} is damaged (")
+
+
+def test_texts_that_were_not_used_for_longest_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "RETAINED", 2)
+    for number in range(2):
+        cache.retain(tmp_path / f"key-{number}", "[]")
+        os.utime(tmp_path / f"key-{number}", (number, number))
+    assert cache.recall(tmp_path / "key-0") == "[]"
+    cache.retain(tmp_path / "new", "[]")
+    assert {path.name for path in tmp_path.iterdir()} == {"key-0", "new"}
+
+
+def test_a_text_counts_without_being_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(cache, "write_text", refuse)
+    with cache.remarked() as remarks:
+        cache.retain(tmp_path / "key", "[]")
+    assert "could not be kept (Permission denied)" in remarks[0]
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_result_counts_without_being_kept(tmp_path: Path, whole: bool) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "x")

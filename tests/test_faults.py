@@ -190,7 +190,7 @@ def test_runs_that_are_interrupted_end_at_once(
         ("trees/*/files", empty, "tree"),
         ("roots/*/root.json", empty, "root"),
         ("roots/*/root.erofs", overwrite, "root"),
-        ("patchchecks/*/checks.json", cut, "patches"),
+        ("patchchecks/*", cut, "patches"),
         ("compiled/*/outcome.json", cut, "compile"),
         ("compiled/*/objects/demo.o", overwrite, "compile"),
         ("configs/*/.config", cut, "compile"),
@@ -200,7 +200,8 @@ def test_runs_that_are_interrupted_end_at_once(
         ("extra/*/kstall_nap.ko", overwrite, "build"),
         ("programs/*/program", cut, "programs"),
         ("evidence/*/doze/stdout", empty, "guest"),
-        ("footprints/*/footprint.json", cut, "binaries"),
+        ("judgements/*", empty, "judge"),
+        ("footprints/*", overwrite, "binaries"),
         ("instructions/*/counts.json", overwrite, "instructions"),
     ],
 )
@@ -223,8 +224,10 @@ def test_a_damaged_entry_is_named_and_made_anew(
     if not file.startswith("trees/"):
         assert [path.read_bytes() for path in sorted(proven.cache.glob(file))] == before
         with cache.remarked() as said_now:
+            places = [proven.cache.joinpath(*entry) for entry in entries]
             assert all(
-                cache.is_complete(proven.cache.joinpath(*entry)) for entry in entries
+                cache.is_complete(place) if place.is_dir() else cache.recall(place)
+                for place in places
             )
         assert said_now == []
 
@@ -397,6 +400,7 @@ def test_a_full_disk_stops_a_run_and_is_said(
     [
         ("patchchecks", "patches"),
         ("evidence", "guest"),
+        ("judgements", "judge"),
         ("footprints", "binaries"),
         ("instructions", "instructions"),
     ],

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -669,6 +670,21 @@ def test_what_was_judged_is_not_judged_again(
     assert not mutate.mutation(made(tmp_path), results, cached, 1)[1]
     monkeypatch.setattr(mutate.sources, "digest", lambda *_: "another engine")
     assert not mutate.mutation(made(tmp_path), results, cached, 1)[1]
+
+
+def test_what_was_judged_does_not_pile_up(
+    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutate.cache, "RETAINED", 3)
+    kept = tmp_path / "cache" / "mutations"
+    kept.mkdir(parents=True)
+    # As those of before, which nothing has deleted.
+    for number in range(5):
+        (kept / f"{number}.json").write_text("{}")
+        os.utime(kept / f"{number}.json", (number, number))
+    mutate.mutation(made(tmp_path), results, tmp_path / "cache", 1)
+    old = {path.name for path in kept.glob("*.json")}
+    assert old == {"3.json", "4.json"} and len([*kept.iterdir()]) == 3
 
 
 def run_of(series: Series, tmp_path: Path, **fields: Any) -> report.Report:

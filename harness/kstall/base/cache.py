@@ -7,7 +7,7 @@ it when its holder dies, however it dies.
 
 A complete entry may still be damaged: disks fill up, lose power and rot.  So an entry
 that is to be used again lists its content, and counts as missing if that has changed
-(`keep`, `is_complete`).
+(`keep`, `is_complete`).  A result that is but a text is one file (`retain`, `recall`).
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ LIST = "kstall-entry.json"
 # Of a larger file only this much of both ends is read: a kernel has hundreds of
 # megabytes, and a file that was cut short or never written out shows it at the end.
 _END = 2**15
+#: How many texts of one kind `retain` leaves, of a few hundred kilobytes each.
+RETAINED = 200
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 _remarks: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar(
@@ -138,17 +140,20 @@ def keep_if_possible(target: Path) -> Iterator[Path]:
             begun = True
             yield scratch
     except OSError as error:
-        number = cause(error)
-        if number not in _UNWRITABLE:
+        if cause(error) not in _UNWRITABLE:
             raise
-        remark(
-            f"{target} could not be kept ({os.strerror(number)}): this result is "
-            "valid, but the next run has to compute it again"
-        )
+        _remark_unkept(target, error)
     if not begun:
         # The caller has something to write all the same.
         with tempfile.TemporaryDirectory(prefix="kstall-") as elsewhere:
             yield Path(elsewhere)
+
+
+def _remark_unkept(target: Path, error: OSError) -> None:
+    remark(
+        f"{target} could not be kept ({os.strerror(cause(error))}): this result is "
+        "valid, but the next run has to compute it again"
+    )
 
 
 def is_complete(target: Path) -> bool:
@@ -185,6 +190,42 @@ def _is_intact(target: Path) -> bool:
         return damaged(target, f"{LIST} cannot be read")
     name = min(dict(listing.items() ^ record.items()))
     return damaged(target, f"{name} is not what it was")
+
+
+def recall(path: Path) -> str | None:
+    """The text that `retain` wrote to ``path``, which counts as used now, or None.
+
+    A damaged one counts as missing, with a `remark`.
+    """
+    try:
+        mark, _, text = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        damaged(path, os.strerror(cause(error)))
+        return None
+    if mark != _mark(text):
+        damaged(path, "it is not what it was")
+        return None
+    with contextlib.suppress(OSError):  # a cache that is read-only, say
+        os.utime(path)
+    return text.decode()
+
+
+def retain(path: Path, text: str) -> None:
+    """Keep ``text`` at ``path``, beside the others of its kind that were used last.
+
+    That needs no lock.  Where it is not possible it costs only this, with a `remark`.
+    """
+    try:
+        write_text(path, f"{_mark(text.encode()).decode()}\n{text}")
+        prune(path.parent, keep=RETAINED)
+    except OSError as error:
+        _remark_unkept(path, error)
+
+
+def _mark(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest().encode()
 
 
 def damaged(target: Path, reason: str) -> Literal[False]:

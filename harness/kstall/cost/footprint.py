@@ -61,14 +61,11 @@ def obtain(
 ) -> tuple[costs.Footprint, bool]:
     """The footprint by `compare`, and whether it was cached."""
     key = key_of(base, patched, declaration)
-    path = cache_dir / "footprints" / key / "footprint.json"
-    if cache.is_complete(path.parent):
-        text = path.read_text(encoding="utf-8")
+    path = cache_dir / "footprints" / key
+    if (text := cache.recall(path)) is not None:
         return costs.Footprint.model_validate_json(text), True
     footprint = compare(base, patched, declaration)
-    with cache.keep_if_possible(path.parent) as scratch:
-        cache.write_text(scratch / path.name, footprint.model_dump_json(indent=1))
-    cache.prune(cache_dir / "footprints", keep=200)
+    cache.retain(path, footprint.model_dump_json())
     return footprint, False
 
 

@@ -74,17 +74,12 @@ def mutation(
     Raises `NotProven` if a check does not accept the genuine evidence.
     """
     key = digest(series, results)
-    path = cache_dir / "mutations" / f"{key}.json"
-    try:
-        report = Mutation.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        report = judged(series, evidence.load(results), key, workers)
-        try:
-            cache.write_text(path, report.model_dump_json(indent=2) + "\n")
-        except OSError as error:
-            cache.remark(f"{path} could not be written: {error.strerror}")
-        return argued(series, report), False
-    return argued(series, report), True
+    path = cache_dir / "mutations" / key
+    if (text := cache.recall(path)) is not None:
+        return argued(series, Mutation.model_validate_json(text)), True
+    report = judged(series, evidence.load(results), key, workers)
+    cache.retain(path, report.model_dump_json())
+    return argued(series, report), False
 
 
 def digest(series: Series, results: Path) -> str:

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 
 import docutils
+from pydantic import TypeAdapter
 
 from ..base import cache, sources
 from ..series import Series
@@ -20,6 +20,7 @@ _ANALYSIS = (
     *("kstall.base", "kstall.verdict", "kstall.series", "kstall.tree"),
     "kstall.lint",
 )
+_CHECKS = TypeAdapter(list[Check])
 
 
 def judge(
@@ -29,18 +30,14 @@ def judge(
 
     ``scratch`` is a directory for temporary files, created if it is missing.
     """
-    path = cache_dir / "patchchecks" / key_of(series, plan) / "checks.json"
-    if cache.is_complete(path.parent):
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        return [Check.model_validate(entry) for entry in entries], True
+    path = cache_dir / "patchchecks" / key_of(series, plan)
+    if (text := cache.recall(path)) is not None:
+        return _CHECKS.validate_json(text), True
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="patches-", dir=scratch) as place:
         checks = [*patchcheck.judge(series, plan, Path(place))]
     if not any(check.status == "error" for check in checks):
-        with cache.keep_if_possible(path.parent) as directory:
-            entries = [check.model_dump(mode="json") for check in checks]
-            cache.write_json(directory / path.name, entries)
-    cache.prune(cache_dir / "patchchecks", keep=200)
+        cache.retain(path, _CHECKS.dump_json(checks).decode())
     return checks, False
 
 

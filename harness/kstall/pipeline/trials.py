@@ -8,8 +8,6 @@ proves nothing.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -38,8 +36,6 @@ from . import run as runs
 _TRIES = 2
 #: What the tally calls the guest itself.
 GUEST = "guest"
-#: How many verdicts are kept, of a few hundred kilobytes each.
-_KEEP = 200
 
 
 class _Judgement(BaseModel):
@@ -139,22 +135,15 @@ def _judgement(bench: Bench, saved: Evidence, results: Path) -> tuple[_Judgement
     Only if all checks pass or are skipped: others are judged anew, for their causes.
     """
     series = bench.series
-    path = bench.context.cache / "judgements" / f"{_key_of(series, results)}.json"
-    if not bench.again:
-        with contextlib.suppress(OSError, ValueError):
-            text = path.read_text(encoding="utf-8")
-            judgement = _Judgement.model_validate_json(text)
-            os.utime(path)
-            return judgement, True
+    path = bench.context.cache / "judgements" / _key_of(series, results)
+    text = None if bench.again else cache.recall(path)
+    if text is not None:
+        return _Judgement.model_validate_json(text), True
     judgement = _Judgement(
         events=list(events(series, saved)), checks=judge(series, saved)
     )
     if all(check.status in ("pass", "skip") for check in judgement.checks):
-        try:
-            cache.write_text(path, judgement.model_dump_json())
-            cache.prune(path.parent, keep=_KEEP)
-        except OSError as error:
-            cache.remark(f"{path} could not be written: {error.strerror}")
+        cache.retain(path, judgement.model_dump_json())
     return judgement, False
 
 
