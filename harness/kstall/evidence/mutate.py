@@ -21,16 +21,16 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from ..base import KstallError, cache, sources
 from ..series import Series, Unproven
-from ..verdict import Check, Verdict, claim_of, run_check
+from ..verdict import Check, Kind, Verdict, claim_of, run_check
 from . import common, evidence, falsify
-from .evidence import Evidence
+from .evidence import CheckFunction, Evidence
 from .falsify import RECORDS, FieldMutant, Genuine
 from .falsity import MutantOutcome, Mutation, RefutedArgument
 
@@ -56,8 +56,14 @@ class _Witness:
     """A check that can catch mutants of the ``workloads`` that it reads."""
 
     name: str
-    judge: Callable[[Evidence], Check]
+    kind: Kind
+    claim: str
+    function: CheckFunction
     workloads: frozenset[str]
+
+    def judge(self, saved: Evidence) -> Check:
+        """Its check of ``saved``."""
+        return run_check(self.name, self.kind, self.claim, self.function, saved)
 
 
 def concerns(series: Series) -> bool:
@@ -131,22 +137,16 @@ def _witnesses(
     candidates = [
         _Witness(
             check.name,
-            functools.partial(
-                run_check, check.name, check.kind, check.claim, functions[check.name]
-            ),
+            check.kind,
+            check.claim,
+            functions[check.name],
             frozenset(check.workloads),
         )
         for check in series.spec.check
     ]
     # Last, as it needs all records of all workloads.
     fire = functools.partial(common.events_fire, series)
-    candidates.append(
-        _Witness(
-            "events_fire",
-            functools.partial(run_check, "events_fire", "harness", "", fire),
-            all_names,
-        )
-    )
+    candidates.append(_Witness("events_fire", "harness", "", fire, all_names))
     witnesses, silent, failures = [], [], []
     for witness in candidates:
         genuine.refused.clear()
