@@ -233,6 +233,12 @@ def test_what_a_killed_fetch_left_is_cleared_away(upstream: Path, cache: Path) -
     assert not any(path.exists() for path in left)
 
 
+def test_a_tag_of_a_tree_is_no_kernel(upstream: Path, cache: Path) -> None:
+    git(upstream, "tag", "no-history", "HEAD^{tree}")
+    with pytest.raises(KstallError, match="no-history is no commit"):
+        obtain(f"{url(upstream)}#no-history", cache)
+
+
 @pytest.mark.fault("truncated", "what the other side sends, which dies at it")
 def test_a_fetch_that_breaks_off_is_no_base(upstream: Path, cache: Path) -> None:
     blob = git(upstream, "rev-parse", "for-next:Kbuild").strip()
