@@ -46,7 +46,7 @@ def obtain(kernel: Path, cache: Path, messages: list[str] | None = None) -> Base
 
 
 def bases(cache: Path) -> list[str]:
-    return sorted(path.name for path in (cache / "trees").iterdir() if path.is_dir())
+    return sorted(path.name for path in (cache / "trees").glob("*") if path.is_dir())
 
 
 def clean(tmp_path: Path) -> dict[str, tuple[object, ...]]:
