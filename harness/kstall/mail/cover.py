@@ -325,7 +325,7 @@ def allowances(overhead: costs.Overhead) -> list[str]:
         )
         unit = "instruction" if exemption.function else "byte"
         amount = f"{exemption.allowed} {unit}{'' if exemption.allowed == 1 else 's'}"
-        because = exemption.because.rstrip(".")
+        because = " ".join(exemption.because.split()).rstrip(".")
         grouped.setdefault((amount, because), []).append(name)
     return [
         f"{amount} allowed for {', '.join(names)}: {because}"
@@ -386,7 +386,7 @@ def reasons(overhead: costs.Overhead) -> list[str]:
     """Why measured operations execute more than a NOP, where the series says so."""
     own = [
         f"{measurement.operation}: {measurement.predicted:+g} instructions predicted: "
-        + measurement.because.rstrip(".")
+        + " ".join(measurement.because.split()).rstrip(".")
         for measurement in overhead.measurements
         if measurement.because is not None
     ]
