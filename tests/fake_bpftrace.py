@@ -19,7 +19,7 @@ def main() -> int:
     options, rest = sys.argv[1:split], sys.argv[split + 1 :]
     output = Path(options[options.index("-o") + 1])
     output.write_text("")
-    script, params = Path(rest[0]), rest[1:]
+    script = Path(rest[0])
     steps = [line.split(" ", 1) for line in script.read_text().splitlines()]
     late = []
 
@@ -47,8 +47,6 @@ def main() -> int:
         elif step == "witness":
             # Before it says so: from then on it may be stopped.
             Path(argument).write_text("attached")
-        elif step == "params":
-            emit({"type": "printf", "data": "|".join(params) + "\n"})
         elif step == "ring":
             pages = os.environ["BPFTRACE_PERF_RB_PAGES"]
             emit({"type": "printf", "data": pages + "\n"})

@@ -88,12 +88,12 @@ def test_a_whole_job() -> None:
         events=[SWITCH],
         record=[QUEUE],
         modules=["m"],
-        bpftrace=[{"name": "a", "script": "a.bt", "params": ["1"]}],
+        bpftrace=[{"name": "a", "script": "a.bt"}],
         deadline_s=2.5,
     )
     read = job.parse(value | {"modules": "/m"})
     assert read.all_formats() == (QUEUE, SWITCH) and read.all_modules() == ("m",)
-    assert read.workloads[0].bpftrace == (job.Script("a", "a.bt", ("1",)),)
+    assert read.workloads[0].bpftrace == (job.Script("a", "a.bt"),)
     assert read.workloads[0].deadline_s == 2.5
 
 

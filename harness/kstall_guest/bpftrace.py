@@ -122,7 +122,6 @@ class Outcome:
 def start(
     name: str,
     script: Path,
-    params: Sequence[str],
     *,
     results: Path,
     ring_pages: int,
@@ -141,7 +140,7 @@ def start(
     with stderr.open("wb") as errors:
         try:
             process = subprocess.Popen(
-                [*argv, "--", str(script), *params],
+                [*argv, "--", str(script)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

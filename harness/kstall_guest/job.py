@@ -27,11 +27,10 @@ _TAKEN = frozenset({"formats"})
 
 @dataclass(frozen=True)
 class Script:
-    """A bpftrace script, relative to ``Job.scripts``, with its $1, $2, ..."""
+    """A bpftrace script, relative to ``Job.scripts``."""
 
     name: str
     script: str
-    params: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -205,11 +204,7 @@ def _bare(table: _Table) -> Bare:
 
 
 def _script(table: _Table) -> Script:
-    script = Script(
-        name=table.name("name"),
-        script=table.take("script", str),
-        params=table.strings("params", default=()),
-    )
+    script = Script(name=table.name("name"), script=table.take("script", str))
     table.done()
     if script.name == "record":
         raise BadJob(f"{table.place}.name: 'record' is taken by the recorder")

@@ -160,26 +160,22 @@ def _attach(
     results: Path,
     stack: ExitStack,
 ) -> list[bpftrace.Tracer]:
-    wanted = [(s.name, scripts / s.script, s.params) for s in load.bpftrace]
+    wanted = [(s.name, scripts / s.script) for s in load.bpftrace]
     if layouts:
         generated = results / "record.bt"
         write_text(generated, recorder.script(layouts))
-        wanted.append(("record", generated, ()))
-    ready = [
-        (name, _checked(machine, name, path, results), params)
-        for name, path, params in wanted
-    ]
+        wanted.append(("record", generated))
+    ready = [(name, _checked(machine, name, path, results)) for name, path in wanted]
     stack.callback(_keep, machine.scratch, results)
     machine.scratch.mkdir(parents=True, exist_ok=True)
     tracers: list[bpftrace.Tracer] = []
     stack.callback(bpftrace.kill, tracers)
     # All at once: LLVM's start-up costs each of them seconds under TCG.
-    for name, path, params in ready:
+    for name, path in ready:
         tracers.append(
             bpftrace.start(
                 name,
                 path,
-                params,
                 results=machine.scratch,
                 ring_pages=load.ring_pages,
                 program=machine.bpftrace,

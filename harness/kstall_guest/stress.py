@@ -343,7 +343,6 @@ class Visitor:
         tracer = bpftrace.start(
             "visit",
             script,
-            (),
             results=scratch,
             ring_pages=64,
             program=self.system.bpftrace,

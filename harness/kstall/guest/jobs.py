@@ -68,9 +68,7 @@ def workload(
         "events": list(events),
         "record": [],
         "bare": [],
-        "bpftrace": [
-            {"name": Path(file).stem, "script": file, "params": []} for file in scripts
-        ],
+        "bpftrace": [{"name": Path(file).stem, "script": file} for file in scripts],
         "deadline_s": deadline_s,
         **more,
     }
