@@ -204,9 +204,9 @@ def test_layout_and_holes() -> None:
         "u8 b;\toffset:24;\tsize:1;\tsigned:0;",
         "int c;\toffset:28;\tsize:4;\tsigned:1;",
     )
-    assert [(h.after, h.before, h.offset, h.size) for h in holed.holes()] == [
-        ("the common header", "a", 8, 8),
-        ("b", "c", 25, 3),
+    assert [(hole.before, hole.offset, hole.size) for hole in holed.holes()] == [
+        ("a", 8, 8),
+        ("c", 25, 3),
     ]
     with pytest.raises(Malformed, match="not a tracepoint format"):
         records.parse_layout("", "sys")

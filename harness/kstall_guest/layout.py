@@ -25,9 +25,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Hole:
-    """``size`` unused bytes at ``offset``, between two members of a record."""
+    """``size`` unused bytes at ``offset``, in front of a member of a record."""
 
-    after: str
     before: str
     offset: int
     size: int
@@ -60,13 +59,11 @@ class Layout:
         """
         ordered = sorted(self.fields, key=lambda field: field.offset)
         end = max((field.offset + field.size for field in self.common), default=0)
-        last = "the common header"
         found = []
         for field in ordered:
             if field.offset > end:
-                found.append(Hole(last, field.name, end, field.offset - end))
+                found.append(Hole(field.name, end, field.offset - end))
             end = max(end, field.offset + field.size)
-            last = field.name
         return tuple(found)
 
 
