@@ -38,7 +38,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,6 +69,8 @@ _BUSY = (-errno.EBUSY, -errno.EAGAIN, -errno.ENOMEM)
 # END, printing large maps and unloading LLVM take seconds under TCG.
 _STOP_S = 60.0
 _STRLEN = 256
+# The child of ``-c``, which ends when our end of its pipe is closed.
+_HOLDER = "/usr/bin/cat"
 
 
 @dataclass
@@ -126,8 +128,6 @@ def start(
     results: Path,
     ring_pages: int,
     program: Sequence[str] = ("bpftrace",),
-    holder: str = "/usr/bin/cat",
-    env: Mapping[str, str] | None = None,
 ) -> Tracer:
     """Start bpftrace on ``script``; the answer is not attached yet.
 
@@ -136,7 +136,7 @@ def start(
     """
     output = results / f"bpftrace-{name}.json"
     stderr = results / f"bpftrace-{name}.stderr"
-    argv = (*program, "-f", "json", "-o", str(output), "-c", holder)
+    argv = (*program, "-f", "json", "-o", str(output), "-c", _HOLDER)
     with stderr.open("wb") as errors:
         try:
             process = subprocess.Popen(
@@ -150,7 +150,6 @@ def start(
                     "__BPFTRACE_NOTIFY_PROBES_ATTACHED": "1",
                     "BPFTRACE_PERF_RB_PAGES": str(ring_pages),
                     "BPFTRACE_MAX_STRLEN": str(_STRLEN),
-                    **(env or {}),
                 },
             )
         except OSError as error:

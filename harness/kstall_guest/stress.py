@@ -111,7 +111,7 @@ def run(
     hooks = hooks_of(stress, system.tracefs)
     argv = (str(stress.program), *stress.options)
     with Toggler.running(argv, hooks, results) as toggler:
-        visitor = Visitor(stress, hooks, system)
+        visitor = Visitor(hooks, system)
 
         @contextmanager
         def step(name: str) -> Iterator[None]:
@@ -294,7 +294,6 @@ class Toggler:
 class Visitor:
     """bpftrace itself, which attaches to all hooks, stays for a while, and leaves."""
 
-    stress: Stress
     hooks: Sequence[Hook]
     system: System
     rounds: int = 0
