@@ -108,7 +108,6 @@ def test_a_whole_job() -> None:
         ({"events": ["sched"]}, r"events\[0\]: expected system:event, got 'sched'"),
         ({"deadline_s": 0}, r"deadline_s: expected a positive number: 0"),
         ({"deadline_s": True}, r"deadline_s: expected a positive number: True"),
-        ({"ring_pages": 3}, r"ring_pages: must be a power of two"),
         ({"evnts": []}, r"workloads\[0\]: unknown keys: evnts"),
         ({"modules": ["m"]}, r"job.modules: missing"),
         ({"bpftrace": [{"name": "a"}]}, r"bpftrace\[0\].script: missing"),

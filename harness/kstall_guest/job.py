@@ -42,8 +42,7 @@ class Workload:
     ``bare`` to the generated bpftrace recorder; perf and trace-cmd decode those of
     ``events`` that are in ``decode``, too.  ``deadline_s`` bounds the program,
     ``attach_s`` the time that all bpftrace processes together may take to attach
-    (TCG: seconds each).  ``buffer_kb`` is ftrace's buffer per CPU, ``ring_pages``
-    bpftrace's ring (a power of two, 4 KiB each).
+    (TCG: seconds each).  ``buffer_kb`` is ftrace's buffer per CPU.
     """
 
     name: str
@@ -58,7 +57,6 @@ class Workload:
     deadline_s: float = 60.0
     attach_s: float = 300.0
     buffer_kb: int = 8192
-    ring_pages: int = 2048
 
 
 @dataclass(frozen=True)
@@ -160,7 +158,6 @@ def _workload(table: _Table) -> Workload:
         deadline_s=table.positive("deadline_s", Workload.deadline_s),
         attach_s=table.positive("attach_s", Workload.attach_s),
         buffer_kb=int(table.positive("buffer_kb", Workload.buffer_kb)),
-        ring_pages=int(table.positive("ring_pages", Workload.ring_pages)),
     )
     table.done()
     if not load.argv:
@@ -170,8 +167,6 @@ def _workload(table: _Table) -> Workload:
     for event in load.decode:
         if event not in load.events:
             raise BadJob(f"{table.place}.decode: {event} is not among its events")
-    if load.ring_pages & (load.ring_pages - 1):
-        raise BadJob(f"{table.place}.ring_pages: must be a power of two")
     _distinct([script.name for script in load.bpftrace], f"{table.place}.bpftrace")
     return load
 

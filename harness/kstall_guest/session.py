@@ -28,6 +28,8 @@ from .tracefs import Instance, Tracefs, lost
 
 # What ftrace's buffers held, a file for each CPU.
 _PAGES = "pages"
+# bpftrace's ring, of 4 KiB each, which has to be a power of two.
+_RING_PAGES = 2048
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ def _attach(
                 name,
                 path,
                 results=machine.scratch,
-                ring_pages=load.ring_pages,
+                ring_pages=_RING_PAGES,
                 program=machine.bpftrace,
             )
         )
