@@ -751,16 +751,17 @@ def test_base_and_patched_are_built_in_one_directory(
     (group,) = debugkernel.grouped(base, [series], tmp_path)
     told: list[tuple[str, ...]] = []
 
-    def configure(
-        tree: Any, _: str, fragments: Any, *__: Any, absent: Any, **___: Any
-    ) -> Any:
+    def configured(
+        _: Any, checkout: Any, fragments: Any, *__: Any, absent: Any, **___: Any
+    ) -> None:
         names = (path.name for path in fragments)
-        told.append(("config", *names, *tree.touched, *absent))
-        return SimpleNamespace(file=fragments[0])
+        told.append(("config", *names, *checkout().touched, *absent))
 
-    def build(tree: Any, slot: str, *_: Any, strict: bool, **__: Any) -> Kernel:
+    def built(
+        _: Any, checkout: Any, slot: str, *__: Any, strict: bool, **___: Any
+    ) -> Kernel:
         assert not strict
-        told.append(("build", slot, *tree.touched))
+        told.append(("build", slot, *checkout().touched))
         return kernel_at(tmp_path / "kernel")
 
     monkeypatch.setattr(
@@ -768,8 +769,8 @@ def test_base_and_patched_are_built_in_one_directory(
         "added_symbols",
         lambda plan: frozenset({"NEW"} if plan.patches else ()),
     )
-    monkeypatch.setattr(debugkernel.kernel, "configure", configure)
-    monkeypatch.setattr(debugkernel.kernel, "build", build)
+    monkeypatch.setattr(debugkernel.kernel, "configured", configured)
+    monkeypatch.setattr(debugkernel.kernel, "built", built)
     run = runs.begin(tmp_path / "out", ["kstall"], ui())
     tools: Any = SimpleNamespace(id="t")
     root: Any = None

@@ -23,6 +23,7 @@ from ..base import (
     Architecture,
     FailedCheck,
     KstallError,
+    Sink,
     arch,
     cache,
     process,
@@ -139,15 +140,6 @@ class Kernel:
         return self.path / "config"
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a build is, in make's steps; ``total`` is an estimate until it ended."""
-
-    done: int
-    total: int
-    step: str
-
-
 # In depend mode, ccache hashes the files that the compiler lists as dependencies, and
 # what .incbin includes is not among them.  piggy.S includes the compressed kernel: for
 # another kernel of the same size, ccache returned the object with the old one.
@@ -262,41 +254,18 @@ def configured(
     log: Path,
     absent: Collection[str] = (),
     lenient: bool = False,
+    key: str | None = None,
 ) -> Configured:
-    """The configuration of ``plan``, found or made; see `configure`.
+    """The configuration of ``plan``, found or made.
 
-    ``checkout`` is called only if there is something to make.
+    ``checkout`` is called only if there is something to make.  For ``absent``,
+    ``lenient`` and what is raised, see `resolve.configure`.  ``key`` is for a caller
+    who knows more than is in `config_key`.
     """
-    key = config_key(plan, fragments, tools, lenient=lenient)
-    return find_config(key, cache_dir) or configure(
-        checkout(),
-        key,
-        fragments,
-        tools,
-        cache_dir,
-        log=log,
-        absent=absent,
-        own=added_symbols(plan),
-        lenient=lenient,
-    )
-
-
-def configure(
-    applied: AppliedTree,
-    key: str,
-    fragments: Sequence[Path],
-    tools: Toolchain,
-    cache_dir: Path,
-    *,
-    log: Path,
-    absent: Collection[str] = (),
-    own: Collection[str] = (),
-    lenient: bool = False,
-) -> Configured:
-    """Configure ``applied``, which the caller has checked out, and cache the result.
-
-    For the last three, and what is raised, see `resolve.configure`.
-    """
+    key = key or config_key(plan, fragments, tools, lenient=lenient)
+    if (config := find_config(key, cache_dir)) is not None:
+        return config
+    applied = checkout()
     if (config := find_config(key, cache_dir)) is not None:
         return config  # another run made it while we waited for the tree
     target = cache_dir / "configs" / key
@@ -312,7 +281,7 @@ def configure(
             tools.make,
             log=log,
             absent=absent,
-            own=own,
+            own=added_symbols(plan),
             lenient=lenient,
             whose=tools.arch,
         )
@@ -350,49 +319,26 @@ def built(
     cache_dir: Path,
     *,
     log: Path,
-    progress: Callable[[Progress], None],
+    ui: Sink,
     strict: bool = True,
 ) -> Kernel:
-    """The kernel of ``plan``, found or built; see `build`.
+    """Image and modules of ``plan``, found or built.
 
-    ``checkout`` is called only if there is something to build.
+    ``checkout`` is called only if there is something to build.  ``slot`` names the
+    output directory; builds in one slot are incremental.  Raises `BuildError` with the
+    compiler's first error, `BaseDoesNotBuild` if there is no patch to blame for it, or,
+    if it is ``strict``, `TouchedFileWarns`.
     """
-    return find(key_of(plan.content, config, tools), cache_dir) or build(
-        checkout(),
-        slot,
-        config,
-        tools,
-        cache_dir,
-        log=log,
-        progress=progress,
-        strict=strict,
-    )
-
-
-def build(
-    applied: AppliedTree,
-    slot: str,
-    config: Configured,
-    tools: Toolchain,
-    cache_dir: Path,
-    *,
-    log: Path,
-    progress: Callable[[Progress], None],
-    strict: bool = True,
-) -> Kernel:
-    """Build image and modules of ``applied``, which the caller has checked out.
-
-    ``slot`` names the output directory; builds in one slot are incremental.  Raises
-    `BuildError` with the compiler's first error, `BaseDoesNotBuild` if there is no
-    patch to blame for it, or, if it is ``strict``, `TouchedFileWarns`.
-    """
-    key = key_of(applied.content, config, tools)
+    key = key_of(plan.content, config, tools)
+    if (existing := find(key, cache_dir)) is not None:
+        return existing
+    applied = checkout()
     if (existing := find(key, cache_dir)) is not None:
         return existing  # another run built it while we waited for the tree
     output = outputs.use(applied, slot, config.file, cache_dir, tools.arch)
     outputs.mark_unread(output, applied)
     try:
-        warnings = _make(applied, output, tools, log, progress)
+        warnings = _make(applied, output, tools, log, ui)
     except SpoiltOutput:
         outputs.forget(output)
         raise
@@ -416,7 +362,7 @@ def _make(
     output: Path,
     tools: Toolchain,
     log: Path,
-    progress: Callable[[Progress], None],
+    ui: Sink,
 ) -> list[str]:
     """Run make; the warnings about touched files come back."""
     count = output / "kstall-steps.json"
@@ -430,7 +376,8 @@ def _make(
         skewed = skewed or _SKEWED in line
         if _STEP.match(line):
             steps += 1
-            progress(Progress(steps, max(total, steps), line.rsplit(maxsplit=1)[-1]))
+            # The total is an estimate.
+            ui.progress(steps, max(total, steps), line.rsplit(maxsplit=1)[-1])
         elif (match := _WARNING.match(line)) and inside(
             match["file"], applied
         ) in applied.touched:

@@ -510,17 +510,6 @@ def _configured(
     fragments: Sequence[Path],
     scratch: Path,
 ) -> Configured:
-    if variant.seed is None:
-        return variants.configure(
-            variant,
-            state.applied,
-            state.plan,
-            fragments,
-            work.tools,
-            work.cache,
-            scratch,
-            log=work.log,
-        )
     merged = kernel.configured(
         state.plan,
         lambda: state.applied,
@@ -530,6 +519,17 @@ def _configured(
         log=work.log,
         lenient=True,
     )
+    if variant.seed is None:
+        return variants.configure(
+            variant,
+            state.applied,
+            state.plan,
+            kconfig.combine(fragments, work.tools.arch),
+            merged,
+            work.cache,
+            scratch,
+            log=work.log,
+        )
     key = kernel.config_key(state.plan, fragments, work.tools)
     return seeds.configure(
         variant,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -234,8 +234,8 @@ def configure(
     variant: Variant,
     applied: AppliedTree,
     plan: Plan,
-    fragments: Sequence[Path],
-    tools: Toolchain,
+    requests: Mapping[str, Setting],
+    merged: Configured,
     cache_dir: Path,
     scratch: Path,
     *,
@@ -243,37 +243,42 @@ def configure(
 ) -> Configured:
     """The configuration of ``variant`` for ``plan``, checked out as ``applied``.
 
-    Requests of ``fragments`` that this variant cannot have are left out.  ``tools`` are
-    those of the booted kernels: what these need on this tree a variant gets as well.
-    ``scratch`` is a directory that the caller removes.  Raises `kconfig.CannotBeOff`.
+    Those of ``requests`` that this variant cannot have are left out.  ``merged`` is
+    their configuration for the booted kernels: what these need on this tree a variant
+    gets as well.  ``scratch`` is a directory that the caller removes.  Raises
+    `kconfig.CannotBeOff`.
     """
-    merged = kernel.configured(
-        plan, lambda: applied, fragments, tools, cache_dir, log=log, lenient=True
-    )
-    requests = {} if variant.bare else kconfig.combine(fragments, tools.arch)
-    values = _values(requests, () if variant.bare else merged.added, variant)
+    added = () if variant.bare else merged.added
+    values = _values({} if variant.bare else requests, added, variant)
     file = scratch / f"{variant.name}.config"
     cache.write_text(file, _text(values))
-    key = kernel.config_key(plan, [file], variant.tools)
 
-    def configured(key: str) -> Configured:
-        return kernel.configure(
-            applied, key, [file], variant.tools, cache_dir, log=log, absent=set(values)
+    def configured(key: str | None = None) -> Configured:
+        return kernel.configured(
+            plan,
+            lambda: applied,
+            [file],
+            variant.tools,
+            cache_dir,
+            log=log,
+            absent=set(values),
+            key=key,
         )
 
     if not variant.off:
-        config = configured(key)
+        config = configured()
         if variant.name == MITIGATED:
             # Without them it would be as the kernel that is measured.
             symbols = kconfig.parse_config(config.file)
             if missing := [name for name in variant.requests if name not in symbols]:
                 raise kconfig.CannotBeOff(f"{', '.join(missing)} cannot be on")
         return config
+    key = kernel.config_key(plan, [file], variant.tools)
     key_off = cache.digest(key, sorted(variant.off))
     if (cached := kernel.find_config(key_off, cache_dir)) is not None:
         return cached  # reading all of Kconfig takes seconds
     variables = dict(word.split("=", 1) for word in variant.tools.make if "=" in word)
-    plain = configured(key)
+    plain = configured()
     off = kconfig.without(applied.path, plain.file, variant.off, variables)
     values |= dict.fromkeys(off, "n")
     cache.write_text(file, _text(values))

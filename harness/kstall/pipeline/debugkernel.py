@@ -73,7 +73,7 @@ def build(
             ground.tools,
             ground.cache,
             log=stage.log,
-            progress=lambda p: run.ui.progress(p.done, p.total, p.step),
+            ui=run.ui,
             # Warnings that sanitizers cause (of stack size, say) are no patch's fault.
             strict=False,
         )

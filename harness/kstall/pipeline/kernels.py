@@ -523,7 +523,7 @@ class _Maker:
             self.ground.tools,
             self.ground.cache,
             log=stage.log,
-            progress=lambda p: self.run.ui.progress(p.done, p.total, p.step),
+            ui=self.run.ui,
         )
         # It is needed for hours, in which this run and others build more of them than
         # are kept.
