@@ -340,7 +340,7 @@ def built(
     try:
         warnings = _make(applied, output, tools, log, ui)
     except SpoiltOutput:
-        outputs.forget(output)
+        outputs.discard(output)
         raise
     if warnings and strict:
         raise TouchedFileWarns(

@@ -137,9 +137,13 @@ def _get_ready(output: Path, slot: str, applied: AppliedTree, config: Path) -> N
     _install_config(config, output / ".config")
 
 
-def forget(output: Path) -> None:
-    """Delete an output directory that cannot be trusted; the next `use` begins anew."""
-    _discard(output)
+def discard(output: Path) -> None:
+    """Delete ``output``, its owner first: if we are killed, nothing uses the rest.
+
+    The next `use` of one that could not be trusted begins anew.
+    """
+    (output / _SLOT).unlink(missing_ok=True)
+    cache.remove(output)
 
 
 def mark_unread(output: Path, applied: AppliedTree) -> None:
@@ -188,20 +192,14 @@ def read(path: Path, kind: type[_Kind]) -> _Kind | None:
     return None
 
 
-def _discard(output: Path) -> None:
-    """Delete ``output``, its owner first: if we are killed, nothing uses the rest."""
-    (output / _SLOT).unlink(missing_ok=True)
-    cache.remove(output)
-
-
 def _set_aside(active: Path, aside: Path, slot: str, applied: AppliedTree) -> None:
     """Set the active directory aside, unless it is ``slot``."""
     owner = _slot_of(active, applied)
     if owner is None:
-        _discard(active)
+        discard(active)
     elif owner != slot:
         aside.mkdir(parents=True, exist_ok=True)
-        _discard(aside / owner)
+        discard(aside / owner)
         active.rename(aside / owner)
 
 
@@ -212,7 +210,7 @@ def _make_room(cache_dir: Path, aside: Path, slot: str, needed: int) -> None:
     others = [path for path in aside.glob("*") if path.name != slot]
     others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     while others and (len(others) >= _KEEP or space.available(cache_dir) < needed):
-        _discard(others.pop())
+        discard(others.pop())
     space.require(cache_dir, needed, "a build")
 
 
@@ -250,7 +248,7 @@ def _seed(target: Path, config: Path, applied: AppliedTree) -> None:
 
 def _begin_anew(active: Path, slot: str, applied: AppliedTree) -> None:
     """Make ``active`` an empty directory of ``slot``."""
-    _discard(active)
+    discard(active)
     with cache.publish(active) as scratch:
         cache.write_json(scratch / _SEEN, {})
         _claim(scratch, slot, applied)

@@ -279,7 +279,7 @@ def _run(job: CompileJob, output: Path, targets: Sequence[str]) -> _Transcript:
         if unexplained or space.missed(error, output) or not complete:
             reason = kernel.explain(error, job.log, output)
             if isinstance(reason, kernel.SpoiltOutput):
-                outputs.forget(output)
+                outputs.discard(output)
             elif isinstance(reason, kernel.BuildError):
                 # No `BuildError`, which blames the patches: what the compiler would
                 # have printed about these is unknown.
