@@ -546,7 +546,7 @@ config OTHER
     on = ("A", "B", "D", "HIDDEN", "SELECTS", "OTHER", "NUMBER")
     values = "".join(f"CONFIG_{name}=y\n" for name in on if name != "NUMBER")
     write(tmp_path, {".config": f"{values}CONFIG_NUMBER=4\n"})
-    kconf = kconfig.load(tmp_path, tmp_path / ".config", {})
+    kconf = kconfig.load(tmp_path, tmp_path / ".config", ())
     settings = seeds.needed(kconf, ["B", "HIDDEN", "OFF", "UNKNOWN"])
     assert settings == dict.fromkeys(("A", "B", "D", "HIDDEN", "SELECTS"), "y")
 

@@ -93,12 +93,6 @@ def test_missing_symbols(tmp_path: Path) -> None:
     assert [request.symbol for request in lost] == ["B", "C"]
 
 
-def test_a_symbol_that_the_tree_need_not_have(tmp_path: Path) -> None:
-    asked = kconfig.combine([_fragment(tmp_path / "f", "CONFIG_A=y\nCONFIG_B=m\n")])
-    lost = kconfig.missing(asked, {}, {"A"})
-    assert [request.symbol for request in lost] == ["B"]
-
-
 def test_symbols_are_found_where_they_are_defined() -> None:
     text = "menuconfig A\n\tbool\nconfig B_2\n\tdepends on C\n# config D\n"
     assert kconfig.defined(text) == {"A", "B_2"}
@@ -121,7 +115,7 @@ def test_why_a_symbol_did_not_stick(
     (tmp_path / "Kconfig").write_text(KCONFIG)
     (tmp_path / ".config").write_text(config)
     asked = kconfig.parse_fragment(_fragment(tmp_path / "f", request_ + "\n"))
-    (reason,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, {})
+    (reason,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, ())
     assert why in reason
 
 
@@ -129,7 +123,7 @@ def test_an_unreadable_kconfig_costs_only_the_explanation(tmp_path: Path) -> Non
     (tmp_path / "Kconfig").write_text("no such keyword\n")
     (tmp_path / ".config").write_text("")
     asked = kconfig.parse_fragment(_fragment(tmp_path / "f", "CONFIG_A=y\n"))
-    (reason,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, {})
+    (reason,) = kconfig.explain(tmp_path, tmp_path / ".config", asked, ())
     assert "could not be read to say why" in reason
 
 
@@ -137,7 +131,7 @@ def test_without_a_kconfig_that_can_be_read_nothing_is_off(tmp_path: Path) -> No
     (tmp_path / "Kconfig").write_text("no such keyword\n")
     (tmp_path / ".config").write_text("")
     with pytest.raises(kconfig.KconfigError, match="cannot be read") as caught:
-        kconfig.without(tmp_path, tmp_path / ".config", ["A"], {})
+        kconfig.without(tmp_path, tmp_path / ".config", ["A"], ())
     assert not isinstance(caught.value, FailedCheck)
 
 

@@ -21,7 +21,7 @@ _ALLNO = """\
 import os, sys
 from pathlib import Path
 from kstall.build import kconfig
-kconf = kconfig.load(Path.cwd(), Path(os.devnull), {})
+kconf = kconfig.load(Path.cwd(), Path(os.devnull), ())
 for symbol in kconf.unique_defined_syms:
     symbol.set_value(0)
 kconf.load_allconfig("")

@@ -24,7 +24,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -204,16 +204,13 @@ def parse_config(path: Path) -> dict[str, str]:
 
 
 def missing(
-    requests: Mapping[str, Setting],
-    config: Mapping[str, str],
-    absent: Collection[str] = (),
+    requests: Mapping[str, Setting], config: Mapping[str, str]
 ) -> tuple[Setting, ...]:
-    """The requests that did not stick, but for ``absent`` symbols."""
+    """The requests that did not stick."""
     return tuple(
         request
         for request in requests.values()
         if config.get(request.symbol, "n") != request.value
-        and request.symbol not in absent
     )
 
 
@@ -248,15 +245,16 @@ class _Kconfig(kconfiglib.Kconfig):  # type: ignore[misc]
 
 
 def without(
-    tree: Path, config: Path, symbols: Sequence[str], variables: Mapping[str, str]
+    tree: Path, config: Path, symbols: Sequence[str], make: Sequence[str]
 ) -> frozenset[str]:
     """All symbols that have to be off for ``symbols`` to be off, these included.
 
-    That is whatever selects them, and so on.  ``config`` is a ``.config`` of ``tree``.
-    Raises `CannotBeOff`, and `KconfigError` for files with unknown syntax.
+    That is whatever selects them, and so on.  ``config`` is a ``.config`` of ``tree``;
+    for ``make`` see `load`.  Raises `CannotBeOff`, and `KconfigError` for files with
+    unknown syntax.
     """
     try:
-        kconf = load(tree, config, variables)
+        kconf = load(tree, config, make)
     except Exception as error:
         raise KconfigError(
             f"the Kconfig files of {tree} cannot be read: {error}",
@@ -304,11 +302,11 @@ def explain(
     tree: Path,
     config: Path,
     requests: Sequence[Setting],
-    variables: Mapping[str, str],
+    make: Sequence[str],
 ) -> Iterator[str]:
     """Why each of ``requests`` did not stick, by the tree's own Kconfig files."""
     try:
-        kconf = load(tree, config, variables)
+        kconf = load(tree, config, make)
     except Exception as error:  # any failure here only costs the explanation
         for _ in requests:
             yield f"its Kconfig could not be read to say why ({error})"
@@ -317,11 +315,13 @@ def explain(
         yield _explain(kconf, request)
 
 
-def load(tree: Path, config: Path, variables: Mapping[str, str]) -> Any:
+def load(tree: Path, config: Path, make: Sequence[str]) -> Any:
     """The tree's Kconfig files with the values of ``config``, as kconfiglib has them.
 
-    ``variables`` are those that make gets.  Raises whatever kconfiglib does.
+    ``make`` are the variables that make gets, as `Toolchain.make`.  Raises whatever
+    kconfiglib does.
     """
+    variables = dict(word.split("=", 1) for word in make)
     # What the top Makefile exports before it runs scripts/kconfig/conf.
     prefix = variables.get("CROSS_COMPILE", "")
     arch_name = variables.get("ARCH", arch.host().kbuild)

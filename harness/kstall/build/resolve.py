@@ -225,10 +225,7 @@ class _Search:
 
     def explain(self, requests: Sequence[Setting]) -> Iterator[str]:
         """Why each of ``requests`` did not stick."""
-        return kconfig.explain(self._tree, self._file, requests, self._variables())
-
-    def _variables(self) -> dict[str, str]:
-        return dict(word.split("=", 1) for word in self._make if "=" in word)
+        return kconfig.explain(self._tree, self._file, requests, self._make)
 
     def _allnoconfig(self) -> None:
         settings = {**self._settings, **self._added}
@@ -255,7 +252,7 @@ class _Search:
         """
         try:
             if self._kconf is None:
-                self._kconf = kconfig.load(self._tree, self._file, self._variables())
+                self._kconf = kconfig.load(self._tree, self._file, self._make)
             else:
                 self._kconf.load_config(str(self._file))
         except Exception:  # `explain` says why

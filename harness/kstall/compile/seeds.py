@@ -98,8 +98,7 @@ def configure(
     key = cache.digest("random", key, variant.seed, sorted(symbols))
     entry = cache_dir / "configs" / key
     if not cache.is_complete(entry):
-        variables = dict(word.split("=", 1) for word in variant.tools.make)
-        kconf = kconfig.load(applied.path, merged.file, variables)
+        kconf = kconfig.load(applied.path, merged.file, variant.tools.make)
         fixed = needed(kconf, symbols) | _ALWAYS
         with cache.keep(entry) as scratch:
             allconfig = scratch / "asked.config"

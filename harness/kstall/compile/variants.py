@@ -277,9 +277,8 @@ def configure(
     key_off = cache.digest(key, sorted(variant.off))
     if (cached := kernel.find_config(key_off, cache_dir)) is not None:
         return cached  # reading all of Kconfig takes seconds
-    variables = dict(word.split("=", 1) for word in variant.tools.make if "=" in word)
     plain = configured()
-    off = kconfig.without(applied.path, plain.file, variant.off, variables)
+    off = kconfig.without(applied.path, plain.file, variant.off, variant.tools.make)
     values |= dict.fromkeys(off, "n")
     cache.write_text(file, _text(values))
     config = configured(key_off)
