@@ -61,12 +61,12 @@ def reserved(cache: Path, needed: int, purpose: str) -> Iterator[None]:
         yield
 
 
-def missed(error: CommandError, place: Path | None = None) -> bool:
+def missed(error: CommandError, place: Path) -> bool:
     """Whether a program failed for want of space: it says so, or ``place`` has none,
     where a shell that writes there says "I/O error"."""
-    if place is not None and available(place) < _FULL_BELOW:
-        return True
-    return any(message in error.output for message in _MESSAGES)
+    return available(place) < _FULL_BELOW or any(
+        message in error.output for message in _MESSAGES
+    )
 
 
 def available(path: Path) -> int:

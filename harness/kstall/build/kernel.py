@@ -476,9 +476,7 @@ def _is_refusal(line: str) -> bool:
     )
 
 
-def explain(
-    error: process.CommandError, log: Path, output: Path | None = None
-) -> KstallError:
+def explain(error: process.CommandError, log: Path, output: Path) -> KstallError:
     """Why a make that wrote to ``output`` failed."""
     if space.missed(error, output):
         # First, for the compiler reports that like an error in the source.
