@@ -90,6 +90,17 @@ def test_an_entry_is_known_again(entry: Path) -> None:
     assert remarks == []
 
 
+def test_an_entry_that_is_found_counts_as_used(entry: Path) -> None:
+    other = entry.with_name("other")
+    with cache.keep(other):
+        pass
+    for place, when in ((entry, 1), (other, 2)):
+        os.utime(place, (when, when))
+    assert cache.is_complete(entry)
+    cache.prune(entry.parent, keep=1)
+    assert [path.name for path in entry.parent.iterdir()] == ["entry"]
+
+
 @pytest.mark.fault("truncated", "any file of an entry, and the list of them")
 @pytest.mark.fault("corrupted", "any file of an entry, and the list of them")
 @pytest.mark.parametrize(("name", "damage"), DAMAGES)

@@ -157,13 +157,15 @@ def _remark_unkept(target: Path, error: OSError) -> None:
 
 
 def is_complete(target: Path) -> bool:
-    """Whether ``target`` is an entry as `keep` left it.
+    """Whether ``target`` is an entry as `keep` left it, which then counts as used now.
 
     A damaged one counts as missing, with a `remark`; making it again replaces it.  One
     without a list predates the lists, and gets one as it is.
     """
     if not _is_intact(target):
         return False
+    with contextlib.suppress(OSError):  # a cache that is read-only, say
+        os.utime(target)  # `prune` drops what was not used for longest
     if (entries := _used.get()) is not None:
         entries.every.add(target)
     return True

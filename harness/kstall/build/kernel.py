@@ -305,7 +305,6 @@ def find(key: str, cache_dir: Path) -> Kernel | None:
     if not cache.is_complete(path):
         return None
     facts = json.loads((path / "kernel.json").read_text(encoding="utf-8"))
-    os.utime(path)  # `prune` drops what was not used for longest
     architecture = arch.named(facts.get("arch", arch.X86_64.name))
     return Kernel(key, path, facts["release"], facts["build_id"], True, architecture)
 

@@ -410,8 +410,6 @@ def _obtain(
         for variant in group
     ]
     hits = [_is_cached(entry, state) for entry in entries]
-    for entry in itertools.compress(entries, hits):
-        os.utime(entry)  # `cache.prune` drops what was not used for longest
     missing = {
         entry: variant
         for variant, entry, hit in zip(group, entries, hits, strict=True)

@@ -148,9 +148,8 @@ def obtain(
         cache_dir / "roots" / f"{key}.lock",
         waiting=lambda holder: say(f"waiting for {holder}, which is making this root"),
     ):
-        if reused := cache.is_complete(target):
-            os.utime(target)
-        else:
+        reused = cache.is_complete(target)
+        if not reused:
             with cache.keep(target) as scratch:
                 complete = tuple(sorted({*names, *_ALWAYS}))
                 _make(complete, SUITE, whose, scratch, say, log, lending)

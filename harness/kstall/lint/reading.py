@@ -9,7 +9,6 @@ an edit only the changed files are read again.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -249,7 +248,6 @@ class _Reading:
                 cache.write_json(directory / _OUTCOME, content)
 
     def _recall(self, unit: _Unit) -> _Outcome:
-        os.utime(unit.entry)  # `cache.prune` drops what was not used for longest
         raw: dict[str, Any] = json.loads(
             (unit.entry / _OUTCOME).read_text(encoding="utf-8")
         )
