@@ -46,6 +46,7 @@ _CALLED = "__tracepoint_check"
 # As delay-objtool in scripts/Makefile.lib.
 _OBJTOOL_IS_LATE = ("LTO_CLANG", "X86_KERNEL_IBT", "KLP_BUILD")
 _ONLY_READ = ("-w", "-fsyntax-only", "-x", "c", "/dev/null")
+_AGAIN = "if a compiler was killed (memory?), run the same command again"
 ERROR = "error"
 NOT_COMPILED = "not-compiled"
 NO_SOURCE = "no-source"
@@ -287,8 +288,7 @@ def _run(job: CompileJob, output: Path, targets: Sequence[str]) -> _Transcript:
                 reason = KstallError(
                     f"make did not build {names}, and no error in a source says why",
                     log=job.log,
-                    next="if a compiler was killed (memory?), run the same command "
-                    "again",
+                    next=_AGAIN,
                 )
             raise reason from error
     else:
@@ -437,14 +437,9 @@ def _headers_alone(
             remarks += [_header_error(header, error) for error in errors]
             if not errors:
                 # Such as a killed compiler, which says nothing about the header.
-                raise process.CommandError(
-                    completed.argv,
-                    completed.returncode,
-                    completed.stdout,
-                    log=job.log,
-                    next="if the compiler was killed (memory?), run the same command "
-                    "again",
-                )
+                failure = completed.failure()
+                failure.log, failure.next = job.log, _AGAIN
+                raise failure
     return remarks
 
 

@@ -88,12 +88,9 @@ def _list(tree: Path, arch: str, folder: str, scratch: Path) -> list[str]:
     )
     # A broken Makefile, which is 2, is reported by the build that uses it.
     if completed.returncode not in (0, 2):
-        raise process.CommandError(
-            completed.argv,
-            completed.returncode,
-            completed.stdout,
-            next="if make was killed (memory?), run the same command again",
-        )
+        error = completed.failure()
+        error.next = "if make was killed (memory?), run the same command again"
+        raise error
     return completed.stdout.splitlines()
 
 
