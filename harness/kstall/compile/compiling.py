@@ -169,14 +169,14 @@ def compile(
         for name in sorted(listed.no_source)
     ]
     if targets:
-        remarks += _make(job, output, sorted(targets.values()))
+        remarks += _make(job, sorted(targets.values()))
         built = [name for name in targets.values() if (output / name).exists()]
         remarks += _divisions(output, built)
         if _records_calls(job.tree.path):
             remarks += _unused(output, built)
         if alone and built:
             headers = [path for path in job.touched if kbuild.is_header(path)]
-            remarks += _headers_alone(job, output, headers, built)
+            remarks += _headers_alone(job, headers, built)
         if keep is not None:
             _copy(job, built, keep)
     return CompileOutcome(
@@ -210,9 +210,8 @@ def _copy(job: CompileJob, objects: Iterable[str], target: Path) -> None:
 # -- make ----------------------------------------------------------------------------
 
 
-def _make(
-    job: CompileJob, output: Path, targets: Sequence[str]
-) -> list[CompilerRemark]:
+def _make(job: CompileJob, targets: Sequence[str]) -> list[CompilerRemark]:
+    output = job.output
     store = output / _RECORDS
     records = _read(store)
     for name in targets:
@@ -222,7 +221,7 @@ def _make(
     # Their remarks are unknown until make has ended: if this run is killed, the next
     # one compiles them again.
     _write(store, records)
-    transcript = _run(job, output, targets)
+    transcript = _run(job, targets)
     remarks = list(transcript.remarks.get("", ()))
     for name in targets:
         remade = name in transcript.started
@@ -255,8 +254,8 @@ def _write(store: Path, records: Mapping[str, _Record]) -> None:
     cache.write_json(store, entries)
 
 
-def _run(job: CompileJob, output: Path, targets: Sequence[str]) -> _Transcript:
-    variant = job.variant
+def _run(job: CompileJob, targets: Sequence[str]) -> _Transcript:
+    variant, output = job.variant, job.output
     argv = ["make", f"O={output}", *variant.tools.make, "W=1"]
     if variant.checker is not None:
         unlimited = "-fmax-errors=unlimited -fmax-warnings=unlimited"
@@ -411,18 +410,18 @@ def _strings(elf: ELFFile, section: str) -> set[str]:
 
 
 def _headers_alone(
-    job: CompileJob, output: Path, headers: Sequence[str], objects: Sequence[str]
+    job: CompileJob, headers: Sequence[str], objects: Sequence[str]
 ) -> list[CompilerRemark]:
     """The errors of each header when it is the first include of a file."""
     remarks = []
     for header in headers:
         nearest = max(objects, key=lambda name: len(os.path.commonpath([name, header])))
-        argv = _flags(output, nearest)
+        argv = _flags(job.output / nearest)
         path = job.tree.path / header
         completed = process.run(
             # Twice: including it again must do no harm.
             [*argv, *_ONLY_READ, "-include", path, "-include", path],
-            cwd=output,
+            cwd=job.output,
             env={**dict(job.variant.tools.env), "LC_ALL": "C"},
             log=job.log,
             check=False,
@@ -451,9 +450,8 @@ def _header_error(header: str, error: CompilerRemark) -> CompilerRemark:
     return CompilerRemark(header, 0, ALONE, f"in {error.file}: {error.text}")
 
 
-def _flags(output: Path, name: str) -> list[str]:
+def _flags(path: Path) -> list[str]:
     """The compiler's command line for an object, without its input and output."""
-    path = output / name
     line = path.with_name(f".{path.name}.cmd").read_text().partition("\n")[0]
     command = line.partition(":= ")[2].replace("$$", "$").replace("\\#", "#")
     words = []
