@@ -8,6 +8,7 @@ as pahole does.
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -18,12 +19,6 @@ from ..base import KstallError, cache, process
 from ..debian import Root, apt
 
 _HELP = "install sparse 0.6.5 or newer"
-_BORROWED = """\
-#!/bin/sh
-root={root}
-exec "$root/{loader}" \\
-	--library-path "$root/usr/lib/{triplet}" "{program}" "$@"
-"""
 # The prefix tells its lines from the compiler's, which have the same form.  If it dies
 # of a signal it has not read all of the file.
 _MARKED = """\
@@ -70,13 +65,8 @@ def obtain(
             next=_HELP,
         ) from error
     borrowed = home / "borrowed"
-    text = _BORROWED.format(
-        root=root.tree,
-        loader=root.arch.loader,
-        triplet=root.arch.triplet,
-        program=unpacked / "usr/bin/sparse",
-    )
-    cache.write_text(borrowed, text, mode=0o755)
+    command = shlex.join(map(str, root.command(unpacked / "usr/bin/sparse")))
+    cache.write_text(borrowed, f'#!/bin/sh\nexec {command} "$@"\n', mode=0o755)
     if not _is_new_enough(tree, str(borrowed)):
         raise NoChecker(
             f"sparse {deb.version} is too old for this kernel",

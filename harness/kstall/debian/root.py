@@ -89,6 +89,12 @@ class Root:
         """A program for the host that runs this root's pahole, without a chroot."""
         return self.path / "bin/pahole"
 
+    def command(self, program: Path) -> tuple[Path | str, ...]:
+        """The command by which ``program`` runs here, with the root's C library, which
+        is newer than the host's."""
+        libraries = self.tree / "usr/lib" / self.arch.triplet
+        return (self.tree / self.arch.loader, "--library-path", libraries, program)
+
 
 def packages_for(folder: Path, architecture: Architecture) -> tuple[str, ...]:
     """The names of all packages in a guest's root, from the lists in ``folder``.
@@ -300,10 +306,7 @@ def _compile(tree: Path, lending: Root, log: Path) -> None:
     folders = [path for pattern in _PYTHON for path in sorted(tree.glob(pattern))]
     process.run(
         [
-            host / lending.arch.loader,
-            "--library-path",
-            host / "usr/lib" / lending.arch.triplet,
-            host / "usr/bin/python3",
+            *lending.command(host / "usr/bin/python3"),
             *(*_COMPILE, "-s", str(tree), "-p", "/"),
             *folders,
         ],
