@@ -21,11 +21,12 @@ import kbuildtree
 import kerneltree
 from kstall.base import cache
 from kstall.build import Toolchain, kconfig
-from kstall.compile import CompileWork, compilecheck, kbuild, seeds, sparse, variants
+from kstall.compile import CompileWork, kbuild, seeds, sparse, variants
 from kstall.compile import builds as compilestage
 from kstall.compile.sparse import Checker
 from kstall.cost import objects
 from kstall.debian import Root
+from kstall.evidence import compilecheck
 from kstall.pipeline import Ui, builds
 from kstall.pipeline import run as runs
 from kstall.report import report

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import kerneltree
-from kstall.compile import compilecheck
+from kstall.evidence import compilecheck
 from kstall.lint import (
     includes,
     kerneldoc,

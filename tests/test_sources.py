@@ -155,6 +155,7 @@ def _touch(path: Path) -> None:
         (_kernel, ""),
         (_configuration, "build"),
         (_module, "build"),
+        # What compilers report is judged anew, and not compiled again for that.
         (_compiled, "build compile"),
         (_checks, "base verdict series tree lint"),
         (_footprint, "evidence cost"),

@@ -32,12 +32,11 @@ from ..base import (
 )
 from ..build import Configured, Toolchain, kconfig, kernel, outputs
 from ..debian import Root, root
+from ..lint import patchcheck
 from ..series import Context, Series, SeriesError, projects
 from ..tree import AppliedTree, Base, Plan, tree
-from ..verdict import Check
-from . import compilecheck, compiling, kbuild, options, seeds, sparse, variants
-from .compilecheck import Trial
-from .compiling import CompileJob, CompileOutcome
+from . import compiling, kbuild, options, seeds, sparse, variants
+from .compiling import CompileJob, CompileOutcome, Trial
 from .variants import Variant
 
 _OUTCOME = "outcome.json"
@@ -85,15 +84,14 @@ class CompileWork:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The checks of a series, and how many ``builds`` they are based on.
+    """What compilers report of a series in each variant.
 
     ``objects`` maps `variants.WORST` and `variants.MITIGATED` to two directories: with
     the objects of the base, and with those of the whole series; ``impossible`` says why
     one of the two is missing.
     """
 
-    checks: tuple[Check, ...]
-    builds: int
+    trials: tuple[Trial, ...]
     objects: Mapping[str, tuple[Path, Path]]
     impossible: Mapping[str, str]
     reused: bool
@@ -109,7 +107,7 @@ class _Result:
 
 
 def compiled(work: CompileWork, checkout: Callable[[Plan], AppliedTree]) -> Compiled:
-    """Compile what is not cached, and judge; ``checkout`` is called only if needed.
+    """Compile what is not cached; ``checkout`` is called only if needed.
 
     Level deep has all variants, other levels have those that take seconds.  Requested
     seeds are tried at any level, instead of the series' own.
@@ -129,11 +127,6 @@ def compiled(work: CompileWork, checkout: Callable[[Plan], AppliedTree]) -> Comp
             ui.progress(len(results), total, f"{variant.title}: {state}")
     draws = [*_random(work, checkout, users)]
     cache.prune(work.cache / "compiled", keep=_CACHED_OUTCOMES)
-    trials = [
-        *_trials(work, turns, results),
-        *(trial for trial, _ in draws),
-        *unavailable,
-    ]
     last = len(work.plan.patches)
     impossible = {
         name: reason
@@ -141,8 +134,11 @@ def compiled(work: CompileWork, checkout: Callable[[Plan], AppliedTree]) -> Comp
         if (reason := results[name, last].outcome.impossible) is not None
     }
     return Compiled(
-        compilecheck.judge(work.series, trials),
-        sum(len(trial.outcomes) for trial in trials),
+        (
+            *_trials(work, turns, results),
+            *(trial for trial, _ in draws),
+            *unavailable,
+        ),
         {
             name: (
                 results[name, 0].entry / _OBJECTS,
@@ -317,10 +313,10 @@ def _random(
         # If the last state has no remarks, those of earlier states do not matter: that
         # each patch compiles is shown by other variants.
         final = base = result_of(last)
-        if compilecheck.says_more(final.outcome, CompileOutcome()):
+        if _says_more(final.outcome, CompileOutcome()):
             base = result_of(0)
         between = [base] * (last - 1)
-        if compilecheck.says_more(final.outcome, base.outcome):
+        if _says_more(final.outcome, base.outcome):
             between = [result_of(number) for number in range(1, last)]
         results = [base, *between, final]
         outcomes = tuple(result.outcome for result in results)
@@ -328,6 +324,12 @@ def _random(
             Trial(variant.name, variant.title, outcomes),
             all(result.reused for result in results),
         )
+
+
+def _says_more(outcome: CompileOutcome, base: CompileOutcome) -> bool:
+    """Whether ``outcome`` has an error or a warning that ``base`` does not have."""
+    before, after = (state.findings(compiling.is_fault) for state in (base, outcome))
+    return bool(patchcheck.new(before, after))
 
 
 def _states(work: CompileWork, variant: Variant) -> Sequence[int]:

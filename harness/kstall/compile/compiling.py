@@ -21,6 +21,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from ..base import KstallError, cache, process, space
 from ..build import Configured, kconfig, kernel, outputs
+from ..lint import Finding
 from ..tree import AppliedTree
 from . import kbuild
 from .variants import Variant
@@ -55,6 +56,8 @@ OBJTOOL = "objtool"
 DIVISION = "64-bit-division"
 ALONE = "not-self-contained"
 UNUSED = "unused-tracepoint"
+# What is found beside what a build reports.
+_APART = (SPARSE, DIVISION, ALONE, UNUSED)
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,21 @@ class CompilerRemark:
     line: int
     kind: str
     text: str
+
+
+def is_fatal(remark: CompilerRemark) -> bool:
+    """Whether a source is not compiled."""
+    return remark.kind in (ERROR, NO_SOURCE)
+
+
+def is_warning(remark: CompilerRemark) -> bool:
+    """Whether the compiler or objtool warns of a source, which is compiled."""
+    return not is_fatal(remark) and remark.kind not in _APART
+
+
+def is_fault(remark: CompilerRemark) -> bool:
+    """Whether a build would report it."""
+    return is_fatal(remark) or is_warning(remark)
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,16 @@ class CompileOutcome:
     remarks: tuple[CompilerRemark, ...] = ()
     impossible: str | None = None
 
+    def findings(
+        self, counts: Callable[[CompilerRemark], bool], where: str = ""
+    ) -> list[Finding]:
+        """The remarks that count; ``where`` is put in front of each."""
+        return [
+            Finding(remark.file, remark.line, remark.kind, f"{where}{remark.text}")
+            for remark in self.remarks
+            if counts(remark)
+        ]
+
     def as_json(self) -> dict[str, Any]:
         """For a file; `of_json` reads it."""
         return asdict(self)
@@ -92,6 +120,19 @@ class CompileOutcome:
         remarks = tuple(CompilerRemark(**fields) for fields in raw["remarks"])
         lists = {name: tuple(raw[name]) for name in ("compiled", "left_out")}
         return cls(**lists, remarks=remarks, impossible=raw["impossible"])
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A variant and its outcomes, one for each state from the base on.
+
+    ``unavailable`` is the reason why there are none.
+    """
+
+    name: str
+    title: str
+    outcomes: tuple[CompileOutcome, ...] = ()
+    unavailable: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The results of a guest, and the checks that judge them.
+"""The results of guests and compilers, and the checks that judge them.
 
-In comes a directory of results; out come `Evidence` and verdicts on it.  Judging is
-pure: it boots nothing, so that an old run can be judged again.  The ``checks.py`` of a
+In come a directory of a guest's results, or a series' compile trials; out come
+`Evidence` and verdicts.  Judging is pure: it boots and compiles nothing, so that an old
+run can be judged again.  The ``checks.py`` of a
 series import from here, and from nowhere else.
 """
 
@@ -10,6 +11,7 @@ from ..verdict import Verdict
 from . import (
     btf,
     common,
+    compilecheck,
     debugcheck,
     evidence,
     falsity,
@@ -31,6 +33,7 @@ __all__ = [
     "WorkloadResult",
     "btf",
     "common",
+    "compilecheck",
     "computed_once",
     "debugcheck",
     "evidence",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ..compile import CompileWork, compiled, variants
 from ..cost import footprint, gate, objects
+from ..evidence import compilecheck
 from ..report import SeriesReport
 from ..tree import AppliedTree, Plan
 from .run import Run
@@ -25,12 +26,12 @@ def prove(
     with run.stage("compile", entry) as stage:
         compilation = compiled(work, checkout)
         stage.reused = compilation.reused
-        entry.checks += compilation.checks
-        judged = [check for check in compilation.checks if check.status != "skip"]
+        checks = compilecheck.judge(work.series, compilation.trials)
+        entry.checks += checks
+        judged = [check for check in checks if check.status != "skip"]
         good = sum(check.status == "pass" for check in judged)
-        stage.summary = (
-            f"{good} of {len(judged)} checks pass, of {compilation.builds} builds"
-        )
+        count = sum(len(trial.outcomes) for trial in compilation.trials)
+        stage.summary = f"{good} of {len(judged)} checks pass, of {count} builds"
         if work.context.level != "deep":
             stage.summary += "; LEVEL=deep has more configurations and compilers"
         pairs = {

@@ -2,7 +2,9 @@
 """What compilers report of each patch, as checks; pure.
 
 Each patch is compared with the state before it, as in `patchcheck`: findings of the
-base or of an earlier patch do not count against it.
+base or of an earlier patch do not count against it.  It is not in package `compile`, as
+outcomes are cached by the source of that: to judge them otherwise, nothing has to be
+compiled again.
 """
 
 from __future__ import annotations
@@ -11,30 +13,10 @@ import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..compile import CompileOutcome, CompilerRemark, Trial, compiling, variants
 from ..lint import Finding, patchcheck
 from ..series import Series
 from ..verdict import Check, Verdict, run_check
-from . import compiling, variants
-from .compiling import CompileOutcome, CompilerRemark
-
-_FATAL = (compiling.ERROR, compiling.NO_SOURCE)
-_APART = (
-    *(*_FATAL, compiling.SPARSE, compiling.ALONE, compiling.UNUSED),
-    compiling.DIVISION,
-)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A variant and its outcomes, one for each state from the base on.
-
-    ``unavailable`` is the reason why there are none.
-    """
-
-    name: str
-    title: str
-    outcomes: tuple[CompileOutcome, ...] = ()
-    unavailable: str | None = None
 
 
 @dataclass(frozen=True)
@@ -47,20 +29,8 @@ class _Check:
     counts: Callable[[CompilerRemark], bool]
 
 
-def _fatal(remark: CompilerRemark) -> bool:
-    return remark.kind in _FATAL
-
-
-def _warning(remark: CompilerRemark) -> bool:
-    return remark.kind not in _APART
-
-
-def _either(remark: CompilerRemark) -> bool:
-    return _fatal(remark) or _warning(remark)
-
-
 def _also_linked(remark: CompilerRemark) -> bool:
-    return _either(remark) or remark.kind == compiling.DIVISION
+    return compiling.is_fault(remark) or remark.kind == compiling.DIVISION
 
 
 def _only(kind: str) -> Callable[[CompilerRemark], bool]:
@@ -74,11 +44,11 @@ CHECKS: Mapping[str, _Check] = {
     "compiles_as_configured": _Check(
         "All touched code compiles after each patch, as all series together are "
         "configured.",
-        *("modules", _fatal),
+        *("modules", compiling.is_fatal),
     ),
     "no_new_warnings": _Check(
         "No patch adds a warning of the compiler, at W=1, or of objtool.",
-        *("modules", _warning),
+        *("modules", compiling.is_warning),
     ),
     "sparse_clean": _Check(
         "No patch adds a warning or an error of sparse, at C=1.",
@@ -93,42 +63,39 @@ CHECKS: Mapping[str, _Check] = {
         *("modules", _only(compiling.UNUSED)),
     ),
     "compiles_without_tracing": _Check(
-        f"Without ftrace and tracepoints {_TOUCHED}.", "untraced", _either
+        f"Without ftrace and tracepoints {_TOUCHED}.",
+        *("untraced", compiling.is_fault),
     ),
     "compiles_tiny": _Check(
-        f"In a kernel without all that can be disabled, {_TOUCHED}.", "tiny", _either
+        f"In a kernel without all that can be disabled, {_TOUCHED}.",
+        *("tiny", compiling.is_fault),
     ),
     "compiles_without_options": _Check(
-        f"Without any one option that it depends on, {_TOUCHED}.", "without-", _either
+        f"Without any one option that it depends on, {_TOUCHED}.",
+        *("without-", compiling.is_fault),
     ),
     "compiles_built_in": _Check(
-        f"With all modules built in, {_TOUCHED}.", "builtin", _either
+        f"With all modules built in, {_TOUCHED}.", "builtin", compiling.is_fault
     ),
-    "compiles_with_clang": _Check(f"With clang, {_TOUCHED}.", "clang", _either),
-    "compiles_for_arm64": _Check(f"For arm64, {_TOUCHED}.", "arm64", _either),
+    "compiles_with_clang": _Check(
+        f"With clang, {_TOUCHED}.", "clang", compiling.is_fault
+    ),
+    "compiles_for_arm64": _Check(
+        f"For arm64, {_TOUCHED}.", "arm64", compiling.is_fault
+    ),
     "compiles_for_i386": _Check(
         f"For 32-bit x86, {_TOUCHED} or a 64-bit division that needs libgcc.",
         *("i386", _also_linked),
     ),
     "compiles_at_random": _Check(
         f"In random configurations that include it, with named seeds, {_TOUCHED}.",
-        *(variants.RANDOM, _either),
+        *(variants.RANDOM, compiling.is_fault),
     ),
 }
 
 
 #: The check that reports what none of the others compiled.
 LEFT_OUT = "no_source_is_left_out"
-
-
-def says_more(outcome: CompileOutcome, base: CompileOutcome) -> bool:
-    """Whether ``outcome`` has an error or a warning that ``base`` does not have."""
-    return bool(
-        patchcheck.new(
-            _findings(base, _either, ""),
-            _findings(outcome, _either, ""),
-        )
-    )
 
 
 def judge(series: Series, trials: Sequence[Trial]) -> tuple[Check, ...]:
@@ -179,8 +146,7 @@ def _left_out(trials: Sequence[Trial]) -> Verdict:
     reasons = [f"{title}: {reason}" for title, reason in impossible.items()]
     reasons += [f"{path}: in none of the configurations" for path in uncompiled]
     if reasons:
-        verdict.skip("; ".join(reasons))
-        return verdict
+        return verdict.skip("; ".join(reasons))
     for trial in trials:
         outcome = trial.outcomes[-1]
         without = ", ".join(outcome.left_out)
@@ -226,16 +192,14 @@ def _judge(
     name: str, check: _Check, trials: Sequence[Trial], series: Series
 ) -> Verdict:
     findings: list[list[Finding]] = [[] for _ in series.patches]
-    stray = check.counts is _fatal
+    stray = check.counts is compiling.is_fatal
     useful = [trial for trial in trials if _no_verdict(trial, stray=stray) is None]
     if not useful:
-        skipped = Verdict()
-        skipped.skip(_skip_reason(trials))
-        return skipped
+        return Verdict().skip(_skip_reason(trials))
     for trial in useful:
         where = f"{trial.title}: " if check.variants.endswith("-") else ""
         by_state = [
-            _findings(outcome, check.counts, where) for outcome in trial.outcomes
+            outcome.findings(check.counts, where) for outcome in trial.outcomes
         ]
         for number, patch_findings in enumerate(findings):
             # A finding of the base that an earlier patch hid is not new either.
@@ -265,16 +229,6 @@ def _no_verdict(trial: Trial, *, stray: bool = False) -> str | None:
     if not any(outcome.left_out for outcome in trial.outcomes):
         return "no code of the kernel is touched"
     return None if stray else "this configuration has none of the touched sources"
-
-
-def _findings(
-    outcome: CompileOutcome, counts: Callable[[CompilerRemark], bool], where: str
-) -> list[Finding]:
-    return [
-        Finding(remark.file, remark.line, remark.kind, f"{where}{remark.text}")
-        for remark in outcome.remarks
-        if counts(remark)
-    ]
 
 
 def _never_compiled(outcome: CompileOutcome, touches: Collection[str]) -> list[Finding]:
