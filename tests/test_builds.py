@@ -20,7 +20,7 @@ from rich.console import Console
 import kbuildtree
 import kerneltree
 from kstall.base import cache
-from kstall.build import Toolchain, kconfig
+from kstall.build import Ground, Toolchain, kconfig
 from kstall.compile import CompileWork, kbuild, seeds, sparse, variants
 from kstall.compile import builds as compilestage
 from kstall.compile.sparse import Checker
@@ -91,9 +91,9 @@ class Bench:
         level: Level = "deep" if everything else "full"
         context = run.context(project, self.cache, level)  # type: ignore[arg-type]
         context = replace(context, seeds=seeds)
-        work = CompileWork(
-            context, patchset, plan, TOOLS, Root("root", self.root, (), {}, True)
-        )
+        root = Root("root", self.root, (), {}, True)
+        ground = Ground(context.project, self.base, root, TOOLS, self.cache)
+        work = CompileWork(context, patchset, plan, ground)
         with tree.workspace(self.base, lambda _: None) as put:
             told = builds.prove(work, put, run, entry)
         return entry, told

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import kerneltree
 from kstall.base import KstallError, NotJudged, arch
-from kstall.build import Kernel, kconfig
+from kstall.build import Ground, Kernel, kconfig
 from kstall.debian import Root
 from kstall.evidence import debugcheck
 from kstall.guest import accel, console, debugguest, guest, guestrun, hosttime, splats
@@ -344,7 +344,7 @@ class Stages:
         root: Any = None
         tools: Any = SimpleNamespace(id="t", arch=arch.X86_64)
         base = kerneltree.base(tree, home)
-        self.ground = groups.Ground(self.project, base, root, tools, home)
+        self.ground = Ground(self.project, base, root, tools, home)
         # What guests say, by the names of their directories; and which were booted.
         self.answers: dict[str, str | Exception] = {}
         self.booted: list[str] = []
@@ -774,7 +774,7 @@ def test_base_and_patched_are_built_in_one_directory(
     run = runs.begin(tmp_path / "out", ["kstall"], ui())
     tools: Any = SimpleNamespace(id="t")
     root: Any = None
-    ground = groups.Ground(project, base, root, tools, tmp_path / "cache")
+    ground = Ground(project, base, root, tools, tmp_path / "cache")
     debugkernel.build(ground, group, "debug", "patched", run)
     debugkernel.build(ground, group, "debug", "base", run)
     fragments = ("base.config", "demo.config", "debug.config")

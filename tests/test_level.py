@@ -18,8 +18,9 @@ from rich.console import Console
 import kerneltree
 import synthetic
 from kstall import cli
+from kstall.build import Ground
 from kstall.mail import proof
-from kstall.pipeline import Ui, groups, kernels, validate
+from kstall.pipeline import Ui, kernels, validate
 from kstall.pipeline import run as runs
 from kstall.report import ktap, report
 from kstall.series import Project
@@ -82,7 +83,7 @@ def _built(
     )
     nowhere: Any = None
     source: Any = SimpleNamespace(version="7.3.4")
-    ground = groups.Ground(request.project, source, nowhere, nowhere, tmp_path)
+    ground = Ground(request.project, source, nowhere, nowhere, tmp_path)
     subject = validate._subject(request, run, ground, series, entry)
     built = kernels.make(ground, subject.group, level, run, entry)
     return _Built(run.report, sides, built.pair(series), compiled)

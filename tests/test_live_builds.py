@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from kstall.base import cache
-from kstall.build import kernel
+from kstall.build import Ground, kernel
 from kstall.compile import CompileWork
 from kstall.debian import root
 from kstall.pipeline import Ui, builds
@@ -50,12 +50,12 @@ def _checks(
         data = file.data.replace(FIRST.encode(), (FIRST + text).encode(), 1)
         assert data != file.data
         states[number][FILE] = replace(file, data=data)
+    tools = kernel.toolchain(borrowed.pahole, kept)
     work = CompileWork(
         context=run.context(project, kept),
         series=series,
         plan=replace(plan, states=tuple(tuple(state.items()) for state in states)),
-        tools=kernel.toolchain(borrowed.pahole, kept),
-        root=borrowed,
+        ground=Ground(project, base, borrowed, tools, kept),
     )
     with tree.workspace(base, ui.say) as put:
         builds.prove(work, put, run, entry)

@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from kstall.base import cache
-from kstall.build import kernel
+from kstall.build import Ground, kernel
 from kstall.debian import root
-from kstall.pipeline import Ui, debugging, groups
+from kstall.pipeline import Ui, debugging
 from kstall.pipeline import run as runs
 from kstall.report import report
 from kstall.series import Project
@@ -53,7 +53,7 @@ def _debugged(project: Project, tmp_path: Path) -> dict[str, Check]:
     entry = report.SeriesReport(name=SERIES, title="t", digest=series.digest)
     run.report.series = [entry]
     debugging.prove(
-        groups.Ground(project, base, guest_root, tools, home),
+        Ground(project, base, guest_root, tools, home),
         [(series, entry)],
         run,
         beside=[series for series in project.load() if series.name != SERIES],

@@ -7,11 +7,13 @@ other error is not.  It boots nothing.
 """
 
 from . import extra, kconfig, kernel, outputs, programs, resolve
+from .ground import Ground
 from .kconfig import Setting
 from .kernel import Configured, Kernel, Toolchain
 
 __all__ = [
     "Configured",
+    "Ground",
     "Kernel",
     "Setting",
     "Toolchain",

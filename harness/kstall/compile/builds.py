@@ -22,7 +22,6 @@ from typing import Any
 from ..base import (
     KstallError,
     Sink,
-    arch,
     cache,
     elsewhere,
     parallel,
@@ -30,11 +29,10 @@ from ..base import (
     sources,
     temporary,
 )
-from ..build import Configured, Toolchain, kconfig, kernel, outputs
-from ..debian import Root, root
+from ..build import Configured, Ground, kconfig, kernel, outputs
 from ..lint import patchcheck
-from ..series import Context, Series, SeriesError, projects
-from ..tree import AppliedTree, Base, Plan, tree
+from ..series import Context, Series, SeriesError
+from ..tree import AppliedTree, Plan, tree
 from . import compiling, kbuild, options, seeds, sparse, variants
 from .compiling import CompileJob, CompileOutcome, Trial
 from .variants import Variant
@@ -54,22 +52,12 @@ _appending = threading.Lock()
 
 @dataclass(frozen=True)
 class CompileWork:
-    """A ``series``, planned on its base, and what compiles it for guests on ``root``.
-
-    Programs are borrowed from ``lending``, if that root is of another architecture.
-    """
+    """A ``series``, planned on the base of ``ground``, to be compiled."""
 
     context: Context
     series: Series
     plan: Plan
-    tools: Toolchain
-    root: Root
-    lending: Root | None = None
-
-    @property
-    def lender(self) -> Root:
-        """The root from which this machine borrows programs."""
-        return self.lending or self.root
+    ground: Ground
 
     @property
     def log(self) -> Path:
@@ -192,8 +180,8 @@ def _units(
 ) -> Iterator[elsewhere.Unit]:
     """One for each variant with a state that is not cached."""
     fragments = _fragments(work)
-    project_copy = projects.keep(work.context.project, work.context.cache)
-    base = work.plan.base
+    tools = work.ground.tools
+    packed, entries = work.ground.packed()
     for variant in itertools.chain(*turns):
         keys = [
             _key_of(work, number, variant, fragments)
@@ -206,24 +194,17 @@ def _units(
             key=cache.digest(keys),
             title=f"{work.series.name}, {variant.title}",
             spec={
-                "project": project_copy,
+                **packed,
                 "series": work.series.name,
                 "level": work.context.level,
-                "base": base.as_json(),
-                "arch": work.root.arch.name,
-                "root": work.root.key,
-                "lending": work.lender.key,
                 "variant": variant.name,
                 "keys": keys,
             },
-            entries=(
-                *(project_copy, f"trees/{base.id}"),
-                *(f"roots/{work.root.key}", f"roots/{work.lender.key}"),
-            ),
+            entries=entries,
             needs={
                 "build": 1.0,
                 "slot": 1.0,
-                **elsewhere.compiling(work.tools.arch, work.tools.compiler),
+                **elsewhere.compiling(tools.arch, tools.compiler),
             },
             seconds=10.0 + 5.0 * len(keys),
         )
@@ -233,17 +214,12 @@ def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Sink
 ) -> elsewhere.WorkerResult:
     """Compile all states of a series in a variant, for another process."""
-    project = projects.find(spec["project"], cache_dir)
-    architecture = arch.named(spec["arch"])
-    (declared,) = project.load([spec["series"]])
-    series = declared.on(architecture)
-    base = Base.of_json(spec["base"], cache_dir)
-    user_space = root.find(spec["root"], cache_dir, architecture)
-    lending = root.find(spec["lending"], cache_dir, arch.host())
-    tools = kernel.toolchain(lending.pahole, cache_dir, user_space)
-    context = Context(project, cache_dir, out, spec["level"], ui)
-    plan = tree.plan(base, series.patches, out / "plan")
-    work = CompileWork(context, series, plan, tools, user_space, lending)
+    ground = Ground.unpacked(spec, cache_dir)
+    (declared,) = ground.project.load([spec["series"]])
+    series = declared.on(ground.root.arch)
+    context = Context(ground.project, cache_dir, out, spec["level"], ui)
+    plan = tree.plan(ground.base, series.patches, out / "plan")
+    work = CompileWork(context, series, plan, ground)
     turns, _ = _variants(work)
     matches = [
         variant
@@ -262,7 +238,7 @@ def perform(
         )
     paths = [path for path, _ in plan.states[-1]]
     users = functools.cache(lambda tree: kbuild.users(tree, paths))
-    with tree.workspace(base, ui.say) as checkout:
+    with tree.workspace(ground.base, ui.say) as checkout:
         results = [result for _, _, result in _turn(work, matches, checkout, users)]
     new_entries = {
         f"compiled/{result.entry.name}" for result in results if not result.reused
@@ -303,7 +279,7 @@ def _random(
     last = len(work.plan.patches)
     fragments = _fragments(work)
     for count, seed in enumerate(chosen_seeds):
-        variant = variants.random(work.tools, seed)
+        variant = variants.random(work.ground.tools, seed)
         work.context.ui.progress(count, len(chosen_seeds), variant.title)
 
         def result_of(number: int, variant: Variant = variant) -> _Result:
@@ -344,11 +320,12 @@ def _variants(work: CompileWork) -> tuple[list[list[Variant]], list[Trial]]:
     Variants of one turn have separate output directories, so each state of the series
     is checked out once for all of them.
     """
-    tools, tree_ = work.tools, work.plan.base.path
+    tools, tree_ = work.ground.tools, work.plan.base.path
     unavailable = []
     checker = None
     try:
-        checker = sparse.obtain(tree_, work.lender, work.cache, work.context.ui.say)
+        lender, say = work.ground.lender, work.context.ui.say
+        checker = sparse.obtain(tree_, lender, work.cache, say)
     except sparse.NoChecker as error:
         unavailable.append(
             Trial(compiling.SPARSE, "sparse", unavailable=_reason(error))
@@ -514,7 +491,7 @@ def _configured(
         state.plan,
         lambda: state.applied,
         fragments,
-        work.tools,
+        work.ground.tools,
         work.cache,
         log=work.log,
         lenient=True,
@@ -524,13 +501,13 @@ def _configured(
             variant,
             state.applied,
             state.plan,
-            kconfig.combine(fragments, work.tools.arch),
+            kconfig.combine(fragments, work.ground.tools.arch),
             merged,
             work.cache,
             scratch,
             log=work.log,
         )
-    key = kernel.config_key(state.plan, fragments, work.tools)
+    key = kernel.config_key(state.plan, fragments, work.ground.tools)
     return seeds.configure(
         variant,
         state.applied,

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import get_args
 
 from ..base import KstallError, figure, figures, parallel
-from ..build import kernel, programs
+from ..build import Ground, kernel, programs
 from ..evidence import debugcheck
 from ..guest import Flavour, Side, Watched, accel, debugguest, guestrun
 from ..report import SeriesReport
 from ..series import Series
 from . import debugkernel
-from .groups import Ground, Group
+from .groups import Group
 from .run import Opened, Run, StageStopped
 
 _FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..base import cache
-from ..build import kernel, programs
+from ..build import Ground, kernel, programs
 from ..guest import Flavour, Side
 from ..series import Series
 from ..tree import source, tree
 from . import groups
-from .groups import Ground, Group
+from .groups import Group
 from .run import Opened, Run
 
 

@@ -12,35 +12,13 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from ..build import kconfig, kernel
-from ..debian import Root
+from ..build import Ground, kconfig, kernel
 from ..evidence import debugcheck
 from ..series import Project, Series
 from ..tree import am, source, tree
 
 #: The name of a group of several series.
 ALL = "all"
-
-
-@dataclass(frozen=True)
-class Ground:
-    """What all kernels of a run are built from.
-
-    ``root`` is the guests'.  If that is of another architecture, ``lending`` is a root
-    from which this machine borrows programs.
-    """
-
-    project: Project
-    base: source.Base
-    root: Root
-    tools: kernel.Toolchain
-    cache: Path
-    lending: Root | None = None
-
-    @property
-    def lender(self) -> Root:
-        """The root from which this machine borrows programs."""
-        return self.lending or self.root
 
 
 @dataclass(frozen=True)

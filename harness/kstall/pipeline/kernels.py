@@ -19,21 +19,19 @@ from typing import Any
 from ..base import (
     FailedCheck,
     KstallError,
-    arch,
     cache,
     elsewhere,
     process,
     sources,
     space,
 )
-from ..build import extra, kconfig, kernel, programs, resolve
+from ..build import Ground, extra, kconfig, kernel, programs, resolve
 from ..cost import Kernels
-from ..debian import root
 from ..report import SeriesReport
-from ..series import Level, Series, projects
+from ..series import Level, Series
 from ..tree import AppliedTree, Plan, source, tree
 from . import run as runs
-from .groups import Ground, Group, applied
+from .groups import Group, applied
 from .ui import Ui
 
 # The cache entries that a worker sends back, and the GB of memory and disk it needs.
@@ -148,22 +146,12 @@ def perform(
     cache_dir: Path, out: Path, spec: Mapping[str, Any], ui: Ui
 ) -> elsewhere.WorkerResult:
     """Build, on a worker, the kernels that `make` of another process asked for."""
-    project = projects.find(spec["project"], cache_dir)
-    architecture = arch.named(spec["arch"])
-    user_space = root.find(spec["root"], cache_dir, architecture)
-    lending = root.find(spec["lending"], cache_dir, arch.host())
-    ground = Ground(
-        project,
-        source.Base.of_json(spec["base"], cache_dir),
-        user_space,
-        kernel.toolchain(lending.pahole, cache_dir, user_space),
-        cache_dir,
-        lending,
-    )
+    ground = Ground.unpacked(spec, cache_dir)
     run = runs.begin(out, (), ui)
 
     def loaded(names: Sequence[str]) -> tuple[Series, ...]:
-        return tuple(series.on(architecture) for series in project.load(names))
+        all_series = ground.project.load(names)
+        return tuple(series.on(ground.root.arch) for series in all_series)
 
     series = loaded(spec["series"])
     if len(series) == 1:
@@ -332,7 +320,7 @@ class _Maker:
     def unit(self) -> elsewhere.Unit:
         """The unit for a worker."""
         ground = self.ground
-        copied = projects.keep(ground.project, ground.cache)
+        spec, entries = ground.packed()
         names = [series.name for series in self.group.series]
         like = self.group.configured_as
         return elsewhere.Unit(
@@ -340,23 +328,16 @@ class _Maker:
             key=cache.digest(self.key(), self.attempt),
             title=f"kernels with {', '.join(names)}",
             spec={
-                "project": copied,
+                **spec,
                 "series": names,
                 "configured-as": [series.name for series in like.series]
                 if like
                 else [],
                 "level": self.level,
-                "base": ground.base.as_json(),
-                "arch": ground.root.arch.name,
-                "root": ground.root.key,
-                "lending": ground.lender.key,
                 "attempt": self.attempt,
                 "key": self.key(),
             },
-            entries=(
-                *(copied, f"trees/{ground.base.id}"),
-                *(f"roots/{ground.root.key}", f"roots/{ground.lender.key}"),
-            ),
+            entries=entries,
             needs={
                 "build": 1.0,
                 "slot": elsewhere.ALL,

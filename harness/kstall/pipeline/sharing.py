@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..base import KstallError, figure, figures, parallel, places
+from ..build import Ground
 from ..cost import Kernels, objects, shares
 from ..evidence import Evidence, mutate
 from ..guest import Guest, accel, guestrun, machine_for, run_guest
@@ -26,7 +27,7 @@ from ..tree import Plan
 from ..verdict import Verdict, run_check
 from . import groups, kernels, overhead, trials, without
 from . import run as runs
-from .groups import Division, Ground, Group, Names, Outlier
+from .groups import Division, Group, Names, Outlier
 from .kernels import Built
 
 #: The check that a series is proven on a kernel of its own as well.

@@ -21,7 +21,7 @@ from ..base import (
     cache,
     elsewhere,
 )
-from ..build import kernel
+from ..build import Ground, kernel
 from ..compile import CompileWork, ahead
 from ..cost import objects
 from ..debian import root
@@ -32,7 +32,6 @@ from ..series import Context, Level, Project, Series
 from ..tree import am, source, tree
 from . import builds, debugging, kernels, overhead, patches, sharing, trials
 from . import run as runs
-from .groups import Ground
 from .ui import Ui
 
 _JUDGING = ("judge", "gate")
@@ -409,7 +408,7 @@ def _ahead(
 def _work(
     context: Context, series: Series, plan: tree.Plan, ground: Ground
 ) -> CompileWork:
-    return CompileWork(context, series, plan, ground.tools, ground.root, ground.lending)
+    return CompileWork(context, series, plan, ground)
 
 
 def _subject(
