@@ -198,9 +198,7 @@ def _judge(
         return Verdict().skip(_skip_reason(trials))
     for trial in useful:
         where = f"{trial.title}: " if check.variants.endswith("-") else ""
-        by_state = [
-            outcome.findings(check.counts, where) for outcome in trial.outcomes
-        ]
+        by_state = [outcome.findings(check.counts, where) for outcome in trial.outcomes]
         for number, patch_findings in enumerate(findings):
             # A finding of the base that an earlier patch hid is not new either.
             before = [*by_state[number], *patchcheck.new(by_state[number], by_state[0])]
