@@ -28,8 +28,8 @@ def main() -> None:
         print("ssh: connect to host: No route to host", file=sys.stderr)
         sys.exit(255)
     for line in sys.stdin.buffer:
-        asked = json.loads(line)
-        if asked["op"] == "hello":
+        request = json.loads(line)
+        if request["op"] == "hello":
             if how == "stopped":
                 time.sleep(60)
             if how == "garbage":
@@ -39,9 +39,9 @@ def main() -> None:
             if how == "deep":
                 print("[" * 60_000, flush=True)
             say(op="hello", version=0 if how == "old" else 1, node="n")
-        elif asked["op"] == "ping":
-            say(op="pong", n=asked["n"], mono=time.monotonic_ns() + ahead)
-        elif asked["op"] == "pull":
+        elif request["op"] == "ping":
+            say(op="pong", n=request["n"], mono=time.monotonic_ns() + ahead)
+        elif request["op"] == "pull":
             if how == "error":
                 say(op="error", text="no recording\x1b[31m in /var/lib/kstall")
             while how == "slow":

@@ -94,8 +94,8 @@ def test_an_oracle_that_disagrees_is_said_and_kept(
             super()._loop()
             node.group("t", 61_000)
 
-    asked = record.Asked(tmp_path / "o", ["throttle"], seconds=0.2)
-    assert Late(Host(str(node.root)), asked).run() == 0
+    settings = record.Settings(tmp_path / "o", ["throttle"], seconds=0.2)
+    assert Late(Host(str(node.root)), settings).run() == 0
     assert "disagrees with cpu.stat.threads" in capsys.readouterr().err
     rec = only(tmp_path / "o")
     (oracle,) = facts(rec, "oracle")
@@ -129,8 +129,8 @@ def test_recording_goes_on_without_what_was_refused(
             self._period()
             self._raise(10**6)
 
-    asked = record.Asked(tmp_path / "o", ["throttle"])
-    assert Refusing(Host(str(node.root)), asked).run() == 0
+    settings = record.Settings(tmp_path / "o", ["throttle"])
+    assert Refusing(Host(str(node.root)), settings).run() == 0
     said = capsys.readouterr().err
     assert "the kernel says 18000000 ns; refused" in said
     assert "records a second" not in said
@@ -251,8 +251,8 @@ def test_thresholds_rise_above_the_rate(
             node.stats(0, read=Busy.seen * 1_000_000)
             super()._look_at_rate(now)
 
-    asked = record.Asked(tmp_path / "o", ["throttle"], max_rate=100, seconds=4)
-    assert Busy(Host(str(node.root)), asked).run() == 0
+    settings = record.Settings(tmp_path / "o", ["throttle"], max_rate=100, seconds=4)
+    assert Busy(Host(str(node.root)), settings).run() == 0
     rec = only(tmp_path / "o")
     rule = (node.instance / "events/sched/sched_stat_throttled/filter").read_text()
     assert "delay >= 1000" in rule
@@ -279,8 +279,10 @@ def test_a_ring_keeps_the_newest(node: Node, tmp_path: Path) -> None:
                 super()._write_pages(cpu, data[at : at + 4096])
                 self._segments[cpu].seal(self.instance.stats(cpu))
 
-    asked = record.Asked(tmp_path / "o", ["throttle"], seconds=2.5, ring=True, max_mb=1)
-    assert Small(Host(str(node.root)), asked).run() == 0
+    settings = record.Settings(
+        tmp_path / "o", ["throttle"], seconds=2.5, ring=True, max_mb=1
+    )
+    assert Small(Host(str(node.root)), settings).run() == 0
     rec = only(tmp_path / "o")
     left = recording.load(rec)
     assert left.pages == (1 << 20) // 4096
@@ -323,8 +325,8 @@ def test_groups_of_the_older_hierarchy(tmp_path: Path) -> None:
                 f"{here}/cpu.stat", f"nr_throttled 10\nthrottled_time {50 * MS}\n"
             )
 
-    asked = record.Asked(tmp_path / "o", ["throttle"], seconds=0.3)
-    assert Counting(Host(str(node.root)), asked).run() == 0
+    settings = record.Settings(tmp_path / "o", ["throttle"], seconds=0.3)
+    assert Counting(Host(str(node.root)), settings).run() == 0
     rec = only(tmp_path / "o")
     group = (node.root / here).stat().st_ino
     (oracle,) = facts(rec, "oracle")
@@ -359,7 +361,7 @@ def test_a_full_disk_costs_the_open_segment_only(tmp_path: Path) -> None:
         [*limited, *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done.stderr
-    assert "the disk is full; what is sealed is kept" in done.stderr
+    assert "the disk is full; recording ends, sealed segments are kept" in done.stderr
     assert "Traceback" not in done.stderr
     rec = only(tmp_path / "o")
     loaded = recording.load(rec)
@@ -666,10 +668,12 @@ def test_the_agent_sends_what_is_sealed(node: Node, tmp_path: Path) -> None:
     session = json.loads((rec / "session.json").read_text())
 
     def pulled() -> set[str]:
-        asked = b'{"op":"hello","version":1}\n{"op":"ping","n":4}\n{"op":"pull"}\nx\n'
+        requests = (
+            b'{"op":"hello","version":1}\n{"op":"ping","n":4}\n{"op":"pull"}\nx\n'
+        )
         answers = io.BytesIO()
         host = Host(str(node.root))
-        assert agent.serve(host, tmp_path / "o", io.BytesIO(asked), answers) == 0
+        assert agent.serve(host, tmp_path / "o", io.BytesIO(requests), answers) == 0
         answers.seek(0)
         hello, pong = (json.loads(answers.readline()) for _ in "12")
         assert (hello["node"], hello["version"], pong["n"]) == ("node7", 1, 4)
@@ -739,8 +743,8 @@ def test_who_marks_is_looked_up(node: Node, tmp_path: Path) -> None:
             node.trace("per_cpu/cpu0/trace_pipe_raw", pages_)
             super()._loop()
 
-    asked = record.Asked(tmp_path / "o", ["throttle"], seconds=0.3)
-    assert Later(Host(str(node.root)), asked).run() == 0
+    settings = record.Settings(tmp_path / "o", ["throttle"], seconds=0.3)
+    assert Later(Host(str(node.root)), settings).run() == 0
     seal.seal([only(tmp_path / "o")], tmp_path / "s")
     _, rows, _ = store.query(tmp_path / "s", "SELECT job, rank, step FROM mark")
     assert rows == [("9", 2, 1)]

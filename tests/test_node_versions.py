@@ -141,8 +141,8 @@ def test_a_record_is_each_message_that_it_tells_of(tmp_path: Path) -> None:
             for kind, count in (("cor", 2), ("nonfatal", 1), ("fatal", 1)):
                 node.write(f"{port}_{kind}", f"{count}\n")
 
-    asked = record.Asked(tmp_path / "o", ["aer"], seconds=0.3)
-    assert Counted(Host(str(node.root)), asked).run() == 0
+    settings = record.Settings(tmp_path / "o", ["aer"], seconds=0.3)
+    assert Counted(Host(str(node.root)), settings).run() == 0
     (rec,) = (tmp_path / "o").iterdir()
     seal.seal([rec], tmp_path / "s")
     _, rows, _ = store.query(
@@ -401,8 +401,8 @@ def test_a_group_that_is_gone_is_compared_as_it_was(
             if Ends.looks == 1:
                 shutil.rmtree(here)
 
-    asked = record.Asked(tmp_path / "o", ["throttle"], seconds=2.5)
-    assert Ends(Host(str(node.root)), asked).run() == 0
+    settings = record.Settings(tmp_path / "o", ["throttle"], seconds=2.5)
+    assert Ends(Host(str(node.root)), settings).run() == 0
     (rec,) = (tmp_path / "o").iterdir()
     seal.seal([rec], tmp_path / "s")
     _, rows, _ = store.query(

@@ -306,8 +306,8 @@ def test_the_recorder_says_how_far_it_is_and_what_lasts(
     now = time.monotonic_ns()
     node.process(40, comm="py\x1bthon")
     node.pairs(0, ("begin", now, 40), ("begin", now + 1, 41), ("end", now + 2, 41))
-    asked = record.Asked(tmp_path / "o", ["mmu"], seconds=1.4)
-    assert record.Recorder(Host(str(node.root)), asked).run() == 0
+    settings = record.Settings(tmp_path / "o", ["mmu"], seconds=1.4)
+    assert record.Recorder(Host(str(node.root)), settings).run() == 0
     said = capsys.readouterr().err
     (line,) = [line for line in said.splitlines() if "no end seen" in line]
     assert "mmu: thread 40 (py\\x1bthon): no end seen for" in line

@@ -2,9 +2,9 @@
 """kstall-node: record stalls on a node, with Python's standard library only.
 
 It is one file to copy (``make node``), runs as root on tracefs, needs no BPF, and opens
-no port.  Python 3.9 and later.  docs/recording.md says what it leaves.
+no port.  Python 3.9 and later.  Its output is described in docs/recording.md.
 """
 
 VERSION = "0.1.0"
-#: Of a recording.
+#: Version of the format of recordings.
 FORMAT = 1

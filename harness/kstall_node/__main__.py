@@ -5,9 +5,9 @@ import sys
 
 
 def run() -> None:
-    """Start, or say in one line that this Python is too old.
+    """Start, or report in one line that this Python is too old.
 
-    Some distributions' python3 is 3.6 still: nothing newer may stand in this file.
+    Some distributions' python3 is still 3.6: this file may use nothing newer.
     """
     if sys.version_info < (3, 9):  # noqa: UP036
         sys.exit(

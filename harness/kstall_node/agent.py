@@ -14,27 +14,27 @@ from typing import Any, BinaryIO
 from .errors import NodeError, shown
 from .host import Host
 
-#: Of what is spoken.
+#: Version of the protocol, see docs/recording.md.
 SPOKEN = 1
 _LINE = 1 << 16
 _REC = re.compile(r"[\w][\w.-]{0,200}")
 _PIECE = 1 << 20
 
 
-def serve(host: Host, dir: Path, asked: BinaryIO, answers: BinaryIO) -> int:
-    """Answer until the collector has gone; the exit status."""
+def serve(host: Host, dir: Path, requests: BinaryIO, answers: BinaryIO) -> int:
+    """Answer until the collector closes the pipe; the exit status."""
     while True:
-        line = asked.readline(_LINE)
+        line = requests.readline(_LINE)
         if not line:
             return 0
         try:
             _answer(host, dir, line, answers)
         except NodeError as error:
-            _say(answers, op="error", text=str(error))
+            _reply(answers, op="error", text=str(error))
 
 
-def _say(answers: BinaryIO, **said: Any) -> None:
-    answers.write(json.dumps(said).encode() + b"\n")
+def _reply(answers: BinaryIO, **fields: Any) -> None:
+    answers.write(json.dumps(fields).encode() + b"\n")
     answers.flush()
 
 
@@ -46,9 +46,9 @@ def _answer(host: Host, dir: Path, line: bytes, answers: BinaryIO) -> None:
     except (ValueError, RecursionError):
         raise NodeError(f"not a line of JSON: {shown(line[:80])}") from None
     if content.get("op") == "ping":
-        _say(answers, op="pong", n=content.get("n"), mono=time.monotonic_ns())
+        _reply(answers, op="pong", n=content.get("n"), mono=time.monotonic_ns())
     elif content.get("op") == "hello":
-        _say(answers, op="hello", version=SPOKEN, node=host.node)
+        _reply(answers, op="hello", version=SPOKEN, node=host.node)
     elif content.get("op") == "pull":
         _pull(host, dir, answers)
     else:
@@ -56,18 +56,17 @@ def _answer(host: Host, dir: Path, line: bytes, answers: BinaryIO) -> None:
 
 
 def _pull(host: Host, dir: Path, answers: BinaryIO) -> None:
-    found = 0
-    for rec in recordings(dir):
-        found += 1
+    recs = recordings(dir)
+    for rec in recs:
         for path in _files(host, rec):
             _send(path, f"{rec.name}/{path.relative_to(rec).as_posix()}", answers)
-    if not found:
+    if not recs:
         raise NodeError(f"{dir}: no recording")
-    _say(answers, op="end")
+    _reply(answers, op="end")
 
 
 def recordings(dir: Path) -> list[Path]:
-    """Those in ``dir``, or itself if it is one."""
+    """The recordings in ``dir``, or ``dir`` itself if it is a recording."""
     try:
         if (dir / "session.json").is_file():
             return [dir]
@@ -84,7 +83,7 @@ def recordings(dir: Path) -> list[Path]:
 
 
 def _files(host: Host, rec: Path) -> Iterator[Path]:
-    """What is sent of a recording; of one that goes on only what is sealed."""
+    """The files to send; only sealed segments if its recorder still runs."""
     yield rec / "session.json"
     yield from sorted((rec / "formats").glob("*/*"))
     live = _lives(host, rec)
@@ -95,7 +94,7 @@ def _files(host: Host, rec: Path) -> Iterator[Path]:
             yield path
         if sealed:
             yield about
-    # After the pages: what was lost from them is in here.
+    # After the pages, as it has the losses up to their end.
     yield rec / "facts.jsonl"
 
 
@@ -111,21 +110,21 @@ def _lives(host: Host, rec: Path) -> bool:
 
 
 def _send(path: Path, name: str, answers: BinaryIO) -> None:
-    """So many bytes as it has now; one that grows meanwhile is cut there."""
+    """Send a file at its present size, as it may grow meanwhile."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        # An old segment has made room for a new one.
+        # --ring has deleted an old segment.
         return
     except OSError as error:
         raise NodeError(f"{path}: {error.strerror}") from None
     with file:
         size = os.fstat(file.fileno()).st_size
-        _say(answers, op="file", path=name, size=size)
+        _reply(answers, op="file", path=name, size=size)
         while size:
             piece = file.read(min(size, _PIECE))
             if not piece:
-                # It became shorter: the rest would be taken for the next line.
+                # The collector would take the next line for the rest of the file.
                 raise SystemExit(
                     f"kstall-node: {path}: became shorter while it was sent"
                 )

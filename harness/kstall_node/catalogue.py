@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which events tell of which stalls: of each class the best first.
+"""Which events show which stalls: the sources of each class, the best first.
 
-A `Source` is one way to see a class; it has providers, each of which says how records
-become stalls (docs/recording.md).  The kernel's own events come first, then probes on
-functions of a stock kernel, with what they cannot know in words.
+A `Source` is one way to see a class; it has providers, each of which defines how
+records become stalls (docs/recording.md).  The kernel's own events come first, then
+probes on functions of a stock kernel, with what those cannot know as text.
 
 Events change between versions of a patch, and of the kernel.  So a member may be
-written ``new|old``: the first that the event's own format has is meant, and nothing if
-it has none.  ``dur``, ``key`` and ``when`` cannot be nothing: such an event is another
-one.  A cause may be several tables; the one is meant whose field there is.
+written ``new|old``: the first name that the event's format has is used, and None if it
+has neither.  ``dur``, ``key`` and ``when`` have to exist: an event without them means
+something else.  A cause may be several tables; the first whose field exists is used.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ CLASSES = ("throttle", "drm", "rdma", "aer", "iotlb", "io_uring", "mmu")
 
 
 class Probe(NamedTuple):
-    """A dynamic event: what is written to dynamic_events is made of this."""
+    """A dynamic event, as it is defined in dynamic_events."""
 
     name: str
     #: ``f`` for a function, ``t`` for a tracepoint.
     kind: str
     where: str
     args: str
-    #: Only such records.
+    #: Records that do not match are not written.
     filter: str = ""
 
     def text(self, group: str) -> str:
-        """As the kernel takes it."""
+        """The definition in the kernel's syntax."""
         return f"{self.kind}:{group}/{self.name} {self.where} {self.args}".rstrip()
 
     @property
     def function(self) -> str:
-        """What is probed."""
+        """The probed function."""
         return self.where.partition("%")[0]
 
 
 class Source(NamedTuple):
-    """One way to see a class, and what it is compared with."""
+    """One way to see a class, and the oracle that it is compared with."""
 
     name: str
     cls: str
     #: Providers; ``{g}`` in an event is the group of this recorder's probes.
     specs: tuple[dict[str, Any], ...]
-    #: Which of `oracles`, or None: nothing on a node counts the same.
+    #: A name of `oracles`; None if nothing on a node counts the same.
     oracle: str | None
     probes: tuple[Probe, ...] = ()
     lost: str = ""
-    #: Of the oracle ``counted``: events and probes of which there are as many as there
-    #: are records of the first ``counts`` providers.  Of ``either`` probes those count
+    #: For the oracle ``counted``: events and probes that fire as often as there are
+    #: records of the first ``counts`` providers.  Only those ``either`` probes count
     #: that this kernel has.
     counted: tuple[str, ...] = ()
     either: tuple[Probe, ...] = ()
     counts: int = 1
 
     def events(self) -> list[str]:
-        """Those of the kernel itself that it needs."""
-        found = []
+        """The kernel's own events that it needs."""
+        events = []
         for spec in self.specs:
             for name in (spec.get("begin"), spec["end"]):
-                if name and not name.startswith("{g}:") and name not in found:
-                    found.append(name)
-        return found
+                if name and not name.startswith("{g}:") and name not in events:
+                    events.append(name)
+        return events
 
 
 _THROTTLED = (
@@ -73,7 +73,7 @@ _THROTTLED = (
     "$current->se.cfs_rq->rq->cpu",
     "$current->se.cfs_rq->throttle_count",
 )
-#: A task's own queue is of the group that it is in.
+#: A task's own queue belongs to the task's group.
 _TASK = (
     "task=p->pid comm=p->comm:string cgroup=cfs_rq->tg->css.cgroup->kn->id "
     "on=cfs_rq->rq->cpu"
@@ -88,9 +88,9 @@ _IB_EVENT = {
 }
 #: AER_NONFATAL, AER_FATAL and AER_CORRECTABLE of the kernel.
 _SEVERITY = {"0": "nonfatal", "1": "fatal", "2": "correctable"}
-#: Bits of Root Error Status: received; and of the uncorrectable that it is fatal.
+#: Bits of Root Error Status: correctable, uncorrectable, first uncorrectable is fatal.
 _COR, _UNCOR, _FATAL = 0x1, 0x4, 0x40
-#: Of the domain; then, of the first version, the domain's type.
+#: The flag of the domain; the first version of the patch had the domain's type.
 _LAZY = (
     {"field": "lazy", "values": {"0": "strict", "1": "lazy, but not queued"}},
     {
@@ -109,10 +109,10 @@ _MMU_EVENT = {
 
 
 def _message(cause: str, *when: tuple[str, int, int]) -> dict[str, Any]:
-    """Messages to a Root Port, of those that were taken, or were not."""
+    """Messages to a Root Port that match all of ``when``."""
     return {
         **{"end": "pci:pcie_aer_msg", "tid": None, "device": "port_name"},
-        **{"cause": cause, "when": [list(one) for one in when]},
+        **{"cause": cause, "when": [list(condition) for condition in when]},
         **{"value1": "root_status", "value2": "err_src", "suffix": cause},
     }
 
@@ -166,8 +166,8 @@ SOURCES = (
             ),
             Probe("unthrottled", "f", "tg_unthrottle_up", "tg=tg on=(rq)data->cpu"),
         ),
-        lost="the end of a thread that was moved while it was throttled, and of one "
-        "that woke up in a throttled group the beginning",
+        lost="ends for threads that were moved while throttled, and beginnings for "
+        "threads that woke up in a throttled group",
     ),
     Source(
         "throttle/clock",
@@ -236,7 +236,7 @@ SOURCES = (
             },
         ),
         "counted",
-        lost="the thread that submitted the job: its worker runs when this is known",
+        lost="the thread that submitted the job: the event is in a worker's context",
         counted=("gpu_scheduler:drm_sched_job_run",),
     ),
     Source(
@@ -365,7 +365,7 @@ SOURCES = (
             },
         ),
         "aer.devices",
-        lost="messages of which no device showed a status",
+        lost="messages for which no device had an error status",
     ),
     Source(
         "iommu:iotlb_sync",
@@ -505,7 +505,7 @@ SOURCES = (
             },
         ),
         None,
-        lost="a callback that does not come back, as long as it does not",
+        lost="callbacks that have not returned yet",
     ),
     Source(
         "mmu/start",
@@ -532,5 +532,5 @@ SOURCES = (
 
 
 def of(cls: str) -> list[Source]:
-    """Ways to see a class, the best first."""
+    """The sources of a class, the best first."""
     return [source for source in SOURCES if source.cls == cls]

@@ -20,24 +20,24 @@ MAX_MB = 1024
 
 
 def parser() -> argparse.ArgumentParser:
-    """All that can be asked."""
+    """The verbs and their options."""
     top = argparse.ArgumentParser(
         prog="kstall-node", description="Record stalls on this node."
     )
     top.add_argument("--version", action="version", version=VERSION)
     top.add_argument("--root", default="/", help=argparse.SUPPRESS)
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-    one = verbs.add_parser(
+    command = verbs.add_parser(
         "record",
         help="record until Ctrl-C; needs root",
         description="Record stalls, and the marks of jobs, until Ctrl-C.",
-        epilog="In brackets: what is taken if it is not said.  Afterwards: "
-        "kstall fleet pull, or copy DIR and kstall seal, where you analyse.",
+        epilog="Defaults are in brackets.  Afterwards, where you analyse: "
+        "kstall fleet pull, or copy DIR and kstall seal.",
     )
-    one.add_argument(
+    command.add_argument(
         "-o", dest="out", default=DIR, metavar="DIR", help=f"recordings go here ({DIR})"
     )
-    one.add_argument(
+    command.add_argument(
         "--class",
         dest="classes",
         nargs="+",
@@ -46,72 +46,72 @@ def parser() -> argparse.ArgumentParser:
         metavar="C",
         help=f"record only these, of {', '.join(CLASSES)} (all)",
     )
-    one.add_argument(
+    command.add_argument(
         "--provider",
         dest="providers",
         action="append",
         choices=[source.name for source in SOURCES],
         metavar="P",
-        help="of its class only this source of records, though the kernel has a "
-        "better one",
+        help="use only this source of records for its class, even if the kernel has "
+        "a better source",
     )
-    one.add_argument(
+    command.add_argument(
         "--marks-alone",
         action="store_true",
-        help="if no class can be recorded, at least the marks of jobs: they tell which "
-        "rank was late, and not why",
+        help="record the marks of jobs even if no class can be recorded: they show "
+        "which rank was late, and not why",
     )
-    one.add_argument(
+    command.add_argument(
         "--min-ns",
         type=_natural,
         default=0,
         metavar="N",
-        help="no stalls shorter than N ns, where the kernel tells how long (0)",
+        help="leave out stalls shorter than N ns, if the event has a duration (0)",
     )
-    one.add_argument(
+    command.add_argument(
         "--max-rate",
         type=_positive,
         default=20_000,
         metavar="N",
-        help="records a second; above that short stalls are left out (%(default)s)",
+        help="records a second above which short stalls are left out (%(default)s)",
     )
-    one.add_argument(
+    command.add_argument(
         "--ring",
         action="store_true",
-        help="keep the newest N MB only; else it grows until the disk is full",
+        help="keep only the newest N MB; else a recording grows until the disk is full",
     )
-    one.add_argument(
+    command.add_argument(
         "--max-mb",
         type=_positive,
         metavar="N",
         help=f"what --ring keeps ({MAX_MB})",
     )
-    one.add_argument(
+    command.add_argument(
         "--buffer-kb",
         type=_positive,
         default=2048,
         metavar="N",
-        help="KB of the kernel's buffer of each CPU (%(default)s)",
+        help="KB of the kernel's buffer for each CPU (%(default)s)",
     )
-    one.add_argument(
-        "--seconds", type=_seconds, metavar="N", help="end by itself after so long"
+    command.add_argument(
+        "--seconds", type=_seconds, metavar="N", help="end after N seconds"
     )
-    one = verbs.add_parser(
+    command = verbs.add_parser(
         "doctor",
         help="what this node lacks",
-        description="Say what this node lacks, and which providers it would take.",
-        epilog="exit status: 0 if everything passes, else 3; `unknown` is no pass",
+        description="List what this node lacks, and which providers it would use.",
+        epilog="exit status: 0 if everything passes, else 3, also for `unknown`",
     )
-    one.add_argument("--json", action="store_true", help="for programs")
-    one = verbs.add_parser(
+    command.add_argument("--json", action="store_true", help="for programs")
+    command = verbs.add_parser(
         "agent",
         help="answer a collector",
         description="Send recordings to kstall fleet pull, which starts this.",
     )
-    one.add_argument(
-        "--stdio", action="store_true", required=True, help="the only way there is"
+    command.add_argument(
+        "--stdio", action="store_true", required=True, help="the only transport"
     )
-    one.add_argument(
+    command.add_argument(
         "dir", nargs="?", default=DIR, metavar="DIR", help=f"of recordings ({DIR})"
     )
     return top
@@ -131,44 +131,44 @@ def _positive(text: str) -> int:
 
 def _seconds(text: str) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = math.nan
-    # Of what is no number nothing is ever later.
-    if not 0 <= found < math.inf:
+        seconds = math.nan
+    # NaN would never be reached: no time compares as later.
+    if not 0 <= seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
-    return found
+    return seconds
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what was asked: 0, or 1 if that went wrong, or 2 if it made no sense."""
+    """Run a verb: 0, 1 if it failed, 2 if the options contradict each other."""
     top = parser()
-    asked = top.parse_args(argv)
-    if asked.verb == "record" and asked.max_mb and not asked.ring:
+    options = top.parse_args(argv)
+    if options.verb == "record" and options.max_mb and not options.ring:
         top.error("--max-mb is what --ring keeps: give both, or the disk fills up")
-    host = Host(asked.root)
+    host = Host(options.root)
     try:
-        if asked.verb == "doctor":
-            return doctor.main(host, as_json=asked.json)
-        if asked.verb == "agent":
+        if options.verb == "doctor":
+            return doctor.main(host, as_json=options.json)
+        if options.verb == "agent":
             return agent.serve(
-                host, Path(asked.dir), sys.stdin.buffer, sys.stdout.buffer
+                host, Path(options.dir), sys.stdin.buffer, sys.stdout.buffer
             )
-        wanted = record.Asked(
-            out=Path(asked.out),
-            classes=list(dict.fromkeys(asked.classes or CLASSES)),
-            min_ns=asked.min_ns,
-            max_rate=asked.max_rate,
-            ring=asked.ring,
-            max_mb=asked.max_mb or MAX_MB,
-            buffer_kb=asked.buffer_kb,
-            seconds=asked.seconds,
-            providers=asked.providers or (),
-            marks_alone=asked.marks_alone,
+        settings = record.Settings(
+            out=Path(options.out),
+            classes=list(dict.fromkeys(options.classes or CLASSES)),
+            min_ns=options.min_ns,
+            max_rate=options.max_rate,
+            ring=options.ring,
+            max_mb=options.max_mb or MAX_MB,
+            buffer_kb=options.buffer_kb,
+            seconds=options.seconds,
+            providers=options.providers or (),
+            marks_alone=options.marks_alone,
         )
-        return record.record(host, wanted)
+        return record.record(host, settings)
     except BrokenPipeError:
-        # Whoever read has seen enough; at its end Python would try once more.
+        # The reader has closed the pipe, into which Python would flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except NodeError as error:

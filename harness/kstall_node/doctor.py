@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a node lacks, for training and for recording it.  It only reads.
 
-Each check says pass, warn or unknown; what could not be read is unknown, and unknown
-never passes.
+The result of a check is pass, warn or unknown.  What could not be read is unknown, and
+unknown never passes.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _ENOUGH = 1 << 30
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: str
+    #: What was seen.  The fields' names are the keys of --json.
     said: str
     fix: str = ""
 
 
 def main(host: Host, *, as_json: bool) -> int:
-    """Print all; the exit status is 0 if all pass, 3 if one does not."""
+    """Print all checks; the exit status is 0 if all pass, else 3."""
     checks = examine(host)
     if as_json:
         print(json.dumps([check._asdict() for check in checks], indent=1))
@@ -50,15 +51,15 @@ def main(host: Host, *, as_json: bool) -> int:
 
 
 def examine(host: Host) -> list[Check]:
-    """All checks; one that cannot be done costs the others nothing."""
-    found: list[Check] = []
+    """Run all checks; one that fails to run is unknown, and the others still run."""
+    checks: list[Check] = []
     for name, look in _CHECKS:
         try:
-            made = list(look(host))
+            results = list(look(host))
         except (NodeError, OSError, ValueError) as error:
-            made = [Check(name, UNKNOWN, str(error))]
-        found += made or [Check(name, UNKNOWN, "this node does not say")]
-    return found
+            results = [Check(name, UNKNOWN, str(error))]
+        checks += results or [Check(name, UNKNOWN, "this node does not say")]
+    return checks
 
 
 def _providers(host: Host) -> Iterator[Check]:
@@ -89,7 +90,7 @@ def _providers(host: Host) -> Iterator[Check]:
 
 
 def _classes(host: Host, wanted: str) -> list[str]:
-    """PCI devices whose class begins so."""
+    """PCI devices whose class begins with ``wanted``."""
     return [
         device
         for device in host.names(_PCI)
@@ -148,12 +149,12 @@ def _numa(host: Host) -> Iterator[Check]:
             yield Check("numa distance", PASS if near else WARN, text, fix)
 
 
-def _distance(host: Host, one: int | None, other: int | None) -> int | None:
-    if one is None or other is None or one < 0 or other < 0:
+def _distance(host: Host, gpu: int | None, nic: int | None) -> int | None:
+    if gpu is None or nic is None or gpu < 0 or nic < 0:
         return None
-    text = host.text(f"/sys/devices/system/node/node{one}/distance") or ""
+    text = host.text(f"/sys/devices/system/node/node{gpu}/distance") or ""
     words = text.split()
-    return int(words[other]) if other < len(words) else None
+    return int(words[nic]) if nic < len(words) else None
 
 
 def _links(host: Host) -> Iterator[Check]:
@@ -164,7 +165,7 @@ def _links(host: Host) -> Iterator[Check]:
         names = ("current_link_width", "max_link_width")
         width, widest = (host.text(f"{here}/{name}") for name in names)
         if None in (speed, most, width, widest):
-            yield Check("pcie link", UNKNOWN, f"{device}: no link is said")
+            yield Check("pcie link", UNKNOWN, f"{device}: speed or width not known")
             continue
         good = (speed, width) == (most, widest)
         text = f"{device}: {speed} x{width} of {most} x{widest}"
@@ -220,11 +221,11 @@ def _peer(host: Host) -> Iterator[Check]:
     if modules is None:
         return
     names = {line.split()[0] for line in modules.splitlines() if line}
-    found = sorted(names & {"nvidia_peermem", "nv_peer_mem", "amdgpu", "ib_peer_mem"})
-    if found:
-        yield Check("peer memory", PASS, ", ".join(found))
+    loaded = sorted(names & {"nvidia_peermem", "nv_peer_mem", "amdgpu", "ib_peer_mem"})
+    if loaded:
+        yield Check("peer memory", PASS, ", ".join(loaded))
     else:
-        text = "neither peermem nor amdgpu; whether dma-buf is used nothing says"
+        text = "neither peermem nor amdgpu; whether dma-buf is used cannot be seen"
         yield Check("peer memory", UNKNOWN, text)
 
 
@@ -236,7 +237,7 @@ def _hugepages(host: Host) -> Iterator[Check]:
     chosen = re.search(r"\[(\w+)\]", thp)
     word = chosen[1] if chosen else "unknown"
     good = total > 0 or word in ("always", "madvise")
-    text = f"{total} reserved, transparent ones: {word}"
+    text = f"{total} reserved, transparent huge pages: {word}"
     yield Check("hugepages", PASS if good else WARN, text)
 
 
@@ -245,7 +246,7 @@ def _memlock(host: Host) -> Iterator[Check]:
     if soft == resource.RLIM_INFINITY or soft >= _ENOUGH:
         yield Check("memlock", PASS, "unlimited" if soft < 0 else f"{soft} bytes")
     else:
-        text = f"{soft} bytes in this session; that of a job may be another"
+        text = f"{soft} bytes in this session; a job's limit may differ"
         yield Check("memlock", WARN, text, "ulimit -l unlimited, LimitMEMLOCK=infinity")
 
 
@@ -253,8 +254,8 @@ def _isolcpus(host: Host) -> Iterator[Check]:
     text = host.text("/sys/devices/system/cpu/isolated")
     if text is None:
         return
-    said = f"isolated: {text}; only threads that are bound there use them"
-    yield Check("isolcpus", WARN if text else PASS, said if text else "none isolated")
+    note = f"isolated: {text}; only threads that are bound there use them"
+    yield Check("isolcpus", WARN if text else PASS, note if text else "none isolated")
 
 
 def _balancing(host: Host) -> Iterator[Check]:
@@ -281,16 +282,16 @@ def _quotas(host: Host) -> Iterator[Check]:
         threads = _threads(host, path)
         text = host.text(f"{path}/cpu.stat") or ""
         held = re.search(r"^nr_throttled (\d+)$", text, re.M)
-        said = (
+        summary = (
             f"{path[len('/sys/fs/cgroup') :]}: {allowed:g} CPUs for {threads} threads"
         )
         if held:
-            said += f", throttled {held[1]} times"
+            summary += f", throttled {held[1]} times"
         tight = threads > allowed or (held is not None and int(held[1]) > 0)
         fix = "raise cpu.max or cpu.max.burst, or run fewer threads" if tight else ""
-        yield Check("cpu.max", WARN if tight else PASS, said, fix)
+        yield Check("cpu.max", WARN if tight else PASS, summary, fix)
     if seen:
-        yield Check("cpu.max", PASS, f"{seen} groups were looked at")
+        yield Check("cpu.max", PASS, f"{seen} groups were checked")
 
 
 def _threads(host: Host, path: str) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What can go wrong on a node; each is one line for whoever started the recorder."""
+"""What can go wrong on a node; each error is one line for the user."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import errno
 
 
 class NodeError(Exception):
-    """It cannot be done here; the text says why and what to do."""
+    """Something that cannot be done here; the text gives reason and remedy."""
 
 
 class Full(NodeError):
-    """The disk that the recording is on has no room left."""
+    """The disk with the recording is full."""
 
 
 def shown(text: object) -> str:
-    """``text`` for a terminal: names of threads and files are what strangers chose."""
+    """``text`` made safe for a terminal: names of threads and files are untrusted."""
     plain = str(text).encode("utf-8", "backslashreplace").decode("utf-8")
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in plain)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether it says that there is no room."""
+    """Whether the cause is a full disk, a quota or a limit on file size."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

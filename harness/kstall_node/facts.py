@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whose threads they are: processes, their ranks and their cgroups."""
+"""Who threads are: processes, their ranks and their cgroups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .host import Host
 Fact = dict[str, Any]
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
 _POD = re.compile(r"(pod[0-9a-f]{8}[-_][0-9a-f_-]{27,})")
-#: Who starts ranks, and in which variables it says job, rank, local rank and world.
+#: For each launcher the variables with job, rank, local rank and world size.
 _LAUNCHERS = (
     (
         ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "PMIX_NAMESPACE"),
@@ -44,17 +44,17 @@ NOBODY = Rank(None, None, None, None)
 
 
 def rank_of(environ: bytes) -> Rank:
-    """What the launcher has written into a process's environment."""
-    found: dict[str, bytes] = {}
+    """The rank that the launcher has written into a process's environment."""
+    variables: dict[str, bytes] = {}
     for word in environ.split(b"\0"):
         name, sign, value = word.partition(b"=")
         if sign:
-            found.setdefault(name.decode("ascii", "replace"), value)
+            variables.setdefault(name.decode("ascii", "replace"), value)
     for jobs, *numbers in _LAUNCHERS:
-        if not any(name in found for name in numbers[0]):
+        if not any(name in variables for name in numbers[0]):
             continue
-        job = next((found[name] for name in jobs if found.get(name)), None)
-        rank, local, world = (_number(found, names) for names in numbers)
+        job = next((variables[name] for name in jobs if variables.get(name)), None)
+        rank, local, world = (_number(variables, names) for names in numbers)
         if rank is None or (world is not None and not 0 <= rank < world):
             continue
         text = None if job is None else job.decode("utf-8", "replace")[:200]
@@ -62,37 +62,37 @@ def rank_of(environ: bytes) -> Rank:
     return NOBODY
 
 
-def _number(found: dict[str, bytes], names: tuple[str, ...]) -> int | None:
+def _number(variables: dict[str, bytes], names: tuple[str, ...]) -> int | None:
     for name in names:
-        value = found.get(name, b"")
+        value = variables.get(name, b"")
         if value.isdigit() and len(value) < 10:
             return int(value)
     return None
 
 
 class Facts:
-    """Looks at processes and cgroups, and hands out what is new."""
+    """Reads processes and cgroups, and returns facts that are new or have changed."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        #: (pid, starttime) -> what was said last of it.
-        self._said: dict[tuple[int, int], Fact] = {}
+        #: (pid, starttime) -> the fact that was reported last.
+        self._reported: dict[tuple[int, int], Fact] = {}
         self._ranks: dict[tuple[int, int], Rank] = {}
-        #: Of ranks: the threads that were looked at, and the group of the first.
+        #: For each rank the threads seen so far, and the cgroup of its first thread.
         self._threads: dict[tuple[int, int], tuple[set[str], int | None]] = {}
         self._groups: dict[int, Fact] = {}
         self._ids: dict[str, int | None] = {}
-        #: thread -> its cgroup, as far as it is known.
+        #: thread -> its cgroup, None if that is not known.
         self.cgroup_of: dict[int, int | None] = {}
         self._new: list[Fact] = []
 
     def take(self) -> list[Fact]:
-        """What is new since the last time."""
+        """Facts that are new since the last call."""
         taken, self._new = self._new, []
         return taken
 
     def scan(self) -> None:
-        """All processes, and of those that are ranks all threads."""
+        """Read all processes, and all threads of those that are ranks."""
         alive = set()
         for name in self.host.names("/proc"):
             if not name.isdigit():
@@ -104,7 +104,7 @@ class Facts:
             alive.add((pid, since))
             rank = self._ranks.get((pid, since))
             if rank is None or rank is NOBODY:
-                # One that has not called exec yet has its parent's environment.
+                # Before exec a process has its parent's environment.
                 rank = self._rank(pid)
                 self._ranks[pid, since] = rank
             if rank is NOBODY:
@@ -119,21 +119,21 @@ class Facts:
             self._threads.pop(key, None)
 
     def _scan_threads(self, pid: int, since: int, rank: Rank) -> None:
-        """All threads of a rank: those that are new, and if it has moved all again.
+        """Report a rank's new threads; all of them if it has moved to another cgroup.
 
-        There may be thousands, and to read two files of each takes a second.
+        There may be thousands, and reading two files for each takes a second.
         """
-        self._say(pid, pid, rank)
+        self._report(pid, pid, rank)
         group = self.cgroup_of.get(pid)
         seen, before = self._threads.get((pid, since), (set(), group))
         now = {name for name in self.host.names(f"/proc/{pid}/task") if name.isdigit()}
         for thread in now if group != before else now - seen:
             if int(thread) != pid:
-                self._say(int(thread), pid, rank)
+                self._report(int(thread), pid, rank)
         self._threads[pid, since] = (now, group)
 
     def thread(self, tid: int) -> None:
-        """A thread of which there are records."""
+        """Report a thread that has records."""
         if tid <= 0 or tid in self.cgroup_of:
             return
         status = self.host.text(f"/proc/{tid}/status")
@@ -145,10 +145,10 @@ class Facts:
         rank = NOBODY
         if since is not None:
             rank = self._ranks.get((tgid, since)) or self._rank(tgid)
-        self._say(tid, tgid, rank)
+        self._report(tid, tgid, rank)
 
     def forget(self) -> None:
-        """Look again at threads: they may have moved, and numbers are used again."""
+        """Read threads anew from now on: they may have moved, and PIDs are reused."""
         self.cgroup_of.clear()
 
     def _rank(self, pid: int) -> Rank:
@@ -158,7 +158,7 @@ class Facts:
         except OSError:
             return NOBODY
 
-    def _say(self, tid: int, tgid: int, rank: Rank) -> None:
+    def _report(self, tid: int, tgid: int, rank: Rank) -> None:
         stat = self.host.text(f"/proc/{tid}/stat")
         if stat is None:
             stat = self.host.text(f"/proc/{tgid}/task/{tid}/stat")
@@ -173,14 +173,14 @@ class Facts:
             **{"comm": comm, "cgroup_id": group},
             **rank._asdict(),
         }
-        if self._said.get((tid, since)) != fact:
-            self._said[tid, since] = fact
+        if self._reported.get((tid, since)) != fact:
+            self._reported[tid, since] = fact
             self._new.append(fact)
 
     # -- cgroups ----------------------------------------------------------------------
 
     def _path(self, tid: int, tgid: int) -> str | None:
-        """Its group, as a directory of the node."""
+        """The directory of a thread's cgroup."""
         text = self.host.text(f"/proc/{tid}/cgroup")
         if text is None:
             text = self.host.text(f"/proc/{tgid}/task/{tid}/cgroup")
@@ -194,8 +194,8 @@ class Facts:
                 unified = f"/sys/fs/cgroup{path}".rstrip("/")
         return unified
 
-    def group(self, path: str | None, *, say: bool = True) -> int | None:
-        """The id of the group in that directory, which is said if it is new."""
+    def group(self, path: str | None, *, report: bool = True) -> int | None:
+        """The id of the cgroup in that directory; a new cgroup is reported."""
         if path is None:
             return None
         if path not in self._ids:
@@ -204,7 +204,7 @@ class Facts:
             except OSError:
                 return None
         number = self._ids[path]
-        if number is not None and say:
+        if number is not None and report:
             self._describe(path, number)
         return number
 
@@ -224,10 +224,10 @@ class Facts:
             self._new.append(fact)
 
     def cpu_max(self, path: str) -> str | None:
-        """Quota and period as cpu.max has them, also of the older hierarchy."""
-        said = self.host.text(f"{path}/cpu.max")
-        if said is not None:
-            return said
+        """Quota and period in the form of cpu.max, for cgroup v1 as well."""
+        text = self.host.text(f"{path}/cpu.max")
+        if text is not None:
+            return text
         quota = self.host.number(f"{path}/cpu.cfs_quota_us")
         period = self.host.number(f"{path}/cpu.cfs_period_us")
         if quota is None or period is None:
@@ -235,7 +235,7 @@ class Facts:
         return f"{'max' if quota < 0 else quota} {period}"
 
     def groups(self) -> Iterator[str]:
-        """All directories of groups of the hierarchy that has cpu."""
+        """The directories of all cgroups in the hierarchy of the cpu controller."""
         top = "/sys/fs/cgroup"
         if not self.host.path(f"{top}/cgroup.controllers").exists():
             top = "/sys/fs/cgroup/cpu"
@@ -245,7 +245,7 @@ class Facts:
             yield path
             here = self.host.path(path)
             try:
-                below = sorted(one.name for one in here.iterdir() if one.is_dir())
+                below = sorted(entry.name for entry in here.iterdir() if entry.is_dir())
             except OSError:
                 continue
             queue += [f"{path}/{name}" for name in below]

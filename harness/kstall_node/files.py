@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Writing a recording so that a kill or a full disk costs no more than what is open."""
+"""Writing a recording so that a kill or a full disk costs only the open files."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def replace(path: Path, value: Any) -> None:
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)
-        raise told(path, error) from None
+        raise failure(path, error) from None
 
 
-def told(path: Path, error: OSError) -> NodeError:
-    """What to raise for ``error``."""
+def failure(path: Path, error: OSError) -> NodeError:
+    """The exception to raise for ``error``."""
     if is_full(error):
         return Full(f"{path.parent}: the disk is full")
     return NodeError(f"{path}: {error.strerror}")
 
 
 def write_all(handle: int, data: bytes) -> int:
-    """Write until the end; how many bytes were written is told by `OSError` not."""
+    """Write all of ``data``.  Raises `OSError`, perhaps after writing some of it."""
     done = 0
     view = memoryview(data)
     while done < len(data):

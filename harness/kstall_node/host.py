@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The node as files: /proc, /sys and what is below, or copies of them for tests."""
+"""The node as files: /proc, /sys and /run, or copies of them for tests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _STA_UNSYNC = 0x0040
 
 
 class Host:
-    """All that is read of a node is below ``root``."""
+    """A node whose file system is at ``root``."""
 
     def __init__(self, root: str = "/") -> None:
         self.root = Path(root)
-        #: What boot time is ahead of CLOCK_MONOTONIC by: for how long it slept.
+        #: How far CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC: the time in suspend.
         self._slept = 0
         if hasattr(time, "CLOCK_BOOTTIME"):
             before = time.monotonic_ns()
@@ -30,7 +30,7 @@ class Host:
         return self.root / name.lstrip("/")
 
     def text(self, name: str) -> str | None:
-        """A small file's text, stripped; None if it is not there or not for us."""
+        """A small file's text, stripped; None if it cannot be read."""
         try:
             with open(self.path(name), "rb") as file:
                 return file.read(1 << 20).decode("utf-8", "replace").strip()
@@ -38,14 +38,14 @@ class Host:
             return None
 
     def number(self, name: str) -> int | None:
-        """A file that is one number."""
+        """The number in a file; None if it cannot be read or is no number."""
         try:
             return int(self.text(name) or "")
         except ValueError:
             return None
 
     def names(self, name: str) -> list[str]:
-        """What a directory holds, sorted; nothing if it cannot be read."""
+        """The names in a directory, sorted; none if it cannot be read."""
         try:
             return sorted(os.listdir(self.path(name)))
         except OSError:
@@ -58,34 +58,34 @@ class Host:
 
     @property
     def boot_id(self) -> str:
-        """Of this boot."""
+        """The id of this boot."""
         return self.text("/proc/sys/kernel/random/boot_id") or "unknown"
 
     @property
     def kernel(self) -> str:
-        """As ``uname -r`` says it."""
+        """The release, as in ``uname -r``."""
         return self.text("/proc/sys/kernel/osrelease") or os.uname().release
 
     def since(self, ticks: int) -> int:
-        """What /proc calls a start time, as ns of CLOCK_MONOTONIC."""
+        """A start time of /proc as ns of CLOCK_MONOTONIC."""
         return max(0, ticks * 1_000_000_000 // self._hertz - self._slept)
 
     def starttime(self, pid: int) -> int | None:
-        """When a process or a thread began, or None if there is none."""
+        """When a process or a thread began; None if it does not exist."""
         stat = self.text(f"/proc/{pid}/stat")
         return None if stat is None else self.stat_since(stat)
 
     def is_over(self, pid: int) -> bool:
-        """Whether it has ended and nobody asked how: it keeps its number until then.
+        """Whether a process is a zombie, whose PID stays until its parent waits.
 
-        That lasts in a container whose first process waits for nobody.  A process of
-        which only the first thread has ended is not over.
+        In a container whose first process never waits, that is for ever.  A process
+        is not over if only its first thread has ended.
         """
         state = (self.text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()[:1]
         return state in (["Z"], ["X"]) and len(self.names(f"/proc/{pid}/task")) <= 1
 
     def stat_since(self, stat: str) -> int | None:
-        """The same of the text of its stat file: its name may have spaces and ``)``."""
+        """The same from the text of a stat file; names may have spaces and ``)``."""
         try:
             return self.since(int(stat.rpartition(")")[2].split()[19]))
         except (IndexError, ValueError):
@@ -107,7 +107,8 @@ class _Timex(ctypes.Structure):
 def clock_pair() -> tuple[int, int, int | None]:
     """(monotonic, real, bound) in ns; the bound is the kernel's maxerror, if it is set.
 
-    Real time is read between two looks at the other clock, of three the closest.
+    Real time is read between two readings of the monotonic clock, three times; the
+    pair that is closest counts.
     """
     best: tuple[int, int, int] | None = None
     for _ in range(3):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a provider tells the truth: its sums beside what the kernel counts anyhow.
+"""Whether a provider is right: its sums compared with counters that the kernel keeps.
 
-A recipe that is right on one kernel lies on the next: one for throttling was 22 % off.
-So each source is compared, while it records, with counters that have nothing to do with
-tracing.  They are read before and after tracing is switched, so each is known up to an
-interval; a source agrees if its own sum is in it, give or take a share for clocks that
-were read at other instants.
+A probe that is right on one kernel may be wrong on the next: one for throttling was
+22 % off.  So each source is compared, while it records, with counters that have nothing
+to do with tracing.  They are read before and after tracing is switched, so each is
+known up to an interval; a source agrees if its own sum is in it, with a tolerance for
+clocks that were read at other instants.
 """
 
 from __future__ import annotations
@@ -20,20 +20,23 @@ from .host import Host
 from .pages import Record
 from .tracefs import Counter
 
-#: A share of theirs, and ns.
+#: The tolerance: a share of the oracle's sum, and ns.
 SHARE, ABSOLUTE = 0.02, 1000
-#: With less than so much it is too early to refuse anything.
+#: No source is refused before its oracle has counted so much.
 ENOUGH_NS = 20_000_000
 _COMPACT = 4096
 _VFIO = "/sys/bus/pci/drivers/vfio-pci"
 _AER = re.compile(r"^TOTAL_ERR_\w+ (\d+)$", re.M)
 
-#: What is known of a counter: not before, not after.
+#: An interval; of a counter's growth the least and the most that it may be.
 Span = tuple[int, int]
 
 
 class Verdict(NamedTuple):
-    """One comparison, of what had ended by ``until``; None is unknown, or all."""
+    """One comparison, for stalls that had ended by ``until``; None means all of them.
+
+    In ``ours`` and ``theirs`` None means unknown.
+    """
 
     scope: str
     metric: str
@@ -48,7 +51,7 @@ class Verdict(NamedTuple):
 
 
 def judge(scope: str, metric: str, ours: int | None, span: Span | None) -> Verdict:
-    """Compare with what a counter has grown by."""
+    """Compare our sum with the growth of a counter."""
     if span is None:
         return Verdict(scope, metric, ours, None, "unknown")
     low, high = span
@@ -67,13 +70,13 @@ def judge(scope: str, metric: str, ours: int | None, span: Span | None) -> Verdi
 
 
 class Union:
-    """For how long anything of several intervals lasted."""
+    """How long at least one of several intervals lasted."""
 
     def __init__(self) -> None:
         self._spans: list[Span] = []
 
     def add(self, begin: int, end: int) -> None:
-        """One more."""
+        """Add an interval."""
         self._spans.append((begin, end))
         if len(self._spans) > _COMPACT:
             self._merge()
@@ -88,42 +91,42 @@ class Union:
         self._spans = merged
 
     def total(self) -> int:
-        """So many ns."""
+        """The length of the union, in ns."""
         self._merge()
         return sum(end - begin for begin, end in self._spans)
 
 
 class Tally:
-    """Sums of one source, in the way its oracle needs them."""
+    """Sums of one source, as its oracle needs them."""
 
     def __init__(self, source: Source, specs: Iterable[dict[str, Any]]) -> None:
         self.source = source
         self.specs = list(specs)
         self._open: dict[tuple[object, ...], list[Record]] = {}
-        #: Of stalls with two ends: beginnings, ends of them, and ends of none.
+        #: For stalls with two events: beginnings, ends, and ends without a beginning.
         self.begun = self.ended = self.astray = 0
-        #: Ends of what had begun before we looked.
+        #: Ends whose stall had begun before tracing did.
         self.early = 0
         self._seen: set[tuple[object, ...]] = set()
         self.sums: dict[object, int] = {}
-        #: Of the providers that the oracle speaks of: all, and by device.
+        #: Stalls of the providers that the oracle covers: all, and by device.
         self.counted = 0
         self.counts: dict[object, int] = {}
         self._unions: dict[tuple[object, object], Union] = {}
-        #: Stalls whose cgroup nobody knows.
+        #: Stalls whose cgroup is not known.
         self.homeless = 0
-        #: Whether every record came by here.
+        #: Whether `take` has had every record.
         self.complete = True
 
     def take(self, record: Record, facts: Facts) -> None:
-        """One record, in the order of time."""
+        """Add a record; records come in the order of time."""
         for number, spec in enumerate(self.specs):
             if record.layout.event == spec["end"] and _holds(spec, record):
                 self._end(number, spec, record, facts)
             if record.layout.event == spec.get("begin"):
                 tid = _owner(spec, record)
                 if tid is not None:
-                    # It may be gone when its stall ends, or that may never do.
+                    # Now: it may be gone when its stall ends, which may never happen.
                     facts.thread(tid)
                 self.begun += number < self.source.counts
                 key = (number, *(record.get(name) for name in spec["key"]))
@@ -138,12 +141,12 @@ class Tally:
     ) -> None:
         if spec.get("begin"):
             key = (number, *(record.get(name) for name in spec["key"]))
-            found = self._open.pop(key, [])
+            beginnings = self._open.pop(key, [])
             ours = number < self.source.counts
-            for begun in found:
+            for begun in beginnings:
                 self.ended += ours
                 self._stall(number, begun.t, record.t, begun, record, facts)
-            if not found and not spec.get("many"):
+            if not beginnings and not spec.get("many"):
                 self.astray += ours
                 self.early += ours and key not in self._seen
             self._seen.add(key)
@@ -188,7 +191,7 @@ class Tally:
         self._unions.setdefault((group, cpu), Union()).add(begin, end)
 
     def union(self, group: int) -> int:
-        """For how long any thread of a group was stalled, summed over CPUs."""
+        """How long any thread of a group was stalled on a CPU, summed over CPUs."""
         return sum(
             union.total()
             for (whose, _), union in self._unions.items()
@@ -196,20 +199,20 @@ class Tally:
         )
 
     def open_since(self, then: int) -> list[tuple[Record, int | None]]:
-        """Beginnings that are older and have no end, and whose; none if not all came.
+        """Beginnings up to ``then`` without an end, each with its thread, oldest first.
 
-        What began before others is before them.
+        Empty if records are missing, as an end may be among them.
         """
         if not self.complete:
             return []
-        found = [
+        beginnings = [
             (record, _owner(self.specs[number], record))
             for (number, *_), records in self._open.items()
             if isinstance(number, int)
             for record in records
             if record.t <= then
         ]
-        return sorted(found, key=lambda one: one[0].t)
+        return sorted(beginnings, key=lambda pair: pair[0].t)
 
     @property
     def still_open(self) -> int:
@@ -222,7 +225,7 @@ class Tally:
 
 
 def _owner(spec: dict[str, Any], record: Record) -> int | None:
-    """The thread that is stalled; in an interrupt it is not the one that ran."""
+    """The stalled thread; None in an interrupt, which is not the current thread's."""
     name = spec.get("tid", "common_pid")
     tid = record.get(name) if name else None
     if name == "common_pid" and record.interrupted:
@@ -232,14 +235,14 @@ def _owner(spec: dict[str, Any], record: Record) -> int | None:
 
 def _holds(spec: dict[str, Any], record: Record) -> bool:
     for member, mask, value in spec.get("when", ()):
-        found = record.get(member)
-        if not isinstance(found, int) or found & mask != value:
+        actual = record.get(member)
+        if not isinstance(actual, int) or actual & mask != value:
             return False
     return True
 
 
 class Oracle:
-    """Counters of the kernel, read before and after; a `Counter` for ``counted``."""
+    """Counters of the kernel, read before and after; for ``counted``, a `Counter`."""
 
     def __init__(
         self, name: str, host: Host, facts: Facts, counter: Counter | None = None
@@ -248,11 +251,11 @@ class Oracle:
         self.counter = counter
         self._before: dict[object, int] = {}
         self._began: dict[object, Span] = {}
-        #: What was said of a group when it was last there.
+        #: The last verdict on each group while it existed.
         self._looks: dict[object, Verdict] = {}
 
     def read(self) -> dict[object, int]:
-        """What they are now."""
+        """The present values."""
         if self.name.startswith("cpu.stat"):
             return self._cpu_stat(threads=self.name.endswith("threads"))
         if self.name.startswith("aer"):
@@ -262,28 +265,31 @@ class Oracle:
         return {}
 
     def before(self) -> None:
-        """Tracing is about to be switched on."""
+        """Read the counters before tracing is switched on."""
         self._before = self.read()
 
     def began(self) -> None:
-        """It was."""
+        """Read them again after it was."""
         for key, now in self.read().items():
             self._began[key] = (self._before.get(key, 0), now)
 
     def grown(
         self, early: dict[object, int], late: dict[object, int]
     ) -> dict[object, Span | None]:
-        """By how much each has grown, between two looks around tracing's end."""
-        found: dict[object, Span | None] = {}
+        """By how much each has grown; ``early`` and ``late`` are around tracing's end.
+
+        None for a counter that no longer exists.
+        """
+        spans: dict[object, Span | None] = {}
         for key in {*self._began, *late}:
             low, high = self._began.get(key, (0, 0))
             if key not in late:
-                found[key] = None
+                spans[key] = None
                 continue
             first = early.get(key, 0 if key not in self._began else high)
             slack = ABSOLUTE if self.name.startswith("cpu.stat") else 0
-            found[key] = (max(0, first - high - slack), late[key] - low + slack)
-        return found
+            spans[key] = (max(0, first - high - slack), late[key] - low + slack)
+        return spans
 
     def verdicts(
         self,
@@ -293,13 +299,13 @@ class Oracle:
         *,
         whole: bool = True,
     ) -> list[Verdict]:
-        """All comparisons of a source; none is ``whole`` whose thresholds were up."""
+        """All comparisons of a source; not ``whole`` if stalls were left out."""
         usable = whole and tally.complete
         if self.name == "pairs":
             ours = tally.ended + tally.still_open + tally.astray
             theirs = tally.begun + tally.early
             if not usable or not (ours or theirs):
-                # Of what never happened nobody knows whether it would be seen.
+                # Without any stall it is not known whether one would be seen.
                 return [judge("all", "count", None, None)]
             return [judge("all", "count", ours, (theirs, theirs))]
         if self.name == "counted":
@@ -309,19 +315,20 @@ class Oracle:
             if self._others(tally, span):
                 span = None
             return [judge("all", "count", tally.counted if usable else None, span)]
-        said = [look for key, look in self._looks.items() if key not in late]
-        known = {one.scope for one in said}
+        verdicts = [look for key, look in self._looks.items() if key not in late]
+        known = {verdict.scope for verdict in verdicts}
         for key, grown in sorted(self.grown(early, late).items(), key=str):
-            one = self._compared(tally, key, grown if whole else None, usable=usable)
-            if one is not None and one.scope not in known:
-                said.append(one)
-                known.add(one.scope)
+            span = grown if whole else None
+            verdict = self._compared(tally, key, span, usable=usable)
+            if verdict is not None and verdict.scope not in known:
+                verdicts.append(verdict)
+                known.add(verdict.scope)
         if self.name.startswith("cpu.stat"):
-            # Groups that came and went between two looks: nobody can say.
+            # Groups that came and went between two readings: unknown.
             for group in tally.sums:
                 if f"cgroup:{group}" not in known:
-                    said.append(judge(f"cgroup:{group}", self._metric, None, None))
-        return said
+                    verdicts.append(judge(f"cgroup:{group}", self._metric, None, None))
+        return verdicts
 
     def look(
         self,
@@ -330,14 +337,14 @@ class Oracle:
         late: dict[object, int],
         until: int,
     ) -> None:
-        """Remember what can be said now: a group may be gone when all is over."""
+        """Keep the present verdicts, as a group may be gone when the recording ends."""
         if not self.name.startswith("cpu.stat") or not tally.complete:
             return
         for key, grown in self.grown(early, late).items():
             if key in late and key in tally.sums:
-                one = self._compared(tally, key, grown, usable=True)
-                if one is not None:
-                    self._looks[key] = one._replace(until=until)
+                verdict = self._compared(tally, key, grown, usable=True)
+                if verdict is not None:
+                    self._looks[key] = verdict._replace(until=until)
 
     @property
     def _metric(self) -> str:
@@ -348,7 +355,7 @@ class Oracle:
     def _compared(
         self, tally: Tally, key: object, span: Span | None, *, usable: bool
     ) -> Verdict | None:
-        """Of one device or group; None if nothing was, and nothing is said."""
+        """The verdict on one device or group; None if neither side has counted any."""
         if self._metric == "count":
             ours = tally.counts.get(key, 0)
             if not ours and span is not None and not span[1]:
@@ -360,23 +367,23 @@ class Oracle:
         if not ours and (span is None or span[1] <= 2 * ABSOLUTE):
             return None
         if tally.homeless and span is not None and ours < span[0]:
-            # It may be one of those of which nobody knows whose they were.
+            # What is lacking may be among the stalls whose group is not known.
             return judge(f"cgroup:{key}", self._metric, ours, None)
         return judge(f"cgroup:{key}", self._metric, ours if usable else None, span)
 
     def _others(self, tally: Tally, span: Span | None) -> bool:
-        """Whether more was counted than the events are about: DMA of user space's."""
+        """Whether the oracle may have counted user space's DMA, which has no events."""
         if tally.source.cls != "iotlb" or span is None or tally.counted >= span[0]:
             return False
         return any(":" in name for name in self.host.names(_VFIO))
 
     def _cpu_stat(self, *, threads: bool) -> dict[object, int]:
-        """Throttled ns by group: of a quota's own queues, or of those held up by it.
+        """Throttled ns by group: of its own quota or, for ``threads``, of any above it.
 
-        cpu.stat.local counts a group below the one with the quota, too; where there is
-        none, only groups without groups below them can be compared with their threads.
+        Only cpu.stat.local has the latter.  Without it, only groups that have no
+        groups below them can be compared with their threads.
         """
-        found: dict[object, int] = {}
+        throttled: dict[object, int] = {}
         for path in self.facts.groups():
             text = self.host.text(f"{path}/cpu.stat.local") if threads else None
             if text is None:
@@ -388,13 +395,13 @@ class Oracle:
                 unit = 1
             if match is None:
                 continue
-            number = self.facts.group(path, say=int(match[1]) > 0)
+            number = self.facts.group(path, report=int(match[1]) > 0)
             if number is not None:
-                found[number] = int(match[1]) * unit
-        return found
+                throttled[number] = int(match[1]) * unit
+        return throttled
 
     def _aer(self, *, roots: bool) -> dict[object, int]:
-        found: dict[object, int] = {}
+        totals: dict[object, int] = {}
         top = "/sys/bus/pci/devices"
         for device in self.host.names(top):
             total = None
@@ -411,5 +418,5 @@ class Oracle:
                 if count is not None:
                     total = (total or 0) + count
             if total is not None:
-                found[device] = total
-        return found
+                totals[device] = total
+        return totals

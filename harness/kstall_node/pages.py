@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Just enough of a page of the ring buffer to compare records with an oracle.
+"""A minimal decoder of ring buffer pages, to compare records with an oracle.
 
-`kstall seal` decodes recordings, with a decoder of its own; this one is only what the
-recorder needs to see whether a provider tells the truth.
+`kstall seal` decodes recordings with a decoder of its own; this one is only for the
+recorder, which refuses a provider whose oracle disagrees while it records.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INTERRUPT = 0x08 | 0x10 | 0x40
 
 
 class Member(NamedTuple):
-    """Where a member is in a record."""
+    """The place of a member in a record."""
 
     offset: int
     size: int
@@ -38,7 +38,7 @@ class Member(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """One event's record."""
+    """The layout of one event's records."""
 
     event: str
     id: int
@@ -46,7 +46,7 @@ class Layout(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record; its members are read when they are asked for."""
+    """One record; its members are decoded on use."""
 
     t: int
     cpu: int
@@ -64,7 +64,7 @@ class Record(NamedTuple):
         return bool(self.data[2] & _INTERRUPT)
 
     def get(self, name: object) -> Value | None:
-        """A member, or None if there is no such one."""
+        """The value of a member; None if the record has no such member."""
         if name == "common_pid":
             return self.pid
         if name == "common_cpu":
@@ -95,9 +95,9 @@ def layout(text: str, system: str) -> Layout:
 
 
 def missed(page: bytes) -> int:
-    """How many records the page says were overwritten before it; 0 if it says none.
+    """How many records were overwritten before the page, by its own count.
 
-    Of a page without room behind its records nobody says how many.
+    A page without room for the number behind its records counts as 0.
     """
     _, commit = _HEAD.unpack_from(page)
     at = _HEAD.size + (commit & _LENGTH)
@@ -107,7 +107,7 @@ def missed(page: bytes) -> int:
 
 
 def records(page: bytes, cpu: int, known: dict[int, Layout]) -> Iterator[Record]:
-    """What a page holds; records of events that nobody asked for are passed over."""
+    """The records of a page, without those of events that are not in ``known``."""
     now, commit = _HEAD.unpack_from(page)
     at, end = _HEAD.size, min(len(page), _HEAD.size + (commit & _LENGTH))
     while at + 4 <= end:
@@ -133,7 +133,7 @@ def records(page: bytes, cpu: int, known: dict[int, Layout]) -> Iterator[Record]
             at += 0 if kind else 4
             if size < 8 or at + size > end:
                 return
-            found = known.get(int.from_bytes(page[at : at + 2], "little"))
-            if found is not None:
-                yield Record(now, cpu, found, page[at : at + size])
+            event_layout = known.get(int.from_bytes(page[at : at + 2], "little"))
+            if event_layout is not None:
+                yield Record(now, cpu, event_layout, page[at : at + size])
             at += (size + 3) & ~3

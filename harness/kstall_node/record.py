@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Record: enable what the catalogue offers, drain the pages, and say what was lost."""
+"""Record: enable sources of the catalogue, drain pages, and note what was lost."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from .oracles import ENOUGH_NS, Oracle, Tally, Verdict
 from .segments import LIMIT, Segments
 from .tracefs import INSTANCE, Counter, Instance, Refused, Tracefs
 
-#: So often the clocks are read, and processes and oracles looked at.
+#: Seconds between readings of clocks, processes and oracles.
 PERIOD = 10.0
-#: A thread is looked up when its first record is read, and by then may be gone; so what
-#: is in a buffer is read so often, even if that is less than a page.
+#: A thread is looked up when its first record is read, and may be gone by then; so
+#: buffers are read every few seconds, even if they hold less than a page.
 _READ = 2.0
 _TICK = 0.5
 _SETTLE = 0.2
 _MARK = "ftrace:print"
-#: What is compared with an oracle while recording; more is left to `kstall seal`.
+#: Pages a second that are tallied for oracles; with more that is left to `kstall seal`.
 _TALLIED = 40
 _RESERVE = 256 << 10
 _RAISE = 4
 _HIGHEST = 1_000_000_000
-#: Of stalls without an end so many are told at a time.
-_SAID = 8
+#: How many stalls without an end are listed at a time.
+_LISTED = 8
 
-#: What the oracles of all sources said at one moment.
+#: The values of all sources' oracles at one moment.
 Looks = dict[str, dict[object, int]]
 
 
-class Asked(NamedTuple):
-    """What the command line said."""
+class Settings(NamedTuple):
+    """The options of the command line."""
 
     out: Path
     classes: Sequence[str]
@@ -63,14 +63,14 @@ class Asked(NamedTuple):
 class Recorder:
     """One recording, from before the first event to after the last."""
 
-    def __init__(self, host: Host, asked: Asked) -> None:
-        self.host, self.asked = host, asked
+    def __init__(self, host: Host, settings: Settings) -> None:
+        self.host, self.settings = host, settings
         self.tracefs = Tracefs(host)
         self.facts = Facts(host)
         pid = os.getpid()
         self.since = host.starttime(pid) or time.monotonic_ns()
         self.group = f"kstall_{pid}_{self.since}"
-        self.dir = asked.out
+        self.dir = settings.out
         self.attached: list[sources.Attached] = []
         self.refused: list[sources.Refusal] = []
         self.tallies: dict[str, Tally] = {}
@@ -82,12 +82,12 @@ class Recorder:
         self._stats: dict[int, dict[str, int]] = {}
         self._counted: dict[int, dict[str, int]] = {}
         self._pending: list[pages.Record] = []
-        #: What pages say was overwritten, by CPU.
+        #: How many records were overwritten, by CPU, as counted in pages.
         self._missed: dict[int, int] = {}
         #: Providers whose thresholds rose meanwhile, or which were suspended.
         self._cut: set[str] = set()
         self._rated: tuple[float, int] = (0.0, 0)
-        #: Stalls of which it was said that they have no end: time and CPU.
+        #: Stalls without an end that were listed already: time and CPU.
         self._lasting: set[tuple[int, int]] = set()
         self._busy = 0
         self.began = 0
@@ -95,15 +95,15 @@ class Recorder:
         self._instance: Instance | None = None
         self._facts_file: int | None = None
 
-    # -- the whole --------------------------------------------------------------------
+    # -- one recording ----------------------------------------------------------------
 
     def run(self) -> int:
-        """Record until told to stop; the exit status."""
+        """Record until `stopping` is set or the time is over; the exit status."""
         status = 0
         with self._alone():
             for left in self.tracefs.remove_dead():
                 self.say(f"removed {left}")
-            self._instance = self.tracefs.instance(self.asked.buffer_kb)
+            self._instance = self.tracefs.instance(self.settings.buffer_kb)
             try:
                 try:
                     self._begin()
@@ -112,8 +112,8 @@ class Recorder:
                     status = 1
                     self._make_room()
                     self.say(
-                        f"{error}; what is sealed is kept, and recording ends; make "
-                        "room, use -o, or keep the newest only: --ring --max-mb N"
+                        f"{error}; recording ends, sealed segments are kept; make "
+                        "room, use -o, or keep only the newest: --ring --max-mb N"
                     )
                     self._finish(full=True)
                 except NodeError:
@@ -126,18 +126,18 @@ class Recorder:
         return status
 
     def say(self, text: str) -> None:
-        """A line for whoever started it."""
+        """Print a line for the user."""
         print(f"kstall-node: {shown(text)}", file=sys.stderr, flush=True)
 
     @property
     def instance(self) -> Instance:
-        """The one that it has."""
+        """Its ftrace instance."""
         assert self._instance is not None
         return self._instance
 
     @property
-    def _believed(self) -> list[sources.Attached]:
-        """What is recorded still: the others were refused, and have no tally."""
+    def _active(self) -> list[sources.Attached]:
+        """Sources that were not refused meanwhile; a refused source has no tally."""
         return [
             attached
             for attached in self.attached
@@ -146,7 +146,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Of a node's recorders one runs: two would take pages from each other."""
+        """Exclude other recorders: two would take pages from each other."""
         other = self.tracefs.living()
         path = self.host.path("/run/kstall-node.lock")
         handle = None
@@ -173,7 +173,7 @@ class Recorder:
     # -- begin ------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        for cls in self.asked.classes:
+        for cls in self.settings.classes:
             self._attach(cls)
         if not self.attached:
             self._without_classes()
@@ -205,56 +205,56 @@ class Recorder:
             )
             self.say(f"{attached.source.cls}: {attached.source.name}{lost}")
         recorded = {attached.source.cls for attached in self.attached}
-        for cls in self.asked.classes:
+        for cls in self.settings.classes:
             if cls not in recorded:
                 whys = [refusal.why for refusal in self.refused if refusal.cls == cls]
                 self.say(f"{cls}: not recorded: {sources.reasons(whys)}")
         if not recorded:
             self.say(
-                "no class is recorded, only the marks of jobs: they tell which rank "
+                "no class is recorded, only the marks of jobs: they show which rank "
                 "was late, and not why"
             )
-        lasts = self.asked.seconds
+        lasts = self.settings.seconds
         until = "until Ctrl-C" if lasts is None else f"for {lasts:g} s"
         self.say(f"recording into {self.dir}, {until}")
 
     def _without_classes(self) -> None:
-        """Raise `NodeError`, unless marks alone are wanted and can be had."""
-        if self.asked.marks_alone and self.tracefs.print_format() is not None:
+        """Raise `NodeError`, unless marks alone are wanted and can be recorded."""
+        if self.settings.marks_alone and self.tracefs.print_format() is not None:
             return
-        said = sources.reasons(refusal.why for refusal in self.refused)
+        why = sources.reasons(refusal.why for refusal in self.refused)
         more = "; --marks-alone records who was late, and not why"
-        if self.asked.marks_alone:
+        if self.settings.marks_alone:
             more = "; nor marks, as it has no ftrace:print"
         raise NodeError(
-            f"nothing can be recorded here: {said}; it takes Linux 6.5 or later "
-            f"with CONFIG_FPROBE_EVENTS, or one with these events{more}"
+            f"nothing can be recorded here: {why}; it takes Linux 6.5 or later "
+            f"with CONFIG_FPROBE_EVENTS, or a kernel with these events{more}"
         )
 
     def _attach(self, cls: str, after: str | None = None) -> bool:
-        found, refused = sources.choose(
+        attached, refused = sources.choose(
             cls,
             self.tracefs,
             self.instance,
             self.group,
-            self.asked.min_ns,
+            self.settings.min_ns,
             after=after,
-            only=self.asked.providers,
+            only=self.settings.providers,
         )
         self.refused += refused
-        if found is None:
+        if attached is None:
             return False
-        self.attached.append(found)
-        name = found.source.name
-        self.tallies[name] = Tally(found.source, found.specs)
-        if found.source.oracle:
-            counter = self._counter(found.source)
+        self.attached.append(attached)
+        name = attached.source.name
+        self.tallies[name] = Tally(attached.source, attached.specs)
+        if attached.source.oracle:
+            counter = self._counter(attached.source)
             self.oracles[name] = Oracle(
-                found.source.oracle, self.host, self.facts, counter
+                attached.source.oracle, self.host, self.facts, counter
             )
-        if self.asked.min_ns and found.durations:
+        if self.settings.min_ns and attached.durations:
             self._cut.add(name)
-        for event in self._events(found):
+        for event in self._events(attached):
             system = event.partition(":")[0]
             try:
                 layout = pages.layout(self.tracefs.format(event), system)
@@ -264,7 +264,7 @@ class Recorder:
         return True
 
     def _counter(self, source: Source) -> Counter | None:
-        """What is counted of a source on the side; None if that cannot be."""
+        """The counter for a source's oracle; None if it has none, or it fails."""
         if source.oracle != "counted":
             return None
         try:
@@ -291,7 +291,7 @@ class Recorder:
 
     def _make_dir(self) -> None:
         safe = re.sub(r"[^\w.-]", "_", self.host.node)[:100].lstrip(".-") or "node"
-        self.dir = self.asked.out / f"{safe}-{self.began}"
+        self.dir = self.settings.out / f"{safe}-{self.began}"
         try:
             (self.dir / "segments").mkdir(parents=True)
             self.dir.chmod(0o700)
@@ -300,11 +300,11 @@ class Recorder:
                 os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
                 0o600,
             )
-            # So that the end can be written on a disk that is full.
+            # Deleted on a full disk, so that the end of the recording can be written.
             with (self.dir / ".reserve").open("wb") as file:
                 file.write(os.urandom(_RESERVE))
         except OSError as error:
-            raise files.told(self.dir, error) from None
+            raise files.failure(self.dir, error) from None
 
     def _make_room(self) -> None:
         with contextlib.suppress(OSError):
@@ -312,8 +312,8 @@ class Recorder:
 
     def _write_formats(self, *attached: sources.Attached) -> None:
         texts = {"ftrace:print": self.tracefs.print_format()}
-        for one in attached:
-            for event in self._events(one):
+        for entry in attached:
+            for event in self._events(entry):
                 texts[event] = self.tracefs.format(event)
         for event, text in texts.items():
             if text is None:
@@ -323,15 +323,15 @@ class Recorder:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, "utf-8")
             except OSError as error:
-                raise files.told(path, error) from None
+                raise files.failure(path, error) from None
 
     def _write_session(self, ended: int | None) -> None:
-        asked = self.asked
+        settings = self.settings
         config = {
-            **{"classes": list(asked.classes), "min_ns": asked.min_ns},
-            **{"max_rate": asked.max_rate, "ring": asked.ring},
-            **{"max_mb": asked.max_mb if asked.ring else None},
-            **{"buffer_kb": asked.buffer_kb, "marks_alone": asked.marks_alone},
+            **{"classes": list(settings.classes), "min_ns": settings.min_ns},
+            **{"max_rate": settings.max_rate, "ring": settings.ring},
+            **{"max_mb": settings.max_mb if settings.ring else None},
+            **{"buffer_kb": settings.buffer_kb, "marks_alone": settings.marks_alone},
             "version": VERSION,
         }
         files.replace(
@@ -349,7 +349,7 @@ class Recorder:
             },
         )
 
-    # -- meanwhile --------------------------------------------------------------------
+    # -- while recording --------------------------------------------------------------
 
     def _loop(self) -> None:
         poller = select.poll()
@@ -357,7 +357,7 @@ class Recorder:
             poller.register(handle, select.POLLIN)
         by_handle = {handle: cpu for cpu, handle in self._raw.items()}
         now = time.monotonic()
-        until = None if self.asked.seconds is None else now + self.asked.seconds
+        until = None if self.settings.seconds is None else now + self.settings.seconds
         due, looked, read = now + PERIOD, now, now
         while not self.stopping:
             now = time.monotonic()
@@ -368,7 +368,7 @@ class Recorder:
             for handle in ready:
                 took += self._drain(by_handle[handle])
             if ready and not took:
-                # An emulation of a pipe that is always ready.
+                # A stand-in for the pipe that is always ready: do not spin.
                 time.sleep(_TICK / 10)
             now = time.monotonic()
             if now - looked >= 1:
@@ -386,12 +386,12 @@ class Recorder:
                 self._period()
 
     def _period(self) -> None:
-        # What is in the pages is between the two looks at the oracles.
+        # The pages are read between the two readings of the oracles.
         early = {name: oracle.read() for name, oracle in self.oracles.items()}
         until = self._round()
         late = {name: oracle.read() for name, oracle in self.oracles.items()}
         self._count_losses()
-        self._refuse_liars(early, late)
+        self._refuse_disagreeing(early, late)
         for name, oracle in self.oracles.items():
             if name in early and name not in self._cut:
                 oracle.look(self.tallies[name], early[name], late[name], until)
@@ -403,10 +403,10 @@ class Recorder:
         self._write_facts()
 
     def _seal_aged(self, until: int) -> None:
-        """Once one segment is old enough seal all, and say how far that reaches.
+        """Once one segment is old enough, seal all, and note that all is complete.
 
-        A collector gets only what is sealed, and a job that hangs writes nothing: that
-        nothing happened is known only from here.
+        A collector gets only sealed segments, and a job that hangs writes no records:
+        only this note shows that nothing happened since.
         """
         now = time.monotonic() + PERIOD
         if any(segment.due(now) for segment in self._segments.values()):
@@ -416,40 +416,43 @@ class Recorder:
             self._complete(until)
 
     def _complete(self, until: int | None) -> None:
-        """What a copy has to have, to have all before ``until``; None if not all is."""
+        """Note which segments a copy needs to have everything before ``until``.
+
+        Nothing is noted if that is None: not everything is in segments.
+        """
         if until is None:
             return
         after = {str(cpu): segment.next for cpu, segment in self._segments.items()}
         self._fact({"kind": "complete", "until": until, "segments": after})
 
     def _say_open(self, until: int) -> None:
-        """Stalls that last so long that nobody may ever see their end, each once."""
+        """List stalls that have lasted long and may never end, each once."""
         since = until - int(PERIOD * 1e9)
-        # Of what is suspended no end would be seen.
+        # The end of a suspended source's stall would not be recorded.
         names = [
             attached.source.name
-            for attached in self._believed
+            for attached in self._active
             if not any(spec.get("suspended") for spec in attached.specs)
         ]
-        found = [
+        stalls = [
             (record, name, tid)
             for name in names
             for record, tid in self.tallies[name].open_since(since)
             if (record.t, record.cpu) not in self._lasting
         ]
-        for record, name, tid in found[:_SAID]:
+        for record, name, tid in stalls[:_LISTED]:
             who = "of no thread" if tid is None else f"thread {tid}"
             comm = None if tid is None else self.host.text(f"/proc/{tid}/comm")
             who += f" ({comm})" if comm else ""
             cls = self.tallies[name].source.cls
             lasted = (until - record.t) / 1e9
             self.say(f"{cls}: {who}: no end seen for {lasted:.0f} s ({name})")
-        if len(found) > _SAID:
-            self.say(f"and {len(found) - _SAID} more without an end")
-        self._lasting |= {(record.t, record.cpu) for record, _, _ in found}
+        if len(stalls) > _LISTED:
+            self.say(f"and {len(stalls) - _LISTED} more without an end")
+        self._lasting |= {(record.t, record.cpu) for record, _, _ in stalls}
 
     def _round(self) -> int:
-        """Read all CPUs; what happened before then is complete."""
+        """Read all CPUs; everything before the time that is returned is now read."""
         until = time.monotonic_ns()
         for cpu in self._raw:
             if self.instance.stats(cpu).get("entries", 1):
@@ -459,7 +462,7 @@ class Recorder:
         return until
 
     def _drain(self, cpu: int) -> int:
-        """All whole pages of one CPU that can be had now; how many."""
+        """Read the pages of one CPU that are there; how many."""
         chunk: list[bytes] = []
         handle = self._raw[cpu]
         try:
@@ -479,13 +482,12 @@ class Recorder:
         count = len(chunk)
         data = b"".join(chunk)
         self._busy += count
-        tally = self._busy <= _TALLIED
-        if tally:
+        if self._busy <= _TALLIED:
             for page in chunk:
                 self._pending += pages.records(page, cpu, self._layouts)
         else:
-            for one in self.tallies.values():
-                one.complete = False
+            for tally in self.tallies.values():
+                tally.complete = False
             self._pending.clear()
         self._write_pages(cpu, data)
         return count
@@ -501,40 +503,43 @@ class Recorder:
             segments.seal(self.instance.stats(cpu))
 
     def _tally(self, until: int | None = None) -> None:
-        """In the order of time over all CPUs; what came later waits for the others."""
-        ordered = sorted(self._pending, key=lambda one: one.t)
+        """Tally pending records of all CPUs in the order of time.
+
+        Those after ``until`` wait, as records of other CPUs may be older.
+        """
+        ordered = sorted(self._pending, key=lambda record: record.t)
         self._pending.clear()
         for record in ordered:
             if until is not None and record.t > until:
                 self._pending.append(record)
                 continue
             if record.layout.event == _MARK:
-                # Whoever marks may be a rank that was not there at the last look.
+                # A thread that writes marks may be of a rank that started meanwhile.
                 self.facts.thread(record.pid)
                 continue
             for tally in self.tallies.values():
                 if tally.complete:
                     tally.take(record, self.facts)
 
-    def _refuse_liars(self, early: Looks, late: Looks) -> None:
-        """A source that disagrees gives way to the next one of its class.
+    def _refuse_disagreeing(self, early: Looks, late: Looks) -> None:
+        """Replace each source that disagrees by the next source of its class.
 
-        Not for a moment: what was throttled when it was looked at is in neither sum.
+        Only above a minimum: a stall that goes on at a reading is in neither sum.
         """
-        for attached in self._believed:
+        for attached in self._active:
             name = attached.source.name
             oracle = self.oracles.get(name)
             if oracle is None or not oracle.name.startswith("cpu.stat"):
                 continue
             bad = [
-                said
-                for said in oracle.verdicts(
+                verdict
+                for verdict in oracle.verdicts(
                     self.tallies[name],
                     early[name],
                     late[name],
                     whole=name not in self._cut,
                 )
-                if said.verdict == "disagrees" and (said.theirs or 0) >= ENOUGH_NS
+                if verdict.verdict == "disagrees" and (verdict.theirs or 0) >= ENOUGH_NS
             ]
             if bad:
                 self._replace(attached, bad)
@@ -542,13 +547,13 @@ class Recorder:
     def _replace(self, attached: sources.Attached, bad: Sequence[Verdict]) -> None:
         name = attached.source.name
         why = f"disagrees with {attached.source.oracle}: " + ", ".join(
-            f"{said.scope}: {said.ours} ns, the kernel says {said.theirs} ns"
-            for said in bad[:3]
+            f"{verdict.scope}: {verdict.ours} ns, the kernel says {verdict.theirs} ns"
+            for verdict in bad[:3]
         )
         self.say(f"{name} {why}; refused")
         self.refused.append(sources.Refusal(name, attached.source.cls, why))
-        for said in bad:
-            self._fact(said.fact(name))
+        for verdict in bad:
+            self._fact(verdict.fact(name))
         for event in self._events(attached):
             with contextlib.suppress(Refused):
                 self.instance.enable(event, False)
@@ -556,17 +561,17 @@ class Recorder:
         now = time.monotonic_ns()
         self._loss(None, self.began, now, f"refused {name}")
         if self._attach(attached.source.cls, after=name):
-            found = self.attached[-1]
-            oracle = self.oracles.get(found.source.name)
+            replacement = self.attached[-1]
+            oracle = self.oracles.get(replacement.source.name)
             if oracle is not None:
                 oracle.before()
                 oracle.began()
-                self._write_formats(found)
-            self.say(f"{found.source.cls}: {found.source.name} instead")
+                self._write_formats(replacement)
+            self.say(f"{replacement.source.cls}: {replacement.source.name} instead")
         self._write_session(None)
 
     def _look_at_rate(self, now: float) -> None:
-        """Records a second; above the stated rate thresholds rise."""
+        """Measure records a second; above --max-rate thresholds rise."""
         self._busy = 0
         total = 0
         for cpu in self._raw:
@@ -578,12 +583,12 @@ class Recorder:
         then, before = self._rated
         self._rated = (now, total)
         rate = (total - before) / max(now - then, 0.001)
-        if before and rate > self.asked.max_rate:
+        if before and rate > self.settings.max_rate:
             self._raise(int(rate))
 
     def _raise(self, rate: int) -> None:
         now = time.monotonic_ns()
-        for attached in self._believed:
+        for attached in self._active:
             for spec in attached.specs:
                 member = attached.durations.get(spec["end"])
                 if member is None or (spec["min_ns"] or 0) >= _HIGHEST:
@@ -600,7 +605,7 @@ class Recorder:
                 )
                 self._write_session(None)
                 return
-        for attached in reversed(self._believed):
+        for attached in reversed(self._active):
             if all(spec.get("suspended") for spec in attached.specs):
                 continue
             for event in self._events(attached):
@@ -618,10 +623,10 @@ class Recorder:
         self._loss(None, now, None, reason)
 
     def _keep_within(self) -> None:
-        """With --ring old segments make room for new ones."""
-        if not self.asked.ring:
+        """With --ring, delete the oldest segments if there are too many."""
+        if not self.settings.ring:
             return
-        limit = self.asked.max_mb << 20
+        limit = self.settings.max_mb << 20
         while True:
             sizes = {
                 cpu: sum(count for _, count, _ in segment.sealed) * pages.PAGE
@@ -629,7 +634,7 @@ class Recorder:
             }
             if sum(sizes.values()) <= limit:
                 return
-            cpu = max(sizes, key=lambda one: sizes[one])
+            cpu = max(sizes, key=sizes.__getitem__)
             until = self._segments[cpu].drop_oldest()
             if until is None:
                 return
@@ -646,7 +651,7 @@ class Recorder:
         try:
             files.write_all(self._facts_file, line)
         except OSError as error:
-            raise files.told(self.dir / "facts.jsonl", error) from None
+            raise files.failure(self.dir / "facts.jsonl", error) from None
 
     def _write_facts(self) -> None:
         for fact in self.facts.take():
@@ -674,7 +679,7 @@ class Recorder:
             self._fact({**fact, "reason": reason})
 
     def _count_losses(self) -> None:
-        """What the pages do not tell: records that never came into the buffer."""
+        """Note losses that pages do not show: records that never reached the buffer."""
         now = time.monotonic_ns()
         for cpu in self._raw:
             stats = self.instance.stats(cpu)
@@ -686,7 +691,7 @@ class Recorder:
                     self._loss(cpu, t0, now, name.replace("_", " "), grown)
             overrun = stats.get("overrun", 0)
             if overrun > before.get("overrun", 0):
-                # Where in the pages they are missing the pages say themselves.
+                # No loss is noted: the pages count these, at their place.
                 for tally in self.tallies.values():
                     tally.complete = False
             self._counted[cpu] = {**stats, "t": now}
@@ -700,7 +705,7 @@ class Recorder:
         with contextlib.suppress(Refused):
             self.instance.switch(False)
         ended = time.monotonic_ns()
-        # A thread counts what its interrupt has been told.
+        # The kernel's AER thread counts errors some time after their interrupt.
         aer = [
             oracle for oracle in self.oracles.values() if oracle.name.startswith("aer")
         ]
@@ -719,7 +724,7 @@ class Recorder:
         self._tally()
         self._count_losses()
         for cpu in self._raw:
-            # All was read: what was overwritten and is in no page's number is the rest.
+            # All was read: what is left is overwritten records that no page counts.
             rest = self.instance.stats(cpu).get("overrun", 0) - self._missed.get(cpu, 0)
             if rest > 0 and not full:
                 self._loss(cpu, self.began, ended, "overrun", rest)
@@ -761,11 +766,11 @@ class Recorder:
         )
         self.say(
             f"{self.dir}: {count * pages.PAGE >> 10} KB of records; next, where you "
-            "analyse: kstall fleet pull, or copy it and kstall seal"
+            "analyse: kstall fleet pull, or copy it and run kstall seal"
         )
 
     def _clean(self) -> None:
-        """Whatever happened: nothing stays enabled, and nothing open."""
+        """Disable, remove and close everything, also after an error."""
         for handle in self._raw.values():
             with contextlib.suppress(OSError):
                 os.close(handle)
@@ -786,9 +791,9 @@ class Recorder:
         self._make_room()
 
 
-def record(host: Host, asked: Asked) -> int:
+def record(host: Host, settings: Settings) -> int:
     """Record until SIGINT, SIGTERM or SIGHUP; the exit status."""
-    recorder = Recorder(host, asked)
+    recorder = Recorder(host, settings)
 
     def stop(number: int, frame: object) -> None:
         recorder.stopping = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Pages of one CPU on disk, in segments that are sealed one after the other."""
+"""Pages of one CPU on disk, in segments that are sealed one after another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STAMP = struct.Struct("<Q")
 
 
 class Segments:
-    """Those of one CPU; at most one of them is open."""
+    """The segments of one CPU; at most one is open."""
 
     def __init__(self, dir: Path, cpu: int, limit: int = LIMIT) -> None:
         self._dir, self._cpu, self._limit = dir, cpu, limit
@@ -31,11 +31,11 @@ class Segments:
         self._since = 0.0
         self._span = (0, 0)
         self._hash = hashlib.blake2b(digest_size=16)
-        #: Sealed ones that are still there: (path, pages, when it was sealed).
+        #: Sealed segments that were not deleted: (path, pages, when it was sealed).
         self.sealed: list[tuple[Path, int, int]] = []
 
     def write(self, pages: bytes, now: float) -> None:
-        """Whole pages.  Raises `Full`; those that were written whole are kept."""
+        """Append whole pages.  Raises `Full`; pages written whole are kept."""
         for at in range(0, len(pages), self._limit):
             self._write(pages[at : at + self._limit], now)
 
@@ -46,12 +46,12 @@ class Segments:
         try:
             files.write_all(self._handle, pages)
         except OSError as error:
-            # What is torn is taken off again, so that it can be sealed.
+            # Cut off a page that was written in part, so that the rest can be sealed.
             size = os.fstat(self._handle).st_size
             kept = max(0, size - self._pages * PAGE) // PAGE
             os.ftruncate(self._handle, (self._pages + kept) * PAGE)
             self._count(pages[: kept * PAGE])
-            raise files.told(self._path, error) from None
+            raise files.failure(self._path, error) from None
         self._count(pages)
 
     def _count(self, pages: bytes) -> None:
@@ -69,7 +69,7 @@ class Segments:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
             self._handle = os.open(self._path, flags, 0o600)
         except OSError as error:
-            raise files.told(self._path, error) from None
+            raise files.failure(self._path, error) from None
         self._pages, self._since, self._span = 0, now, (0, 0)
         self._hash = hashlib.blake2b(digest_size=16)
 
@@ -84,20 +84,20 @@ class Segments:
         return self._seq
 
     def due(self, now: float) -> bool:
-        """Whether the open one is large or old enough."""
+        """Whether the open segment is large or old enough to be sealed."""
         if self._handle is None:
             return False
         return self._pages * PAGE >= self._limit or now - self._since >= SECONDS
 
     def seal(self, stats: dict[str, int]) -> None:
-        """Close the open one for good, with what its buffer has counted."""
+        """Close the open segment for good, and note the counters of its buffer."""
         if self._handle is None:
             return
         handle, self._handle = self._handle, None
         try:
             os.fsync(handle)
         except OSError as error:
-            raise files.told(self._path, error) from None
+            raise files.failure(self._path, error) from None
         finally:
             os.close(handle)
         if not self._pages:
@@ -115,21 +115,24 @@ class Segments:
         self._first += self._pages
 
     def abandon(self) -> None:
-        """Leave the open one as it is."""
+        """Close the open segment without sealing it."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
     def drop_oldest(self) -> int | None:
-        """Make room: forget the oldest sealed one; all in it is older than that."""
+        """Delete the oldest sealed segment; when it was sealed, None if there is none.
+
+        All its records are older than that.
+        """
         if not self.sealed:
             return None
         path, _, until = self.sealed.pop(0)
-        for one in (path.with_suffix(".json"), path):
+        for file in (path.with_suffix(".json"), path):
             try:
-                one.unlink()
+                file.unlink()
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise NodeError(f"{one}: {error.strerror}") from None
+                raise NodeError(f"{file}: {error.strerror}") from None
         return until

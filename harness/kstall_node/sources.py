@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Attaching: of each class the first source that the kernel takes."""
+"""Attaching sources: for each class the first that the kernel accepts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .errors import NodeError
 from .pages import layout
 from .tracefs import Instance, Refused, Tracefs
 
-#: What a provider may have by several names, see `catalogue`.
+#: Members that may have several names, separated by ``|``, see `catalogue`.
 _CHOSEN = ("dur", "value1", "value2", "join_key", "device", "cgroup_id", "comm", "tid")
 _NO = "this kernel has no "
 _COMMON = ("common_pid", "common_cpu")
 
 
 class Attached(NamedTuple):
-    """A source whose events are enabled, as it stands in session.json."""
+    """A source whose events are enabled; ``specs`` is its part of session.json."""
 
     source: Source
     specs: list[dict[str, Any]]
-    #: Those with a member that a filter can ask to be at least so long.
+    #: event -> its member with the duration, which a filter can compare.
     durations: dict[str, str]
 
 
@@ -34,12 +34,12 @@ class Refusal(NamedTuple):
     why: str
 
     def as_json(self) -> dict[str, str]:
-        """As it stands in session.json."""
+        """Its entry in session.json."""
         return {"provider": self.provider, "class": self.cls, "why": self.why}
 
 
 def reasons(whys: Iterable[str]) -> str:
-    """Why none of several sources can be had, each reason once."""
+    """Why none of several sources can be used, each reason once."""
     lacks, others = [], []
     for why in dict.fromkeys(whys):
         if why.startswith(_NO):
@@ -52,7 +52,7 @@ def reasons(whys: Iterable[str]) -> str:
 
 
 def missing(source: Source, tracefs: Tracefs) -> str | None:
-    """Why a source cannot be had here, as far as looking tells; None if it can."""
+    """Why a source cannot be used here, without trying to attach it; None if it can."""
     for event in source.events():
         if not tracefs.has(event):
             return f"{_NO}{event}"
@@ -72,7 +72,7 @@ def missing(source: Source, tracefs: Tracefs) -> str | None:
 
 
 def _members(event: str, tracefs: Tracefs) -> set[str] | None:
-    """Those that an event's own format has; None of a probe, which is as we want it."""
+    """The members in an event's format; None for our probes, which need no check."""
     if event.startswith("{g}:"):
         return None
     system = event.partition(":")[0]
@@ -83,26 +83,26 @@ def _members(event: str, tracefs: Tracefs) -> set[str] | None:
 
 
 def _resolved(spec: dict[str, Any], tracefs: Tracefs) -> dict[str, Any]:
-    """A provider whose members are those that this kernel's event has."""
+    """A provider with each ``new|old`` replaced by the name that this kernel has."""
     has = _members(spec["end"], tracefs)
     if has is None:
         return spec
-    made = dict(spec)
+    resolved = dict(spec)
     for name, value in spec.items():
         if name in _CHOSEN and isinstance(value, str) and "|" in value:
-            found = [member for member in value.split("|") if member in has]
-            made[name] = found[0] if found else None
+            present = [member for member in value.split("|") if member in has]
+            resolved[name] = present[0] if present else None
     if isinstance(spec.get("cause"), tuple):
         tables = [table for table in spec["cause"] if table["field"] in has]
-        made["cause"] = tables[0] if tables else None
+        resolved["cause"] = tables[0] if tables else None
     if isinstance(spec.get("dur"), str):
-        # That it has none of them is said, not passed over.
-        made["dur"] = made["dur"] or spec["dur"]
-    return made
+        # Keep the unresolved text: `_unlike` then refuses the event.
+        resolved["dur"] = resolved["dur"] or spec["dur"]
+    return resolved
 
 
 def _unlike(spec: dict[str, Any], tracefs: Tracefs) -> str | None:
-    """What an event lacks without which it means something else."""
+    """Which member an event lacks without which it means something else, in words."""
     for end in ("end", "begin"):
         has = _members(spec[end], tracefs) if spec.get(end) else None
         if has is None:
@@ -121,38 +121,38 @@ def _unlike(spec: dict[str, Any], tracefs: Tracefs) -> str | None:
 def specs(
     source: Source, group: str, tracefs: Tracefs | None = None
 ) -> list[dict[str, Any]]:
-    """Its providers as a recording has them.
+    """A source's providers for session.json.
 
-    The first has the source's name, those that its oracle counts as well have a ``+``
-    behind it, and what else it tells a ``/``.
+    The first has the source's name; providers that its oracle counts as well have a
+    ``+`` after it, others a ``/``.
     """
-    made = []
+    providers = []
     for number, spec in enumerate(source.specs):
         if tracefs is not None:
             spec = _resolved(spec, tracefs)  # noqa: PLW2901
-        said = {"provider": source.name, "class": source.cls, **spec}
+        provider = {"provider": source.name, "class": source.cls, **spec}
         for end in ("begin", "end"):
-            if end in said:
-                said[end] = said[end].replace("{g}", group)
-        suffix = said.pop("suffix", said["end"].partition(":")[2])
+            if end in provider:
+                provider[end] = provider[end].replace("{g}", group)
+        suffix = provider.pop("suffix", provider["end"].partition(":")[2])
         if number:
             mark = "+" if counts(source, number) else "/"
-            said["provider"] = f"{source.name}{mark}{suffix}"
-        said.setdefault("tid", "common_pid")
-        said.setdefault("cpu", "common_cpu")
-        said.update(min_ns=None, lost=source.lost or None, oracle=source.oracle)
-        made.append(said)
-    return made
+            provider["provider"] = f"{source.name}{mark}{suffix}"
+        provider.setdefault("tid", "common_pid")
+        provider.setdefault("cpu", "common_cpu")
+        provider.update(min_ns=None, lost=source.lost or None, oracle=source.oracle)
+        providers.append(provider)
+    return providers
 
 
 def counts(source: Source, number: int) -> bool:
-    """Whether the oracle of a source speaks of this provider of its."""
+    """Whether the oracle of a source counts this provider."""
     return number < source.counts
 
 
 def counting(source: Source, tracefs: Tracefs, group: str) -> list[str]:
-    """Events of which the oracle ``counted`` takes the number; probes are defined."""
-    found = [event for event in source.counted if tracefs.has(event)]
+    """Define the probes of the oracle ``counted``; all events that it counts."""
+    events = [event for event in source.counted if tracefs.has(event)]
     for probe in source.either:
         if tracefs.can_probe() or tracefs.function(probe.function) is False:
             continue
@@ -160,18 +160,18 @@ def counting(source: Source, tracefs: Tracefs, group: str) -> list[str]:
             tracefs.define(probe.text(group))
         except Refused:
             continue
-        found.append(f"{group}:{probe.name}")
-    return found
+        events.append(f"{group}:{probe.name}")
+    return events
 
 
 def attach(
     source: Source, tracefs: Tracefs, instance: Instance, group: str, min_ns: int
 ) -> Attached:
-    """Define what it needs and enable it.  Raises `Refused`, and then nothing is on."""
+    """Define a source's probes and enable it.  Raises `Refused`: then nothing is on."""
     why = missing(source, tracefs)
     if why:
         raise Refused(why)
-    made = specs(source, group, tracefs)
+    providers = specs(source, group, tracefs)
     durations: dict[str, str] = {}
     enabled: list[str] = []
     try:
@@ -180,7 +180,7 @@ def attach(
         for probe in source.probes:
             if probe.filter:
                 instance.filter(f"{group}:{probe.name}", probe.filter)
-        for spec in made:
+        for spec in providers:
             if isinstance(spec.get("dur"), str):
                 durations[spec["end"]] = spec["dur"]
                 if min_ns:
@@ -191,20 +191,20 @@ def attach(
                     instance.enable(name)
                     enabled.append(name)
     except Refused:
-        detach(made, tracefs, instance, source, group)
+        detach(providers, tracefs, instance, source, group)
         raise
-    return Attached(source, made, durations)
+    return Attached(source, providers, durations)
 
 
 def detach(
-    made: list[dict[str, Any]],
+    providers: list[dict[str, Any]],
     tracefs: Tracefs,
     instance: Instance,
     source: Source,
     group: str,
 ) -> None:
-    """Switch a source off again, as far as it was on."""
-    for spec in made:
+    """Disable a source's events and remove its probes, as far as it was attached."""
+    for spec in providers:
         for name in (spec["end"], spec.get("begin")):
             if not name:
                 continue
@@ -230,14 +230,14 @@ def choose(
     after: str | None = None,
     only: Sequence[str] = (),
 ) -> tuple[Attached | None, list[Refusal]]:
-    """The first source of a class that attaches, of those ``after`` that one.
+    """The first source of a class that attaches, only later ones than ``after``.
 
-    If ``only`` names some of that class, no others are tried.
+    If ``only`` names sources of that class, no others are tried.
     """
     refused: list[Refusal] = []
     skipping = after is not None
     every = of(cls)
-    for source in [one for one in every if one.name in only] or every:
+    for source in [source for source in every if source.name in only] or every:
         if skipping:
             skipping = source.name != after
             continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""ftrace: one instance, and the probes that are ours."""
+"""ftrace: one instance, and our own probes."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _STATS = {
 
 
 class Refused(NodeError):
-    """The kernel does not take an event, a probe or a filter; others it may."""
+    """The kernel does not accept an event, a probe or a filter; others may work."""
 
 
 def write(path: Path, text: str) -> None:
-    """Write all at once, as tracefs wants it.  Raises `Refused`."""
+    """Write with a single call, as tracefs requires.  Raises `Refused`."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
@@ -40,12 +40,12 @@ def write(path: Path, text: str) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        said = f"cannot write {shown(text.strip())!r} to {path}: {error.strerror}"
-        raise Refused(said) from None
+        why = f"cannot write {shown(text.strip())!r} to {path}: {error.strerror}"
+        raise Refused(why) from None
 
 
 class Tracefs:
-    """The mounted file system.  Raises `NodeError` if there is none, or none for us."""
+    """The mounted file system.  Raises `NodeError` if it cannot be found or read."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -66,8 +66,8 @@ class Tracefs:
         if denied is not None:
             raise NodeError(f"{denied}: no right to read it; kstall-node needs root")
         raise NodeError(
-            "no tracefs: mount -t tracefs nodev /sys/kernel/tracing; if the kernel "
-            "does not know it, it was built without CONFIG_FTRACE"
+            "no tracefs: mount -t tracefs nodev /sys/kernel/tracing; a kernel that "
+            "does not know this file system was built without CONFIG_FTRACE"
         )
 
     def has(self, event: str) -> bool:
@@ -76,7 +76,7 @@ class Tracefs:
         return (self.top / "events" / system / name / "format").exists()
 
     def format(self, event: str) -> str:
-        """Its format file."""
+        """The text of the event's format file."""
         system, _, name = event.partition(":")
         try:
             return (self.top / "events" / system / name / "format").read_text("utf-8")
@@ -84,26 +84,26 @@ class Tracefs:
             raise Refused(f"{event}: no format: {error.strerror}") from None
 
     def print_format(self) -> str | None:
-        """Of ftrace:print, which marks are."""
+        """The format of ftrace:print, the event of marks; None if there is none."""
         try:
             return (self.top / "events/ftrace/print/format").read_text("utf-8")
         except OSError:
             return None
 
     def can_probe(self) -> str | None:
-        """Why no fprobe can be placed here, or None."""
+        """Why fprobe events cannot be used here; None if they can."""
         if not (self.top / "dynamic_events").exists():
             return "no dynamic_events: CONFIG_DYNAMIC_EVENTS is off"
         try:
             readme = (self.top / "README").read_text("utf-8", "replace")
         except OSError:
-            return "tracefs has no README that says what probes there are"
+            return "tracefs has no README, which lists the kinds of probes"
         if "f[:[<group>/][<event>]]" not in readme:
             return "no fprobe events (before 6.5, or CONFIG_FPROBE_EVENTS is off)"
         return None
 
     def function(self, name: str) -> bool | None:
-        """Whether a function can be probed; None if nothing says so."""
+        """Whether a function can be probed; None if that is not known."""
         if self._functions is None:
             try:
                 path = self.top / "available_filter_functions"
@@ -116,7 +116,7 @@ class Tracefs:
         )
 
     def define(self, text: str) -> None:
-        """A dynamic event.  Raises `Refused`, with what the kernel says of it."""
+        """Define a dynamic event.  Raises `Refused`, with the kernel's reason."""
         try:
             write(self.top / "dynamic_events", text + "\n")
         except Refused:
@@ -131,10 +131,10 @@ class Tracefs:
         return f": {lines[-1].partition(': error: ')[2]}" if lines else ""
 
     def remove_probes(self, group: str, only: set[str] | None = None) -> list[str]:
-        """Take away probes of ``group``, all or ``only`` those; what could not be."""
+        """Remove probes of ``group``, all or ``only`` some; the errors, in words."""
         left = []
-        for found, _, _, name in self.probes():
-            if found == group and (only is None or name in only):
+        for owner, _, _, name in self.probes():
+            if owner == group and (only is None or name in only):
                 try:
                     write(self.top / "dynamic_events", f"-:{group}/{name}\n")
                 except Refused as error:
@@ -142,7 +142,7 @@ class Tracefs:
         return left
 
     def probes(self) -> list[tuple[str, int, int, str]]:
-        """(group, pid, start, name) of all that are kstall's, of any recorder."""
+        """(group, pid, start, name) of all probes of kstall, of any recorder."""
         try:
             text = (self.top / "dynamic_events").read_text("utf-8", "replace")
         except OSError:
@@ -150,29 +150,29 @@ class Tracefs:
         return [(m[1], int(m[2]), int(m[3]), m[4]) for m in _OURS.finditer(text)]
 
     def remove_dead(self) -> list[str]:
-        """Remove what recorders that were killed left; what that was, in words."""
-        said = []
+        """Remove what killed recorders left behind; what was removed, in words."""
+        removed = []
         path = self.top / "instances" / INSTANCE
         if path.exists():
             Instance(path).close()
-            said.append("the instance of a recorder that was killed")
+            removed.append("the instance of a recorder that was killed")
         for name, pid, since in self._counters():
             if self.host.starttime(pid) != since or pid == os.getpid():
                 Instance(self.top / "instances" / name).close()
-                said.append(f"what process {pid} counted with, which is gone")
+                removed.append(f"what process {pid} counted with, which is gone")
         groups = {(group, pid, since) for group, pid, since, _ in self.probes()}
         for group, pid, since in sorted(groups):
             if self.host.starttime(pid) != since or pid == os.getpid():
                 self.remove_probes(group)
-                said.append(f"probes of process {pid}, which is gone")
-        return said
+                removed.append(f"probes of process {pid}, which is gone")
+        return removed
 
     def _counters(self) -> list[tuple[str, int, int]]:
-        found = map(_COUNTER.fullmatch, os.listdir(self.top / "instances"))
-        return [(m[0], int(m[1]), int(m[2])) for m in found if m]
+        matches = map(_COUNTER.fullmatch, os.listdir(self.top / "instances"))
+        return [(m[0], int(m[1]), int(m[2])) for m in matches if m]
 
     def living(self) -> int | None:
-        """The process of another recorder that lives, by its probes."""
+        """The PID of another living recorder, known by its probes; None without one."""
         theirs = [(pid, since) for _, pid, since, _ in self.probes()]
         theirs += [(pid, since) for _, pid, since in self._counters()]
         for pid, since in theirs:
@@ -181,7 +181,7 @@ class Tracefs:
         return None
 
     def counter(self, group: str, name: str) -> Counter:
-        """A buffer of its own, of which only the number of records matters."""
+        """A new buffer of which only the number of records matters."""
         path = self.top / "instances" / f"{group}_count_{name}"
         try:
             path.mkdir()
@@ -190,7 +190,7 @@ class Tracefs:
         return Counter(path)
 
     def instance(self, buffer_kb: int) -> Instance:
-        """A new one that does not trace yet; or the old one, if a job holds it."""
+        """A new instance that does not trace yet, or the old one if a job holds it."""
         path = self.top / "instances" / INSTANCE
         try:
             path.mkdir(exist_ok=True)
@@ -200,72 +200,72 @@ class Tracefs:
                     f"{path}: {error.strerror}; kstall-node needs root on tracefs"
                 ) from None
             raise NodeError(f"{path}: {error.strerror}") from None
-        made = Instance(path)
+        instance = Instance(path)
         try:
             write(path / "tracing_on", "0")
             write(path / "trace_clock", "mono")
             write(path / "buffer_size_kb", str(buffer_kb))
         except Refused:
-            made.close()
+            instance.close()
             raise
         with contextlib.suppress(Refused):
             write(path / "buffer_percent", "25")
-        made.clear()
-        return made
+        instance.clear()
+        return instance
 
 
 class Instance:
-    """One ring buffer and what is enabled in it."""
+    """One ftrace instance: a ring buffer and the events enabled in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def cpus(self) -> list[int]:
-        """Those that have a buffer."""
-        found = [
+        """The CPUs that have a buffer."""
+        numbers = [
             int(name[3:])
             for name in os.listdir(self.path / "per_cpu")
             if name.startswith("cpu") and name[3:].isdigit()
         ]
-        return sorted(found)
+        return sorted(numbers)
 
     def switch(self, on: bool) -> None:
-        """Trace, or do not."""
+        """Switch tracing on or off."""
         write(self.path / "tracing_on", "1" if on else "0")
 
     def clear(self) -> None:
-        """Forget what is in the buffer."""
+        """Empty the buffer."""
         with contextlib.suppress(OSError):
             os.close(os.open(self.path / "trace", os.O_WRONLY | os.O_TRUNC))
 
     def enable(self, event: str, on: bool = True) -> None:
-        """Switch one event."""
+        """Switch one event on or off."""
         system, _, name = event.partition(":")
         path = self.path / "events" / system / name / "enable"
         write(path, "1" if on else "0")
 
     def filter(self, event: str, text: str) -> None:
-        """Only such records; ``0`` for all."""
+        """Set an event's filter; ``0`` removes it."""
         system, _, name = event.partition(":")
         write(self.path / "events" / system / name / "filter", text)
 
     def stats(self, cpu: int) -> dict[str, int]:
-        """What its buffer has counted since it was made."""
+        """The counters of one CPU's buffer since it was created."""
         try:
             path = self.path / f"per_cpu/cpu{cpu}/stats"
             text = path.read_text("ascii", "replace")
         except OSError:
             return {}
-        found = {}
+        stats = {}
         for line in text.splitlines():
             key, _, value = line.partition(": ")
             if key in _STATS:
                 with contextlib.suppress(ValueError):
-                    found[_STATS[key]] = int(value)
-        return found
+                    stats[_STATS[key]] = int(value)
+        return stats
 
     def open_raw(self, cpu: int) -> int:
-        """A handle that gives a page a read."""
+        """A file descriptor from which each read returns a page."""
         path = self.path / f"per_cpu/cpu{cpu}/trace_pipe_raw"
         try:
             return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -275,7 +275,7 @@ class Instance:
             raise NodeError(f"{path}: {error.strerror}") from None
 
     def close(self) -> bool:
-        """Enable nothing, and remove it; False if a job holds it open, emptied."""
+        """Disable and remove it; False if a job holds it open, and then it is empty."""
         for name, text in (("tracing_on", "0"), ("events/enable", "0")):
             with contextlib.suppress(Refused):
                 write(self.path / name, text)
@@ -286,7 +286,7 @@ class Instance:
             except FileNotFoundError:
                 return True
             except OSError as error:
-                # A reader that was killed has its file open for a moment longer.
+                # The file of a killed reader stays open for a moment.
                 if error.errno != errno.EBUSY:
                     break
                 time.sleep(0.05)
@@ -297,9 +297,9 @@ class Instance:
 
 
 class Counter(Instance):
-    """Counts records of events: it keeps the last few, and nobody reads them.
+    """Counts records of events: its small buffer is never read.
 
-    How many the kernel has written into a buffer it counts itself, overwritten or not.
+    The kernel counts records that are written into a buffer, overwritten or not.
     """
 
     def __init__(self, path: Path) -> None:
@@ -308,7 +308,7 @@ class Counter(Instance):
             write(path / "buffer_size_kb", "4")
 
     def total(self) -> int:
-        """So many so far."""
+        """How many records were written so far."""
         names = ("entries", "overrun", "read")
         stats = [self.stats(cpu) for cpu in self.cpus()]
-        return sum(one.get(name, 0) for one in stats for name in names)
+        return sum(counts.get(name, 0) for counts in stats for name in names)
