@@ -214,7 +214,7 @@ def test_a_fleet(
         hows = {"node0": "0", "node1": "1 kill", "node2": "2 stop", "old": "0 old"}
         other = tmp_path / "t.duckdb"
         pulled = fleet.pull(list(hows), found.via(**hows), other, timeout=60)
-        said = {one.node: one.said for one in pulled.nodes}
+        said = {one.node: one.outcome for one in pulled.nodes}
         assert pulled.status == fleet.SOME == 3, said
         assert {one.node for one in pulled.nodes if one.ok} == {"node0"}
         assert said["node1"].startswith("ended in the middle, status")

@@ -350,7 +350,7 @@ def test_nothing_wrong_nothing_said(tmp_path: Path) -> None:
     for number, timing in enumerate((True, False)):
         nodes = Training().nodes(one_node=True)
         made = report(tmp_path / str(number), nodes, Watched(timing).of(nodes))
-        assert verdict(made).said == "nothing"
+        assert verdict(made).outcome == "nothing"
         word = "late" if timing else "late to enqueue"
         assert f"  no rank was {word}\n" in explain.as_text(made) + "\n"
 
@@ -840,7 +840,7 @@ def test_each_process_group_is_judged_by_itself(tmp_path: Path, split: bool) -> 
             more["duration_ms"] += 10 * (rank == 2)
             dump["entries"].append(more)
     made = report(tmp_path, nodes, dumps)
-    found = [(one.job.group, one.job.ranks, one.said) for one in made.verdicts]
+    found = [(one.job.group, one.job.ranks, one.outcome) for one in made.verdicts]
     assert found == [
         ("0 (default_pg, nccl)", (0, 1, 2, 3), "nothing"),
         (f"5 ({name}, ranks 0-1, nccl)", (0, 1), "nothing"),

@@ -88,13 +88,13 @@ def test_nothing_wrong_nothing_said(project_root: Path, tmp_path: Path) -> None:
     made = told(project_root, tmp_path, "nothing")
     (one,) = made.verdicts
     assert len(one.job.late_steps()) > 50
-    assert (one.said, made.lost, made.incidents) == ("nothing", [], [])
+    assert (one.outcome, made.lost, made.incidents) == ("nothing", [], [])
 
 
 def test_a_throttled_loader_is_observed(project_root: Path, tmp_path: Path) -> None:
     made = told(project_root, tmp_path, "loader")
     (one,) = made.verdicts
-    assert one.said == "nothing"
+    assert one.outcome == "nothing"
     (lost,) = made.lost
     assert (lost.cls, lost.n) == ("throttle", 97)
     _, rows, _ = store.query(
@@ -116,7 +116,7 @@ def test_a_busy_loop_is_not_in_kernel_events(
 def test_all_are_slowed(project_root: Path, tmp_path: Path) -> None:
     made = told(project_root, tmp_path, "all")
     (one,) = made.verdicts
-    assert (one.said, list(one.slowed)) == ("slowed", ["throttle"])
+    assert (one.outcome, list(one.slowed)) == ("slowed", ["throttle"])
     assert [entry["verdict"] for entry in made.oracles] == ["agrees"] * 3
 
 

@@ -210,7 +210,7 @@ def test_a_job_that_was_started_again_is_two(
     bad, good = made.verdicts
     (late,) = bad.stragglers
     assert (late.rank, late.steps, late.explained) == (1, tuple(range(20, 40)), True)
-    assert (good.said, good.job.remarks) == ("nothing", [])
+    assert (good.outcome, good.job.remarks) == ("nothing", [])
     said = explain.as_text(made)
     assert "job train, start 1 of 2" in said and "job train, start 2 of 2" in said
     if ahead[2] == REAL - MS:
@@ -257,7 +257,8 @@ def test_who_says_twice_at_a_time_to_be_one_rank_is_not_two_starts(
 def test_nothing_wrong_nothing_said(tmp_path: Path) -> None:
     made = report(tmp_path, Training().nodes())
     one = verdict(made)
-    assert (one.said, one.stragglers, one.slowed, made.lost) == ("nothing", [], {}, [])
+    assert (one.outcome, one.stragglers, one.slowed) == ("nothing", [], {})
+    assert made.lost == []
     assert "no rank was late" in explain.as_text(made)
 
 
@@ -296,7 +297,7 @@ def test_of_ranks_without_marks_nothing_is_said(tmp_path: Path) -> None:
 def test_noise_names_nobody(tmp_path: Path) -> None:
     chance = random.Random(3)
     noise = Training(extra=lambda rank, step: chance.randrange(4 * MS))
-    assert verdict(report(tmp_path, noise.nodes())).said == "nothing"
+    assert verdict(report(tmp_path, noise.nodes())).outcome == "nothing"
 
 
 def test_noise_of_a_busy_node_names_nobody(tmp_path: Path) -> None:
@@ -306,7 +307,7 @@ def test_noise_of_a_busy_node_names_nobody(tmp_path: Path) -> None:
     made = report(tmp_path, noise.nodes())
     one = verdict(made)
     assert min(len(one.job.late(rank)) for rank in one.job.ranks) >= 8
-    assert one.said == "nothing"
+    assert one.outcome == "nothing"
     assert "none more often than by chance" in explain.as_text(made)
 
 
@@ -330,7 +331,7 @@ def test_all_are_slowed(tmp_path: Path, spread: int) -> None:
 
     made = report(tmp_path, Training(extra=slow, throttled=slow).nodes())
     one = verdict(made)
-    assert (one.said, list(one.slowed)) == ("slowed", ["throttle"])
+    assert (one.outcome, list(one.slowed)) == ("slowed", ["throttle"])
     assert one.slowed["throttle"] > 0.1
     assert "all slowed, no straggler" in explain.as_text(made)
 
@@ -376,7 +377,7 @@ def test_a_throttled_loader_of_a_punctual_rank_is_observed_only(tmp_path: Path) 
         begin = BEGAN + SECOND + step * 100 * MS
         nodes[1].throttle(begin, begin + 60 * MS, 5000)
     made = report(tmp_path, nodes)
-    assert verdict(made).said == "nothing"
+    assert verdict(made).outcome == "nothing"
     (lost,) = made.lost
     assert (lost.node, lost.cls, lost.n) == ("node1", "throttle", 50)
 
@@ -420,7 +421,7 @@ def test_who_can_never_leave_is_not_blamed_without_a_clock(tmp_path: Path) -> No
         return 80 * MS if rank == 2 and 20 <= step < 40 else 0
 
     made = report(tmp_path, Training(kept=always).nodes())
-    assert verdict(made).said == "nothing"
+    assert verdict(made).outcome == "nothing"
     assert [lost.n for lost in made.lost] == [20]
 
 
@@ -495,7 +496,7 @@ def test_a_fatal_error_is_said_on_one_occurrence(
         BEGAN + MS, 0, 9, "aer_event", dev_name="01:00.0\x1b", severity=severity
     )
     made = report(tmp_path, nodes)
-    assert verdict(made).said == "nothing"
+    assert verdict(made).outcome == "nothing"
     assert len(made.incidents) == said
     text = explain.as_text(made)
     assert text.count(r"[high] aer on node1: fatal errors from 01:00.0\x1b") == said
@@ -742,7 +743,7 @@ def test_without_marks_a_table_of_lost_time(tmp_path: Path) -> None:
 def test_a_rank_of_which_nothing_came(tmp_path: Path) -> None:
     nodes = culprit().nodes()
     made = report(tmp_path, [nodes[0], nodes[2]])
-    assert verdict(made).said == "nothing"
+    assert verdict(made).outcome == "nothing"
     assert "marks of 2 of 3 ranks" in explain.as_text(made)
 
 
@@ -778,7 +779,7 @@ def test_two_jobs_are_told_apart(
         node.name, node.boot_id = f"x{node.name}", f"x{node.boot_id}"
         node.facts[0]["job"] = "other"
     made = report(tmp_path, nodes)
-    assert [(one.job.name, one.said) for one in made.verdicts] == [
+    assert [(one.job.name, one.outcome) for one in made.verdicts] == [
         ("other", "nothing"),
         ("train", "straggler"),
     ]

@@ -70,7 +70,7 @@ def test_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pulled = fleet.pull(list(hows), reach, tmp_path / "s.duckdb", timeout=2, limit=5)
     assert pulled.status == fleet.SOME == 3
     assert pulled.summary.startswith("1 of 11 nodes, 1 recordings sealed")
-    said = {one.node: one.said for one in pulled.nodes}
+    said = {one.node: one.outcome for one in pulled.nodes}
     assert {one.node for one in pulled.nodes if one.ok} == {"node1"}
     assert said["dead"] == (
         "ended before it answered, status 255: ssh: connect to host: No route to host"
@@ -98,7 +98,7 @@ def test_of_a_node_one_recording_is_damaged(tmp_path: Path) -> None:
     reach = via(tmp_path, {"node1": "many"})
     pulled = fleet.pull(["node1"], reach, made)
     (said,) = pulled.nodes
-    assert said.said.startswith(
+    assert said.outcome.startswith(
         "sent what is no recording: bad: session.json: cannot be read: "
     )
     assert (pulled.status, said.ok) == (fleet.SOME, False)
@@ -201,7 +201,7 @@ def test_none_leaves_the_store_as_it_was(tmp_path: Path) -> None:
     assert pulled.status == fleet.NONE == 2
     assert made.read_bytes() == before
     gone = fleet.pull(["x"], "/no/such/program {node}", made)
-    assert gone.nodes[0].said == "/no/such/program: No such file or directory"
+    assert gone.nodes[0].outcome == "/no/such/program: No such file or directory"
 
 
 def test_an_interrupt_ends_it_at_once(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which thread of which rank waited for what, and how we know.
 
-In come recordings of nodes, as ``kstall-node record`` leaves them; out come a store,
-and claims about a late job that were tested.  It shares with the harness only `base`
-and `ftrace`, so that an operator's install needs nothing that builds or boots kernels.
+In come recordings of nodes, as ``kstall-node record`` writes them; out come a store,
+and tested claims about a late job.  It shares with the harness only `base` and
+`ftrace`, so that an operator's install needs nothing that builds or boots kernels.
 """
 
-#: Verbs of the ``kstall`` command that are this package's, and what each does.
+#: Verbs of the ``kstall`` command in this package, and what each does.
 VERBS = {
     "seal": "decode recordings of nodes into a store",
     "query": "read-only SQL on a store",

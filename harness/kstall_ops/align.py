@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The clocks of nodes on one scale, each with a bound, and what the bound forbids.
 
-Three ways, the first that all nodes have: pings through the agent's pipe (of each peer
-the shortest; half its round trip bounds the error), CLOCK_REALTIME with what adjtimex
-says of it, and shared collectives: no rank leaves an all-reduce before the last one has
-entered it, which bounds the offset from both sides.  The last also refutes the others.
+There are three methods, and the first for which all nodes have data is used: pings
+through the agent's pipe (the shortest for each peer; half its round trip bounds the
+error), CLOCK_REALTIME with adjtimex's error, and shared collectives: no rank leaves an
+all-reduce before the last has entered it, which bounds the offset from both sides.
+Collectives also refute the other two methods.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Clock:
-    """How one session's time is brought to the reference's; no points: unknown."""
+    """How to convert a session's times to the reference's; unknown without points."""
 
     sid: str
     method: str
@@ -38,7 +39,7 @@ class Clock:
 
     @property
     def known(self) -> bool:
-        """Whether its times can be compared with those of other sessions."""
+        """Whether its times can be compared with times of other sessions."""
         return bool(self.points) and not self.refuted
 
     def at(self, t: int) -> tuple[int, int]:
@@ -65,12 +66,12 @@ class Collective:
     exit: int
 
 
-#: The clock that others are compared with, which drifts from itself by nothing.
+#: The reference clock, which has no offset and no drift.
 _ITSELF = (Point(0, 0, 0), Point(1, 0, 0))
 
 
 def order(a: tuple[int, int], b: tuple[int, int]) -> Order:
-    """Of two (time, bound) of different nodes."""
+    """The order of two (time, bound) pairs of different nodes."""
     if abs(a[0] - b[0]) <= a[1] + b[1]:
         return "unordered"
     return "before" if a[0] < b[0] else "after"
@@ -84,9 +85,9 @@ def clocks(
     shared: Sequence[Collective],
     boots: Mapping[str, str] | None = None,
 ) -> dict[str, Clock]:
-    """A clock for each of ``sids``; ``rows`` are those of the table.
+    """A clock for each of ``sids``; ``rows`` are rows of the table `clock`.
 
-    ``boots`` says which sessions were of one boot, and so have one clock.
+    Sessions with the same boot in ``boots`` share a clock.
     """
     pings: dict[str, dict[str, list[Point]]] = {}
     real: dict[str, list[Point]] = {}
@@ -102,34 +103,34 @@ def clocks(
     if len({boots.get(sid, sid) for sid in everyone}) <= 1:
         return {sid: Clock(sid, "same", _ITSELF) for sid in sids}
     ways: list[tuple[str, Mapping[str, list[Point]]]] = [
-        ("ping", found) for _, found in sorted(pings.items())
+        ("ping", points) for _, points in sorted(pings.items())
     ]
     ways.append(("adjtimex", real))
-    for method, found in ways:
-        if everyone <= found.keys():
-            made = {sid: _clock(sid, method, found[sid]) for sid in sids}
-            return _refuted(made, shared)
+    for method, points in ways:
+        if everyone <= points.keys():
+            aligned = {sid: _clock(sid, method, points[sid]) for sid in sids}
+            return _refuted(aligned, shared)
     return _by_collectives(sids, shared)
 
 
 def _clock(sid: str, method: str, points: list[Point]) -> Clock:
-    """One that all ``points`` agree with, within what each may be off by."""
-    made = Clock(sid, method, _best(points))
+    """A clock through ``points``; unknown if one of them is off by more than bounds."""
+    clock = Clock(sid, method, _best(points))
     for point in points:
-        when, bound = made.at(point.t)
+        when, bound = clock.at(point.t)
         if abs(when - point.t - point.offset) > bound + point.bound:
             return Clock(sid, f"{method}: it was set, or jumped")
-    return made
+    return clock
 
 
 def _best(points: list[Point]) -> tuple[Point, ...]:
-    """The tightest of the first and of the last part: two, if there are two."""
+    """The tightest point of the first half and of the second; or one of them."""
     points = sorted(points, key=lambda point: point.t)
     half = max(1, len(points) // 2)
     first = min(points[:half], key=lambda point: point.bound)
     last = min(points[half:] or points, key=lambda point: point.bound)
-    # Too near to each other, their difference tells of noise and not of drift; and if
-    # it is larger than a drift can be, one of them is not of this clock.
+    # If they are near to each other, their difference is noise and not drift; if it is
+    # larger than drift can be, one of them is wrong.
     span = (last.t - first.t) * _PPM
     far = abs(last.offset - first.offset) > 2 * span + first.bound + last.bound
     if far or span < first.bound + last.bound:
@@ -140,18 +141,18 @@ def _best(points: list[Point]) -> tuple[Point, ...]:
 def _pairs(
     shared: Sequence[Collective],
 ) -> dict[tuple[str, int], list[Collective]]:
-    found: dict[tuple[str, int], list[Collective]] = {}
+    pairs: dict[tuple[str, int], list[Collective]] = {}
     for collective in shared:
-        found.setdefault((collective.job, collective.step), []).append(collective)
-    return found
+        pairs.setdefault((collective.job, collective.step), []).append(collective)
+    return pairs
 
 
 def _refuted(
     clocks: dict[str, Clock], shared: Sequence[Collective]
 ) -> dict[str, Clock]:
-    """Clocks by which somebody left a collective before another one entered it."""
+    """Mark clocks by which a rank left a collective before another had entered it."""
     wrong: set[str] = set()
-    # Of a clock that jumped nothing is known that could be refuted.
+    # A clock that jumped has no points, so there is nothing to refute.
     known = [collective for collective in shared if clocks[collective.sid].points]
     for group in _pairs(known).values():
         entered = [
@@ -173,12 +174,12 @@ def _by_collectives(
     sids: Sequence[str], shared: Sequence[Collective]
 ) -> dict[str, Clock]:
     reference = sids[0]
-    # By session: a look at each collective for each of a thousand would be a million.
+    # By session: with a thousand sessions, a search for each would take too long.
     own: dict[str, list[Collective]] = {}
     for collective in shared:
         own.setdefault(collective.sid, []).append(collective)
     others = _pairs(own.get(reference, ()))
-    made = {reference: Clock(reference, "reference", _ITSELF)}
+    clocks = {reference: Clock(reference, "reference", _ITSELF)}
     for sid in sids[1:]:
         lows: list[int] = []
         highs: list[int] = []
@@ -189,12 +190,12 @@ def _by_collectives(
                 highs.append(theirs.exit - mine.enter)
                 times.append(mine.exit)
         if not lows or max(lows) > min(highs):
-            # Drift moved the clocks apart meanwhile, or there is nothing to go by.
-            made[sid] = Clock(sid, "unknown")
+            # The clocks have drifted apart meanwhile, or share no collective.
+            clocks[sid] = Clock(sid, "unknown")
             continue
         low, high = max(lows), min(highs)
         offset, bound = (low + high) // 2, (high - low + 1) // 2
-        # It holds from the first to the last of them.
+        # The offset holds from the first to the last shared collective.
         points = tuple(Point(t, offset, bound) for t in (min(times), max(times)))
-        made[sid] = Clock(sid, "collective", points)
-    return made
+        clocks[sid] = Clock(sid, "collective", points)
+    return clocks

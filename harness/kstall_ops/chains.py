@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """From a late rank to what its thread waited for, at three levels of claim.
 
-- observed: there are records of it.
-- coincides: one overlaps a window in which the rank was late, on a thread of that rank.
-- explains: it is on the very thread that arrived late, before it arrived, covers most
-  of the lateness in several late steps, and steps without it were not late.
+- observed: there are records of the stall.
+- coincides: a stall overlaps a window in which the rank was late, on one of its
+  threads.
+- explains: the stalls are on the very thread that arrived late, before it arrived, and
+  cover most of the lateness in several late steps; steps without them were not late.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from .recording import digest
 from .rules import Rules
 from .straggler import Arrival, Job, Step, chance, union
 
-#: Below it most of the lateness is something else.
+#: With less coverage than that, most of the lateness has another cause.
 _MOST = 0.5
 LEVELS = ("observed", "coincides", "explains")
 
@@ -42,13 +43,13 @@ WHERE (s.tid = w.tid OR s.tgid = w.tgid OR s.tid IS NULL)
     AND coalesce(s.t0, s.t1) < w.w1 AND coalesce(s.t1, 9223372036854775807) > w.w0
 ORDER BY w.rank, w.step, s.t0, s.id
 """
-#: Losses that are of one provider, which the recorder names.
+#: Losses of a single provider, which the recorder names in the reason.
 _CUT = re.compile(r"(?:threshold|suspended|refused) (\S+)")
 
 
 @dataclass(frozen=True)
 class Control:
-    """Lateness with the cause and without it, and how likely that is by chance."""
+    """Lateness with the cause and without; how likely that difference is by chance."""
 
     with_ns: int
     without_ns: int
@@ -59,7 +60,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Finding:
-    """One claim: of a rank and a class of stalls, at one level."""
+    """One claim about a rank and a class of stalls, at one level."""
 
     id: str
     job: str
@@ -91,7 +92,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Straggler:
-    """A rank that was late, and what explains it; nothing may."""
+    """A rank that was late, and what explains that, if anything does."""
 
     rank: int
     node: str
@@ -108,7 +109,7 @@ class Straggler:
 
     @property
     def elsewhere(self) -> float | None:
-        """How much of its lateness kernel events cover, if it is not most of it."""
+        """The share of its lateness that kernel events cover; None if it is most."""
         best = max((finding.coverage or 0.0 for finding in self.findings), default=0.0)
         return None if best >= _MOST else best
 
@@ -120,7 +121,7 @@ class Straggler:
 
 @dataclass
 class Verdict:
-    """What is said of one job."""
+    """The result for one job."""
 
     job: Job
     stragglers: list[Straggler] = field(default_factory=list)
@@ -128,8 +129,8 @@ class Verdict:
     slowed: dict[str, float] = field(default_factory=dict)
 
     @property
-    def said(self) -> str:
-        """In one word: nothing, slowed, straggler."""
+    def outcome(self) -> str:
+        """One of: nothing, slowed, straggler."""
         if self.stragglers:
             return "straggler"
         return "slowed" if self.slowed else "nothing"
@@ -137,46 +138,46 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Health:
-    """What is wrong with the records of a session: it caps all claims on them."""
+    """What is wrong with the records of each session, which caps claims on them."""
 
     caps: Mapping[str, tuple[str, ...]]
     losses: Mapping[str, tuple[tuple[int, int, str], ...]]
     refused: Mapping[str, frozenset[str]]
     nodes: Mapping[str, str]
-    #: By session, the classes that it has no records of, and why.
+    #: By session, the classes that were not recorded, and why.
     unrecorded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: What is not in the store, though it was to be.
+    #: Recordings that should be in the store, but are not.
     missing: Sequence[Missing] = ()
 
     def of(self, sid: str, provider: str, begin: int, end: int) -> list[str]:
-        """Why claims from ``provider`` between two times cannot be of the highest."""
-        found = list(self.caps.get(sid, ()))
+        """Why claims from ``provider`` between two times cannot be `explains`."""
+        caps = list(self.caps.get(sid, ()))
         if any(_is_of(provider, name) for name in self.refused.get(sid, ())):
-            found.append(f"its oracle disagrees with {shown(provider)}")
+            caps.append(f"its oracle disagrees with {shown(provider)}")
         lost = {
             reason
             for t0, t1, reason in self.losses.get(sid, ())
             if t0 < end and t1 > begin and _concerns(reason, provider)
         }
-        found += [f"records were lost meanwhile ({shown(why)})" for why in sorted(lost)]
-        return found
+        caps += [f"records were lost meanwhile ({shown(why)})" for why in sorted(lost)]
+        return caps
 
 
 def _is_of(provider: str, source: str) -> bool:
-    """Whether it is that source's: its first one, or one with more behind the name."""
+    """Whether a provider belongs to ``source``, by its name."""
     rest = provider.removeprefix(source)
     return provider.startswith(source) and rest[:1] in ("", "+", "/")
 
 
 def _concerns(reason: str, provider: str) -> bool:
-    """Whether what was lost are records of that provider; mostly nobody knows."""
+    """Whether a loss may concern that provider; most losses may concern any."""
     match = _CUT.match(reason)
     return match is None or _is_of(provider, match[1]) or _is_of(match[1], provider)
 
 
 @dataclass
 class Overlap:
-    """What one class did in the windows of one rank, step by step."""
+    """The stalls of one class in the windows of one rank, by step."""
 
     mine: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     others: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -198,7 +199,7 @@ def judge(
     late = {rank: steps for rank in job.ranks if (steps := job.late(rank))}
     total = sum(map(len, late.values()))
     suspects = [rank for rank, steps in late.items() if len(steps) >= limits.late_steps]
-    # All ranks are looked at only if something might be wrong with all.
+    # Looking at all ranks takes long, so only if all of them may be slowed.
     everybody = _all_may_be_slowed(opened, job, limits)
     overlaps = overlaps_of(opened, job, job.ranks if everybody else suspects)
     if everybody:
@@ -211,51 +212,55 @@ def judge(
             _finding(opened, job, rank, cls, overlap, health, limits)
             for cls, overlap in sorted(overlaps[rank].items())
         ]
-        findings.sort(key=lambda one: (-LEVELS.index(one.level), -(one.impact or 0)))
-        found = Straggler(
+        findings.sort(
+            key=lambda finding: (-LEVELS.index(finding.level), -(finding.impact or 0))
+        )
+        straggler = Straggler(
             rank=rank,
             node=health.nodes.get(here.sid, here.sid),
             sid=here.sid,
-            # A forward pass may be of one thread, and a backward pass of another.
+            # Forward and backward pass may run on different threads.
             tid=statistics.mode(step.arrivals[rank].tid for step in steps),
             steps=tuple(step.number for step in steps),
             lateness_ns=sum(step.lateness(rank) for step in steps),
             findings=tuple(findings),
             unrecorded=tuple(health.unrecorded.get(here.sid, ())),
         )
-        # Each is late now and then on a busy node.  One is a straggler if it is so more
-        # often than that, or for longer, or if that is explained, and not for all.
+        # On a busy node every rank is late now and then.  A straggler is late more
+        # often than by chance, or for longer, or its lateness is explained by something
+        # that does not slow all ranks.
         often = chance(len(steps), total, len(job.ranks)) < level
-        if often or job.run(rank) < level or (found.explained and not verdict.slowed):
-            verdict.stragglers.append(found)
-    verdict.stragglers.sort(key=lambda one: -one.lateness_ns)
+        explained = straggler.explained and not verdict.slowed
+        if often or explained or job.run(rank) < level:
+            verdict.stragglers.append(straggler)
+    verdict.stragglers.sort(key=lambda straggler: -straggler.lateness_ns)
     return verdict
 
 
 def overlaps_of(
     opened: duckdb.DuckDBPyConnection, job: Job, ranks: Iterable[int]
 ) -> dict[int, dict[str, Overlap]]:
-    """By rank and class, what overlaps the time between two of its collectives.
+    """By rank and class, the stalls that overlap the time between its collectives.
 
-    Also stalls without a thread, of its node: of messages from a device nobody knows
-    whom they concern.
+    That includes stalls of its node without a thread: a message from a device may
+    concern any rank.
     """
     windows = [
         _window(step.arrivals[rank], at, before=job.limit)
         for rank in ranks
         for at, step in enumerate(job.steps)
     ]
-    found: dict[int, dict[str, Overlap]] = {rank: {} for rank in ranks}
+    overlaps: dict[int, dict[str, Overlap]] = {rank: {} for rank in ranks}
     for row in opened.execute(_OVERLAPS, [windows]).fetchall():
         rank, at, cls, cause, group, device, mine, joined, t0, t1, id_, provider = row
         since = job.steps[at].arrivals[rank].since
         assert since is not None
-        # On a clock of its own nobody knows whether a stall that ended just before the
-        # thread left the last collective kept it there, or whether it had to wait.
+        # If a stall ended just before the thread left the last collective, the stall
+        # may have kept it there, or it may have waited for others anyway.
         outside = t1 <= since
         if outside and not (mine and joined and t1 > t0):
             continue
-        overlap = found[rank].setdefault(cls, Overlap())
+        overlap = overlaps[rank].setdefault(cls, Overlap())
         own = mine and joined and not outside
         (overlap.mine if own else overlap.others).setdefault(at, []).append((t0, t1))
         overlap.ids[id_] = None
@@ -267,11 +272,11 @@ def overlaps_of(
                 overlap.groups[group] = overlap.groups.get(group, 0) + lasted
             if device is not None:
                 overlap.devices[device] = overlap.devices.get(device, 0) + lasted
-    return found
+    return overlaps
 
 
 def _window(arrival: Arrival, at: int, before: int | None = None) -> dict[str, Any]:
-    """A row for `_OVERLAPS`: the time in a collective, or that before it and more."""
+    """A row for `_OVERLAPS`: the time in a collective, or before it if ``before``."""
     begin, end = arrival.enter, arrival.exit
     if before is not None:
         assert arrival.since is not None
@@ -288,13 +293,13 @@ def _window(arrival: Arrival, at: int, before: int | None = None) -> dict[str, A
 
 
 def _discount(opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules) -> None:
-    """Where somebody seems late, note which threads were stalled in the collective.
+    """In steps with a late rank, note which threads were stalled in the collective.
 
-    A thread that is stalled when the others leave does so later, on a clock that no
-    other rank may have; all others would look late.
+    A thread that is stalled when others leave seems to wait longer than it did, and
+    would make all other ranks look late.
     """
     if job.group is not None:
-        # When they left is not what they were compared by.
+        # Imported collectives are not compared by when threads left them.
         return
     late = [
         at for at, step in enumerate(job.steps) if step.lateness(step.last) >= job.limit
@@ -325,7 +330,7 @@ def _discount(opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules) -> Non
 
 
 def covered_of(step: Step, rank: int, intervals: Sequence[tuple[int, int]]) -> int:
-    """How much of the time before ``rank`` arrived the intervals cover."""
+    """How much of the time before ``rank`` arrived is covered by the intervals."""
     arrival = step.arrivals[rank]
     assert arrival.since is not None
     return union(intervals, arrival.since, arrival.enter)
@@ -334,7 +339,7 @@ def covered_of(step: Step, rank: int, intervals: Sequence[tuple[int, int]]) -> i
 def _all_may_be_slowed(
     opened: duckdb.DuckDBPyConnection, job: Job, limits: Rules
 ) -> bool:
-    """Whether each rank's thread has stalls enough, wherever in its steps they are."""
+    """Whether the threads of all ranks have enough stalls, anywhere in their steps."""
     threads = {
         (arrival.sid, arrival.tid): arrival.rank
         for step in job.steps
@@ -360,8 +365,8 @@ def _all_may_be_slowed(
 def _slowed(
     job: Job, overlaps: Mapping[int, Mapping[str, Overlap]], limits: Rules
 ) -> dict[str, float]:
-    """Classes to which every rank loses so much of its steps, and as much as others."""
-    found = {}
+    """Classes to which all ranks lose a large and about equal share of their steps."""
+    slowed = {}
     for cls in {cls for overlap in overlaps.values() for cls in overlap}:
         shares = []
         for rank in job.ranks:
@@ -372,17 +377,16 @@ def _slowed(
             )
             shares.append(lost / (job.median * len(job.steps)))
         if min(shares) >= limits.slowed and min(shares) >= max(shares) / 2:
-            found[cls] = min(shares)
-    return found
+            slowed[cls] = min(shares)
+    return slowed
 
 
 def _control(
     job: Job, rank: int, covered: Mapping[int, int], limits: Rules
 ) -> Control | None:
-    """Lateness of steps with enough of the cause to be late, against the others.
+    """Compare steps in which the cause was long enough to be late with the others.
 
-    The label depends on the cause alone: whether it lasted as long as a step has to be
-    late, whatever the step was.
+    How a step is labelled depends on the cause alone, not on how late the step was.
     """
     late = [step.lateness(rank) for step in job.steps]
     labels = [covered.get(at, 0) >= job.limit for at in range(len(job.steps))]
@@ -394,7 +398,7 @@ def _control(
         lasted = int(statistics.median(inside))
         return Control(lasted, 0, len(inside), 0, 1.0)
     seen = sum(inside)
-    # Seeded, so that asking again gives the same answer.
+    # Seeded, so that the same store always gives the same answer.
     chooser = random.Random(len(late))  # noqa: S311
     size = min(len(inside), len(outside))
     whole = sum(late)
@@ -502,37 +506,37 @@ def _finding(
 def _missing(
     job: Job, well: Sequence[int], control: Control | None, limits: Rules
 ) -> list[str]:
-    """What the claim lacks to be of the highest level."""
-    found = []
+    """What the claim lacks to be `explains`, in words."""
+    lacking = []
     if len(well) < limits.late_steps:
-        found.append(
+        lacking.append(
             f"it covers {limits.coverage:.0%} of the lateness in {len(well)} late "
             f"steps, {limits.late_steps} are needed"
         )
     if control is None:
-        found.append("it never lasted as long as a step has to be late")
+        lacking.append("it never lasted as long as a step has to be late")
     elif not control.steps_without:
-        found.append("there are no steps without it to compare with")
+        lacking.append("there are no steps without it to compare with")
     elif control.p >= limits.p:
-        found.append(f"steps without it are as late (p = {control.p:.3f})")
+        lacking.append(f"steps without it are as late (p = {control.p:.3f})")
     elif control.without_ns >= max(
-        # What covers so much leaves no more than that for all else.
+        # With that coverage, other causes have at most this lateness.
         job.limit,
         (1 - limits.coverage) * control.with_ns,
     ):
-        found.append(
+        lacking.append(
             f"steps without it are late as well ({control.without_ns / 1e6:.1f} ms)"
         )
-    return found
+    return lacking
 
 
 def without(unrecorded: Sequence[str]) -> str:
-    """What has to follow on "not in kernel events", as nobody looked for these."""
+    """The text after "not in kernel events": classes that were not recorded."""
     return f"; not recorded there: {', '.join(unrecorded)}" if unrecorded else ""
 
 
 def filled(text: str, names: Mapping[str, str]) -> str:
-    """``text`` of a rule with its names."""
+    """``text`` of a rule with values for its names."""
     for name, value in names.items():
         text = text.replace(f"{{{name}}}", value)
     return text

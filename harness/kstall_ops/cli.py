@@ -21,22 +21,22 @@ from . import seal as sealing
 from .errors import NotARecording, OpsError, Refused, shown
 
 CANNOT = 2
-#: Of dumps that cannot be imported so many are named in one line.
+#: How many dumps are named in one line if none can be imported.
 _NAMED = 4
-#: And so many if others can.
+#: How many that cannot be imported have a line of their own if others can.
 _LISTED = 20
 _TABLES = "SHOW TABLES and DESCRIBE stall list what can be queried"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; 0 done, 2 could not, 3 (``seal``, ``fleet pull``) only in part."""
+    """Run a verb: 0 done, 2 failed, 3 done only in part (``seal``, ``fleet pull``)."""
     arguments = _parser().parse_args(argv)
     try:
         status = int(arguments.verb(arguments))
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # Whoever read has seen enough; nothing more can be said to them at exit either.
+        # The reader has closed the pipe, into which Python would flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KstallError as error:
@@ -64,8 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         "seal",
         help=VERBS["seal"],
         description="Decode recordings of nodes into a store, beside what it has; "
-        "the same again changes nothing.",
-        epilog="One that is damaged is left out.  Exit status: 0 all, 3 some, 2 none",
+        "sealing the same again changes nothing.",
+        epilog="Damaged recordings are left out.  Exit status: 0 all, 3 some, 2 none",
     )
     seal.add_argument(
         "dirs", nargs="*", type=Path, metavar="DIR", help="a recording, or many below"
@@ -79,13 +79,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=Path,
         metavar="DUMP",
-        help="of PyTorch, whose file ends in the rank, as nccl_trace_rank_0, or a "
-        "directory of them: where a job writes no marks, these tell who was late",
+        help="a dump of PyTorch's Flight Recorder, whose name ends in the rank, as "
+        "nccl_trace_rank_0, or a directory of dumps: they replace a job's marks",
     )
     seal.add_argument(
         "--job",
         metavar="J",
-        help="whose dumps these are, if several jobs ran at that time",
+        help="the job of these dumps, if several ran at that time",
     )
     seal.set_defaults(verb=_seal)
 
@@ -100,21 +100,21 @@ def _parser() -> argparse.ArgumentParser:
     query.add_argument(
         "--named",
         choices=sorted(store.NAMED),
-        help="instead of SQL: what is asked often",
+        help="a ready-made query instead of SQL",
     )
     query.add_argument("--json", action="store_true", help="an object a row")
     query.set_defaults(verb=_query)
 
-    told = verbs.add_parser(
+    explain = verbs.add_parser(
         "explain",
         help=VERBS["explain"],
-        description="Say which rank was late, for what, and how sure that is.",
+        description="Name the rank that was late, the cause, and how sure that is.",
     )
-    _store(told)
-    told.add_argument("--job", metavar="J", help="of several, this one")
-    told.add_argument("--json", action="store_true", help="for programs")
-    told.add_argument("--html", type=Path, metavar="FILE", help="also as one page")
-    told.set_defaults(verb=_explain)
+    _store(explain)
+    explain.add_argument("--job", metavar="J", help="only this job")
+    explain.add_argument("--json", action="store_true", help="for programs")
+    explain.add_argument("--html", type=Path, metavar="FILE", help="also write a page")
+    explain.set_defaults(verb=_explain)
 
     line = verbs.add_parser(
         "timeline",
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the trace, as t.pftrace",
     )
-    line.add_argument("--job", metavar="J", help="of several, this one")
+    line.add_argument("--job", metavar="J", help="only this job")
     line.set_defaults(verb=_timeline)
 
     fleet = verbs.add_parser("fleet", help=VERBS["fleet"])
@@ -153,14 +153,14 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=30,
         metavar="S",
-        help="give up on a node that is silent for so many seconds (%(default)s)",
+        help="give up on a node that is silent for S seconds (%(default)s)",
     )
     pull.add_argument(
         "--limit",
         type=_seconds,
         default=900,
         metavar="S",
-        help="give up on a node that is not done after so many (%(default)s)",
+        help="give up on a node that is not done after S seconds (%(default)s)",
     )
     pull.add_argument(
         "--via",
@@ -169,7 +169,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how to reach an agent (%(default)s)",
     )
     pull.add_argument(
-        "--keep", type=Path, metavar="DIR", help="recordings stay here as well"
+        "--keep", type=Path, metavar="DIR", help="keep the recordings here as well"
     )
     pull.set_defaults(verb=_pull)
 
@@ -192,12 +192,12 @@ def _store(parser: argparse.ArgumentParser, *names: str, **more: Any) -> None:
 
 def _seconds(text: str) -> float:
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = 0.0
-    if not 0 < found < math.inf:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
-    return found
+    return seconds
 
 
 def _seal(arguments: argparse.Namespace) -> int:
@@ -213,7 +213,7 @@ def _seal_dirs(arguments: argparse.Namespace) -> int:
     try:
         done = sealing.seal(arguments.dirs, arguments.store)
     except NotARecording as error:
-        # What else was named is not sealed either, and nobody should have to guess.
+        # The other recordings that were given are not sealed either: say so.
         raise OpsError(
             f"{error}; nothing was sealed: leave it out, or copy it again if that "
             "damaged it"
@@ -233,10 +233,10 @@ def _seal_dirs(arguments: argparse.Namespace) -> int:
 def _import(arguments: argparse.Namespace, *, alone: bool) -> int:
     done = collective.add(arguments.dumps, arguments.store, arguments.job)
     if alone and not (done.added or done.same):
-        said = "; ".join(shown(text, 400) for text in done.left_out[:_NAMED])
+        listed = "; ".join(shown(text, 400) for text in done.left_out[:_NAMED])
         more = len(done.left_out) - _NAMED
-        said += f"; and {more} more" if more > 0 else ""
-        raise OpsError(f"{said}; nothing was imported, the store is as it was")
+        listed += f"; and {more} more" if more > 0 else ""
+        raise OpsError(f"{listed}; nothing was imported, the store is as it was")
     for text in done.left_out[:_LISTED]:
         print(f"  ! {shown(text, 400)}; left out")
     if len(done.left_out) > _LISTED:
@@ -303,7 +303,7 @@ def _pull(arguments: argparse.Namespace) -> int:
         keep=arguments.keep,
     )
     for node in done.nodes:
-        print(f"  {shown(node.node)}: {shown(node.said)}")
+        print(f"  {shown(node.node)}: {shown(node.outcome)}")
     print(f"{arguments.store}: {done.summary}")
     return done.status
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Dumps of the Flight Recorder brought into a store: whose they are, on whose clock.
+"""Import of Flight Recorder dumps into a store: to which process they belong, and when.
 
 A dump names neither node nor process.  Its file's name ends in the rank, and its times
 are CLOCK_REALTIME; a recording knows the processes of ranks, and pairs of that clock
-and of its own.  What was enqueued in no recording of such a process is left out.
+and its own.  Collectives outside of all recordings of such a process are left out.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from .recording import digest
 from .straggler import ranks_named
 
 _FAR = (1 << 63) - 1
-#: Of two pairs of clocks: if they differ by more, one of them was set in between.
+#: If the offset changes by more between two pairs, the real clock was set in between.
 _SET = 1_000_000
-#: Between two looks at one clock the other was read; and /proc counts in 10 ms.
+#: The two readings of a pair are up to so far apart; /proc counts in 10 ms.
 _READ, _TICK = 1000, 10_000_000
-#: For how long after the last pair, or before the first, they are taken to hold.
+#: How long after the last pair, or before the first, its offset is taken to hold.
 _BEYOND = 20_000_000_000
-#: A process that has less of a dump than that, of what another one has, is not its.
+#: A process may own a dump if it has this share of the collectives of the best match.
 _MOST = 0.9
 #: A process that trains has so many threads: of PyTorch, of NCCL, of the driver.
 _TRAINS = 8
-#: One process seen by two recorders began at the same time, about.
+#: The start times of one process, as seen by two recorders, differ by less.
 _SAME = 1_000_000_000
 #: How the thread of a collective is known, the surest first: by its stack it is the
-#: process's first; its name is that of one thread; nothing says it is not the first.
+#: process's first; only one thread has that name; the first thread is assumed.
 THREADS = ("stack", "name", "assumed")
 _PROCESSES = """
 SELECT DISTINCT p.sid, s.node, s.boot_id, p.pid, p.starttime,
@@ -51,7 +51,7 @@ ORDER BY p.starttime, s.began, p.sid
 
 
 class Row(NamedTuple):
-    """A row of the table."""
+    """A row of the table `collective`."""
 
     id: int
     sid: str
@@ -73,7 +73,7 @@ class Row(NamedTuple):
 
 @dataclass
 class Imported:
-    """What became of each dump, and what is to be said of it."""
+    """What became of each dump, and remarks on it."""
 
     collectives: int = 0
     added: list[Path] = field(default_factory=list)
@@ -84,15 +84,15 @@ class Imported:
 
 
 def add(dumps: Iterable[Path], path: Path, job: str | None = None) -> Imported:
-    """Bring ``dumps``, files or directories of them, into the store at ``path``.
+    """Import ``dumps``, files or directories of files, into the store at ``path``.
 
-    One that is no dump, or of no rank of ``job`` that was recorded, is left out.  The
-    same again changes nothing.  Raises `OpsError`.
+    A file is left out if it is no dump, or belongs to no recorded rank of ``job``.
+    Importing the same again changes nothing.  Raises `OpsError`.
     """
     store.check(path)
     done = Imported()
     fresh: dict[int, Row] = {}
-    said: dict[str, list[int]] = {}
+    by_remark: dict[str, list[int]] = {}
     with store.reading(path) as opened:
         gone = missing.read(opened)
         ranks = _Ranks(opened, path, job)
@@ -107,9 +107,9 @@ def add(dumps: Iterable[Path], path: Path, job: str | None = None) -> Imported:
             fresh.update((row.id, row) for row in changed)
             (done.added if changed else done.same).append(file)
             for text in remarks:
-                said.setdefault(text, []).append(dump.rank)
+                by_remark.setdefault(text, []).append(dump.rank)
     done.remarks = [
-        f"{ranks_named(sorted(set(who)))}: {text}" for text, who in said.items()
+        f"{ranks_named(sorted(set(who)))}: {text}" for text, who in by_remark.items()
     ]
     done.collectives = len(fresh)
     if fresh:
@@ -117,7 +117,7 @@ def add(dumps: Iterable[Path], path: Path, job: str | None = None) -> Imported:
             store.writing(path) as database,
             tempfile.TemporaryDirectory(prefix=".kstall-", dir=path.parent) as spool,
         ):
-            store.copy(database, path, (), but=True)
+            store.copy(database, path, (), others=True)
             missing.write(database, gone)
             database.execute(
                 "DELETE FROM collective WHERE id IN (SELECT unnest(?::UBIGINT[]))",
@@ -131,21 +131,21 @@ def add(dumps: Iterable[Path], path: Path, job: str | None = None) -> Imported:
 
 
 def _files(dumps: Iterable[Path], done: Imported) -> list[Path]:
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for given in dumps:
         try:
-            found.update(dict.fromkeys(flight.find(given)))
+            files.update(dict.fromkeys(flight.find(given)))
         except NotADump as error:
             done.left_out.append(str(error))
         except OSError as error:
             done.left_out.append(f"{given}: {error.strerror or error}")
-    return list(found)
+    return list(files)
 
 
 def _changed(
     file: Path, rows: Iterable[Row], fresh: Mapping[int, Row], ranks: _Ranks
 ) -> Iterator[Row]:
-    """What ``rows`` say that is not known yet, together with what is."""
+    """Rows that are new, and known rows to which ``rows`` add something."""
     for row in rows:
         before = fresh.get(row.id) or ranks.known.get(row.id)
         if before is None:
@@ -165,10 +165,10 @@ def _changed(
 
 
 def _both(a: Row, b: Row) -> Row:
-    """What is known of one collective by two dumps, in whichever order they came."""
-    started = [one.started_by for one in (a, b) if one.started_by is not None]
-    ended = [one.ended_by for one in (a, b) if one.ended_by is not None]
-    surer = min(a, b, key=lambda one: _sure(one.thread))
+    """Merge two dumps' rows of one collective; their order makes no difference."""
+    started = [row.started_by for row in (a, b) if row.started_by is not None]
+    ended = [row.ended_by for row in (a, b) if row.ended_by is not None]
+    surer = min(a, b, key=lambda row: _sure(row.thread))
     return a._replace(
         tid=surer.tid,
         thread=surer.thread,
@@ -187,12 +187,12 @@ def _sure(thread: str | None) -> int:
 
 
 class _Wall:
-    """CLOCK_REALTIME of one recording as its CLOCK_MONOTONIC; both run at one rate."""
+    """Converts CLOCK_REALTIME of a recording to CLOCK_MONOTONIC, at the same rate."""
 
     def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
         """``pairs`` are (monotonic, real), in order."""
         self._spans: list[tuple[int, int, int, int]] = []
-        #: What real time is ahead by; None if nobody looked.
+        #: How far real time is ahead; None without pairs.
         self.ahead = pairs[0][1] - pairs[0][0] if pairs else None
         for (mono, real), (after, ends) in itertools.pairwise(pairs):
             ahead = real - mono
@@ -201,19 +201,19 @@ class _Wall:
                 continue
             last = self._spans[-1] if self._spans else None
             if last and last[1] == real and max(off, abs(ahead - last[2])) <= _READ:
-                # As before, within how near both can be read: a day has 8640 looks.
+                # The same offset, up to reading errors.  Merge: a day has 8640 pairs.
                 self._spans[-1] = (last[0], ends, last[2], 3 * _READ)
             else:
                 self._spans.append((real, ends, ahead, off + _READ))
-        # A recorder looks every 10 s, first of all and at its end, unless it is killed.
+        # A recorder notes pairs every 10 s, and at its start and end unless killed.
         for mono, real in pairs[:1]:
             self._spans.append((real - _BEYOND, real, real - mono, _READ))
         for mono, real in pairs[-1:]:
             self._spans.append((real, real + _BEYOND, real - mono, _READ))
-        # A day has 8640 spans where reading takes longer than that.
+        # Where reading takes longer, spans are not merged, so search them by bisection.
         self._spans.sort()
         self._begins = [span[0] for span in self._spans]
-        #: Up to where those until then reach.
+        #: The latest end of all spans up to each.
         self._reach = list(itertools.accumulate((span[1] for span in self._spans), max))
 
     def at(self, real: int) -> tuple[int, int] | None:
@@ -225,17 +225,17 @@ class _Wall:
             if ends >= real:
                 times.append((real - ahead, bound))
             at -= 1
-        # A clock that was set back has had some times twice.
+        # A clock that was set back shows some times twice.
         if not times or max(times)[0] - min(times)[0] > _SET:
             return None
-        return min(times, key=lambda one: one[1])
+        return min(times, key=lambda time: time[1])
 
 
 # -- processes -----------------------------------------------------------------------
 
 
 class _Part(NamedTuple):
-    """What one recording has of a process: from when to when."""
+    """When one recording has seen a process."""
 
     sid: str
     began: int
@@ -244,7 +244,7 @@ class _Part(NamedTuple):
 
 @dataclass
 class _Process:
-    """One process that was a rank, on all recordings that have it."""
+    """One process that was a rank, with all recordings that have seen it."""
 
     boot: str
     node: str
@@ -256,9 +256,9 @@ class _Process:
 
 
 class _Place(NamedTuple):
-    """Where a collective was enqueued, on that recording's clock."""
+    """A collective in the recording in which it was enqueued, on that clock."""
 
-    one: Collective
+    collective: Collective
     sid: str
     t: int
     bound: int
@@ -267,19 +267,19 @@ class _Place(NamedTuple):
 
 
 class _Ranks:
-    """The processes of ranks that a store has, and what was imported for them."""
+    """The processes of ranks in a store, and the collectives imported for them."""
 
     def __init__(
         self, opened: duckdb.DuckDBPyConnection, path: Path, job: str | None
     ) -> None:
         self._opened, self._path, self._job = opened, path, job
         self._walls: dict[str, _Wall] = {}
-        #: Rows that the store has, of the processes that were looked at.
+        #: Rows in the store for the processes seen so far.
         self.known: dict[int, Row] = {}
 
     def rows(self, dump: Dump) -> tuple[list[Row], list[str]]:
-        """The rows of a dump, and what was left out of it.  Raises `NotADump`."""
-        process, places, others = self._whose(dump)
+        """The rows of a dump, and remarks on what was left out.  Raises `NotADump`."""
+        process, places, others = self._process_of(dump)
         remarks = list(dump.remarks)
         if others:
             remarks.append(
@@ -296,10 +296,10 @@ class _Ranks:
         threads = {}
         for part in process.parts:
             names = self._threads(part.sid, process.pid)
-            # A thread has the first one's name until it is given another.
-            first = {name for name, those in names.items() if process.pid in those}
+            # A new thread has the first thread's name until it gets its own.
+            first = {name for name, tids in names.items() if process.pid in tids}
             threads[part.sid] = {
-                name: those for name, those in names.items() if name not in first
+                name: tids for name, tids in names.items() if name not in first
             }
         return [
             self._row(place, dump, process, threads[place.sid], sure=not others)
@@ -315,13 +315,14 @@ class _Ranks:
         *,
         sure: bool,
     ) -> Row:
-        one = place.one
-        tid, thread = _thread(one, process.pid, threads)
+        collective = place.collective
+        tid, thread = _thread(collective, process.pid, threads)
         if thread is not None and not sure:
             thread = THREADS[-1]
-        where = (process.boot, process.pid, process.starttime, dump.rank, one.label)
+        label = collective.label
+        where = (process.boot, process.pid, process.starttime, dump.rank, label)
         return Row(
-            id=int.from_bytes(digest("collective", *where, one.seq), "big"),
+            id=int.from_bytes(digest("collective", *where, collective.seq), "big"),
             sid=place.sid,
             t=place.t,
             bound=place.bound,
@@ -330,42 +331,42 @@ class _Ranks:
             thread=thread,
             job=process.job or None,
             rank=dump.rank,
-            world=len(one.ranks) or _world(one, process),
-            process_group=one.label,
-            seq=one.seq,
-            op=one.op,
+            world=len(collective.ranks) or _world(collective, process),
+            process_group=label,
+            seq=collective.seq,
+            op=collective.op,
             started_by=place.started_by,
             ended_by=place.ended_by,
-            lasted=one.lasted,
+            lasted=collective.lasted,
         )
 
-    # -- whose it is ------------------------------------------------------------------
+    # -- its process ------------------------------------------------------------------
 
-    def _whose(self, dump: Dump) -> tuple[_Process, list[_Place], int]:
-        """The process whose dump it is, by its rank and by when that was recorded.
+    def _process_of(self, dump: Dump) -> tuple[_Process, list[_Place], int]:
+        """The process whose dump it is, by rank and time, and its collectives.
 
-        And of how many more it may be, of which nothing tells it apart.
+        Also how many other processes cannot be told apart from it.
         """
         processes = self._processes(dump.rank)
         if self._job is not None:
             processes = [process for process in processes if process.job == self._job]
         if not processes:
-            raise NotADump(f"{dump.path}: {self._nobody(dump.rank)}")
-        found = [(process, self._places(dump, process)) for process in processes]
-        inside = [(process, places) for process, places in found if places]
+            raise NotADump(f"{dump.path}: {self._not_recorded(dump.rank)}")
+        placed = [(process, self._places(dump, process)) for process in processes]
+        inside = [(process, places) for process, places in placed if places]
         if not inside:
-            raise NotADump(f"{dump.path}: {self._elsewhere(dump, processes)}")
-        # A launcher's environment may say another number for the same node.
-        whys = [_other(dump, process) for process, _ in inside]
-        inside = [one for one, why in zip(inside, whys, strict=True) if not why]
+            raise NotADump(f"{dump.path}: {self._other_time(dump, processes)}")
+        # A launcher's own environment may have another number, such as its node's.
+        whys = [_mismatch(dump, process) for process, _ in inside]
+        inside = [pair for pair, why in zip(inside, whys, strict=True) if not why]
         if not inside:
             raise NotADump(f"{dump.path}: {whys[0]}")
-        # The shell that began it and its children have its rank as well, but not so
-        # many threads; and those that had ended by then have less of it.
+        # The shell that started it and its children have the same rank, but fewer
+        # threads; processes that ended early have fewer of the collectives.
         most = max(len(places) for _, places in inside)
         best, places = max(
             (process for process in inside if len(process[1]) >= _MOST * most),
-            key=lambda one: (self._count(one[0]), len(one[1]), -one[0].starttime),
+            key=lambda pair: (self._count(pair[0]), len(pair[1]), -pair[0].starttime),
         )
         rivals = [
             process
@@ -374,7 +375,7 @@ class _Ranks:
             and self._meet(process, best)
         ]
         if rivals:
-            raise NotADump(f"{dump.path}: {_either(dump.rank, [best, *rivals])}")
+            raise NotADump(f"{dump.path}: {_ambiguous(dump.rank, [best, *rivals])}")
         least = max(_TRAINS, self._count(best) // 2)
         others = sum(
             process is not best
@@ -385,22 +386,22 @@ class _Ranks:
         return best, places, others
 
     def _count(self, process: _Process) -> int:
-        """How many threads were seen of it."""
+        """How many of its threads were recorded."""
         return max(
             sum(map(len, self._threads(part.sid, process.pid).values()))
             for part in process.parts
         )
 
     def _meet(self, process: _Process, other: _Process) -> bool:
-        """Whether both were there at one time, and not one after the other's end.
+        """Whether both existed at the same time, rather than one after the other.
 
-        Of an end it is known between which two looks it was.
+        The end of a process is known only up to the interval between two scans.
         """
         (a, b), (c, d) = self._life(process), self._life(other)
         return min(b, d) - max(a, c) > _BEYOND
 
     def _life(self, process: _Process) -> tuple[int, int]:
-        """From when to when, by a clock that all nodes have about right."""
+        """Its start and end by CLOCK_REALTIME, which nodes have about right."""
         aheads = [(part, self._wall(part.sid).ahead or 0) for part in process.parts]
         return (
             min(part.began + ahead for part, ahead in aheads),
@@ -412,7 +413,7 @@ class _Ranks:
         for row in self._opened.execute(_PROCESSES, [rank]).fetchall():
             sid, node, boot, pid, since, gone, job, world, began, ended = row
             since = since or 0
-            until = min(_FAR if one is None else one for one in (ended, gone))
+            until = min(_FAR if time is None else time for time in (ended, gone))
             part = _Part(sid, max(began, since - _TICK), until)
             for process in processes:
                 same = (process.boot, process.pid, process.job) == (
@@ -442,7 +443,7 @@ class _Ranks:
                     None if seen is None else wall.at(seen)
                     for seen in (collective.started_by, collective.ended_by)
                 ]
-                # Its end by a clock that was set is not known.
+                # If the clock was set meanwhile, its end is not known.
                 if collective.ended_by is not None and later[1] is None:
                     continue
                 known = [None if when is None else when[0] for when in later]
@@ -461,7 +462,7 @@ class _Ranks:
         return self._walls[sid]
 
     def _read(self, process: _Process) -> None:
-        """What was imported for this process before."""
+        """Read the rows that were imported for this process before."""
         for part in process.parts:
             rows = self._opened.execute(
                 f"SELECT {', '.join(Row._fields)} FROM collective "  # noqa: S608
@@ -471,19 +472,19 @@ class _Ranks:
             self.known.update((row[0], Row(*row)) for row in rows)
 
     def _threads(self, sid: str, pid: int) -> dict[str, list[int]]:
-        """Of a process's threads: who had which name."""
-        found: dict[str, list[int]] = {}
+        """The threads of a process by their names."""
+        threads: dict[str, list[int]] = {}
         for tid, comm in self._opened.execute(
             "SELECT DISTINCT pid, comm FROM proc WHERE sid = ? AND tgid = ? "
             "AND comm IS NOT NULL ORDER BY pid, comm",
             [sid, pid],
         ).fetchall():
-            found.setdefault(comm, []).append(tid)
-        return found
+            threads.setdefault(comm, []).append(tid)
+        return threads
 
     # -- in words ---------------------------------------------------------------------
 
-    def _nobody(self, rank: int) -> str:
+    def _not_recorded(self, rank: int) -> str:
         rows = self._opened.execute(
             "SELECT DISTINCT coalesce(job, ''), rank FROM proc WHERE rank IS NOT NULL"
         ).fetchall()
@@ -500,7 +501,7 @@ class _Ranks:
             f"{there or 'no ranks at all'}: seal the recording of its node"
         )
 
-    def _elsewhere(self, dump: Dump, processes: Sequence[_Process]) -> str:
+    def _other_time(self, dump: Dump, processes: Sequence[_Process]) -> str:
         first, last = dump.collectives[0].enqueued, dump.collectives[-1].enqueued
         there = []
         for process in processes:
@@ -518,8 +519,8 @@ class _Ranks:
         )
 
 
-def _either(rank: int, processes: Sequence[_Process]) -> str:
-    """Why it is not known whose dump one is, and what to do."""
+def _ambiguous(rank: int, processes: Sequence[_Process]) -> str:
+    """Why it is not known to which process a dump belongs, and what to do."""
     jobs = sorted({process.job for process in processes})
     if len(jobs) > 1:
         return (
@@ -534,11 +535,11 @@ def _either(rank: int, processes: Sequence[_Process]) -> str:
 
 
 def _world(collective: Collective, process: _Process) -> int | None:
-    """Of how many ranks a collective is, if it is of all."""
+    """How many ranks take part in a collective of the whole job; else None."""
     return process.world if collective.group[1] == flight.WHOLE else None
 
 
-def _other(dump: Dump, process: _Process) -> str:
+def _mismatch(dump: Dump, process: _Process) -> str:
     """Why a dump cannot be of this process's job; empty if it can."""
     for (name, about), ranks in {
         (collective.group, collective.ranks): None for collective in dump.collectives
@@ -558,7 +559,7 @@ def _other(dump: Dump, process: _Process) -> str:
 def _thread(
     collective: Collective, pid: int, threads: Mapping[str, Sequence[int]]
 ) -> tuple[int | None, str | None]:
-    """Who enqueued it, as a word of `THREADS`; None if it was not the first thread."""
+    """The thread that enqueued it, and how that is known; None if it is not known."""
     if collective.first:
         return pid, "stack"
     named = threads.get(collective.thread or "", ())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """From raw pages to rows: stalls, marks and what was lost in between.
 
-Which record ends which stall the recording says itself, a `Provider` for each event
-that was enabled; this module knows no event by name but ftrace:print.
+The recording itself defines which record ends which stall, by a `Provider` for each
+enabled event; the only event that this module knows by name is ftrace:print.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _INTERRUPT = 0x08 | 0x10 | 0x40
 
 @dataclass(frozen=True)
 class Provider:
-    """How records of one kind become stalls; the names are of their members.
+    """How records of one kind become stalls, by names of their members.
 
     A stall has either an event at its ``begin`` with the same ``key``, or a member of
-    its end that tells how long it lasted (``dur``).  What has neither is a point.
+    its end with its duration (``dur``).  An event with neither is a point.
     """
 
     provider: str
@@ -44,9 +44,9 @@ class Provider:
     end: str
     begin: str | None = None
     key: tuple[str, ...] = ()
-    #: A member, or two of which the difference is meant.
+    #: A member, or two whose difference is the duration.
     dur: str | tuple[str, ...] | None = None
-    #: One end ends all that are open with its key: a queue's, and its threads'.
+    #: One end ends all stalls with its key, such as those of all threads in a queue.
     many: bool = False
     tid: str | None = "common_pid"
     cpu: str | None = "common_cpu"
@@ -57,17 +57,17 @@ class Provider:
     device: str | None = None
     cgroup_id: str | None = None
     comm: str | None = None
-    #: (member, mask, value): only ends of which all of these hold.
+    #: (member, mask, value): only ends that match all of these.
     when: tuple[tuple[str, int, int], ...] = ()
 
     @classmethod
-    def read(cls, said: object) -> Provider:
+    def read(cls, entry: object) -> Provider:
         """One entry of a session's providers.  Raises `ValueError`."""
-        if not isinstance(said, dict):
+        if not isinstance(entry, dict):
             raise ValueError("is no object")
         known = {name for name in cls.__dataclass_fields__ if name != "cls"}
-        values = {name: said[name] for name in known & said.keys()}
-        klass = said.get("class")
+        values = {name: entry[name] for name in known & entry.keys()}
+        klass = entry.get("class")
         if klass not in schema.CLASSES:
             raise ValueError(f"class {shown(klass)} is not one of kstall's")
         values["key"] = tuple(values.get("key") or ())
@@ -94,19 +94,21 @@ class Provider:
         return cls(cls=klass, **values)
 
 
-def _conditions(said: object) -> tuple[tuple[str, int, int], ...]:
-    if not isinstance(said, list | tuple):
+def _conditions(entries: object) -> tuple[tuple[str, int, int], ...]:
+    if not isinstance(entries, list | tuple):
         raise ValueError("when is no list")
-    for one in said:
-        kinds = [type(word) for word in one] if isinstance(one, list) else []
-        if kinds != [str, int, int]:
-            raise ValueError(f"when has {shown(one)}, not a member, a mask and a value")
-    return tuple((member, mask, value) for member, mask, value in said)
+    for condition in entries:
+        words = condition if isinstance(condition, list) else []
+        if [type(word) for word in words] != [str, int, int]:
+            raise ValueError(
+                f"when has {shown(condition)}, not a member, a mask and a value"
+            )
+    return tuple((member, mask, value) for member, mask, value in entries)
 
 
 @dataclass
 class Decoder:
-    """Decodes one recording; afterwards ``records`` and ``unpaired`` are known."""
+    """Decodes one recording; ``records`` and ``unpaired`` are complete afterwards."""
 
     recording: Recording
     records: int = 0
@@ -117,15 +119,15 @@ class Decoder:
     )
 
     def rows(self) -> Rows:
-        """(table, row) of all that the pages hold.  Raises `NotARecording`."""
+        """(table, row) for everything in the pages.  Raises `NotARecording`."""
         providers = self._providers()
         begins: dict[str, list[Provider]] = {}
         ends: dict[str, list[Provider]] = {}
-        for one in providers:
-            ends.setdefault(one.end, []).append(one)
-            if one.begin:
-                begins.setdefault(one.begin, []).append(one)
-        people = _People(self.recording)
+        for provider in providers:
+            ends.setdefault(provider.end, []).append(provider)
+            if provider.begin:
+                begins.setdefault(provider.begin, []).append(provider)
+        threads = _Threads(self.recording)
         lost: list[dict[str, Any]] = []
         here = {segment.cpu for segment in self.recording.segments}
         cpus = sorted(here | {gap.cpu for gap in self.recording.gaps})
@@ -136,52 +138,52 @@ class Decoder:
             last = max(last, when)
             name = f"{event.system}:{event.name}"
             if name == "ftrace:print":
-                mark = _mark(event, people)
+                mark = _mark(event, threads)
                 if mark:
-                    yield "mark", self._of_us(mark)
+                    yield "mark", self._with_sid(mark)
                 continue
             # An end first: one event may end a stall and begin the next.
-            for one in ends.get(name, ()):
-                for row in self._stalls(one, number, event, people):
-                    yield "stall", self._of_us(row)
-            for one in begins.get(name, ()):
-                key = (one.provider, *_key(one.key, event))
-                if key in self._open and not one.many:
-                    # It ended, nobody knows when: not at all would be for ever.
+            for provider in ends.get(name, ()):
+                for row in self._stalls(provider, number, event, threads):
+                    yield "stall", self._with_sid(row)
+            for provider in begins.get(name, ()):
+                key = (provider.provider, *_key(provider.key, event))
+                if key in self._open and not provider.many:
+                    # Its end was lost.  A row without an end would last for ever.
                     ((place, begun),) = self._open.pop(key)
                     self.unpaired += 1
-                    row = self._row(one, place, begun, people)
+                    row = self._row(provider, place, begun, threads)
                     at = {"t0": begun.ts_ns, "t1": begun.ts_ns}
-                    yield "stall", self._of_us(row | at)
+                    yield "stall", self._with_sid(row | at)
                 self._open.setdefault(key, []).append((number, event))
-        for (provider, *_), begun_ones in self._open.items():
-            (one,) = (one for one in providers if one.provider == provider)
-            for number, event in begun_ones:
+        for (label, *_), begun_events in self._open.items():
+            (provider,) = (entry for entry in providers if entry.provider == label)
+            for number, event in begun_events:
                 self.unpaired += 1
-                row = self._row(one, number, event, people)
-                yield "stall", self._of_us(row | {"t0": event.ts_ns})
+                row = self._row(provider, number, event, threads)
+                yield "stall", self._with_sid(row | {"t0": event.ts_ns})
         for gap in lost:
-            yield "loss", self._of_us(gap)
+            yield "loss", self._with_sid(gap)
 
-    def _of_us(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _with_sid(self, row: dict[str, Any]) -> dict[str, Any]:
         return {"sid": self.recording.sid, **row}
 
     def _providers(self) -> list[Provider]:
-        found = []
-        for number, said in enumerate(self.recording.session["providers"]):
+        providers = []
+        for number, entry in enumerate(self.recording.session["providers"]):
             try:
-                found.append(Provider.read(said))
+                providers.append(Provider.read(entry))
             except (ValueError, TypeError) as error:
                 raise NotARecording(
                     f"{self.recording.dir}: provider {number}: {error}"
                 ) from None
-        names = [one.provider for one in found]
+        names = [provider.provider for provider in providers]
         for name in names:
             if names.count(name) > 1:
                 raise NotARecording(
                     f"{self.recording.dir}: provider {shown(name)} is there twice"
                 )
-        return found
+        return providers
 
     def _events(
         self, cpu: int, lost: list[dict[str, Any]]
@@ -198,24 +200,24 @@ class Decoder:
             gaps.discard(segment.seq)
             for number, page in segment.pages():
                 try:
-                    found = list(ring.placed(page, cpu, layouts))
+                    events = list(ring.placed(page, cpu, layouts))
                 except (Malformed, ValueError, IndexError, struct.error) as error:
                     raise _unreadable(segment.path.name, number, error) from None
-                if is_after and found:
-                    lost.append(away | {"t0": before, "t1": found[0][1].ts_ns})
+                if is_after and events:
+                    lost.append(away | {"t0": before, "t1": events[0][1].ts_ns})
                     is_after = False
                 gap = ring.missed(page)
-                if gap != 0 and found:
+                if gap != 0 and events:
                     lost.append(
                         {
                             "cpu": cpu,
                             "t0": before,
-                            "t1": found[0][1].ts_ns,
+                            "t1": events[0][1].ts_ns,
                             "n": gap,
                             "reason": "overrun",
                         }
                     )
-                for at, event in found:
+                for at, event in events:
                     before = max(before, event.ts_ns)
                     yield event.ts_ns, cpu, (number << 12) | at, event
         if gaps:
@@ -223,30 +225,30 @@ class Decoder:
             lost.append(away | {"t0": before, "t1": ended})
 
     def _stalls(
-        self, provider: Provider, number: int, event: Event, people: _People
+        self, provider: Provider, number: int, event: Event, threads: _Threads
     ) -> Iterator[dict[str, Any]]:
         if not _holds(provider, event):
             return
         if not provider.begin:
-            yield self._stall(provider, number, event, people)
+            yield self._stall(provider, number, event, threads)
             return
-        found = self._open.pop((provider.provider, *_key(provider.key, event)), [])
-        if not found and not provider.many:
+        beginnings = self._open.pop((provider.provider, *_key(provider.key, event)), [])
+        if not beginnings and not provider.many:
             self.unpaired += 1
-            yield self._row(provider, number, event, people) | {"t1": event.ts_ns}
-        for place, begun in found:
-            # Whose it was the beginning knows: an interrupt may end it.  Of many each
-            # has its own identity, which is its beginning's.
+            yield self._row(provider, number, event, threads) | {"t1": event.ts_ns}
+        for place, begun in beginnings:
+            # The beginning identifies the thread, as an interrupt may end the stall.
+            # With ``many``, stalls share an end, so the beginning identifies each.
             row = self._row(
-                provider, place if provider.many else number, event, people, begun
+                provider, place if provider.many else number, event, threads, begun
             )
             t0, t1 = begun.ts_ns, event.ts_ns
             yield row | {"t0": t0, "t1": t1, "dur": t1 - t0}
 
     def _stall(
-        self, provider: Provider, number: int, event: Event, people: _People
+        self, provider: Provider, number: int, event: Event, threads: _Threads
     ) -> dict[str, Any]:
-        row = self._row(provider, number, event, people)
+        row = self._row(provider, number, event, threads)
         if provider.dur:
             lasted = _lasted(event, provider.dur)
             if lasted is None or lasted > event.ts_ns:
@@ -260,14 +262,14 @@ class Decoder:
         provider: Provider,
         number: int,
         event: Event,
-        people: _People,
+        threads: _Threads,
         begun: Event | None = None,
     ) -> dict[str, Any]:
         owner = begun or event
         tid = _number(owner, provider.tid) if provider.tid else None
         if tid is not None and (
-            # Whom an interrupt interrupts has nothing to do with it; and what the
-            # kernel made for itself is nobody's.
+            # An interrupt does not belong to the thread that it interrupts; thread 0
+            # stands for objects of the kernel itself.
             owner.flags & _INTERRUPT if provider.tid == "common_pid" else not tid
         ):
             tid = None
@@ -296,22 +298,22 @@ class Decoder:
             text = _value(event, member) if member else None
             row[name] = None if text is None else str(text)
         if provider.cgroup_id:
-            # Where both ends have it the beginning's: that is whose it was.
+            # If both events have it, the beginning's: that is the stalled thread's.
             row["cgroup_id"] = _number(owner, provider.cgroup_id, unsigned=True)
             if row["cgroup_id"] is None:
                 row["cgroup_id"] = _number(event, provider.cgroup_id, unsigned=True)
         if tid is not None:
-            for name, value in people.at(tid, owner.ts_ns).items():
+            for name, value in threads.at(tid, owner.ts_ns).items():
                 if row.get(name) is None:
                     row[name] = value
         return row
 
 
 def _holds(provider: Provider, event: Event) -> bool:
-    """Whether it is of those ends that the provider means."""
+    """Whether an end matches the provider's conditions."""
     for member, mask, value in provider.when:
-        found = event.fields.get(member)
-        if not isinstance(found, int) or found & mask != value:
+        actual = event.fields.get(member)
+        if not isinstance(actual, int) or actual & mask != value:
             return False
     return True
 
@@ -323,8 +325,8 @@ def _unreadable(name: str, number: int, error: Exception) -> NotARecording:
     )
 
 
-class _People:
-    """Who had a thread's number at a time: numbers are used again."""
+class _Threads:
+    """Which thread had a TID at a time, as TIDs are reused."""
 
     def __init__(self, recording: Recording) -> None:
         self._known: dict[int, list[tuple[int, Mapping[str, Any]]]] = {}
@@ -338,24 +340,24 @@ class _People:
 
     def at(self, tid: int, when: int) -> dict[str, Any]:
         entries = self._known.get(tid, [])
-        found = bisect.bisect_right([since for since, _ in entries], when)
-        if not found:
+        count = bisect.bisect_right([since for since, _ in entries], when)
+        if not count:
             return {}
-        fact = entries[found - 1][1]
+        fact = entries[count - 1][1]
         names = ("tgid", "starttime", "comm", "cgroup_id")
         return {name: fact.get(name) for name in names}
 
     def job(self, tid: int, when: int) -> Mapping[str, Any]:
         entries = self._known.get(tid, [])
-        found = bisect.bisect_right([since for since, _ in entries], when)
-        return entries[found - 1][1] if found else {}
+        count = bisect.bisect_right([since for since, _ in entries], when)
+        return entries[count - 1][1] if count else {}
 
 
-def _mark(event: Event, people: _People) -> dict[str, Any] | None:
+def _mark(event: Event, threads: _Threads) -> dict[str, Any] | None:
     match = _MARK.fullmatch(str(event.fields.get("buf", "")))
     if match is None:
         return None
-    fact = people.job(event.pid, event.ts_ns)
+    fact = threads.job(event.pid, event.ts_ns)
     rank = int(match["rank"]) if match["rank"] else fact.get("rank")
     return {
         "t": event.ts_ns,
@@ -377,7 +379,7 @@ def _value(event: Event, name: str) -> Member | None:
 
 
 def _number(event: Event, name: str, *, unsigned: bool = False) -> int | None:
-    """A member as a column takes it, None if it does not fit or is no number."""
+    """A member as a column stores it; None if it does not fit or is no number."""
     value = _value(event, name)
     if not isinstance(value, int):
         return None
@@ -387,7 +389,7 @@ def _number(event: Event, name: str, *, unsigned: bool = False) -> int | None:
 
 
 def _lasted(event: Event, dur: str | tuple[str, ...]) -> int | None:
-    """How long it lasted: a member, or the first of two less the second."""
+    """The duration: a member, or the first of two minus the second."""
     if isinstance(dur, str):
         return _number(event, dur)
     first, second = (_number(event, name) for name in dur)

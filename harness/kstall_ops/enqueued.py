@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which rank was late at collectives that were imported, each process group by itself.
+"""Which rank was late at imported collectives, each process group by itself.
 
-Where all ranks timed them, a rank waited for as long as its device was in one: whose
-device was in it for the shortest arrived last, by its own clock.  Without timing only
-the host's times are known, which are compared by the nodes' clocks: who enqueued last.
-A device may get there later still, so that this is not yet who was waited for.
+With timing on all ranks, a rank waited while its device was in the collective: the rank
+with the shortest time arrived last, by its own clock.  Without timing only the host's
+times are known, which are compared by the nodes' clocks: the late rank enqueued last.
+Its device may have started later still, so others may not have waited for this rank.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ FROM c JOIN runs r ON c.name = r.job AND c.rank = r.rank AND c.sid = r.sid
     AND c.tgid = r.tid LEFT JOIN session s ON s.sid = c.sid
 ORDER BY c.name, r.run, c.seq, c.rank
 """  # noqa: S608
-#: A rank that waited for so much of its lateness in another group is late for that.
+#: A rank that waited for this share of its lateness in another group is late for that.
 _ELSEWHERE = 0.5
-#: Of those with timing the share from which on the others are left out instead.
+#: If this share of collectives has timing, those without it are left out.
 _TIMED = 0.5
 
 
@@ -67,20 +67,20 @@ def jobs(
     starts: Runs,
     clocks: Mapping[str, Clock],
 ) -> list[Job]:
-    """One for each process group of each start, by name."""
-    found: dict[tuple[str, int], list[_Row]] = {}
-    for row in opened.execute(_ROWS, [starts.rows]).fetchall():
-        one = _Row(*row)
-        found.setdefault((one.name, one.run), []).append(one)
-    made = []
-    for (name, run), rows in found.items():
+    """A `Job` for each process group of each start, by name."""
+    groups: dict[tuple[str, int], list[_Row]] = {}
+    for values in opened.execute(_ROWS, [starts.rows]).fetchall():
+        row = _Row(*values)
+        groups.setdefault((row.name, row.run), []).append(row)
+    jobs = []
+    for (name, run), rows in groups.items():
         job = _job(name, rows, clocks, limits)
         if name in starts.names:
             job.start = starts.names[name][run]
-        made.append(job)
-    for job in made:
-        _waits_elsewhere(job, [one for one in made if one.of == job.of], limits)
-    return made
+        jobs.append(job)
+    for job in jobs:
+        _waits_elsewhere(job, [other for other in jobs if other.of == job.of], limits)
+    return jobs
 
 
 def _job(
@@ -104,18 +104,18 @@ def _job(
         away = sum(not arrivals for _, arrivals in steps)
         _left_out(job, away, "the clocks of their nodes are not aligned")
     _steps(job, steps, limits)
-    _told(job, rows, by_device=by_device)
+    _describe(job, rows, by_device=by_device)
     return job
 
 
 def _steps(
-    job: Job, found: Iterable[tuple[int, Sequence[Arrival]]], limits: Rules
+    job: Job, collectives: Iterable[tuple[int, Sequence[Arrival]]], limits: Rules
 ) -> None:
-    """Put each after the one before; of the first it is not known when it began."""
+    """Make steps, each from the end of the last; the first has no known beginning."""
     released: dict[int, int] = {}
     entered: dict[int, int] = {}
     lengths: list[int] = []
-    for number, arrivals in found:
+    for number, arrivals in collectives:
         if not arrivals:
             continue
         step = Step(
@@ -137,14 +137,14 @@ def _steps(
 
 
 def _whole(rows: Iterable[_Row], job: Job) -> list[list[_Row]]:
-    """Those in which all ranks took part; why others are left out the job says."""
-    found: dict[int, list[_Row]] = {}
+    """The collectives with all ranks; remarks of the job say why others are omitted."""
+    groups: dict[int, list[_Row]] = {}
     for row in rows:
-        found.setdefault(row.seq, []).append(row)
+        groups.setdefault(row.seq, []).append(row)
     whole = []
     twice = unlike = absent = 0
     lacking: collections.Counter[int] = collections.Counter()
-    for _, group in sorted(found.items()):
+    for _, group in sorted(groups.items()):
         if len({row.rank for row in group}) < len(group):
             twice += 1
         elif len({row.op for row in group}) > 1:
@@ -168,9 +168,9 @@ def _whole(rows: Iterable[_Row], job: Job) -> list[list[_Row]]:
 
 
 def _waits_elsewhere(job: Job, jobs: Iterable[Job], limits: Rules) -> None:
-    """Note of who is late for how long it waited in another group before.
+    """Note which late ranks waited in another group before, longer than usual.
 
-    More than else: for that it is late here, whatever its thread did meanwhile.
+    That is why such a rank is late here; stalls of its thread do not explain it.
     """
     for rank in job.ranks:
         late = {step.number for step in job.late(rank)}
@@ -198,7 +198,7 @@ def _waits_elsewhere(job: Job, jobs: Iterable[Job], limits: Rules) -> None:
 
 
 def _waits(job: Job, rank: int, other: Job) -> list[tuple[int, int]]:
-    """By number of a step: for how long before it ``rank`` waited in ``other``."""
+    """(number of a step, how long ``rank`` waited in ``other`` before it)."""
     spans = sorted(
         (arrival.enter, arrival.released)
         for step in other.steps
@@ -206,16 +206,16 @@ def _waits(job: Job, rank: int, other: Job) -> list[tuple[int, int]]:
     )
     begins = [begin for begin, _ in spans]
     ends = list(itertools.accumulate((end for _, end in spans), max))
-    found = []
+    waits = []
     for step in job.steps:
         arrival = step.arrivals[rank]
         assert arrival.since is not None
         first = bisect.bisect_right(ends, arrival.since)
         last = bisect.bisect_left(begins, arrival.enter)
-        found.append(
+        waits.append(
             (step.number, union(spans[first:last], arrival.since, arrival.enter))
         )
-    return found
+    return waits
 
 
 def _left_out(job: Job, count: int, why: str) -> None:
@@ -224,35 +224,37 @@ def _left_out(job: Job, count: int, why: str) -> None:
 
 
 def _is_queued(op: str) -> bool:
-    """Whether a device does it when its queue gets there, and not the host at once.
+    """Whether a device executes it later, from a queue, rather than the host at once.
 
-    Gloo's own threads begin with it, so that all others can wait for nothing else.
+    Gloo's threads begin with it when it is enqueued, so other ranks wait for that.
     """
     return not op.startswith("gloo:")
 
 
 def _by_device(group: Sequence[_Row]) -> list[Arrival]:
-    """Each by its own clock: it waited for as long as its device was in it."""
-    found = []
+    """Arrivals by each rank's own clock: it waited while its device was in it."""
+    arrivals = []
     for row in group:
         assert row.lasted is not None and row.ended_by is not None
-        # Its queue may have got there later than the host; at the latest by then.
+        # The device may have entered it later than the host, at the latest by then.
         latest = row.ended_by - row.lasted
         if row.started_by is not None:
             latest = min(latest, row.started_by)
         late = max(0, latest - row.t)
-        made = _arrival(row, row.lasted)
-        found.append(dataclasses.replace(made, early=row.bound, late=row.bound + late))
-    return found
+        arrival = _arrival(row, row.lasted)
+        arrivals.append(
+            dataclasses.replace(arrival, early=row.bound, late=row.bound + late)
+        )
+    return arrivals
 
 
 def _by_clocks(
     whole: Iterable[Sequence[_Row]], clocks: Mapping[str, Clock]
 ) -> Iterator[tuple[int, list[Arrival]]]:
-    """Each until the last one had enqueued; none if clocks cannot be compared.
+    """Arrivals that wait until the last rank enqueued; none if clocks are not aligned.
 
-    Who enqueued while another had not done so with the one before waits for this one
-    only since then: of several in one go the first one was waited for, and not all.
+    If a rank enqueues several at once, it waits for the first, and for the next only
+    after the last rank has enqueued the first.
     """
     before: int | None = None
     for group in whole:
@@ -263,23 +265,23 @@ def _by_clocks(
         times = [(row.t, 0) if one_boot else clocks[row.sid].at(row.t) for row in group]
         last = max(when for when, _ in times)
         arrivals = []
-        for one, (when, bound) in zip(group, times, strict=True):
+        for row, (when, bound) in zip(group, times, strict=True):
             ahead = 0 if before is None else max(0, min(before, last) - when)
-            made = _arrival(one, last - when - ahead, ahead)
+            arrival = _arrival(row, last - when - ahead, ahead)
             if not one_boot:
-                blur = one.bound
-                made = dataclasses.replace(
-                    made, doubt=bound + blur, early=blur, late=blur
+                blur = row.bound
+                arrival = dataclasses.replace(
+                    arrival, doubt=bound + blur, early=blur, late=blur
                 )
-            arrivals.append(made)
+            arrivals.append(arrival)
         before = last
         yield group[0].seq, arrivals
 
 
 def _arrival(row: _Row, wait: int, ahead: int = 0) -> Arrival:
-    """Its end is not known; what is known is that it did not end before that.
+    """The arrival of a row that waits for ``wait``; its real end may be later.
 
-    ``ahead`` is for how long after it was enqueued the one before was not over.
+    ``ahead`` is how long the collective before it lasted after it was enqueued.
     """
     enter = row.t + ahead
     end = enter + wait
@@ -296,8 +298,8 @@ def _arrival(row: _Row, wait: int, ahead: int = 0) -> Arrival:
     )
 
 
-def _told(job: Job, rows: Sequence[_Row], *, by_device: bool) -> None:
-    """Say what is known of its collectives, and what limits all that is claimed."""
+def _describe(job: Job, rows: Sequence[_Row], *, by_device: bool) -> None:
+    """Add remarks on what is known of the collectives, and what caps all claims."""
     source = (
         "imported from dumps of the Flight Recorder, where each collective is a step"
     )
@@ -309,20 +311,20 @@ def _told(job: Job, rows: Sequence[_Row], *, by_device: bool) -> None:
             "when hosts enqueued it is known, not whether devices waited for that "
             "(TORCH_NCCL_ENABLE_TIMING=1 records it): no claim is more than `coincides`"
         )
-    said = [f"{source}: {how}"]
+    remarks = [f"{source}: {how}"]
     if job.uncounted:
-        said.append(
+        remarks.append(
             "of how many ranks the process group is, dumps do not say: one without a "
             "dump may be the one that was late"
         )
     elif job.silent:
-        said.append(
+        remarks.append(
             f"dumps of {len(job.ranks)} of {job.world} ranks: a rank that is missing "
             "may be the one that was late; import its dump, too"
         )
     doubts = [arrival.doubt for step in job.steps for arrival in step.arrivals.values()]
     if 2 * max(doubts, default=0) > job.limit:
-        said.append(
+        remarks.append(
             f"clocks of its nodes can be compared up to {max(doubts) / 1e6:.1f} ms "
             "each: who was less late than both is not seen to be late"
         )
@@ -336,11 +338,11 @@ def _told(job: Job, rows: Sequence[_Row], *, by_device: bool) -> None:
     ):
         ranks = sorted({row.rank for row in rows if row.thread == thread})
         if ranks:
-            said.append(
+            remarks.append(
                 f"{ranks_named(ranks)}: which thread enqueued is not in the dumps, "
                 f"{who}: no claim is more than `coincides`"
             )
         for rank in ranks:
             caps[rank].append(f"which thread enqueued is not in its dump: {cap}")
-    job.caps = {rank: tuple(those) for rank, those in caps.items() if those}
-    job.remarks = [*said, *job.remarks]
+    job.caps = {rank: tuple(reasons) for rank, reasons in caps.items() if reasons}
+    job.remarks = [*remarks, *job.remarks]

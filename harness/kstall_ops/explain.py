@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""All that may be said of a store: who was late, why, and what cannot be known."""
+"""The explanation of a store: which rank was late, why, and what is not known."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from .runs import NAME, TABLE, Runs, runs
 from .straggler import Job
 
 _FAR = (1 << 63) - 1
-#: Of ranks that may have been last instead so many are named.
+#: How many ranks are named that may have been last instead.
 _RIVALS = 4
-#: Of process groups in which nobody was late so many are named, and remarks on them.
+#: How many process groups without a late rank are named, and how many remarks on them.
 _GROUPS, _REMARKS = 4, 8
-#: Making the table takes as long as `explain`, so only for queries that need it.
+#: Making the table takes as long as `explain`, so it is made only for such queries.
 _MAY_MEAN_FINDING = re.compile(
     r"finding|show\b|information_schema|duckdb_(tables|columns)", re.IGNORECASE
 )
@@ -67,7 +67,7 @@ SELECT sid, count(*) FROM collective m WHERE EXISTS (
     AND list_contains(?::VARCHAR[], s.class))
 GROUP BY sid
 """
-# Who enqueued a collective had not entered it before, and nobody had left it after it
+# A rank had not entered a collective before it was enqueued, and none left it after it
 # was seen to have ended.
 _COLLECTIVES = f"""
 WITH {TABLE}, c AS (SELECT *, {NAME} AS name FROM collective)
@@ -86,7 +86,7 @@ FROM c JOIN runs r ON c.name = r.job AND c.rank = r.rank AND c.sid = r.sid
 
 @dataclass
 class Lost:
-    """Stalls of one class on one node, late or not."""
+    """Stalls of one class on one node, whether or not a rank was late."""
 
     node: str
     cls: str
@@ -99,7 +99,7 @@ class Lost:
 
 @dataclass
 class Incident:
-    """What is bad enough when it happens once, whoever was late."""
+    """Stalls that are serious on one occurrence, whoever was late."""
 
     node: str
     cls: str
@@ -114,11 +114,11 @@ class Incident:
 
 @dataclass
 class Report:
-    """What is said, ready to be printed in any form."""
+    """The explanation, ready to be printed in any form."""
 
     nodes: list[str]
     verdicts: list[Verdict]
-    #: What had not ended when the recording did.
+    #: Collectives and stalls that had not ended when the recording did.
     hung: list[Hung]
     open: list[Open]
     incidents: list[Incident]
@@ -127,36 +127,36 @@ class Report:
     losses: list[dict[str, Any]]
     clocks: list[dict[str, Any]]
     remarks: list[str] = field(default_factory=list)
-    #: What is not in the store, though it was to be.
+    #: Recordings that should be in the store, but are not.
     missing: list[Missing] = field(default_factory=list)
 
 
 def report(path: Path, job: str | None = None) -> Report:
-    """Explain the store at ``path``, or of it one job.  Raises `OpsError`."""
+    """Explain the store at ``path``, or one job in it.  Raises `OpsError`."""
     limits = rules()
     with store.reading(path) as opened:
         health, remarks = _health(opened)
         starts = runs(opened)
         clocks = clocks_of(opened, starts)
-        found = straggler.jobs(opened, limits, starts)
-        found += enqueued.jobs(opened, limits, starts, clocks)
-        for one in found:
-            _partial(one, health)
+        jobs = straggler.jobs(opened, limits, starts)
+        jobs += enqueued.jobs(opened, limits, starts, clocks)
+        for each in jobs:
+            _partial(each, health)
         until = pending.known_until(opened)
-        hung = pending.hung(opened, found, until, health, limits)
+        hung = pending.hung(opened, jobs, until, health, limits)
         if job is not None:
-            names = list(dict.fromkeys(one.of for one in found))
+            names = list(dict.fromkeys(each.of for each in jobs))
             names += [hang.job for hang in hung if hang.job not in names]
-            found = [one for one in found if one.of == job]
+            jobs = [each for each in jobs if each.of == job]
             hung = [hang for hang in hung if hang.job == job]
             if job not in names:
                 known = ", ".join(map(shown, names)) or "none has marks"
                 raise OpsError(f"no job {shown(job)} in {path}; known: {known}")
-        made = Report(
+        result = Report(
             nodes=sorted(set(health.nodes.values())),
             verdicts=[
-                _ordered(opened, chains.judge(opened, one, health, limits), clocks)
-                for one in found
+                _ordered(opened, chains.judge(opened, each, health, limits), clocks)
+                for each in jobs
             ],
             hung=hung,
             open=pending.stalls(opened, until, health, limits),
@@ -168,8 +168,8 @@ def report(path: Path, job: str | None = None) -> Report:
             remarks=remarks,
             missing=list(health.missing),
         )
-    made.remarks += _unknown(made, found)
-    return made
+    result.remarks += _unknown(result, jobs)
+    return result
 
 
 def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
@@ -215,8 +215,8 @@ def _health(opened: duckdb.DuckDBPyConnection) -> tuple[Health, list[str]]:
     ]
     health = Health(
         caps={sid: tuple(texts) for sid, texts in caps.items()},
-        losses={sid: tuple(found) for sid, found in losses.items()},
-        refused={sid: frozenset(found) for sid, found in refused.items()},
+        losses={sid: tuple(intervals) for sid, intervals in losses.items()},
+        refused={sid: frozenset(providers) for sid, providers in refused.items()},
         nodes=nodes,
         unrecorded=_unrecorded(opened),
         missing=gone,
@@ -229,7 +229,7 @@ def _ordered(
     verdict: Verdict,
     clocks: Mapping[str, align.Clock],
 ) -> Verdict:
-    """Note of each rank that was late which others may have been instead."""
+    """Note for each straggler which other ranks may have been last instead."""
     boots = dict(opened.execute("SELECT sid, boot_id FROM session").fetchall())
     verdict.stragglers = [
         dataclasses.replace(
@@ -242,7 +242,7 @@ def _ordered(
 
 
 def _partial(job: Job, health: Health) -> None:
-    """Note on which missing recordings the job may have ranks."""
+    """Note which missing recordings may have ranks of the job."""
     job.unseen = missing.unseen(health.missing, job.world, len(job.ranks))
     if job.unseen:
         job.remarks.append(
@@ -257,22 +257,22 @@ def _unrecorded(opened: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
 
 
 def _unrecorded_text(health: Health) -> list[str]:
-    """A line for each reason, however many nodes it is the same on."""
+    """A line for each reason, with all nodes that have it."""
     nodes: dict[tuple[str, str], set[str]] = {}
     for sid, whys in health.unrecorded.items():
         for cls, why in whys.items():
             nodes.setdefault((cls, why), set()).add(health.nodes[sid])
     classes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for (cls, why), those in nodes.items():
-        classes.setdefault((why, tuple(sorted(those))), []).append(cls)
-    found = []
+    for (cls, why), affected in nodes.items():
+        classes.setdefault((why, tuple(sorted(affected))), []).append(cls)
+    lines = []
     for (why, where), names in classes.items():
         more = f" and {len(where) - 4} more" if len(where) > 4 else ""
-        found.append(
+        lines.append(
             f"{', '.join(map(shown, where[:4]))}{more}: not recorded: "
             f"{', '.join(names)} ({shown(why)})"
         )
-    return found
+    return lines
 
 
 def _lost(opened: duckdb.DuckDBPyConnection) -> list[Lost]:
@@ -289,7 +289,7 @@ def _incidents(opened: duckdb.DuckDBPyConnection, limits: Rules) -> list[Inciden
         "SELECT node, class, coalesce(cause, ''), device, count(*) "
         "FROM stall JOIN session USING (sid) GROUP BY ALL ORDER BY ALL"
     ).fetchall()
-    found = []
+    incidents = []
     for node, cls, cause, device, n in rows:
         rule = limits.classes[cls]
         if not rule.counts_once(cause):
@@ -298,10 +298,20 @@ def _incidents(opened: duckdb.DuckDBPyConnection, limits: Rules) -> list[Inciden
             **{"n": str(n), "cause": shown(cause) or "cause unknown"},
             "device": "a device" if device is None else shown(device),
         }
-        text, fix = chains.filled(rule.once_say, names), chains.filled(rule.fix, names)
-        one = Incident(node, cls, cause, device, n, text, fix, rule.doc, rule.not_said)
-        found.append(one)
-    return found
+        incidents.append(
+            Incident(
+                node=node,
+                cls=cls,
+                cause=cause,
+                device=device,
+                n=n,
+                text=chains.filled(rule.once_say, names),
+                fix=chains.filled(rule.fix, names),
+                doc=rule.doc,
+                not_said=rule.not_said,
+            )
+        )
+    return incidents
 
 
 def _dicts(opened: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
@@ -313,9 +323,9 @@ def _dicts(opened: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
 def clocks_of(
     opened: duckdb.DuckDBPyConnection, starts: Runs | None = None
 ) -> dict[str, align.Clock]:
-    """The clock of each session, brought to one scale as far as that can be done.
+    """The clock of each session, aligned as far as possible.
 
-    ``starts`` of all jobs if they are known already.
+    ``starts`` are those of all jobs, if they are known already.
     """
     sessions = opened.execute(
         "SELECT sid, boot_id FROM session ORDER BY node, began"
@@ -325,8 +335,8 @@ def clocks_of(
         "WHERE t_mono IS NOT NULL"
     ).fetchall()
     starts = starts or runs(opened)
-    found = opened.execute(_COLLECTIVES, [starts.rows]).fetchall()
-    shared = [align.Collective(*row) for row in found]
+    collectives = opened.execute(_COLLECTIVES, [starts.rows]).fetchall()
+    shared = [align.Collective(*row) for row in collectives]
     return align.clocks([sid for sid, _ in sessions], rows, shared, dict(sessions))
 
 
@@ -335,14 +345,14 @@ def _clocks(
 ) -> list[dict[str, Any]]:
     nodes = dict(opened.execute("SELECT sid, node FROM session").fetchall())
     ends = dict(opened.execute("SELECT sid, began FROM session").fetchall())
-    found = []
+    entries = []
     for sid, clock in clocks.items():
         bound = clock.at(ends[sid])[1] if clock.points else None
         drift = None
         if len(clock.points) > 1:
             first, last = clock.points
             drift = (last.offset - first.offset) / (last.t - first.t) * 1e6
-        found.append(
+        entries.append(
             {
                 "node": nodes[sid],
                 "method": "refuted by a collective" if clock.refuted else clock.method,
@@ -351,47 +361,47 @@ def _clocks(
                 "bound_ns": bound if clock.known else None,
             }
         )
-    return found
+    return entries
 
 
 def _unknown(report: Report, jobs: Sequence[Job]) -> list[str]:
-    """What cannot be known from this store."""
-    found = []
+    """What is not known from this store, in words."""
+    remarks = []
     if not jobs and not report.hung:
-        found.append(
+        remarks.append(
             "no marks of collectives: which rank was late cannot be known; the job has "
             "to write `kstall step=N phase=enter`, and exit, to "
             "/sys/kernel/tracing/instances/kstall/trace_marker (docs/operator.md), or "
             "PyTorch's dumps have to be imported: `kstall seal --flight-recorder`"
         )
-    for those, what in (
+    for affected, what in (
         (
             [job for job in jobs if len(job.ranks) < 2],
             "one rank: there is no other to be late for",
         ),
         ([job for job in jobs if not job.steps], "no whole step of all ranks"),
     ):
-        found += [f"{_titles(group)}: {what}" for group in _alike(those)]
+        remarks += [f"{_titles(group)}: {what}" for group in _alike(affected)]
     for entry in report.clocks:
         if entry["bound_ns"] is None:
-            found.append(
+            remarks.append(
                 f"{shown(entry['node'])}: its clock cannot be aligned "
                 f"({entry['method']}): order across nodes is unordered"
             )
     for entry in report.oracles:
         if entry["verdict"] == "disagrees":
-            found.append(
+            remarks.append(
                 f"{shown(entry['node'])}: {shown(entry['provider'])} is refused: it "
                 f"says {_amount(entry, 'ours')}, its oracle {_amount(entry, 'theirs')}"
             )
         elif entry["verdict"] == "unknown":
-            found.append(
+            remarks.append(
                 f"{shown(entry['node'])}: {shown(entry['provider'])} was compared "
                 "with no oracle"
             )
     for entry in report.losses:
-        found.append(f"{shown(entry['node'])}: {_loss_text(entry)}")
-    return found
+        remarks.append(f"{shown(entry['node'])}: {_loss_text(entry)}")
+    return remarks
 
 
 def _amount(entry: dict[str, Any], name: str) -> str:
@@ -400,7 +410,7 @@ def _amount(entry: dict[str, Any], name: str) -> str:
 
 
 def _loss_text(entry: dict[str, Any]) -> str:
-    """In words, and as the recorder has it."""
+    """A loss in words, followed by the recorder's own reason."""
     reason = shown(entry["reason"] or "no reason given")
     word, _, rest = reason.partition(" ")
     provider, _, least = rest.partition(" ")
@@ -420,51 +430,51 @@ def _loss_text(entry: dict[str, Any]) -> str:
 
 
 def thread(late: chains.Straggler) -> str:
-    """Which of the rank's threads was late, if that is known."""
+    """The late thread of a straggler, as text."""
     return "unknown" if late.tid is None else str(late.tid)
 
 
 def elsewhere(late: chains.Straggler) -> str | None:
-    """What is said of a cause that no event of the rank's own thread shows."""
+    """The text on the cause if no event of the rank's thread shows it; else None."""
     share = late.elsewhere
     if share is None:
         return None
     if late.tid is None:
         return "not known, as it is not known which of its threads was late"
-    said = "not in kernel events"
+    text = "not in kernel events"
     if any(finding.level != "observed" for finding in late.findings):
-        said += f" of its thread, which cover {share:.0%} of the lateness"
-    return said + chains.without(late.unrecorded)
+        text += f" of its thread, which cover {share:.0%} of the lateness"
+    return text + chains.without(late.unrecorded)
 
 
 def unordered(late: chains.Straggler) -> list[str]:
-    """Who may have been last instead, a line each."""
-    found = []
-    for one in late.unordered[:_RIVALS]:
+    """A line for each rank that may have been last instead."""
+    lines = []
+    for rival in late.unordered[:_RIVALS]:
         within = "clocks are not aligned"
-        if one.within_ns is not None:
-            within = f"within {math.ceil(one.within_ns / 1000)} us"
-        found.append(
-            f"rank {one.rank} came about as late in {len(one.steps)} of these steps "
-            f"({straggler.ranks_text(one.steps)}): unordered ({within})"
+        if rival.within_ns is not None:
+            within = f"within {math.ceil(rival.within_ns / 1000)} us"
+        lines.append(
+            f"rank {rival.rank} came about as late in {len(rival.steps)} of these "
+            f"steps ({straggler.ranks_text(rival.steps)}): unordered ({within})"
         )
     if len(late.unordered) > _RIVALS:
         more = len(late.unordered) - _RIVALS
-        found.append(f"so did {more} more, in fewer steps or as many")
-    return found
+        lines.append(f"so did {more} more, in fewer steps or as many")
+    return lines
 
 
 def _alike(jobs: Iterable[Job]) -> list[list[Job]]:
-    """Process groups of one job together, of which there may be hundreds."""
-    found: dict[tuple[str, ...], list[Job]] = {}
+    """Process groups in lists by job, as there may be hundreds."""
+    groups: dict[tuple[str, ...], list[Job]] = {}
     for job in jobs:
         key = (job.of, job.word) if job.group is not None else (job.name, job.start, "")
-        found.setdefault(key, []).append(job)
-    return list(found.values())
+        groups.setdefault(key, []).append(job)
+    return list(groups.values())
 
 
 def _titles(jobs: Sequence[Job]) -> str:
-    """What several process groups of a job are called, or one, or a job."""
+    """The title of a job, a process group, or several groups of a job."""
     if len(jobs) == 1:
         return title(jobs[0])
     names = [shown(job.group) for job in jobs[:_GROUPS]]
@@ -479,15 +489,15 @@ def _named(job: Job) -> str:
 
 
 def title(job: Job) -> str:
-    """What a job is called."""
-    said = _named(job)
+    """The title of a job or of a process group."""
+    text = _named(job)
     if job.group is not None:
-        said += f", process group {shown(job.group)}"
-    return f"{said}, {job.start}" if job.start else said
+        text += f", process group {shown(job.group)}"
+    return f"{text}, {job.start}" if job.start else text
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """All of it for programs; `schema` is raised when a key changes its meaning."""
+    """The report for programs; `schema` is raised when a key changes its meaning."""
     return {
         "schema": 1,
         "nodes": report.nodes,
@@ -500,7 +510,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "steps": len(verdict.job.steps),
                 "median_step_ns": verdict.job.median,
                 "late_from_ns": verdict.job.limit,
-                "verdict": verdict.said,
+                "verdict": verdict.outcome,
                 "slowed": verdict.slowed,
                 "remarks": verdict.job.remarks,
                 "stragglers": [_straggler_json(s) for s in verdict.stragglers],
@@ -510,25 +520,25 @@ def as_json(report: Report) -> dict[str, Any]:
         "hung": [dataclasses.asdict(hang) for hang in report.hung],
         "open": [dataclasses.asdict(stall) for stall in report.open],
         "incidents": [dataclasses.asdict(incident) for incident in report.incidents],
-        "lost": [dataclasses.asdict(one) for one in report.lost],
+        "lost": [dataclasses.asdict(row) for row in report.lost],
         "oracles": report.oracles,
         "losses": report.losses,
         "clocks": report.clocks,
-        "missing": [one._asdict() for one in report.missing],
+        "missing": [row._asdict() for row in report.missing],
         "unknown": report.remarks,
     }
 
 
 def _straggler_json(late: chains.Straggler) -> dict[str, Any]:
-    said = dataclasses.asdict(late)
-    for one in said["findings"]:
-        # JavaScript and jq round numbers above 2^53; SQL takes these as ids, too.
-        one["evidence_ids"] = [str(number) for number in one["evidence"]]
-    return said
+    entry = dataclasses.asdict(late)
+    for finding in entry["findings"]:
+        # JavaScript and jq round numbers above 2^53; SQL accepts text as ids, too.
+        finding["evidence_ids"] = [str(number) for number in finding["evidence"]]
+    return entry
 
 
 def findings(path: Path) -> list[tuple[Any, ...]]:
-    """Rows for `schema.FINDING`; one of NULLs for a rank that nothing explains.
+    """Rows for `schema.FINDING`; a rank that nothing explains has a row of NULLs.
 
     Raises `OpsError`.
     """
@@ -541,11 +551,11 @@ def findings(path: Path) -> list[tuple[Any, ...]]:
                 **{"rank": late.rank, "node": late.node, "sid": late.sid},
                 **{"tid": late.tid, "late": len(late.steps)},
             }
-            for said in late.findings or (None,):
+            for finding in late.findings or (None,):
                 row = dict(who)
-                if said is not None:
-                    p = said.control.p if said.control else None
-                    row = {**vars(said), **who, "class": said.cls, "p": p}
+                if finding is not None:
+                    p = finding.control.p if finding.control else None
+                    row = {**vars(finding), **who, "class": finding.cls, "p": p}
                 rows.append(tuple(row.get(name) for name in schema.FINDING))
     return rows
 
@@ -553,15 +563,15 @@ def findings(path: Path) -> list[tuple[Any, ...]]:
 def query(
     path: Path, sql: str, *, rows: int | None = None, seconds: float | None = None
 ) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    """`store.query`, with the table `finding` if it may be meant."""
+    """`store.query`, with the table `finding` if the query may use it."""
     extra = findings(path) if _MAY_MEAN_FINDING.search(sql) else None
     return store.query(path, sql, rows=rows, seconds=seconds, findings=extra)
 
 
 def as_text(report: Report) -> str:
-    """For people at a terminal."""
+    """The report as text for a terminal."""
     limits = rules()
-    lines = _said(report, limits)
+    lines = _sections(report, limits)
     if report.remarks:
         lines += ["", "what cannot be known, or only with doubt"]
         lines += [f"  - {text}" for text in report.remarks]
@@ -571,7 +581,7 @@ def as_text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _said(report: Report, limits: Rules) -> list[str]:
+def _sections(report: Report, limits: Rules) -> list[str]:
     lines: list[str] = []
     for stuck in report.hung:
         lines += _hung_text(stuck)
@@ -616,23 +626,23 @@ def _said(report: Report, limits: Rules) -> list[str]:
 
 
 def hung_title(hang: Hung) -> str:
-    """Who waits, where, for how long, and for whom."""
+    """Which ranks wait, in which step, for how long, and for which others."""
     name = f"job {shown(hang.job)}" if hang.job else "the job without a name"
-    said = f"{name} hangs in step {hang.step}: {_ranks(hang.waiting, 'waits', 'wait')}"
-    said += f", for {hang.waited_ns / 1e9:.1f} s so far"
+    text = f"{name} hangs in step {hang.step}: {_ranks(hang.waiting, 'waits', 'wait')}"
+    text += f", for {hang.waited_ns / 1e9:.1f} s so far"
     if hang.absent:
         absent = [rank.rank for rank in hang.absent]
-        said += f"; {_ranks(absent, 'has not entered it', 'have not entered it')}"
+        text += f"; {_ranks(absent, 'has not entered it', 'have not entered it')}"
     elif not (hang.unknown or hang.silent or hang.unseen):
-        said += "; these are all"
+        text += "; these are all"
     if hang.unknown:
         early = _ranks(hang.unknown, "is not known", "are not known")
-        said += f"; {early}, as the recording ends too early"
+        text += f"; {early}, as the recording ends too early"
     if hang.silent:
-        said += f"; of {hang.silent} more there are no marks at all"
+        text += f"; of {hang.silent} more there are no marks at all"
     if hang.unseen:
-        said += f"; recordings are missing ({hang.unseen}), which may have more ranks"
-    return said
+        text += f"; recordings are missing ({hang.unseen}), which may have more ranks"
+    return text
 
 
 def _ranks(ranks: Sequence[int], singular: str, plural: str) -> str:
@@ -640,7 +650,7 @@ def _ranks(ranks: Sequence[int], singular: str, plural: str) -> str:
 
 
 def absent_title(absent: Absent) -> str:
-    """Where a rank was last, and since when."""
+    """The last mark of a rank, and its age."""
     last = "had entered" if absent.phase == "enter" else "had left"
     text = (
         f"rank {absent.rank} on {shown(absent.node)}, thread {absent.tid}, {last} step "
@@ -672,14 +682,14 @@ def open_text(stall: Open) -> str:
     who = "no thread" if stall.tid is None else f"thread {stall.tid}"
     if stall.comm:
         who += f" ({shown(stall.comm)})"
-    said = f"{stall.cls} on {shown(stall.node)}, {who}: {stall.text}"
+    text = f"{stall.cls} on {shown(stall.node)}, {who}: {stall.text}"
     if stall.doubts:
-        said += f"; or its end was not seen: {', '.join(stall.doubts)}"
-    return said
+        text += f"; or its end was not seen: {', '.join(stall.doubts)}"
+    return text
 
 
 def measure(job: Job) -> tuple[str, str]:
-    """Of whom and of what it is said that somebody was late, or not."""
+    """The ranks and the steps that were judged, as text."""
     if not job.steps:
         return straggler.ranks_named(job.ranks), "no whole step"
     text = f"{len(job.steps)} steps of {job.median / 1e6:.1f} ms (median)"
@@ -693,7 +703,7 @@ def _job_text(verdict: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
     job = verdict.job
     lines = [f"{title(job)}: {', '.join(measure(job))}"]
     lines += [f"  ! {text}" for text in job.remarks]
-    if verdict.said == "nothing" and len(job.ranks) > 1 and job.steps:
+    if verdict.outcome == "nothing" and len(job.ranks) > 1 and job.steps:
         count = len(job.late_steps())
         none = "of these ranks none" if job.partial else "no rank"
         lines.append(
@@ -725,11 +735,11 @@ def _job_text(verdict: Verdict, limits: Rules, *, hangs: bool) -> list[str]:
 
 
 def arranged(report: Report) -> tuple[list[Verdict], list[list[Job]]]:
-    """All jobs, process groups with a straggler first; then the groups in which nobody
-    was seen to be late, those of one job together, of which there may be hundreds."""
+    """All jobs, process groups with a straggler first; then the groups without a late
+    rank in lists by job, as there may be hundreds."""
     quiet = [verdict.job for verdict in report.verdicts if _is_quiet(verdict)]
     rest = [verdict for verdict in report.verdicts if not _is_quiet(verdict)]
-    rest.sort(key=lambda one: one.job.group is not None and not one.stragglers)
+    rest.sort(key=lambda entry: entry.job.group is not None and not entry.stragglers)
     return rest, _alike(quiet)
 
 
@@ -737,27 +747,27 @@ def _jobs_text(report: Report, limits: Rules) -> list[str]:
     hung = {stuck.job for stuck in report.hung}
     rest, quiet = arranged(report)
     lines: list[str] = []
-    for one in rest:
-        lines += _job_text(one, limits, hangs=one.job.name in hung)
+    for verdict in rest:
+        lines += _job_text(verdict, limits, hangs=verdict.job.name in hung)
     for groups in quiet:
-        said = quiet_text(groups)
-        lines += [said.title, *(f"  ! {text}" for text in said.remarks)]
-        lines += [f"  {said.verdict}"] if said.verdict else []
+        summary = quiet_text(groups)
+        lines += [summary.title, *(f"  ! {text}" for text in summary.remarks)]
+        lines += [f"  {summary.verdict}"] if summary.verdict else []
     return lines
 
 
 def _is_quiet(verdict: Verdict) -> bool:
-    """Whether nobody was seen to be late in a process group."""
+    """Whether it is a process group without a late rank."""
     return (
         verdict.job.group is not None
-        and verdict.said == "nothing"
+        and verdict.outcome == "nothing"
         and not verdict.job.late_steps()
     )
 
 
 @dataclass(frozen=True)
 class Quiet:
-    """What is to be said of process groups in which nobody was seen to be late."""
+    """The text on process groups without a late rank."""
 
     title: str
     remarks: tuple[str, ...]
@@ -765,13 +775,13 @@ class Quiet:
 
 
 def quiet_text(jobs: Sequence[Job]) -> Quiet:
-    """Of one or several process groups of a job, of all at once."""
+    """The common text on one or several process groups of a job."""
     heard = [job for job in jobs if job.steps and len(job.ranks) > 1]
     if len(jobs) == 1:
-        said = f"{title(jobs[0])}: {', '.join(measure(jobs[0]))}"
+        heading = f"{title(jobs[0])}: {', '.join(measure(jobs[0]))}"
     else:
         ranks = sorted({rank for job in jobs for rank in job.ranks})
-        said = f"{_titles(jobs)}: {straggler.ranks_named(ranks)} in all"
+        heading = f"{_titles(jobs)}: {straggler.ranks_named(ranks)} in all"
     texts = collections.Counter(text for job in jobs for text in job.remarks)
     remarks = [
         text if count == len(jobs) else f"{count} of them: {text}"
@@ -781,44 +791,44 @@ def quiet_text(jobs: Sequence[Job]) -> Quiet:
         remarks.append(f"… {len(texts) - _REMARKS} more: kstall explain --json")
     verdict = None
     if heard:
-        partial = any(one.partial for one in heard)
+        partial = any(job.partial for job in heard)
         none = "of these ranks none" if partial else "no rank"
         verdict = f"{none} was {heard[0].word}"
         if len(heard) < len(jobs):
             verdict += f" in {len(heard)} of them; the others cannot tell"
-    return Quiet(said, tuple(remarks), verdict)
+    return Quiet(heading, tuple(remarks), verdict)
 
 
 def evidence(finding: chains.Finding, coverage: float) -> str:
-    """What it covers, and how much that is."""
-    said = f"covers {finding.coverage or 0:.0%} of the lateness (median)"
-    said += (
+    """How much of the lateness a finding covers, as text."""
+    text = f"covers {finding.coverage or 0:.0%} of the lateness (median)"
+    text += (
         f", at least {coverage:.0%} in {finding.covered} of {finding.late} late steps"
     )
     if finding.impact is not None:
-        said += f", there {finding.impact:.0%} of a median step on average"
-    return f"{said}; {finding.n} record{'s' * (finding.n != 1)}"
+        text += f", there {finding.impact:.0%} of a median step on average"
+    return f"{text}; {finding.n} record{'s' * (finding.n != 1)}"
 
 
 def meanings(report: Report, limits: Rules) -> list[tuple[str, str]]:
-    """How sure each level is that is in there, for who has not read the manual."""
-    found = [
+    """The meaning of each level that the report uses, for readers new to kstall."""
+    findings = [
         finding
         for verdict in report.verdicts
         for late in verdict.stragglers
         for finding in late.findings
     ]
-    levels = {one.level for one in found}
+    levels = {finding.level for finding in findings}
     levels |= {"coincides" for hang in report.hung for rank in hang.absent if rank.cls}
     levels |= {"observed"} if report.incidents else set()
-    said = {
+    texts = {
         "explains": "on the late thread itself, before it arrived, and steps without "
         "it are less late; p is how likely that is by chance; [warn] from "
         f"{limits.warn:.0%} of a median step on, [high] from {limits.high:.0%}",
         "coincides": "at that time, on a thread of that rank; it may not be the reason",
         "observed": "it was recorded; nothing ties it to who was late",
     }
-    return [(level, text) for level, text in said.items() if level in levels]
+    return [(level, text) for level, text in texts.items() if level in levels]
 
 
 def _finding_text(finding: chains.Finding, coverage: float) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Files that are written: as a whole, or not at all."""
+"""Writing files as a whole, or not at all."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import duckdb
 
 from .errors import OpsError, shown
 
-#: Where a file of DuckDB says what it is.
+#: Position and value of the magic number of DuckDB's files.
 _MAGIC_AT, _MAGIC = 8, b"DUCK"
 
 
 @contextmanager
 def replacing(path: Path, *, store: bool = False) -> Iterator[Path]:
-    """A draft beside ``path`` that takes its place when the block ends well.
+    """A draft beside ``path`` that replaces it if the block raises no exception.
 
-    Raises `OpsError` if a file cannot be read or written; then ``path`` is as it was,
-    and nothing is left beside it.  Only a ``store`` takes the place of a store.
+    Raises `OpsError` if a file cannot be read or written; then ``path`` is unchanged,
+    and nothing is left beside it.  Only a ``store`` may replace a store.
     """
     _check(path, store=store)
-    # The file that a link leads to is replaced, not the link: /dev/stdout is one.
+    # Replace the target of a link, not the link, as with /dev/stdout.
     target = path.resolve()
     draft = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
@@ -32,7 +32,7 @@ def replacing(path: Path, *, store: bool = False) -> Iterator[Path]:
         yield draft
         draft.replace(target)
     except OSError as error:
-        # Some have no name of a file, as what is written into one that is open.
+        # An error of an open file, as in write(), has no file name.
         where = error.filename if error.filename not in (None, str(draft)) else path
         text = f"{where}: {error.strerror or error}"
         raise OpsError(shown(f"{text}; {path} is as it was", 400)) from None
@@ -70,9 +70,9 @@ def _is_database(path: Path) -> bool:
 
 
 def _remove(draft: Path) -> None:
-    for one in (draft, draft.with_name(draft.name + ".wal")):
+    for file in (draft, draft.with_name(draft.name + ".wal")):
         try:
-            one.unlink()
+            file.unlink()
         except OSError:
-            # It is not there, or the error that kept it from being made is told.
+            # It does not exist, or another error is already being reported.
             continue

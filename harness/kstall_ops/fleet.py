@@ -2,8 +2,8 @@
 """Fetch recordings from agents, over the pipe of any command that reaches a node.
 
 No port listens: ``ssh``, ``srun`` or ``kubectl exec`` start the agent, and its standard
-input and output are the connection.  A node that is dead, stopped or older costs the
-others nothing, and is named.
+input and output are the connection.  A node that is dead, stopped or older does not
+delay the others, and is reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 from . import missing, recording, seal
 from .errors import OpsError, shown
 
-#: Of what is spoken on the pipe.
+#: Version of the protocol, see docs/recording.md.
 VERSION = 1
 PINGS = 16
 ALL, NONE, SOME = seal.ALL, seal.NONE, seal.SOME
@@ -46,25 +46,25 @@ _RANGE = re.compile(r"([^\[\],]*)\[([\d,-]+)\]([^\[\],]*)")
 
 
 class AgentError(OpsError):
-    """A node from which nothing can be had; the text says why."""
+    """A node from which nothing can be fetched; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """What became of one node."""
+    """The result for one node."""
 
     node: str
     ok: bool
-    said: str
+    outcome: str
 
 
 @dataclass(frozen=True)
 class Pulled:
-    """What became of all of them."""
+    """The results for all nodes."""
 
     nodes: tuple[Node, ...]
     summary: str
-    #: Whether there is anything of theirs in the store.
+    #: Whether any of their recordings are in the store.
     came: bool
 
     @property
@@ -76,9 +76,9 @@ class Pulled:
 
 
 def expand(text: str) -> list[str]:
-    """``n[1-3],m`` as names; ``@group`` is asked of ClusterShell's ``nodeset``.
+    """The names in ``n[1-3],m``; ``@group`` is resolved by ClusterShell's ``nodeset``.
 
-    Raises `OpsError` on what is no name: it becomes a word of a command line.
+    Raises `OpsError` for invalid names, as names become words of a command line.
     """
     names: list[str] = []
     if text.count("[") != text.count("]"):
@@ -127,10 +127,10 @@ def pull(
     limit: float = 900,
     keep: Path | None = None,
 ) -> Pulled:
-    """Fetch from all ``nodes`` at once, and seal what came.
+    """Fetch from all ``nodes`` at once, and seal what they sent.
 
     ``via`` is a command line in which ``{node}`` stands for the name; no shell reads
-    it.  ``timeout`` is for how long an agent may say nothing, ``limit`` for how long it
+    it.  ``timeout`` is how many seconds an agent may be silent, ``limit`` how many it
     may take in all.
     """
     try:
@@ -154,13 +154,13 @@ def pull(
         ]
         with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
             try:
-                results = list(pool.map(lambda job: _one(*job), jobs))
+                results = list(pool.map(lambda job: _pull_node(*job), jobs))
             except BaseException:
                 limits.stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise
-        # What is missing has to be known wherever these are sealed.
-        missing.note(top, {n.node: None if n.ok else n.said for n, _ in results})
+        # In a file, so that a later `kstall seal` knows which nodes are missing, too.
+        missing.note(top, {n.node: None if n.ok else n.outcome for n, _ in results})
         done, sealed = _sealed(results, path)
         summary = "nothing came, the store is as it was"
         came = bool(sealed.added or sealed.same)
@@ -177,20 +177,20 @@ def pull(
 def _sealed(
     results: Sequence[tuple[Node, list[Path]]], path: Path
 ) -> tuple[list[Node], seal.Sealed]:
-    """What became of the nodes whose recordings came, and of the recordings."""
-    dirs = [dir for _, found in results for dir in found]
+    """Seal the recordings; the results for their nodes, and that of sealing."""
+    dirs = [dir for _, pulled in results for dir in pulled]
     if not dirs:
         return [node for node, _ in results], seal.Sealed()
     try:
         sealed = seal.seal(dirs, path)
     except seal.NothingSealed as error:
         sealed = seal.Sealed(left_out=error.left_out)
-    bad = {one.dir: one for one in sealed.left_out}
+    bad = {damaged.dir: damaged for damaged in sealed.left_out}
     done = []
-    for node, found in results:
+    for node, pulled in results:
         whys = [
             f"{dir.name.removeprefix(f'{node.node}.')}: {bad[dir].row.reason}"
-            for dir in found
+            for dir in pulled
             if dir in bad
         ]
         text = f"sent what is no recording: {'; '.join(whys)}"
@@ -198,21 +198,21 @@ def _sealed(
     return done, sealed
 
 
-def _one(
+def _pull_node(
     argv: list[str], node: str, limits: _Limits, top: Path
 ) -> tuple[Node, list[Path]]:
     draft = Path(tempfile.mkdtemp(prefix=".pull-", dir=top))
     try:
         with _Agent(argv, limits) as agent:
             count = _fetch(agent, draft)
-        found = []
+        pulled = []
         for dir in sorted(path for path in draft.iterdir() if path.is_dir()):
             target = top / f"{node}.{dir.name}"
             shutil.rmtree(target, ignore_errors=True)
-            found.append(dir.rename(target))
-        if not found:
+            pulled.append(dir.rename(target))
+        if not pulled:
             return Node(node, False, "has no recording"), []
-        return Node(node, True, f"{len(found)} recordings, {count} bytes"), found
+        return Node(node, True, f"{len(pulled)} recordings, {count} bytes"), pulled
     except AgentError as error:
         return Node(node, False, str(error)), []
     except OSError as error:
@@ -223,22 +223,22 @@ def _one(
 
 
 def _fetch(agent: _Agent, draft: Path) -> int:
-    said = agent.ask({"op": "hello", "version": VERSION}, "hello")
-    if said.get("version") != VERSION:
+    answer = agent.ask({"op": "hello", "version": VERSION}, "hello")
+    if answer.get("version") != VERSION:
         raise AgentError(
-            f"its agent speaks version {shown(said.get('version'))}, this kstall "
+            f"its agent speaks version {shown(answer.get('version'))}, this kstall "
             f"{VERSION}; copy the kstall-node that came with it"
         )
     clock = [_ping(agent)]
     agent.send({"op": "pull"})
     total = 0
     while True:
-        said = agent.line()
-        if said.get("op") == "end":
+        answer = agent.line()
+        if answer.get("op") == "end":
             break
-        name, size = said.get("path"), said.get("size")
-        if said.get("op") != "file" or not isinstance(name, str):
-            raise AgentError(f"said {shown(said)} instead of a file")
+        name, size = answer.get("path"), answer.get("size")
+        if answer.get("op") != "file" or not isinstance(name, str):
+            raise AgentError(f"said {shown(answer)} instead of a file")
         if not _PATHS.fullmatch(name) or ".." in name:
             raise AgentError(f"sent {shown(name)}, which is no file of a recording")
         if not isinstance(size, int) or not 0 <= size <= _FILE:
@@ -253,21 +253,21 @@ def _fetch(agent: _Agent, draft: Path) -> int:
     for dir in draft.iterdir():
         with (dir / recording.FACTS).open("ab") as file:
             for fact in clock:
-                # A line that a killed recorder has torn ends here.
+                # The newline ends a line that a killed recorder left torn.
                 file.write(b"\n" + json.dumps(fact).encode() + b"\n")
     return total
 
 
 def _ping(agent: _Agent) -> dict[str, Any]:
-    """The tightest of several: half of its round trip bounds its error."""
+    """The shortest of several pings: half of its round trip bounds its error."""
     best: tuple[int, int, int] | None = None
     for number in range(PINGS):
         before = time.monotonic_ns()
-        said = agent.ask({"op": "ping", "n": number}, "pong")
+        answer = agent.ask({"op": "ping", "n": number}, "pong")
         after = time.monotonic_ns()
-        there = said.get("mono")
-        if said.get("n") != number or not isinstance(there, int):
-            raise AgentError(f"answered a ping with {shown(said)}")
+        there = answer.get("mono")
+        if answer.get("n") != number or not isinstance(there, int):
+            raise AgentError(f"answered a ping with {shown(answer)}")
         trip = after - before
         if best is None or trip < best[0]:
             best = (trip, (before + after) // 2 - there, there)
@@ -280,7 +280,7 @@ def _ping(agent: _Agent) -> dict[str, Any]:
 
 
 def _collector() -> str:
-    """Whose clock it is that all are compared with: of one boot of this machine."""
+    """A name for this machine's clock, the reference; it holds for one boot."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -290,7 +290,7 @@ def _collector() -> str:
 
 @dataclass(frozen=True)
 class _Limits:
-    """For how long an agent may be silent, may take in all, and whether to go on."""
+    """How long an agent may be silent and may take in all, and an event to stop it."""
 
     silence: float
     whole: float
@@ -298,9 +298,9 @@ class _Limits:
 
 
 def _text(line: bytes, limit: int) -> str:
-    """What a login says before the agent does, as it was meant to be read."""
-    said = line[:limit].decode(errors="backslashreplace").strip()
-    return f'"{shown(said)}"'
+    """Output before the agent's, such as a login's greeting, in quotes."""
+    text = line[:limit].decode(errors="backslashreplace").strip()
+    return f'"{shown(text)}"'
 
 
 class _Agent:
@@ -309,8 +309,8 @@ class _Agent:
     def __init__(self, argv: list[str], limits: _Limits) -> None:
         self._limits, self._buffer = limits, b""
         self._until = time.monotonic() + limits.whole
-        # In a file: nobody reads a pipe while a chatty ssh fills it.
         self._heard = False
+        # In a file, as nothing would read a pipe while ssh -v fills it.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
@@ -337,20 +337,20 @@ class _Agent:
         try:
             process.wait(0.5)
         except subprocess.TimeoutExpired:
-            # With all that it has started: a shell's ssh would stay.
+            # The whole group, as ssh would survive the shell that started it.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._errors.close()
 
-    def send(self, said: dict[str, Any]) -> None:
+    def send(self, request: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(said).encode() + b"\n")
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
         except OSError:
             raise self._gone() from None
 
-    def ask(self, said: dict[str, Any], wanted: str) -> dict[str, Any]:
-        self.send(said)
+    def ask(self, request: dict[str, Any], wanted: str) -> dict[str, Any]:
+        self.send(request)
         answer = self.line()
         if answer.get("op") != wanted:
             raise AgentError(f"said {shown(answer)} instead of {wanted}")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Dumps of PyTorch's Flight Recorder: what one rank asked of its process groups.
+"""Dumps of PyTorch's Flight Recorder: the collectives of one rank.
 
 In comes a file, ``nccl_trace_rank_N`` or what ``_dump_fr_trace_json`` returns; out come
 its collectives.  The format is that of FlightRecorder.hpp and FlightRecorderDetail.hpp
 in torch/csrc/distributed/c10d of PyTorch, of which 2.N only adds to 2.(N-1).
 
-A pickle is a program.  It is read instruction by instruction and never run: those that
-build lists, dicts, strings and numbers are followed, and any other is an error.  Who
-wrote one may want to keep its reader busy: all that is read has a limit.
+A pickle is a program.  It is read instruction by instruction and never run:
+instructions that build lists, dicts, strings and numbers are followed, and any other is
+an error.  As a dump may be malicious, everything that is read has a limit.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from . import recording
 from .errors import NotADump, shown
 from .straggler import ranks_named
 
-#: How the process group of all ranks is described.
+#: The description of the process group of all ranks.
 WHOLE = "default_pg"
-#: Of the dump; in another one keys mean something else.
+#: Major version of the format; in others keys have other meanings.
 MAJOR = 2
 #: A dump of 2000 collectives with their stacks has less than 2 MB, and 200,000
 #: instructions.  One of these may make an object of 100 bytes.
 _LARGEST, _INSTRUCTIONS = 64 << 20, 16_000_000
-#: In characters; what is longer is no name.
+#: The longest name, in characters.
 _LONGEST = 500
 _FAR = (1 << 63) - 1
 _RANK = re.compile(r"(?s)(?:.*\D)?(\d{1,9})(?:\.[A-Za-z]\w*)?")
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})")
 _RANKS = re.compile(r"\[\d{1,9}(?:, ?\d{1,9})*\]")
-#: In characters: the ranks of a process group of 100,000.
+#: The longest list of ranks, in characters: a process group of 100,000.
 _MANY = 1_000_000
-#: What nobody leaves before all have entered it, as names of collectives begin once
-#: their case, their backend and an underscore in front are gone.
+#: Collectives that no rank leaves before all have entered: how their names begin, in
+#: lower case, without backend and leading underscore.
 _SHARED = (
     *("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatter"),
     *("barrier", "sparse_all_reduce"),
@@ -59,32 +59,31 @@ _STRETCH, _ROUNDED = 1e-3, 1_000_000
 class Collective:
     """One collective as one rank saw it; times are ns of CLOCK_REALTIME."""
 
-    #: Name and description of its process group, and its ranks; none if that is not
-    #: known.
+    #: Name and description of its process group, and its ranks, empty if not known.
     group: tuple[str, str]
     ranks: tuple[int, ...]
     #: Its number in the group, the same on all ranks.
     seq: int
-    #: As "nccl:all_reduce": the backend, then what was asked.
+    #: As "nccl:all_reduce": the backend, then the operation.
     op: str
     #: When the host thread handed it over.
     enqueued: int
-    #: When it was seen to have started and ended: later than it did, by a watchdog's
-    #: interval of 0.1 s or by any time if that was stuck.  None: nobody looked.
+    #: When a watchdog saw that it had started and ended: later than it did, by 0.1 s,
+    #: or by any time if the watchdog was stuck.  None if that was not seen.
     started_by: int | None
     ended_by: int | None
-    #: From the one to the other by the device's own events, in ns; None without timing.
+    #: From start to end by the device's own events, in ns; None without timing.
     lasted: int | None
-    #: What the thread that handed it over is called; None if the dump does not tell.
+    #: The name of the thread that handed it over; None if it is not in the dump.
     thread: str | None
     #: Whether its stack is that of the process's first thread; None without a stack.
     first: bool | None
 
     @property
     def label(self) -> str:
-        """What its group is called; each of a group's backends counts by itself.
+        """The name of its group; each backend of a group is a group by itself.
 
-        With its ranks: those that one group was split into may have the same name.
+        It includes the ranks, as groups that were split from one may share a name.
         """
         name, about = self.group
         words = [about] if about and about != "undefined" else []
@@ -101,12 +100,12 @@ class Dump:
     rank: int
     version: str
     collectives: Sequence[Collective]
-    #: What was left out, in words.
+    #: What was left out, as text.
     remarks: Sequence[str]
 
 
 def find(path: Path) -> list[Path]:
-    """``path``, or of a directory all files that are named after a rank.
+    """``path``, or in a directory all files whose names end in a rank.
 
     Raises `NotADump`.
     """
@@ -115,14 +114,16 @@ def find(path: Path) -> list[Path]:
     parts = (recording.SESSION, recording.FACTS, recording.SEGMENTS)
     if any((path / name).exists() for name in parts):
         raise NotADump(f"{path}: a recording; name it before --flight-recorder")
-    found = [one for one in path.iterdir() if _rank(one) is not None and one.is_file()]
-    if not found:
+    files = [
+        file for file in path.iterdir() if _rank(file) is not None and file.is_file()
+    ]
+    if not files:
         raise NotADump(f"{path}: no file in it ends in a rank, as nccl_trace_rank_0")
-    return sorted(found, key=lambda one: (_rank(one) or 0, one.name))
+    return sorted(files, key=lambda file: (_rank(file) or 0, file.name))
 
 
 def _rank(path: Path) -> int | None:
-    """The number that its name ends in; what else is there does not say whose it is."""
+    """The rank that a file's name ends in; a dump itself does not contain it."""
     match = _RANK.fullmatch(path.name)
     return None if match is None else int(match[1])
 
@@ -144,7 +145,7 @@ def load(path: Path) -> Dump:
 
 
 def _content(path: Path) -> bytes:
-    """All of a plain file: a pipe may never end, nor a link to a device."""
+    """The content of a plain file; a pipe or a device may never end."""
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise ValueError("not a dump of the Flight Recorder: no plain file")
@@ -154,19 +155,19 @@ def _content(path: Path) -> bytes:
         return file.read(about.st_size)
 
 
-def _dump(path: Path, rank: int, said: object) -> Dump:
-    if not isinstance(said, dict) or "version" not in said:
+def _dump(path: Path, rank: int, content: object) -> Dump:
+    if not isinstance(content, dict) or "version" not in content:
         raise ValueError("not a dump of the Flight Recorder: it has no version")
-    version = said["version"]
+    version = content["version"]
     match = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if match is None or int(match[1]) != MAJOR:
         what = version if isinstance(version, str) else "none that is text"
         raise ValueError(
             f"a dump of format {shown(what, 40)}; this kstall reads format {MAJOR}.N"
         )
-    groups = _groups(said.get("pg_config"), rank)
+    groups = _groups(content.get("pg_config"), rank)
     remarks: list[str] = []
-    collectives = _collectives(said.get("entries"), groups, remarks)
+    collectives = _collectives(content.get("entries"), groups, remarks)
     return Dump(path, rank, version, collectives, remarks)
 
 
@@ -174,7 +175,7 @@ def _dump(path: Path, rank: int, said: object) -> Dump:
 
 
 def _parsed(data: bytes) -> object:
-    """What a pickle or JSON holds, as far as it is plain.  Raises `ValueError`."""
+    """The plain data in a pickle or JSON.  Raises `ValueError`."""
     if data[:1] == b"\x80":
         return _Pickle(data).read()
     if data.lstrip()[:1] != b"{":
@@ -189,7 +190,7 @@ def _parsed(data: bytes) -> object:
 
 
 _CUT = "truncated: its end is missing; copy it again"
-#: From where its argument is, what one instruction does, and where the next one is.
+#: Executes an instruction: from the position of its argument to that of the next one.
 _Step = Callable[[int], int]
 
 
@@ -197,7 +198,7 @@ class _Pickle:
     """The stack that a pickle's instructions work on."""
 
     def __init__(self, data: bytes) -> None:
-        # So that no number reaches over the end, and 0 is no instruction.
+        # Padding, so that numbers can be read at the end; 0 is no instruction.
         self._data, self._size = data + bytes(16), len(data)
         self._stack: list[Any] = []
         self._marks: list[int] = []
@@ -228,7 +229,7 @@ class _Pickle:
         raise ValueError(f"more than {_INSTRUCTIONS} instructions: not a dump")
 
     def _steps(self) -> dict[int, _Step]:
-        """By the code of an instruction, what to do for it."""
+        """What to do for each instruction, by its code."""
         named = {
             **{"PROTO": lambda at: at + 1, "FRAME": lambda at: at + 8},
             **{"BINGET": self._get, "LONG_BINGET": self._long_get},
@@ -328,7 +329,7 @@ class _Pickle:
         do(stack, words)
 
 
-#: What is done to a stack with the last words of it, which were taken off.
+#: Changes a stack, given the last words of it, which were removed from it.
 _Do = Callable[[list[Any], list[Any]], None]
 
 
@@ -343,19 +344,19 @@ def _extend(stack: list[Any], words: list[Any]) -> None:
 def _set(stack: list[Any], words: list[Any]) -> None:
     held = stack[-1]
     for name, value in zip(words[::2], words[1::2], strict=True):
-        # A dump has no other keys.  Numbers may all have one hash, so that to look each
-        # of them up takes for ever; tuples of tuples of tuples take the stack.
+        # A dump has only such keys.  Numbers may be chosen to share a hash, which makes
+        # each lookup slow; nested tuples may exhaust the stack.
         if not isinstance(name, str):
             raise TypeError
         held[name] = value
 
 
 class _Refused(ValueError):
-    """Why a pickle is not read on, in words for who gave it."""
+    """Why reading a pickle is refused, as text for the user."""
 
 
 def _unknown(data: bytes) -> str:
-    """That the instruction which ``data`` begin with has no place in a dump."""
+    """The reason to refuse the instruction at the beginning of ``data``."""
     try:
         code, argument, _ = next(pickletools.genops(data))
     except (ValueError, IndexError):
@@ -375,7 +376,7 @@ _NAMES = {ord(opcode.code): opcode.name for opcode in pickletools.opcodes}
 _CODES = {name: code for code, name in _NAMES.items()}
 _STOP = _CODES["STOP"]
 _BYTE, _UINT, _ULONG = struct.Struct("<B"), struct.Struct("<I"), struct.Struct("<Q")
-#: Instructions by name, with the form of the number behind them, and what they do.
+#: Instructions by name, with the form of the number after them, and what they do.
 _NUMBERS = {
     **{"BININT1": _BYTE, "BININT2": struct.Struct("<H"), "BININT": struct.Struct("<i")},
     "BINFLOAT": struct.Struct(">d"),
@@ -396,15 +397,15 @@ _OF_MARKED: dict[str, _Do] = {"TUPLE": _tuple, "APPENDS": _extend, "SETITEMS": _
 # -- what is in there ----------------------------------------------------------------
 
 
-def _groups(said: object, rank: int) -> dict[tuple[str, str], tuple[int, ...]]:
+def _groups(config: object, rank: int) -> dict[tuple[str, str], tuple[int, ...]]:
     """The ranks of each group, by its name and description.  Raises `ValueError`.
 
-    Gloo writes all of its groups under one empty name, the last one over the others.
+    Gloo writes all of its groups under one empty name, so only the last is there.
     """
     groups: dict[tuple[str, str], tuple[int, ...]] = {}
-    # A pickle can name one text as often as it likes.
+    # A pickle can refer to one text any number of times: parse it only once.
     read: dict[str, tuple[int, ...]] = {}
-    for name, about in said.items() if isinstance(said, dict) else ():
+    for name, about in config.items() if isinstance(config, dict) else ():
         if not isinstance(about, dict) or not name:
             continue
         text, desc = about.get("ranks"), about.get("desc")
@@ -413,7 +414,7 @@ def _groups(said: object, rank: int) -> dict[tuple[str, str], tuple[int, ...]]:
         if text not in read:
             known = len(text) <= _MANY and _RANKS.fullmatch(text)
             read[text] = tuple(map(int, text[1:-1].split(","))) if known else ()
-            # A rank knows the groups only that it is in.
+            # A rank knows only the groups that it is in.
             if known and rank not in read[text]:
                 raise ValueError(
                     f"named after rank {rank}, but of a rank in the process group "
@@ -424,16 +425,18 @@ def _groups(said: object, rank: int) -> dict[tuple[str, str], tuple[int, ...]]:
 
 
 def _collectives(
-    said: object, groups: Mapping[tuple[str, str], tuple[int, ...]], remarks: list[str]
+    entries: object,
+    groups: Mapping[tuple[str, str], tuple[int, ...]],
+    remarks: list[str],
 ) -> list[Collective]:
-    """Those that nobody leaves before all have entered them, in order."""
-    if not isinstance(said, list) or not said:
+    """The collectives that no rank leaves before all have entered them, in order."""
+    if not isinstance(entries, list) or not entries:
         raise ValueError("it holds no collectives")
-    # Operations in one go are an entry each, and one more for all that has the times.
-    # Sending and receiving in one go is called by the number of the collective before.
-    found: dict[tuple[str, str, int, int, int], list[Mapping[str, Any]]] = {}
+    # Coalesced operations have an entry each, and one for all of them with the times.
+    # Coalesced sends and receives have the number of the collective before them.
+    grouped: dict[tuple[str, str, int, int, int], list[Mapping[str, Any]]] = {}
     newest: dict[tuple[str, str], int] = {}
-    for number, entry in enumerate(said):
+    for number, entry in enumerate(entries):
         try:
             if not isinstance(entry, dict):
                 raise ValueError("no dict")
@@ -447,19 +450,19 @@ def _collectives(
             _plain(entry.get("profiling_name"), "profiling_name")
         except ValueError as error:
             raise ValueError(f"entry {number}: {error}") from None
-        found.setdefault((name, about, maker, *key), []).append(entry)
+        grouped.setdefault((name, about, maker, *key), []).append(entry)
     collectives: list[Collective] = []
     others = older = odd = 0
-    for (name, about, maker, seq, _), entries in found.items():
-        if not any(map(_is_shared, entries)):
+    for (name, about, maker, seq, _), members in grouped.items():
+        if not any(map(_is_shared, members)):
             others += 1
         elif maker < newest[name, about]:
             older += 1
         else:
             group = (name, about)
-            one = _collective(group, groups.get(group, ()), seq, entries)
-            odd += not _fits(one)
-            collectives += [one] if _fits(one) else []
+            collective = _collective(group, groups.get(group, ()), seq, members)
+            odd += not _fits(collective)
+            collectives += [collective] if _fits(collective) else []
     for count, why in (
         (others, "a rank may leave them before all have entered them"),
         (older, "their process group was made again"),
@@ -483,7 +486,7 @@ def _collective(
     seq: int,
     entries: Sequence[Mapping[str, Any]],
 ) -> Collective:
-    """One, of all that was done in one go; it went to the device with the last."""
+    """One collective, of all its coalesced entries; the last hands it to the device."""
     last = max(entries, key=lambda entry: entry["time_created_ns"])
     timed = next((entry for entry in entries if _seen(entry, "completed")), last)
     thread = last.get("thread_name")
@@ -505,7 +508,7 @@ def _collective(
 
 
 def _fits(collective: Collective) -> bool:
-    """Whether its times follow on each other as they have to."""
+    """Whether its times are in a possible order."""
     seen = [collective.enqueued, collective.started_by, collective.ended_by]
     known = [when for when in seen if when is not None]
     if known != sorted(known):
@@ -519,7 +522,7 @@ def _fits(collective: Collective) -> bool:
 
 
 def _is_first(frames: object) -> bool | None:
-    """By its outermost frame: whether it is the thread that the process began with."""
+    """Whether the outermost frame is that of the process's first thread."""
     if not isinstance(frames, list) or not frames:
         return None
     name = frames[-1].get("name") if isinstance(frames[-1], dict) else None
@@ -544,22 +547,22 @@ def _whole(entry: Mapping[str, Any], name: str, default: int | None = None) -> i
 
 
 def _plain(text: object, what: str) -> str:
-    """A name as a store takes it: without half a surrogate pair, and not for ever."""
+    """A name that a store accepts: not too long, and without lone surrogates."""
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise ValueError(f"{what} is missing, or is not what it should be")
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _seen(entry: Mapping[str, Any], what: str) -> int | None:
-    """None if nobody saw it, which JSON says as 0."""
+    """When it was seen; None if it was not, for which JSON has 0."""
     value = entry.get(f"time_discovered_{what}_ns")
     return value if type(value) is int and 0 < value <= _FAR else None
 
 
-def _lasted(said: object) -> int | None:
-    """Milliseconds with a fraction, as ns; None if nobody said, -1 if that is none."""
-    if said is None:
+def _lasted(milliseconds: object) -> int | None:
+    """Milliseconds with a fraction, as ns; None if absent, -1 if no such number."""
+    if milliseconds is None:
         return None
-    if isinstance(said, bool) or not isinstance(said, int | float):
+    if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
         return -1
-    return round(said * 1e6) if 0 <= said <= _FAR / 1e6 else -1
+    return round(milliseconds * 1e6) if 0 <= milliseconds <= _FAR / 1e6 else -1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Five tools for a model, on stdio; none writes, and none reads another file.
 
-Names of threads and groups are what strangers chose, and may be made to look like
-instructions: all that a tool returns is one block that says where it begins and ends,
-with a number in it that nobody can know beforehand.
+Names of threads and groups are untrusted, and may be made to look like instructions:
+each tool returns one block whose beginning and end are marked with an unpredictable
+number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ABOUT = (
 
 def delimited(value: object) -> str:
     """``value`` as JSON between marks that it cannot contain."""
-    # As ASCII, in which control characters and what turns text around are escaped.
+    # As ASCII, so that control characters and bidirectional marks are escaped.
     text = json.dumps(value, default=str, ensure_ascii=True)
     if len(text) > CHARACTERS:
         text = text[:CHARACTERS] + " [cut: ask for less]"
@@ -37,22 +37,22 @@ def delimited(value: object) -> str:
 
 
 class Tools:
-    """What a model may ask; each answers with one delimited block."""
+    """The tools that a model may call; each returns one delimited block."""
 
     def __init__(self, path: Path) -> None:
         store.check(path)
         self._path = path
         # Tools run in threads, and a second connection of one process shares the locked
         # configuration of the first: it could not be opened.
-        self._one = threading.Lock()
+        self._lock = threading.Lock()
 
     def all(self) -> list[Callable[..., str]]:
-        """The five of them."""
+        """The five tools."""
         return [self.sessions, self.explain, self.lost_time, self.schema, self.query]
 
     def sessions(self) -> str:
         """Nodes that were recorded, when, and the ranks that ran on them."""
-        return self._said(
+        return self._answer(
             lambda: {
                 "sessions": self._named("sessions"),
                 "ranks": self._named("ranks"),
@@ -63,14 +63,14 @@ class Tools:
 
     def explain(self, job: str = "") -> str:
         """Which rank was late, what explains it, and what cannot be known."""
-        return self._said(
+        return self._answer(
             lambda: explain.as_json(explain.report(self._path, job or None))
         )
 
     def lost_time(self, by: str = "class") -> str:
         """Time lost to stalls, by "class" or by "thread", with losses and oracles."""
         named = "threads" if by == "thread" else "lost"
-        return self._said(
+        return self._answer(
             lambda: {
                 "lost": self._named(named),
                 "losses": self._named("losses"),
@@ -80,11 +80,11 @@ class Tools:
 
     def schema(self) -> str:
         """Tables and columns; times are ns, and NULL is unknown."""
-        return self._said(lambda: schema.TABLES | {"finding": schema.FINDING})
+        return self._answer(lambda: schema.TABLES | {"finding": schema.FINDING})
 
     def query(self, sql: str) -> str:
         """Read-only SQL (DuckDB); at most 200 rows, and 20 seconds."""
-        return self._said(lambda: self._rows(sql))
+        return self._answer(lambda: self._rows(sql))
 
     def _named(self, name: str) -> dict[str, Any]:
         return self._rows(store.NAMED[name])
@@ -93,9 +93,9 @@ class Tools:
         names, rows, more = explain.query(self._path, sql, rows=ROWS, seconds=SECONDS)
         return {"columns": names, "rows": rows, "more": more}
 
-    def _said(self, ask: Callable[[], object]) -> str:
+    def _answer(self, ask: Callable[[], object]) -> str:
         try:
-            with self._one:
+            with self._lock:
                 return delimited(ask())
         except OpsError as error:
             return delimited({"error": shown(error, 500)})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is not in a store although it was to be sealed, so that no claim forgets it.
+"""What should be in a store and is not, so that claims can take it into account.
 
-A recording that is damaged is left out, and the others are sealed.  A node that was not
-reached is in the file that ``fleet pull`` leaves beside the recordings that came.
-A row for each stays in the store until the recording, or the node's, comes.
+Damaged recordings are left out, and the others are sealed.  Nodes that were not reached
+are in a file that ``fleet pull`` writes beside the recordings that it fetched.  Each
+has a row in the store until that recording, or one of that node, is sealed.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from . import recording
 from .errors import NotARecording, shown
 from .recording import Recording
 
-#: What ``fleet pull`` leaves: each node that was asked, and why it did not answer.
+#: The file of ``fleet pull``: each node, with the reason if its pull failed.
 PULL = "kstall-pull.json"
 FORMAT = 1
-#: What to do about a recording that was left out.
+#: What the user can do about a recording that was left out.
 NEXT = "copy it again, if that damaged it, and seal it"
-#: So many are named in one line.
+#: How many are named in one line.
 _NAMED = 4
-#: And so many have a line of their own.
+#: How many have a line of their own.
 _LINES = 20
 _FAR = (1 << 63) - 1
 
 
 class Missing(NamedTuple):
-    """A row of the table; what the recording does not tell of itself is None."""
+    """A row of the table `missing`; None for what cannot be read from the recording."""
 
     kind: str
-    #: The directory, or what stands for it wherever it is.
+    #: The directory (only its name if it was pulled), the node, or the file of a pull.
     place: str
     node: str | None
     sid: str | None
@@ -46,7 +46,7 @@ class Missing(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people: the node if it is known."""
+        """A name for the user: the node if it is known, else the place."""
         return shown(self.node or self.place)
 
 
@@ -61,7 +61,7 @@ class Damaged(NamedTuple):
 
 
 def damaged(dir: Path, error: NotARecording | OSError) -> Damaged:
-    """What is known of a recording that cannot be sealed because of ``error``."""
+    """The row for a recording that cannot be sealed because of ``error``."""
     try:
         session = recording.session_of(dir)
     except NotARecording:
@@ -77,31 +77,31 @@ def damaged(dir: Path, error: NotARecording | OSError) -> Damaged:
             ended=_time(session.get("ended")),
             reason="",
         )
-    said = str(error)
+    reason = str(error)
     if isinstance(error, OSError):
-        said = f"{error.filename or dir}: {error.strerror or error}"
-    said = said.removeprefix(f"{dir}: ").replace(f"{dir}/", "")
-    return Damaged(dir, row._replace(reason=_plain(said)))
+        reason = f"{error.filename or dir}: {error.strerror or error}"
+    reason = reason.removeprefix(f"{dir}: ").replace(f"{dir}/", "")
+    return Damaged(dir, row._replace(reason=_plain(reason)))
 
 
 def _plain(text: str) -> str:
-    """Without half a surrogate pair, which no store takes."""
+    """``text`` without lone surrogates, which no store accepts."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _time(value: object) -> int | None:
-    """None if it is none: it is damage that all this is about."""
+    """A time, or None for another value, as the recording is damaged."""
     return value if isinstance(value, int) and abs(value) <= _FAR else None
 
 
 def _place(dir: Path) -> str:
-    """What is fetched may be fetched into another directory the next time."""
+    """The place of ``dir``; its name if pulled, as the next pull may go elsewhere."""
     pulled = (dir.parent / PULL).is_file()
     return _plain(dir.name if pulled else str(dir.resolve()))
 
 
 class Pull(NamedTuple):
-    """One such file; ``why`` it cannot be read is empty if it can."""
+    """A file of ``fleet pull``; ``why`` it cannot be read is empty if it can."""
 
     path: Path
     nodes: Mapping[str, str | None]
@@ -109,7 +109,7 @@ class Pull(NamedTuple):
 
 
 def pulls(dirs: Iterable[Path], recordings: Iterable[Path]) -> list[Pull]:
-    """Those that are among or in ``dirs``, or beside ``recordings``."""
+    """The files of pulls among or in ``dirs``, or beside ``recordings``."""
     files: dict[Path, None] = {}
     paths = [path for dir in dirs for path in (dir, dir / PULL)]
     for path in [*paths, *(dir.parent / PULL for dir in recordings)]:
@@ -132,15 +132,15 @@ def _pull(path: Path) -> Pull:
 
 
 def note(top: Path, nodes: Mapping[str, str | None]) -> None:
-    """Write down in ``top`` which nodes were asked, and why some did not answer.
+    """Write into ``top`` which nodes were pulled from, and why some pulls failed.
 
-    Nodes that were asked before and are not now stay as they were.
+    Entries of other nodes, from earlier pulls, stay as they are.
     """
     path = top / PULL
     before = _pull(path).nodes if path.exists() else {}
     draft = path.with_name(f".{PULL}.new")
-    said = {"format": FORMAT, "nodes": {**before, **nodes}}
-    draft.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    content = {"format": FORMAT, "nodes": {**before, **nodes}}
+    draft.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     draft.replace(path)
 
 
@@ -169,19 +169,19 @@ def after(
     pulled: Iterable[Pull],
     known: Iterable[str],
 ) -> list[Missing]:
-    """The rows once ``came`` is in the store; ``known`` are all recordings that are.
+    """The rows once ``came`` is in the store; ``known`` are all recordings in it.
 
-    Of a recording that is in the store a damaged copy is nothing that is missing.
+    If a recording is in the store, a damaged copy of it does not count as missing.
     """
-    rows = {(one.kind, one.place): one for one in before}
+    rows = {(row.kind, row.place): row for row in before}
     for there in came:
         rows.pop(("recording", _place(there.dir)), None)
-    for one in pulled:
-        rows.pop(("pull", _plain(str(one.path))), None)
-        if one.why:
-            bad = _of_pull("pull", str(one.path), one.why)
+    for pull in pulled:
+        rows.pop(("pull", _plain(str(pull.path))), None)
+        if pull.why:
+            bad = _of_pull("pull", str(pull.path), pull.why)
             rows[bad.kind, bad.place] = bad
-        for node, why in one.nodes.items():
+        for node, why in pull.nodes.items():
             rows.pop(("node", _plain(node)), None)
             if why is not None:
                 bad = _of_pull("node", node, why)
@@ -194,36 +194,36 @@ def after(
 
 
 def _of_pull(kind: str, name: str, why: str) -> Missing:
-    """A node from which nothing came, or a file of which nobody knows what it says."""
+    """The row for a node from which nothing came, or for an unreadable file."""
     place = _plain(name)
     node = place if kind == "node" else None
     return Missing(kind, place, node, None, None, None, None, _plain(why))
 
 
 def names(rows: Sequence[Missing]) -> str:
-    """Of many the first ones."""
-    found = list(dict.fromkeys(row.name for row in rows))
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return ", ".join(found[:_NAMED]) + more
+    """The first names, and how many more there are."""
+    names = list(dict.fromkeys(row.name for row in rows))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
 
 
 def unseen(rows: Sequence[Missing], world: int | None, ranks: int) -> str:
-    """Those on which a job may have more ranks than are known; empty if none is left.
+    """Missing recordings that may have unknown ranks of a job, as text or empty.
 
-    Of one that does not even tell whose it is anything may be in it.
+    A recording whose session cannot be read may have ranks of any job.
     """
     whole = world is not None and world <= ranks
-    return names([row for row in rows if not whole or _is_anybodys(row)])
+    return names([row for row in rows if not whole or _may_have_any_rank(row)])
 
 
-def _is_anybodys(one: Missing) -> bool:
-    return one.kind == "recording" and one.sid is None
+def _may_have_any_rank(row: Missing) -> bool:
+    return row.kind == "recording" and row.sid is None
 
 
 def losses(
     rows: Iterable[Missing], boots: Mapping[str, str]
 ) -> Iterator[tuple[str, tuple[int, int, str]]]:
-    """What that is for other recordings of the same boot: their clock is the same."""
+    """Losses of other recordings of the same boot, whose clock is the same."""
     for row in rows:
         if row.boot_id is None or row.began is None:
             continue
@@ -235,7 +235,7 @@ def losses(
 
 
 def remarks(rows: Sequence[Missing]) -> Iterator[str]:
-    """What is missing, why, and what to do about it."""
+    """What is missing, why, and what the user can do about it, a line each."""
     for row in rows[:_LINES]:
         if row.kind == "pull":
             yield f"{row.name}: which nodes a pull has missed is not known: " + (

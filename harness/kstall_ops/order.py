@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether the rank that was last was that, or another one as late.
+"""Whether a rank was really last, or another was about as late.
 
-By its own clock each rank tells how long it waited, up to how far apart nodes leave a
-collective.  What differs by less than a step has to be late is ordered by the clocks
-of the nodes, if these are near enough to each other; if not, it is unordered.
+How long each rank waited is known by its own clock, up to how far apart nodes leave a
+collective.  Waits that differ by less than the limit of lateness are ordered by the
+clocks of the nodes, if their bounds are small enough; else they are unordered.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Rival:
 
     rank: int
     sid: str
-    #: In which steps, as numbers.
+    #: The numbers of these steps.
     steps: tuple[int, ...]
-    #: How far apart they can be told, at the worst; None if clocks are not aligned.
+    #: The largest difference that cannot be ordered; None if clocks are not aligned.
     within_ns: int | None
 
 
@@ -33,8 +33,8 @@ def rivals(
     clocks: Mapping[str, align.Clock],
     boots: Mapping[str, str],
 ) -> list[Rival]:
-    """Of the steps that ``rank`` was late in, those of most steps first."""
-    found: dict[int, list[tuple[int, str, int | None]]] = {}
+    """Rivals of ``rank`` in the steps in which it was late, most steps first."""
+    rivals: dict[int, list[tuple[int, str, int | None]]] = {}
     for step in job.late(rank):
         last = step.arrivals[rank]
         for other in step.arrivals.values():
@@ -42,25 +42,26 @@ def rivals(
                 continue
             same = boots.get(other.sid, other.sid) == boots.get(last.sid, last.sid)
             known = 0 if same else last.doubt + other.doubt
-            # What was on one boot has one clock, and is ordered, if it has a time.
+            # Ranks of one boot share a clock, which orders arrivals at known times.
             exact = same and not (last.early + last.late + other.early + other.late)
             if other.wait - last.wait - known >= job.limit or exact:
                 continue
             apart = _apart(last, other, None if same else clocks)
             if apart != 0:
-                found.setdefault(other.rank, []).append((step.number, other.sid, apart))
+                rival = (step.number, other.sid, apart)
+                rivals.setdefault(other.rank, []).append(rival)
     return sorted(
-        (_rival(other, those) for other, those in found.items()),
-        key=lambda one: (-len(one.steps), one.rank),
+        (_rival(other, entries) for other, entries in rivals.items()),
+        key=lambda rival: (-len(rival.steps), rival.rank),
     )
 
 
 def _apart(
     last: Arrival, other: Arrival, clocks: Mapping[str, align.Clock] | None
 ) -> int | None:
-    """Within what they are unordered; 0 if clocks say that ``last`` was, too.
+    """How far apart they may be, unordered; 0 if clocks agree that ``last`` was last.
 
-    Without ``clocks`` both are on one.
+    Without ``clocks`` both are on the same clock; None if clocks are not aligned.
     """
     a, b = _between(last), _between(other)
     if clocks is not None:
@@ -70,12 +71,12 @@ def _apart(
         a, b = _aligned(a, mine), _aligned(b, theirs)
     if align.order(a, b) == "after":
         return 0
-    # Clocks may even say that the other one was: then they are so far apart.
+    # By the clocks ``other`` may even have been last, by this much.
     return max(1, a[1] + b[1], b[0] - a[0])
 
 
 def _between(arrival: Arrival) -> tuple[int, int]:
-    """The middle of when it may have arrived, and how far that may be off."""
+    """The middle of the interval in which it arrived, and half of its length."""
     return arrival.enter + (arrival.late - arrival.early) // 2, (
         arrival.late + arrival.early + 1
     ) // 2
@@ -86,11 +87,11 @@ def _aligned(when: tuple[int, int], clock: align.Clock) -> tuple[int, int]:
     return t, bound + when[1]
 
 
-def _rival(rank: int, those: Sequence[tuple[int, str, int | None]]) -> Rival:
-    known = [apart for _, _, apart in those if apart is not None]
+def _rival(rank: int, entries: Sequence[tuple[int, str, int | None]]) -> Rival:
+    known = [apart for _, _, apart in entries if apart is not None]
     return Rival(
         rank=rank,
-        sid=those[0][1],
-        steps=tuple(dict.fromkeys(number for number, _, _ in those)),
-        within_ns=max(known) if len(known) == len(those) else None,
+        sid=entries[0][1],
+        steps=tuple(dict.fromkeys(number for number, _, _ in entries)),
+        within_ns=max(known) if len(known) == len(entries) else None,
     )

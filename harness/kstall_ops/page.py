@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An explanation as one page: no script, and nothing is fetched from anywhere."""
+"""An explanation as a single HTML page, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .rules import rules
 from .straggler import Job, ranks_text
 
 _ROWS, _STEPS = 24, 1500
-# In pixels: of a step the narrowest and the widest, and how much of it a bar takes.
+# In pixels: the least and the greatest width of a step; the share of it for a bar.
 _CELLS, _WIDE, _LANE, _BAR, _STRIP, _FULL = (9, 18), 560, 58, 36, 6, 0.86
-# Of the axis of durations: what differs by less looks like less.
+# The least range of the axis of durations, so that small differences look small.
 _BUCKETS = 12
 _NAMES, _HEAD = 76, 20
 _SPREAD = """
@@ -32,7 +32,7 @@ FROM stall WHERE dur IS NOT NULL GROUP BY ALL ORDER BY ALL
 
 
 def write(path: Path, report: Report, output: Path) -> None:
-    """Write the page of what ``made`` says of the store at ``path``.
+    """Write the page of ``report``, which is of the store at ``path``.
 
     Raises `OpsError`.
     """
@@ -41,8 +41,8 @@ def write(path: Path, report: Report, output: Path) -> None:
         parts = [_hung(hang) for hang in report.hung]
         hung = {hang.job for hang in report.hung}
         rest, quiet = explain.arranged(report)
-        for one in rest:
-            parts.append(_verdict(one, opened, hangs=one.job.name in hung))
+        for verdict in rest:
+            parts.append(_verdict(verdict, opened, hangs=verdict.job.name in hung))
         parts += _quiet(quiet)
         parts += _open(report)
         parts += _incidents(report)
@@ -53,13 +53,13 @@ def write(path: Path, report: Report, output: Path) -> None:
     parts.append(_clocks(report))
     if report.remarks:
         items = "".join(f"<li>{_text(remark)}</li>" for remark in report.remarks)
-        said = "What cannot be known, or only with doubt"
-        parts.append(f"<h2>{said}</h2><ul>{items}</ul>")
+        heading = "What cannot be known, or only with doubt"
+        parts.append(f"<h2>{heading}</h2><ul>{items}</ul>")
     if levels := explain.meanings(report, rules()):
         listed = _list((level.capitalize(), text) for level, text in levels)
         parts.append(f"<h2>How sure that is</h2>{listed}")
     nodes = f"{len(report.nodes)} node{'s' if len(report.nodes) != 1 else ''}"
-    # What a name of a stranger might smuggle in would not be run or fetched either.
+    # Even if an untrusted name injected markup, nothing would be run or fetched.
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     text = f"""<!doctype html>
 <html lang="en">
@@ -128,11 +128,11 @@ def _verdict(
     parts = [f"<h2>{_text(explain.title(job))}</h2>"]
     parts.append(f'<p class="soft">{" · ".join(explain.measure(job))}</p>')
     parts += [f"<p>⚠ {_text(text)}</p>" for text in job.remarks]
-    if verdict.said == "nothing" and len(job.ranks) > 1 and job.steps:
-        said = "of these ranks none" if job.partial else "no rank"
-        said = f"before that {said}" if hangs else said
-        said = f"{said[0].upper()}{said[1:]} was a straggler."
-        parts.append(f'<div class="card">{said}</div>')
+    if verdict.outcome == "nothing" and len(job.ranks) > 1 and job.steps:
+        text = "of these ranks none" if job.partial else "no rank"
+        text = f"before that {text}" if hangs else text
+        text = f"{text[0].upper()}{text[1:]} was a straggler."
+        parts.append(f'<div class="card">{text}</div>')
     every = "each of these ranks" if job.partial else "every rank"
     for cls, share in sorted(verdict.slowed.items()):
         none = "" if verdict.stragglers else ", no straggler"
@@ -161,14 +161,14 @@ def _verdict(
 
 
 def _quiet(alike: Sequence[Sequence[Job]]) -> list[str]:
-    """A card for all groups of a job: a plot of each would bury those of the late."""
+    """A card for all groups of a job, as their plots would hide those of late ranks."""
     parts = []
     for groups in alike:
-        said = explain.quiet_text(groups)
-        lines = [f"<strong>{_text(said.title, 1000)}</strong>"]
-        lines += [f"⚠ {_text(text)}" for text in said.remarks]
-        if said.verdict:
-            lines.append(f"{_text(said.verdict[0].upper() + said.verdict[1:])}.")
+        summary = explain.quiet_text(groups)
+        lines = [f"<strong>{_text(summary.title, 1000)}</strong>"]
+        lines += [f"⚠ {_text(text)}" for text in summary.remarks]
+        if summary.verdict:
+            lines.append(f"{_text(summary.verdict[0].upper() + summary.verdict[1:])}.")
         inside = "".join(f"<p>{line}</p>" for line in lines)
         parts.append(f'<div class="card">{inside}</div>')
     title = "<h2>Process groups in which nobody was seen to be late</h2>"
@@ -218,7 +218,7 @@ def _finding(finding: Finding) -> str:
 
 
 def _lateness(verdict: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
-    """A lane a rank: bars of lateness, and below each what the thread waited for."""
+    """A lane for each rank: bars of lateness, and below each the thread's stalls."""
     job = verdict.job
     late = [straggler.rank for straggler in verdict.stragglers]
     ranks = [*late, *(rank for rank in job.ranks if rank not in late)][:_ROWS]
@@ -228,7 +228,7 @@ def _lateness(verdict: Verdict, opened: duckdb.DuckDBPyConnection) -> str:
     steps = range(begin, min(len(job.steps), begin + _STEPS))
     peak = max((s.lateness(r) for s in job.steps for r in job.ranks), default=0)
     peak = max(peak, job.limit, 1)
-    # As wide as the screen has room for: all that is beside each other is in percent.
+    # Horizontal positions are in percent, so that the plot adapts to the screen.
     least = max(_CELLS[0], min(_CELLS[1], _WIDE // len(steps))) * len(steps)
     most = max(least, _CELLS[1] * len(steps))
     cell = 100 / len(steps)
@@ -311,7 +311,8 @@ def _cell(
     arrival = step.arrivals[rank]
     assert arrival.since is not None
     lateness = step.lateness(rank)
-    parts, said = [], [f"step {step.number}, rank {rank}: {lateness / 1e6:.2f} ms late"]
+    parts: list[str] = []
+    notes = [f"step {step.number}, rank {rank}: {lateness / 1e6:.2f} ms late"]
     y, left = float(base), lateness
     span = max(1, arrival.enter - arrival.since)
     for cls in schema.CLASSES:
@@ -320,7 +321,7 @@ def _cell(
             continue
         used.add(cls)
         covered = chains.covered_of(step, rank, intervals)
-        said.append(f"{cls} {covered / 1e6:.2f} ms")
+        notes.append(f"{cls} {covered / 1e6:.2f} ms")
         part = min(covered, left)
         high = part / peak * _BAR
         if lateness >= job.limit and high >= 0.1:
@@ -337,28 +338,28 @@ def _cell(
         parts.append(_rect(x, y - high, cell * _FULL, high, "plain", "%"))
     if not parts:
         return ""
-    return f"<g><title>{_text('; '.join(said))}</title>{''.join(parts)}</g>"
+    return f"<g><title>{_text('; '.join(notes))}</title>{''.join(parts)}</g>"
 
 
 def _distributions(opened: duckdb.DuckDBPyConnection) -> str:
-    found: dict[str, dict[int, int]] = {}
+    buckets: dict[str, dict[int, int]] = {}
     total: dict[str, int] = {}
     for cls, bucket, count, lasted in opened.execute(_SPREAD).fetchall():
-        found.setdefault(cls, {})[bucket] = count
+        buckets.setdefault(cls, {})[bucket] = count
         total[cls] = total.get(cls, 0) + lasted
-    if not found:
+    if not buckets:
         return ""
-    low = min(min(one) for one in found.values())
-    high = max(max(one) for one in found.values())
+    low = min(min(counts) for counts in buckets.values())
+    high = max(max(counts) for counts in buckets.values())
     low = max(0, low - (short := max(0, _BUCKETS - (high - low + 1))) // 2)
     high += short - short // 2
     parts = []
-    for cls in sorted(found, key=lambda name: -total[name]):
-        count = sum(found[cls].values())
+    for cls in sorted(buckets, key=lambda name: -total[name]):
+        count = sum(buckets[cls].values())
         parts.append(
             f"<div><strong>{cls}</strong> <span class='soft'>{count} stalls, "
-            f"{total[cls] / 1e6:.1f} ms</span>{_histogram(cls, found[cls], low, high)}"
-            "</div>"
+            f"{total[cls] / 1e6:.1f} ms</span>"
+            f"{_histogram(cls, buckets[cls], low, high)}</div>"
         )
     return (
         '<h2>How long stalls were, by class</h2><p class="soft">All of them, whoever '
@@ -397,11 +398,11 @@ def _time(ns: int) -> str:
 
 def _lost(lost: Iterable[Lost]) -> str:
     rows = [
-        "<tr>"
-        + f"<td>{_text(one.node)}</td><td>{one.cls}</td><td>{_text(one.cause or '-')}"
-        + f'</td><td class="n">{one.n}</td><td class="n">{_ms(one.lost_ns)}</td>'
-        + f'<td class="n">{_ms(one.worst_ns)}</td><td>{_text(one.provider)}</td></tr>'
-        for one in list(lost)[:100]
+        f"<tr><td>{_text(entry.node)}</td><td>{entry.cls}</td>"
+        f'<td>{_text(entry.cause or "-")}</td><td class="n">{entry.n}</td>'
+        f'<td class="n">{_ms(entry.lost_ns)}</td>'
+        f'<td class="n">{_ms(entry.worst_ns)}</td><td>{_text(entry.provider)}</td></tr>'
+        for entry in list(lost)[:100]
     ]
     if not rows:
         return '<div class="card">No stall was recorded.</div>'

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What had not ended when the recording did: stalls, and collectives that hang.
 
-Of neither is there anything to compare with, so nothing here is more than *coincides*.
-No clocks of nodes are compared: for how long something lasts its own node's says.
+There is nothing to compare them with, so nothing here is more than *coincides*.
+No clocks of nodes are compared: how long something lasts is known by its node's clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SELECT s.sid, s.class, coalesce(s.cause, ''), s.provider, s.tid, s.tgid, s.comm,
 FROM stall s LEFT JOIN cgroup g ON g.sid = s.sid AND g.cgroup_id = s.cgroup_id
 WHERE s.t0 IS NOT NULL AND s.t1 IS NULL ORDER BY s.sid, s.t0, s.id
 """
-# Of a job that was started again only what is there now: numbers of steps begin anew.
+# Only the present start of a job: each start numbers its steps anew.
 _LAST = """
 WITH numbered AS (
     SELECT *, row_number() OVER (
@@ -58,7 +58,7 @@ ORDER BY s.t0
 
 @dataclass(frozen=True)
 class Open:
-    """A stall of which no end was recorded; it lasted so long at least."""
+    """A stall without a recorded end; ``lasted_ns`` is how long it lasted at least."""
 
     node: str
     sid: str
@@ -69,7 +69,7 @@ class Open:
     comm: str | None
     device: str | None
     lasted_ns: int
-    #: Why its end may have been, and was not seen.
+    #: Why it may have ended without that being recorded.
     doubts: tuple[str, ...]
     text: str
     doc: str
@@ -77,7 +77,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Absent:
-    """A rank that others wait for, and what its thread has been in meanwhile."""
+    """A rank that others wait for, and the stalls of its thread meanwhile."""
 
     rank: int
     node: str
@@ -100,17 +100,18 @@ class Absent:
 
 @dataclass(frozen=True)
 class Hung:
-    """A collective in which ranks wait, and for whom."""
+    """A collective in which ranks wait, and the ranks that they wait for."""
 
     job: str
     step: int
     waiting: tuple[int, ...]
     waited_ns: int
     absent: tuple[Absent, ...]
-    #: Ranks whose recording ends too early to say, and how many have no marks at all.
+    #: Ranks whose recording ends too early to tell.
     unknown: tuple[int, ...]
+    #: How many ranks have no marks at all.
     silent: int
-    #: Recordings that are missing, on which there may be more ranks, in words.
+    #: Missing recordings that may have more ranks, as text.
     unseen: str = ""
 
 
@@ -143,8 +144,8 @@ def stalls(
     health: Health,
     limits: Rules,
 ) -> list[Open]:
-    """Those without an end that lasted long enough to be told, the longest first."""
-    found = []
+    """Stalls without an end that lasted long enough to be listed, the longest first."""
+    stalls = []
     for row in opened.execute(_OPEN).fetchall():
         sid, cls, cause, provider, tid, _, comm, device, t0, went_on, *group = row
         lasted = until[sid] - t0
@@ -154,7 +155,7 @@ def stalls(
         if not went_on:
             doubts = health.of(sid, provider, t0, until[sid])
         rule = limits.classes[cls]
-        found.append(
+        stalls.append(
             Open(
                 node=health.nodes.get(sid, sid),
                 sid=sid,
@@ -170,7 +171,7 @@ def stalls(
                 doc=rule.doc,
             )
         )
-    return sorted(found, key=lambda one: (len(one.doubts) > 0, -one.lasted_ns))
+    return sorted(stalls, key=lambda stall: (len(stall.doubts) > 0, -stall.lasted_ns))
 
 
 def _filled(
@@ -193,7 +194,7 @@ def hung(
     health: Health,
     limits: Rules,
 ) -> list[Hung]:
-    """Collectives that somebody waited in, far longer than a step, to the very end."""
+    """Collectives in which a rank waited, far longer than a step, until the end."""
     marks: dict[str, list[_Last]] = {}
     for row in opened.execute(_LAST).fetchall():
         job, rank, sid, tid, step, nth, phase, t, ended = row
@@ -207,7 +208,7 @@ def hung(
             "SELECT coalesce(job, ''), max(world) FROM proc GROUP BY ALL"
         ).fetchall()
     )
-    found = []
+    hung = []
     for job, lasts in marks.items():
         limit = max(limits.open_min_ns, int(limits.hung_steps * medians.get(job, 0)))
         silent = max(0, (worlds.get(job) or 0) - len(lasts))
@@ -216,27 +217,27 @@ def hung(
         front = max(last.place for last in lasts)
         waiting = [last for last in lasts if last.place == front and last.gone is None]
         waited = max((last.age for last in waiting), default=0)
-        # Who has left it has shown that it is over.
+        # If a rank has left it, the collective is over.
         if front[2] or waited < limit:
             continue
         behind = [last for last in lasts if last not in waiting]
         absent = [last for last in behind if last.age >= limit]
-        found.append(
+        hung.append(
             Hung(
                 job=job,
                 step=front[0],
                 waiting=tuple(last.rank for last in waiting),
                 waited_ns=waited,
                 absent=tuple(
-                    _absent(opened, one, until[one.sid], health, limits)
-                    for one in absent
+                    _absent(opened, last, until[last.sid], health, limits)
+                    for last in absent
                 ),
                 unknown=tuple(last.rank for last in behind if last.age < limit),
                 silent=silent,
                 unseen=missing.unseen(health.missing, worlds.get(job), len(lasts)),
             )
         )
-    return found
+    return hung
 
 
 def _absent(
@@ -246,7 +247,7 @@ def _absent(
     health: Health,
     limits: Rules,
 ) -> Absent:
-    """What the rank's own thread has been in since its last mark."""
+    """An absent rank, with the stalls of its thread since its last mark."""
     spans: dict[str, list[tuple[int, int]]] = {}
     newest: dict[str, tuple[Any, ...]] = {}
     rows = opened.execute(_OF_THREAD, [until, last.sid, last.tid, until, last.t])
@@ -256,13 +257,13 @@ def _absent(
     lost = {cls: union(span, last.t, until) for cls, span in spans.items()}
     cls = max(lost, key=lost.__getitem__, default=None)
     unrecorded = tuple(health.unrecorded.get(last.sid, ()))
-    said: dict[str, Any] = {"text": f"not in kernel events{without(unrecorded)}"}
+    fields: dict[str, Any] = {"text": f"not in kernel events{without(unrecorded)}"}
     if last.gone is not None:
-        said = {"text": "its process ended"}
+        fields = {"text": "its process ended"}
     elif cls is not None:
         cause, is_open, provider, device, group = newest[cls]
         rule = limits.classes[cls]
-        said = {
+        fields = {
             "cls": cls,
             "coverage": lost[cls] / last.age,
             "text": _filled(rule.say, lost[cls], cause, device, group)
@@ -280,5 +281,5 @@ def _absent(
         phase=last.phase,
         age_ns=last.age,
         gone_ns=last.gone,
-        **said,
+        **fields,
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A recording as ``kstall-node record`` leaves it: a directory, read and not changed.
+"""A recording of ``kstall-node record``: a directory, which is only read.
 
-docs/recording.md says what is in it.  Whatever is wrong with one is said in one line;
-what a recorder that was killed leaves is not wrong, but a loss that is counted.
+docs/recording.md describes the format.  Damage is reported in one line.  The recording
+of a killed recorder is not damaged; what it lacks counts as a loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .errors import NotARecording, shown
 from .schema import CLASSES
 
 PAGE = ring.PAGE
-#: Of recordings; one of another format is refused.
+#: The format of recordings that this kstall reads; others are refused.
 FORMAT = 1
 SESSION, FACTS, FORMATS, SEGMENTS = "session.json", "facts.jsonl", "formats", "segments"
 _SEGMENT = re.compile(r"cpu(\d{1,4})-(\d{1,9})\.pages")
@@ -32,7 +32,7 @@ _EVENT = re.compile(r"[\w-]{1,100}")
 
 @dataclass(frozen=True)
 class Segment:
-    """Pages of one CPU; ``first`` is how many of this CPU stand before them."""
+    """Pages of one CPU; ``first`` is the number of the first page."""
 
     path: Path
     cpu: int
@@ -41,7 +41,7 @@ class Segment:
     sealed: bool
 
     def pages(self) -> Iterator[tuple[int, bytes]]:
-        """(number, page) of each; of an open segment those that are whole."""
+        """(number, page) for each whole page; an open segment may end in a torn one."""
         with self.path.open("rb") as file:
             number = self.first
             while len(page := file.read(PAGE)) == PAGE:
@@ -50,7 +50,7 @@ class Segment:
 
 
 class Gap(NamedTuple):
-    """Segments of one CPU that should be here, from a number up to another."""
+    """Missing segments of one CPU: numbers from ``first`` to just before ``after``."""
 
     cpu: int
     first: int
@@ -59,7 +59,7 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True)
 class Recording:
-    """All of a directory but the pages themselves."""
+    """The content of a directory, without the pages themselves."""
 
     dir: Path
     sid: str
@@ -77,10 +77,10 @@ class Recording:
 
     @property
     def complete(self) -> int | None:
-        """Up to when nothing is missing, if it has no end: as its recorder said last.
+        """Up to when a recording without an end is complete, by its recorder's notes.
 
-        That counts only if the segments it spoke of are here; they may have been
-        sealed after a collector had looked.
+        A note counts only if its segments are here: they may have been sealed after a
+        collector had listed the files.
         """
         newest: dict[str, int] = {}
         for segment in self.segments:
@@ -101,33 +101,33 @@ class Recording:
 
     @property
     def unrecorded(self) -> dict[str, str]:
-        """Classes of which there can be no record in it, and why."""
+        """Classes that were not recorded, and why."""
         config = self.session.get("config")
-        asked = config.get("classes") if isinstance(config, dict) else None
+        wanted = config.get("classes") if isinstance(config, dict) else None
         taken = [
-            one.get("class")
-            for one in self.session["providers"]
-            if isinstance(one, dict)
+            provider.get("class")
+            for provider in self.session["providers"]
+            if isinstance(provider, dict)
         ]
         refused = self.session.get("refused")
         whys: dict[str, list[str]] = {}
-        for one in refused if isinstance(refused, list) else []:
-            if isinstance(one, dict):
-                why = str(one.get("why"))
-                whys.setdefault(str(one.get("class")), []).append(why)
-        found = {}
+        for refusal in refused if isinstance(refused, list) else []:
+            if isinstance(refusal, dict):
+                why = str(refusal.get("why"))
+                whys.setdefault(str(refusal.get("class")), []).append(why)
+        reasons = {}
         for name in CLASSES:
-            if isinstance(asked, list) and name not in asked:
-                found[name] = "not asked for"
+            if isinstance(wanted, list) and name not in wanted:
+                reasons[name] = "not asked for"
             elif name not in taken:
-                found[name] = "; ".join(
+                reasons[name] = "; ".join(
                     dict.fromkeys(whys.get(name, ["no reason given"]))
                 )
-        return found
+        return reasons
 
     @property
     def extent(self) -> tuple[int, int, bool]:
-        """Of two copies of one recording the one with more has the larger one."""
+        """A key to compare copies of one recording: the one with more is larger."""
         ended = self.session.get("ended") is not None
         return self.pages, len(self.facts), ended
 
@@ -164,7 +164,7 @@ def _numbers(first: int, after: int) -> str:
 
 
 def session_of(dir: Path) -> Mapping[str, Any]:
-    """What session.json says.  Raises `NotARecording`."""
+    """The content of session.json.  Raises `NotARecording`."""
     path = dir / SESSION
     try:
         session = json.loads(path.read_text(encoding="utf-8"))
@@ -196,19 +196,19 @@ def session_of(dir: Path) -> Mapping[str, Any]:
 
 
 def sid_of(session: Mapping[str, Any]) -> str:
-    """The same for the same recording, wherever it was copied to."""
+    """The id of a recording, which is the same for all its copies."""
     parts = (session[name] for name in ("node", "boot_id", "instance", "began"))
     return digest(*parts).hex()
 
 
 def digest(*parts: object) -> bytes:
-    """Eight bytes of a hash over ``parts``, each told apart from the next."""
-    said = json.dumps(parts, ensure_ascii=True).encode()
-    return hashlib.blake2b(said, digest_size=8).digest()
+    """Eight bytes of a hash over ``parts``, which depends on where each part ends."""
+    text = json.dumps(parts, ensure_ascii=True).encode()
+    return hashlib.blake2b(text, digest_size=8).digest()
 
 
 def _layouts(dir: Path) -> list[event.Layout]:
-    found: dict[int, event.Layout] = {}
+    layouts: dict[int, event.Layout] = {}
     for path in sorted((dir / FORMATS).glob("*/*")):
         if not (_EVENT.fullmatch(path.name) and path.is_file()):
             continue
@@ -216,13 +216,13 @@ def _layouts(dir: Path) -> list[event.Layout]:
             layout = parse_layout(path.read_text("utf-8"), path.parent.name)
         except (Malformed, OSError, ValueError) as error:
             raise NotARecording(f"{path}: not a format file: {shown(error)}") from None
-        if layout.id in found and found[layout.id] != layout:
+        if layout.id in layouts and layouts[layout.id] != layout:
             raise NotARecording(
-                f"{dir}: {layout.event} and {found[layout.id].event} have the same "
+                f"{dir}: {layout.event} and {layouts[layout.id].event} have the same "
                 f"number, {layout.id}: formats that changed meanwhile"
             )
-        found[layout.id] = layout
-    return list(found.values())
+        layouts[layout.id] = layout
+    return list(layouts.values())
 
 
 def _segments(dir: Path, remarks: list[str]) -> list[Segment]:
@@ -233,7 +233,7 @@ def _segments(dir: Path, remarks: list[str]) -> list[Segment]:
             raise NotARecording(f"{path}: not a segment of kstall-node")
         cpu, seq = int(match[1]), int(match[2])
         segments.append(_segment(path, cpu, seq, remarks))
-    segments.sort(key=lambda one: (one.cpu, one.seq))
+    segments.sort(key=lambda segment: (segment.cpu, segment.seq))
     return segments
 
 
@@ -242,28 +242,28 @@ def _gaps(
     facts: Sequence[Mapping[str, Any]],
     segments: Sequence[Segment],
 ) -> list[Gap]:
-    """Where numbers are missing: a copy that was interrupted looks like a whole one."""
+    """Gaps in the numbers of segments: only these show that a copy was interrupted."""
     there: dict[int, list[int]] = {}
     for segment in segments:
         there.setdefault(segment.cpu, []).append(segment.seq)
-    # Of one that goes on more may have been sealed after the collector had looked.
+    # Without an end, segments may have been sealed after a collector had listed files.
     if session.get("ended") is not None:
-        for cpu, number in _said_to_be_there(facts).items():
+        for cpu, number in _expected(facts).items():
             there.setdefault(cpu, []).append(number)
     config = session.get("config")
     ring = isinstance(config, dict) and bool(config.get("ring"))
-    found = []
+    gaps = []
     for cpu, numbers in sorted(there.items()):
-        # With --ring the oldest made room, which the recorder has counted.
+        # With --ring the recorder deletes the oldest segments, and notes that as loss.
         start = [] if ring else [-1]
         for before, after in itertools.pairwise([*start, *numbers]):
             if after > before + 1:
-                found.append(Gap(cpu, before + 1, after))
-    return found
+                gaps.append(Gap(cpu, before + 1, after))
+    return gaps
 
 
-def _said_to_be_there(facts: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    """Of each CPU the number after its last segment, as the recorder said last."""
+def _expected(facts: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """By CPU the number after its last segment, from the recorder's last note."""
     for fact in reversed(facts):
         after = fact.get("segments")
         if fact["kind"] == "complete" and isinstance(after, dict):
@@ -289,7 +289,7 @@ def _segment(path: Path, cpu: int, seq: int, remarks: list[str]) -> Segment:
             raise TypeError("numbers that are none")
     except FileNotFoundError:
         remarks.append(f"{path.name}: never sealed; {size % PAGE} bytes are torn off")
-        # Where it begins only its neighbours know; no two segments share a number.
+        # Its first page's number is not known; this one is unique to the segment.
         return Segment(path, cpu, seq, seq << 32, False)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise NotARecording(f"{about}: cannot be read: {shown(error)}") from None
@@ -298,10 +298,10 @@ def _segment(path: Path, cpu: int, seq: int, remarks: list[str]) -> Segment:
             f"{path}: {size} bytes, but {pages * PAGE} were sealed: truncated"
         )
     with path.open("rb") as file:
-        found = hashlib.file_digest(
+        actual = hashlib.file_digest(
             file, lambda: hashlib.blake2b(digest_size=16)
         ).hexdigest()
-    if found != hashed:
+    if actual != hashed:
         raise NotARecording(f"{path}: not the bytes that were sealed")
     return Segment(path, cpu, seq, seq << 32, True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""rules.toml: what may be said of each class, and the limits of all claims."""
+"""rules.toml: texts and limits of the claims about each class."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Class:
-    """What may be said of stalls of one class, what to do, and what is not said."""
+    """Texts of claims about one class: claim, remedy, and what is not claimed."""
 
     say: str
     fix: str
     doc: str
     not_said: str
     highest: str
-    #: Patterns of causes that are said on one occurrence, and what is said of them.
+    #: Patterns of causes that are reported on one occurrence, and the text for them.
     once: tuple[str, ...]
     once_say: str
     blocks: bool
 
     def counts_once(self, cause: str) -> bool:
-        """Whether one of this cause is bad enough, whoever was late."""
-        return any(fnmatch.fnmatchcase(cause.lower(), one) for one in self.once)
+        """Whether a single stall with this cause is reported, whether or not late."""
+        return any(fnmatch.fnmatchcase(cause.lower(), pattern) for pattern in self.once)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The whole file."""
+    """The content of rules.toml."""
 
     late_share: float
     late_min_ns: int
@@ -51,11 +51,12 @@ class Rules:
 
 @functools.cache
 def rules() -> Rules:
-    """Those that come with the package."""
+    """The rules in the package."""
     text = Path(__file__).with_name("rules.toml").read_text(encoding="utf-8")
-    said: dict[str, Any] = tomllib.loads(text)
+    content: dict[str, Any] = tomllib.loads(text)
+    thresholds = content["thresholds"]
     return Rules(
-        **{name.replace("-", "_"): value for name, value in said["thresholds"].items()},
+        **{name.replace("-", "_"): value for name, value in thresholds.items()},
         classes={
             name: Class(
                 say=entry["say"],
@@ -67,10 +68,10 @@ def rules() -> Rules:
                 once_say=entry.get("once-say", entry["say"]),
                 blocks=entry.get("blocks", False),
             )
-            for name, entry in said["class"].items()
+            for name, entry in content["class"].items()
         },
         oracles={
             name: (entry["share"], entry["absolute"])
-            for name, entry in said["oracle"].items()
+            for name, entry in content["oracle"].items()
         },
     )

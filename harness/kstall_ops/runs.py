@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which marks are of one start of a job: with each the numbers of steps begin anew.
+"""Which marks belong to one start of a job, as each start numbers its steps anew.
 
-A directory of recordings has yesterday's as well, and a launcher starts a job again
-under the same name.  Step 7 of one start and step 7 of the next are no collective.
+A directory may have recordings of several days, and a launcher restarts a job under the
+same name.  Step 7 of one start and step 7 of the next are different collectives.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-#: What the collectives of one process group are called, as a job of their own, in SQL.
+#: SQL for the name of a process group, which is treated as a job by itself.
 NAME = "coalesce(job, '') || ', process group ' || process_group"
-#: For a query that has `mark`: the number of the start that each thread's marks are of.
+#: A table for SQL: by thread, the number of the start to which its marks belong.
 TABLE = (
     "runs AS (SELECT unnest(?::STRUCT(job VARCHAR, rank INTEGER, sid VARCHAR, "
     "tid INTEGER, run INTEGER)[], recursive := true))"
 )
-# What a process enqueued is of one start, whichever of its threads did it.
+# All collectives of a process belong to one start, whichever thread enqueued them.
 _THREADS = f"""
 WITH m AS (
     SELECT coalesce(job, '') AS job, rank, sid, tid, t, step FROM mark
@@ -36,7 +36,7 @@ GROUP BY ALL ORDER BY ALL
 
 
 class Thread(NamedTuple):
-    """Who marked as a rank of a job, and from when to when; of dumps a process."""
+    """A thread with marks of a rank, and their range; for dumps, a process."""
 
     job: str
     rank: int
@@ -47,50 +47,50 @@ class Thread(NamedTuple):
     first: int
     last: int
     boot: str | None
-    #: What CLOCK_REALTIME is ahead by; None if nobody looked.
+    #: How far CLOCK_REALTIME is ahead; None if that was not recorded.
     ahead: int | None
 
     @property
     def real(self) -> tuple[int, int]:
-        """When, by a clock that all nodes have about right."""
+        """Begin and end by CLOCK_REALTIME, which nodes have about right."""
         return self.begin + (self.ahead or 0), self.end + (self.ahead or 0)
 
 
 class Runs(NamedTuple):
-    """The rows for `TABLE`, and by job what each of several starts is called."""
+    """The rows for `TABLE`, and the names of starts of jobs that have several."""
 
     rows: list[dict[str, Any]]
     names: dict[str, list[str]]
 
 
 def runs(opened: duckdb.DuckDBPyConnection) -> Runs:
-    """Those of all jobs that have marks, and of all process groups that have dumps."""
+    """The starts of all jobs with marks, and of all process groups with dumps."""
     threads = [Thread(*row) for row in opened.execute(_THREADS).fetchall()]
-    made = Runs([], {})
-    for job, group in itertools.groupby(threads, key=lambda one: one.job):
+    result = Runs([], {})
+    for job, group in itertools.groupby(threads, key=lambda thread: thread.job):
         starts = list(_starts(list(group)))
         if len(starts) > 1:
-            made.names[job] = [
-                _name(number, len(starts), those)
-                for number, those in enumerate(starts, 1)
+            result.names[job] = [
+                _name(number, len(starts), start)
+                for number, start in enumerate(starts, 1)
             ]
-        for number, those in enumerate(starts):
-            made.rows.extend(
+        for number, start in enumerate(starts):
+            result.rows.extend(
                 {
                     **{"job": thread.job, "rank": thread.rank, "sid": thread.sid},
                     **{"tid": thread.tid, "run": number},
                 }
-                for thread in those
+                for thread in start
             )
-    return made
+    return result
 
 
 def _starts(threads: Sequence[Thread]) -> Iterator[list[Thread]]:
-    """Apart if numbers of steps come again, and as far as clocks tell them apart."""
+    """Split threads into starts if step numbers repeat, as far as clocks allow that."""
     if not any(map(_again, _by_rank(threads).values())):
         yield list(threads)
         return
-    # By number first: it is right as well if a clock is an hour off.
+    # By order first, which is right even if a node's clock is an hour off.
     if numbered := _by_number(threads):
         yield from numbered
         return
@@ -99,16 +99,16 @@ def _starts(threads: Sequence[Thread]) -> Iterator[list[Thread]]:
 
 
 def _by_number(threads: Sequence[Thread]) -> list[list[Thread]]:
-    """The first of each rank, the second of each; none if that may be wrong.
+    """Match the n-th threads of all ranks; empty if that may be wrong.
 
-    It is if one rank has other starts than another: then there is not the same time
-    from one to the next.
+    It is wrong if a rank lacks a start that others have: then the times between its
+    starts differ from theirs.
     """
-    ranks = [sorted(those, key=_when) for those in _by_rank(threads).values()]
-    if len({len(those) for those in ranks}) > 1 or not all(map(_one_by_one, ranks)):
+    ranks = [sorted(group, key=_when) for group in _by_rank(threads).values()]
+    if len({len(group) for group in ranks}) > 1 or not all(map(_in_sequence, ranks)):
         return []
     between = [
-        [_when(b) - _when(a) for a, b in itertools.pairwise(those)] for those in ranks
+        [_when(b) - _when(a) for a, b in itertools.pairwise(group)] for group in ranks
     ]
     if any(
         max(gaps) - min(gaps) > min(gaps) // 2 for gaps in zip(*between, strict=True)
@@ -118,15 +118,15 @@ def _by_number(threads: Sequence[Thread]) -> list[list[Thread]]:
 
 
 def _by_rank(threads: Iterable[Thread]) -> dict[int, list[Thread]]:
-    found: dict[int, list[Thread]] = {}
+    ranks: dict[int, list[Thread]] = {}
     for thread in threads:
-        found.setdefault(thread.rank, []).append(thread)
-    return found
+        ranks.setdefault(thread.rank, []).append(thread)
+    return ranks
 
 
-def _again(those: Sequence[Thread]) -> bool:
-    # One step is in two recordings if a recorder was stopped and started in it.
-    spans = sorted((thread.first, thread.last) for thread in those)
+def _again(threads: Sequence[Thread]) -> bool:
+    # A step may be in two recordings if a recorder was restarted in it.
+    spans = sorted((thread.first, thread.last) for thread in threads)
     return any(a[1] > b[0] for a, b in itertools.pairwise(spans))
 
 
@@ -135,7 +135,7 @@ def _when(thread: Thread) -> int:
 
 
 def _at_one_time(threads: Sequence[Thread]) -> Iterator[list[Thread]]:
-    """Those whose times touch; all, if of one it is not known when it was."""
+    """Threads whose times overlap; all together if one has no known time."""
     if any(thread.ahead is None for thread in threads):
         yield list(threads)
         return
@@ -151,20 +151,20 @@ def _at_one_time(threads: Sequence[Thread]) -> Iterator[list[Thread]]:
     yield together
 
 
-def _one_by_one(those: Sequence[Thread]) -> bool:
-    """Whether one had ended before the next began, by clocks that can be compared."""
-    known = all(thread.ahead is not None for thread in those)
-    if not known and len({thread.boot for thread in those}) > 1:
+def _in_sequence(threads: Sequence[Thread]) -> bool:
+    """Whether each had ended before the next began, by clocks that can be compared."""
+    known = all(thread.ahead is not None for thread in threads)
+    if not known and len({thread.boot for thread in threads}) > 1:
         return False
     return all(
         (a.real[1] < b.real[0]) if known else (a.end < b.begin)
-        for a, b in itertools.pairwise(those)
+        for a, b in itertools.pairwise(threads)
     )
 
 
-def _name(number: int, count: int, those: Sequence[Thread]) -> str:
+def _name(number: int, count: int, threads: Sequence[Thread]) -> str:
     text = f"start {number} of {count}"
-    if any(thread.ahead is None for thread in those):
+    if any(thread.ahead is None for thread in threads):
         return text
-    began = datetime.fromtimestamp(min(map(_when, those)) / 1e9, UTC)
+    began = datetime.fromtimestamp(min(map(_when, threads)) / 1e9, UTC)
     return f"{text}, {began:%Y-%m-%d %H:%M:%S} UTC"

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The tables of a store: times and durations in ns, NULL for unknown, never 0.
 
-``id`` and ``sid`` are hashes of content, so that the same recording gets the same ones
-wherever and however often it is sealed.  ``t0``, ``t1`` and ``t`` are CLOCK_MONOTONIC
-of the node; only `align` compares those of two nodes.  ``unrecorded`` is JSON: why a
-class was not recorded, of each that was not.  ``missing`` is what is not in the store,
-though it was to be: `missing`.
+``id`` and ``sid`` are hashes of content, so that a recording has the same ids wherever
+and however often it is sealed.  ``t0``, ``t1`` and ``t`` are CLOCK_MONOTONIC of the
+node; only `align` compares times of two nodes.  ``unrecorded`` is JSON: for each class
+that was not recorded the reason.  ``missing`` lists recordings that should be in the
+store and are not, see the module `missing`.
 
-``mark`` is what a job writes itself.  ``collective`` is what it did not have to: one
-row for each that a rank's Flight Recorder dump has, ``t`` being when the host thread
-enqueued it, up to ``bound`` before or after.  Its end is not known: ``started_by`` and
-``ended_by`` are when somebody saw that it had, ``lasted`` is how long the device was in
-it, if that was timed.  ``thread`` says how ``tid`` is known: `collective`.
+``mark`` has the marks that a job writes.  ``collective`` has a row for each collective
+in a rank's Flight Recorder dump: ``t`` is when the host thread enqueued it, up to
+``bound`` before or after.  Its end is not known: ``started_by`` and ``ended_by`` are
+when a watchdog saw that it had started and ended, ``lasted`` is how long the device was
+in it, if that was timed.  ``thread`` is how ``tid`` is known, see `collective.THREADS`.
 """
 
 from __future__ import annotations
 
-#: Of the store; a store of another one is refused.
+#: Version of the store; stores of other versions are refused.
 VERSION = 6
 
 TABLES: dict[str, dict[str, str]] = {
@@ -142,8 +142,8 @@ TABLES: dict[str, dict[str, str]] = {
     },
 }
 
-#: What `explain` finds, for queries: made when one asks, and in no store, as the rules
-#: for it may change.
+#: The findings of `explain` as a table for queries.  It is made on demand and not
+#: stored, as the rules may change.
 FINDING = {
     "id": "VARCHAR",
     "job": "VARCHAR",
@@ -175,11 +175,11 @@ CLASSES = ("throttle", "drm", "rdma", "aer", "iotlb", "io_uring", "mmu")
 
 def ddl() -> str:
     """SQL that makes the tables."""
-    made = [
+    statements = [
         f"CREATE TABLE meta(version INTEGER DEFAULT {VERSION})",
         "INSERT INTO meta DEFAULT VALUES",
     ]
     for table, columns in TABLES.items():
         body = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
-        made.append(f'CREATE TABLE "{table}"({body})')
-    return ";\n".join(made)
+        statements.append(f'CREATE TABLE "{table}"({body})')
+    return ";\n".join(statements)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Seal recordings: decode each, and put all into one store.
 
-Merging nodes is sealing many directories.  To seal the same again changes nothing; a
-recording of which more is there than the last time takes the place of what was sealed.
-One that is damaged costs the others nothing, and the store knows that it is missing.
+Sealing several directories merges nodes.  Sealing the same again changes nothing; a
+recording that has grown replaces its sealed version.  A damaged recording is left out,
+and the store knows that it is missing.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any
 
 import duckdb
 
-from . import missing, recording, schema, store
+from . import missing, schema, store
 from .decode import Decoder
 from .errors import NotARecording, OpsError
 from .missing import Damaged, Missing
-from .recording import Recording
+from .recording import FACTS, SEGMENTS, SESSION, Recording, load
 from .rules import rules
 
 #: After all records.
 _FOREVER = (1 << 63) - 1
-#: Tables of which a recording's facts have no rows.
+#: Tables that do not come from facts of a recording.
 _OF_OTHERS = ("session", "stall", "missing", "collective")
 
 
-#: Exit statuses: what was to be sealed is, or nothing of it, or some.
+#: Exit statuses: all was sealed, nothing, or only some.
 ALL, NONE, SOME = 0, 2, 3
-#: Of damaged recordings so many are named in one line.
+#: How many damaged recordings are named in one line.
 _NAMED = 5
 
 
 @dataclass
 class Sealed:
-    """What became of each directory, and what is to be said of it."""
+    """What became of each directory, and remarks on it."""
 
     records: int = 0
     added: list[str] = field(default_factory=list)
@@ -52,61 +52,61 @@ class NothingSealed(NotARecording):
     """All recordings are damaged."""
 
     def __init__(self, left_out: Sequence[Damaged]) -> None:
-        said = [str(one) for one in left_out[:_NAMED]]
+        listed = [str(damaged) for damaged in left_out[:_NAMED]]
         if len(left_out) > _NAMED:
-            said.append(f"and {len(left_out) - _NAMED} more")
-        super().__init__("; ".join(said))
+            listed.append(f"and {len(left_out) - _NAMED} more")
+        super().__init__("; ".join(listed))
         self.left_out = list(left_out)
 
 
 def find(dirs: Iterable[Path]) -> list[Path]:
-    """``dirs``, and instead of one that only holds recordings those.
+    """``dirs``; a directory that only contains recordings is replaced by these.
 
     Raises `NotARecording`.
     """
-    found = []
+    recordings = []
     for dir in dirs:
         if dir.name == missing.PULL and dir.is_file():
             continue
-        here = (dir / recording.SESSION).exists()
+        here = (dir / SESSION).exists()
         if not here and not dir.is_dir():
             what = "no directory" if dir.exists() else "no such directory"
             raise NotARecording(f"{dir}: {what}")
-        # One that has lost its session.json is a recording, too, and a damaged one.
-        parts = (recording.SESSION, recording.FACTS, recording.SEGMENTS)
+        # A directory without session.json is a damaged recording if it has other parts.
+        parts = (SESSION, FACTS, SEGMENTS)
         below = {path.parent for name in parts for path in dir.glob(f"*/{name}")}
-        found += sorted(below) if below and not here else [dir]
-    return found
+        recordings += sorted(below) if below and not here else [dir]
+    return recordings
 
 
 def seal(dirs: Iterable[Path], path: Path) -> Sealed:
-    """Bring the recordings in ``dirs`` into the store at ``path``.
+    """Put the recordings in ``dirs`` into the store at ``path``.
 
-    One that is damaged is left out.  Raises `OpsError`, as `NothingSealed` if all are,
-    and then the store is as it was.
+    Damaged recordings are left out.  Raises `OpsError`, `NothingSealed` if all are
+    damaged; then the store is unchanged.
     """
     done = Sealed()
     dirs = list(dirs)
-    found = find(dirs)
-    pulled = missing.pulls(dirs, found)
+    places = find(dirs)
+    pulled = missing.pulls(dirs, places)
     done.remarks += [
         f"{node}: its recordings are missing: {why}"
         for recording in pulled
         for node, why in recording.nodes.items()
         if why is not None
     ]
-    loaded = _loaded(found, done)
+    loaded = _loaded(places, done)
     if not loaded and not done.left_out:
         raise OpsError("nothing to seal: no directories were given")
     known = _known(path) if path.exists() else {}
     before = _missing(path) if path.exists() else []
     fresh, came = [], []
-    for one in loaded:
-        if one.sid in known and known[one.sid] >= one.extent:
-            done.same.append(_name(one))
-            came.append(one)
+    for recording in loaded:
+        if recording.sid in known and known[recording.sid] >= recording.extent:
+            done.same.append(_name(recording))
+            came.append(recording)
         else:
-            fresh.append(one)
+            fresh.append(recording)
     sids = {*known, *(recording.sid for recording in came)}
     if not fresh:
         if not came:
@@ -115,7 +115,8 @@ def seal(dirs: Iterable[Path], path: Path) -> Sealed:
             return done
     with store.writing(path) as database:
         if path.exists():
-            store.copy(database, path, {recording.sid for recording in fresh}, but=True)
+            replaced = {recording.sid for recording in fresh}
+            store.copy(database, path, replaced, others=True)
         sealed = _seal_all(fresh, database, path, done, known)
         came += sealed
         if not came:
@@ -132,14 +133,14 @@ def _name(recording: Recording) -> str:
 
 
 def _loaded(dirs: Iterable[Path], done: Sealed) -> list[Recording]:
-    """Those that can be read; the others are left out."""
-    found = []
+    """The recordings that can be read; the others are left out."""
+    loaded = []
     for dir in dirs:
         try:
-            found.append(recording.load(dir))
+            loaded.append(load(dir))
         except (NotARecording, OSError) as error:
             done.left_out.append(missing.damaged(dir, error))
-    return _newest(found)
+    return _newest(loaded)
 
 
 def _missing(path: Path) -> list[Missing]:
@@ -154,37 +155,37 @@ def _seal_all(
     done: Sealed,
     known: Mapping[str, object],
 ) -> list[Recording]:
-    """Those of ``fresh`` that are in the store now; of the others nothing is."""
+    """Seal ``fresh``; those that are in the store now, the others have left no rows."""
     sealed = []
     with tempfile.TemporaryDirectory(prefix=".kstall-", dir=path.parent) as spool:
-        for one in fresh:
+        for recording in fresh:
             writer = store.Writer(database, Path(spool))
-            remarks = [f"{one.dir}: {text}" for text in one.remarks]
-            # That its pages or facts are damaged shows only when some of it is in.
+            remarks = [f"{recording.dir}: {text}" for text in recording.remarks]
+            # Damage of pages or facts shows only when some rows are in the store.
             database.execute("BEGIN")
             try:
-                records = _seal_one(one, writer, remarks)
+                records = _seal_recording(recording, writer, remarks)
             except NotARecording as error:
                 database.execute("ROLLBACK")
                 writer.drop()
-                done.left_out.append(missing.damaged(one.dir, error))
-                if one.sid in known:
-                    store.copy(database, path, {one.sid}, but=False)
+                done.left_out.append(missing.damaged(recording.dir, error))
+                if recording.sid in known:
+                    store.copy(database, path, {recording.sid}, others=False)
                 continue
             database.execute("COMMIT")
             done.records += records
-            done.added.append(_name(one))
+            done.added.append(_name(recording))
             done.remarks += remarks
-            sealed.append(one)
+            sealed.append(recording)
     return sealed
 
 
 def _newest(loaded: Sequence[Recording]) -> list[Recording]:
-    """Each recording once: of copies the one with most pages."""
+    """Each recording once; of several copies the one with most pages."""
     best: dict[str, Recording] = {}
-    for one in loaded:
-        if one.sid not in best or best[one.sid].extent < one.extent:
-            best[one.sid] = one
+    for recording in loaded:
+        if recording.sid not in best or best[recording.sid].extent < recording.extent:
+            best[recording.sid] = recording
     return list(best.values())
 
 
@@ -196,7 +197,7 @@ def _known(path: Path) -> dict[str, tuple[int, int, bool]]:
     return {sid: tuple(extent) for sid, *extent in rows}
 
 
-def _seal_one(
+def _seal_recording(
     recording: Recording,
     writer: store.Writer,
     remarks: list[str],
@@ -255,11 +256,11 @@ def _union(
     group: str,
     until: int,
 ) -> int:
-    """For how long any thread was stalled, summed over CPUs.
+    """How long any thread was stalled on a CPU, summed over CPUs.
 
-    A queue that is throttled counts its time once, however many threads wait in it.
+    The kernel counts the time of a throttled queue once, for any number of threads.
     """
-    found = cursor.execute(
+    row = cursor.execute(
         "WITH span AS (SELECT cpu, t0, t1, max(t1) OVER (PARTITION BY cpu "
         "ORDER BY t0, t1 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before "
         "FROM stall WHERE sid = ? AND provider = ? AND dur IS NOT NULL "
@@ -268,15 +269,15 @@ def _union(
         "FROM span",
         [sid, provider, group, group, until],
     ).fetchone()
-    assert found is not None
-    return int(found[0])
+    assert row is not None
+    return int(row[0])
 
 
 def _judge_oracles(database: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> None:
-    """Compare what was sealed, not what the recorder meant to write, with the oracles.
+    """Compare the sealed records with the oracles, rather than the recorder's sums.
 
-    A record that was dropped on the way in silence shows here.  What the recorder
-    itself refused stays refused.
+    This also shows records that were lost without notice.  Providers that the recorder
+    refused stay refused.
     """
     with closing(database.cursor()) as cursor:
         rows = cursor.execute(
@@ -288,15 +289,15 @@ def _judge_oracles(database: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> 
         for rowid, sid, provider, scope, metric, theirs, verdict, until in rows:
             group = str(scope or "").partition("cgroup:")[2]
             device = str(scope or "").partition("device:")[2]
-            found = cursor.execute(
+            row = cursor.execute(
                 "SELECT count(*), coalesce(sum(dur), 0), any_value(class) FROM stall "
                 "WHERE sid = ? AND (provider = ? OR starts_with(provider, ?)) "
                 "AND (? = '' OR cgroup_id = TRY_CAST(? AS UBIGINT)) "
                 "AND (? = '' OR device = ?) AND coalesce(t1, t0, 0) <= ?",
                 [sid, provider, f"{provider}+", group, group, device, device, until],
             ).fetchone()
-            assert found is not None
-            count, total, cls = found
+            assert row is not None
+            count, total, cls = row
             ours = int(count if metric == "count" else total)
             if metric == "union_ns":
                 ours = _union(cursor, str(sid), str(provider), group, until)
@@ -305,7 +306,7 @@ def _judge_oracles(database: duckdb.DuckDBPyConnection, sids: Sequence[str]) -> 
             else:
                 share, absolute = rules().oracles.get(str(cls), (0.0, 0))
                 if metric == "count":
-                    # What happened once was recorded once.
+                    # Counts have no tolerance: each event makes one record.
                     share, absolute = 0.0, 0
                 far = abs(ours - theirs) > max(absolute, share * theirs)
                 text = "disagrees" if far or verdict == "disagrees" else "agrees"

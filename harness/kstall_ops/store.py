@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The file that sealing makes: written once as a whole, then only read."""
+"""The file with sealed recordings: written once as a whole, then only read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import files, schema
 from .errors import NotAStore, Refused, shown
 
 Row = Mapping[str, Any]
-#: What is asked often, by name.
+#: Frequent queries, by name.
 NAMED = {
     "sessions": "SELECT node, kernel, began, ended, records, sid FROM session "
     "ORDER BY node, began",
@@ -50,7 +50,7 @@ NAMED = {
 
 @contextmanager
 def writing(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A new store that takes the place of ``path`` when the block ends well.
+    """A new store that replaces ``path`` if the block raises no exception.
 
     Raises `OpsError` if it cannot be written.
     """
@@ -60,19 +60,19 @@ def writing(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     ):
         database.execute(schema.ddl())
         yield database
-        # That all is in the file, closing alone would not say.
+        # Closing alone does not report that writing has failed.
         database.execute("CHECKPOINT")
 
 
 class Writer:
     """Rows of all tables, spooled so that none of them has to fit in memory.
 
-    As JSON and not as CSV, because there NULL, an empty name and a name with quotes
-    and line ends are told apart without a rule of our own.
+    The format is JSON, which distinguishes NULL, an empty name and a name with quotes
+    or line ends; for CSV we would need rules of our own.
     """
 
     def __init__(self, database: duckdb.DuckDBPyConnection, spool: Path) -> None:
-        self._made, self.spool = database, spool
+        self._database, self.spool = database, spool
         self._files: dict[str, IO[str]] = {}
 
     def write(self, table: str, row: Row) -> None:
@@ -81,18 +81,18 @@ class Writer:
         if file is None:
             path = self.spool / f"{table}.jsonl"
             file = self._files[table] = path.open("w", encoding="utf-8")
-        # ASCII, so that half a surrogate pair in a name is no error either.
+        # As ASCII, so that a lone surrogate in a name is no error.
         file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
     def load(self) -> None:
-        """Bring all rows into the store."""
+        """Move all rows into the store."""
         for table, file in self._files.items():
             file.close()
             path = Path(file.name)
             columns = schema.TABLES[table]
             types = ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
             order = _ORDER.get(table, "ALL")
-            self._made.execute(
+            self._database.execute(
                 f'INSERT INTO "{table}" SELECT * FROM read_json('  # noqa: S608
                 f"?, format='newline_delimited', columns={{{types}}}) ORDER BY {order}",
                 [str(path)],
@@ -101,7 +101,7 @@ class Writer:
         self._files.clear()
 
     def drop(self) -> None:
-        """Forget rows that were not loaded."""
+        """Discard rows that were not loaded."""
         for file in self._files.values():
             file.close()
             Path(file.name).unlink(missing_ok=True)
@@ -112,28 +112,28 @@ _ORDER = {
     **{"stall": "sid, class, tid, t0", "mark": "sid, tid, t", "clock": "sid, t_mono"},
     "collective": "sid, tgid, process_group, seq",
 }
-#: Which rows stay when a recording grows: they are of dumps, and not of it.
+#: The table whose rows stay when a recording is replaced: they come from dumps.
 _STAYS = "collective"
 
 
 def copy(
-    database: duckdb.DuckDBPyConnection, old: Path, sids: Iterable[str], *, but: bool
+    database: duckdb.DuckDBPyConnection, old: Path, sids: Iterable[str], *, others: bool
 ) -> None:
-    """Take over what ``old`` has of these sessions, or of all ``but`` these.
+    """Copy the rows of these sessions from ``old``, or those of all ``others``.
 
-    With all ``but`` these comes what was imported for any session.
+    With ``others`` the rows imported from dumps are copied for all sessions.
     """
     check(old)
     literal = str(old).replace("'", "''")
     database.execute(f"ATTACH '{literal}' AS old (READ_ONLY)")
-    those = list(sids)
+    listed = list(sids)
     for table in schema.TABLES:
-        # Its rows are of no session that is there.
+        # The rows of `missing` belong to no session in the store.
         if table != "missing":
             database.execute(
                 f'INSERT INTO "{table}" SELECT * FROM old."{table}" '  # noqa: S608
                 "WHERE list_contains(?::VARCHAR[], sid) <> ?",
-                [[] if table == _STAYS else those, but],
+                [[] if table == _STAYS else listed, others],
             )
     database.execute("DETACH old")
 
@@ -155,13 +155,13 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
         first = shown(str(error).splitlines()[0])
         raise NotAStore(f"{path}: cannot be opened as a store: {first}") from None
     try:
-        found = opened.execute("SELECT version FROM meta").fetchone()
+        row = opened.execute("SELECT version FROM meta").fetchone()
     except duckdb.Error:
         opened.close()
         raise NotAStore(f"{path}: a database, but not a store of kstall") from None
-    if found is None or found[0] != schema.VERSION:
+    if row is None or row[0] != schema.VERSION:
         opened.close()
-        version = "no version" if found is None else f"version {found[0]}"
+        version = "no version" if row is None else f"version {row[0]}"
         raise NotAStore(
             f"{path}: a store of {version}, this kstall reads version "
             f"{schema.VERSION}; seal the recordings again"
@@ -173,15 +173,15 @@ def _connect(path: Path) -> duckdb.DuckDBPyConnection:
 def reading(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection that can neither write, nor reach any other file or the network.
 
-    ``read_only`` alone leaves COPY ... TO and ATTACH, and what forbids those could be
-    taken back unless the configuration is locked.
+    ``read_only`` alone allows COPY ... TO and ATTACH, and settings that forbid these
+    could be reset unless the configuration is locked.
     """
     opened = _connect(path)
     with closing(opened):
         for setting in (
             "autoinstall_known_extensions=false",
             "autoload_known_extensions=false",
-            # What does not fit in memory fails, rather than to be spilled to a file.
+            # A query that does not fit in memory fails: it must not write to a file.
             "temp_directory=''",
             "memory_limit='4GB'",
             "enable_external_access=false",
@@ -201,7 +201,7 @@ def query(
 ) -> tuple[list[str], list[tuple[Any, ...]], bool]:
     """(columns, rows, whether there were more) of ``sql``.  Raises `Refused`.
 
-    ``findings``, if they are given, are the table `finding`, for this query only.
+    ``findings`` become the table `finding`, for this query only.
     """
     with reading(path) as opened:
         if findings is not None:
@@ -215,14 +215,14 @@ def query(
             names = [column[0] for column in result.description or ()]
             if rows is None:
                 return names, result.fetchall(), False
-            found = result.fetchmany(rows + 1)
-            return names, found[:rows], len(found) > rows
+            batch = result.fetchmany(rows + 1)
+            return names, batch[:rows], len(batch) > rows
         except duckdb.InterruptException:
             raise Refused(f"the query took longer than {seconds:g} s") from None
         except (duckdb.Error, RuntimeError) as error:
-            # DuckDB goes on with candidates and a caret; all but that is one line.
-            said = " ".join(str(error).split("\n\n")[0].splitlines())
-            raise Refused(shown(said, 400)) from None
+            # Keep one line: DuckDB appends candidates and a caret after a blank line.
+            text = " ".join(str(error).split("\n\n")[0].splitlines())
+            raise Refused(shown(text, 400)) from None
         finally:
             if timer:
                 timer.cancel()
@@ -234,7 +234,7 @@ def _add(
     columns: Mapping[str, str],
     rows: Sequence[Sequence[Any]],
 ) -> None:
-    """A table in memory only, beside those of the file."""
+    """Add a table that is only in memory."""
     body = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
     opened.execute(f'CREATE TEMP TABLE "{table}"({body})')
     if rows:
@@ -243,7 +243,7 @@ def _add(
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as aligned text, with nothing in it that a terminal would obey."""
+    """Rows as aligned text, without control characters."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [
         max([len(name), *(len(row[at]) for row in cells)])

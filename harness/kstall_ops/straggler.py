@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which rank was late, by its own clock alone: who waits least arrived last.
+"""Which rank was late, by its own clock alone: the rank that waits least arrived last.
 
-No clocks of nodes are compared: what a rank waits in a collective is a difference of
-two times of one clock, and the waits of all ranks end together.  They end when the
-first rank on that clock leaves: who leaves later was kept from it, not from arriving.
+No clocks of nodes are compared: how long a rank waits in a collective is a difference
+of two times of one clock, and the waits of all ranks end together.  They end when the
+first rank on that clock leaves: a rank that leaves later was delayed after the wait.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ FROM pairs ORDER BY job, run, step, nth, rank
 
 @dataclass(frozen=True)
 class Arrival:
-    """One rank at one collective; ``since`` is when it could leave the one before.
+    """One rank at one collective; ``since`` is when it could leave the previous one.
 
-    ``kept`` is for how long its thread was stalled inside, as far as that is known.
+    ``kept`` is how long its thread was stalled inside, as far as that is known.
     """
 
     rank: int
     sid: str
-    #: None if it is not known which of the process's it was.
+    #: None if it is not known which thread of the process it was.
     tid: int | None
     tgid: int
     since: int | None
@@ -61,15 +61,15 @@ class Arrival:
     released: int
     kept: int = 0
     boot: str | None = None
-    #: By how much its wait may be off, against that of a rank of another boot.
+    #: By how much its wait may be wrong, compared with a rank of another boot.
     doubt: int = 0
-    #: It may have arrived so much before ``enter``, or after it.
+    #: How much before ``enter`` it may have arrived, and how much after.
     early: int = 0
     late: int = 0
 
     @property
     def wait(self) -> int:
-        """How long it waited for the others."""
+        """How long it waited for other ranks."""
         return self.released - self.enter
 
 
@@ -81,7 +81,7 @@ class Step:
     arrivals: dict[int, Arrival]
 
     def lateness(self, rank: int) -> int:
-        """How much later than the first one this rank arrived, at least."""
+        """How much later than the first rank this rank arrived, at least."""
         mine = self.arrivals[rank]
         late = self._longest - mine.doubt - mine.wait
         if mine.doubt:
@@ -90,7 +90,7 @@ class Step:
 
     @functools.cached_property
     def _longest(self) -> int:
-        # Who is stalled inside leaves late, and may not have waited for anybody.
+        # A thread that stalls inside leaves late, without having waited for others.
         return max(
             arrival.wait - arrival.kept - arrival.doubt
             for arrival in self.arrivals.values()
@@ -98,62 +98,63 @@ class Step:
 
     @functools.cached_property
     def _beside(self) -> dict[str | None, int]:
-        """The longest wait on each boot, which has one clock and leaves no doubt."""
-        found: dict[str | None, int] = {}
+        """The longest wait on each boot, whose ranks share a clock."""
+        longest: dict[str | None, int] = {}
         for arrival in self.arrivals.values():
-            found[arrival.boot] = max(
-                arrival.wait, found.get(arrival.boot, arrival.wait)
+            longest[arrival.boot] = max(
+                arrival.wait, longest.get(arrival.boot, arrival.wait)
             )
-        return found
+        return longest
 
     @functools.cached_property
     def last(self) -> int:
         """The rank that waited least."""
-        return min(self.arrivals.values(), key=lambda one: (one.wait, one.rank)).rank
+        waits = [(arrival.wait, arrival.rank) for arrival in self.arrivals.values()]
+        return min(waits)[1]
 
 
 @dataclass
 class Job:
-    """The steps of one job, and what its marks do not tell."""
+    """The steps of one job, and what is not known from its marks."""
 
     name: str
     ranks: tuple[int, ...]
     steps: list[Step]
     remarks: list[str] = field(default_factory=list)
-    #: Median length of a step, and from which lateness on one is late.
+    #: Median length of a step, and the least lateness that makes a rank late.
     median: int = 0
     limit: int = 0
-    #: Of so many ranks there are no marks; one of them may be the late one.
+    #: How many ranks have no marks; one of them may be the late rank.
     silent: int = 0
-    #: Which of several starts it is, in words.
+    #: Which of several starts it is, as text.
     start: str = ""
-    #: How many ranks it has; None if none of them told.
+    #: How many ranks it has; None if that is not known.
     world: int | None = None
-    #: Recordings that are missing, on which it may have ranks, in words.
+    #: Missing recordings that may have ranks of it, as text.
     unseen: str = ""
     #: The process group if its collectives were imported from dumps: `enqueued`.
     group: str | None = None
-    #: The job that it is a process group of, or itself.
+    #: The job of this process group, or the name of this job.
     of: str = ""
     #: Whether it is not known how many ranks take part.
     uncounted: bool = False
-    #: Whether it is known only when hosts enqueued, and not for what devices waited.
+    #: Whether only the times of hosts are known, not what devices waited for.
     by_host: bool = False
     #: By rank, why no claim on it can be of the highest level.
     caps: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def partial(self) -> bool:
-        """Whether what is said of it is of the ranks that are known only."""
+        """Whether it may have ranks that are not known."""
         return bool(self.silent or self.unseen or self.uncounted)
 
     @property
     def word(self) -> str:
-        """What a rank that came last was."""
+        """The word for a rank that came last."""
         return "late to enqueue" if self.by_host else "late"
 
     def late(self, rank: int) -> list[Step]:
-        """The steps that this rank was last at, by more than the limit."""
+        """The steps in which this rank was last, by the limit or more."""
         return [
             step
             for step in self.steps
@@ -161,7 +162,7 @@ class Job:
         ]
 
     def run(self, rank: int) -> float:
-        """How likely its longest run of late steps is, if any rank may be last."""
+        """The probability of its longest run of late steps, if any rank may be last."""
         longest = length = 0
         for step in self.steps:
             late = step.last == rank and step.lateness(rank) >= self.limit
@@ -170,43 +171,43 @@ class Job:
         return min(1.0, len(self.steps) * (1 / len(self.ranks)) ** longest)
 
     def late_steps(self) -> list[Step]:
-        """Of any rank."""
+        """The steps in which any rank was late."""
         return [step for step in self.steps if step.lateness(step.last) >= self.limit]
 
 
 def jobs(
-    opened: duckdb.DuckDBPyConnection, limits: Rules, made: Runs | None = None
+    opened: duckdb.DuckDBPyConnection, limits: Rules, starts: Runs | None = None
 ) -> list[Job]:
-    """All jobs that have marks, by name; ``made`` if their starts are known already."""
-    found: dict[tuple[str, int], dict[tuple[int, int], list[Arrival]]] = {}
-    made = made or runs(opened)
+    """All jobs that have marks, by name; ``starts`` if those are known already."""
+    groups: dict[tuple[str, int], dict[tuple[int, int], list[Arrival]]] = {}
+    starts = starts or runs(opened)
     # A step may have several collectives, the n-th of which is one for all ranks.
-    for row in opened.execute(_MARKS, [made.rows]).fetchall():
+    for row in opened.execute(_MARKS, [starts.rows]).fetchall():
         job, run, rank, step, nth, sid, tid, tgid, enter, left, released, since = row
         arrival = Arrival(rank, sid, tid, tgid, since, enter, left, released)
-        found.setdefault((job, run), {}).setdefault((step, nth), []).append(arrival)
+        groups.setdefault((job, run), {}).setdefault((step, nth), []).append(arrival)
     worlds = dict(
         opened.execute(
             "SELECT coalesce(job, ''), max(world) FROM proc GROUP BY ALL"
         ).fetchall()
     )
     jobs: list[Job] = []
-    for (name, run), steps in sorted(found.items()):
+    for (name, run), steps in sorted(groups.items()):
         job = _job(name, steps, worlds.get(name), limits)
-        if name in made.names:
-            job.start = made.names[name][run]
+        if name in starts.names:
+            job.start = starts.names[name][run]
         jobs.append(job)
     return jobs
 
 
 def _job(
     name: str,
-    found: dict[tuple[int, int], list[Arrival]],
+    groups: dict[tuple[int, int], list[Arrival]],
     world: int | None,
     limits: Rules,
 ) -> Job:
     ranks = tuple(
-        sorted({arrival.rank for group in found.values() for arrival in group})
+        sorted({arrival.rank for group in groups.values() for arrival in group})
     )
     job = Job(name, ranks, [], world=world, of=name)
     if world is not None and world > len(ranks):
@@ -216,7 +217,7 @@ def _job(
             "the one that was late; seal the recordings of its node, too"
         )
     backwards = twice = missing = 0
-    for (step, _), group in sorted(found.items()):
+    for (step, _), group in sorted(groups.items()):
         if any(arrival.wait < 0 for arrival in group):
             backwards += 1
         elif len({arrival.rank for arrival in group}) < len(group):
@@ -238,7 +239,7 @@ def _job(
         for arrival in step.arrivals.values()
         if arrival.since is not None
     ]
-    # Of the first step it is not known when it began.
+    # The beginning of the first step is not known.
     job.steps = [
         step
         for step in job.steps
@@ -250,7 +251,7 @@ def _job(
 
 
 def chance(count: int, total: int, ranks: int) -> float:
-    """How likely one of ``ranks`` is last ``count`` of ``total`` times by chance."""
+    """The probability that a rank is last in ``count`` of ``total`` steps or more."""
     if ranks < 2:
         return 1.0
     yes, no = math.log(1 / ranks), math.log(1 - 1 / ranks)
@@ -268,7 +269,7 @@ def chance(count: int, total: int, ranks: int) -> float:
 
 
 def union(intervals: Iterable[tuple[int, int]], begin: int, end: int) -> int:
-    """How much of ``begin`` to ``end`` the intervals cover together."""
+    """How much of ``begin`` to ``end`` is covered by the union of the intervals."""
     covered, at = 0, begin
     for start, stop in sorted(intervals):
         fresh = min(stop, end) - max(start, at)
@@ -279,7 +280,7 @@ def union(intervals: Iterable[tuple[int, int]], begin: int, end: int) -> int:
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """For people: `0-3, 7`, and of many the first ones."""
+    """Ranks as text, such as `0-3, 7`; a long list is cut."""
     parts: list[str] = []
     start = before = None
     for rank in [*sorted(ranks), None]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A store as Perfetto TrackEvents, with flows from what kept a rank to who waited.
+"""A store as Perfetto TrackEvents, with flows from stalls of late ranks to others.
 
-Tracks have names and no process numbers: those of two nodes may be the same, and
-Perfetto would make one process of them.
+Tracks have names and no PIDs: two nodes may have the same PID, and Perfetto would make
+one process of both.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Writer:
         self.packets += 1
 
     def _when(self, sid: str, t: int) -> int:
-        """On the common scale; what cannot be aligned begins when the others do."""
+        """A time on the common scale; unaligned clocks begin at its start."""
         clock: Clock = self._clocks[sid]
         if clock.known:
             return max(0, clock.at(t)[0])
@@ -124,7 +124,7 @@ class _Writer:
             self._packet(packet)
 
     def job(self, verdict: Verdict) -> None:
-        """What each rank did, and the flows of what is explained."""
+        """Write the steps of each rank, and flows in steps that are explained."""
         job = verdict.job
         explained = {
             late.rank: {
@@ -163,12 +163,12 @@ class _Writer:
                 )
             flows = (arrow,)
         begin = self._when(arrival.sid, arrival.since)
-        # A host may enqueue the next one before a device is done with this one.
+        # A host may enqueue the next collective before a device has finished this one.
         enter = max(begin, self._when(arrival.sid, arrival.enter))
         end = self._when(arrival.sid, arrival.exit)
         name = f"compute {step.number}{' (late)' if is_last else ''}"
         self._slice(track, begin, enter, name, notes={"lateness_ns": late})
-        # The one who is late does not wait: the arrow goes on to those who do.
+        # The late rank does not wait: the flow continues to the ranks that do.
         self._slice(
             track,
             enter,
@@ -179,7 +179,7 @@ class _Writer:
         )
 
     def stalls(self) -> None:
-        """All of them, each class of a thread on its own tracks."""
+        """Write all stalls, each class of a thread on its own tracks."""
         for key, group in self._grouped():
             sid, tgid, tid, comm, cls = key
             who = f"{comm or 'thread'} {tid}" if tid is not None else "no thread"
@@ -189,7 +189,7 @@ class _Writer:
                 end = t1 if t1 is not None else max(t0, self._until[sid])
                 begin = self._when(sid, t0 if t0 is not None else end)
                 stop = max(begin, self._when(sid, end))
-                # What overlaps is not nested: it gets a track of its own.
+                # Slices of one track must nest: stalls that overlap get another track.
                 if lanes and lanes[0][0] <= begin:
                     lane = heapq.heappop(lanes)[1]
                 else:
